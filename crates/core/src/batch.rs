@@ -1,0 +1,148 @@
+//! Sequences packed end to end on their way into an engine, and the answers on their way out.
+
+use serde::{Deserialize, Serialize};
+
+/// Sequences packed end to end: no padding anywhere.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Batch {
+    /// Token ids of all sequences, one after the other.
+    pub ids: Vec<u32>,
+    /// Token types, as long as `ids`.
+    pub types: Vec<u32>,
+    /// Where each sequence lies.
+    pub sequences: Vec<Sequence>,
+    /// What is asked of the engine.
+    pub want: Want,
+}
+
+/// One sequence inside a batch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Sequence {
+    /// Where its first token lies in the batch.
+    pub start: usize,
+    /// How many tokens it has; never zero.
+    pub length: usize,
+    /// How many leading tokens pooling passes over (a prompt that is not to be pooled).
+    pub skip: usize,
+}
+
+/// What is asked of an engine.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Want {
+    /// One vector a sequence, through pooling and all later modules.
+    #[default]
+    Pooled,
+    /// The last hidden state of every token.
+    Tokens,
+}
+
+/// What an engine gives back, in host memory.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Output {
+    /// One row a sequence.
+    Rows(Rows),
+    /// One row a token, in the order of the batch.
+    Tokens(Rows),
+}
+
+/// Rows of equal width.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Rows {
+    /// Numbers a row.
+    pub width: usize,
+    /// The rows, one after the other.
+    pub values: Vec<f32>,
+    /// The length of each row before it was normalised, where rows are vectors of sequences.
+    pub norms: Vec<f32>,
+}
+
+impl Rows {
+    /// The rows one by one.
+    pub fn iter(&self) -> impl ExactSizeIterator<Item = &[f32]> {
+        self.values.chunks_exact(self.width.max(1))
+    }
+}
+
+impl Output {
+    /// The rows, whatever they stand for.
+    pub fn rows(&self) -> &Rows {
+        match self {
+            Output::Rows(rows) | Output::Tokens(rows) => rows,
+        }
+    }
+
+    /// The rows, taken.
+    pub fn into_rows(self) -> Rows {
+        match self {
+            Output::Rows(rows) | Output::Tokens(rows) => rows,
+        }
+    }
+}
+
+impl Batch {
+    /// An empty batch that asks for `want`.
+    pub fn new(want: Want) -> Batch {
+        Batch { want, ..Batch::default() }
+    }
+
+    /// Adds a sequence at the end.
+    pub fn push(&mut self, ids: &[u32], types: &[u32], skip: usize) {
+        debug_assert_eq!(ids.len(), types.len());
+        self.sequences.push(Sequence { start: self.ids.len(), length: ids.len(), skip });
+        self.ids.extend_from_slice(ids);
+        self.types.extend_from_slice(types);
+    }
+
+    /// How many tokens it holds.
+    pub fn tokens(&self) -> usize {
+        self.ids.len()
+    }
+
+    /// The sequences `range` as a batch of their own.
+    #[must_use]
+    pub fn part(&self, range: std::ops::Range<usize>) -> Batch {
+        let mut part = Batch::new(self.want);
+        for sequence in &self.sequences[range] {
+            let place = sequence.start..sequence.start + sequence.length;
+            part.push(&self.ids[place.clone()], &self.types[place], sequence.skip);
+        }
+        part
+    }
+
+    /// Whether it can be computed at all: no empty sequence, no gap, no overlap, types beside ids.
+    pub fn is_well_formed(&self) -> bool {
+        let mut end = 0;
+        self.types.len() == self.ids.len()
+            && self.sequences.iter().all(|sequence| {
+                let follows = sequence.start == end && sequence.length > 0;
+                end = sequence.start.saturating_add(sequence.length);
+                follows
+            })
+            && end == self.ids.len()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_part_is_a_batch_of_its_own() {
+        let mut batch = Batch::new(Want::Pooled);
+        batch.push(&[1, 2, 3], &[0, 0, 0], 0);
+        batch.push(&[4, 5], &[0, 1], 1);
+        batch.push(&[6], &[0], 0);
+        let part = batch.part(1..3);
+        assert!(batch.is_well_formed() && part.is_well_formed());
+        assert_eq!(part.ids, [4, 5, 6]);
+        assert_eq!(part.sequences[0], Sequence { start: 0, length: 2, skip: 1 });
+        assert_eq!(part.sequences[1].start, 2);
+    }
+
+    #[test]
+    fn an_empty_sequence_is_not_well_formed() {
+        let mut batch = Batch::new(Want::Tokens);
+        batch.push(&[], &[], 0);
+        assert!(!batch.is_well_formed());
+    }
+}

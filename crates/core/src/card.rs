@@ -1,0 +1,241 @@
+//! What a model says of itself, each fact with the file or flag that said it.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::str::FromStr;
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use crate::device::UnknownName;
+use crate::placement::Dtype;
+
+/// A fact and who said it: a file of the model, or a flag of the user's.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Said<T> {
+    /// The fact.
+    pub value: T,
+    /// The file or flag.
+    pub by: String,
+}
+
+impl<T> Said<T> {
+    /// `value`, as `by` says.
+    pub fn new(value: T, by: impl Into<String>) -> Said<T> {
+        Said { value, by: by.into() }
+    }
+}
+
+/// What a model is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Task {
+    /// Text in, one vector out.
+    Embed,
+}
+
+/// What a model says of itself.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ModelCard {
+    /// The name it was opened by.
+    pub name: String,
+    /// Its family: `bert`, `mpnet`, ….
+    pub architecture: Said<String>,
+    /// What it is for.
+    pub task: Said<Task>,
+    /// How large its parts are.
+    pub sizes: Said<Sizes>,
+    /// Its whole `config.json`, for the facts that only its family knows.
+    pub config: Value,
+    /// The most tokens a text may have, special tokens included.
+    pub max_length: Said<usize>,
+    /// How token vectors become one vector.
+    pub pooling: Said<Pooling>,
+    /// What is done to that vector afterwards, in order.
+    pub steps: Said<Vec<Step>>,
+    /// Texts put before a text, by name.
+    pub prompts: Said<BTreeMap<String, String>>,
+    /// The prompt to use where the caller names none.
+    pub default_prompt: Option<Said<String>>,
+    /// The lengths that vectors may be cut to, where the model was trained for that.
+    pub dimensions: Option<Said<Dimensions>>,
+    /// The sets of weight files.
+    pub weights: Vec<Weights>,
+}
+
+/// How large the parts of a transformer are.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Sizes {
+    /// Layers.
+    pub layers: usize,
+    /// Numbers a token.
+    pub hidden: usize,
+    /// Attention heads.
+    pub heads: usize,
+    /// Numbers a token inside the feed-forward part.
+    pub intermediate: usize,
+    /// Token ids known.
+    pub vocabulary: usize,
+    /// Rows of the position table.
+    pub positions: usize,
+}
+
+/// How the vectors of a text's tokens become one: the modes' results, one after the other.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Pooling {
+    /// The modes; nearly always one.
+    pub modes: Vec<PoolingMode>,
+    /// Whether the tokens of a prompt count.
+    pub include_prompt: bool,
+}
+
+/// One way to make one vector of many.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum PoolingMode {
+    /// The first token's.
+    Cls,
+    /// The largest value in each place.
+    Max,
+    /// The mean.
+    Mean,
+    /// The sum divided by the square root of the count.
+    MeanSqrtLen,
+    /// The mean with weights 1, 2, 3, ….
+    WeightedMean,
+    /// The last token's.
+    LastToken,
+}
+
+impl PoolingMode {
+    /// All modes, in the order in which sentence-transformers joins their results.
+    pub const ALL: [PoolingMode; 6] = [
+        PoolingMode::Cls,
+        PoolingMode::Max,
+        PoolingMode::Mean,
+        PoolingMode::MeanSqrtLen,
+        PoolingMode::WeightedMean,
+        PoolingMode::LastToken,
+    ];
+
+    /// The name in `--pooling`.
+    pub fn name(self) -> &'static str {
+        match self {
+            PoolingMode::Cls => "cls",
+            PoolingMode::Max => "max",
+            PoolingMode::Mean => "mean",
+            PoolingMode::MeanSqrtLen => "mean_sqrt_len",
+            PoolingMode::WeightedMean => "weighted_mean",
+            PoolingMode::LastToken => "last_token",
+        }
+    }
+
+    /// The name in the `pooling_mode_…` keys of a sentence-transformers pooling file.
+    pub fn key(self) -> &'static str {
+        match self {
+            PoolingMode::Cls => "pooling_mode_cls_token",
+            PoolingMode::Max => "pooling_mode_max_tokens",
+            PoolingMode::Mean => "pooling_mode_mean_tokens",
+            PoolingMode::MeanSqrtLen => "pooling_mode_mean_sqrt_len_tokens",
+            PoolingMode::WeightedMean => "pooling_mode_weightedmean_tokens",
+            PoolingMode::LastToken => "pooling_mode_lasttoken",
+        }
+    }
+}
+
+impl fmt::Display for PoolingMode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+impl FromStr for PoolingMode {
+    type Err = UnknownName;
+
+    fn from_str(text: &str) -> Result<Self, UnknownName> {
+        PoolingMode::ALL.into_iter().find(|mode| mode.name() == text).ok_or_else(|| UnknownName {
+            what: "pooling",
+            name: text.to_owned(),
+            known: "cls, max, mean, mean_sqrt_len, weighted_mean, last_token",
+        })
+    }
+}
+
+/// A module after pooling.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Step {
+    /// A linear layer with an activation.
+    Dense(Dense),
+    /// The vector is made one long.
+    Normalize,
+}
+
+/// A linear layer after pooling.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Dense {
+    /// Its folder in the model: `2_Dense`.
+    pub folder: String,
+    /// Numbers in.
+    pub input: usize,
+    /// Numbers out.
+    pub output: usize,
+    /// Whether it has a bias.
+    pub bias: bool,
+    /// What follows it.
+    pub activation: DenseActivation,
+}
+
+/// What follows a dense module.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum DenseActivation {
+    /// Nothing.
+    Identity,
+    /// The hyperbolic tangent, which is sentence-transformers' default.
+    Tanh,
+}
+
+/// The lengths that vectors may be cut to.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Dimensions {
+    /// Any up to the model's own.
+    Any,
+    /// These.
+    Only(Vec<usize>),
+}
+
+/// A set of weight files.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Weights {
+    /// The name: `model.safetensors`.
+    pub name: String,
+    /// The format the numbers are stored in.
+    pub stored: Dtype,
+    /// Bytes of all tensors.
+    pub bytes: u64,
+    /// What the weights are, to tell whether they changed: a hash over sizes, times and headers.
+    pub identity: String,
+}
+
+impl ModelCard {
+    /// Numbers in one vector that leaves the model.
+    pub fn width(&self) -> usize {
+        let pooled = self.sizes.value.hidden * self.pooling.value.modes.len();
+        self.steps.value.iter().fold(pooled, |width, step| match step {
+            Step::Dense(dense) => dense.output,
+            Step::Normalize => width,
+        })
+    }
+
+    /// Whether vectors leave the model one long.
+    pub fn normalizes(&self) -> bool {
+        self.steps.value.last() == Some(&Step::Normalize)
+    }
+
+    /// The weights of this name.
+    pub fn weights_named(&self, name: &str) -> Option<&Weights> {
+        self.weights.iter().find(|weights| weights.name == name)
+    }
+}

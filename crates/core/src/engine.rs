@@ -1,0 +1,76 @@
+//! The interface behind which every engine stands.
+
+use std::error::Error;
+
+use crate::batch::{Batch, Output};
+use crate::card::ModelCard;
+use crate::device::Device;
+use crate::files::ModelFiles;
+use crate::obstacle::Obstacle;
+use crate::placement::{Dtype, EngineId, Placement};
+use crate::probe::{ProbeCase, Sample};
+
+/// A way to run models. It computes and reports; it judges nothing.
+pub trait Engine: Send + Sync {
+    /// Which engine this is.
+    fn id(&self) -> EngineId;
+
+    /// Version and switches of this build, so that evidence of another build is not believed.
+    fn build(&self) -> String;
+
+    /// Whether this build contains what `device` needs. Opens nothing.
+    fn supports(&self, device: Device) -> Result<(), Obstacle>;
+
+    /// The number formats to try on `device`.
+    fn dtypes(&self, device: Device) -> Vec<Dtype>;
+
+    /// What a twin of this model is like: models with the same answer share their evidence of being right.
+    fn describe(&self, card: &ModelCard) -> Result<String, Obstacle>;
+
+    /// Puts `case` to `placement`.
+    fn probe(&self, model: &Subject, placement: &Placement, case: &ProbeCase) -> Result<Sample, Obstacle>;
+
+    /// Loads the model's weights.
+    fn load(&self, model: &Subject, placement: &Placement) -> Result<Box<dyn Encoder>, Obstacle>;
+}
+
+/// The model that is asked about: what it says of itself and where its files lie.
+#[derive(Clone, Debug, PartialEq, serde::Serialize, serde::Deserialize)]
+pub struct Subject {
+    /// What it says of itself.
+    pub card: ModelCard,
+    /// Where its files lie.
+    pub files: ModelFiles,
+}
+
+/// A loaded model. It lives on one thread.
+pub trait Encoder {
+    /// Computes a batch.
+    fn encode(&mut self, batch: &Batch) -> Result<Output, EngineError>;
+
+    /// What batches cost.
+    fn cost(&self) -> Cost;
+}
+
+/// What a batch costs beside its tokens.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Cost {
+    /// Nothing: sequences of any lengths go well together.
+    Packed,
+    /// Sequences are padded to the longest: those of like length go well together.
+    Padded,
+}
+
+/// Why a batch could not be computed.
+#[derive(Debug, thiserror::Error)]
+pub enum EngineError {
+    /// The device has no memory left; a smaller batch may do.
+    #[error("out of memory")]
+    OutOfMemory(#[source] Box<dyn Error + Send + Sync>),
+    /// The engine or its device failed.
+    #[error("the engine failed")]
+    Failed(#[source] Box<dyn Error + Send + Sync>),
+    /// The batch asks for something that can't be computed.
+    #[error("the batch is malformed: {0}")]
+    Malformed(String),
+}

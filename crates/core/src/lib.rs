@@ -1,0 +1,11 @@
+//! The words that every room of sconce shares. Nothing here opens a file, a socket or a device.
+
+pub mod batch;
+pub mod card;
+pub mod device;
+pub mod engine;
+pub mod files;
+pub mod hardware;
+pub mod obstacle;
+pub mod placement;
+pub mod probe;
