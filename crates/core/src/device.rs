@@ -66,7 +66,11 @@ impl FromStr for Device {
 
     fn from_str(text: &str) -> Result<Self, UnknownName> {
         let (kind, index) = text.split_once(':').unwrap_or((text, "0"));
-        let unknown = || UnknownName { what: "device", name: text.to_owned(), known: "cpu, metal, metal:N, cuda, cuda:N" };
+        let unknown = || UnknownName {
+            what: "device",
+            name: text.to_owned(),
+            known: "cpu, metal, metal:N, cuda, cuda:N",
+        };
         let index: u32 = index.parse().map_err(|_| unknown())?;
         match kind {
             "cpu" if index == 0 => Ok(Device::Cpu),

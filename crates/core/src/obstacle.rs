@@ -158,7 +158,9 @@ impl Obstacle {
             Obstacle::NotBuilt { feature: Some(feature), .. } => {
                 format!("build with the feature: `cargo install --path crates/cli --features {feature}`")
             }
-            Obstacle::NotBuilt { feature: None, .. } => "none: no build of this version contains it".to_owned(),
+            Obstacle::NotBuilt { feature: None, .. } => {
+                "none: no build of this version contains it".to_owned()
+            }
             Obstacle::NoSuchDevice { device, .. } => match device.kind() {
                 DeviceKind::Metal => "none on this machine: Metal needs a Mac".to_owned(),
                 DeviceKind::Cuda => {
@@ -176,7 +178,8 @@ impl Obstacle {
                     .to_owned()
             }
             Obstacle::OpMissing { .. } | Obstacle::OpWrong { .. } | Obstacle::ModelWrong { .. } => {
-                "none here: the next placement serves; `sconce doctor --json` is the evidence to report".to_owned()
+                "none here: the next placement serves; `sconce doctor --json` is the evidence to report"
+                    .to_owned()
             }
             Obstacle::Crashed { .. } | Obstacle::TimedOut { .. } => {
                 "update the driver or the system, then try it again: `sconce doctor --fresh`".to_owned()
@@ -188,13 +191,18 @@ impl Obstacle {
                 format!("none needed: `--device {} --dtype {}` is the faster one", than.device, than.dtype)
             }
             Obstacle::LoadFailed { .. } => "check the folder with `sconce plan MODEL --full`".to_owned(),
-            Obstacle::Quarantined { .. } => "start anew to have it proved again: `sconce doctor --fresh`".to_owned(),
+            Obstacle::Quarantined { .. } => {
+                "start anew to have it proved again: `sconce doctor --fresh`".to_owned()
+            }
         }
     }
 
     /// The engine that no build of this version contains.
     pub fn engine_not_in_this_version(engine: EngineId) -> Obstacle {
-        Obstacle::NotBuilt { what: format!("the {engine} engine, which is not in this version"), feature: None }
+        Obstacle::NotBuilt {
+            what: format!("the {engine} engine, which is not in this version"),
+            feature: None,
+        }
     }
 }
 
@@ -261,7 +269,8 @@ mod tests {
 
     #[test]
     fn an_obstacle_survives_json_with_its_code() {
-        let obstacle = Obstacle::ModelWrong { case: "length 32".into(), error: Distance(None), tolerance: 1e-3 };
+        let obstacle =
+            Obstacle::ModelWrong { case: "length 32".into(), error: Distance(None), tolerance: 1e-3 };
         let json = serde_json::to_value(&obstacle).expect("serializes");
         assert_eq!(json["code"], obstacle.code());
         assert_eq!(serde_json::from_value::<Obstacle>(json).expect("reads back"), obstacle);

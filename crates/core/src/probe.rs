@@ -4,7 +4,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use crate::batch::{Batch, Rows};
+use crate::batch::{Batch, Rows, Want};
 
 /// A question put to a placement.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -23,6 +23,8 @@ pub enum ProbeCase {
         lengths: Vec<usize>,
         /// What the token ids are generated from.
         seed: u64,
+        /// Every token's vector, or for each sequence its first, largest, mean and last one after the other.
+        want: Want,
     },
     /// One layer at the model's real widths with generated weights: only the time matters.
     Speed {
@@ -94,7 +96,13 @@ impl fmt::Display for ProbeCase {
         match self {
             ProbeCase::Op { op, shape } => write!(f, "op {op} {}x{}", shape[0], shape[1]),
             ProbeCase::Twin { lengths, .. } if lengths.len() > 6 => {
-                write!(f, "twin of lengths {}..{} ({})", lengths[0], lengths[lengths.len() - 1], lengths.len())
+                write!(
+                    f,
+                    "twin of lengths {}..{} ({})",
+                    lengths[0],
+                    lengths[lengths.len() - 1],
+                    lengths.len()
+                )
             }
             ProbeCase::Twin { lengths, .. } => write!(f, "twin of lengths {lengths:?}"),
             ProbeCase::Speed { batch, length } => write!(f, "speed {batch}x{length}"),

@@ -1,1 +1,18 @@
-//! placeholder
+//! Model descriptions, and the engines that interpret them behind one interface.
+//!
+//! This is the only crate whose code reads a feature, and it does so in `candle/device.rs` alone.
+
+pub mod candle;
+pub mod description;
+pub mod families;
+pub mod onnx;
+pub mod weights;
+
+use std::sync::Arc;
+
+use sconce_core::engine::Engine;
+
+/// Every engine of this version, built in or not, on `threads` threads.
+pub fn all(threads: usize) -> Vec<Arc<dyn Engine>> {
+    vec![Arc::new(candle::CandleEngine::new(threads)), Arc::new(onnx::OnnxEngine)]
+}

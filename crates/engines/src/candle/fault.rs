@@ -1,0 +1,70 @@
+//! Candle's errors, sorted into obstacles and engine errors by what they say.
+
+use sconce_core::engine::EngineError;
+use sconce_core::obstacle::Obstacle;
+
+/// The obstacle behind an error that came up while a placement was tried or loaded.
+pub(super) fn obstacle(error: &candle_core::Error) -> Obstacle {
+    let says = error.to_string();
+    let first = says.lines().next().unwrap_or_default().to_owned();
+    if is_out_of_memory(&says) {
+        return Obstacle::DoesNotFit { need: None, have: None };
+    }
+    match missing_op(&says) {
+        Some(op) => Obstacle::OpMissing { op, says: first },
+        None => Obstacle::LoadFailed { says: first },
+    }
+}
+
+/// The engine error behind an error that came up while a batch was computed.
+pub(super) fn engine_error(error: candle_core::Error) -> EngineError {
+    if is_out_of_memory(&error.to_string()) {
+        EngineError::OutOfMemory(Box::new(error))
+    } else {
+        EngineError::Failed(Box::new(error))
+    }
+}
+
+fn is_out_of_memory(says: &str) -> bool {
+    let says = says.to_ascii_lowercase();
+    ["out of memory", "out_of_memory", "failed to allocate", "insufficient memory"]
+        .iter()
+        .any(|word| says.contains(word))
+}
+
+/// The op in `no metal implementation for layer-norm` and its likes.
+fn missing_op(says: &str) -> Option<String> {
+    let marks = [
+        "no metal implementation for ",
+        "no cuda implementation for ",
+        "no cpu implementation for ",
+        "unsupported dtype for op ",
+    ];
+    let rest = marks.iter().find_map(|mark| says.split_once(mark)).map(|(_, rest)| rest);
+    let unsupported = || {
+        let (_, rest) = says.split_once("unsupported dtype ")?;
+        rest.split_once(" for op ").map(|(_, op)| op)
+    };
+    rest.or_else(unsupported).map(|rest| rest.split([' ', '\n', ',']).next().unwrap_or_default().to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use candle_core::Error;
+
+    #[test]
+    fn the_words_of_the_feature_trap_name_the_op_and_the_remedy() {
+        let obstacle = obstacle(&Error::Msg("Metal error no metal implementation for layer-norm".to_owned()));
+        assert!(matches!(&obstacle, Obstacle::OpMissing { op, .. } if op == "layer-norm"), "{obstacle:?}");
+        assert!(obstacle.remedy().contains("doctor --manifest"), "{}", obstacle.remedy());
+    }
+
+    #[test]
+    fn a_device_without_memory_is_told_from_one_that_fails() {
+        let full = Error::Msg("DriverError(CUDA_ERROR_OUT_OF_MEMORY, \"out of memory\")".to_owned());
+        assert_eq!(obstacle(&full).code(), "does_not_fit");
+        assert!(matches!(engine_error(full), EngineError::OutOfMemory(_)));
+        assert!(matches!(engine_error(Error::Msg("lost the device".to_owned())), EngineError::Failed(_)));
+    }
+}

@@ -1,0 +1,53 @@
+//! Named weights onto a device, in the dtype that a placement computes in.
+
+use candle_core::{DType, Device, Tensor};
+
+use super::transformer::LoadError;
+use crate::weights::{Tensors, WeightsError};
+
+/// Weights on their way to a device.
+pub(super) struct Loader<'a> {
+    tensors: &'a dyn Tensors,
+    device: Device,
+    dtype: DType,
+}
+
+impl<'a> Loader<'a> {
+    pub(super) fn new(tensors: &'a dyn Tensors, device: Device, dtype: DType) -> Loader<'a> {
+        Loader { tensors, device, dtype }
+    }
+
+    pub(super) fn device(&self) -> &Device {
+        &self.device
+    }
+
+    /// The prefix before every name in these files: the one under which `name` is found.
+    pub(super) fn prefix(&self, prefixes: &[&'static str], name: &str) -> Result<&'static str, WeightsError> {
+        let found = prefixes.iter().find(|prefix| self.tensors.shape(&format!("{prefix}{name}")).is_some());
+        found.copied().ok_or_else(|| WeightsError::Missing(name.to_owned()))
+    }
+
+    /// A tensor in host memory.
+    pub(super) fn host(&self, name: &str, shape: &[usize]) -> Result<Vec<f32>, WeightsError> {
+        self.tensors.read(name, shape)
+    }
+
+    /// A tensor in f32.
+    pub(super) fn numbers(&self, name: &str, shape: &[usize]) -> Result<Tensor, LoadError> {
+        Ok(Tensor::from_vec(self.host(name, shape)?, shape, &self.device)?)
+    }
+
+    /// A tensor in the placement's dtype, narrowed in host memory: only what stays goes to the device.
+    pub(super) fn tensor(&self, name: &str, shape: &[usize]) -> Result<Tensor, LoadError> {
+        let host = Tensor::from_vec(self.host(name, shape)?, shape, &Device::Cpu)?;
+        Ok(host.to_dtype(self.dtype)?.to_device(&self.device)?)
+    }
+
+    /// The weight and shift of a norm; old files call them gamma and beta.
+    pub(super) fn norm(&self, name: &str, width: usize) -> Result<(Tensor, Tensor), LoadError> {
+        let old = self.tensors.shape(&format!("{name}.weight")).is_none();
+        let (weight, shift) = if old { ("gamma", "beta") } else { ("weight", "bias") };
+        let part = |part: &str| self.numbers(&format!("{name}.{part}"), &[width]);
+        Ok((part(weight)?, part(shift)?))
+    }
+}

@@ -1,0 +1,162 @@
+//! Candle behind the engine interface, with our own packed forward.
+
+mod device;
+mod encoder;
+mod fault;
+mod fused;
+mod load;
+mod packed;
+mod padded;
+mod pooling;
+mod probe;
+mod relative;
+mod threads;
+mod transformer;
+mod vector;
+
+use std::sync::{Arc, OnceLock};
+
+use sconce_core::batch::Want;
+use sconce_core::card::ModelCard;
+use sconce_core::device::Device;
+use sconce_core::engine::{Encoder, Engine, Subject};
+use sconce_core::obstacle::Obstacle;
+use sconce_core::placement::{Dtype, EngineId, Placement};
+use sconce_core::probe::{ProbeCase, Sample};
+
+use crate::description::{Description, describe};
+use crate::weights::{Files, Generated, Tensors};
+use encoder::CandleEncoder;
+use load::Loader;
+use pooling::Head;
+use threads::Threads;
+use transformer::{LoadError, Path, Transformer};
+
+/// Times that a speed case is repeated; the best counts.
+const SPEED_RUNS: usize = 3;
+
+/// Candle.
+pub struct CandleEngine {
+    count: usize,
+    threads: OnceLock<Arc<Threads>>,
+}
+
+impl CandleEngine {
+    /// Candle on `threads` threads of its own, started on first use.
+    pub fn new(threads: usize) -> CandleEngine {
+        CandleEngine { count: threads, threads: OnceLock::new() }
+    }
+
+    fn threads(&self) -> Arc<Threads> {
+        Arc::clone(self.threads.get_or_init(|| Arc::new(Threads::new(self.count))))
+    }
+
+    /// An encoder for `description` from `tensors`, without pooling.
+    fn build_encoder(
+        &self,
+        description: &Description,
+        tensors: &dyn Tensors,
+        placement: &Placement,
+    ) -> Result<CandleEncoder, Obstacle> {
+        let path = match placement.device {
+            Device::Cpu => Path::Fused,
+            Device::Metal(_) | Device::Cuda(_) => Path::Portable,
+        };
+        self.build_on(path, description, tensors, placement)
+    }
+
+    fn build_on(
+        &self,
+        path: Path,
+        description: &Description,
+        tensors: &dyn Tensors,
+        placement: &Placement,
+    ) -> Result<CandleEncoder, Obstacle> {
+        let loader = Loader::new(tensors, device::open(placement.device)?, device::dtype(placement.dtype));
+        let transformer = Transformer::load(description, path, &loader).map_err(load_failed)?;
+        Ok(CandleEncoder { transformer, head: None, path, threads: self.threads() })
+    }
+}
+
+impl Engine for CandleEngine {
+    fn id(&self) -> EngineId {
+        EngineId::Candle
+    }
+
+    fn build(&self) -> String {
+        let threads = self.count;
+        format!(
+            "candle {} sconce {} {} threads={threads}",
+            device::CANDLE,
+            env!("SCONCE_ENGINES_HASH"),
+            device::switches()
+        )
+    }
+
+    fn supports(&self, device: Device) -> Result<(), Obstacle> {
+        device::supports(device)
+    }
+
+    fn dtypes(&self, _device: Device) -> Vec<Dtype> {
+        Dtype::ALL.to_vec()
+    }
+
+    fn describe(&self, card: &ModelCard) -> Result<String, Obstacle> {
+        let twin = describe(card)?.twin();
+        serde_json::to_string(&twin).map_err(|error| Obstacle::LoadFailed { says: error.to_string() })
+    }
+
+    fn probe(&self, model: &Subject, placement: &Placement, case: &ProbeCase) -> Result<Sample, Obstacle> {
+        match case {
+            ProbeCase::Op { op, shape } => {
+                let handle = device::open(placement.device)?;
+                let run = || probe::op(*op, *shape, &handle, device::dtype(placement.dtype));
+                device::with_autorelease(run).map_err(|error| fault::obstacle(&error))
+            }
+            ProbeCase::Twin { lengths, seed, want } => {
+                let twin = describe(&model.card)?.twin();
+                let batch = probe::batch(lengths, *seed, *want, &twin);
+                let mut encoder = self.build_encoder(&twin, &Generated, placement)?;
+                encoder.head = Some(Head::telling());
+                probe::timed(&mut encoder, &batch, 1)
+            }
+            ProbeCase::Speed { batch, length } => {
+                let layer = describe(&model.card)?.one_layer();
+                let batch = probe::batch(&vec![*length; *batch], 1, Want::Tokens, &layer);
+                let sample = probe::timed(
+                    &mut self.build_encoder(&layer, &Generated, placement)?,
+                    &batch,
+                    SPEED_RUNS,
+                )?;
+                Ok(Sample { rows: sconce_core::batch::Rows::default(), ..sample })
+            }
+            ProbeCase::Canary { batch } => {
+                debug_assert_eq!(batch.want, Want::Pooled);
+                probe::timed(self.load(model, placement)?.as_mut(), batch, 2)
+            }
+        }
+    }
+
+    fn load(&self, model: &Subject, placement: &Placement) -> Result<Box<dyn Encoder>, Obstacle> {
+        let description = describe(&model.card)?;
+        let paths = model.files.weights.get(&placement.weights);
+        let paths = paths
+            .ok_or_else(|| Obstacle::LoadFailed { says: format!("no weights `{}`", placement.weights) })?;
+        let tensors = Files::open(paths).map_err(|error| load_failed(error.into()))?;
+        let mut encoder = self.build_encoder(&description, &tensors, placement)?;
+        let head =
+            Head::load(&model.card, &model.files, encoder.transformer.device()).map_err(load_failed)?;
+        encoder.head = Some(head);
+        Ok(Box::new(encoder))
+    }
+}
+
+fn load_failed(error: LoadError) -> Obstacle {
+    match error {
+        LoadError::Candle(error) => fault::obstacle(&error),
+        LoadError::Weights(error) => {
+            let source = std::error::Error::source(&error).map(|source| format!(": {source}"));
+            Obstacle::LoadFailed { says: format!("{error}{}", source.unwrap_or_default()) }
+        }
+    }
+}

@@ -1,0 +1,64 @@
+//! How far from the reference numbers may lie.
+
+use std::fmt;
+use std::str::FromStr;
+
+use sconce_core::device::UnknownName;
+use sconce_core::obstacle::Distance;
+use sconce_core::placement::Dtype;
+use serde::{Deserialize, Serialize};
+
+/// How near numbers lie to those of the f32 reference; a smaller band is a nearer one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Band {
+    /// Equal but for the order of sums.
+    Exact,
+    /// As near as half precision comes.
+    Half,
+    /// Anything that is still finite.
+    Coarse,
+}
+
+impl Band {
+    /// The largest distance in this band.
+    pub fn tolerance(self) -> f64 {
+        match self {
+            Band::Exact => 1e-5,
+            Band::Half => 1e-3,
+            Band::Coarse => f64::INFINITY,
+        }
+    }
+
+    /// The band that a distance falls into; none where it is not finite.
+    pub fn of(distance: Distance) -> Option<Band> {
+        [Band::Exact, Band::Half, Band::Coarse].into_iter().find(|band| distance.within(band.tolerance()))
+    }
+
+    /// The band that a placement in this dtype must keep on generated weights.
+    pub fn expected(dtype: Dtype) -> Band {
+        match dtype {
+            Dtype::F32 => Band::Exact,
+            Dtype::F16 | Dtype::Bf16 => Band::Half,
+        }
+    }
+}
+
+impl fmt::Display for Band {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Band::Exact => "exact",
+            Band::Half => "half",
+            Band::Coarse => "coarse",
+        })
+    }
+}
+
+impl FromStr for Band {
+    type Err = UnknownName;
+
+    fn from_str(text: &str) -> Result<Self, UnknownName> {
+        let known = [Band::Exact, Band::Half, Band::Coarse].into_iter().find(|band| band.to_string() == text);
+        known.ok_or_else(|| UnknownName { what: "band", name: text.to_owned(), known: "exact, half, coarse" })
+    }
+}

@@ -1,0 +1,91 @@
+//! Every placement that a model could have, and what is known against it before anything is tried.
+
+use sconce_core::card::ModelCard;
+use sconce_core::device::{Device, DeviceKind};
+use sconce_core::hardware::Hardware;
+use sconce_core::obstacle::Obstacle;
+use sconce_core::placement::{Dtype, EngineId, Placement};
+
+/// One engine on one device: what the build says of it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Chair {
+    /// The engine.
+    pub engine: EngineId,
+    /// The device.
+    pub device: Device,
+    /// The number formats to try.
+    pub dtypes: Vec<Dtype>,
+    /// Why it can't be sat on.
+    pub obstacle: Option<Obstacle>,
+}
+
+/// The devices to ask an engine about: those the machine has, and the first of each kind even where it has none,
+/// so that its absence is said.
+pub fn devices(hardware: &Hardware) -> Vec<Device> {
+    let mut devices = vec![Device::Cpu];
+    for kind in [DeviceKind::Metal, DeviceKind::Cuda] {
+        let count = hardware.of_kind(kind).count().max(1) as u32;
+        devices.extend((0..count).map(|index| kind.device(index)));
+    }
+    devices
+}
+
+/// What stands against `device`, from what the build says and what the machine has. Where the machine lacks the
+/// device that is said first: no build would help.
+pub fn obstacle(device: Device, build: Result<(), Obstacle>, hardware: &Hardware) -> Option<Obstacle> {
+    let engine_absent = matches!(&build, Err(Obstacle::NotBuilt { what, .. }) if what.contains("engine"));
+    if engine_absent || device == Device::Cpu {
+        return build.err();
+    }
+    let gpu = hardware.of_kind(device.kind()).nth(match device {
+        Device::Cpu => 0,
+        Device::Metal(index) | Device::Cuda(index) => index as usize,
+    });
+    let Some(gpu) = gpu else {
+        let found = match device.kind() {
+            DeviceKind::Metal if !hardware.os.starts_with("macos") => {
+                format!("this is {}, not macOS", hardware.os)
+            }
+            DeviceKind::Metal => "system_profiler lists no GPU with Metal".to_owned(),
+            DeviceKind::Cuda | DeviceKind::Cpu => {
+                "neither the PCI bus nor nvidia-smi shows an NVIDIA GPU".to_owned()
+            }
+        };
+        return Some(Obstacle::NoSuchDevice { device, found });
+    };
+    if device.kind() == DeviceKind::Cuda && gpu.driver.is_none() {
+        let found =
+            format!("{} is in the machine ({}), but its driver does not answer", gpu.name, gpu.seen_by);
+        return Some(Obstacle::NoSuchDevice { device, found });
+    }
+    build.err()
+}
+
+/// Every placement of `card`'s model on `chairs`, with what stands against it already.
+pub fn grid(card: &ModelCard, chairs: &[Chair]) -> Vec<(Placement, Option<Obstacle>)> {
+    let cells = chairs.iter().flat_map(|chair| {
+        card.weights.iter().flat_map(move |weights| {
+            chair.dtypes.iter().map(move |&dtype| {
+                let (engine, device) = (chair.engine, chair.device);
+                (Placement { engine, device, weights: weights.name.clone(), dtype }, chair.obstacle.clone())
+            })
+        })
+    });
+    cells.collect()
+}
+
+/// The placement that all others are compared with: f32 on the CPU, on the first engine that has it, with the
+/// widest weights.
+pub fn reference<'a>(
+    card: &ModelCard,
+    placements: impl IntoIterator<Item = &'a Placement>,
+) -> Option<&'a Placement> {
+    let stored = |placement: &Placement| {
+        card.weights_named(&placement.weights).map_or(0, |weights| weights.stored.bytes())
+    };
+    let fit = |placement: &&Placement| placement.device == Device::Cpu && placement.dtype == Dtype::F32;
+    placements
+        .into_iter()
+        .filter(fit)
+        .reduce(|best, next| if stored(next) > stored(best) { next } else { best })
+}

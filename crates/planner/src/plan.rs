@@ -1,0 +1,184 @@
+//! The decision: which placement serves, which come next, and why the others do not.
+
+use sconce_core::card::ModelCard;
+use sconce_core::device::{Device, DeviceKind};
+use sconce_core::obstacle::Obstacle;
+use sconce_core::placement::{Dtype, EngineId, Placement};
+use serde::{Deserialize, Serialize};
+
+use crate::band::Band;
+use crate::evidence::{Estimate, Evidence, Findings, Goal};
+
+/// What the user wants. What is not said is left to the evidence.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Wish {
+    /// Only this engine.
+    pub engine: Option<EngineId>,
+    /// Only this device.
+    pub device: Option<Device>,
+    /// Only this dtype.
+    pub dtype: Option<Dtype>,
+    /// Only these weights.
+    pub weights: Option<String>,
+    /// Nothing farther from the reference than this.
+    pub band: Band,
+    /// What it is to be good at.
+    pub goal: Goal,
+}
+
+impl Default for Wish {
+    fn default() -> Wish {
+        Wish {
+            engine: None,
+            device: None,
+            dtype: None,
+            weights: None,
+            band: Band::Half,
+            goal: Goal::default(),
+        }
+    }
+}
+
+impl Wish {
+    /// Whether `placement` is one that was wished for.
+    pub fn admits(&self, placement: &Placement) -> bool {
+        self.engine.is_none_or(|engine| engine == placement.engine)
+            && self.device.is_none_or(|device| device == placement.device)
+            && self.dtype.is_none_or(|dtype| dtype == placement.dtype)
+            && self.weights.as_ref().is_none_or(|weights| *weights == placement.weights)
+    }
+}
+
+/// Where a model runs, where it could run, and why it does not run elsewhere.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Plan {
+    /// The first by the wish; none where nothing that was wished for works.
+    pub chosen: Option<Sound>,
+    /// The others that work, best first.
+    pub fallbacks: Vec<Sound>,
+    /// Those that do not, or that were not wished for.
+    pub refused: Vec<Refused>,
+}
+
+/// A placement that works.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Sound {
+    /// Which.
+    pub placement: Placement,
+    /// How near it lies to the reference.
+    pub band: Band,
+    /// Estimated seconds for a batch of `texts` texts.
+    pub seconds: f64,
+    /// Texts of 128 tokens a second, estimated.
+    pub texts_per_second: f64,
+    /// Whether a batch may be replayed here: its numbers lie as near to the reference as the chosen one's.
+    pub replays: bool,
+    /// How much slower it is than the chosen one.
+    pub note: Option<Obstacle>,
+    /// What was found.
+    pub findings: Findings,
+}
+
+/// A placement that is not used.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Refused {
+    /// Which.
+    pub placement: Placement,
+    /// Why.
+    pub why: Refusal,
+}
+
+/// Why a placement is not used.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Refusal {
+    /// It can't be.
+    Obstacle(Obstacle),
+    /// It works and lies farther from the reference than was wished.
+    Band(Band),
+    /// It was not asked for.
+    NotWished,
+    /// It was not tried.
+    NotTried,
+}
+
+/// Decides from what stands against each placement of `grid` beforehand and what was found by trying.
+pub fn plan(
+    card: &ModelCard,
+    grid: &[(Placement, Option<Obstacle>)],
+    evidence: &Evidence,
+    wish: &Wish,
+) -> Plan {
+    let layers = card.sizes.value.layers;
+    let mut sound = Vec::new();
+    let mut refused = Vec::new();
+    for (placement, obstacle) in grid {
+        match weigh(placement, obstacle.as_ref(), evidence.get(placement), wish, layers) {
+            Ok(found) => sound.push(found),
+            Err(why) => refused.push(Refused { placement: placement.clone(), why }),
+        }
+    }
+    sound.sort_by(|a, b| a.seconds.total_cmp(&b.seconds));
+    let mut sound = sound.into_iter();
+    let chosen = sound.next();
+    let mut fallbacks: Vec<Sound> = sound.collect();
+    if let Some(chosen) = &chosen {
+        for fallback in &mut fallbacks {
+            fallback.replays = fallback.band <= chosen.band;
+            let ratio = fallback.seconds / chosen.seconds;
+            fallback.note = Some(Obstacle::Slower { than: chosen.placement.clone(), ratio });
+        }
+    }
+    Plan { chosen, fallbacks, refused }
+}
+
+fn weigh(
+    placement: &Placement,
+    obstacle: Option<&Obstacle>,
+    findings: Option<&Findings>,
+    wish: &Wish,
+    layers: usize,
+) -> Result<Sound, Refusal> {
+    if let Some(obstacle) = obstacle.or_else(|| findings.and_then(Findings::obstacle)) {
+        return Err(Refusal::Obstacle(obstacle.clone()));
+    }
+    if !wish.admits(placement) {
+        return Err(Refusal::NotWished);
+    }
+    let findings = findings.ok_or(Refusal::NotTried)?;
+    let band = findings.error().and_then(Band::of).ok_or(Refusal::NotTried)?;
+    // The band of generated weights is the dtype's; real weights tell more once they were tried.
+    let band = if findings.canary.is_some() { band } else { band.max(Band::expected(placement.dtype)) };
+    if band > wish.band {
+        return Err(Refusal::Band(band));
+    }
+    let estimate = findings.estimate(wish.goal, layers).ok_or(Refusal::NotTried)?;
+    let bulk = findings.estimate(Goal::Throughput, layers);
+    Ok(Sound {
+        placement: placement.clone(),
+        band,
+        seconds: estimate.seconds,
+        texts_per_second: bulk.as_ref().map_or(0.0, Estimate::texts_per_second),
+        replays: true,
+        note: None,
+        findings: findings.clone(),
+    })
+}
+
+impl Plan {
+    /// Every placement that works, best first.
+    pub fn sound(&self) -> impl Iterator<Item = &Sound> {
+        self.chosen.iter().chain(&self.fallbacks)
+    }
+
+    /// Whether some placement on `device` works.
+    pub fn supports(&self, device: Device) -> bool {
+        self.sound().any(|sound| sound.placement.device == device)
+    }
+
+    /// The accelerator that works and loses to the processor, if that is how it went.
+    pub fn beaten_accelerator(&self) -> Option<&Sound> {
+        let on_cpu = self.chosen.as_ref().is_some_and(|chosen| chosen.placement.device == Device::Cpu);
+        self.fallbacks.iter().find(|sound| on_cpu && sound.placement.device.kind() != DeviceKind::Cpu)
+    }
+}
