@@ -1,1 +1,5 @@
-//! placeholder
+//! Run embedding models on the best place that provably works.
+
+pub mod card;
+pub mod tokens;
+mod vocabulary;

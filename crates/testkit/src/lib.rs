@@ -1,1 +1,3 @@
-//! placeholder
+//! Fakes, tiny models and goldens for sconce's tests.
+
+pub mod goldens;

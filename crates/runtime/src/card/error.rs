@@ -1,0 +1,108 @@
+//! Why a folder can't be read as a model.
+
+use std::path::PathBuf;
+
+/// Why a folder can't be read as a model.
+#[derive(Debug, thiserror::Error)]
+pub enum CardError {
+    /// There is no such folder.
+    #[error("no folder `{}`", .0.display())]
+    NoFolder(PathBuf),
+    /// A file that every model has is not there.
+    #[error("`{file}` is missing in `{}`", folder.display())]
+    Missing {
+        /// The file.
+        file: String,
+        /// The folder.
+        folder: PathBuf,
+    },
+    /// What no file says and the user could.
+    #[error("`{file}` is missing, so nothing says {what}\nhint: say it with {flags}")]
+    HalfConfigured {
+        /// The file that would say it.
+        file: String,
+        /// What it would say.
+        what: &'static str,
+        /// The flags by which the user can.
+        flags: &'static str,
+    },
+    /// The config does not name its architecture.
+    #[error(
+        "`config.json` has no `model_type`\nhint: add the line that its family has, as in `\"model_type\": \"bert\"`"
+    )]
+    NoModelType,
+    /// Weights in a format that can run code.
+    #[error(
+        "only `pytorch_model.bin` is there, which can run code when it is read and so never is\n\
+         hint: convert it once: python -c \"from transformers import AutoModel; \
+         AutoModel.from_pretrained('{0}').save_pretrained('{0}')\"",
+        folder.display()
+    )]
+    OnlyPickle {
+        /// The folder.
+        folder: PathBuf,
+    },
+    /// No weights at all.
+    #[error("no weights in `{}`: looked for `model*.safetensors` and `model.safetensors.index.json`", .0.display())]
+    NoWeights(PathBuf),
+    /// A weight file can't be read.
+    #[error(transparent)]
+    Weights(#[from] sconce_engines::weights::WeightsError),
+    /// A file can't be read.
+    #[error("`{file}` can't be read")]
+    Io {
+        /// Which.
+        file: String,
+        /// Why.
+        #[source]
+        source: std::io::Error,
+    },
+    /// A file is not JSON.
+    #[error("`{file}` is not valid JSON")]
+    Json {
+        /// Which.
+        file: String,
+        /// Where.
+        #[source]
+        source: serde_json::Error,
+    },
+    /// A module of sentence-transformers that this version does not run.
+    #[error("`modules.json` names a module that this version does not run: `{0}`")]
+    UnknownModule(String),
+    /// A value that this version does not know.
+    #[error("`{file}` says `{key}`: `{value}`, which this version does not know")]
+    UnknownValue {
+        /// The file.
+        file: String,
+        /// The key.
+        key: &'static str,
+        /// The value.
+        value: String,
+    },
+    /// A name that leads out of the folder.
+    #[error("`{file}` names a path outside of the model's folder: `{path}`")]
+    PathEscapes {
+        /// The file.
+        file: String,
+        /// The path.
+        path: String,
+    },
+    /// A longer text than the model can take was asked for.
+    #[error("the model has positions for 1 to {positions} tokens; asked for `--max-length`: {asked}")]
+    MaxLength {
+        /// What was asked for.
+        asked: usize,
+        /// What there is.
+        positions: usize,
+    },
+    /// Modules that do not fit together.
+    #[error("`{folder}` takes {takes} numbers and is given {given}")]
+    Width {
+        /// The module.
+        folder: String,
+        /// What it takes.
+        takes: usize,
+        /// What it is given.
+        given: usize,
+    },
+}

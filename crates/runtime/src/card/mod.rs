@@ -1,0 +1,153 @@
+//! Reads what a model's folder says of it. What no file says is refused, never guessed.
+
+mod error;
+mod json;
+mod modules;
+mod weights;
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use sconce_core::card::{Dimensions, ModelCard, Pooling, PoolingMode, Said, Sizes, Step, Task};
+use sconce_core::engine::Subject;
+use sconce_core::files::ModelFiles;
+use sconce_engines::families;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+pub use error::CardError;
+use json::{Json, entry};
+
+/// What the user says of a model beyond its files.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Overrides {
+    /// How token vectors become one.
+    pub pooling: Option<PoolingMode>,
+    /// Whether vectors are made one long.
+    pub normalize: Option<bool>,
+    /// The most tokens a text may have.
+    pub max_length: Option<usize>,
+}
+
+/// Reads the card of the model in `folder`, which goes by `name`.
+pub fn read(name: &str, folder: &Path, overrides: &Overrides) -> Result<Subject, CardError> {
+    let json = Json::in_folder(folder);
+    let config = json.required("config.json")?;
+    let architecture = config["model_type"].as_str().ok_or(CardError::NoModelType)?.to_owned();
+    let sizes = sizes(&config);
+    let head = modules::read(&json, overrides)?;
+    let (weights, files) = weights::find(folder)?;
+    let max_length = max_length(&json, &config, &architecture, &sizes, overrides)?;
+    let sentence = json.optional("config_sentence_transformers.json")?;
+    let (prompts, default_prompt) = prompts(&sentence);
+    let card = ModelCard {
+        name: name.to_owned(),
+        architecture: Said::new(architecture, "config.json"),
+        task: Said::new(Task::Embed, head.pooling.by.clone()),
+        sizes: Said::new(sizes, "config.json"),
+        max_length,
+        pooling: head.pooling,
+        steps: head.steps,
+        prompts,
+        default_prompt,
+        dimensions: dimensions(&config, &sentence),
+        config,
+        weights,
+    };
+    check_widths(&card)?;
+    Ok(Subject { card, files: ModelFiles { folder: folder.to_owned(), weights: files, modules: head.files } })
+}
+
+/// The sizes in a config, under any of the names that families give them; zero where there is none, which no
+/// description accepts.
+fn sizes(config: &Value) -> Sizes {
+    let size = |names: &[&str]| names.iter().find_map(|name| config[*name].as_u64()).unwrap_or(0) as usize;
+    Sizes {
+        layers: size(&["num_hidden_layers", "n_layers"]),
+        hidden: size(&["hidden_size", "dim"]),
+        heads: size(&["num_attention_heads", "n_heads"]),
+        intermediate: size(&["intermediate_size", "hidden_dim"]),
+        vocabulary: size(&["vocab_size"]),
+        positions: size(&["max_position_embeddings"]),
+    }
+}
+
+/// The longest text: the user's word, else sentence-transformers', else the tokenizer's; never more than the
+/// model has positions for.
+fn max_length(
+    json: &Json<'_>,
+    config: &Value,
+    architecture: &str,
+    sizes: &Sizes,
+    overrides: &Overrides,
+) -> Result<Said<usize>, CardError> {
+    let after = families::named(architecture).is_some_and(|family| family.positions_after_padding);
+    let taken = if after { families::padding_id(config) as usize + 1 } else { 0 };
+    let positions = sizes.positions.saturating_sub(taken);
+    if let Some(asked) = overrides.max_length {
+        if asked == 0 || asked > positions {
+            return Err(CardError::MaxLength { asked, positions });
+        }
+        return Ok(Said::new(asked, "--max-length"));
+    }
+    // Tokenizers without a limit of their own say 1e30.
+    let length = |value: &Value| {
+        value.as_u64().filter(|&length| length > 0 && length < 1 << 31).map(|length| length as usize)
+    };
+    let said =
+        [("sentence_bert_config.json", "max_seq_length"), ("tokenizer_config.json", "model_max_length")];
+    for (file, key) in said {
+        if let Some(value) = json.optional(file)?.as_ref().and_then(|config| length(&config[key])) {
+            return Ok(if value <= positions {
+                Said::new(value, file)
+            } else {
+                Said::new(positions, "config.json")
+            });
+        }
+    }
+    Ok(Said::new(positions, "config.json"))
+}
+
+type Prompts = (Said<BTreeMap<String, String>>, Option<Said<String>>);
+
+fn prompts(sentence: &Option<Value>) -> Prompts {
+    const FILE: &str = "config_sentence_transformers.json";
+    let Some(config) = sentence else { return (Said::new(BTreeMap::new(), "no file"), None) };
+    let entries = config["prompts"].as_object().into_iter().flatten();
+    let prompts: BTreeMap<_, _> =
+        entries.filter_map(|(name, text)| Some((name.clone(), text.as_str()?.to_owned()))).collect();
+    let default = config["default_prompt_name"].as_str().filter(|name| prompts.contains_key(*name));
+    (Said::new(prompts.clone(), FILE), default.map(|name| Said::new(name.to_owned(), FILE)))
+}
+
+/// The lengths that vectors may be cut to, where a file declares that the model was trained for it.
+fn dimensions(config: &Value, sentence: &Option<Value>) -> Option<Said<Dimensions>> {
+    if let Some(lengths) = config["matryoshka_dimensions"].as_array() {
+        let lengths = lengths.iter().filter_map(Value::as_u64).map(|length| length as usize).collect();
+        return Some(Said::new(Dimensions::Only(lengths), "config.json"));
+    }
+    if config["is_matryoshka"].as_bool() == Some(true) {
+        return Some(Said::new(Dimensions::Any, "config.json"));
+    }
+    let cut = entry(sentence.as_ref()?, "truncate_dim")?.as_u64()?;
+    Some(Said::new(Dimensions::Only(vec![cut as usize]), "config_sentence_transformers.json"))
+}
+
+/// Each module's input is the output of the one before it.
+fn check_widths(card: &ModelCard) -> Result<(), CardError> {
+    let Pooling { modes, .. } = &card.pooling.value;
+    let mut width = card.sizes.value.hidden * modes.len();
+    for step in &card.steps.value {
+        if let Step::Dense(dense) = step {
+            if dense.input != width {
+                return Err(CardError::Width {
+                    folder: dense.folder.clone(),
+                    takes: dense.input,
+                    given: width,
+                });
+            }
+            width = dense.output;
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,140 @@
+//! Pooling and the modules after it, from sentence-transformers' files and the user's word.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+use sconce_core::card::{Dense, DenseActivation, Pooling, PoolingMode, Said, Step};
+use serde_json::Value;
+
+use super::json::{Json, inside};
+use super::{CardError, Overrides};
+
+const MODULES: &str = "modules.json";
+
+/// What follows the transformer.
+pub(super) struct Head {
+    pub(super) pooling: Said<Pooling>,
+    pub(super) steps: Said<Vec<Step>>,
+    pub(super) files: BTreeMap<String, PathBuf>,
+}
+
+/// Reads `modules.json` and the files it names, and lets the user's word stand above theirs.
+pub(super) fn read(json: &Json<'_>, overrides: &Overrides) -> Result<Head, CardError> {
+    let mut head = match json.optional(MODULES)? {
+        Some(modules) => from_modules(json, &modules)?,
+        None => Unsaid::default(),
+    };
+    if let Some(mode) = overrides.pooling {
+        let include_prompt = head.pooling.as_ref().is_none_or(|pooling| pooling.value.include_prompt);
+        head.pooling = Some(Said::new(Pooling { modes: vec![mode], include_prompt }, "--pooling"));
+    }
+    if let Some(normalize) = overrides.normalize {
+        let mut steps = head.steps.map(|steps| steps.value).unwrap_or_default();
+        steps.retain(|step| *step != Step::Normalize);
+        if normalize {
+            steps.push(Step::Normalize);
+        }
+        head.steps = Some(Said::new(steps, "--normalize"));
+    }
+    let unsaid = |what, flags| CardError::HalfConfigured { file: MODULES.to_owned(), what, flags };
+    match (head.pooling, head.steps) {
+        (Some(pooling), Some(steps)) => Ok(Head { pooling, steps, files: head.files }),
+        (None, Some(_)) => Err(unsaid("how token vectors become one", "`--pooling mean|cls|…`")),
+        (Some(_), None) => Err(unsaid("whether vectors are normalised", "`--normalize true|false`")),
+        (None, None) => Err(unsaid(
+            "how token vectors become one and whether they are normalised",
+            "`--pooling mean|cls|…` and `--normalize true|false`",
+        )),
+    }
+}
+
+#[derive(Default)]
+struct Unsaid {
+    pooling: Option<Said<Pooling>>,
+    steps: Option<Said<Vec<Step>>>,
+    files: BTreeMap<String, PathBuf>,
+}
+
+fn from_modules(json: &Json<'_>, modules: &Value) -> Result<Unsaid, CardError> {
+    let mut head = Unsaid::default();
+    let mut steps = Vec::new();
+    for module in modules.as_array().into_iter().flatten() {
+        let path = inside(MODULES, module["path"].as_str().unwrap_or_default())?;
+        let kind = module["type"].as_str().unwrap_or_default();
+        match kind.rsplit('.').next().unwrap_or_default() {
+            "Transformer" if path.is_empty() => {}
+            "Pooling" => {
+                let file = format!("{path}/config.json");
+                head.pooling = Some(Said::new(pooling(&file, &json.required(&file)?)?, file));
+            }
+            "Dense" => {
+                let file = format!("{path}/config.json");
+                steps.push(Step::Dense(dense(path, &file, &json.required(&file)?)?));
+                let weights = json.folder().join(path).join("model.safetensors");
+                if !weights.is_file() {
+                    let folder = json.folder().to_owned();
+                    return Err(CardError::Missing { file: format!("{path}/model.safetensors"), folder });
+                }
+                head.files.insert(path.to_owned(), weights);
+            }
+            "Normalize" => steps.push(Step::Normalize),
+            _ => return Err(CardError::UnknownModule(kind.to_owned())),
+        }
+    }
+    head.steps = Some(Said::new(steps, MODULES));
+    Ok(head)
+}
+
+/// Both layouts of a pooling file: one key a mode that is true, or the modes' names under one key.
+fn pooling(file: &str, config: &Value) -> Result<Pooling, CardError> {
+    let unknown = |value: &Value| CardError::UnknownValue {
+        file: file.to_owned(),
+        key: "pooling_mode",
+        value: value.to_string(),
+    };
+    let named = |value: &Value| match value.as_str() {
+        Some("cls") => Ok(PoolingMode::Cls),
+        Some("max") => Ok(PoolingMode::Max),
+        Some("mean") => Ok(PoolingMode::Mean),
+        Some("mean_sqrt_len_tokens") => Ok(PoolingMode::MeanSqrtLen),
+        Some("weightedmean") => Ok(PoolingMode::WeightedMean),
+        Some("lasttoken") => Ok(PoolingMode::LastToken),
+        Some(_) | None => Err(unknown(value)),
+    };
+    let modes = match &config["pooling_mode"] {
+        Value::Null => {
+            PoolingMode::ALL.into_iter().filter(|mode| config[mode.key()].as_bool() == Some(true)).collect()
+        }
+        Value::Array(several) => several.iter().map(named).collect::<Result<Vec<_>, _>>()?,
+        name @ (Value::String(_) | Value::Bool(_) | Value::Number(_) | Value::Object(_)) => {
+            vec![named(name)?]
+        }
+    };
+    if modes.is_empty() {
+        return Err(unknown(config));
+    }
+    Ok(Pooling { modes, include_prompt: config["include_prompt"].as_bool().unwrap_or(true) })
+}
+
+fn dense(folder: &str, file: &str, config: &Value) -> Result<Dense, CardError> {
+    let activation = config["activation_function"].as_str().unwrap_or_default();
+    let activation = match activation.rsplit('.').next().unwrap_or_default() {
+        "Tanh" => DenseActivation::Tanh,
+        "Identity" => DenseActivation::Identity,
+        other => {
+            let (file, value) = (file.to_owned(), other.to_owned());
+            return Err(CardError::UnknownValue { file, key: "activation_function", value });
+        }
+    };
+    let size = |key: &'static str| match config[key].as_u64() {
+        Some(size) => Ok(size as usize),
+        None => Err(CardError::UnknownValue { file: file.to_owned(), key, value: config[key].to_string() }),
+    };
+    Ok(Dense {
+        folder: folder.to_owned(),
+        input: size("in_features")?,
+        output: size("out_features")?,
+        bias: config["bias"].as_bool().unwrap_or(true),
+        activation,
+    })
+}

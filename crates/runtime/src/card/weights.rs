@@ -1,0 +1,109 @@
+//! The sets of weight files in a folder, and what tells one content from another.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs::{self, File};
+use std::io::{Read, Seek, SeekFrom};
+use std::path::{Path, PathBuf};
+use std::time::UNIX_EPOCH;
+
+use safetensors::Dtype as Stored;
+use sconce_core::card::Weights;
+use sconce_core::placement::Dtype;
+use sconce_engines::weights::Header;
+use sha2::{Digest, Sha256};
+
+use super::CardError;
+use super::json::{Json, inside};
+
+const INDEX: &str = "model.safetensors.index.json";
+/// Bytes read at each of three places of a file, to tell contents apart without reading all of it.
+const SAMPLE: u64 = 1 << 16;
+
+type Found = (Vec<Weights>, BTreeMap<String, Vec<PathBuf>>);
+
+/// Every set of safetensors files: `model.safetensors`, `model.*.safetensors`, or the shards of an index.
+pub(super) fn find(folder: &Path) -> Result<Found, CardError> {
+    let mut sets = BTreeMap::new();
+    if let Some(index) = Json::in_folder(folder).optional(INDEX)? {
+        let shards =
+            index["weight_map"].as_object().into_iter().flatten().filter_map(|(_, shard)| shard.as_str());
+        let mut paths = Vec::new();
+        for shard in shards.collect::<BTreeSet<_>>() {
+            paths.push(folder.join(inside(INDEX, shard)?));
+        }
+        sets.insert("model.safetensors".to_owned(), paths);
+    }
+    for name in names(folder) {
+        if is_whole(&name) {
+            sets.insert(name.clone(), vec![folder.join(name)]);
+        }
+    }
+    if sets.is_empty() {
+        let folder = folder.to_owned();
+        let pickled = folder.join("pytorch_model.bin").exists();
+        return Err(if pickled { CardError::OnlyPickle { folder } } else { CardError::NoWeights(folder) });
+    }
+    let weights = sets.iter().map(|(name, paths)| describe(name, paths)).collect::<Result<_, _>>()?;
+    Ok((weights, sets))
+}
+
+fn names(folder: &Path) -> Vec<String> {
+    let entries = fs::read_dir(folder).into_iter().flatten().flatten();
+    entries.filter_map(|entry| entry.file_name().into_string().ok()).collect()
+}
+
+/// `model.safetensors` and `model.fp16.safetensors`, but not `model-00001-of-00002.safetensors`.
+fn is_whole(name: &str) -> bool {
+    name.strip_prefix("model")
+        .and_then(|rest| rest.strip_suffix("safetensors"))
+        .is_some_and(|rest| !rest.contains("-of-"))
+}
+
+fn describe(name: &str, paths: &[PathBuf]) -> Result<Weights, CardError> {
+    let mut by_kind = BTreeMap::from([(Dtype::F32, 0), (Dtype::F16, 0), (Dtype::Bf16, 0)]);
+    let mut hash = Sha256::new();
+    for path in paths {
+        let header = Header::read(path)?;
+        for info in header.metadata.tensors().values() {
+            let length = (info.data_offsets.1 - info.data_offsets.0) as u64;
+            if let Some(dtype) = stored(info.dtype) {
+                *by_kind.entry(dtype).or_insert(0) += length;
+            }
+        }
+        hash.update(&header.bytes);
+        identify(path, header.file_length, &mut hash)
+            .map_err(|source| CardError::Io { file: name.to_owned(), source })?;
+    }
+    let bytes = by_kind.values().sum();
+    let stored = by_kind.into_iter().max_by_key(|(_, bytes)| *bytes).map_or(Dtype::F32, |(dtype, _)| dtype);
+    Ok(Weights { name: name.to_owned(), stored, bytes, identity: hex(&hash.finalize()) })
+}
+
+#[expect(clippy::wildcard_enum_match_arm, reason = "the format keeps growing kinds that no encoder uses")]
+fn stored(dtype: Stored) -> Option<Dtype> {
+    match dtype {
+        Stored::F32 => Some(Dtype::F32),
+        Stored::F16 => Some(Dtype::F16),
+        Stored::BF16 => Some(Dtype::Bf16),
+        _ => None,
+    }
+}
+
+fn identify(path: &Path, length: u64, hash: &mut Sha256) -> std::io::Result<()> {
+    let mut file = File::open(path)?;
+    let modified = file.metadata()?.modified()?.duration_since(UNIX_EPOCH).unwrap_or_default();
+    hash.update(length.to_le_bytes());
+    hash.update(modified.as_nanos().to_le_bytes());
+    for place in [0, length / 2, length.saturating_sub(SAMPLE)] {
+        file.seek(SeekFrom::Start(place))?;
+        let mut sample = Vec::new();
+        (&mut file).take(SAMPLE).read_to_end(&mut sample)?;
+        hash.update(&sample);
+    }
+    Ok(())
+}
+
+/// The first half of a hash, in hexadecimal: enough to tell things apart.
+pub(crate) fn hex(hash: &[u8]) -> String {
+    hash.iter().take(16).map(|byte| format!("{byte:02x}")).collect()
+}

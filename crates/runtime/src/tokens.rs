@@ -1,0 +1,84 @@
+//! Text to token ids: special tokens added, long texts cut where the card says, and the cut told.
+
+use std::path::Path;
+
+use sconce_core::card::ModelCard;
+use tokenizers::{Tokenizer, TruncationDirection};
+
+use crate::vocabulary::{self, VocabularyError};
+
+/// A tokenizer with a model's limits.
+pub struct Tokens {
+    tokenizer: Tokenizer,
+    max_length: usize,
+    /// Special tokens around a lone text.
+    added: usize,
+    typed: bool,
+}
+
+/// A text as tokens.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Tokenized {
+    /// Token ids.
+    pub ids: Vec<u32>,
+    /// Token types.
+    pub types: Vec<u32>,
+    /// Leading tokens that belong to the prompt.
+    pub skip: usize,
+    /// Tokens that the whole text has.
+    pub whole: usize,
+}
+
+impl Tokenized {
+    /// Whether the text was longer than the model takes.
+    pub fn is_truncated(&self) -> bool {
+        self.whole > self.ids.len()
+    }
+}
+
+impl Tokens {
+    /// The tokenizer in `folder`, with the limits of `card`.
+    pub fn open(folder: &Path, card: &ModelCard) -> Result<Tokens, VocabularyError> {
+        let mut tokenizer = vocabulary::open(folder)?;
+        // Files carry limits and padding of their own; the card's limit stands, and nothing is padded.
+        tokenizer.with_padding(None);
+        tokenizer.with_truncation(None).map_err(VocabularyError::Tokenizer)?;
+        let none = tokenizer.encode("", true).map_err(VocabularyError::Tokenizer)?;
+        let known = tokenizer.get_vocab_size(true);
+        if known > card.sizes.value.vocabulary {
+            return Err(VocabularyError::TooLarge { tokenizer: known, model: card.sizes.value.vocabulary });
+        }
+        let typed = card.config["type_vocab_size"].as_u64().is_some_and(|types| types > 1);
+        Ok(Tokens { tokenizer, max_length: card.max_length.value, added: none.len(), typed })
+    }
+
+    /// `prompt` and `text`, one after the other, as tokens.
+    pub fn encode(&self, prompt: &str, text: &str) -> Result<Tokenized, VocabularyError> {
+        let joined;
+        let input = if prompt.is_empty() {
+            text
+        } else {
+            joined = format!("{prompt}{text}");
+            &joined
+        };
+        let mut content = self.tokenizer.encode_fast(input, false).map_err(VocabularyError::Tokenizer)?;
+        let whole = content.len() + self.added;
+        content.truncate(self.max_length.saturating_sub(self.added), 0, TruncationDirection::Right);
+        // What was cut off is kept by the library as pieces of their own; it would be processed below.
+        content.take_overflowing();
+        let encoding =
+            self.tokenizer.post_process(content, None, true).map_err(VocabularyError::Tokenizer)?;
+        let ids = encoding.get_ids().to_vec();
+        let types = if self.typed { encoding.get_type_ids().to_vec() } else { vec![0; ids.len()] };
+        let skip = if prompt.is_empty() { 0 } else { self.prompt_length(prompt)? };
+        Ok(Tokenized { ids, types, skip, whole })
+    }
+
+    /// How many leading tokens sentence-transformers passes over for a prompt that is not pooled: those of the
+    /// prompt alone, less a closing special token.
+    fn prompt_length(&self, prompt: &str) -> Result<usize, VocabularyError> {
+        let alone = self.tokenizer.encode_fast(prompt, true).map_err(VocabularyError::Tokenizer)?;
+        let closes = alone.get_special_tokens_mask().last() == Some(&1);
+        Ok(alone.len() - usize::from(closes))
+    }
+}

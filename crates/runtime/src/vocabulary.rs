@@ -1,0 +1,142 @@
+//! The tokenizer of a folder: from `tokenizer.json`, or built from a vocabulary.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use serde_json::Value;
+use tokenizers::models::bpe::BPE;
+use tokenizers::models::wordpiece::WordPiece;
+use tokenizers::normalizers::BertNormalizer;
+use tokenizers::pre_tokenizers::bert::BertPreTokenizer;
+use tokenizers::pre_tokenizers::byte_level::ByteLevel;
+use tokenizers::processors::bert::BertProcessing;
+use tokenizers::processors::roberta::RobertaProcessing;
+use tokenizers::{AddedToken, Tokenizer};
+
+/// Why a tokenizer could not be had, or could not do its work.
+#[derive(Debug, thiserror::Error)]
+pub enum VocabularyError {
+    /// No file that a tokenizer can be made from.
+    #[error(
+        "no tokenizer in `{0}`: looked for `tokenizer.json`, `vocab.txt`, and `vocab.json` with `merges.txt`\n\
+         hint: python -c \"from transformers import AutoTokenizer; \
+         AutoTokenizer.from_pretrained('{0}').save_pretrained('{0}')\" writes `tokenizer.json`",
+        folder.display()
+    )]
+    Missing {
+        /// Where it was looked for.
+        folder: PathBuf,
+    },
+    /// A special token that the vocabulary lacks.
+    #[error("the vocabulary has no token `{0}`")]
+    NoSuchToken(String),
+    /// Ids that the model has no row for.
+    #[error("the tokenizer knows {tokenizer} tokens and the model {model}")]
+    TooLarge {
+        /// Tokens that the tokenizer knows.
+        tokenizer: usize,
+        /// Tokens that the model knows.
+        model: usize,
+    },
+    /// The tokenizer itself failed.
+    #[error("the tokenizer failed")]
+    Tokenizer(#[source] tokenizers::Error),
+}
+
+/// The tokenizer of `folder`.
+pub(crate) fn open(folder: &Path) -> Result<Tokenizer, VocabularyError> {
+    let file = |name: &str| folder.join(name);
+    if file("tokenizer.json").is_file() {
+        return Tokenizer::from_file(file("tokenizer.json")).map_err(VocabularyError::Tokenizer);
+    }
+    let settings = Settings::read(&file("tokenizer_config.json"));
+    if file("vocab.txt").is_file() {
+        return word_piece(&file("vocab.txt"), &settings);
+    }
+    if file("vocab.json").is_file() && file("merges.txt").is_file() {
+        return byte_pairs(&file("vocab.json"), &file("merges.txt"), &settings);
+    }
+    Err(VocabularyError::Missing { folder: folder.to_owned() })
+}
+
+/// `tokenizer_config.json`, where there is one.
+struct Settings(Value);
+
+impl Settings {
+    fn read(path: &Path) -> Settings {
+        Settings(
+            fs::read(path).ok().and_then(|bytes| serde_json::from_slice(&bytes).ok()).unwrap_or_default(),
+        )
+    }
+
+    fn flag(&self, key: &str) -> Option<bool> {
+        self.0[key].as_bool()
+    }
+
+    /// A special token: a string, or an object with its content.
+    fn token(&self, key: &str, default: &str) -> String {
+        let value = &self.0[key];
+        value.as_str().or_else(|| value["content"].as_str()).unwrap_or(default).to_owned()
+    }
+}
+
+fn path_text(path: &Path) -> String {
+    path.to_string_lossy().into_owned()
+}
+
+fn word_piece(vocabulary: &Path, settings: &Settings) -> Result<Tokenizer, VocabularyError> {
+    let unknown = settings.token("unk_token", "[UNK]");
+    let model = WordPiece::from_file(&path_text(vocabulary)).unk_token(unknown.clone()).build();
+    let mut tokenizer = Tokenizer::new(model.map_err(VocabularyError::Tokenizer)?);
+    let lowercase = settings.flag("do_lower_case").unwrap_or(true);
+    let chinese = settings.flag("tokenize_chinese_chars").unwrap_or(true);
+    tokenizer.with_pre_tokenizer(Some(BertPreTokenizer));
+    tokenizer
+        .with_normalizer(Some(BertNormalizer::new(true, chinese, settings.flag("strip_accents"), lowercase)))
+        .map_err(VocabularyError::Tokenizer)?;
+    let (open, close) = (settings.token("cls_token", "[CLS]"), settings.token("sep_token", "[SEP]"));
+    let others = [settings.token("pad_token", "[PAD]"), settings.token("mask_token", "[MASK]"), unknown];
+    add_special(&mut tokenizer, [&open, &close].into_iter().chain(&others))?;
+    let (open, close) = (numbered(&tokenizer, open)?, numbered(&tokenizer, close)?);
+    tokenizer.with_post_processor(Some(BertProcessing::new(close, open)));
+    Ok(tokenizer)
+}
+
+fn byte_pairs(vocabulary: &Path, merges: &Path, settings: &Settings) -> Result<Tokenizer, VocabularyError> {
+    let model = BPE::from_file(&path_text(vocabulary), &path_text(merges))
+        .build()
+        .map_err(VocabularyError::Tokenizer)?;
+    let mut tokenizer = Tokenizer::new(model);
+    let prefix = settings.flag("add_prefix_space").unwrap_or(false);
+    let trim = settings.flag("trim_offsets").unwrap_or(true);
+    tokenizer.with_pre_tokenizer(Some(ByteLevel::new(prefix, trim, true)));
+    let (open, close) = (settings.token("cls_token", "<s>"), settings.token("sep_token", "</s>"));
+    let others = [settings.token("pad_token", "<pad>"), settings.token("unk_token", "<unk>")];
+    add_special(&mut tokenizer, [&open, &close].into_iter().chain(&others))?;
+    // A mask takes the space before it along, as RoBERTa's does.
+    let mask = AddedToken::from(settings.token("mask_token", "<mask>"), true).lstrip(true);
+    tokenizer.add_special_tokens([mask]).map_err(VocabularyError::Tokenizer)?;
+    let (open, close) = (numbered(&tokenizer, open)?, numbered(&tokenizer, close)?);
+    tokenizer.with_post_processor(Some(
+        RobertaProcessing::new(close, open).trim_offsets(trim).add_prefix_space(prefix),
+    ));
+    Ok(tokenizer)
+}
+
+/// Marks the tokens of `names` that the vocabulary has as special.
+fn add_special<'a>(
+    tokenizer: &mut Tokenizer,
+    names: impl Iterator<Item = &'a String>,
+) -> Result<(), VocabularyError> {
+    let known = names.filter(|name| tokenizer.token_to_id(name).is_some());
+    let tokens: Vec<AddedToken> = known.map(|name| AddedToken::from(name.clone(), true)).collect();
+    tokenizer.add_special_tokens(tokens).map_err(VocabularyError::Tokenizer)?;
+    Ok(())
+}
+
+fn numbered(tokenizer: &Tokenizer, name: String) -> Result<(String, u32), VocabularyError> {
+    match tokenizer.token_to_id(&name) {
+        Some(id) => Ok((name, id)),
+        None => Err(VocabularyError::NoSuchToken(name)),
+    }
+}

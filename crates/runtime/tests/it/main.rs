@@ -1,0 +1,3 @@
+//! One integration binary: two cores link once.
+
+mod families;

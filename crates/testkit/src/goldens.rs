@@ -1,0 +1,119 @@
+//! Tiny models of every family, and the numbers that transformers gives for them.
+
+use std::collections::HashMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use safetensors::{Dtype, SafeTensors};
+
+/// Every tiny model, by the name of its folder.
+pub const TINY: [&str; 6] =
+    ["tiny-bert", "tiny-roberta", "tiny-xlm-roberta", "tiny-camembert", "tiny-distilbert", "tiny-mpnet"];
+
+/// The folder of a golden.
+pub fn folder(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("goldens").join(name)
+}
+
+/// A copy of a golden's folder that a test may change.
+///
+/// # Panics
+/// Where the copy can't be made.
+pub fn copy(name: &str, to: &Path) -> PathBuf {
+    copy_folder(&folder(name), to);
+    to.to_owned()
+}
+
+fn copy_folder(from: &Path, to: &Path) {
+    fs::create_dir_all(to).expect("a folder can be made");
+    for entry in fs::read_dir(from).expect("the golden is there").flatten() {
+        let target = to.join(entry.file_name());
+        if entry.path().is_dir() {
+            copy_folder(&entry.path(), &target);
+        } else {
+            fs::copy(entry.path(), target).expect("a file can be copied");
+        }
+    }
+}
+
+/// Tensors of a golden file, widened to f64 so that ids and numbers are read alike.
+pub struct Golden(HashMap<String, (Vec<usize>, Vec<f64>)>);
+
+impl Golden {
+    /// Reads `file` of the golden `name`.
+    ///
+    /// # Panics
+    /// Where it can't be read.
+    pub fn read(name: &str, file: &str) -> Golden {
+        let bytes = fs::read(folder(name).join(file)).expect("the golden is there");
+        let tensors = SafeTensors::deserialize(&bytes).expect("the golden is whole");
+        let read = tensors.iter().map(|(name, view)| {
+            let data = view.data();
+            let values = match view.dtype() {
+                Dtype::F32 => {
+                    data.as_chunks::<4>().0.iter().map(|&b| f64::from(f32::from_le_bytes(b))).collect()
+                }
+                Dtype::I64 => data.as_chunks::<8>().0.iter().map(|&b| i64::from_le_bytes(b) as f64).collect(),
+                Dtype::F16 => {
+                    data.as_chunks::<2>().0.iter().map(|&b| half::f16::from_le_bytes(b).to_f64()).collect()
+                }
+                other => panic!("no golden is stored as {other:?}"),
+            };
+            (name.to_owned(), (view.shape().to_vec(), values))
+        });
+        Golden(read.collect())
+    }
+
+    /// Whether there is such a tensor.
+    pub fn has(&self, name: &str) -> bool {
+        self.0.contains_key(name)
+    }
+
+    /// A tensor's numbers.
+    ///
+    /// # Panics
+    /// Where there is no such tensor.
+    pub fn numbers(&self, name: &str) -> &[f64] {
+        &self.0.get(name).unwrap_or_else(|| panic!("no golden `{name}`")).1
+    }
+
+    /// A tensor's rows.
+    pub fn rows(&self, name: &str) -> Vec<&[f64]> {
+        let width = self.0.get(name).map_or(1, |(shape, _)| shape[shape.len() - 1]);
+        self.numbers(name).chunks_exact(width).collect()
+    }
+
+    /// A tensor of ids.
+    pub fn ids(&self, name: &str) -> Vec<u32> {
+        self.numbers(name).iter().map(|&id| id as u32).collect()
+    }
+
+    /// The lengths `L` for which there is a tensor `hidden.L`.
+    pub fn lengths(&self) -> Vec<usize> {
+        let mut lengths: Vec<usize> =
+            self.0.keys().filter_map(|name| name.strip_prefix("hidden.")?.parse().ok()).collect();
+        lengths.sort_unstable();
+        lengths
+    }
+}
+
+/// The largest difference between numbers; infinite where one is not a number or their counts differ.
+pub fn apart(got: &[f32], want: &[f64]) -> f64 {
+    if got.len() != want.len() {
+        return f64::INFINITY;
+    }
+    let differences = got.iter().zip(want).map(|(&a, &b)| (f64::from(a) - b).abs());
+    differences.fold(
+        0.0,
+        |worst, difference| if difference.is_nan() { f64::INFINITY } else { f64::max(worst, difference) },
+    )
+}
+
+/// The cosine of the angle between two vectors.
+pub fn cosine(a: &[f32], b: &[f64]) -> f64 {
+    let dot: f64 = a.iter().zip(b).map(|(&a, &b)| f64::from(a) * b).sum();
+    let length = |sum: f64| sum.sqrt();
+    let a = length(a.iter().map(|&x| f64::from(x) * f64::from(x)).sum());
+    let b = length(b.iter().map(|x| x * x).sum());
+    dot / (a * b)
+}
