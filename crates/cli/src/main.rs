@@ -1,2 +1,35 @@
-//! placeholder
-fn main() {}
+//! The `sconce` command: the words a person types.
+
+mod arguments;
+mod doctor;
+mod embed;
+mod input;
+mod manifest;
+mod models;
+mod npy;
+mod plan;
+mod screen;
+
+use std::process::ExitCode;
+
+use clap::Parser;
+
+use arguments::{Arguments, Command};
+
+fn main() -> ExitCode {
+    sconce::init();
+    let arguments = Arguments::parse();
+    let done = match &arguments.command {
+        Command::Doctor(arguments) => doctor::run(arguments),
+        Command::Plan(arguments) => plan::run(arguments),
+        Command::Embed(arguments) => embed::run(arguments),
+        Command::Models(arguments) => models::run(arguments),
+    };
+    match done {
+        Ok(code) => code,
+        Err(error) => {
+            screen::complain(&error);
+            ExitCode::from(2)
+        }
+    }
+}

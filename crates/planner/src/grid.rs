@@ -74,6 +74,19 @@ pub fn grid(card: &ModelCard, chairs: &[Chair]) -> Vec<(Placement, Option<Obstac
     cells.collect()
 }
 
+/// Whether the weights alone are more than the memory there is, as far as both are known.
+pub fn does_not_fit(card: &ModelCard, placement: &Placement, hardware: &Hardware) -> Option<Obstacle> {
+    let weights = card.weights_named(&placement.weights)?;
+    let need = weights.bytes / weights.stored.bytes() * placement.dtype.bytes();
+    let have = match placement.device {
+        Device::Cpu => hardware.memory,
+        Device::Metal(index) | Device::Cuda(index) => {
+            hardware.of_kind(placement.device.kind()).nth(index as usize)?.memory?
+        }
+    };
+    (have > 0 && need > have).then_some(Obstacle::DoesNotFit { need: Some(need), have: Some(have) })
+}
+
 /// The placement that all others are compared with: f32 on the CPU, on the first engine that has it, with the
 /// widest weights.
 pub fn reference<'a>(

@@ -176,6 +176,11 @@ impl Plan {
         self.sound().any(|sound| sound.placement.device == device)
     }
 
+    /// The plan in words.
+    pub fn explain(&self) -> String {
+        crate::explain::explain(self)
+    }
+
     /// The accelerator that works and loses to the processor, if that is how it went.
     pub fn beaten_accelerator(&self) -> Option<&Sound> {
         let on_cpu = self.chosen.as_ref().is_some_and(|chosen| chosen.placement.device == Device::Cpu);

@@ -49,6 +49,7 @@ impl Golden {
         let tensors = SafeTensors::deserialize(&bytes).expect("the golden is whole");
         let read = tensors.iter().map(|(name, view)| {
             let data = view.data();
+            #[expect(clippy::wildcard_enum_match_arm, reason = "goldens are stored in three kinds")]
             let values = match view.dtype() {
                 Dtype::F32 => {
                     data.as_chunks::<4>().0.iter().map(|&b| f64::from(f32::from_le_bytes(b))).collect()

@@ -8,15 +8,17 @@ mod weights;
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use sconce_core::card::{Dimensions, ModelCard, Pooling, PoolingMode, Said, Sizes, Step, Task};
+use sconce_core::card::{Dimensions, ModelCard, Pooling, PoolingMode, Said, Sizes, Step, Task, Weights};
 use sconce_core::engine::Subject;
 use sconce_core::files::ModelFiles;
+use sconce_core::placement::Dtype;
 use sconce_engines::families;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 pub use error::CardError;
 use json::{Json, entry};
+pub(crate) use weights::hex;
 
 /// What the user says of a model beyond its files.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -39,7 +41,7 @@ pub fn read(name: &str, folder: &Path, overrides: &Overrides) -> Result<Subject,
     let (weights, files) = weights::find(folder)?;
     let max_length = max_length(&json, &config, &architecture, &sizes, overrides)?;
     let sentence = json.optional("config_sentence_transformers.json")?;
-    let (prompts, default_prompt) = prompts(&sentence);
+    let (prompts, default_prompt) = prompts(sentence.as_ref());
     let card = ModelCard {
         name: name.to_owned(),
         architecture: Said::new(architecture, "config.json"),
@@ -50,7 +52,7 @@ pub fn read(name: &str, folder: &Path, overrides: &Overrides) -> Result<Subject,
         steps: head.steps,
         prompts,
         default_prompt,
-        dimensions: dimensions(&config, &sentence),
+        dimensions: dimensions(&config, sentence.as_ref()),
         config,
         weights,
     };
@@ -110,7 +112,7 @@ fn max_length(
 
 type Prompts = (Said<BTreeMap<String, String>>, Option<Said<String>>);
 
-fn prompts(sentence: &Option<Value>) -> Prompts {
+fn prompts(sentence: Option<&Value>) -> Prompts {
     const FILE: &str = "config_sentence_transformers.json";
     let Some(config) = sentence else { return (Said::new(BTreeMap::new(), "no file"), None) };
     let entries = config["prompts"].as_object().into_iter().flatten();
@@ -121,7 +123,7 @@ fn prompts(sentence: &Option<Value>) -> Prompts {
 }
 
 /// The lengths that vectors may be cut to, where a file declares that the model was trained for it.
-fn dimensions(config: &Value, sentence: &Option<Value>) -> Option<Said<Dimensions>> {
+fn dimensions(config: &Value, sentence: Option<&Value>) -> Option<Said<Dimensions>> {
     if let Some(lengths) = config["matryoshka_dimensions"].as_array() {
         let lengths = lengths.iter().filter_map(Value::as_u64).map(|length| length as usize).collect();
         return Some(Said::new(Dimensions::Only(lengths), "config.json"));
@@ -129,7 +131,7 @@ fn dimensions(config: &Value, sentence: &Option<Value>) -> Option<Said<Dimension
     if config["is_matryoshka"].as_bool() == Some(true) {
         return Some(Said::new(Dimensions::Any, "config.json"));
     }
-    let cut = entry(sentence.as_ref()?, "truncate_dim")?.as_u64()?;
+    let cut = entry(sentence?, "truncate_dim")?.as_u64()?;
     Some(Said::new(Dimensions::Only(vec![cut as usize]), "config_sentence_transformers.json"))
 }
 
@@ -150,4 +152,26 @@ fn check_widths(card: &ModelCard) -> Result<(), CardError> {
         }
     }
     Ok(())
+}
+
+/// A card without files, of a common small model: what a machine is examined with when no model is named.
+pub fn sample() -> Subject {
+    let by = "sconce";
+    let sizes =
+        Sizes { layers: 6, hidden: 384, heads: 12, intermediate: 1536, vocabulary: 30522, positions: 512 };
+    let card = ModelCard {
+        name: "a small BERT".to_owned(),
+        architecture: Said::new("bert".to_owned(), by),
+        task: Said::new(Task::Embed, by),
+        sizes: Said::new(sizes, by),
+        config: serde_json::json!({ "model_type": "bert", "hidden_act": "gelu", "type_vocab_size": 2 }),
+        max_length: Said::new(512, by),
+        pooling: Said::new(Pooling { modes: vec![PoolingMode::Mean], include_prompt: true }, by),
+        steps: Said::new(vec![Step::Normalize], by),
+        prompts: Said::new(BTreeMap::new(), by),
+        default_prompt: None,
+        dimensions: None,
+        weights: vec![Weights { name: String::new(), stored: Dtype::F32, bytes: 0, identity: String::new() }],
+    };
+    Subject { card, files: ModelFiles::default() }
 }

@@ -105,5 +105,5 @@ fn identify(path: &Path, length: u64, hash: &mut Sha256) -> std::io::Result<()> 
 
 /// The first half of a hash, in hexadecimal: enough to tell things apart.
 pub(crate) fn hex(hash: &[u8]) -> String {
-    hash.iter().take(16).map(|byte| format!("{byte:02x}")).collect()
+    hash.iter().take(16).fold(String::new(), |text, byte| text + &format!("{byte:02x}"))
 }

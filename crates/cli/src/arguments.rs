@@ -1,0 +1,167 @@
+//! What can be typed, and its help.
+
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand};
+use sconce::card::Overrides;
+use sconce::planner::evidence::Goal;
+use sconce::{Band, Device, Dtype, EngineId, PoolingMode, Wish};
+
+/// Run embedding models on the best place that provably works, and see the proof.
+#[derive(Parser)]
+#[command(name = "sconce", version, about, max_term_width = 110)]
+pub(crate) struct Arguments {
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+#[derive(Subcommand)]
+pub(crate) enum Command {
+    /// Show what this machine and this build can do, or what is wrong with another Candle project
+    Doctor(Doctor),
+    /// Show where a model can run, how well, and why not elsewhere
+    Plan(Plan),
+    /// Turn texts into vectors
+    Embed(Embed),
+    /// List the models in the hub's cache
+    Models(Models),
+}
+
+#[derive(Args)]
+pub(crate) struct Doctor {
+    /// Examine the Cargo project at this path instead: its features, versions and sources of Candle
+    #[arg(long, value_name = "PATH")]
+    pub(crate) manifest: Option<PathBuf>,
+    /// With --manifest: the target to resolve for [default: this machine's, and macOS where Metal is mentioned]
+    #[arg(long, requires = "manifest")]
+    pub(crate) target: Option<String>,
+    /// With --manifest: features of the project to turn on
+    #[arg(long, requires = "manifest", value_delimiter = ',')]
+    pub(crate) features: Vec<String>,
+    /// With --manifest: all features of the project
+    #[arg(long, requires = "manifest")]
+    pub(crate) all_features: bool,
+    /// With --manifest: without the project's default features
+    #[arg(long, requires = "manifest")]
+    pub(crate) no_default_features: bool,
+    /// Forget all evidence and prove everything again
+    #[arg(long)]
+    pub(crate) fresh: bool,
+    /// Print JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Args)]
+pub(crate) struct Plan {
+    #[command(flatten)]
+    pub(crate) model: ModelArguments,
+    /// Load the real weights on every placement and compare their vectors with the reference's
+    #[arg(long)]
+    pub(crate) full: bool,
+    /// Print JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Args)]
+pub(crate) struct Embed {
+    #[command(flatten)]
+    pub(crate) model: ModelArguments,
+    /// The texts
+    #[arg(value_name = "TEXT", conflicts_with = "input")]
+    pub(crate) texts: Vec<String>,
+    /// Read texts from a file: .jsonl with a field `text` a line, any other a text a line, `-` for standard input
+    #[arg(long, value_name = "FILE")]
+    pub(crate) input: Option<PathBuf>,
+    /// Write vectors to a file, .jsonl or .npy [default: JSON lines on standard output]
+    #[arg(long, value_name = "FILE")]
+    pub(crate) output: Option<PathBuf>,
+    /// Put this before every text: the name of one of the model's prompts, or the words themselves
+    #[arg(long, value_name = "NAME|TEXT")]
+    pub(crate) prompt: Option<String>,
+    /// Cut vectors to this many numbers
+    #[arg(long, value_name = "N")]
+    pub(crate) dimensions: Option<usize>,
+    /// Cut them though the model does not say that it was trained for that
+    #[arg(long, requires = "dimensions")]
+    pub(crate) force_dimensions: bool,
+    /// Print the closing summary as JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Args)]
+pub(crate) struct Models {
+    /// Print JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// Which model, what the user says of it, and where it is to run.
+#[derive(Args)]
+pub(crate) struct ModelArguments {
+    /// The folder of a model, or its id on the hub
+    pub(crate) model: String,
+    /// Only this engine: candle, onnx
+    #[arg(long, help_heading = "Where it runs")]
+    pub(crate) engine: Option<EngineId>,
+    /// Only this device: cpu, metal, metal:N, cuda, cuda:N
+    #[arg(long, help_heading = "Where it runs")]
+    pub(crate) device: Option<Device>,
+    /// Only this number format: f32, f16, bf16
+    #[arg(long, help_heading = "Where it runs")]
+    pub(crate) dtype: Option<Dtype>,
+    /// Only these weights, by file name
+    #[arg(long, help_heading = "Where it runs", value_name = "FILE")]
+    pub(crate) weights: Option<String>,
+    /// How far from the f32 reference vectors may lie: exact, half, coarse
+    #[arg(long, help_heading = "Where it runs", default_value = "half")]
+    pub(crate) band: Band,
+    /// Choose for one short text soon, instead of many texts a second
+    #[arg(long, help_heading = "Where it runs")]
+    pub(crate) latency: bool,
+    /// Threads on the CPU [default: all cores]
+    #[arg(long, help_heading = "Where it runs", value_name = "N")]
+    pub(crate) threads: Option<usize>,
+    /// How token vectors become one: cls, max, mean, mean_sqrt_len, weighted_mean, last_token
+    #[arg(long, help_heading = "What its files do not say")]
+    pub(crate) pooling: Option<PoolingMode>,
+    /// Whether vectors are made one long
+    #[arg(long, help_heading = "What its files do not say", value_name = "true|false")]
+    pub(crate) normalize: Option<bool>,
+    /// The most tokens a text may have
+    #[arg(long, help_heading = "What its files do not say", value_name = "TOKENS")]
+    pub(crate) max_length: Option<usize>,
+    /// The branch, tag or commit to fetch
+    #[arg(long, help_heading = "Where it comes from")]
+    pub(crate) revision: Option<String>,
+    /// Open no socket: folders and the hub's cache only
+    #[arg(long, help_heading = "Where it comes from")]
+    pub(crate) offline: bool,
+}
+
+impl ModelArguments {
+    pub(crate) fn wish(&self) -> Wish {
+        Wish {
+            engine: self.engine,
+            device: self.device,
+            dtype: self.dtype,
+            weights: self.weights.clone(),
+            band: self.band,
+            goal: if self.latency { Goal::Latency } else { Goal::Throughput },
+        }
+    }
+
+    pub(crate) fn overrides(&self) -> Overrides {
+        Overrides { pooling: self.pooling, normalize: self.normalize, max_length: self.max_length }
+    }
+
+    pub(crate) fn runtime(&self) -> sconce::Runtime {
+        let builder = sconce::Runtime::builder().offline(self.offline);
+        match self.threads {
+            Some(threads) => builder.threads(threads).build(),
+            None => builder.build(),
+        }
+    }
+}

@@ -1,0 +1,268 @@
+//! A model that is open: text in, vectors out.
+
+use std::sync::Arc;
+
+use rayon::prelude::*;
+use sconce_core::batch::{Batch, Want};
+use sconce_core::card::{Dimensions, ModelCard, PoolingMode};
+use sconce_core::device::Device;
+use sconce_core::placement::{Dtype, EngineId, Placement};
+use sconce_planner::band::Band;
+use sconce_planner::evidence::Goal;
+use sconce_planner::plan::{Plan, Wish};
+
+use crate::batching::{BUDGET, batches};
+use crate::card::Overrides;
+use crate::embeddings::{Embeddings, Truncation};
+use crate::error::Error;
+use crate::event::Event;
+use crate::runtime::Runtime;
+use crate::serving::Serving;
+use crate::source::ModelSource;
+use crate::tokens::{Tokenized, Tokens};
+
+/// A model that is open. Cheap to clone and shared between threads.
+///
+/// Its methods block the thread that calls them; from async code call them where blocking is allowed, as in
+/// `tokio::task::spawn_blocking`.
+#[derive(Clone)]
+pub struct Model {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    runtime: Runtime,
+    tokens: Tokens,
+    serving: Serving,
+}
+
+/// How a model is to be opened.
+#[derive(Default)]
+pub struct ModelBuilder {
+    name: String,
+    revision: Option<String>,
+    runtime: Option<Runtime>,
+    wish: Wish,
+    overrides: Overrides,
+    offline: bool,
+}
+
+/// How texts are to be embedded.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct EmbedOptions {
+    /// What is put before every text: the name of a prompt of the model's, or a text.
+    pub prompt: Option<String>,
+    /// Vectors cut to this length and made one long again.
+    pub dimensions: Option<usize>,
+    /// Cut them though the model does not say that it was trained for it.
+    pub force_dimensions: bool,
+}
+
+impl ModelBuilder {
+    /// The revision to fetch: a branch, a tag or a commit.
+    #[must_use]
+    pub fn revision(mut self, revision: impl Into<String>) -> Self {
+        self.revision = Some(revision.into());
+        self
+    }
+
+    /// The runtime to share with other models.
+    #[must_use]
+    pub fn runtime(mut self, runtime: &Runtime) -> Self {
+        self.runtime = Some(runtime.clone());
+        self
+    }
+
+    /// Only this engine.
+    #[must_use]
+    pub fn engine(mut self, engine: EngineId) -> Self {
+        self.wish.engine = Some(engine);
+        self
+    }
+
+    /// Only this device.
+    #[must_use]
+    pub fn device(mut self, device: Device) -> Self {
+        self.wish.device = Some(device);
+        self
+    }
+
+    /// Only this dtype.
+    #[must_use]
+    pub fn dtype(mut self, dtype: Dtype) -> Self {
+        self.wish.dtype = Some(dtype);
+        self
+    }
+
+    /// Nothing farther from the f32 reference than this; by default [`Band::Half`].
+    #[must_use]
+    pub fn band(mut self, band: Band) -> Self {
+        self.wish.band = band;
+        self
+    }
+
+    /// What the placement is to be good at.
+    #[must_use]
+    pub fn goal(mut self, goal: Goal) -> Self {
+        self.wish.goal = goal;
+        self
+    }
+
+    /// The whole wish at once.
+    #[must_use]
+    pub fn wish(mut self, wish: Wish) -> Self {
+        self.wish = wish;
+        self
+    }
+
+    /// How token vectors become one, where no file says so or another way is wanted.
+    #[must_use]
+    pub fn pooling(mut self, mode: PoolingMode) -> Self {
+        self.overrides.pooling = Some(mode);
+        self
+    }
+
+    /// Whether vectors are made one long.
+    #[must_use]
+    pub fn normalize(mut self, normalize: bool) -> Self {
+        self.overrides.normalize = Some(normalize);
+        self
+    }
+
+    /// The most tokens a text may have.
+    #[must_use]
+    pub fn max_length(mut self, tokens: usize) -> Self {
+        self.overrides.max_length = Some(tokens);
+        self
+    }
+
+    /// All that the user says beyond the model's files, at once.
+    #[must_use]
+    pub fn overrides(mut self, overrides: Overrides) -> Self {
+        self.overrides = overrides;
+        self
+    }
+
+    /// Opens no socket.
+    #[must_use]
+    pub fn offline(mut self, offline: bool) -> Self {
+        self.offline = offline;
+        self
+    }
+
+    /// Opens the model.
+    pub fn open(self) -> Result<Model, Error> {
+        self.open_telling(&mut |_| {})
+    }
+
+    /// Opens the model and tells `events` what is going on.
+    pub fn open_telling(self, events: &mut dyn FnMut(Event<'_>)) -> Result<Model, Error> {
+        let runtime = self.runtime.unwrap_or_else(|| Runtime::builder().offline(self.offline).build());
+        let source = ModelSource::parse(&self.name, self.revision.as_deref());
+        let subject = Arc::new(runtime.subject(&source, &self.overrides, events)?);
+        let tokens = Tokens::open(&subject.files.folder, &subject.card)?;
+        let serving = Serving::open(&runtime, subject, self.wish, events)?;
+        Ok(Model { inner: Arc::new(Inner { runtime, tokens, serving }) })
+    }
+}
+
+impl Model {
+    /// Opens a model by its folder or its id on the hub, wherever it runs best.
+    pub fn open(name: &str) -> Result<Model, Error> {
+        Model::builder(name).open()
+    }
+
+    /// A model opened to order.
+    pub fn builder(name: &str) -> ModelBuilder {
+        ModelBuilder { name: name.to_owned(), ..ModelBuilder::default() }
+    }
+
+    /// What the model says of itself.
+    pub fn card(&self) -> &ModelCard {
+        &self.inner.serving.subject().card
+    }
+
+    /// The plan as it stands now: what was taken out of service meanwhile is refused in it.
+    pub fn plan(&self) -> Plan {
+        self.inner.serving.plan()
+    }
+
+    /// The placement that serves now.
+    pub fn placement(&self) -> Option<Placement> {
+        self.plan().chosen.map(|chosen| chosen.placement)
+    }
+
+    /// One vector for each text.
+    pub fn embed<T: AsRef<str> + Sync>(&self, texts: &[T]) -> Result<Embeddings, Error> {
+        self.embed_with(texts, &EmbedOptions::default())
+    }
+
+    /// One vector for each text, to order.
+    pub fn embed_with<T: AsRef<str> + Sync>(
+        &self,
+        texts: &[T],
+        options: &EmbedOptions,
+    ) -> Result<Embeddings, Error> {
+        let card = self.card();
+        if let Some(dimensions) = options.dimensions {
+            check_dimensions(card, dimensions, options.force_dimensions)?;
+        }
+        let tokenized = self.tokenize(texts, self.prompt(options.prompt.as_deref()))?;
+        let mut embeddings = Embeddings::empty(texts.len());
+        for (index, text) in tokenized.iter().enumerate() {
+            embeddings.tokens += text.ids.len();
+            if text.is_truncated() {
+                embeddings.truncated.push(Truncation { index, tokens: text.whole, used: text.ids.len() });
+            }
+        }
+        let lengths: Vec<usize> = tokenized.iter().map(|text| text.ids.len()).collect();
+        for members in batches(&lengths, self.inner.serving.cost(), BUDGET) {
+            let mut batch = Batch::new(Want::Pooled);
+            for &member in &members {
+                let text = &tokenized[member];
+                batch.push(&text.ids, &text.types, text.skip);
+            }
+            let served = self.inner.serving.compute(&Arc::new(batch))?;
+            embeddings.take(&members, served, options.dimensions, card.normalizes());
+        }
+        Ok(embeddings)
+    }
+
+    /// The text of a prompt: the model's own by this name, or the words themselves; the model's default where
+    /// none is named.
+    fn prompt<'a>(&'a self, asked: Option<&'a str>) -> &'a str {
+        let card = self.card();
+        let name = asked.or(card.default_prompt.as_ref().map(|name| name.value.as_str()));
+        name.map_or("", |name| card.prompts.value.get(name).map_or(name, String::as_str))
+    }
+
+    fn tokenize<T: AsRef<str> + Sync>(&self, texts: &[T], prompt: &str) -> Result<Vec<Tokenized>, Error> {
+        let tokens = &self.inner.tokens;
+        let all = || texts.par_iter().map(|text| Ok(tokens.encode(prompt, text.as_ref())?)).collect();
+        match &self.inner.runtime.inner.tokenizing {
+            Some(pool) if texts.len() > 1 => pool.install(all),
+            Some(_) | None => texts.iter().map(|text| Ok(tokens.encode(prompt, text.as_ref())?)).collect(),
+        }
+    }
+}
+
+fn check_dimensions(card: &ModelCard, dimensions: usize, forced: bool) -> Result<(), Error> {
+    let width = card.width();
+    if dimensions == 0 || dimensions > width {
+        return Err(Error::Request(format!(
+            "vectors of this model have 1 to {width} numbers; asked for: {dimensions}"
+        )));
+    }
+    let declared = match card.dimensions.as_ref().map(|said| &said.value) {
+        Some(Dimensions::Any) => true,
+        Some(Dimensions::Only(lengths)) => lengths.contains(&dimensions),
+        None => false,
+    };
+    if declared || forced || dimensions == width {
+        return Ok(());
+    }
+    Err(Error::Request(format!(
+        "the model does not say that its vectors may be cut to `dimensions`: {dimensions}\n\
+         hint: `--force-dimensions` cuts them all the same"
+    )))
+}

@@ -1,0 +1,301 @@
+//! All that models share: engines, what the machine has, evidence, lanes. Nothing of it is global.
+
+use std::path::PathBuf;
+use std::process::Command;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use sconce_core::batch::{Batch, Want};
+use sconce_core::engine::{Engine, Subject};
+use sconce_core::hardware::Hardware;
+use sconce_core::obstacle::Obstacle;
+use sconce_core::placement::Placement;
+use sconce_planner::cases::CANARIES;
+use sconce_planner::grid::{self, Chair};
+use sconce_planner::plan::{Plan, Wish, plan};
+
+use crate::card::{self, Overrides};
+use crate::error::Error;
+use crate::event::Event;
+use crate::hardware;
+use crate::lane::Lanes;
+use crate::prove::{self, Depth, Gathering, Launch, OpFindings, Prover, Survey};
+use crate::source::ModelSource;
+use crate::store::Store;
+use crate::tokens::Tokens;
+
+/// Set once by a program that answers when it is started as a prover.
+static ANSWERS: AtomicBool = AtomicBool::new(false);
+
+/// Lets this program prove placements in child processes, which may crash or hang without harm: call it first in
+/// `main`. In such a child it answers and ends the process; otherwise it returns at once.
+pub fn init() {
+    if std::env::args_os().nth(1).is_some_and(|argument| argument == prove::ARGUMENT) {
+        prove::child(&sconce_engines::all(threads()));
+        std::process::exit(0);
+    }
+    ANSWERS.store(true, Ordering::Relaxed);
+}
+
+fn threads() -> usize {
+    std::thread::available_parallelism().map_or(1, usize::from)
+}
+
+/// All that models share.
+#[derive(Clone)]
+pub struct Runtime {
+    pub(crate) inner: Arc<Inner>,
+}
+
+pub(crate) struct Inner {
+    pub(crate) engines: Vec<Arc<dyn Engine>>,
+    pub(crate) hardware: Hardware,
+    pub(crate) store: Store,
+    pub(crate) prover: Prover,
+    pub(crate) limit: Duration,
+    pub(crate) patience: Duration,
+    pub(crate) offline: bool,
+    pub(crate) lanes: Lanes,
+    pub(crate) tokenizing: Option<rayon::ThreadPool>,
+}
+
+/// What a runtime is made of, where it is not the default.
+#[derive(Default)]
+pub struct RuntimeBuilder {
+    engines: Option<Vec<Arc<dyn Engine>>>,
+    hardware: Option<Hardware>,
+    home: Option<PathBuf>,
+    prover: Option<Launch>,
+    threads: Option<usize>,
+    limit: Option<Duration>,
+    patience: Option<Duration>,
+    offline: bool,
+}
+
+impl RuntimeBuilder {
+    /// Engines other than the built-in ones.
+    #[must_use]
+    pub fn engines(mut self, engines: Vec<Arc<dyn Engine>>) -> Self {
+        self.engines = Some(engines);
+        self
+    }
+
+    /// Hardware as told, instead of as seen.
+    #[must_use]
+    pub fn hardware(mut self, hardware: Hardware) -> Self {
+        self.hardware = Some(hardware);
+        self
+    }
+
+    /// The folder for evidence; by default `SCONCE_HOME`, or `sconce` in the user's cache.
+    #[must_use]
+    pub fn home(mut self, folder: impl Into<PathBuf>) -> Self {
+        self.home = Some(folder.into());
+        self
+    }
+
+    /// A program that answers [`prove::child`] when it is started so.
+    #[must_use]
+    pub fn prover(mut self, command: &Command) -> Self {
+        self.prover = Some(Launch::of(command));
+        self
+    }
+
+    /// Threads that compute on the CPU; by default all cores.
+    #[must_use]
+    pub fn threads(mut self, count: usize) -> Self {
+        self.threads = Some(count);
+        self
+    }
+
+    /// How long one probe case may take; by default a minute.
+    #[must_use]
+    pub fn time_limit(mut self, limit: Duration) -> Self {
+        self.limit = Some(limit);
+        self
+    }
+
+    /// The least time after which a batch counts as hung; by default five seconds.
+    #[must_use]
+    pub fn patience(mut self, patience: Duration) -> Self {
+        self.patience = Some(patience);
+        self
+    }
+
+    /// Opens no socket: models come from folders and the hub's cache.
+    #[must_use]
+    pub fn offline(mut self, offline: bool) -> Self {
+        self.offline = offline;
+        self
+    }
+
+    /// The runtime.
+    pub fn build(self) -> Runtime {
+        let threads = self.threads.unwrap_or_else(threads);
+        let home = self.home.unwrap_or_else(default_home);
+        let launch =
+            self.prover.or_else(|| Launch::this_program().filter(|_| ANSWERS.load(Ordering::Relaxed)));
+        let pool = rayon::ThreadPoolBuilder::new()
+            .num_threads(threads)
+            .thread_name(|n| format!("sconce-tokens-{n}"));
+        Runtime {
+            inner: Arc::new(Inner {
+                engines: self.engines.unwrap_or_else(|| sconce_engines::all(threads)),
+                hardware: self.hardware.unwrap_or_else(hardware::detect),
+                prover: launch.map_or_else(|| Prover::on_a_thread(&home), Prover::Child),
+                store: Store::new(home.join("evidence")),
+                limit: self.limit.unwrap_or(Duration::from_mins(1)),
+                patience: self.patience.unwrap_or(Duration::from_secs(5)),
+                offline: self.offline,
+                lanes: Lanes::default(),
+                tokenizing: pool.build().ok(),
+            }),
+        }
+    }
+}
+
+fn default_home() -> PathBuf {
+    let variable = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
+    variable("SCONCE_HOME")
+        .or_else(|| variable("XDG_CACHE_HOME").map(|cache| cache.join("sconce")))
+        .or_else(|| variable("HOME").map(|home| home.join(".cache").join("sconce")))
+        .unwrap_or_else(|| std::env::temp_dir().join("sconce"))
+}
+
+impl Default for Runtime {
+    fn default() -> Runtime {
+        Runtime::builder().build()
+    }
+}
+
+impl Runtime {
+    /// A runtime made to order.
+    pub fn builder() -> RuntimeBuilder {
+        RuntimeBuilder::default()
+    }
+
+    /// What the machine has.
+    pub fn hardware(&self) -> &Hardware {
+        &self.inner.hardware
+    }
+
+    /// The engines, in this build or not.
+    pub fn engines(&self) -> &[Arc<dyn Engine>] {
+        &self.inner.engines
+    }
+
+    /// Where evidence is kept, and how many findings there are.
+    pub fn evidence(&self) -> (&std::path::Path, usize) {
+        (self.inner.store.folder(), self.inner.store.count())
+    }
+
+    /// Forgets all evidence, so that everything is proved again.
+    pub fn forget(&self) {
+        self.inner.store.clear();
+    }
+
+    /// Every engine on every device, with what stands against it before anything is tried.
+    pub fn chairs(&self) -> Vec<Chair> {
+        let hardware = &self.inner.hardware;
+        let devices = grid::devices(hardware);
+        let chairs = self.inner.engines.iter().flat_map(|engine| {
+            devices.iter().map(move |&device| Chair {
+                engine: engine.id(),
+                device,
+                dtypes: engine.dtypes(device),
+                obstacle: grid::obstacle(device, engine.supports(device), hardware),
+            })
+        });
+        chairs.collect()
+    }
+
+    /// Finds a model and reads what it says of itself.
+    pub fn subject(
+        &self,
+        source: &ModelSource,
+        overrides: &Overrides,
+        events: &mut dyn FnMut(Event<'_>),
+    ) -> Result<Subject, Error> {
+        let folder = source.fetch(self.inner.offline, events)?;
+        Ok(card::read(&source.to_string(), &folder, overrides)?)
+    }
+
+    /// Tries what is not known yet about the placements that `admits` lets through.
+    pub fn survey(
+        &self,
+        subject: &Subject,
+        depth: Depth,
+        admits: &dyn Fn(&Placement) -> bool,
+        events: &mut dyn FnMut(Event<'_>),
+    ) -> Result<Survey, Error> {
+        let canary = match depth {
+            Depth::Twin => Batch::default(),
+            Depth::Canary => canary_batch(&Tokens::open(&subject.files.folder, &subject.card)?)?,
+        };
+        Ok(self.gathering(subject, &canary, events).survey(self.grid(subject), depth, admits))
+    }
+
+    /// Every op alone on every engine and device.
+    pub fn ops(&self, events: &mut dyn FnMut(Event<'_>)) -> Vec<OpFindings> {
+        let sample = card::sample();
+        self.gathering(&sample, &Batch::default(), events).ops(&self.grid(&sample))
+    }
+
+    /// Every placement of a model, with what stands against it before anything is tried.
+    fn grid(&self, subject: &Subject) -> Vec<(Placement, Option<Obstacle>)> {
+        let mut grid = grid::grid(&subject.card, &self.chairs());
+        for (placement, obstacle) in &mut grid {
+            if obstacle.is_none() {
+                *obstacle = grid::does_not_fit(&subject.card, placement, &self.inner.hardware);
+            }
+        }
+        grid
+    }
+
+    fn gathering<'a>(
+        &'a self,
+        subject: &'a Subject,
+        canary: &'a Batch,
+        events: &'a mut dyn FnMut(Event<'_>),
+    ) -> Gathering<'a> {
+        let inner = &*self.inner;
+        Gathering {
+            engines: &inner.engines,
+            hardware: &inner.hardware,
+            store: &inner.store,
+            prover: &inner.prover,
+            limit: inner.limit,
+            subject,
+            canary,
+            events,
+        }
+    }
+
+    /// Where a model would run by this wish.
+    pub fn plan(
+        &self,
+        subject: &Subject,
+        wish: &Wish,
+        depth: Depth,
+        events: &mut dyn FnMut(Event<'_>),
+    ) -> Result<Plan, Error> {
+        let survey = self.survey(subject, depth, &|_| true, events)?;
+        Ok(plan(&subject.card, &survey.grid, &survey.evidence, wish))
+    }
+
+    pub(crate) fn engine(&self, placement: &Placement) -> Result<&Arc<dyn Engine>, Obstacle> {
+        let engine = self.inner.engines.iter().find(|engine| engine.id() == placement.engine);
+        engine.ok_or_else(|| Obstacle::engine_not_in_this_version(placement.engine))
+    }
+}
+
+/// The canary texts as one batch.
+fn canary_batch(tokens: &Tokens) -> Result<Batch, Error> {
+    let mut batch = Batch::new(Want::Pooled);
+    for text in CANARIES {
+        let tokenized = tokens.encode("", text)?;
+        batch.push(&tokenized.ids, &tokenized.types, 0);
+    }
+    Ok(batch)
+}

@@ -1,0 +1,232 @@
+//! A batch to the first placement that gives right numbers: each answer is checked, a placement that breaks is
+//! taken out of service, and its batch is replayed on the next.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use sconce_core::batch::{Batch, Rows};
+use sconce_core::engine::{Cost, EngineError, Subject};
+use sconce_core::obstacle::Obstacle;
+use sconce_core::placement::Placement;
+use sconce_planner::band::Band;
+use sconce_planner::evidence::Canary;
+use sconce_planner::plan::{Plan, Refusal, Refused, Sound, Wish, plan};
+
+use crate::error::Error;
+use crate::event::Event;
+use crate::fingerprint::hash;
+use crate::guard::Guard;
+use crate::lane::{LaneError, Loaded};
+use crate::prove::{Depth, Survey, canary_subject};
+use crate::runtime::Runtime;
+
+/// A hung batch is one that takes this many times what it should.
+const HUNG: f64 = 10.0;
+/// How long loading may take.
+const LOADING: Duration = Duration::from_mins(10);
+
+/// A model on its placements.
+pub(crate) struct Serving {
+    runtime: Runtime,
+    subject: Arc<Subject>,
+    wish: Wish,
+    state: Mutex<State>,
+}
+
+struct State {
+    plan: Plan,
+    seat: Option<Arc<Seat>>,
+}
+
+/// The placement that serves now.
+struct Seat {
+    placement: Placement,
+    loaded: Loaded,
+    guard: Guard,
+    class: String,
+    tokens_per_second: f64,
+}
+
+/// Rows, and where they came from.
+pub(crate) struct Served {
+    pub(crate) rows: Rows,
+    pub(crate) placement: Placement,
+    pub(crate) class: String,
+}
+
+/// Why a seat gave no rows.
+enum Failure {
+    /// The placement is at fault: the next may do better.
+    Placement(String),
+    /// The batch itself can't be computed anywhere.
+    Batch(String),
+}
+
+impl Serving {
+    /// Plans by what is known or found now, and loads the first placement that passes its canary.
+    pub(crate) fn open(
+        runtime: &Runtime,
+        subject: Arc<Subject>,
+        wish: Wish,
+        events: &mut dyn FnMut(Event<'_>),
+    ) -> Result<Serving, Error> {
+        let Survey { grid, evidence, .. } =
+            runtime.survey(&subject, Depth::Twin, &|placement| wish.admits(placement), events)?;
+        let plan = plan(&subject.card, &grid, &evidence, &wish);
+        let state = Mutex::new(State { plan, seat: None });
+        let serving = Serving { runtime: runtime.clone(), subject, wish, state };
+        serving.seat(&mut serving.lock(), events)?;
+        Ok(serving)
+    }
+
+    pub(crate) fn subject(&self) -> &Subject {
+        &self.subject
+    }
+
+    pub(crate) fn plan(&self) -> Plan {
+        self.lock().plan.clone()
+    }
+
+    /// What batches cost on the placement that serves now.
+    pub(crate) fn cost(&self) -> Cost {
+        self.lock().seat.as_ref().map_or(Cost::Packed, |seat| seat.loaded.cost)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Computes `batch` on the first placement that does it right.
+    pub(crate) fn compute(&self, batch: &Arc<Batch>) -> Result<Served, Error> {
+        loop {
+            let seat = self.seat(&mut self.lock(), &mut |_| {})?;
+            match self.attempt(&seat, batch) {
+                Ok(rows) => {
+                    return Ok(Served { rows, placement: seat.placement.clone(), class: seat.class.clone() });
+                }
+                Err(Failure::Batch(what)) => return Err(Error::Request(what)),
+                Err(Failure::Placement(why)) => {
+                    self.lock().retire(&seat.placement, Obstacle::Quarantined { why });
+                }
+            }
+        }
+    }
+
+    /// One batch on one seat; what is too large for its memory is split.
+    fn attempt(&self, seat: &Seat, batch: &Arc<Batch>) -> Result<Rows, Failure> {
+        let count = batch.sequences.len();
+        let expected =
+            Duration::from_secs_f64(HUNG * batch.tokens() as f64 / seat.tokens_per_second.max(1.0));
+        let patience = expected.max(self.runtime.inner.patience);
+        match self.runtime.inner.lanes.encode(&seat.loaded, seat.placement.device, batch, patience) {
+            Ok(output) => {
+                let rows = output.into_rows();
+                match seat.guard.breach(&rows, count) {
+                    Some(what) => Err(Failure::Placement(what)),
+                    None => Ok(rows),
+                }
+            }
+            Err(LaneError::Engine(EngineError::OutOfMemory(_))) if count > 1 => {
+                let mut rows = self.attempt(seat, &Arc::new(batch.part(0..count / 2)))?;
+                let rest = self.attempt(seat, &Arc::new(batch.part(count / 2..count)))?;
+                rows.values.extend(rest.values);
+                rows.norms.extend(rest.norms);
+                Ok(rows)
+            }
+            Err(LaneError::Engine(EngineError::Malformed(what))) => Err(Failure::Batch(what)),
+            Err(error) => Err(Failure::Placement(told(&error))),
+        }
+    }
+
+    /// The seat that serves, taking the next placement of the plan where none does.
+    fn seat(&self, state: &mut State, events: &mut dyn FnMut(Event<'_>)) -> Result<Arc<Seat>, Error> {
+        loop {
+            if let Some(seat) = &state.seat {
+                return Ok(Arc::clone(seat));
+            }
+            let Some(chosen) = state.plan.chosen.clone() else {
+                return Err(Error::NoPlacement { plan: Box::new(state.plan.clone()) });
+            };
+            match self.take(&chosen, events) {
+                Ok(seat) => state.seat = Some(Arc::new(seat)),
+                Err(Obstructed::Obstacle(obstacle)) => state.retire(&chosen.placement, obstacle),
+                Err(Obstructed::Error(error)) => return Err(*error),
+            }
+        }
+    }
+
+    /// Tries the real weights on a placement and loads them there.
+    fn take(&self, sound: &Sound, events: &mut dyn FnMut(Event<'_>)) -> Result<Seat, Obstructed> {
+        let placement = &sound.placement;
+        let only = |candidate: &Placement| candidate == placement;
+        let survey = self.runtime.survey(&self.subject, Depth::Canary, &only, events).map_err(Box::new)?;
+        let found = survey.evidence.get(placement);
+        if let Some(obstacle) = found.and_then(|findings| findings.obstacle()) {
+            return Err(Obstructed::Obstacle(obstacle.clone()));
+        }
+        let canary = found.and_then(|findings| findings.canary.clone()).and_then(Result::ok);
+        let canary =
+            canary.ok_or_else(|| Obstacle::LoadFailed { says: "its canary is missing".to_owned() })?;
+        let band = within(&canary, self.wish.band)?;
+        let engine = self.runtime.engine(placement)?;
+        let loaded = self.runtime.inner.lanes.load(engine, &self.subject, placement, LOADING)?;
+        let subject = canary_subject(&self.subject, &placement.weights);
+        Ok(Seat {
+            placement: placement.clone(),
+            loaded,
+            guard: Guard { width: self.subject.card.width(), norms: canary.norms },
+            class: format!("{}-{band}", &hash(&subject)[..12]),
+            tokens_per_second: canary.tokens_per_second,
+        })
+    }
+}
+
+/// The band of a canary, if the wish allows it.
+fn within(canary: &Canary, wish: Band) -> Result<Band, Obstacle> {
+    Band::of(canary.error).filter(|band| *band <= wish).ok_or_else(|| Obstacle::ModelWrong {
+        case: "the real weights".to_owned(),
+        error: canary.error,
+        tolerance: wish.tolerance(),
+    })
+}
+
+enum Obstructed {
+    Obstacle(Obstacle),
+    Error(Box<Error>),
+}
+
+impl From<Obstacle> for Obstructed {
+    fn from(obstacle: Obstacle) -> Obstructed {
+        Obstructed::Obstacle(obstacle)
+    }
+}
+
+impl From<Box<Error>> for Obstructed {
+    fn from(error: Box<Error>) -> Obstructed {
+        Obstructed::Error(error)
+    }
+}
+
+impl State {
+    /// Takes `placement` out of the plan and lets the next that may replay its batches take over.
+    fn retire(&mut self, placement: &Placement, obstacle: Obstacle) {
+        if self.plan.chosen.as_ref().is_none_or(|chosen| chosen.placement != *placement) {
+            return;
+        }
+        self.seat = None;
+        self.plan.refused.push(Refused { placement: placement.clone(), why: Refusal::Obstacle(obstacle) });
+        let next = self.plan.fallbacks.iter().position(|fallback| fallback.replays);
+        self.plan.chosen = next.map(|next| Sound { note: None, ..self.plan.fallbacks.remove(next) });
+    }
+}
+
+/// An error with all its causes, as one line.
+fn told(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        text = format!("{text}: {error}");
+        cause = error.source();
+    }
+    text.lines().next().unwrap_or_default().to_owned()
+}
