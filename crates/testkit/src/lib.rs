@@ -1,3 +1,4 @@
 //! Fakes, tiny models and goldens for sconce's tests.
 
 pub mod goldens;
+pub mod hub_server;

@@ -1,3 +1,4 @@
 //! One integration binary: two cores link once.
 
 mod families;
+mod hub;
