@@ -118,7 +118,7 @@ pub fn plan(
             Err(why) => refused.push(Refused { placement: placement.clone(), why }),
         }
     }
-    sound.sort_by(|a, b| a.seconds.total_cmp(&b.seconds));
+    sound.sort_by(|a, b| weight(a).total_cmp(&weight(b)));
     let mut sound = sound.into_iter();
     let chosen = sound.next();
     let mut fallbacks: Vec<Sound> = sound.collect();
@@ -130,6 +130,15 @@ pub fn plan(
         }
     }
     Plan { chosen, fallbacks, refused }
+}
+
+/// What placements are sorted by: a looser one must be a tenth faster, so that noise does not cost exactness.
+fn weight(sound: &Sound) -> f64 {
+    match sound.band {
+        Band::Exact => sound.seconds,
+        Band::Half => sound.seconds * 1.1,
+        Band::Coarse => sound.seconds * 1.21,
+    }
 }
 
 fn weigh(

@@ -108,9 +108,10 @@ impl CandleEncoder {
     }
 }
 
-/// Ranges of sequences of about `BLOCK` tokens, fewer where there would be less than one a thread.
+/// Ranges of sequences of at most about `BLOCK` tokens, as many for each thread.
 fn blocks(batch: &Batch, threads: usize) -> Vec<std::ops::Range<usize>> {
-    let target = BLOCK.min(batch.tokens().div_ceil(threads)).max(BLOCK / 8);
+    let rounds = batch.tokens().div_ceil(threads * BLOCK);
+    let target = batch.tokens().div_ceil(threads * rounds).max(BLOCK / 8);
     let mut blocks = Vec::new();
     let (mut start, mut tokens) = (0, 0);
     for (index, sequence) in batch.sequences.iter().enumerate() {

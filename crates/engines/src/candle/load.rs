@@ -43,6 +43,12 @@ impl<'a> Loader<'a> {
         Ok(host.to_dtype(self.dtype)?.to_device(&self.device)?)
     }
 
+    /// A matrix stored as `[out, inputs]`, transposed, in the placement's dtype.
+    pub(super) fn transposed(&self, name: &str, out: usize, inputs: usize) -> Result<Tensor, LoadError> {
+        let host = Tensor::from_vec(self.host(name, &[out, inputs])?, (out, inputs), &Device::Cpu)?;
+        Ok(host.t()?.contiguous()?.to_dtype(self.dtype)?.to_device(&self.device)?)
+    }
+
     /// The weight and shift of a norm; old files call them gamma and beta.
     pub(super) fn norm(&self, name: &str, width: usize) -> Result<(Tensor, Tensor), LoadError> {
         let old = self.tensors.shape(&format!("{name}.weight")).is_none();

@@ -10,6 +10,8 @@ mod padded;
 mod pooling;
 mod probe;
 mod relative;
+#[cfg(test)]
+mod tests;
 mod threads;
 mod transformer;
 mod vector;
@@ -32,8 +34,8 @@ use pooling::Head;
 use threads::Threads;
 use transformer::{LoadError, Path, Transformer};
 
-/// Times that a speed case is repeated; the best counts.
-const SPEED_RUNS: usize = 3;
+/// Seconds that a timed case is repeated for; the best run counts.
+const TIMED: f64 = 0.3;
 
 /// Candle.
 pub struct CandleEngine {
@@ -118,21 +120,18 @@ impl Engine for CandleEngine {
                 let batch = probe::batch(lengths, *seed, *want, &twin);
                 let mut encoder = self.build_encoder(&twin, &Generated, placement)?;
                 encoder.head = Some(Head::telling());
-                probe::timed(&mut encoder, &batch, 1)
+                probe::timed(&mut encoder, &batch, 0.0)
             }
             ProbeCase::Speed { batch, length } => {
                 let layer = describe(&model.card)?.one_layer();
                 let batch = probe::batch(&vec![*length; *batch], 1, Want::Tokens, &layer);
-                let sample = probe::timed(
-                    &mut self.build_encoder(&layer, &Generated, placement)?,
-                    &batch,
-                    SPEED_RUNS,
-                )?;
+                let sample =
+                    probe::timed(&mut self.build_encoder(&layer, &Generated, placement)?, &batch, TIMED)?;
                 Ok(Sample { rows: sconce_core::batch::Rows::default(), ..sample })
             }
             ProbeCase::Canary { batch } => {
                 debug_assert_eq!(batch.want, Want::Pooled);
-                probe::timed(self.load(model, placement)?.as_mut(), batch, 2)
+                probe::timed(self.load(model, placement)?.as_mut(), batch, TIMED)
             }
         }
     }

@@ -63,14 +63,15 @@ pub(super) fn batch(lengths: &[usize], seed: u64, want: Want, description: &Desc
     batch
 }
 
-/// Computes `batch` `times` times; the rows are the last's, the time is the best.
+/// Computes `batch` once, and then again until `enough` seconds are spent; the time is the best.
 pub(super) fn timed(
     encoder: &mut dyn Encoder,
     batch: &Batch,
-    times: usize,
+    enough: f64,
 ) -> std::result::Result<Sample, Obstacle> {
     let mut sample = Sample { seconds: f64::INFINITY, ..Sample::default() };
-    for _ in 0..times.max(1) {
+    let begun = Instant::now();
+    while sample.seconds.is_infinite() || begun.elapsed().as_secs_f64() < enough {
         let started = Instant::now();
         sample.rows = encoder.encode(batch).map_err(obstacle)?.into_rows();
         sample.seconds = sample.seconds.min(started.elapsed().as_secs_f64());

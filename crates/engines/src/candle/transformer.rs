@@ -45,16 +45,17 @@ struct Layer {
     output_norm: Norm,
 }
 
-/// A matrix in the placement's dtype; its bias stays f32 and is added by whoever comes next.
+/// A matrix `[inputs, outputs]` in the placement's dtype, laid out as the product reads it; its bias stays f32 and
+/// is added by whoever comes next.
 struct Linear {
     weight: Tensor,
     bias: Tensor,
 }
 
 impl Linear {
-    /// `x · weightᵀ`, without the bias: f32 in, f32 out.
+    /// `x · weight`, without the bias: f32 in, f32 out.
     fn product(&self, x: &Tensor) -> Result<Tensor> {
-        x.to_dtype(self.weight.dtype())?.matmul(&self.weight.t()?)?.to_dtype(DType::F32)
+        x.to_dtype(self.weight.dtype())?.matmul(&self.weight)?.to_dtype(DType::F32)
     }
 }
 
@@ -98,7 +99,7 @@ impl Transformer {
         let prefix = from.prefix(names.prefixes, WORDS)?;
         let full = |name: &str| format!("{prefix}{name}");
         let linear = |name: &str, out: usize, inputs: usize| -> std::result::Result<Linear, LoadError> {
-            let weight = from.tensor(&format!("{name}.weight"), &[out, inputs])?;
+            let weight = from.transposed(&format!("{name}.weight"), out, inputs)?;
             Ok(Linear { weight, bias: from.numbers(&format!("{name}.bias"), &[out])? })
         };
         let norm = |name: &str, bias: &Tensor| -> std::result::Result<Norm, LoadError> {
@@ -116,7 +117,8 @@ impl Transformer {
                 .collect::<std::result::Result<_, _>>()?;
             let weights: Vec<_> = parts.iter().map(|part| &part.weight).collect();
             let biases: Vec<_> = parts.iter().map(|part| &part.bias).collect();
-            let qkv = Linear { weight: Tensor::cat(&weights, 0)?, bias: Tensor::cat(&biases, 0)? };
+            let qkv =
+                Linear { weight: Tensor::cat(&weights, 1)?.contiguous()?, bias: Tensor::cat(&biases, 0)? };
             let output = linear(&name(names.output), d.hidden, d.hidden)?;
             let up = linear(&name(names.up), d.intermediate, d.hidden)?;
             let down = linear(&name(names.down), d.hidden, d.intermediate)?;

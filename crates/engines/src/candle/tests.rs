@@ -1,0 +1,105 @@
+//! The path for accelerators, run on the CPU, against the fused one: every family, lengths mixed and odd.
+
+use std::collections::BTreeMap;
+
+use sconce_core::batch::{Batch, Rows, Want};
+use sconce_core::card::{ModelCard, Pooling, PoolingMode, Said, Sizes, Task};
+use sconce_core::device::Device;
+use sconce_core::engine::{Cost, Encoder};
+use sconce_core::placement::{Dtype, EngineId, Placement};
+use serde_json::json;
+
+use super::{CandleEngine, Path, probe};
+use crate::description::{Description, describe};
+use crate::families;
+use crate::weights::Generated;
+
+fn description(model_type: &str, activation: &str) -> Description {
+    let by = "test";
+    let sizes = Sizes { layers: 2, hidden: 48, heads: 3, intermediate: 80, vocabulary: 90, positions: 140 };
+    let config = json!({
+        "model_type": model_type, "hidden_act": activation, "activation": activation, "type_vocab_size": 2,
+        "layer_norm_eps": 1e-5, "pad_token_id": 1,
+    });
+    let card = ModelCard {
+        name: model_type.to_owned(),
+        architecture: Said::new(model_type.to_owned(), by),
+        task: Said::new(Task::Embed, by),
+        sizes: Said::new(sizes, by),
+        config,
+        max_length: Said::new(128, by),
+        pooling: Said::new(Pooling { modes: vec![PoolingMode::Mean], include_prompt: true }, by),
+        steps: Said::new(Vec::new(), by),
+        prompts: Said::new(BTreeMap::new(), by),
+        default_prompt: None,
+        dimensions: None,
+        weights: Vec::new(),
+    };
+    describe(&card).expect("the family is known")
+}
+
+fn run(path: Path, description: &Description, dtype: Dtype, batch: &Batch) -> Rows {
+    let placement =
+        Placement { engine: EngineId::Candle, device: Device::Cpu, weights: String::new(), dtype };
+    let engine = CandleEngine::new(2);
+    let mut encoder = engine.build_on(path, description, &Generated, &placement).expect("it loads");
+    encoder.encode(batch).expect("it computes").into_rows()
+}
+
+fn farthest(a: &Rows, b: &Rows) -> f32 {
+    assert_eq!(a.values.len(), b.values.len());
+    a.values.iter().zip(&b.values).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max)
+}
+
+#[test]
+fn the_path_for_accelerators_gives_what_the_fused_one_gives() {
+    for model_type in families::model_types() {
+        for activation in ["gelu", "gelu_new", "relu"] {
+            let description = description(&model_type, activation);
+            for lengths in [&[1][..], &[33], &[128, 1, 7, 96, 95, 94, 2], &[5; 9]] {
+                let batch = probe::batch(lengths, 7, Want::Tokens, &description);
+                let fused = run(Path::Fused, &description, Dtype::F32, &batch);
+                let portable = run(Path::Portable, &description, Dtype::F32, &batch);
+                let apart = farthest(&fused, &portable);
+                assert!(apart < 2e-5, "{model_type} {activation} {lengths:?}: {apart}");
+            }
+        }
+    }
+}
+
+#[test]
+fn half_precision_stays_near_on_both_paths() {
+    let description = description("bert", "gelu");
+    let batch = probe::batch(&[128, 3, 64], 7, Want::Tokens, &description);
+    let want = run(Path::Fused, &description, Dtype::F32, &batch);
+    for (dtype, allowed) in [(Dtype::F16, 0.03), (Dtype::Bf16, 0.2)] {
+        for path in [Path::Fused, Path::Portable] {
+            let apart = farthest(&want, &run(path, &description, dtype, &batch));
+            assert!(apart < allowed, "{dtype} {path:?}: {apart}");
+        }
+    }
+}
+
+#[test]
+fn a_batch_that_would_read_past_a_table_is_refused() {
+    let description = description("roberta", "gelu");
+    let placement = Placement {
+        engine: EngineId::Candle,
+        device: Device::Cpu,
+        weights: String::new(),
+        dtype: Dtype::F32,
+    };
+    let mut encoder =
+        CandleEngine::new(1).build_on(Path::Fused, &description, &Generated, &placement).expect("it loads");
+    let mut refused = |ids: &[u32], types: &[u32]| {
+        let mut batch = Batch::new(Want::Tokens);
+        batch.push(ids, types, 0);
+        encoder.encode(&batch).is_err()
+    };
+    assert!(!refused(&[5, 6], &[0, 1]));
+    assert!(refused(&[90], &[0]), "an id beyond the vocabulary");
+    assert!(refused(&[5], &[2]), "a type beyond the types");
+    assert!(refused(&[5; 139], &[0; 139]), "a text beyond the positions");
+    assert!(refused(&[], &[]), "an empty text");
+    assert_eq!(encoder.cost(), Cost::Packed);
+}
