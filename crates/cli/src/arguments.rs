@@ -1,5 +1,6 @@
 //! What can be typed, and its help.
 
+use std::num::NonZeroUsize;
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
@@ -9,7 +10,7 @@ use sconce::{Band, Device, Dtype, EngineId, PoolingMode, Wish};
 
 /// Run embedding models on the best place that provably works, and see the proof.
 #[derive(Parser)]
-#[command(name = "sconce", version, about, max_term_width = 110)]
+#[command(name = "sconce", version, max_term_width = 110)]
 pub(crate) struct Arguments {
     #[command(subcommand)]
     pub(crate) command: Command,
@@ -28,6 +29,7 @@ pub(crate) enum Command {
 }
 
 #[derive(Args)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a flag that can be typed")]
 pub(crate) struct Doctor {
     /// Examine the Cargo project at this path instead: its features, versions and sources of Candle
     #[arg(long, value_name = "PATH")]
@@ -103,7 +105,7 @@ pub(crate) struct Models {
 pub(crate) struct ModelArguments {
     /// The folder of a model, or its id on the hub
     pub(crate) model: String,
-    /// Only this engine: candle, onnx
+    /// Only this engine: candle, native, onnx
     #[arg(long, help_heading = "Where it runs")]
     pub(crate) engine: Option<EngineId>,
     /// Only this device: cpu, metal, metal:N, cuda, cuda:N
@@ -123,12 +125,17 @@ pub(crate) struct ModelArguments {
     pub(crate) latency: bool,
     /// Threads on the CPU [default: all cores]
     #[arg(long, help_heading = "Where it runs", value_name = "N")]
-    pub(crate) threads: Option<usize>,
-    /// How token vectors become one: cls, max, mean, mean_sqrt_len, weighted_mean, last_token
+    pub(crate) threads: Option<NonZeroUsize>,
+    /// How token vectors become one: `cls`, `max`, `mean`, `mean_sqrt_len`, `weighted_mean`, `last_token`
     #[arg(long, help_heading = "What its files do not say")]
     pub(crate) pooling: Option<PoolingMode>,
     /// Whether vectors are made one long
-    #[arg(long, help_heading = "What its files do not say", value_name = "true|false")]
+    #[arg(
+        long,
+        help_heading = "What its files do not say",
+        value_name = "true|false",
+        hide_possible_values = true
+    )]
     pub(crate) normalize: Option<bool>,
     /// The most tokens a text may have
     #[arg(long, help_heading = "What its files do not say", value_name = "TOKENS")]
@@ -160,7 +167,7 @@ impl ModelArguments {
     pub(crate) fn runtime(&self) -> sconce::Runtime {
         let builder = sconce::Runtime::builder().offline(self.offline);
         match self.threads {
-            Some(threads) => builder.threads(threads).build(),
+            Some(threads) => builder.threads(threads.get()).build(),
             None => builder.build(),
         }
     }

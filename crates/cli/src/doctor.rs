@@ -1,18 +1,18 @@
 //! `sconce doctor`: the machine, the build, and every engine on every device with what was found.
 
+use std::fmt::Write;
 use std::process::ExitCode;
 
 use sconce::core::hardware::Hardware;
 use sconce::core::obstacle::bytes;
 use sconce::hub::Hub;
-use sconce::planner::explain::grouped;
-use sconce::prove::Depth;
-use sconce::{Plan, Runtime, Wish};
+use sconce::prove::{Depth, OpFindings};
+use sconce::{Placement, Plan, Runtime, Wish};
 use serde_json::json;
 
 use crate::arguments;
 use crate::manifest;
-use crate::screen::{Bars, rendered, table};
+use crate::screen::{Bars, counted, print, print_json, refusals, rendered, table};
 
 pub(crate) fn run(arguments: &arguments::Doctor) -> anyhow::Result<ExitCode> {
     match &arguments.manifest {
@@ -30,9 +30,9 @@ fn project(arguments: &arguments::Doctor) -> anyhow::Result<ExitCode> {
         no_default_features: arguments.no_default_features,
     })?;
     if arguments.json {
-        println!("{}", serde_json::to_string_pretty(&diagnosis)?);
+        print_json(&diagnosis)?;
     } else {
-        print!("{}", diagnosis.print());
+        print(&diagnosis.print())?;
     }
     Ok(if diagnosis.is_sound() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
@@ -58,24 +58,24 @@ fn machine(arguments: &arguments::Doctor) -> anyhow::Result<ExitCode> {
             "hub": { "cache": hub.cache, "endpoint": hub.endpoint, "offline": hub.offline,
                      "token": hub.token.is_some(), "models": hub.cached().len() },
         });
-        println!("{}", serde_json::to_string_pretty(&report)?);
+        print_json(&report)?;
     } else {
-        print!("{}", page(&runtime, &plan, &hub));
-        println!();
-        for finding in ops {
-            let placement = &finding.placement;
-            let place = format!("{}/{}/{}", placement.engine, placement.device, placement.dtype);
-            println!(
-                "ops      {place}: {} of {} agree",
-                finding.tried - finding.obstacles.len(),
-                finding.tried
-            );
-            for obstacle in finding.obstacles {
-                println!("         {obstacle}\n         hint: {}", obstacle.remedy());
-            }
-        }
+        print(&format!("{}\n{}", page(&runtime, &plan, &hub), op_lines(&ops)))?;
     }
     Ok(ExitCode::SUCCESS)
+}
+
+fn op_lines(ops: &[OpFindings]) -> String {
+    let mut lines = String::new();
+    for finding in ops {
+        let Placement { engine, device, dtype, .. } = &finding.placement;
+        let agree = finding.tried - finding.obstacles.len();
+        let _ = writeln!(lines, "ops      {engine}/{device}/{dtype}: {agree} of {} agree", finding.tried);
+        for obstacle in &finding.obstacles {
+            let _ = writeln!(lines, "         {obstacle}\n         hint: {}", obstacle.remedy());
+        }
+    }
+    lines
 }
 
 fn page(runtime: &Runtime, plan: &Plan, hub: &Hub) -> String {
@@ -83,16 +83,19 @@ fn page(runtime: &Runtime, plan: &Plan, hub: &Hub) -> String {
     let mut page = format!("sconce {}\n\n", env!("CARGO_PKG_VERSION"));
     page += &machine_lines(hardware);
     for engine in runtime.engines() {
-        page += &format!("engine   {}: {}\n", engine.id(), engine.build());
+        let build = engine.build();
+        let build: Vec<&str> = build.split_whitespace().collect();
+        let _ = writeln!(page, "engine   {}: {}", engine.id(), build.join(" "));
     }
     let (folder, findings) = runtime.evidence();
-    page += &format!("evidence {findings} findings in {}\n", folder.display());
+    let _ = writeln!(page, "evidence {} in {}", counted(findings, "finding"), folder.display());
     let state = if hub.offline { "offline" } else { "online" };
     let token = if hub.token.is_some() { "with a token" } else { "without a token" };
-    page += &format!(
-        "hub      {} ({state}, {token}), {} models in {}\n\n",
+    let _ = writeln!(
+        page,
+        "hub      {} ({state}, {token}), {} in {}\n",
         hub.endpoint,
-        hub.cached().len(),
+        counted(hub.cached().len(), "model"),
         hub.cache.display()
     );
 
@@ -109,13 +112,8 @@ fn page(runtime: &Runtime, plan: &Plan, hub: &Hub) -> String {
             format!("{:.1}", sound.texts_per_second),
         ]);
     }
-    page += &format!("{}\n\n", rendered(&rows));
-    for group in grouped(plan) {
-        page += &format!("refused  {}  [{}]\n         {}\n", group.label, group.code, group.reason);
-        if let Some(remedy) = group.remedy {
-            page += &format!("         hint: {remedy}\n");
-        }
-    }
+    let _ = writeln!(page, "{}\n", rendered(&rows));
+    page += &refusals(plan);
     page
 }
 
@@ -123,18 +121,18 @@ fn machine_lines(hardware: &Hardware) -> String {
     let cpu = &hardware.cpu;
     let mut lines =
         format!("system   {} {}, {} of memory\n", hardware.os, hardware.arch, bytes(hardware.memory));
-    lines += &format!("cpu      {}, {} cores, {}\n", cpu.model, cpu.cores, cpu.flags.join(" "));
+    let _ = writeln!(lines, "cpu      {}, {} cores, {}", cpu.model, cpu.cores, cpu.flags.join(" "));
     for gpu in &hardware.gpus {
         let driver =
             gpu.driver.as_ref().map_or("no driver answers".to_owned(), |driver| format!("driver {driver}"));
         let memory = gpu.memory.map(|memory| format!(", {}", bytes(memory))).unwrap_or_default();
-        lines += &format!("gpu      {}{memory}, {driver} (seen by {})\n", gpu.name, gpu.seen_by);
+        let _ = writeln!(lines, "gpu      {}{memory}, {driver} (seen by {})", gpu.name, gpu.seen_by);
     }
     if hardware.gpus.is_empty() {
         lines += "gpu      none seen\n";
     }
     for tool in &hardware.tools {
-        lines += &format!("asked    {}: {}, {:.0} ms\n", tool.name, tool.outcome, tool.seconds * 1e3);
+        let _ = writeln!(lines, "asked    {}: {}, {:.0} ms", tool.name, tool.outcome, tool.seconds * 1e3);
     }
     lines
 }

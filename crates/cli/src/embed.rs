@@ -1,5 +1,6 @@
 //! `sconce embed`: texts in, vectors out, in chunks so that a long file needs no more memory than a short one.
 
+use std::fs::File;
 use std::io::{self, BufWriter, Write};
 use std::path::Path;
 use std::process::ExitCode;
@@ -8,12 +9,13 @@ use std::time::Instant;
 use anyhow::Context;
 use indicatif::{ProgressBar, ProgressStyle};
 use sconce::{EmbedOptions, Embeddings, Model};
-use serde_json::{Value, json};
+use serde::Serialize;
+use serde_json::{Map, Value, json};
 
 use crate::arguments;
 use crate::input::{Input, Record};
 use crate::npy::NpyWriter;
-use crate::screen::Bars;
+use crate::screen::{Bars, counted};
 
 /// Texts that are computed together: some seconds of work, so that a bar moves.
 const CHUNK: usize = 512;
@@ -24,7 +26,7 @@ pub(crate) fn run(arguments: &arguments::Embed) -> anyhow::Result<ExitCode> {
         None if arguments.texts.is_empty() => Input::open(Path::new("-"))?,
         None => Input::texts(arguments.texts.clone()),
     };
-    let mut output = Output::open(arguments.output.as_deref())?;
+    let format = Format::of(arguments.output.as_deref())?;
     let mut bars = Bars::default();
     let runtime = arguments.model.runtime();
     let mut builder = Model::builder(&arguments.model.model)
@@ -36,6 +38,7 @@ pub(crate) fn run(arguments: &arguments::Embed) -> anyhow::Result<ExitCode> {
     }
     let model = builder.open_telling(&mut |event| bars.draw(&event))?;
     bars.clear();
+    let mut output = Output::open(format, arguments.output.as_deref())?;
     let options = EmbedOptions {
         prompt: arguments.prompt.clone(),
         dimensions: arguments.dimensions,
@@ -97,13 +100,18 @@ impl Summary {
             return;
         }
         let Summary { texts, tokens, truncated, .. } = self;
+        if *texts == 0 {
+            eprintln!("no texts");
+            return;
+        }
+        let (texts, tokens) = (counted(*texts, "text"), counted(*tokens, "token"));
         let places = self.placements.join(", then ");
-        eprintln!(
-            "{texts} texts, {tokens} tokens in {seconds:.2} s ({texts_per_second:.1} texts/s) on {places}"
-        );
+        eprintln!("{texts}, {tokens} in {seconds:.2} s ({texts_per_second:.1} texts/s) on {places}");
         if *truncated > 0 {
             let most = model.card().max_length.value;
-            eprintln!("note: {truncated} texts are longer than the model's {most} tokens and were cut");
+            let (is, was) = if *truncated == 1 { ("is", "was") } else { ("are", "were") };
+            let cut = counted(*truncated, "text");
+            eprintln!("note: {cut} {is} longer than the model's {most} tokens and {was} cut");
         }
         for refused in model.plan().refused.iter().filter_map(|refused| match &refused.why {
             sconce::planner::plan::Refusal::Obstacle(obstacle @ sconce::Obstacle::Quarantined { .. }) => {
@@ -119,21 +127,52 @@ impl Summary {
     }
 }
 
+#[derive(Clone, Copy)]
+enum Format {
+    Lines,
+    Npy,
+}
+
+impl Format {
+    fn of(path: Option<&Path>) -> anyhow::Result<Format> {
+        let Some(path) = path else { return Ok(Format::Lines) };
+        match path.extension().and_then(|extension| extension.to_str()) {
+            Some("npy") => Ok(Format::Npy),
+            Some("jsonl") => Ok(Format::Lines),
+            Some(_) | None => anyhow::bail!("the output is `.jsonl` or `.npy`, not: `{}`", path.display()),
+        }
+    }
+}
+
+/// A line of output: the fields that came with the text, and its vector.
+#[derive(Serialize)]
+struct Line {
+    #[serde(flatten)]
+    fields: Map<String, Value>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    truncated: Option<Cut>,
+    embedding: Vec<f32>,
+}
+
+#[derive(Serialize)]
+struct Cut {
+    tokens: usize,
+    used: usize,
+}
+
 enum Output {
     Lines(Box<dyn Write>),
     Npy(Box<NpyWriter>),
 }
 
 impl Output {
-    fn open(path: Option<&Path>) -> anyhow::Result<Output> {
+    fn open(format: Format, path: Option<&Path>) -> anyhow::Result<Output> {
         let Some(path) = path else { return Ok(Output::Lines(Box::new(BufWriter::new(io::stdout())))) };
-        let file =
-            std::fs::File::create(path).with_context(|| format!("`{}` can't be written", path.display()))?;
-        match path.extension().and_then(|extension| extension.to_str()) {
-            Some("npy") => Ok(Output::Npy(Box::new(NpyWriter::new(file)))),
-            Some("jsonl") => Ok(Output::Lines(Box::new(BufWriter::new(file)))),
-            Some(_) | None => anyhow::bail!("the output is `.jsonl` or `.npy`, not: `{}`", path.display()),
-        }
+        let file = File::create(path).with_context(|| format!("`{}` can't be written", path.display()))?;
+        Ok(match format {
+            Format::Npy => Output::Npy(Box::new(NpyWriter::new(file))),
+            Format::Lines => Output::Lines(Box::new(BufWriter::new(file))),
+        })
     }
 
     fn write(&mut self, records: Vec<Record>, embeddings: Embeddings) -> anyhow::Result<()> {
@@ -145,16 +184,12 @@ impl Output {
                 }
             }
             Output::Lines(lines) => {
-                for (index, (record, vector)) in records.into_iter().zip(embeddings).enumerate() {
+                for (index, (record, embedding)) in records.into_iter().zip(embeddings).enumerate() {
                     let mut fields = record.fields;
-                    if let Some(cut) = truncated.iter().find(|cut| cut.index == index) {
-                        fields.insert(
-                            "truncated".to_owned(),
-                            json!({ "tokens": cut.tokens, "used": cut.used }),
-                        );
-                    }
-                    fields.insert("embedding".to_owned(), json!(vector));
-                    serde_json::to_writer(&mut *lines, &Value::Object(fields))?;
+                    fields.retain(|name, _| name != "embedding" && name != "truncated");
+                    let cut = truncated.iter().find(|cut| cut.index == index);
+                    let truncated = cut.map(|cut| Cut { tokens: cut.tokens, used: cut.used });
+                    serde_json::to_writer(&mut *lines, &Line { fields, truncated, embedding })?;
                     lines.write_all(b"\n")?;
                 }
                 lines.flush()?;

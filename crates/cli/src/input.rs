@@ -1,7 +1,7 @@
 //! Texts from arguments, files or standard input, with the fields that came along.
 
 use std::fs::File;
-use std::io::{self, BufRead, BufReader};
+use std::io::{self, BufRead, BufReader, IsTerminal};
 use std::path::Path;
 
 use anyhow::{Context, bail};
@@ -58,21 +58,22 @@ impl Input {
     pub(crate) fn open(path: &Path) -> anyhow::Result<Input> {
         let name = path.display().to_string();
         if path == Path::new("-") {
+            if io::stdin().is_terminal() {
+                eprintln!("note: texts are read from standard input, one a line");
+            }
             let lines = Box::new(BufReader::new(io::stdin()).lines());
             return Ok(Input { lines, name: "standard input".to_owned(), kind: Kind::Unknown, count: None });
         }
         let open = || File::open(path).with_context(|| format!("`{name}` can't be read"));
-        let count = BufReader::new(open()?).lines().count();
+        let file = open()?;
+        // A pipe can be read only once.
+        let count =
+            if file.metadata()?.is_file() { Some(BufReader::new(open()?).lines().count()) } else { None };
         let kind = match path.extension().and_then(|extension| extension.to_str()) {
             Some("jsonl" | "ndjson") => Kind::Json,
             Some(_) | None => Kind::Plain,
         };
-        Ok(Input {
-            lines: Box::new(BufReader::new(open()?).lines()),
-            name: name.clone(),
-            kind,
-            count: Some(count),
-        })
+        Ok(Input { lines: Box::new(BufReader::new(file).lines()), name: format!("`{name}`"), kind, count })
     }
 
     /// How many texts there are, where that is known beforehand.
@@ -94,7 +95,7 @@ impl Input {
                     Kind::Plain | Kind::Unknown => Ok(Some(Record::plain(line))),
                 }
             });
-            record.with_context(|| format!("{name}, line {}", number + 1)).transpose()
+            record.with_context(|| format!("{name} at line {}", number + 1)).transpose()
         });
         let mut records = records.fuse();
         std::iter::from_fn(move || {

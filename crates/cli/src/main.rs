@@ -27,6 +27,7 @@ fn main() -> ExitCode {
     };
     match done {
         Ok(code) => code,
+        Err(error) if screen::nobody_reads(&error) => ExitCode::SUCCESS,
         Err(error) => {
             screen::complain(&error);
             ExitCode::from(2)

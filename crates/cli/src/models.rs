@@ -7,7 +7,7 @@ use sconce::hub::Hub;
 use serde_json::json;
 
 use crate::arguments;
-use crate::screen::{rendered, table};
+use crate::screen::{print, print_json, rendered, table};
 
 pub(crate) fn run(arguments: &arguments::Models) -> anyhow::Result<ExitCode> {
     let hub = Hub::from_environment();
@@ -15,20 +15,21 @@ pub(crate) fn run(arguments: &arguments::Models) -> anyhow::Result<ExitCode> {
     if arguments.json {
         let models = models.iter().map(|model| {
             json!({ "id": model.id, "revision": model.revision, "commit": model.commit, "bytes": model.bytes,
-                    "folder": model.folder })
+                    "folder": model.folder, "whole": model.whole })
         });
-        println!("{}", serde_json::to_string_pretty(&models.collect::<Vec<_>>())?);
+        print_json(&models.collect::<Vec<_>>())?;
         return Ok(ExitCode::SUCCESS);
     }
     if models.is_empty() {
-        eprintln!("no models in `{}`", hub.cache.display());
+        eprintln!("no models in `{}`\nhint: `sconce plan MODEL` fetches one", hub.cache.display());
         return Ok(ExitCode::SUCCESS);
     }
     let mut rows = table(&["model", "revision", "commit", "size"]);
     for model in &models {
         let commit: String = model.commit.chars().take(12).collect();
-        rows.add_row(vec![model.id.clone(), model.revision.clone(), commit, bytes(model.bytes)]);
+        let size = format!("{}{}", bytes(model.bytes), if model.whole { "" } else { ", not whole" });
+        rows.add_row(vec![model.id.clone(), model.revision.clone(), commit, size]);
     }
-    println!("{}", rendered(&rows));
+    print(&format!("{}\n", rendered(&rows)))?;
     Ok(ExitCode::SUCCESS)
 }

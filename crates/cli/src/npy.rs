@@ -1,4 +1,4 @@
-//! Vectors as a NumPy array: rows are written as they come, and their number at the end.
+//! Vectors as a `NumPy` array: rows are written as they come, and their number at the end.
 
 use std::fs::File;
 use std::io::{self, BufWriter, Seek, SeekFrom, Write};

@@ -1,34 +1,35 @@
 //! `sconce plan`: the grid of placements, each with its figures or its refusal.
 
+use std::fmt::Write;
 use std::process::ExitCode;
 
 use sconce::core::obstacle::bytes;
 use sconce::planner::evidence::Goal;
-use sconce::planner::explain::grouped;
 use sconce::planner::plan::Sound;
 use sconce::prove::Depth;
 use sconce::{ModelCard, ModelSource, Plan};
 use serde_json::json;
 
 use crate::arguments;
-use crate::screen::{Bars, rendered, table};
+use crate::screen::{Bars, print, print_json, refusals, rendered, table};
 
 pub(crate) fn run(arguments: &arguments::Plan) -> anyhow::Result<ExitCode> {
     let runtime = arguments.model.runtime();
     let source = ModelSource::parse(&arguments.model.model, arguments.model.revision.as_deref());
     let mut bars = Bars::default();
     let subject = runtime.subject(&source, &arguments.model.overrides(), &mut |event| bars.draw(&event))?;
-    let depth = if arguments.full { Depth::Canary } else { Depth::Twin };
     let wish = arguments.model.wish();
+    if let Some(missing) = wish.weights.as_ref().filter(|name| subject.card.weights_named(name).is_none()) {
+        let there: Vec<&str> = subject.card.weights.iter().map(|weights| weights.name.as_str()).collect();
+        anyhow::bail!("no weights `{missing}` in this model; there are: {}", there.join(", "));
+    }
+    let depth = if arguments.full { Depth::Canary } else { Depth::Twin };
     let plan = runtime.plan(&subject, &wish, depth, &mut |event| bars.draw(&event))?;
     bars.clear();
     if arguments.json {
-        println!(
-            "{}",
-            serde_json::to_string_pretty(&json!({ "card": subject.card, "wish": wish, "plan": plan }))?
-        );
+        print_json(&json!({ "card": subject.card, "wish": wish, "plan": plan }))?;
     } else {
-        print!("{}", described(&subject.card, &plan));
+        print(&described(&subject.card, &plan))?;
         for tool in &runtime.hardware().tools {
             eprintln!("asked `{}`: {}, {:.0} ms", tool.name, tool.outcome, tool.seconds * 1e3);
         }
@@ -59,24 +60,20 @@ pub(crate) fn described(card: &ModelCard, plan: &Plan) -> String {
         rows.add_row(figures(standing, card, sound));
     }
     if plan.chosen.is_some() {
-        page += &format!("{}\n\n", rendered(&rows));
+        let _ = writeln!(page, "{}\n", rendered(&rows));
     } else {
         page += "nothing that was wished for works here\n\n";
     }
-    for group in grouped(plan) {
-        page += &format!("refused  {}  [{}]\n         {}\n", group.label, group.code, group.reason);
-        if let Some(remedy) = group.remedy {
-            page += &format!("         hint: {remedy}\n");
-        }
-    }
+    page += &refusals(plan);
     if let Some(beaten) = plan.beaten_accelerator() {
         let note = beaten.note.as_ref().map(ToString::to_string).unwrap_or_default();
-        page += &format!("\n{} works here and loses to the processor: {note}\n", beaten.placement.device);
+        let _ = writeln!(page, "\n{} works here and loses to the processor: {note}", beaten.placement.device);
     }
-    let estimated = plan.sound().any(|sound| sound.findings.canary.is_none());
-    page += "\nerror: distance from the f32 reference (1-cos); texts/s: texts of 128 tokens, from one layer's time\n";
-    if estimated {
-        page += "memory is that of the weights; `--full` loads them and measures\n";
+    if plan.chosen.is_some() {
+        page += "\n`error` is the distance from the f32 reference, 1-cos; `texts/s` is for texts of 128 tokens, from one layer's time\n";
+    }
+    if plan.sound().any(|sound| sound.findings.canary.is_none()) {
+        page += "`memory` is that of the weights; `--full` loads them and measures\n";
     }
     page
 }

@@ -1,13 +1,80 @@
 //! What a person sees: tables, bars and complaints. Data goes to standard output, all else to standard error.
 
+use std::fmt::Write as _;
+use std::io::{self, Write};
+
 use comfy_table::{ContentArrangement, Table, presets};
 use indicatif::{ProgressBar, ProgressStyle};
-use sconce::Event;
 use sconce::hub::Progress;
+use sconce::planner::explain::{Group, grouped};
+use sconce::{Event, Plan};
+use serde::Serialize;
 
-/// An error with its causes, and hints on lines of their own.
+/// An error with its causes, and hints on lines of their own; where nothing works, with every reason.
 pub(crate) fn complain(error: &anyhow::Error) {
-    eprintln!("error: {error:#}");
+    match error.downcast_ref::<sconce::Error>() {
+        Some(sconce::Error::NoPlacement { plan }) => {
+            eprint!("error: nothing that was wished for works for this model\n\n{}", refusals(plan));
+        }
+        Some(_) | None => eprintln!("error: {error:#}"),
+    }
+}
+
+/// Puts data on standard output.
+pub(crate) fn print(text: &str) -> io::Result<()> {
+    let mut output = io::stdout().lock();
+    output.write_all(text.as_bytes())?;
+    output.flush()
+}
+
+/// Puts a value on standard output as JSON.
+pub(crate) fn print_json(value: &impl Serialize) -> anyhow::Result<()> {
+    Ok(print(&format!("{}\n", serde_json::to_string_pretty(value)?))?)
+}
+
+/// Whether whoever read the output has gone, as `head` does: nothing that anybody wants to hear of.
+pub(crate) fn nobody_reads(error: &anyhow::Error) -> bool {
+    let io = |cause: &(dyn std::error::Error + 'static)| {
+        let json = cause.downcast_ref::<serde_json::Error>().and_then(serde_json::Error::io_error_kind);
+        json.or_else(|| cause.downcast_ref::<io::Error>().map(io::Error::kind))
+    };
+    error.chain().filter_map(io).any(|kind| kind == io::ErrorKind::BrokenPipe)
+}
+
+/// `1 text`, `2 texts`.
+pub(crate) fn counted(count: usize, what: &str) -> String {
+    if count == 1 { format!("1 {what}") } else { format!("{count} {what}s") }
+}
+
+/// A plan's refusals, those of one engine that share a reason together.
+pub(crate) fn refusals(plan: &Plan) -> String {
+    let mut groups: Vec<Group<'_>> = Vec::new();
+    for group in grouped(plan) {
+        let engine = group.placements[0].engine;
+        let same =
+            |other: &&mut Group<'_>| other.reason == group.reason && other.placements[0].engine == engine;
+        match groups.iter_mut().find(same) {
+            Some(other) => {
+                other.label = format!("{}, {}", other.label.trim_end(), group.label);
+                other.placements.extend(group.placements);
+            }
+            None => groups.push(group),
+        }
+    }
+    let mut text = String::new();
+    for group in groups {
+        let engine = group.placements[0].engine;
+        let all = plan.sound().map(|sound| &sound.placement);
+        let all = all.chain(plan.refused.iter().map(|refused| &refused.placement));
+        let whole = all.filter(|placement| placement.engine == engine).count() == group.placements.len();
+        let label = if whole { format!("{engine}/*") } else { group.label };
+        let _ = writeln!(text, "refused  {}  [{}]", label.trim_end(), group.code);
+        let _ = writeln!(text, "         {}", group.reason);
+        if let Some(remedy) = group.remedy {
+            let _ = writeln!(text, "         hint: {remedy}");
+        }
+    }
+    text
 }
 
 /// A plain table that is readable without colour.
@@ -22,7 +89,7 @@ pub(crate) fn table(header: &[&str]) -> Table {
 
 /// A table as text, without the spaces at the ends of lines.
 pub(crate) fn rendered(table: &Table) -> String {
-    table.to_string().lines().map(|line| line.trim_end()).collect::<Vec<_>>().join("\n")
+    table.to_string().lines().map(str::trim_end).collect::<Vec<_>>().join("\n")
 }
 
 /// Draws events as bars on standard error; nothing is drawn where that is no terminal.
@@ -50,7 +117,7 @@ impl Bars {
                 eprintln!("fetching {files} files{bytes}");
             }
             Event::Hub(Progress::Waiting { name }) => {
-                eprintln!("waiting for another process that fetches `{name}`")
+                eprintln!("waiting for another process that fetches `{name}`");
             }
             Event::Hub(Progress::FromCache { why }) => eprintln!("note: taken from the cache, because {why}"),
         }

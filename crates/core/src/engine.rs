@@ -24,6 +24,11 @@ pub trait Engine: Send + Sync {
     /// The number formats to try on `device`.
     fn dtypes(&self, device: Device) -> Vec<Dtype>;
 
+    /// Whether single ops can be put to it; an engine of fused kernels has none.
+    fn has_ops(&self) -> bool {
+        true
+    }
+
     /// What a twin of this model is like: models with the same answer share their evidence of being right.
     fn describe(&self, card: &ModelCard) -> Result<String, Obstacle>;
 

@@ -57,19 +57,22 @@ impl FromStr for Dtype {
 pub enum EngineId {
     /// Candle's tensors, with our own packed forward.
     Candle,
+    /// Our own kernels, on the CPU.
+    Native,
     /// ONNX Runtime.
     Onnx,
 }
 
 impl EngineId {
     /// All of them.
-    pub const ALL: [EngineId; 2] = [EngineId::Candle, EngineId::Onnx];
+    pub const ALL: [EngineId; 3] = [EngineId::Candle, EngineId::Native, EngineId::Onnx];
 }
 
 impl fmt::Display for EngineId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(match self {
             EngineId::Candle => "candle",
+            EngineId::Native => "native",
             EngineId::Onnx => "onnx",
         })
     }
@@ -80,7 +83,11 @@ impl FromStr for EngineId {
 
     fn from_str(text: &str) -> Result<Self, UnknownName> {
         let known = EngineId::ALL.into_iter().find(|engine| engine.to_string() == text);
-        known.ok_or_else(|| UnknownName { what: "engine", name: text.to_owned(), known: "candle, onnx" })
+        known.ok_or_else(|| UnknownName {
+            what: "engine",
+            name: text.to_owned(),
+            known: "candle, native, onnx",
+        })
     }
 }
 

@@ -1,7 +1,10 @@
 //! One model as data: all that an interpreter needs to know besides the weights themselves.
 
+use sconce_core::batch::Batch;
 use sconce_core::card::ModelCard;
+use sconce_core::engine::EngineError;
 use sconce_core::obstacle::Obstacle;
+use sconce_kernels::rows;
 use serde::Serialize;
 
 use crate::families::{self, Family};
@@ -65,6 +68,17 @@ pub enum Activation {
     GeluTanh,
     /// Negative numbers become zero.
     Relu,
+}
+
+impl Activation {
+    /// The kernels' name for it.
+    pub(crate) fn kernel(self) -> rows::Activation {
+        match self {
+            Activation::Gelu => rows::Activation::Gelu,
+            Activation::GeluTanh => rows::Activation::GeluTanh,
+            Activation::Relu => rows::Activation::Relu,
+        }
+    }
 }
 
 /// What a card's model is, or why no description fits.
@@ -136,6 +150,30 @@ impl Description {
     #[must_use]
     pub fn one_layer(&self) -> Description {
         Description { layers: 1, vocabulary: self.vocabulary.min(1000), ..self.clone() }
+    }
+
+    /// Every number that indexes a table is checked here: a device may read past a table without a word.
+    pub(crate) fn check(&self, batch: &Batch) -> Result<(), EngineError> {
+        let malformed = |what: String| Err(EngineError::Malformed(what));
+        if !batch.is_well_formed() || batch.sequences.is_empty() {
+            return malformed("its sequences do not lie end to end".to_owned());
+        }
+        if let Some(id) = batch.ids.iter().find(|&&id| id as usize >= self.vocabulary) {
+            return malformed(format!("token id {id} of a vocabulary of {}", self.vocabulary));
+        }
+        if let Some(kind) = batch.types.iter().find(|&&kind| kind as usize >= self.types.max(1)) {
+            return malformed(format!("token type {kind} of {}", self.types));
+        }
+        let room = self
+            .positions
+            .rows
+            .saturating_sub(self.positions.after.map_or(0, |padding| padding as usize + 1));
+        match batch.sequences.iter().find(|sequence| sequence.length > room) {
+            Some(sequence) => {
+                malformed(format!("{} tokens where the model has {room} positions", sequence.length))
+            }
+            None => Ok(()),
+        }
     }
 
     /// The row of the position table for each of `ids`.

@@ -5,7 +5,12 @@
 pub mod candle;
 pub mod description;
 pub mod families;
+mod finish;
+pub mod native;
 pub mod onnx;
+mod probe;
+mod relative;
+mod threads;
 pub mod weights;
 
 use std::sync::Arc;
@@ -14,5 +19,9 @@ use sconce_core::engine::Engine;
 
 /// Every engine of this version, built in or not, on `threads` threads.
 pub fn all(threads: usize) -> Vec<Arc<dyn Engine>> {
-    vec![Arc::new(candle::CandleEngine::new(threads)), Arc::new(onnx::OnnxEngine)]
+    vec![
+        Arc::new(candle::CandleEngine::new(threads)),
+        Arc::new(native::NativeEngine::new(threads)),
+        Arc::new(onnx::OnnxEngine),
+    ]
 }

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 
 use half::{bf16, f16};
 use safetensors::tensor::{Dtype as Stored, Metadata};
+use sconce_core::files::ModelFiles;
 
 /// A source of named tensors, widened to f32.
 pub trait Tensors {
@@ -58,6 +59,36 @@ pub enum WeightsError {
         /// How it is stored.
         stored: String,
     },
+}
+
+impl WeightsError {
+    /// The error with its cause, in one line.
+    pub fn told(&self) -> String {
+        let cause = std::error::Error::source(self).map(|cause| format!(": {cause}"));
+        format!("{self}{}", cause.unwrap_or_default())
+    }
+}
+
+/// The prefix before every name in these files: the one under which `name` is found.
+pub(crate) fn prefix(
+    tensors: &dyn Tensors,
+    prefixes: &[&'static str],
+    name: &str,
+) -> Result<&'static str, WeightsError> {
+    let found = prefixes.iter().find(|prefix| tensors.shape(&format!("{prefix}{name}")).is_some());
+    found.copied().ok_or_else(|| WeightsError::Missing(name.to_owned()))
+}
+
+/// The weight and shift of a norm; old files call them gamma and beta.
+pub(crate) fn norm(
+    tensors: &dyn Tensors,
+    name: &str,
+    width: usize,
+) -> Result<(Vec<f32>, Vec<f32>), WeightsError> {
+    let old = tensors.shape(&format!("{name}.weight")).is_none();
+    let (weight, shift) = if old { ("gamma", "beta") } else { ("weight", "bias") };
+    let part = |part: &str| tensors.read(&format!("{name}.{part}"), &[width]);
+    Ok((part(weight)?, part(shift)?))
 }
 
 /// The largest header taken for one: what the format itself allows.
@@ -116,6 +147,18 @@ struct Place {
 }
 
 impl Files {
+    /// The set of weights of this name.
+    pub(crate) fn of(files: &ModelFiles, weights: &str) -> Result<Files, WeightsError> {
+        let paths = files.weights.get(weights).ok_or_else(|| WeightsError::Missing(weights.to_owned()))?;
+        Files::open(paths)
+    }
+
+    /// The weights of the module in `folder`.
+    pub(crate) fn of_module(files: &ModelFiles, folder: &str) -> Result<Files, WeightsError> {
+        let missing = || WeightsError::Missing(format!("{folder}/model.safetensors"));
+        Files::open(std::slice::from_ref(files.modules.get(folder).ok_or_else(missing)?))
+    }
+
     /// Reads the headers of `paths`.
     pub fn open(paths: &[PathBuf]) -> Result<Files, WeightsError> {
         let mut places = HashMap::new();

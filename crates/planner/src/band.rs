@@ -16,7 +16,7 @@ pub enum Band {
     Exact,
     /// As near as half precision comes.
     Half,
-    /// Anything that is still finite.
+    /// Farther than half precision comes, and still the same model.
     Coarse,
 }
 
@@ -26,11 +26,11 @@ impl Band {
         match self {
             Band::Exact => 1e-5,
             Band::Half => 1e-3,
-            Band::Coarse => f64::INFINITY,
+            Band::Coarse => 0.1,
         }
     }
 
-    /// The band that a distance falls into; none where it is not finite.
+    /// The band that a distance falls into; none where it is not finite or beyond all.
     pub fn of(distance: Distance) -> Option<Band> {
         [Band::Exact, Band::Half, Band::Coarse].into_iter().find(|band| distance.within(band.tolerance()))
     }

@@ -56,7 +56,7 @@ pub fn grouped(plan: &Plan) -> Vec<Group<'_>> {
             Refusal::Band(band) => {
                 ("band", format!("its numbers are {band}"), Some(format!("allow it with `--band {band}`")))
             }
-            Refusal::NotWished => ("not_wished", "works, but was not asked for".to_owned(), None),
+            Refusal::NotWished => ("not_wished", "was not asked for".to_owned(), None),
             Refusal::NotTried => ("not_tried", "was not tried".to_owned(), None),
         };
         let same = |group: &&mut Group<'_>| {

@@ -73,7 +73,7 @@ pub struct Sound {
     pub texts_per_second: f64,
     /// Whether a batch may be replayed here: its numbers lie as near to the reference as the chosen one's.
     pub replays: bool,
-    /// How much slower it is than the chosen one.
+    /// How much slower it is than the chosen one, where it is.
     pub note: Option<Obstacle>,
     /// What was found.
     pub findings: Findings,
@@ -120,16 +120,9 @@ pub fn plan(
     }
     sound.sort_by(|a, b| weight(a).total_cmp(&weight(b)));
     let mut sound = sound.into_iter();
-    let chosen = sound.next();
-    let mut fallbacks: Vec<Sound> = sound.collect();
-    if let Some(chosen) = &chosen {
-        for fallback in &mut fallbacks {
-            fallback.replays = fallback.band <= chosen.band;
-            let ratio = fallback.seconds / chosen.seconds;
-            fallback.note = Some(Obstacle::Slower { than: chosen.placement.clone(), ratio });
-        }
-    }
-    Plan { chosen, fallbacks, refused }
+    let mut plan = Plan { chosen: sound.next(), fallbacks: sound.collect(), refused };
+    plan.compare(None);
+    plan
 }
 
 /// What placements are sorted by: a looser one must be a tenth faster, so that noise does not cost exactness.
@@ -185,6 +178,35 @@ impl Plan {
         self.sound().any(|sound| sound.placement.device == device)
     }
 
+    /// Refuses `placement`. Where it was the chosen one, the next takes its place: the first, or once answers
+    /// were given the first that lies no farther from the reference than they were `promised` to.
+    pub fn retire(&mut self, placement: &Placement, why: Obstacle, promised: Option<Band>) {
+        let of_it = |sound: &Sound| sound.placement == *placement;
+        if self.chosen.as_ref().is_some_and(of_it) {
+            let fits = |sound: &Sound| promised.is_none_or(|band| sound.band <= band);
+            let next = self.fallbacks.iter().position(fits);
+            self.chosen = next.map(|next| Sound { note: None, replays: true, ..self.fallbacks.remove(next) });
+        } else if let Some(place) = self.fallbacks.iter().position(of_it) {
+            self.fallbacks.remove(place);
+        } else {
+            return;
+        }
+        self.refused.push(Refused { placement: placement.clone(), why: Refusal::Obstacle(why) });
+        self.compare(promised);
+    }
+
+    /// Says of every fallback how it compares with the chosen one.
+    fn compare(&mut self, promised: Option<Band>) {
+        let Some(chosen) = &self.chosen else { return };
+        for fallback in &mut self.fallbacks {
+            fallback.replays = fallback.band <= promised.unwrap_or(chosen.band);
+            let ratio = fallback.seconds / chosen.seconds;
+            let slower = Obstacle::Slower { than: chosen.placement.clone(), ratio };
+            // A looser one may be a little faster and come second all the same.
+            fallback.note = (ratio >= 1.0).then_some(slower);
+        }
+    }
+
     /// The plan in words.
     pub fn explain(&self) -> String {
         crate::explain::explain(self)
@@ -193,6 +215,8 @@ impl Plan {
     /// The accelerator that works and loses to the processor, if that is how it went.
     pub fn beaten_accelerator(&self) -> Option<&Sound> {
         let on_cpu = self.chosen.as_ref().is_some_and(|chosen| chosen.placement.device == Device::Cpu);
-        self.fallbacks.iter().find(|sound| on_cpu && sound.placement.device.kind() != DeviceKind::Cpu)
+        let beaten =
+            |sound: &&Sound| sound.placement.device.kind() != DeviceKind::Cpu && sound.note.is_some();
+        self.fallbacks.iter().find(beaten).filter(|_| on_cpu)
     }
 }

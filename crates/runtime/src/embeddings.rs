@@ -53,8 +53,8 @@ impl Embeddings {
     ) {
         for (&member, row) in members.iter().zip(served.rows.iter()) {
             self.vectors[member] = match dimensions {
-                Some(dimensions) => cut(&row[..dimensions.min(row.len())], normalizes),
-                None => row.to_vec(),
+                Some(dimensions) if dimensions < row.len() => cut(&row[..dimensions], normalizes),
+                Some(_) | None => row.to_vec(),
             };
         }
         if !self.placements.contains(&served.placement) {

@@ -16,6 +16,7 @@ use crate::card::Overrides;
 use crate::embeddings::{Embeddings, Truncation};
 use crate::error::Error;
 use crate::event::Event;
+use crate::prove::Depth;
 use crate::runtime::Runtime;
 use crate::serving::Serving;
 use crate::source::ModelSource;
@@ -160,6 +161,12 @@ impl ModelBuilder {
         let runtime = self.runtime.unwrap_or_else(|| Runtime::builder().offline(self.offline).build());
         let source = ModelSource::parse(&self.name, self.revision.as_deref());
         let subject = Arc::new(runtime.subject(&source, &self.overrides, events)?);
+        check_weights(&subject.card, &self.wish)?;
+        // What no engine knows is refused as such, not for what its tokenizer or its sizes lack.
+        if runtime.engines().iter().all(|engine| engine.describe(&subject.card).is_err()) {
+            let plan = runtime.plan(&subject, &self.wish, Depth::Twin, events)?;
+            return Err(Error::NoPlacement { plan: Box::new(plan) });
+        }
         let tokens = Tokens::open(&subject.files.folder, &subject.card)?;
         let serving = Serving::open(&runtime, subject, self.wish, events)?;
         Ok(Model { inner: Arc::new(Inner { runtime, tokens, serving }) })
@@ -246,6 +253,14 @@ impl Model {
     }
 }
 
+fn check_weights(card: &ModelCard, wish: &Wish) -> Result<(), Error> {
+    let Some(missing) = wish.weights.as_ref().filter(|name| card.weights_named(name).is_none()) else {
+        return Ok(());
+    };
+    let there: Vec<&str> = card.weights.iter().map(|weights| weights.name.as_str()).collect();
+    Err(Error::Request(format!("no weights `{missing}` in this model; there are: {}", there.join(", "))))
+}
+
 fn check_dimensions(card: &ModelCard, dimensions: usize, forced: bool) -> Result<(), Error> {
     let width = card.width();
     if dimensions == 0 || dimensions > width {
@@ -253,16 +268,24 @@ fn check_dimensions(card: &ModelCard, dimensions: usize, forced: bool) -> Result
             "vectors of this model have 1 to {width} numbers; asked for: {dimensions}"
         )));
     }
-    let declared = match card.dimensions.as_ref().map(|said| &said.value) {
+    let declared = card.dimensions.as_ref().map(|said| &said.value);
+    let allowed = match declared {
         Some(Dimensions::Any) => true,
         Some(Dimensions::Only(lengths)) => lengths.contains(&dimensions),
         None => false,
     };
-    if declared || forced || dimensions == width {
+    if allowed || forced || dimensions == width {
         return Ok(());
     }
+    let says = match declared {
+        Some(Dimensions::Only(lengths)) => {
+            let lengths: Vec<String> = lengths.iter().map(ToString::to_string).collect();
+            format!("the model says that its vectors may be cut to {}", lengths.join(", "))
+        }
+        Some(Dimensions::Any) | None => "the model does not say that its vectors may be cut".to_owned(),
+    };
     Err(Error::Request(format!(
-        "the model does not say that its vectors may be cut to `dimensions`: {dimensions}\n\
+        "{says}; asked for `dimensions`: {dimensions}\n\
          hint: `--force-dimensions` cuts them all the same"
     )))
 }

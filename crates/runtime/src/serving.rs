@@ -5,12 +5,13 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use sconce_core::batch::{Batch, Rows};
+use sconce_core::device::Device;
 use sconce_core::engine::{Cost, EngineError, Subject};
 use sconce_core::obstacle::Obstacle;
 use sconce_core::placement::Placement;
 use sconce_planner::band::Band;
 use sconce_planner::evidence::Canary;
-use sconce_planner::plan::{Plan, Refusal, Refused, Sound, Wish, plan};
+use sconce_planner::plan::{Plan, Sound, Wish, plan};
 
 use crate::error::Error;
 use crate::event::Event;
@@ -36,6 +37,8 @@ pub(crate) struct Serving {
 struct State {
     plan: Plan,
     seat: Option<Arc<Seat>>,
+    /// The band of the first answer given: later ones lie no farther from the reference.
+    promised: Option<Band>,
 }
 
 /// The placement that serves now.
@@ -43,6 +46,7 @@ struct Seat {
     placement: Placement,
     loaded: Loaded,
     guard: Guard,
+    band: Band,
     class: String,
     tokens_per_second: f64,
 }
@@ -58,6 +62,8 @@ pub(crate) struct Served {
 enum Failure {
     /// The placement is at fault: the next may do better.
     Placement(String),
+    /// Its device is, and nothing else there is to be tried.
+    Device(String),
     /// The batch itself can't be computed anywhere.
     Batch(String),
 }
@@ -73,7 +79,7 @@ impl Serving {
         let Survey { grid, evidence, .. } =
             runtime.survey(&subject, Depth::Twin, &|placement| wish.admits(placement), events)?;
         let plan = plan(&subject.card, &grid, &evidence, &wish);
-        let state = Mutex::new(State { plan, seat: None });
+        let state = Mutex::new(State { plan, seat: None, promised: None });
         let serving = Serving { runtime: runtime.clone(), subject, wish, state };
         serving.seat(&mut serving.lock(), events)?;
         Ok(serving)
@@ -102,12 +108,14 @@ impl Serving {
             let seat = self.seat(&mut self.lock(), &mut |_| {})?;
             match self.attempt(&seat, batch) {
                 Ok(rows) => {
+                    self.lock().promised.get_or_insert(seat.band);
                     return Ok(Served { rows, placement: seat.placement.clone(), class: seat.class.clone() });
                 }
                 Err(Failure::Batch(what)) => return Err(Error::Request(what)),
                 Err(Failure::Placement(why)) => {
                     self.lock().retire(&seat.placement, Obstacle::Quarantined { why });
                 }
+                Err(Failure::Device(why)) => self.lock().retire_device(seat.placement.device, &why),
             }
         }
     }
@@ -134,6 +142,10 @@ impl Serving {
                 Ok(rows)
             }
             Err(LaneError::Engine(EngineError::Malformed(what))) => Err(Failure::Batch(what)),
+            // A processor that hangs is an engine that hangs: another engine may do.
+            Err(error @ LaneError::Hung(_)) if seat.placement.device != Device::Cpu => {
+                Err(Failure::Device(told(&error)))
+            }
             Err(error) => Err(Failure::Placement(told(&error))),
         }
     }
@@ -147,7 +159,7 @@ impl Serving {
             let Some(chosen) = state.plan.chosen.clone() else {
                 return Err(Error::NoPlacement { plan: Box::new(state.plan.clone()) });
             };
-            match self.take(&chosen, events) {
+            match self.take(&chosen, state.promised, events) {
                 Ok(seat) => state.seat = Some(Arc::new(seat)),
                 Err(Obstructed::Obstacle(obstacle)) => state.retire(&chosen.placement, obstacle),
                 Err(Obstructed::Error(error)) => return Err(*error),
@@ -156,7 +168,12 @@ impl Serving {
     }
 
     /// Tries the real weights on a placement and loads them there.
-    fn take(&self, sound: &Sound, events: &mut dyn FnMut(Event<'_>)) -> Result<Seat, Obstructed> {
+    fn take(
+        &self,
+        sound: &Sound,
+        promised: Option<Band>,
+        events: &mut dyn FnMut(Event<'_>),
+    ) -> Result<Seat, Obstructed> {
         let placement = &sound.placement;
         let only = |candidate: &Placement| candidate == placement;
         let survey = self.runtime.survey(&self.subject, Depth::Canary, &only, events).map_err(Box::new)?;
@@ -167,7 +184,7 @@ impl Serving {
         let canary = found.and_then(|findings| findings.canary.clone()).and_then(Result::ok);
         let canary =
             canary.ok_or_else(|| Obstacle::LoadFailed { says: "its canary is missing".to_owned() })?;
-        let band = within(&canary, self.wish.band)?;
+        let band = within(&canary, promised.unwrap_or(self.wish.band))?;
         let engine = self.runtime.engine(placement)?;
         let loaded = self.runtime.inner.lanes.load(engine, &self.subject, placement, LOADING)?;
         let subject = canary_subject(&self.subject, &placement.weights);
@@ -175,6 +192,7 @@ impl Serving {
             placement: placement.clone(),
             loaded,
             guard: Guard { width: self.subject.card.width(), norms: canary.norms },
+            band,
             class: format!("{}-{band}", &hash(&subject)[..12]),
             tokens_per_second: canary.tokens_per_second,
         })
@@ -208,15 +226,24 @@ impl From<Box<Error>> for Obstructed {
 }
 
 impl State {
-    /// Takes `placement` out of the plan and lets the next that may replay its batches take over.
+    /// Takes `placement` out of the plan and lets the next take over.
     fn retire(&mut self, placement: &Placement, obstacle: Obstacle) {
-        if self.plan.chosen.as_ref().is_none_or(|chosen| chosen.placement != *placement) {
-            return;
+        self.plan.retire(placement, obstacle, self.promised);
+        let chosen = self.plan.chosen.as_ref().map(|chosen| &chosen.placement);
+        if self.seat.as_ref().is_some_and(|seat| Some(&seat.placement) != chosen) {
+            self.seat = None;
         }
-        self.seat = None;
-        self.plan.refused.push(Refused { placement: placement.clone(), why: Refusal::Obstacle(obstacle) });
-        let next = self.plan.fallbacks.iter().position(|fallback| fallback.replays);
-        self.plan.chosen = next.map(|next| Sound { note: None, ..self.plan.fallbacks.remove(next) });
+    }
+
+    /// Takes every placement on `device` out of the plan.
+    fn retire_device(&mut self, device: Device, why: &str) {
+        // The chosen one last, so that nothing else on the device takes over from it.
+        let there =
+            self.plan.sound().map(|sound| &sound.placement).filter(|placement| placement.device == device);
+        let there: Vec<Placement> = there.cloned().collect();
+        for placement in there.iter().rev() {
+            self.retire(placement, Obstacle::Quarantined { why: why.to_owned() });
+        }
     }
 }
 

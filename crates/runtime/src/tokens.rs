@@ -48,8 +48,12 @@ impl Tokens {
         if known > card.sizes.value.vocabulary {
             return Err(VocabularyError::TooLarge { tokenizer: known, model: card.sizes.value.vocabulary });
         }
+        let length = card.max_length.value;
+        if length <= none.len() {
+            return Err(VocabularyError::NoRoom { length, special: none.len() });
+        }
         let typed = card.config["type_vocab_size"].as_u64().is_some_and(|types| types > 1);
-        Ok(Tokens { tokenizer, max_length: card.max_length.value, added: none.len(), typed })
+        Ok(Tokens { tokenizer, max_length: length, added: none.len(), typed })
     }
 
     /// `prompt` and `text`, one after the other, as tokens.

@@ -38,6 +38,18 @@ pub enum VocabularyError {
         /// Tokens that the model knows.
         model: usize,
     },
+    /// Special tokens alone fill the longest text.
+    #[error(
+        "texts of at most {length} tokens leave no room beside the {special} special tokens\n\
+         hint: `--max-length` takes {} or more",
+        special + 1
+    )]
+    NoRoom {
+        /// The most tokens that a text may have.
+        length: usize,
+        /// Special tokens around each text.
+        special: usize,
+    },
     /// The tokenizer itself failed.
     #[error("the tokenizer failed")]
     Tokenizer(#[source] tokenizers::Error),

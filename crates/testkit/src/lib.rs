@@ -1,4 +1,5 @@
 //! Fakes, tiny models and goldens for sconce's tests.
 
+pub mod fake;
 pub mod goldens;
 pub mod hub_server;

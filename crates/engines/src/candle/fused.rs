@@ -3,13 +3,11 @@
 use candle_core::{CpuStorage, InplaceOp2, InplaceOp3, Layout, Result, bail};
 use rayon::prelude::*;
 
-use super::vector::{dispatch, gelu, gelu_tanh};
-use crate::description::Activation;
+use sconce_kernels::isa::Isa;
+use sconce_kernels::rows::{Activation, bias_activation, normalize};
 
 /// Rows that one task takes: enough to forget the cost of handing it over.
 const ROWS: usize = 16;
-/// Partial sums kept side by side, so that a sum over a row is vector code.
-const LANES: usize = 16;
 
 /// The contiguous f32 numbers of a tensor.
 pub(super) fn numbers<'a>(storage: &'a CpuStorage, layout: &Layout) -> Result<&'a [f32]> {
@@ -43,21 +41,9 @@ impl InplaceOp2 for BiasActivation {
     ) -> Result<()> {
         let bias = numbers(bias, bias_layout)?;
         let x = numbers_mut(x, x_layout)?;
-        x.par_chunks_mut(ROWS * bias.len()).for_each(|rows| match self.0 {
-            Activation::Gelu => dispatch(|| each(rows, bias, gelu)),
-            Activation::GeluTanh => dispatch(|| each(rows, bias, gelu_tanh)),
-            Activation::Relu => dispatch(|| each(rows, bias, |x| x.max(0.0))),
-        });
+        let isa = Isa::best();
+        x.par_chunks_mut(ROWS * bias.len()).for_each(|rows| isa.run(|| bias_activation(rows, bias, self.0)));
         Ok(())
-    }
-}
-
-#[inline(always)]
-fn each(rows: &mut [f32], bias: &[f32], activation: impl Fn(f32) -> f32) {
-    for row in rows.chunks_exact_mut(bias.len()) {
-        for (x, bias) in row.iter_mut().zip(bias) {
-            *x = activation(*x + bias);
-        }
     }
 }
 
@@ -85,9 +71,10 @@ impl InplaceOp3 for AddNorm {
         let parameters = numbers(parameters, parameters_layout)?;
         let x = numbers_mut(x, x_layout)?;
         let width = parameters.len() / 3;
+        let isa = Isa::best();
         let chunks = x.par_chunks_mut(ROWS * width).zip(residual.par_chunks(ROWS * width));
         chunks.for_each(|(rows, residual)| {
-            dispatch(|| {
+            isa.run(|| {
                 for (row, residual) in rows.chunks_exact_mut(width).zip(residual.chunks_exact(width)) {
                     add_norm(row, residual, parameters, self.epsilon);
                 }
@@ -99,42 +86,10 @@ impl InplaceOp3 for AddNorm {
 
 #[inline(always)]
 fn add_norm(row: &mut [f32], residual: &[f32], parameters: &[f32], epsilon: f32) {
-    let width = row.len();
-    let (bias, rest) = parameters.split_at(width);
-    let (weight, shift) = rest.split_at(width);
+    let (bias, rest) = parameters.split_at(row.len());
+    let (weight, shift) = rest.split_at(row.len());
     for ((x, residual), bias) in row.iter_mut().zip(residual).zip(bias) {
         *x += residual + bias;
     }
-    let mean = sum(row, |x| x) / width as f32;
-    let variance = sum(row, |x| (x - mean) * (x - mean)) / width as f32;
-    let scale = 1.0 / (variance + epsilon).sqrt();
-    for ((x, weight), shift) in row.iter_mut().zip(weight).zip(shift) {
-        *x = (*x - mean) * scale * weight + shift;
-    }
-}
-
-/// The sum of `f` over `row`, in several partial sums.
-#[inline(always)]
-pub(super) fn sum(row: &[f32], f: impl Fn(f32) -> f32) -> f32 {
-    let mut sums = [0.0; LANES];
-    let (chunks, rest) = row.as_chunks::<LANES>();
-    for chunk in chunks {
-        for (sum, x) in sums.iter_mut().zip(chunk) {
-            *sum += f(*x);
-        }
-    }
-    sums.iter().sum::<f32>() + rest.iter().map(|x| f(*x)).sum::<f32>()
-}
-
-/// The largest number of `row`.
-#[inline(always)]
-pub(super) fn largest(row: &[f32]) -> f32 {
-    let mut tops = [f32::NEG_INFINITY; LANES];
-    let (chunks, rest) = row.as_chunks::<LANES>();
-    for chunk in chunks {
-        for (top, &x) in tops.iter_mut().zip(chunk) {
-            *top = if x > *top { x } else { *top };
-        }
-    }
-    tops.iter().chain(rest).fold(f32::NEG_INFINITY, |top, &x| if x > top { x } else { top })
+    normalize(row, weight, shift, epsilon);
 }

@@ -3,7 +3,7 @@
 use candle_core::{DType, Device, Tensor};
 
 use super::transformer::LoadError;
-use crate::weights::{Tensors, WeightsError};
+use crate::weights::{Tensors, WeightsError, norm};
 
 /// Weights on their way to a device.
 pub(super) struct Loader<'a> {
@@ -21,10 +21,9 @@ impl<'a> Loader<'a> {
         &self.device
     }
 
-    /// The prefix before every name in these files: the one under which `name` is found.
-    pub(super) fn prefix(&self, prefixes: &[&'static str], name: &str) -> Result<&'static str, WeightsError> {
-        let found = prefixes.iter().find(|prefix| self.tensors.shape(&format!("{prefix}{name}")).is_some());
-        found.copied().ok_or_else(|| WeightsError::Missing(name.to_owned()))
+    /// Where the weights come from.
+    pub(super) fn tensors(&self) -> &'a dyn Tensors {
+        self.tensors
     }
 
     /// A tensor in host memory.
@@ -49,11 +48,9 @@ impl<'a> Loader<'a> {
         Ok(host.t()?.contiguous()?.to_dtype(self.dtype)?.to_device(&self.device)?)
     }
 
-    /// The weight and shift of a norm; old files call them gamma and beta.
+    /// The weight and shift of a norm.
     pub(super) fn norm(&self, name: &str, width: usize) -> Result<(Tensor, Tensor), LoadError> {
-        let old = self.tensors.shape(&format!("{name}.weight")).is_none();
-        let (weight, shift) = if old { ("gamma", "beta") } else { ("weight", "bias") };
-        let part = |part: &str| self.numbers(&format!("{name}.{part}"), &[width]);
-        Ok((part(weight)?, part(shift)?))
+        let (weight, shift) = norm(self.tensors, name, width)?;
+        Ok((Tensor::from_vec(weight, width, &self.device)?, Tensor::from_vec(shift, width, &self.device)?))
     }
 }

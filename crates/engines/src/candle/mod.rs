@@ -5,16 +5,13 @@ mod encoder;
 mod fault;
 mod fused;
 mod load;
+mod ops;
 mod packed;
 mod padded;
 mod pooling;
-mod probe;
-mod relative;
 #[cfg(test)]
 mod tests;
-mod threads;
 mod transformer;
-mod vector;
 
 use std::sync::{Arc, OnceLock};
 
@@ -27,15 +24,13 @@ use sconce_core::placement::{Dtype, EngineId, Placement};
 use sconce_core::probe::{ProbeCase, Sample};
 
 use crate::description::{Description, describe};
+use crate::probe;
+use crate::threads::Threads;
 use crate::weights::{Files, Generated, Tensors};
 use encoder::CandleEncoder;
 use load::Loader;
 use pooling::Head;
-use threads::Threads;
 use transformer::{LoadError, Path, Transformer};
-
-/// Seconds that a timed case is repeated for; the best run counts.
-const TIMED: f64 = 0.3;
 
 /// Candle.
 pub struct CandleEngine {
@@ -104,15 +99,14 @@ impl Engine for CandleEngine {
     }
 
     fn describe(&self, card: &ModelCard) -> Result<String, Obstacle> {
-        let twin = describe(card)?.twin();
-        serde_json::to_string(&twin).map_err(|error| Obstacle::LoadFailed { says: error.to_string() })
+        probe::twin_of(card)
     }
 
     fn probe(&self, model: &Subject, placement: &Placement, case: &ProbeCase) -> Result<Sample, Obstacle> {
         match case {
             ProbeCase::Op { op, shape } => {
                 let handle = device::open(placement.device)?;
-                let run = || probe::op(*op, *shape, &handle, device::dtype(placement.dtype));
+                let run = || ops::run(*op, *shape, &handle, device::dtype(placement.dtype));
                 device::with_autorelease(run).map_err(|error| fault::obstacle(&error))
             }
             ProbeCase::Twin { lengths, seed, want } => {
@@ -124,24 +118,20 @@ impl Engine for CandleEngine {
             }
             ProbeCase::Speed { batch, length } => {
                 let layer = describe(&model.card)?.one_layer();
-                let batch = probe::batch(&vec![*length; *batch], 1, Want::Tokens, &layer);
-                let sample =
-                    probe::timed(&mut self.build_encoder(&layer, &Generated, placement)?, &batch, TIMED)?;
-                Ok(Sample { rows: sconce_core::batch::Rows::default(), ..sample })
+                let batch = probe::speed_batch(*batch, *length, &layer);
+                probe::time_of(&mut self.build_encoder(&layer, &Generated, placement)?, &batch)
             }
             ProbeCase::Canary { batch } => {
                 debug_assert_eq!(batch.want, Want::Pooled);
-                probe::timed(self.load(model, placement)?.as_mut(), batch, TIMED)
+                probe::timed(self.load(model, placement)?.as_mut(), batch, probe::TIMED)
             }
         }
     }
 
     fn load(&self, model: &Subject, placement: &Placement) -> Result<Box<dyn Encoder>, Obstacle> {
         let description = describe(&model.card)?;
-        let paths = model.files.weights.get(&placement.weights);
-        let paths = paths
-            .ok_or_else(|| Obstacle::LoadFailed { says: format!("no weights `{}`", placement.weights) })?;
-        let tensors = Files::open(paths).map_err(|error| load_failed(error.into()))?;
+        let tensors =
+            Files::of(&model.files, &placement.weights).map_err(|error| load_failed(error.into()))?;
         let mut encoder = self.build_encoder(&description, &tensors, placement)?;
         let head =
             Head::load(&model.card, &model.files, encoder.transformer.device()).map_err(load_failed)?;
@@ -153,9 +143,11 @@ impl Engine for CandleEngine {
 fn load_failed(error: LoadError) -> Obstacle {
     match error {
         LoadError::Candle(error) => fault::obstacle(&error),
-        LoadError::Weights(error) => {
-            let source = std::error::Error::source(&error).map(|source| format!(": {source}"));
-            Obstacle::LoadFailed { says: format!("{error}{}", source.unwrap_or_default()) }
-        }
+        LoadError::Weights(error) => Obstacle::LoadFailed { says: error.told() },
     }
+}
+
+/// The obstacle behind an error of Candle's.
+pub(crate) fn obstacle_of(error: &candle_core::Error) -> Obstacle {
+    fault::obstacle(error)
 }

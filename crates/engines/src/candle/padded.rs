@@ -4,7 +4,7 @@ use candle_core::{D, DType, Device, Result, Tensor};
 use candle_nn::ops::softmax_last_dim;
 use sconce_core::batch::Sequence;
 
-use super::relative::Relative;
+use crate::relative::Relative;
 
 /// Added to the scores of padding: far below any score, and finite so that nothing becomes NaN.
 const MASKED: f32 = -1e30;

@@ -7,7 +7,8 @@ use sconce_core::files::ModelFiles;
 
 use super::load::Loader;
 use super::transformer::LoadError;
-use crate::weights::{Files, WeightsError};
+use crate::finish::{finish, telling};
+use crate::weights::Files;
 
 /// Pooling and the modules after it, in f32 whatever the placement's dtype.
 pub(super) struct Head {
@@ -35,9 +36,7 @@ impl Head {
             steps.push(match step {
                 Step::Normalize => LoadedStep::Normalize,
                 Step::Dense(dense) => {
-                    let missing = || WeightsError::Missing(format!("{}/model.safetensors", dense.folder));
-                    let file = files.modules.get(&dense.folder).ok_or_else(missing)?;
-                    let tensors = Files::open(std::slice::from_ref(file))?;
+                    let tensors = Files::of_module(files, &dense.folder)?;
                     let loader = Loader::new(&tensors, device.clone(), DType::F32);
                     let weight = loader.numbers("linear.weight", &[dense.output, dense.input])?;
                     let bias =
@@ -49,10 +48,9 @@ impl Head {
         Ok(Head { pooling: card.pooling.value.clone(), steps, normalizes })
     }
 
-    /// The first, largest, mean and last vector, one after the other: an error in any token shows in one of them.
+    /// The head of a twin.
     pub(super) fn telling() -> Head {
-        let modes = vec![PoolingMode::Cls, PoolingMode::Max, PoolingMode::Mean, PoolingMode::LastToken];
-        Head { pooling: Pooling { modes, include_prompt: true }, steps: Vec::new(), normalizes: false }
+        Head { pooling: telling(), steps: Vec::new(), normalizes: false }
     }
 
     /// One row a sequence from `hidden`, `[tokens, hidden]`.
@@ -84,21 +82,6 @@ impl Head {
     fn skip(&self, sequence: &Sequence) -> usize {
         if self.pooling.include_prompt { 0 } else { sequence.skip.min(sequence.length - 1) }
     }
-}
-
-/// The norms of the rows, and the rows made one long where the model says so.
-fn finish(width: usize, mut values: Vec<f32>, normalizes: bool) -> Rows {
-    let norms = values.chunks_exact_mut(width).map(|row| {
-        let norm = row.iter().map(|&x| f64::from(x) * f64::from(x)).sum::<f64>().sqrt() as f32;
-        if normalizes && norm > 0.0 {
-            for x in row.iter_mut() {
-                *x /= norm;
-            }
-        }
-        norm
-    });
-    let norms = norms.collect();
-    Rows { width, values, norms }
 }
 
 /// `[1, hidden]` by one mode.

@@ -9,10 +9,10 @@ use sconce_core::engine::{Cost, Encoder};
 use sconce_core::placement::{Dtype, EngineId, Placement};
 use serde_json::json;
 
-use super::{CandleEngine, Path, probe};
+use super::{CandleEngine, Path};
 use crate::description::{Description, describe};
-use crate::families;
 use crate::weights::Generated;
+use crate::{families, probe};
 
 fn description(model_type: &str, activation: &str) -> Description {
     let by = "test";

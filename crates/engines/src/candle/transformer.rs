@@ -9,10 +9,10 @@ use super::fused::{AddNorm, BiasActivation};
 use super::load::Loader;
 use super::packed::PackedAttention;
 use super::padded::PaddedAttention;
-use super::relative::Relative;
 use crate::description::{Activation, Description};
 use crate::families::{EMBEDDING_NORM, POSITIONS, RELATIVE_BIAS, TYPES, WORDS};
-use crate::weights::WeightsError;
+use crate::relative::Relative;
+use crate::weights::{WeightsError, prefix};
 
 /// How rows are computed between the matrix products.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -96,7 +96,7 @@ impl Transformer {
     ) -> std::result::Result<Transformer, LoadError> {
         let d = description;
         let names = &d.family.names;
-        let prefix = from.prefix(names.prefixes, WORDS)?;
+        let prefix = prefix(from.tensors(), names.prefixes, WORDS)?;
         let full = |name: &str| format!("{prefix}{name}");
         let linear = |name: &str, out: usize, inputs: usize| -> std::result::Result<Linear, LoadError> {
             let weight = from.transposed(&format!("{name}.weight"), out, inputs)?;
@@ -221,7 +221,7 @@ impl Transformer {
         let activation = self.description.activation;
         match self.path {
             Path::Fused => {
-                x.inplace_op2(bias, &BiasActivation(activation))?;
+                x.inplace_op2(bias, &BiasActivation(activation.kernel()))?;
                 Ok(x)
             }
             Path::Portable => {

@@ -17,10 +17,12 @@ pub enum CardError {
         folder: PathBuf,
     },
     /// What no file says and the user could.
-    #[error("`{file}` is missing, so nothing says {what}\nhint: say it with {flags}")]
+    #[error("`{file}` {lack}, so nothing says {what}\nhint: say it with {flags}")]
     HalfConfigured {
         /// The file that would say it.
         file: String,
+        /// Why it does not.
+        lack: &'static str,
         /// What it would say.
         what: &'static str,
         /// The flags by which the user can.
@@ -33,12 +35,14 @@ pub enum CardError {
     NoModelType,
     /// Weights in a format that can run code.
     #[error(
-        "only `pytorch_model.bin` is there, which can run code when it is read and so never is\n\
-         hint: convert it once: python -c \"from transformers import AutoModel; \
-         AutoModel.from_pretrained('{0}').save_pretrained('{0}')\"",
+        "only `{file}` is there, which can run code when it is read and so never is\n\
+         hint: convert it once: python -c \"from sentence_transformers import SentenceTransformer; \
+         SentenceTransformer('{0}').save_pretrained('{0}')\"",
         folder.display()
     )]
     OnlyPickle {
+        /// The file.
+        file: String,
         /// The folder.
         folder: PathBuf,
     },
@@ -67,7 +71,7 @@ pub enum CardError {
         source: serde_json::Error,
     },
     /// A module of sentence-transformers that this version does not run.
-    #[error("`modules.json` names a module that this version does not run: `{0}`")]
+    #[error("`modules.json` names a module that this version does not run: {0}")]
     UnknownModule(String),
     /// A value that this version does not know.
     #[error("`{file}` says `{key}`: `{value}`, which this version does not know")]
@@ -94,6 +98,14 @@ pub enum CardError {
         asked: usize,
         /// What there is.
         positions: usize,
+    },
+    /// A model larger than its weights.
+    #[error("`config.json` promises {promised} numbers or more, and the weights have {held} bytes")]
+    Sizes {
+        /// Numbers that a model of these sizes has at least.
+        promised: u128,
+        /// Bytes of the largest set of weight files.
+        held: u64,
     },
     /// Modules that do not fit together.
     #[error("`{folder}` takes {takes} numbers and is given {given}")]

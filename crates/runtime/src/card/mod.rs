@@ -6,7 +6,8 @@ mod modules;
 mod weights;
 
 use std::collections::BTreeMap;
-use std::path::Path;
+use std::fs;
+use std::path::{Path, PathBuf};
 
 use sconce_core::card::{Dimensions, ModelCard, Pooling, PoolingMode, Said, Sizes, Step, Task, Weights};
 use sconce_core::engine::Subject;
@@ -56,8 +57,10 @@ pub fn read(name: &str, folder: &Path, overrides: &Overrides) -> Result<Subject,
         config,
         weights,
     };
+    let files = ModelFiles { folder: folder.to_owned(), weights: files, modules: head.files };
+    check_sizes(&card, &files)?;
     check_widths(&card)?;
-    Ok(Subject { card, files: ModelFiles { folder: folder.to_owned(), weights: files, modules: head.files } })
+    Ok(Subject { card, files })
 }
 
 /// The sizes in a config, under any of the names that families give them; zero where there is none, which no
@@ -133,6 +136,25 @@ fn dimensions(config: &Value, sentence: Option<&Value>) -> Option<Said<Dimension
     }
     let cut = entry(sentence?, "truncate_dim")?.as_u64()?;
     Some(Said::new(Dimensions::Only(vec![cut as usize]), "config_sentence_transformers.json"))
+}
+
+/// A config that promises more than the weights can hold is refused before memory is taken for it.
+fn check_sizes(card: &ModelCard, files: &ModelFiles) -> Result<(), CardError> {
+    if families::named(&card.architecture.value).is_none() {
+        return Ok(());
+    }
+    let Sizes { layers, hidden, heads, intermediate, vocabulary, positions } = card.sizes.value;
+    let wide = |size: usize| size as u128;
+    let extra = |key: &str| u128::from(card.config[key].as_u64().unwrap_or(0));
+    let rows = wide(vocabulary) + wide(positions) + extra("type_vocab_size");
+    let layer = wide(hidden).saturating_mul(4 * wide(hidden) + 2 * wide(intermediate));
+    let promised = (rows.saturating_mul(wide(hidden)))
+        .saturating_add(wide(layers).saturating_mul(layer))
+        .saturating_add(extra("relative_attention_num_buckets").saturating_mul(wide(heads)));
+    let length = |path: &PathBuf| fs::metadata(path).map_or(0, |metadata| metadata.len());
+    let held = files.weights.values().map(|paths| paths.iter().map(length).sum()).max().unwrap_or(0);
+    // No number takes less than a byte.
+    if promised > u128::from(held) { Err(CardError::Sizes { promised, held }) } else { Ok(()) }
 }
 
 /// Each module's input is the output of the one before it.

@@ -20,9 +20,9 @@ pub(super) struct Head {
 
 /// Reads `modules.json` and the files it names, and lets the user's word stand above theirs.
 pub(super) fn read(json: &Json<'_>, overrides: &Overrides) -> Result<Head, CardError> {
-    let mut head = match json.optional(MODULES)? {
-        Some(modules) => from_modules(json, &modules)?,
-        None => Unsaid::default(),
+    let (mut head, lack) = match json.optional(MODULES)? {
+        Some(modules) => (from_modules(json, &modules)?, "names no pooling"),
+        None => (Unsaid::default(), "is missing"),
     };
     if let Some(mode) = overrides.pooling {
         let include_prompt = head.pooling.as_ref().is_none_or(|pooling| pooling.value.include_prompt);
@@ -36,7 +36,7 @@ pub(super) fn read(json: &Json<'_>, overrides: &Overrides) -> Result<Head, CardE
         }
         head.steps = Some(Said::new(steps, "--normalize"));
     }
-    let unsaid = |what, flags| CardError::HalfConfigured { file: MODULES.to_owned(), what, flags };
+    let unsaid = |what, flags| CardError::HalfConfigured { file: MODULES.to_owned(), lack, what, flags };
     match (head.pooling, head.steps) {
         (Some(pooling), Some(steps)) => Ok(Head { pooling, steps, files: head.files }),
         (None, Some(_)) => Err(unsaid("how token vectors become one", "`--pooling mean|cls|…`")),
@@ -72,13 +72,18 @@ fn from_modules(json: &Json<'_>, modules: &Value) -> Result<Unsaid, CardError> {
                 steps.push(Step::Dense(dense(path, &file, &json.required(&file)?)?));
                 let weights = json.folder().join(path).join("model.safetensors");
                 if !weights.is_file() {
-                    let folder = json.folder().to_owned();
-                    return Err(CardError::Missing { file: format!("{path}/model.safetensors"), folder });
+                    let (folder, pickle) = (json.folder().to_owned(), format!("{path}/pytorch_model.bin"));
+                    return Err(if folder.join(&pickle).is_file() {
+                        CardError::OnlyPickle { file: pickle, folder }
+                    } else {
+                        CardError::Missing { file: format!("{path}/model.safetensors"), folder }
+                    });
                 }
                 head.files.insert(path.to_owned(), weights);
             }
             "Normalize" => steps.push(Step::Normalize),
-            _ => return Err(CardError::UnknownModule(kind.to_owned())),
+            "Transformer" => return Err(CardError::UnknownModule(format!("`{kind}` in `{path}`"))),
+            _ => return Err(CardError::UnknownModule(format!("`{kind}`"))),
         }
     }
     head.steps = Some(Said::new(steps, MODULES));

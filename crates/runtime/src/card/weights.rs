@@ -31,6 +31,10 @@ pub(super) fn find(folder: &Path) -> Result<Found, CardError> {
         for shard in shards.collect::<BTreeSet<_>>() {
             paths.push(folder.join(inside(INDEX, shard)?));
         }
+        if paths.is_empty() {
+            let value = index["weight_map"].to_string();
+            return Err(CardError::UnknownValue { file: INDEX.to_owned(), key: "weight_map", value });
+        }
         sets.insert("model.safetensors".to_owned(), paths);
     }
     for name in names(folder) {
@@ -39,9 +43,12 @@ pub(super) fn find(folder: &Path) -> Result<Found, CardError> {
         }
     }
     if sets.is_empty() {
+        let pickle = names(folder).into_iter().filter(|name| is_pickle(name)).min();
         let folder = folder.to_owned();
-        let pickled = folder.join("pytorch_model.bin").exists();
-        return Err(if pickled { CardError::OnlyPickle { folder } } else { CardError::NoWeights(folder) });
+        return Err(match pickle {
+            Some(file) => CardError::OnlyPickle { file, folder },
+            None => CardError::NoWeights(folder),
+        });
     }
     let weights = sets.iter().map(|(name, paths)| describe(name, paths)).collect::<Result<_, _>>()?;
     Ok((weights, sets))
@@ -57,6 +64,11 @@ fn is_whole(name: &str) -> bool {
     name.strip_prefix("model")
         .and_then(|rest| rest.strip_suffix("safetensors"))
         .is_some_and(|rest| !rest.contains("-of-"))
+}
+
+/// `pytorch_model.bin`, and `pytorch_model-00001-of-00002.bin`.
+fn is_pickle(name: &str) -> bool {
+    name.starts_with("pytorch_model") && Path::new(name).extension().is_some_and(|kind| kind == "bin")
 }
 
 fn describe(name: &str, paths: &[PathBuf]) -> Result<Weights, CardError> {

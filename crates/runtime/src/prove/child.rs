@@ -10,7 +10,7 @@ use sconce_core::engine::Engine;
 use sconce_core::obstacle::Obstacle;
 use sconce_core::probe::{ProbeCase, Sample};
 
-use super::{Question, stands_alone};
+use super::{Question, is_last};
 use crate::lane::panic_message;
 
 /// The argument by which a program knows that it was started to prove.
@@ -27,7 +27,7 @@ pub fn child(engines: &[Arc<dyn Engine>]) {
             Some(engine) => answer(engine.as_ref(), &question, case),
             None => Err(Obstacle::engine_not_in_this_version(question.placement.engine)),
         };
-        let stop = answer.is_err() && !stands_alone(case);
+        let stop = is_last(case, &answer);
         let line = serde_json::to_string(&answer).unwrap_or_default();
         let mut out = io::stdout().lock();
         if writeln!(out, "\n{MARK}{line}").and_then(|()| out.flush()).is_err() || stop {

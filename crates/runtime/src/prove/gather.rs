@@ -109,7 +109,10 @@ impl Gathering<'_> {
             return found;
         }
         let found = find(self);
-        self.store.put(&key, &found);
+        // What failed before it was tried says nothing about the next time.
+        if !matches!(found, Err(Obstacle::LoadFailed { .. })) {
+            self.store.put(&key, &found);
+        }
         found
     }
 
@@ -166,8 +169,9 @@ impl Gathering<'_> {
 
     /// Every op alone on every placement of `grid` that nothing stands against.
     pub(crate) fn ops(&mut self, grid: &[(Placement, Option<Obstacle>)]) -> Vec<OpFindings> {
-        let open: Vec<&Placement> =
-            grid.iter().filter(|(_, obstacle)| obstacle.is_none()).map(|(p, _)| p).collect();
+        let has_ops = |placement: &&Placement| self.engine(placement).is_ok_and(|engine| engine.has_ops());
+        let open = grid.iter().filter(|(_, obstacle)| obstacle.is_none()).map(|(placement, _)| placement);
+        let open: Vec<&Placement> = open.filter(has_ops).collect();
         let Some(reference) = grid::reference(&self.subject.card, open.iter().copied()) else {
             return Vec::new();
         };
@@ -187,6 +191,9 @@ impl Gathering<'_> {
         reference: &Placement,
         references: &mut References,
     ) -> Vec<Obstacle> {
+        if !self.engine(placement).is_ok_and(|engine| engine.has_ops()) {
+            return Vec::new();
+        }
         let cases = cases::ops();
         let wants = self.ask(reference, cases.clone(), references);
         let answers = self.ask(placement, cases.clone(), references);
@@ -212,9 +219,7 @@ impl Gathering<'_> {
         if reference == placement {
             return wants.map(|_| Agreement { error: Distance::ZERO, cases: count });
         }
-        let wants = wants.map_err(|why| Obstacle::LoadFailed {
-            says: format!("the reference {reference} failed: {why}"),
-        })?;
+        let wants = wants.map_err(|why| no_reference(reference, &why))?;
         let answers = self.ask(placement, cases.to_vec(), references);
         let mut worst = 0.0f64;
         for ((case, want), answer) in cases.iter().zip(&wants).zip(answers) {
@@ -289,7 +294,8 @@ impl Gathering<'_> {
                 answer.unwrap_or_else(|| Err(Obstacle::LoadFailed { says: "no answer".to_owned() }))?;
             let want = match reference {
                 Some(reference) if reference != placement => {
-                    this.reference_rows(reference, std::slice::from_ref(&case), references)?.remove(0)
+                    let rows = this.reference_rows(reference, std::slice::from_ref(&case), references);
+                    rows.map_err(|why| no_reference(reference, &why))?.remove(0)
                 }
                 Some(_) | None => sample.rows.clone(),
             };
@@ -297,6 +303,10 @@ impl Gathering<'_> {
             Ok(certificate(error, &sample, this.canary.tokens()))
         })
     }
+}
+
+fn no_reference(reference: &Placement, why: &Obstacle) -> Obstacle {
+    Obstacle::LoadFailed { says: format!("the reference {reference} failed: {why}") }
 }
 
 fn certificate(error: Distance, sample: &Sample, tokens: usize) -> Canary {

@@ -8,7 +8,10 @@ use std::sync::mpsc::{self, RecvTimeoutError};
 use std::thread;
 use std::time::Duration;
 
+use sconce_core::batch::Rows;
 use sconce_core::obstacle::Obstacle;
+use sconce_core::probe::Sample;
+use serde::Deserialize;
 
 use super::child::{ARGUMENT, MARK};
 use super::{Answers, Question};
@@ -102,9 +105,7 @@ fn converse(
     let mut answers = Answers::new();
     for case in &question.cases {
         let answer = match lines.recv_timeout(limit) {
-            Ok(line) => serde_json::from_str(&line).unwrap_or_else(|error| {
-                Err(Obstacle::LoadFailed { says: format!("the prover's answer: {error}") })
-            }),
+            Ok(line) => heard(&line),
             Err(RecvTimeoutError::Timeout) => {
                 Err(Obstacle::TimedOut { case: case.to_string(), seconds: limit.as_secs_f64() })
             }
@@ -116,7 +117,7 @@ fn converse(
                 return answers;
             }
         };
-        let stop = answer.is_err() && !super::stands_alone(case);
+        let stop = super::is_last(case, &answer);
         answers.push(answer);
         answered(answers.len());
         if stop {
@@ -124,6 +125,30 @@ fn converse(
         }
     }
     answers
+}
+
+/// A sample as it comes over: JSON has no word for a number that is not finite, and says null.
+#[derive(Deserialize)]
+struct Heard {
+    rows: HeardRows,
+    seconds: f64,
+    memory: Option<u64>,
+}
+
+#[derive(Deserialize)]
+struct HeardRows {
+    width: usize,
+    values: Vec<Option<f32>>,
+    norms: Vec<Option<f32>>,
+}
+
+fn heard(line: &str) -> Result<Sample, Obstacle> {
+    let answer: Result<Heard, Obstacle> = serde_json::from_str(line)
+        .map_err(|error| Obstacle::LoadFailed { says: format!("the prover's answer: {error}") })?;
+    let Heard { rows, seconds, memory } = answer?;
+    let numbers = |numbers: Vec<Option<f32>>| numbers.into_iter().map(|x| x.unwrap_or(f32::NAN)).collect();
+    let rows = Rows { width: rows.width, values: numbers(rows.values), norms: numbers(rows.norms) };
+    Ok(Sample { rows, seconds, memory })
 }
 
 /// How a child died, with the last thing it said.

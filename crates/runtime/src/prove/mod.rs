@@ -62,7 +62,12 @@ impl Prover {
     }
 }
 
-/// Whether cases after a failed one are still worth running: single ops stand alone.
-fn stands_alone(case: &ProbeCase) -> bool {
-    matches!(case, ProbeCase::Op { .. })
+/// Whether nothing is asked after this answer to `case`: single ops stand alone, but what did not answer in time
+/// would answer the next question with the last one's numbers.
+fn is_last(case: &ProbeCase, answer: &Result<Sample, Obstacle>) -> bool {
+    match answer {
+        Ok(_) => false,
+        Err(Obstacle::TimedOut { .. }) => true,
+        Err(_) => !matches!(case, ProbeCase::Op { .. }),
+    }
 }

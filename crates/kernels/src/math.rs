@@ -1,24 +1,8 @@
-//! Exact elementwise functions written so that the compiler turns them into vector code, and the choice of
-//! instructions at run time. No unsafe: `pulp` inlines each body under the instructions it found.
-
-use pulp::{Arch, Simd, WithSimd};
-
-/// Runs `work` compiled for the widest instructions this processor has.
-pub(super) fn dispatch(work: impl FnOnce()) {
-    struct Work<F>(F);
-    impl<F: FnOnce()> WithSimd for Work<F> {
-        type Output = ();
-        #[inline(always)]
-        fn with_simd<S: Simd>(self, _: S) {
-            (self.0)();
-        }
-    }
-    Arch::new().dispatch(Work(work));
-}
+//! Exact elementwise functions, written so that the compiler turns loops over them into vector code.
 
 /// `e^x` to about one part in ten million; never infinite for x <= 0.
 #[inline(always)]
-pub(super) fn exp(x: f32) -> f32 {
+pub fn exp(x: f32) -> f32 {
     // Adding 1.5·2^23 rounds to an integer and leaves it in the low bits, without a conversion.
     const ROUND: f32 = 12_582_912.0;
     let x = x.clamp(-86.0, 88.0);
@@ -33,13 +17,13 @@ pub(super) fn exp(x: f32) -> f32 {
 
 /// The exact GELU: `x/2 · (1 + erf(x/√2))`.
 #[inline(always)]
-pub(super) fn gelu(x: f32) -> f32 {
+pub fn gelu(x: f32) -> f32 {
     0.5 * x * (1.0 + erf(x * std::f32::consts::FRAC_1_SQRT_2))
 }
 
 /// GELU's approximation by tanh, as `gelu_new` has it.
 #[inline(always)]
-pub(super) fn gelu_tanh(x: f32) -> f32 {
+pub fn gelu_tanh(x: f32) -> f32 {
     let inner = 0.797_884_6 * (x + 0.044_715 * x * x * x);
     // tanh(u) = 1 - 2/(e^2u + 1)
     x * (1.0 - 1.0 / (exp(2.0 * inner) + 1.0))
@@ -47,7 +31,7 @@ pub(super) fn gelu_tanh(x: f32) -> f32 {
 
 /// The error function.
 #[inline(always)]
-pub(super) fn erf(x: f32) -> f32 {
+pub fn erf(x: f32) -> f32 {
     let x = x.clamp(-ERF_ONE, ERF_ONE);
     let square = x * x;
     let above = ERF_ABOVE.iter().rev().fold(0.0, |sum, c| sum * square + c);

@@ -1,16 +1,18 @@
 //! A bias on attention by distance, spread out once so that a query's row of biases is a slice.
 
+use sconce_kernels::attention::Distances;
+
 use crate::description::RelativeBias;
 
 /// For each head the bias at every distance from `-(positions-1)` to `positions-1`.
-pub(super) struct Relative {
+pub(crate) struct Relative {
     positions: usize,
     table: Vec<f32>,
 }
 
 impl Relative {
     /// Spreads `weights`, `[buckets, heads]`, over all distances up to `positions`.
-    pub(super) fn new(bias: RelativeBias, weights: &[f32], heads: usize, positions: usize) -> Relative {
+    pub(crate) fn new(bias: RelativeBias, weights: &[f32], heads: usize, positions: usize) -> Relative {
         let distances = 2 * positions - 1;
         let mut table = vec![0.0; heads * distances];
         for (head, row) in table.chunks_exact_mut(distances).enumerate() {
@@ -23,22 +25,8 @@ impl Relative {
     }
 
     /// The biases of one head.
-    pub(super) fn head(&self, head: usize) -> HeadBias<'_> {
+    pub(crate) fn head(&self, head: usize) -> Distances<'_> {
         let distances = 2 * self.positions - 1;
-        HeadBias { positions: self.positions, row: &self.table[head * distances..][..distances] }
-    }
-}
-
-/// The biases of one head.
-#[derive(Clone, Copy)]
-pub(super) struct HeadBias<'a> {
-    positions: usize,
-    row: &'a [f32],
-}
-
-impl<'a> HeadBias<'a> {
-    /// The biases of the keys 0, 1, 2, … for the query at `position`.
-    pub(super) fn of(self, position: usize) -> &'a [f32] {
-        &self.row[self.positions - 1 - position..]
+        Distances { positions: self.positions, row: &self.table[head * distances..][..distances] }
     }
 }

@@ -1,0 +1,417 @@
+//! The command as a person types it: data on standard output, all else on standard error.
+
+use std::fs;
+use std::io::Write;
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+
+use sconce_testkit::goldens;
+use serde_json::Value;
+use tempfile::TempDir;
+
+/// A folder for evidence, the hub's cache and files; the models lie in the folder that commands run in.
+struct Scene {
+    folder: TempDir,
+}
+
+/// What a command answered.
+struct Answer {
+    code: i32,
+    data: String,
+    words: String,
+}
+
+impl Scene {
+    fn new() -> Scene {
+        Scene { folder: tempfile::tempdir().expect("a folder") }
+    }
+
+    fn file(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    fn with(&self, name: &str, content: impl AsRef<[u8]>) -> String {
+        fs::write(self.file(name), content).expect("a file can be written");
+        self.name(name)
+    }
+
+    fn name(&self, name: &str) -> String {
+        self.file(name).to_str().expect("a path that is text").to_owned()
+    }
+
+    fn command(&self, arguments: &[&str]) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_sconce"));
+        command
+            .args(arguments)
+            .current_dir(goldens::folder(""))
+            .env("SCONCE_HOME", self.file("home"))
+            .env("HF_HOME", self.file("hub"))
+            .env("COLUMNS", "100")
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped());
+        for name in ["HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE", "HF_ENDPOINT", "HF_TOKEN", "HF_HUB_OFFLINE"] {
+            command.env_remove(name);
+        }
+        command
+    }
+
+    fn run(&self, arguments: &[&str]) -> Answer {
+        self.run_with(arguments, "")
+    }
+
+    fn run_with(&self, arguments: &[&str], input: impl AsRef<[u8]>) -> Answer {
+        let mut child = self.command(arguments).spawn().expect("the command starts");
+        let mut stdin = child.stdin.take().expect("an input");
+        // A command that fails early does not read on.
+        let _ = stdin.write_all(input.as_ref());
+        drop(stdin);
+        let output = child.wait_with_output().expect("the command ends");
+        let text = |bytes| String::from_utf8(bytes).expect("text");
+        let code = output.status.code().expect("an exit code");
+        Answer { code, data: text(output.stdout), words: text(output.stderr) }
+    }
+}
+
+impl Answer {
+    #[track_caller]
+    fn succeeds(self) -> Answer {
+        assert_eq!(self.code, 0, "{}", self.words);
+        self
+    }
+
+    /// It ends with `code`, no data, and all of `words`.
+    #[track_caller]
+    fn fails(&self, code: i32, words: &[&str]) {
+        assert_eq!((self.code, self.data.as_str()), (code, ""), "{}", self.words);
+        assert!(self.words.starts_with("error: ") && !self.words.contains("panicked"), "{}", self.words);
+        for word in words {
+            assert!(self.words.contains(word), "no `{word}` in: {}", self.words);
+        }
+    }
+
+    fn lines(&self) -> Vec<Value> {
+        self.data.lines().map(|line| serde_json::from_str(line).expect("a line is JSON")).collect()
+    }
+
+    fn json(&self) -> Value {
+        serde_json::from_str(&self.data).expect("the data is JSON")
+    }
+}
+
+fn numbers(value: &Value) -> Vec<f64> {
+    value.as_array().expect("a list").iter().map(|x| x.as_f64().expect("a number")).collect()
+}
+
+#[test]
+fn texts_become_json_lines_and_nothing_else_is_data() {
+    let scene = Scene::new();
+    let answer = scene.run(&["embed", "tiny-bert", "a text", "another"]).succeeds();
+    let lines = answer.lines();
+    assert_eq!(lines.iter().map(|line| &line["text"]).collect::<Vec<_>>(), ["a text", "another"]);
+    for line in &lines {
+        let length = numbers(&line["embedding"]).iter().map(|x| x * x).sum::<f64>().sqrt();
+        assert!((length - 1.0).abs() < 1e-5, "{length}");
+    }
+    assert!(answer.words.starts_with("2 texts, 12 tokens in "), "{}", answer.words);
+    assert!(answer.words.contains(" texts/s) on "), "{}", answer.words);
+    // Numbers are written with the digits that an f32 has.
+    assert!(answer.data.len() < 2 * 32 * 16, "{}", answer.data);
+}
+
+#[test]
+fn files_and_standard_input_give_the_vectors_of_the_same_texts() {
+    let scene = Scene::new();
+    let embed = |more: &[&str], input: &str| {
+        let answer = scene.run_with(&[&["embed", "tiny-bert", "--dtype", "f32"], more].concat(), input);
+        answer.succeeds()
+    };
+    let want = embed(&["one", "two words"], "").lines();
+
+    let jsonl =
+        "{\"id\": 7, \"text\": \"one\", \"tags\": [\"a\"], \"embedding\": 0}\n\n{\"text\": \"two words\"}\n";
+    let got = embed(&["--input", &scene.with("x.jsonl", jsonl)], "").lines();
+    assert_eq!((&got[0]["id"], &got[0]["tags"][0]), (&Value::from(7), &Value::from("a")));
+    for (got, want) in got.iter().zip(&want) {
+        assert_eq!((&got["text"], &got["embedding"]), (&want["text"], &want["embedding"]));
+    }
+    assert_eq!(embed(&["--input", &scene.with("x.txt", "one\r\ntwo words")], "").lines(), want);
+    assert_eq!(embed(&["--input", "-"], "one\ntwo words\n").lines(), want);
+    assert_eq!(embed(&[], "{\"text\": \"one\"}\n{\"text\": \"two words\"}").lines(), want);
+    if cfg!(unix) {
+        assert_eq!(embed(&["--input", "/dev/stdin"], "one\ntwo words\n").lines(), want);
+    }
+    let nothing = embed(&["--input", &scene.with("empty.txt", "")], "");
+    assert_eq!((nothing.data.as_str(), nothing.words.as_str()), ("", "no texts\n"));
+}
+
+#[test]
+fn vectors_are_written_to_files() {
+    let scene = Scene::new();
+    let embed = ["embed", "tiny-distilbert", "--dtype", "f32", "one", "two words", "three"];
+    let want = scene.run(&embed).succeeds().lines();
+    let with = |file: &str| {
+        let answer = scene.run(&[&embed[..], &["--output", &scene.name(file)]].concat()).succeeds();
+        assert_eq!(answer.data, "");
+        fs::read(scene.file(file)).expect("the file is written")
+    };
+    let lines = String::from_utf8(with("out.jsonl")).expect("text");
+    assert_eq!(Answer { code: 0, data: lines, words: String::new() }.lines(), want);
+
+    let npy = with("out.npy");
+    assert_eq!(&npy[..8], b"\x93NUMPY\x01\x00");
+    let header = u16::from_le_bytes([npy[8], npy[9]]) as usize;
+    assert_eq!((10 + header) % 64, 0);
+    let (header, data) = npy[10..].split_at(header);
+    let header = std::str::from_utf8(header).expect("text");
+    assert!(header.starts_with("{'descr': '<f4', 'fortran_order': False, 'shape': (3, 16), }"), "{header}");
+    assert!(header.ends_with('\n'));
+    let got: Vec<f64> =
+        data.as_chunks::<4>().0.iter().map(|&bytes| f64::from(f32::from_le_bytes(bytes))).collect();
+    let want: Vec<f64> = want.iter().flat_map(|line| numbers(&line["embedding"])).collect();
+    assert_eq!(got.len(), want.len());
+    assert!(got.iter().zip(&want).all(|(a, b)| (a - b).abs() < 1e-7));
+}
+
+#[test]
+fn prompts_dimensions_and_cuts_reach_the_model() {
+    let scene = Scene::new();
+    let embed = |more: &[&str]| scene.run(&[&["embed", "tiny-bert", "--dtype", "f32"], more].concat());
+    let named = embed(&["--prompt", "query", "text"]).succeeds().lines();
+    let written = embed(&["query: text"]).succeeds().lines();
+    assert_eq!(named[0]["embedding"], written[0]["embedding"]);
+    assert_eq!(named[0]["text"], "text");
+
+    embed(&["--dimensions", "8", "text"]).fails(2, &["`dimensions`: 8", "hint: `--force-dimensions`"]);
+    let cut = embed(&["--dimensions", "8", "--force-dimensions", "text"]).succeeds().lines();
+    assert_eq!(numbers(&cut[0]["embedding"]).len(), 8);
+
+    let long = embed(&[&"word ".repeat(300), "short"]).succeeds();
+    assert_eq!(long.lines()[0]["truncated"]["used"], 128);
+    assert_eq!(long.lines()[1].get("truncated"), None);
+    let note = "note: 1 text is longer than the model's 128 tokens and was cut\n";
+    assert!(long.words.ends_with(note), "{}", long.words);
+
+    let summary = embed(&["--json", "text"]).succeeds().words;
+    let summary: Value = serde_json::from_str(&summary).expect("the summary is JSON");
+    assert_eq!((&summary["texts"], &summary["truncated"]), (&Value::from(1), &Value::from(0)));
+    let placement = summary["placements"][0].as_str().expect("a placement");
+    assert!(placement.ends_with("/cpu/f32 model.safetensors"), "{placement}");
+}
+
+#[test]
+fn a_bad_line_is_named_by_file_and_number() {
+    let scene = Scene::new();
+    let embed = |name: &str, content: &[u8], words: &[&str]| {
+        let file = scene.with(name, content);
+        let answer = scene.run(&["embed", "tiny-bert", "--dtype", "f32", "--input", &file]);
+        answer.fails(2, &[&[file.as_str()], words].concat());
+    };
+    embed("a.jsonl", b"{\"text\": \"a\"}\n{\"id\": 2}\n", &["` at line 2: no field `text`"]);
+    embed("b.jsonl", b"{\"text\": \"a\"}\n\n{\"text\": \n", &["` at line 3: not a JSON object"]);
+    embed("c.jsonl", b"[\"a\"]\n", &["` at line 1: not a JSON object"]);
+    embed("d.jsonl", b"{\"text\": 3}\n", &["` at line 1: no field `text` that is a string"]);
+    embed("e.txt", b"fine\n\xff\xfe\n", &["` at line 2", "UTF-8"]);
+    let words = ["standard input at line 1: not a JSON object"];
+    scene.run_with(&["embed", "tiny-bert", "--dtype", "f32"], "{broken\n").fails(2, &words);
+}
+
+#[test]
+fn what_is_not_there_is_named() {
+    let scene = Scene::new();
+    let embed = |more: &[&str]| scene.run(&[&["embed"], more].concat());
+    embed(&["tiny-bert", "--input", "none.jsonl"]).fails(2, &["`none.jsonl` can't be read", "No such file"]);
+    embed(&["./nowhere", "text"]).fails(2, &["no folder `./nowhere`"]);
+    embed(&["owner/model", "text", "--offline"]).fails(2, &["`owner/model`", "cache", "hint: "]);
+    embed(&["tiny-bert", "--input", ".", "--dtype", "f32"]).fails(2, &["`.` at line 1"]);
+    for command in ["plan", "embed"] {
+        scene.run(&[command]).fails(2, &["<MODEL>"]);
+    }
+}
+
+#[test]
+fn a_refused_output_leaves_files_as_they_are() {
+    let scene = Scene::new();
+    let (csv, npy) = (scene.with("x.csv", "mine"), scene.with("x.npy", "mine"));
+    let embed = |model: &str, output: &str| scene.run(&["embed", model, "text", "--output", output]);
+    embed("tiny-bert", &csv).fails(2, &["`.jsonl` or `.npy`"]);
+    embed("./nowhere", &npy).fails(2, &["no folder"]);
+    embed("tiny-bert", &scene.name("no/folder.npy")).fails(2, &["can't be written"]);
+    assert_eq!(
+        (fs::read(csv).expect("reads"), fs::read(npy).expect("reads")),
+        (b"mine".to_vec(), b"mine".to_vec())
+    );
+}
+
+#[test]
+fn a_half_configured_model_asks_for_what_its_files_do_not_say() {
+    let scene = Scene::new();
+    goldens::copy("tiny-bert", &scene.file("model"));
+    fs::remove_file(scene.file("model/modules.json")).expect("removes");
+    let model = scene.name("model");
+    let words = ["`modules.json` is missing", "\nhint: say it with `--pooling ", "`--normalize true|false`"];
+    scene.run(&["embed", &model, "text"]).fails(2, &words);
+    scene.run(&["plan", &model]).fails(2, &words);
+    let said = ["--pooling", "mean", "--normalize", "true", "--dtype", "f32"];
+    let said = scene.run(&[&["embed", &model, "text"], &said[..]].concat()).succeeds().lines();
+    let whole = scene.run(&["embed", "tiny-bert", "text", "--dtype", "f32"]).succeeds().lines();
+    assert_eq!(said[0]["embedding"], whole[0]["embedding"]);
+}
+
+#[test]
+fn words_that_are_not_known_are_answered_with_those_that_are() {
+    let scene = Scene::new();
+    for (flag, word, known) in [
+        ("--dtype", "f64", "f32, f16, bf16"),
+        ("--device", "tpu", "cpu, metal"),
+        ("--engine", "torch", "candle, native, onnx"),
+        ("--pooling", "middle", "weighted_mean"),
+        ("--band", "sloppy", "coarse"),
+        ("--normalize", "maybe", "true"),
+        ("--max-length", "-1", "--max-length"),
+        ("--threads", "0", "zero"),
+        ("--weights", "none.safetensors", "there are: model.safetensors"),
+    ] {
+        let set = format!("{flag}={word}");
+        scene.run(&["embed", "tiny-bert", "text", &set]).fails(2, &[word, known]);
+    }
+    scene.run(&["embed", "tiny-bert", "text", "--max-length", "513"]).fails(2, &["1 to 512", "513"]);
+}
+
+/// Whether the machine has matrix tiles and no accelerator, so that pages about it read the same everywhere.
+fn is_plain(scene: &Scene) -> bool {
+    let plan = scene.run(&["plan", "tiny-bert", "--dtype", "f32", "--json"]).json();
+    let refused = plan["plan"]["refused"].as_array().expect("a list").iter();
+    let tiles = refused
+        .clone()
+        .any(|refused| refused["placement"]["engine"] == "native" && refused["why"] == "not_wished");
+    let absent = refused.filter(|refused| refused["why"]["obstacle"]["code"] == "no_such_device");
+    cfg!(target_os = "linux")
+        && tiles
+        && absent.filter(|refused| refused["placement"]["engine"] == "candle").count() == 6
+}
+
+/// A page with what differs between machines and runs taken out: figures in tables, their alignment, versions.
+fn steady(page: &str) -> String {
+    let mut steady = String::new();
+    let mut in_table = false;
+    for line in page.lines() {
+        in_table = if in_table { !line.is_empty() } else { line.contains(" engine  device ") };
+        let words = line.split(' ').filter(|word| !in_table || !word.is_empty());
+        let mut before = "";
+        let words = words.map(|word| {
+            let figure = in_table && word.parse::<f64>().is_ok() || before == "linux";
+            before = word;
+            match word.strip_suffix(',') {
+                Some(_) if figure => "N,",
+                None if figure => "N",
+                Some(_) | None => word,
+            }
+        });
+        steady += &words.collect::<Vec<_>>().join(" ");
+        steady += "\n";
+    }
+    steady
+}
+
+#[test]
+fn a_plan_is_a_page() {
+    let scene = Scene::new();
+    if !is_plain(&scene) {
+        return;
+    }
+    let plan = scene.run(&["plan", "tiny-bert", "--engine", "candle", "--dtype", "f32"]).succeeds();
+    assert_eq!(plan.words, "");
+    insta::assert_snapshot!("plan", steady(&plan.data));
+    let none = scene.run(&["plan", "tiny-bert", "--device", "cuda"]);
+    assert_eq!((none.code, none.words.as_str()), (1, ""));
+    insta::assert_snapshot!("plan_without_a_choice", steady(&none.data));
+}
+
+#[test]
+fn a_wish_that_cannot_be_met_is_answered_with_every_reason() {
+    let scene = Scene::new();
+    if !is_plain(&scene) {
+        return;
+    }
+    let answer = scene.run(&["embed", "tiny-bert", "text", "--device", "cuda"]);
+    answer.fails(2, &["[no_such_device]", "no device `cuda:0`", "hint: ", "[not_built]"]);
+    insta::assert_snapshot!("no_placement", steady(&answer.words));
+}
+
+#[test]
+fn a_plan_lists_every_dtype_and_full_measures_the_real_weights() {
+    let scene = Scene::new();
+    let plan = scene.run(&["plan", "tiny-bert", "--device", "cpu"]).succeeds();
+    for dtype in [" f32 ", " f16 ", " bf16 "] {
+        assert!(plan.data.contains(dtype), "{}", plan.data);
+    }
+    assert!(plan.data.contains("`--full` loads them") && plan.data.contains('~'), "{}", plan.data);
+    let full = scene.run(&["plan", "tiny-bert", "--device", "cpu", "--full"]).succeeds();
+    assert!(!full.data.contains("`--full`") && !full.data.contains('~'), "{}", full.data);
+
+    let json = scene.run(&["plan", "tiny-bert", "--device", "cpu", "--full", "--json"]).succeeds().json();
+    assert_eq!(json["card"]["max_length"]["by"], "sentence_bert_config.json");
+    assert_eq!(json["wish"]["device"], "cpu");
+    let chosen = &json["plan"]["chosen"];
+    assert_eq!(chosen["placement"]["device"], "cpu");
+    assert!(chosen["findings"]["canary"]["Ok"]["tokens_per_second"].as_f64() > Some(0.0), "{chosen}");
+    assert!(json["plan"]["refused"].as_array().is_some_and(|refused| !refused.is_empty()));
+}
+
+#[test]
+fn doctor_tells_of_the_machine_the_build_and_every_op() {
+    let scene = Scene::new();
+    let page = scene.run(&["doctor"]).succeeds();
+    for start in ["sconce ", "system   ", "cpu      ", "gpu      ", "engine   candle: ", "engine   onnx: "]
+        .into_iter()
+        .chain(["evidence ", "hub      ", " works  candle  cpu ", "refused  onnx/*  [not_built]"])
+        .chain(["ops      candle/cpu/f32: "])
+    {
+        assert!(
+            page.data.lines().any(|line| line.starts_with(start)),
+            "no line `{start}` in:\n{}",
+            page.data
+        );
+    }
+    assert!(page.data.lines().all(|line| line == line.trim_end()), "{}", page.data);
+    assert_eq!(page.words, "");
+
+    let json = scene.run(&["doctor", "--json"]).succeeds().json();
+    assert_eq!(json["engines"][0]["engine"], "candle");
+    assert!(json["hardware"]["cpu"]["cores"].as_u64() > Some(0));
+    assert!(json["evidence"]["findings"].as_u64() > Some(0));
+    assert_eq!((&json["hub"]["models"], &json["hub"]["token"]), (&Value::from(0), &Value::from(false)));
+    assert!(json["ops"][0]["tried"].as_u64() > Some(0));
+}
+
+#[test]
+fn an_empty_cache_lists_no_models() {
+    let scene = Scene::new();
+    let none = scene.run(&["models"]).succeeds();
+    assert_eq!(none.data, "");
+    assert!(none.words.starts_with("no models in `") && none.words.contains("\nhint: "), "{}", none.words);
+    assert_eq!(scene.run(&["models", "--json"]).succeeds().json(), Value::Array(Vec::new()));
+}
+
+#[test]
+fn a_reader_that_has_gone_is_no_error() {
+    let scene = Scene::new();
+    let mut child = scene.command(&["models", "--json"]).spawn().expect("the command starts");
+    drop(child.stdout.take());
+    let output = child.wait_with_output().expect("the command ends");
+    assert!(output.status.success());
+    assert_eq!(String::from_utf8_lossy(&output.stderr), "");
+}
+
+#[test]
+fn help_says_what_can_be_typed() {
+    let scene = Scene::new();
+    for command in ["", "doctor", "plan", "embed", "models"] {
+        let arguments: Vec<&str> = [command, "--help"].into_iter().filter(|word| !word.is_empty()).collect();
+        let help = scene.run(&arguments).succeeds();
+        assert_eq!(help.words, "");
+        let name = if command.is_empty() { "help".to_owned() } else { format!("help_{command}") };
+        insta::assert_snapshot!(name, help.data);
+    }
+}

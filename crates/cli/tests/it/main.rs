@@ -1,0 +1,4 @@
+//! One integration binary: two cores link once.
+
+mod command;
+mod manifest;

@@ -1,0 +1,25 @@
+//! The last step of every engine: norms, and vectors made one long.
+
+use sconce_core::batch::Rows;
+use sconce_core::card::{Pooling, PoolingMode};
+
+/// The norms of the rows, and the rows made one long where the model says so.
+pub(crate) fn finish(width: usize, mut values: Vec<f32>, normalizes: bool) -> Rows {
+    let norms = values.chunks_exact_mut(width.max(1)).map(|row| {
+        let norm = row.iter().map(|&x| f64::from(x) * f64::from(x)).sum::<f64>().sqrt() as f32;
+        if normalizes && norm > 0.0 {
+            for x in row.iter_mut() {
+                *x /= norm;
+            }
+        }
+        norm
+    });
+    let norms = norms.collect();
+    Rows { width, values, norms }
+}
+
+/// The first, largest, mean and last vector, one after the other: an error in any token shows in one of them.
+pub(crate) fn telling() -> Pooling {
+    let modes = vec![PoolingMode::Cls, PoolingMode::Max, PoolingMode::Mean, PoolingMode::LastToken];
+    Pooling { modes, include_prompt: true }
+}

@@ -1,0 +1,106 @@
+//! A loaded model of the Native engine: blocks of sequences over threads, then pooling.
+
+use std::cell::RefCell;
+use std::sync::Arc;
+
+use sconce_core::batch::{Batch, Output, Rows, Want};
+use sconce_core::engine::{Cost, Encoder, EngineError};
+use sconce_kernels::amx::{Amx, MatrixBf16};
+use sconce_kernels::isa::Isa;
+use sconce_kernels::product::Matrix;
+use sconce_kernels::rows::Activation;
+
+use super::bf16::{OnTiles, PackBf16, Room};
+use super::f32::{PackF32, hidden};
+use super::pooling::Head;
+use super::weights::Weights;
+use crate::description::Description;
+use crate::threads::Threads;
+use crate::weights::{Tensors, WeightsError};
+
+/// Tokens that one thread takes at a time: their activations stay in its cache.
+const BLOCK: usize = 256;
+
+thread_local! {
+    /// Room for blocks in bf16, kept by each thread.
+    static ROOM: RefCell<Room> = RefCell::default();
+}
+
+pub(super) struct NativeEncoder {
+    description: Description,
+    model: Packed,
+    activation: Activation,
+    head: Option<Head>,
+    threads: Arc<Threads>,
+}
+
+enum Packed {
+    F32(Weights<Matrix>, Isa),
+    Bf16(Weights<MatrixBf16>, Amx),
+}
+
+impl NativeEncoder {
+    pub(super) fn f32(
+        description: &Description,
+        tensors: &dyn Tensors,
+        isa: Isa,
+        head: Option<Head>,
+        threads: Arc<Threads>,
+    ) -> Result<NativeEncoder, WeightsError> {
+        let model = Packed::F32(Weights::load(description, tensors, &PackF32(isa))?, isa);
+        Ok(NativeEncoder::new(description, model, head, threads))
+    }
+
+    pub(super) fn bf16(
+        description: &Description,
+        tensors: &dyn Tensors,
+        amx: Amx,
+        head: Option<Head>,
+        threads: Arc<Threads>,
+    ) -> Result<NativeEncoder, WeightsError> {
+        let model = Packed::Bf16(Weights::load(description, tensors, &PackBf16)?, amx);
+        Ok(NativeEncoder::new(description, model, head, threads))
+    }
+
+    fn new(
+        description: &Description,
+        model: Packed,
+        head: Option<Head>,
+        threads: Arc<Threads>,
+    ) -> NativeEncoder {
+        let activation = description.activation.kernel();
+        NativeEncoder { description: description.clone(), model, activation, head, threads }
+    }
+
+    fn rows(&self, batch: &Batch) -> Rows {
+        let d = &self.description;
+        let hidden = match &self.model {
+            Packed::F32(weights, isa) => hidden(d, weights, *isa, self.activation, batch),
+            Packed::Bf16(weights, amx) => {
+                let model = OnTiles { d, weights, activation: self.activation, amx: *amx };
+                ROOM.with_borrow_mut(|room| model.hidden(batch, room))
+            }
+        };
+        match (&self.head, batch.want) {
+            (Some(head), Want::Pooled) => head.rows(&hidden, d.hidden, &batch.sequences),
+            (_, Want::Tokens) | (None, Want::Pooled) => {
+                Rows { width: d.hidden, values: hidden, norms: Vec::new() }
+            }
+        }
+    }
+}
+
+impl Encoder for NativeEncoder {
+    fn encode(&mut self, batch: &Batch) -> Result<Output, EngineError> {
+        self.description.check(batch)?;
+        let rows = self.threads.in_blocks(batch, BLOCK, |block| Ok(self.rows(block)))?;
+        Ok(match batch.want {
+            Want::Pooled => Output::Rows(rows),
+            Want::Tokens => Output::Tokens(rows),
+        })
+    }
+
+    fn cost(&self) -> Cost {
+        Cost::Packed
+    }
+}

@@ -1,0 +1,135 @@
+//! The Native engine: a second interpreter of the descriptions, for CPUs, on our own kernels.
+
+mod bf16;
+mod encoder;
+mod f32;
+mod pooling;
+mod weights;
+
+use std::sync::{Arc, OnceLock};
+
+use sconce_core::card::ModelCard;
+use sconce_core::device::Device;
+use sconce_core::engine::{Encoder, Engine, Subject};
+use sconce_core::obstacle::Obstacle;
+use sconce_core::placement::{Dtype, EngineId, Placement};
+use sconce_core::probe::{ProbeCase, Sample};
+use sconce_kernels::amx::Amx;
+use sconce_kernels::isa::Isa;
+
+use crate::description::{Description, describe};
+use crate::probe;
+use crate::threads::Threads;
+use crate::weights::{Files, Generated, Tensors, WeightsError};
+use encoder::NativeEncoder;
+use pooling::Head;
+
+/// Our own kernels on the CPU.
+pub struct NativeEngine {
+    count: usize,
+    isa: Isa,
+    threads: OnceLock<Arc<Threads>>,
+}
+
+impl NativeEngine {
+    /// On `threads` threads of its own, started on first use, with the widest instructions there are.
+    pub fn new(threads: usize) -> NativeEngine {
+        NativeEngine { count: threads, isa: Isa::best(), threads: OnceLock::new() }
+    }
+
+    fn encoder(
+        &self,
+        description: &Description,
+        tensors: &dyn Tensors,
+        dtype: Dtype,
+        head: Option<Head>,
+    ) -> Result<NativeEncoder, Obstacle> {
+        let threads = Arc::clone(self.threads.get_or_init(|| Arc::new(Threads::new(self.count))));
+        match dtype {
+            Dtype::F32 => NativeEncoder::f32(description, tensors, self.isa, head, threads)
+                .map_err(|error| load_failed(&error)),
+            Dtype::Bf16 => {
+                let tiles = Amx::get().filter(|_| self.isa == Isa::Amx);
+                let missing = || {
+                    missing("bf16 products", "this processor has no matrix tiles (AMX), or they are not used")
+                };
+                let tiles = tiles.ok_or_else(missing)?;
+                NativeEncoder::bf16(description, tensors, tiles, head, threads)
+                    .map_err(|error| load_failed(&error))
+            }
+            Dtype::F16 => Err(missing("f16 products", "the native engine computes in f32 and bf16")),
+        }
+    }
+}
+
+fn missing(op: &str, says: &str) -> Obstacle {
+    Obstacle::OpMissing { op: op.to_owned(), says: says.to_owned() }
+}
+
+fn load_failed(error: &WeightsError) -> Obstacle {
+    Obstacle::LoadFailed { says: error.told() }
+}
+
+impl Engine for NativeEngine {
+    fn id(&self) -> EngineId {
+        EngineId::Native
+    }
+
+    fn build(&self) -> String {
+        format!("sconce {} {} threads={}", env!("SCONCE_ENGINES_HASH"), self.isa, self.count)
+    }
+
+    fn supports(&self, device: Device) -> Result<(), Obstacle> {
+        match device {
+            Device::Cpu => Ok(()),
+            Device::Metal(_) | Device::Cuda(_) => Err(Obstacle::NotBuilt {
+                what: "accelerators in the native engine".to_owned(),
+                feature: None,
+            }),
+        }
+    }
+
+    fn dtypes(&self, device: Device) -> Vec<Dtype> {
+        match device {
+            Device::Cpu => vec![Dtype::F32, Dtype::Bf16],
+            Device::Metal(_) | Device::Cuda(_) => Vec::new(),
+        }
+    }
+
+    fn has_ops(&self) -> bool {
+        false
+    }
+
+    fn describe(&self, card: &ModelCard) -> Result<String, Obstacle> {
+        probe::twin_of(card)
+    }
+
+    fn probe(&self, model: &Subject, placement: &Placement, case: &ProbeCase) -> Result<Sample, Obstacle> {
+        match case {
+            ProbeCase::Op { op, .. } => {
+                Err(missing(&op.to_string(), "its kernels are fused: no op stands alone"))
+            }
+            ProbeCase::Twin { lengths, seed, want } => {
+                let twin = describe(&model.card)?.twin();
+                let batch = probe::batch(lengths, *seed, *want, &twin);
+                let mut encoder = self.encoder(&twin, &Generated, placement.dtype, Some(Head::telling()))?;
+                probe::timed(&mut encoder, &batch, 0.0)
+            }
+            ProbeCase::Speed { batch, length } => {
+                let layer = describe(&model.card)?.one_layer();
+                let batch = probe::speed_batch(*batch, *length, &layer);
+                probe::time_of(&mut self.encoder(&layer, &Generated, placement.dtype, None)?, &batch)
+            }
+            ProbeCase::Canary { batch } => {
+                probe::timed(self.load(model, placement)?.as_mut(), batch, probe::TIMED)
+            }
+        }
+    }
+
+    fn load(&self, model: &Subject, placement: &Placement) -> Result<Box<dyn Encoder>, Obstacle> {
+        let description = describe(&model.card)?;
+        let tensors = Files::of(&model.files, &placement.weights).map_err(|error| load_failed(&error))?;
+        let head = Head::load(&model.card, &model.files).map_err(|error| load_failed(&error))?;
+        Ok(Box::new(self.encoder(&description, &tensors, placement.dtype, Some(head))?))
+    }
+}

@@ -1,0 +1,70 @@
+//! What every engine does with probe cases: batches of generated ids, and a clock.
+
+use std::time::Instant;
+
+use sconce_core::batch::{Batch, Rows, Want};
+use sconce_core::card::ModelCard;
+use sconce_core::engine::{Encoder, EngineError};
+use sconce_core::obstacle::Obstacle;
+use sconce_core::probe::Sample;
+
+use crate::description::{Description, describe};
+use crate::weights::uniform;
+
+/// Seconds that a timed case is repeated for; the best run counts.
+pub(crate) const TIMED: f64 = 0.3;
+
+/// What a twin of the card's model is like.
+pub(crate) fn twin_of(card: &ModelCard) -> Result<String, Obstacle> {
+    let twin = describe(card)?.twin();
+    serde_json::to_string(&twin).map_err(|error| Obstacle::LoadFailed { says: error.to_string() })
+}
+
+/// A batch of generated token ids.
+pub(crate) fn batch(lengths: &[usize], seed: u64, want: Want, description: &Description) -> Batch {
+    let (vocabulary, padding) = (description.vocabulary, description.positions.after);
+    let mut batch = Batch::new(want);
+    let mut state = seed;
+    for &length in lengths {
+        let mut id = || {
+            let id = (uniform(&mut state).abs() * vocabulary as f32) as u32 % vocabulary as u32;
+            if Some(id) == padding { (id + 1) % vocabulary as u32 } else { id }
+        };
+        let ids: Vec<u32> = (0..length).map(|_| id()).collect();
+        batch.push(&ids, &vec![0; length], 0);
+    }
+    batch
+}
+
+/// A batch whose time is taken.
+pub(crate) fn speed_batch(batch: usize, length: usize, description: &Description) -> Batch {
+    self::batch(&vec![length; batch], 1, Want::Tokens, description)
+}
+
+/// The time of a batch; its numbers do not matter.
+pub(crate) fn time_of(encoder: &mut dyn Encoder, batch: &Batch) -> Result<Sample, Obstacle> {
+    Ok(Sample { rows: Rows::default(), ..timed(encoder, batch, TIMED)? })
+}
+
+/// Computes `batch` once, and then again until `enough` seconds are spent; the time is the best.
+pub(crate) fn timed(encoder: &mut dyn Encoder, batch: &Batch, enough: f64) -> Result<Sample, Obstacle> {
+    let mut sample = Sample { seconds: f64::INFINITY, ..Sample::default() };
+    let begun = Instant::now();
+    while sample.seconds.is_infinite() || begun.elapsed().as_secs_f64() < enough {
+        let started = Instant::now();
+        sample.rows = encoder.encode(batch).map_err(obstacle)?.into_rows();
+        sample.seconds = sample.seconds.min(started.elapsed().as_secs_f64());
+    }
+    Ok(sample)
+}
+
+fn obstacle(error: EngineError) -> Obstacle {
+    match error {
+        EngineError::OutOfMemory(_) => Obstacle::DoesNotFit { need: None, have: None },
+        EngineError::Malformed(says) => Obstacle::LoadFailed { says },
+        EngineError::Failed(source) => match source.downcast_ref::<candle_core::Error>() {
+            Some(error) => crate::candle::obstacle_of(error),
+            None => Obstacle::LoadFailed { says: source.to_string() },
+        },
+    }
+}

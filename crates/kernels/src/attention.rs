@@ -1,0 +1,205 @@
+//! Attention in f32 over one sequence of a packed batch: four queries at a time against panels of keys and values.
+
+use pulp::{Simd, WithSimd};
+
+use crate::isa::Isa;
+use crate::math::exp;
+use crate::rows::{largest, sum};
+
+/// Queries taken together, so that each key and value is loaded once for all of them.
+const QUERIES: usize = 4;
+/// Vectors of keys or values taken together.
+const WIDE: usize = 2;
+
+/// Where one head's numbers lie in a row of queries, keys and values.
+#[derive(Clone, Copy, Debug)]
+pub struct Columns {
+    /// Numbers between the starts of two rows.
+    pub stride: usize,
+    /// Numbers between the queries, keys and values of a row.
+    pub hidden: usize,
+    /// Numbers a head.
+    pub head: usize,
+    /// The head's first number.
+    pub first: usize,
+}
+
+impl Columns {
+    /// The queries (0), keys (1) or values (2) of one row.
+    #[inline(always)]
+    fn part<'a>(&self, rows: &'a [f32], row: usize, which: usize) -> &'a [f32] {
+        &rows[row * self.stride + which * self.hidden + self.first..][..self.head]
+    }
+}
+
+/// One head's bias at every distance: a query's row of biases is a slice of it.
+#[derive(Clone, Copy, Debug)]
+pub struct Distances<'a> {
+    /// The bias from `-(positions-1)` to `positions-1`.
+    pub row: &'a [f32],
+    /// Positions that there are.
+    pub positions: usize,
+}
+
+impl<'a> Distances<'a> {
+    /// The biases of the keys 0, 1, 2, … for the query at `position`.
+    #[inline(always)]
+    pub fn of(self, position: usize) -> &'a [f32] {
+        &self.row[self.positions - 1 - position..]
+    }
+}
+
+/// Room that is kept between calls.
+#[derive(Default)]
+pub struct Scratch {
+    queries: Vec<f32>,
+    keys: Vec<f32>,
+    values: Vec<f32>,
+    scores: Vec<f32>,
+    mixed: Vec<f32>,
+}
+
+/// One head of one sequence of `length` tokens: `rows` to `output`, whose rows are `output_stride` apart. `bias` is
+/// added to queries, keys and values where they come without it.
+#[derive(Debug)]
+pub struct Head<'a> {
+    /// Rows of queries, keys and values.
+    pub rows: &'a [f32],
+    /// Tokens.
+    pub length: usize,
+    /// Where the head lies.
+    pub at: Columns,
+    /// The bias of queries, keys and values, one after the other.
+    pub bias: Option<&'a [f32]>,
+    /// A bias by distance.
+    pub distances: Option<Distances<'a>>,
+}
+
+impl Head<'_> {
+    /// Attends.
+    pub fn attend(&self, isa: Isa, scratch: &mut Scratch, output: &mut [f32], output_stride: usize) {
+        isa.dispatch(Attend { head: self, scratch, output, output_stride });
+    }
+}
+
+struct Attend<'a, 'b> {
+    head: &'a Head<'b>,
+    scratch: &'a mut Scratch,
+    output: &'a mut [f32],
+    output_stride: usize,
+}
+
+impl WithSimd for Attend<'_, '_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn with_simd<S: Simd>(self, simd: S) {
+        let Attend { head, scratch, output, output_stride } = self;
+        let Head { rows: _, length, at, bias: _, distances } = *head;
+        let wide = WIDE * S::F32_LANES;
+        let keys = length.next_multiple_of(wide);
+        let columns = at.head.next_multiple_of(wide);
+        pack(head, scratch, wide);
+        scratch.scores.resize(QUERIES * keys, 0.0);
+        scratch.mixed.resize(QUERIES * columns, 0.0);
+
+        let (key_vectors, _) = S::as_simd_f32s(&scratch.keys);
+        let (value_vectors, _) = S::as_simd_f32s(&scratch.values);
+        for first in (0..length).step_by(QUERIES) {
+            let query = |r: usize| &scratch.queries[(first + r).min(length - 1) * at.head..][..at.head];
+            let queries = [query(0), query(1), query(2), query(3)];
+            for (panel, keys_here) in key_vectors.chunks_exact(WIDE * at.head).enumerate() {
+                store::<S>(products(simd, queries, keys_here), &mut scratch.scores, keys, panel * wide);
+            }
+            for (r, scores) in scratch.scores.chunks_exact_mut(keys).enumerate() {
+                let scores = &mut scores[..length];
+                if let Some(distances) = distances {
+                    let query = (first + r).min(length - 1);
+                    for (score, bias) in scores.iter_mut().zip(distances.of(query)) {
+                        *score += bias;
+                    }
+                }
+                softmax(scores);
+            }
+            let row = |r: usize| &scratch.scores[r * keys..][..length];
+            let rows = [row(0), row(1), row(2), row(3)];
+            for (panel, values_here) in value_vectors.chunks_exact(WIDE * length).enumerate() {
+                store::<S>(products(simd, rows, values_here), &mut scratch.mixed, columns, panel * wide);
+            }
+            for r in 0..QUERIES.min(length - first) {
+                let to = &mut output[(first + r) * output_stride..][..at.head];
+                to.copy_from_slice(&scratch.mixed[r * columns..][..at.head]);
+            }
+        }
+    }
+}
+
+/// Queries scaled, keys and values in panels; each with its bias.
+#[inline(always)]
+fn pack(head: &Head<'_>, scratch: &mut Scratch, wide: usize) {
+    let Head { rows, length, at, bias, .. } = *head;
+    scratch.queries.resize(length * at.head, 0.0);
+    scratch.keys.resize(length.next_multiple_of(wide) * at.head, 0.0);
+    scratch.values.resize(at.head.next_multiple_of(wide) * length, 0.0);
+    let scale = 1.0 / (at.head as f32).sqrt();
+    let bias = |which: usize, d: usize| bias.map_or(0.0, |bias| bias[which * at.hidden + at.first + d]);
+    for (row, query) in scratch.queries.chunks_exact_mut(at.head).enumerate() {
+        for (d, (to, from)) in query.iter_mut().zip(at.part(rows, row, 0)).enumerate() {
+            *to = (from + bias(0, d)) * scale;
+        }
+    }
+    for (panel, keys) in scratch.keys.chunks_exact_mut(wide * at.head).enumerate() {
+        for lane in 0..wide.min(length - panel * wide) {
+            for (d, from) in at.part(rows, panel * wide + lane, 1).iter().enumerate() {
+                keys[d * wide + lane] = from + bias(1, d);
+            }
+        }
+    }
+    for (panel, values) in scratch.values.chunks_exact_mut(wide * length).enumerate() {
+        let first = panel * wide;
+        let count = wide.min(at.head - first);
+        for (row, to) in values.chunks_exact_mut(wide).enumerate() {
+            let from = &at.part(rows, row, 2)[first..first + count];
+            for (d, (to, from)) in to.iter_mut().zip(from).enumerate() {
+                *to = from + bias(2, first + d);
+            }
+        }
+    }
+}
+
+/// `left · panel` for four rows and two vectors of columns.
+#[inline(always)]
+fn products<S: Simd>(simd: S, left: [&[f32]; QUERIES], panel: &[S::f32s]) -> [[S::f32s; WIDE]; QUERIES] {
+    let mut sums = [[simd.splat_f32s(0.0); WIDE]; QUERIES];
+    let (panel, _) = panel.as_chunks::<WIDE>();
+    let [row0, row1, row2, row3] = left;
+    for ((((right, x0), x1), x2), x3) in panel.iter().zip(row0).zip(row1).zip(row2).zip(row3) {
+        for (sums, x) in sums.iter_mut().zip([x0, x1, x2, x3]) {
+            let x = simd.splat_f32s(*x);
+            for (sum, right) in sums.iter_mut().zip(right) {
+                *sum = simd.mul_add_e_f32s(x, *right, *sum);
+            }
+        }
+    }
+    sums
+}
+
+#[inline(always)]
+fn store<S: Simd>(products: [[S::f32s; WIDE]; QUERIES], to: &mut [f32], stride: usize, column: usize) {
+    for (products, row) in products.iter().zip(to.chunks_exact_mut(stride)) {
+        let (row, _) = S::as_mut_simd_f32s(&mut row[column..column + WIDE * S::F32_LANES]);
+        row.copy_from_slice(products);
+    }
+}
+
+#[inline(always)]
+fn softmax(scores: &mut [f32]) {
+    let top = largest(scores);
+    for score in scores.iter_mut() {
+        *score = exp(*score - top);
+    }
+    let scale = 1.0 / sum(scores, |x| x);
+    for score in scores.iter_mut() {
+        *score *= scale;
+    }
+}

@@ -1,0 +1,114 @@
+//! Which vector instructions are used: the widest that the processor has, or those that were asked for.
+
+use std::fmt;
+use std::str::FromStr;
+use std::sync::OnceLock;
+
+use pulp::{Arch, Scalar, Simd, WithSimd};
+
+/// The variable by which narrower instructions than the processor's are asked for.
+pub const VARIABLE: &str = "SCONCE_ISA";
+
+/// Sets of instructions, narrowest first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Isa {
+    /// One number at a time.
+    Plain,
+    /// 256-bit vectors with fused multiply-add.
+    Avx2,
+    /// 512-bit vectors.
+    Avx512,
+    /// 512-bit vectors, and matrix tiles for bf16.
+    Amx,
+    /// Whatever else the processor's family has: NEON on aarch64.
+    Other,
+}
+
+impl Isa {
+    /// All of them.
+    pub const ALL: [Isa; 5] = [Isa::Plain, Isa::Avx2, Isa::Avx512, Isa::Amx, Isa::Other];
+
+    /// Those that this processor has.
+    pub fn available() -> Vec<Isa> {
+        Isa::ALL.into_iter().filter(|isa| isa.is_available()).collect()
+    }
+
+    /// The widest that this processor has, or the one that `SCONCE_ISA` names if it has that; read once.
+    pub fn best() -> Isa {
+        static BEST: OnceLock<Isa> = OnceLock::new();
+        *BEST.get_or_init(|| {
+            let asked = std::env::var(VARIABLE).ok().and_then(|name| name.parse().ok());
+            let asked = asked.filter(|isa: &Isa| isa.is_available());
+            asked.unwrap_or_else(|| Isa::available().last().copied().unwrap_or(Isa::Plain))
+        })
+    }
+
+    /// Whether this processor has it.
+    pub fn is_available(self) -> bool {
+        match self {
+            Isa::Plain => true,
+            #[cfg(target_arch = "x86_64")]
+            Isa::Avx2 => pulp::x86::V3::try_new().is_some(),
+            #[cfg(target_arch = "x86_64")]
+            Isa::Avx512 => pulp::x86::V4::try_new().is_some(),
+            Isa::Amx => crate::amx::Amx::get().is_some(),
+            #[cfg(not(target_arch = "x86_64"))]
+            Isa::Avx2 | Isa::Avx512 => false,
+            Isa::Other => cfg!(not(target_arch = "x86_64")),
+        }
+    }
+
+    /// Runs `work` compiled for these instructions; for the plain ones where the processor lacks them.
+    pub(crate) fn dispatch<W: WithSimd>(self, work: W) -> W::Output {
+        match self {
+            Isa::Plain => work.with_simd(Scalar::new()),
+            #[cfg(target_arch = "x86_64")]
+            Isa::Avx2 => match pulp::x86::V3::try_new() {
+                Some(simd) => Simd::vectorize(simd, work),
+                None => work.with_simd(Scalar::new()),
+            },
+            #[cfg(target_arch = "x86_64")]
+            Isa::Avx512 | Isa::Amx => match pulp::x86::V4::try_new() {
+                Some(simd) => Simd::vectorize(simd, work),
+                None => work.with_simd(Scalar::new()),
+            },
+            #[cfg(not(target_arch = "x86_64"))]
+            Isa::Avx2 | Isa::Avx512 | Isa::Amx => work.with_simd(Scalar::new()),
+            Isa::Other => Arch::new().dispatch(work),
+        }
+    }
+
+    /// Runs `work`, which is not written for vectors, compiled for these instructions all the same.
+    #[inline(always)]
+    pub fn run(self, work: impl FnOnce()) {
+        struct Work<F>(F);
+        impl<F: FnOnce()> WithSimd for Work<F> {
+            type Output = ();
+            #[inline(always)]
+            fn with_simd<S: Simd>(self, _: S) {
+                (self.0)();
+            }
+        }
+        self.dispatch(Work(work));
+    }
+}
+
+impl fmt::Display for Isa {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Isa::Plain => "plain",
+            Isa::Avx2 => "avx2",
+            Isa::Avx512 => "avx512",
+            Isa::Amx => "amx",
+            Isa::Other => "other",
+        })
+    }
+}
+
+impl FromStr for Isa {
+    type Err = ();
+
+    fn from_str(text: &str) -> Result<Isa, ()> {
+        Isa::ALL.into_iter().find(|isa| isa.to_string() == text).ok_or(())
+    }
+}

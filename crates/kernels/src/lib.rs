@@ -1,0 +1,12 @@
+//! CPU kernels for transformers, on plain slices: products with prepacked weights, attention over packed
+//! sequences, norms. Each is chosen at run time by what the processor has, and held against plain code.
+//!
+//! This is the only crate with `unsafe`, and in it only `amx` and `buffer` have any.
+
+pub mod amx;
+pub mod attention;
+pub mod buffer;
+pub mod isa;
+pub mod math;
+pub mod product;
+pub mod rows;

@@ -1,0 +1,108 @@
+//! What is done to rows between products: activations, and norms.
+
+use crate::isa::Isa;
+use crate::math::{gelu, gelu_tanh};
+
+/// Partial sums kept side by side, so that a sum over a row is vector code.
+const LANES: usize = 16;
+
+/// A nonlinearity.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Activation {
+    /// None.
+    Identity,
+    /// The exact GELU.
+    Gelu,
+    /// GELU by tanh.
+    GeluTanh,
+    /// Negative numbers become zero.
+    Relu,
+}
+
+impl Activation {
+    /// Applies it to every number.
+    #[inline(always)]
+    pub(crate) fn apply(self, values: &mut [f32]) {
+        match self {
+            Activation::Identity => {}
+            Activation::Gelu => values.iter_mut().for_each(|x| *x = gelu(*x)),
+            Activation::GeluTanh => values.iter_mut().for_each(|x| *x = gelu_tanh(*x)),
+            Activation::Relu => values.iter_mut().for_each(|x| *x = x.max(0.0)),
+        }
+    }
+}
+
+/// A layer norm's parameters.
+#[derive(Clone, Debug)]
+pub struct Norm {
+    /// Factors.
+    pub weight: Vec<f32>,
+    /// Summands.
+    pub shift: Vec<f32>,
+    /// What keeps it from dividing by zero.
+    pub epsilon: f32,
+}
+
+impl Norm {
+    /// Normalises the first numbers of each row of `x`, rows being `stride` apart.
+    pub fn apply(&self, isa: Isa, x: &mut [f32], stride: usize) {
+        isa.run(|| {
+            for row in x.chunks_exact_mut(stride) {
+                self.row(&mut row[..self.weight.len()]);
+            }
+        });
+    }
+
+    /// Normalises one row.
+    #[inline(always)]
+    pub(crate) fn row(&self, row: &mut [f32]) {
+        normalize(row, &self.weight, &self.shift, self.epsilon);
+    }
+}
+
+/// `norm(row) · weight + shift`.
+#[inline(always)]
+pub fn normalize(row: &mut [f32], weight: &[f32], shift: &[f32], epsilon: f32) {
+    let count = row.len() as f32;
+    let mean = sum(row, |x| x) / count;
+    let variance = sum(row, |x| (x - mean) * (x - mean)) / count;
+    let scale = 1.0 / (variance + epsilon).sqrt();
+    for ((x, weight), shift) in row.iter_mut().zip(weight).zip(shift) {
+        *x = (*x - mean) * scale * weight + shift;
+    }
+}
+
+/// `activation(row + bias)` for rows one after the other.
+#[inline(always)]
+pub fn bias_activation(rows: &mut [f32], bias: &[f32], activation: Activation) {
+    for row in rows.chunks_exact_mut(bias.len()) {
+        row.iter_mut().zip(bias).for_each(|(x, bias)| *x += bias);
+        activation.apply(row);
+    }
+}
+
+/// The sum of `f` over `row`, in several partial sums.
+#[inline(always)]
+pub(crate) fn sum(row: &[f32], f: impl Fn(f32) -> f32) -> f32 {
+    let mut sums = [0.0; LANES];
+    let (chunks, rest) = row.as_chunks::<LANES>();
+    for chunk in chunks {
+        for (sum, x) in sums.iter_mut().zip(chunk) {
+            *sum += f(*x);
+        }
+    }
+    sums.iter().sum::<f32>() + rest.iter().map(|x| f(*x)).sum::<f32>()
+}
+
+/// The largest number of `row`.
+#[inline(always)]
+pub(crate) fn largest(row: &[f32]) -> f32 {
+    let mut tops = [f32::NEG_INFINITY; LANES];
+    let (chunks, rest) = row.as_chunks::<LANES>();
+    for chunk in chunks {
+        for (top, &x) in tops.iter_mut().zip(chunk) {
+            *top = if x > *top { x } else { *top };
+        }
+    }
+    tops.iter().chain(rest).fold(f32::NEG_INFINITY, |top, &x| if x > top { x } else { top })
+}

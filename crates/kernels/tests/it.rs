@@ -1,0 +1,211 @@
+//! Every kernel against plain code, over odd shapes, with every set of instructions that this processor has.
+
+use proptest::prelude::*;
+use sconce_kernels::attention::{Columns, Distances, Head, Scratch};
+use sconce_kernels::isa::Isa;
+use sconce_kernels::product::Matrix;
+use sconce_kernels::rows::{Activation, Norm};
+
+fn numbers(seed: u64, count: usize) -> Vec<f32> {
+    let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+    let next = move || {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        (state >> 40) as f32 / (1u64 << 23) as f32 - 1.0
+    };
+    std::iter::repeat_with(next).take(count).collect()
+}
+
+fn near(got: &[f32], want: &[f32], allowed: f32) -> Result<(), TestCaseError> {
+    prop_assert_eq!(got.len(), want.len());
+    for (place, (got, want)) in got.iter().zip(want).enumerate() {
+        prop_assert!((got - want).abs() <= allowed, "at {}: {} for {}", place, got, want);
+    }
+    Ok(())
+}
+
+fn plain_product(a: &[f32], w: &[f32], rows: usize, outputs: usize, inputs: usize) -> Vec<f32> {
+    let dot = |m: usize, n: usize| {
+        (0..inputs).map(|k| f64::from(a[m * inputs + k]) * f64::from(w[n * inputs + k])).sum::<f64>()
+    };
+    (0..rows * outputs).map(|i| dot(i / outputs, i % outputs) as f32).collect()
+}
+
+fn plain_attention(
+    rows: &[f32],
+    length: usize,
+    at: Columns,
+    bias: Option<&[f32]>,
+    distances: Option<Distances<'_>>,
+) -> Vec<f32> {
+    let number = |row: usize, which: usize, d: usize| {
+        let place = which * at.hidden + at.first + d;
+        f64::from(rows[row * at.stride + place]) + bias.map_or(0.0, |bias| f64::from(bias[place]))
+    };
+    let mut out = vec![0.0; length * at.head];
+    for q in 0..length {
+        let score = |k: usize| {
+            let dot: f64 = (0..at.head).map(|d| number(q, 0, d) * number(k, 1, d)).sum();
+            dot / (at.head as f64).sqrt() + distances.map_or(0.0, |distances| f64::from(distances.of(q)[k]))
+        };
+        let scores: Vec<f64> = (0..length).map(score).collect();
+        let top = scores.iter().copied().fold(f64::MIN, f64::max);
+        let chances: Vec<f64> = scores.iter().map(|s| (s - top).exp()).collect();
+        let sum: f64 = chances.iter().sum();
+        for d in 0..at.head {
+            out[q * at.head + d] =
+                ((0..length).map(|k| chances[k] * number(k, 2, d)).sum::<f64>() / sum) as f32;
+        }
+    }
+    out
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(40))]
+
+    #[test]
+    fn products_in_f32_are_right(rows in 1usize..70, outputs in 1usize..100, inputs in 1usize..130, seed: u64) {
+        let (a, w) = (numbers(seed, rows * inputs), numbers(!seed, outputs * inputs));
+        let want = plain_product(&a, &w, rows, outputs, inputs);
+        for isa in Isa::available() {
+            let matrix = Matrix::pack(isa, &w, outputs, inputs);
+            let mut got = vec![f32::NAN; rows * outputs];
+            matrix.multiply(&a, inputs, rows, &mut Vec::new(), &mut |row: usize, column: usize, values: &mut [f32]| {
+                got[row * outputs + column..][..values.len()].copy_from_slice(values);
+            });
+            near(&got, &want, 1e-4)?;
+        }
+    }
+
+    #[test]
+    fn attention_in_f32_is_right(length in 1usize..80, heads in 1usize..4, head in 1usize..70, seed: u64, biased: bool) {
+        let hidden = heads * head;
+        let rows = numbers(seed, length * 3 * hidden);
+        let bias = numbers(seed ^ 1, 3 * hidden);
+        let table = numbers(seed ^ 2, 2 * 90 - 1);
+        let bias = biased.then_some(bias.as_slice());
+        let distances = biased.then_some(Distances { row: &table, positions: 90 });
+        let at = Columns { stride: 3 * hidden, hidden, head, first: (heads - 1) * head };
+        let want = plain_attention(&rows, length, at, bias, distances);
+        for isa in Isa::available() {
+            let mut got = vec![f32::NAN; length * head];
+            let task = Head { rows: &rows, length, at, bias, distances };
+            task.attend(isa, &mut Scratch::default(), &mut got, head);
+            near(&got, &want, 1e-4)?;
+        }
+    }
+
+    #[test]
+    fn norms_are_right(rows in 1usize..5, width in 1usize..200, seed: u64) {
+        let norm = Norm { weight: numbers(seed ^ 3, width), shift: numbers(seed ^ 4, width), epsilon: 1e-5 };
+        let x = numbers(seed, rows * width);
+        let mut want = Vec::new();
+        for row in x.chunks(width) {
+            let mean = row.iter().map(|&x| f64::from(x)).sum::<f64>() / width as f64;
+            let variance = row.iter().map(|&x| (f64::from(x) - mean).powi(2)).sum::<f64>() / width as f64;
+            let scale = 1.0 / (variance + 1e-5).sqrt();
+            for (i, &x) in row.iter().enumerate() {
+                want.push(((f64::from(x) - mean) * scale * f64::from(norm.weight[i]) + f64::from(norm.shift[i])) as f32);
+            }
+        }
+        for isa in Isa::available() {
+            let mut got = x.clone();
+            norm.apply(isa, &mut got, width);
+            near(&got, &want, 2e-4)?;
+        }
+    }
+}
+
+#[cfg(target_arch = "x86_64")]
+mod amx {
+    use super::{Activation, Columns, Distances, near, numbers, plain_attention, plain_product};
+    use proptest::prelude::*;
+    use sconce_kernels::amx::{Amx, HeadBf16, MatrixBf16, ScratchBf16, StoreBf16, widen};
+    use sconce_kernels::buffer::Buffer;
+    use sconce_kernels::product::AddTo;
+
+    fn bf16(x: f32) -> u16 {
+        let bits = x.to_bits();
+        ((bits + 0x7fff + ((bits >> 16) & 1)) >> 16) as u16
+    }
+
+    fn short(values: &[f32]) -> Vec<f32> {
+        values.iter().map(|&x| f32::from_bits(u32::from(bf16(x)) << 16)).collect()
+    }
+
+    /// `values`, `[rows, width]`, as padded bf16 rows.
+    fn laid(values: &[f32], rows: usize, width: usize) -> (Buffer<u16>, usize) {
+        let stride = width.next_multiple_of(32);
+        let mut buffer = Buffer::zeros(rows.next_multiple_of(32) * stride);
+        for (row, values) in values.chunks(width).enumerate() {
+            for (column, x) in values.iter().enumerate() {
+                buffer[row * stride + column] = bf16(*x);
+            }
+        }
+        (buffer, stride)
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(40))]
+
+        #[test]
+        fn products_on_tiles_are_right(rows in 1usize..100, outputs in 1usize..100, inputs in 1usize..200, seed: u64) {
+            let Some(amx) = Amx::get() else { return Ok(()) };
+            let (a, w) = (short(&numbers(seed, rows * inputs)), short(&numbers(!seed, outputs * inputs)));
+            let want = plain_product(&a, &w, rows, outputs, inputs);
+            let matrix = MatrixBf16::pack(&w, outputs, inputs);
+            let (a, stride) = laid(&a, rows, inputs);
+            let bias = vec![0.0; matrix.outputs()];
+            let mut sums = vec![0.0; rows * matrix.outputs()];
+            let mut stored = vec![0; rows * matrix.outputs()];
+            amx.with_tiles(|tiles| {
+                let width = matrix.outputs();
+                matrix.multiply(tiles, &a, stride, rows, &mut AddTo { bias: &bias, to: &mut sums, stride: width });
+                let store = &mut StoreBf16 {
+                    proof: amx, bias: &bias, activation: Activation::Relu, to: &mut stored, stride: width,
+                };
+                matrix.multiply(tiles, &a, stride, rows, store);
+            });
+            let cut = |values: &[f32]| -> Vec<f32> {
+                values.chunks(matrix.outputs()).flat_map(|row| row[..outputs].to_vec()).collect()
+            };
+            near(&cut(&sums), &want, 1e-3)?;
+            let mut wide = vec![0.0; stored.len()];
+            widen(&stored, &mut wide);
+            let clipped: Vec<f32> = want.iter().map(|x| x.max(0.0)).collect();
+            near(&cut(&wide), &clipped, 0.15)?;
+        }
+
+        #[test]
+        fn attention_on_tiles_is_right(length in 1usize..150, heads in 1usize..3, wide: bool, biased: bool, seed: u64) {
+            let Some(amx) = Amx::get() else { return Ok(()) };
+            let head = if wide { 64 } else { 32 };
+            let hidden = heads * head;
+            let rows = short(&numbers(seed, length * 3 * hidden));
+            let table = numbers(seed ^ 2, 2 * 160 - 1);
+            let distances = biased.then_some(Distances { row: &table, positions: 160 });
+            let (mut buffer, stride) = laid(&rows, length, 3 * hidden);
+            buffer[length * stride..].fill(0x7fc0);
+            let at = Columns { stride, hidden, head, first: (heads - 1) * head };
+            let plain_at = Columns { stride: 3 * hidden, ..at };
+            let want = plain_attention(&rows, length, plain_at, None, distances);
+            let mut got = vec![0; length * head];
+            let task = HeadBf16 { rows: &buffer, length, at, distances };
+            amx.with_tiles(|tiles| task.attend(tiles, &mut ScratchBf16::default(), &mut got, head));
+            let mut wide = vec![0.0; got.len()];
+            widen(&got, &mut wide);
+            near(&wide, &want, 0.02)?;
+        }
+    }
+}
+
+#[test]
+fn every_set_of_instructions_of_this_processor_was_run() {
+    let available = Isa::available();
+    println!(
+        "kernel paths run: {}",
+        available.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
+    );
+    assert!(available.contains(&Isa::Plain));
+}

@@ -1,0 +1,293 @@
+//! The decision and its words, from values alone.
+
+use std::collections::BTreeMap;
+
+use sconce_core::card::{ModelCard, Pooling, PoolingMode, Said, Sizes, Step, Task, Weights};
+use sconce_core::device::Device;
+use sconce_core::obstacle::{Distance, Obstacle};
+use sconce_core::placement::{Dtype, EngineId, Placement};
+use sconce_planner::band::Band;
+use sconce_planner::evidence::{Agreement, Canary, Evidence, Findings, Goal, SpeedPoint};
+use sconce_planner::explain::{explain, grouped};
+use sconce_planner::plan::{Plan, Refusal, Wish, plan};
+
+const METAL: Device = Device::Metal(0);
+const CUDA: Device = Device::Cuda(0);
+
+fn card() -> ModelCard {
+    let by = "a test";
+    let sizes = Sizes { layers: 10, hidden: 32, heads: 4, intermediate: 64, vocabulary: 256, positions: 512 };
+    ModelCard {
+        name: "a model".to_owned(),
+        architecture: Said::new("bert".to_owned(), by),
+        task: Said::new(Task::Embed, by),
+        sizes: Said::new(sizes, by),
+        config: serde_json::Value::Null,
+        max_length: Said::new(512, by),
+        pooling: Said::new(Pooling { modes: vec![PoolingMode::Mean], include_prompt: true }, by),
+        steps: Said::new(vec![Step::Normalize], by),
+        prompts: Said::new(BTreeMap::new(), by),
+        default_prompt: None,
+        dimensions: None,
+        weights: vec![Weights {
+            name: "w".to_owned(),
+            stored: Dtype::F32,
+            bytes: 1,
+            identity: String::new(),
+        }],
+    }
+}
+
+fn placement(device: Device, dtype: Dtype) -> Placement {
+    Placement { engine: EngineId::Candle, device, weights: "w".to_owned(), dtype }
+}
+
+/// A placement as a plan prints it, without its weights.
+fn short(placement: &Placement) -> String {
+    format!("{}/{}", placement.device, placement.dtype)
+}
+
+/// One cell of a test's table: where, how far from the reference, and the milliseconds of one layer for one text
+/// and for eight.
+struct Cell(Device, Dtype, f64, [f64; 2]);
+
+impl Cell {
+    fn findings(&self) -> Findings {
+        let Cell(_, _, error, [one, eight]) = *self;
+        let point =
+            |batch, length, milliseconds: f64| SpeedPoint { batch, length, seconds: milliseconds / 1e3 };
+        Findings {
+            twin: Some(Ok(Agreement { error: Distance(Some(error)), cases: 1 })),
+            speed: Some(Ok(vec![point(1, 16, one), point(8, 128, eight), point(32, 256, 9.0 * eight)])),
+            canary: None,
+        }
+    }
+}
+
+fn decide(cells: &[Cell], wish: &Wish) -> Plan {
+    let mut evidence = Evidence::new();
+    let mut grid = Vec::new();
+    for cell in cells {
+        let placement = placement(cell.0, cell.1);
+        evidence.insert(placement.clone(), cell.findings());
+        grid.push((placement, None));
+    }
+    plan(&card(), &grid, &evidence, wish)
+}
+
+/// The chosen one, then the fallbacks; those that may not replay in brackets.
+fn order(plan: &Plan) -> Vec<String> {
+    let name = |sound: &sconce_planner::plan::Sound| {
+        let name = short(&sound.placement);
+        if sound.replays { name } else { format!("({name})") }
+    };
+    plan.sound().map(name).collect()
+}
+
+fn refusals(plan: &Plan) -> Vec<(String, &Refusal)> {
+    plan.refused.iter().map(|refused| (short(&refused.placement), &refused.why)).collect()
+}
+
+fn a_machine() -> Vec<Cell> {
+    vec![
+        Cell(Device::Cpu, Dtype::F32, 0.0, [1.0, 10.0]),
+        Cell(Device::Cpu, Dtype::Bf16, 2e-4, [0.8, 5.0]),
+        Cell(METAL, Dtype::F32, 1e-7, [4.0, 2.0]),
+        Cell(METAL, Dtype::F16, 1e-6, [3.0, 1.0]),
+    ]
+}
+
+#[test]
+fn the_fastest_within_the_wish_is_chosen_and_the_others_follow() {
+    let any = Wish::default();
+    for (wish, expected) in [
+        (any.clone(), vec!["metal:0/f16", "metal:0/f32", "cpu/bf16", "cpu/f32"]),
+        (
+            Wish { goal: Goal::Latency, ..any.clone() },
+            vec!["cpu/bf16", "cpu/f32", "metal:0/f16", "metal:0/f32"],
+        ),
+        (Wish { band: Band::Exact, ..any.clone() }, vec!["metal:0/f32", "cpu/f32"]),
+        (Wish { band: Band::Exact, goal: Goal::Latency, ..any.clone() }, vec!["cpu/f32", "metal:0/f32"]),
+        (Wish { device: Some(Device::Cpu), ..any.clone() }, vec!["cpu/bf16", "cpu/f32"]),
+        (Wish { dtype: Some(Dtype::F32), ..any.clone() }, vec!["metal:0/f32", "cpu/f32"]),
+        (Wish { device: Some(METAL), dtype: Some(Dtype::F32), ..any.clone() }, vec!["metal:0/f32"]),
+        (Wish { engine: Some(EngineId::Onnx), ..any.clone() }, vec![]),
+        (Wish { weights: Some("others".to_owned()), ..any.clone() }, vec![]),
+        (Wish { weights: Some("w".to_owned()), device: Some(CUDA), ..any }, vec![]),
+    ] {
+        let plan = decide(&a_machine(), &wish);
+        assert_eq!(order(&plan), expected, "{wish:?}");
+        assert_eq!(plan.sound().count() + plan.refused.len(), 4, "every placement is told of");
+    }
+}
+
+#[test]
+fn what_is_not_used_keeps_its_reason() {
+    let wish = Wish { band: Band::Exact, device: Some(METAL), ..Wish::default() };
+    let plan = decide(&a_machine(), &wish);
+    assert_eq!(
+        refusals(&plan),
+        [
+            ("cpu/f32".to_owned(), &Refusal::NotWished),
+            ("cpu/bf16".to_owned(), &Refusal::NotWished),
+            ("metal:0/f16".to_owned(), &Refusal::Band(Band::Half)),
+        ]
+    );
+}
+
+#[test]
+fn an_obstacle_is_told_before_a_wish_and_one_from_beforehand_before_all() {
+    let wrong = Obstacle::ModelWrong { case: "a case".into(), error: Distance(None), tolerance: 1e-5 };
+    let absent = Obstacle::NoSuchDevice { device: CUDA, found: "nothing".to_owned() };
+    let found = Findings { twin: Some(Err(wrong.clone())), ..Findings::default() };
+    let slow = Findings {
+        speed: Some(Err(Obstacle::TimedOut { case: "speed".into(), seconds: 1.0 })),
+        ..Cell(METAL, Dtype::F16, 0.0, [1.0, 1.0]).findings()
+    };
+    let grid = [
+        (placement(METAL, Dtype::F32), None),
+        (placement(METAL, Dtype::F16), None),
+        (placement(METAL, Dtype::Bf16), None),
+        (placement(CUDA, Dtype::F32), Some(absent.clone())),
+    ];
+    let evidence = Evidence::from([
+        (placement(METAL, Dtype::F32), found.clone()),
+        (placement(METAL, Dtype::F16), slow),
+        (placement(CUDA, Dtype::F32), found),
+    ]);
+    let plan = plan(&card(), &grid, &evidence, &Wish::default());
+    assert!(plan.chosen.is_none() && plan.fallbacks.is_empty());
+    let codes: Vec<&str> = grouped(&plan).iter().map(|group| group.code).collect();
+    assert_eq!(codes, ["model_wrong", "timed_out", "not_tried", "no_such_device"]);
+    assert_eq!(plan.refused[0].why, Refusal::Obstacle(wrong));
+    assert_eq!(plan.refused[3].why, Refusal::Obstacle(absent));
+
+    let elsewhere = Wish { device: Some(Device::Cpu), ..Wish::default() };
+    let plan = sconce_planner::plan::plan(&card(), &grid, &evidence, &elsewhere);
+    assert_eq!(grouped(&plan)[0].code, "model_wrong");
+}
+
+#[test]
+fn a_half_dtype_is_exact_only_once_real_weights_said_so() {
+    let exact = Wish { band: Band::Exact, ..Wish::default() };
+    let mut findings = Cell(METAL, Dtype::F16, 1e-9, [1.0, 1.0]).findings();
+    let grid = [(placement(METAL, Dtype::F16), None)];
+    let decide = |findings: &Findings| {
+        plan(&card(), &grid, &Evidence::from([(grid[0].0.clone(), findings.clone())]), &exact)
+    };
+    assert_eq!(refusals(&decide(&findings))[0].1, &Refusal::Band(Band::Half));
+    let canary = |error| {
+        Some(Ok(Canary {
+            error: Distance(Some(error)),
+            tokens_per_second: 1.0,
+            memory: None,
+            norms: [1.0; 2],
+        }))
+    };
+    findings.canary = canary(1e-6);
+    assert_eq!(order(&decide(&findings)), ["metal:0/f16"]);
+    findings.canary = canary(1e-2);
+    assert_eq!(refusals(&decide(&findings))[0].1, &Refusal::Band(Band::Coarse));
+}
+
+#[test]
+fn a_looser_placement_must_be_a_tenth_faster_and_is_not_called_slower() {
+    let machine =
+        |half| [Cell(Device::Cpu, Dtype::F32, 0.0, [1.0, 10.0]), Cell(METAL, Dtype::F16, 1e-4, [1.0, half])];
+    assert_eq!(order(&decide(&machine(9.0), &Wish::default())), ["metal:0/f16", "cpu/f32"]);
+    let near = decide(&machine(9.5), &Wish::default());
+    assert_eq!(order(&near), ["cpu/f32", "(metal:0/f16)"]);
+    assert_eq!(near.fallbacks[0].note, None);
+    assert!(near.beaten_accelerator().is_none());
+    assert!(!explain(&near).contains("slower"), "{}", explain(&near));
+}
+
+#[test]
+fn a_band_ends_where_the_model_is_no_longer_the_same() {
+    for (distance, band) in [
+        (Some(0.0), Some(Band::Exact)),
+        (Some(1e-5), Some(Band::Exact)),
+        (Some(1e-4), Some(Band::Half)),
+        (Some(1e-2), Some(Band::Coarse)),
+        (Some(0.5), None),
+        (Some(f64::NAN), None),
+        (None, None),
+    ] {
+        assert_eq!(Band::of(Distance(distance)), band, "{distance:?}");
+    }
+    assert!([Band::Exact, Band::Half, Band::Coarse].iter().all(|band| band.tolerance().is_finite()));
+}
+
+#[test]
+fn who_retires_makes_room_for_the_next_that_keeps_the_promise() {
+    let why = || Obstacle::Quarantined { why: "a test".to_owned() };
+    let start = || decide(&a_machine(), &Wish { dtype: None, ..Wish::default() });
+    for (retired, promised, expected) in [
+        (vec![(METAL, Dtype::F16)], None, vec!["metal:0/f32", "(cpu/bf16)", "cpu/f32"]),
+        (vec![(METAL, Dtype::F16)], Some(Band::Half), vec!["metal:0/f32", "cpu/bf16", "cpu/f32"]),
+        (vec![(METAL, Dtype::F16), (METAL, Dtype::F32)], Some(Band::Half), vec!["cpu/bf16", "cpu/f32"]),
+        (vec![(METAL, Dtype::F16), (METAL, Dtype::F32)], Some(Band::Exact), vec!["cpu/f32", "(cpu/bf16)"]),
+        (vec![(Device::Cpu, Dtype::F32)], Some(Band::Half), vec!["metal:0/f16", "metal:0/f32", "cpu/bf16"]),
+        (vec![(CUDA, Dtype::F32)], None, vec!["metal:0/f16", "metal:0/f32", "cpu/bf16", "cpu/f32"]),
+    ] {
+        let mut plan = start();
+        for (device, dtype) in &retired {
+            plan.retire(&placement(*device, *dtype), why(), promised);
+        }
+        assert_eq!(order(&plan), expected, "{retired:?} {promised:?}");
+        assert_eq!(plan.sound().count() + plan.refused.len(), 4);
+    }
+    let mut plan = start();
+    for cell in a_machine() {
+        plan.retire(&placement(cell.0, cell.1), why(), None);
+    }
+    assert!(plan.chosen.is_none() && plan.fallbacks.is_empty());
+    assert_eq!(plan.refused.len(), 4);
+}
+
+#[test]
+fn a_plan_in_words_says_what_comes_next_and_who_loses() {
+    let words = explain(&decide(&a_machine(), &Wish { goal: Goal::Latency, ..Wish::default() }));
+    for line in [
+        "chosen: candle/cpu/bf16 w (half, about 160 texts/s)",
+        "next: candle/cpu/f32 w (exact, 1.2x slower than candle/cpu/bf16)",
+        "next: candle/metal:0/f16 w (half, 3.8x slower than candle/cpu/bf16)",
+        "metal:0 works here and is slower than the processor",
+    ] {
+        assert!(words.lines().any(|said| said == line), "`{line}` is missing in:\n{words}");
+    }
+    let exact = explain(&decide(&a_machine(), &Wish { band: Band::Exact, ..Wish::default() }));
+    assert!(
+        exact.contains(
+            "refused: candle/metal:0/f16 w [band] its numbers are half\n  hint: allow it with `--band half`"
+        ),
+        "{exact}"
+    );
+    assert!(!exact.contains("slower than the processor"), "{exact}");
+    let none = explain(&decide(&a_machine(), &Wish { device: Some(CUDA), ..Wish::default() }));
+    assert!(none.starts_with("chosen: none\n"), "{none}");
+}
+
+#[test]
+fn refusals_of_one_device_with_one_reason_are_one_line() {
+    let absent = |device| Some(Obstacle::NoSuchDevice { device, found: "nothing".to_owned() });
+    let crashed = Some(Obstacle::Crashed { case: "a case".to_owned(), how: "signal 6".to_owned() });
+    let grid = [
+        (placement(METAL, Dtype::F32), absent(METAL)),
+        (placement(METAL, Dtype::F16), absent(METAL)),
+        (placement(METAL, Dtype::Bf16), crashed),
+        (placement(CUDA, Dtype::F32), absent(CUDA)),
+        (Placement { engine: EngineId::Onnx, ..placement(METAL, Dtype::F32) }, absent(METAL)),
+    ];
+    let plan = plan(&card(), &grid, &Evidence::new(), &Wish::default());
+    let groups = grouped(&plan);
+    let labels: Vec<&str> = groups.iter().map(|group| group.label.as_str()).collect();
+    assert_eq!(
+        labels,
+        ["candle/metal:0/*", "candle/metal:0/bf16 w", "candle/cuda:0/f32 w", "onnx/metal:0/f32 w"]
+    );
+    assert_eq!(groups[0].placements.len(), 2);
+    assert!(groups.iter().all(|group| group.remedy.is_some()));
+    let words = explain(&plan);
+    assert_eq!(words.matches("hint:").count(), 4, "{words}");
+}

@@ -1,0 +1,457 @@
+//! Cards of folders that are whole, half, broken or hostile.
+
+use std::fs;
+
+use safetensors::tensor::{Dtype as Stored, TensorView};
+use sconce::card::{self, CardError, Overrides};
+use sconce::prove::Depth;
+use sconce::{Embeddings, Error, ModelSource, Plan, PoolingMode, Wish};
+use sconce_core::card::{Dimensions, Step};
+use sconce_core::obstacle::Obstacle;
+use sconce_core::placement::Dtype;
+use sconce_planner::plan::Refusal;
+use sconce_testkit::goldens;
+use serde_json::{Value, json};
+
+use crate::support::{Copy, Home, INTERPRETERS, Tensor, read_tensors, subject, texts, write_tensors};
+
+/// The error and its causes, as the command prints them.
+fn refusal(copy: &Copy) -> String {
+    told(&copy.read().expect_err("is refused"))
+}
+
+fn told(error: &dyn std::error::Error) -> String {
+    let cause = error.source().map(|cause| format!(": {}", told(cause))).unwrap_or_default();
+    format!("{error}{cause}")
+}
+
+fn assert_says(text: &str, words: &[&str]) {
+    for word in words {
+        assert!(text.contains(word), "no `{word}` in: {text}");
+    }
+}
+
+fn open_error(copy: &Copy) -> Error {
+    Home::new().model(copy.path()).open().err().expect("does not open")
+}
+
+/// The obstacles of a model that could not be opened.
+fn obstacles(error: &Error) -> Vec<&Obstacle> {
+    let Error::NoPlacement { plan } = error else { panic!("expected a plan, got: {error}") };
+    let refused = plan.refused.iter().filter_map(|refused| match &refused.why {
+        Refusal::Obstacle(obstacle) => Some(obstacle),
+        Refusal::Band(_) | Refusal::NotWished | Refusal::NotTried => None,
+    });
+    refused.collect()
+}
+
+fn plan(home: &Home, copy: &Copy) -> Plan {
+    let source = ModelSource::Folder(copy.path().to_owned());
+    let subject =
+        home.runtime.subject(&source, &Overrides::default(), &mut |_| {}).expect("the folder is a model");
+    home.runtime.plan(&subject, &Wish::default(), Depth::Twin, &mut |_| {}).expect("plans")
+}
+
+fn embed(copy: &Copy) -> Embeddings {
+    Home::new().model(copy.path()).open().expect("opens").embed(&texts("tiny-bert")).expect("embeds")
+}
+
+#[test]
+fn each_fact_carries_the_file_that_said_it() {
+    let bert = subject("tiny-bert").card;
+    assert_eq!((bert.architecture.value.as_str(), bert.architecture.by.as_str()), ("bert", "config.json"));
+    assert_eq!((bert.sizes.value.hidden, bert.sizes.by.as_str()), (32, "config.json"));
+    assert_eq!((bert.max_length.value, bert.max_length.by.as_str()), (128, "sentence_bert_config.json"));
+    assert_eq!(bert.pooling.by, "1_Pooling/config.json");
+    assert_eq!((&bert.steps.value[..], bert.steps.by.as_str()), (&[Step::Normalize][..], "modules.json"));
+    assert_eq!(bert.prompts.value["query"], "query: ");
+    assert_eq!(bert.prompts.by, "config_sentence_transformers.json");
+    assert_eq!((bert.default_prompt, bert.dimensions), (None, None));
+
+    let camembert = subject("tiny-camembert").card;
+    assert_eq!(
+        (camembert.max_length.value, camembert.max_length.by.as_str()),
+        (512, "tokenizer_config.json")
+    );
+    let distilbert = subject("tiny-distilbert").card;
+    assert_eq!((distilbert.width(), distilbert.steps.value.len()), (16, 2));
+}
+
+#[test]
+fn lengths_to_cut_to_come_from_the_file_that_declares_them() {
+    let declared = |file: &str, key: &str, value: Value| {
+        let card = Copy::of("tiny-bert").setting(file, key, value).read().expect("a model").card;
+        card.dimensions.map(|said| (said.value, said.by))
+    };
+    let (config, sentence) = ("config.json", "config_sentence_transformers.json");
+    let only = |lengths: &[usize], by: &str| Some((Dimensions::Only(lengths.to_vec()), by.to_owned()));
+    assert_eq!(declared(config, "matryoshka_dimensions", json!([8, 16])), only(&[8, 16], config));
+    assert_eq!(declared(sentence, "truncate_dim", json!(16)), only(&[16], sentence));
+    assert_eq!(declared(config, "is_matryoshka", json!(true)), Some((Dimensions::Any, config.to_owned())));
+    assert_eq!(declared(config, "is_matryoshka", json!(false)), None);
+    assert_eq!(declared(sentence, "truncate_dim", json!(null)), None);
+}
+
+#[test]
+fn what_no_file_says_is_asked_for_by_its_flag() {
+    let copy = Copy::of("tiny-bert").without("modules.json");
+    let read = |pooling, normalize| {
+        card::read("copy", copy.path(), &Overrides { pooling, normalize, max_length: None })
+    };
+    let text = told(&read(None, None).expect_err("is half configured"));
+    assert_says(&text, &["`modules.json` is missing", "hint: ", "--pooling", "--normalize"]);
+    let text = told(&read(Some(PoolingMode::Mean), None).expect_err("is half configured"));
+    assert_says(&text, &["normalised", "--normalize"]);
+    assert!(!text.contains("--pooling"), "{text}");
+    let text = told(&read(None, Some(true)).expect_err("is half configured"));
+    assert_says(&text, &["--pooling"]);
+    assert!(!text.contains("--normalize"), "{text}");
+
+    let card = read(Some(PoolingMode::Cls), Some(false)).expect("is said by flags").card;
+    assert_eq!(
+        (&card.pooling.value.modes[..], card.pooling.by.as_str()),
+        (&[PoolingMode::Cls][..], "--pooling")
+    );
+    assert_eq!((card.steps.value.len(), card.steps.by.as_str()), (0, "--normalize"));
+}
+
+#[test]
+fn a_folder_without_modules_opens_with_the_users_word() {
+    let copy = Copy::of("tiny-bert").without("modules.json");
+    let builder = Home::new().model(copy.path()).pooling(PoolingMode::Mean).normalize(true);
+    let got = builder.max_length(128).open().expect("opens").embed(&texts("tiny-bert")).expect("embeds");
+    assert_eq!(got.into_vectors(), embed(&Copy::of("tiny-bert")).into_vectors());
+}
+
+#[test]
+fn modules_without_pooling_are_not_called_missing() {
+    for modules in ["[]", "{}", r#"[{"path": "", "type": "sentence_transformers.models.Transformer"}]"#] {
+        let text = refusal(&Copy::of("tiny-bert").with("modules.json", modules));
+        assert_says(&text, &["`modules.json` names no pooling", "--pooling"]);
+    }
+}
+
+#[test]
+fn pickled_weights_are_refused_with_the_way_to_convert_them() {
+    let copy = Copy::of("tiny-bert").without("model.safetensors").with("pytorch_model.bin", "pickle");
+    let text = refusal(&copy);
+    assert_says(&text, &["only `pytorch_model.bin`", "hint: ", "python", "save_pretrained"]);
+    let shards =
+        Copy::of("tiny-bert").without("model.safetensors").with("pytorch_model-00001-of-00002.bin", "pickle");
+    assert_says(&refusal(&shards), &["only `pytorch_model-00001-of-00002.bin`"]);
+    let dense = Copy::of("tiny-distilbert")
+        .without("2_Dense/model.safetensors")
+        .with("2_Dense/pytorch_model.bin", "pickle");
+    assert_says(&refusal(&dense), &["only `2_Dense/pytorch_model.bin`", "save_pretrained"]);
+}
+
+#[test]
+fn what_is_missing_is_named() {
+    let text = refusal(&Copy::of("tiny-bert").without("model.safetensors"));
+    assert_says(&text, &["no weights", "model*.safetensors"]);
+    assert_says(&refusal(&Copy::of("tiny-bert").without("config.json")), &["`config.json` is missing in"]);
+    let text = refusal(&Copy::of("tiny-bert").without("1_Pooling/config.json"));
+    assert_says(&text, &["`1_Pooling/config.json` is missing in"]);
+    let text = refusal(&Copy::of("tiny-distilbert").without("2_Dense/model.safetensors"));
+    assert_says(&text, &["`2_Dense/model.safetensors` is missing in"]);
+    let copy = Copy::of("tiny-bert");
+    let nowhere = card::read("copy", &copy.file("nowhere"), &Overrides::default()).expect_err("is nowhere");
+    assert!(matches!(nowhere, CardError::NoFolder(_)), "{nowhere}");
+}
+
+#[test]
+fn broken_json_is_told_with_its_file_and_line() {
+    for file in ["config.json", "modules.json", "1_Pooling/config.json", "sentence_bert_config.json"] {
+        for broken in ["{\n\"model_type\": ", "", "\0", "{\"a\": 1}}"] {
+            let text = refusal(&Copy::of("tiny-bert").with(file, broken));
+            assert_says(&text, &[&format!("`{file}` is not valid JSON"), "line"]);
+        }
+    }
+    let deep = "[".repeat(100_000);
+    assert_says(&refusal(&Copy::of("tiny-bert").with("config.json", deep)), &["recursion limit"]);
+}
+
+#[test]
+fn json_of_another_shape_is_refused_in_words() {
+    for other in ["[]", "null", "3", "\"bert\"", "{\"model_type\": 3}"] {
+        let text = refusal(&Copy::of("tiny-bert").with("config.json", other));
+        assert_says(&text, &["no `model_type`", "hint: "]);
+    }
+    for other in ["[]", "null", "{}", r#"{"pooling_mode": "middle"}"#, r#"{"pooling_mode": ["mean", 3]}"#] {
+        let text = refusal(&Copy::of("tiny-bert").with("1_Pooling/config.json", other));
+        assert_says(&text, &["`1_Pooling/config.json` says `pooling_mode`", "does not know"]);
+    }
+    let text = refusal(&Copy::of("tiny-distilbert").setting("2_Dense/config.json", "in_features", json!(-1)));
+    assert_says(&text, &["`2_Dense/config.json` says `in_features`: `-1`"]);
+    let relu = json!("torch.nn.modules.activation.ReLU");
+    let text =
+        refusal(&Copy::of("tiny-distilbert").setting("2_Dense/config.json", "activation_function", relu));
+    assert_says(&text, &["`activation_function`: `ReLU`"]);
+    let text = refusal(&Copy::of("tiny-distilbert").setting("2_Dense/config.json", "in_features", json!(31)));
+    assert_says(&text, &["`2_Dense` takes 31 numbers and is given 32"]);
+}
+
+#[test]
+fn an_unknown_architecture_is_refused_with_those_that_are_known() {
+    let copy = Copy::of("tiny-bert")
+        .setting("config.json", "model_type", json!("t5"))
+        .setting("config.json", "max_position_embeddings", json!(null))
+        .setting("config.json", "vocab_size", json!(null));
+    let error = open_error(&copy);
+    let unknown = obstacles(&error).into_iter().filter(|obstacle| obstacle.code() == "unknown_architecture");
+    assert!(unknown.count() >= INTERPRETERS.len(), "{error}");
+    let known = ["`t5`", "bert", "roberta", "xlm-roberta", "camembert", "distilbert", "mpnet"];
+    assert_says(&error.to_string(), &known);
+    let plan = plan(&Home::new(), &copy);
+    assert!(plan.chosen.is_none() && plan.explain().contains("unknown_architecture"));
+}
+
+#[test]
+fn a_known_architecture_with_unknown_parts_is_refused() {
+    for (key, value) in [
+        ("hidden_act", json!("swish")),
+        ("position_embedding_type", json!("relative_key")),
+        ("is_decoder", json!(true)),
+        ("num_attention_heads", json!(5)),
+        ("num_attention_heads", json!(0)),
+        ("num_hidden_layers", json!(0)),
+    ] {
+        let said = value.to_string().replace('"', "");
+        let copy = Copy::of("tiny-bert").setting("config.json", key, value);
+        let explained = plan(&Home::new(), &copy).explain();
+        assert_says(&explained, &["chosen: none", "unknown_architecture"]);
+        if key == "hidden_act" {
+            assert_says(&explained, &[key, &said]);
+        }
+    }
+}
+
+#[test]
+fn an_unknown_module_is_named() {
+    for (kind, path) in
+        [("sentence_transformers.models.CNN", "1_CNN"), ("custom_st.Transformer", "0_Custom"), ("", "")]
+    {
+        let modules = json!([{ "path": path, "type": kind }]).to_string();
+        let text = refusal(&Copy::of("tiny-bert").with("modules.json", modules));
+        assert_says(&text, &["`modules.json`", kind, "does not run"]);
+    }
+}
+
+#[test]
+fn no_name_leads_out_of_the_folder() {
+    for path in ["../elsewhere", "/etc", "1_Pooling/../..", "..\\elsewhere", "./1_Pooling"] {
+        let modules = json!([{ "path": path, "type": "sentence_transformers.models.Pooling" }]).to_string();
+        let text = refusal(&Copy::of("tiny-bert").with("modules.json", modules));
+        assert_says(&text, &["`modules.json` names a path outside", path]);
+        let index = json!({ "weight_map": { "a": path } }).to_string();
+        let copy = Copy::of("tiny-bert").without("model.safetensors");
+        let text = refusal(&copy.with("model.safetensors.index.json", index));
+        assert_says(&text, &["`model.safetensors.index.json` names a path outside", path]);
+    }
+}
+
+/// tiny-bert with its weights in two files.
+fn sharded() -> Copy {
+    let copy = Copy::of("tiny-bert");
+    let tensors = read_tensors(&copy.file("model.safetensors"));
+    let mut map = serde_json::Map::new();
+    for (number, part) in tensors.chunks(tensors.len() / 2 + 1).enumerate() {
+        let file = format!("model-{:05}-of-00002.safetensors", number + 1);
+        write_tensors(&copy.file(&file), part);
+        map.extend(part.iter().map(|tensor| (tensor.name.clone(), json!(file))));
+    }
+    copy.without("model.safetensors")
+        .with("model.safetensors.index.json", json!({ "weight_map": map }).to_string())
+}
+
+#[test]
+fn weights_in_shards_give_the_same_vectors() {
+    let copy = sharded();
+    let card = copy.read().expect("a model").card;
+    assert_eq!(card.weights.len(), 1);
+    assert_eq!(card.weights[0].bytes, subject("tiny-bert").card.weights[0].bytes);
+    assert_eq!(embed(&copy).into_vectors(), embed(&Copy::of("tiny-bert")).into_vectors());
+}
+
+#[test]
+fn a_missing_shard_is_named() {
+    let text = refusal(&sharded().without("model-00002-of-00002.safetensors"));
+    assert_says(&text, &["model-00002-of-00002.safetensors", "can't be read"]);
+    let empty = Copy::of("tiny-bert").without("model.safetensors").with("model.safetensors.index.json", "{}");
+    assert_says(&refusal(&empty), &["`model.safetensors.index.json` says `weight_map`"]);
+}
+
+/// The nearest f16 below, for numbers of ordinary size.
+fn halved(x: f32) -> u16 {
+    let bits = x.to_bits();
+    let sign = (bits >> 16) as u16 & 0x8000;
+    match (bits >> 23) & 0xff {
+        exponent @ 113..143 => sign | ((exponent - 112) << 10) as u16 | (bits >> 13) as u16 & 0x3ff,
+        _ => sign,
+    }
+}
+
+fn write_halves(copy: &Copy, file: &str, tensors: &[Tensor]) {
+    let bytes =
+        |tensor: &Tensor| tensor.values.iter().flat_map(|&x| halved(x).to_le_bytes()).collect::<Vec<u8>>();
+    let bytes: Vec<Vec<u8>> = tensors.iter().map(bytes).collect();
+    let views = tensors.iter().zip(&bytes).map(|(tensor, bytes)| {
+        (
+            &tensor.name,
+            TensorView::new(Stored::F16, tensor.shape.clone(), bytes).expect("shape and bytes agree"),
+        )
+    });
+    safetensors::serialize_to_file(views, None, &copy.file(file)).expect("weights can be written");
+}
+
+#[test]
+fn a_second_set_of_weights_is_a_second_row_of_the_plan() {
+    let copy = Copy::of("tiny-bert");
+    write_halves(&copy, "model.fp16.safetensors", &read_tensors(&copy.file("model.safetensors")));
+    let card = copy.read().expect("a model").card;
+    let sets: Vec<_> = card.weights.iter().map(|set| (set.name.as_str(), set.stored)).collect();
+    assert_eq!(sets, [("model.fp16.safetensors", Dtype::F16), ("model.safetensors", Dtype::F32)]);
+    assert_eq!(card.weights[0].bytes * 2, card.weights[1].bytes);
+    assert_ne!(card.weights[0].identity, card.weights[1].identity);
+
+    let home = Home::new();
+    let plan = plan(&home, &copy);
+    for name in ["model.fp16.safetensors", "model.safetensors"] {
+        assert!(plan.sound().any(|sound| sound.placement.weights == name), "{}", plan.explain());
+    }
+    let half = Wish { weights: Some("model.fp16.safetensors".to_owned()), ..Wish::default() };
+    let model = home.model(copy.path()).wish(half).open().expect("opens");
+    assert_eq!(model.placement().expect("serves").weights, "model.fp16.safetensors");
+    let whole = embed(&Copy::of("tiny-bert"));
+    let got = model.embed(&texts("tiny-bert")).expect("embeds");
+    let off = got.iter().zip(&whole).flat_map(|(a, b)| a.iter().zip(b)).map(|(a, b)| (a - b).abs());
+    let off = off.fold(0.0, f32::max);
+    assert!(off > 0.0 && off < 0.02, "{off}");
+}
+
+#[test]
+fn a_cut_weight_file_is_refused_wherever_it_was_cut() {
+    let whole = fs::read(goldens::folder("tiny-bert").join("model.safetensors")).expect("weights");
+    for length in [0, 1, 7, 8, 9, 100, whole.len() / 2, whole.len() - 1] {
+        let text = refusal(&Copy::of("tiny-bert").with("model.safetensors", &whole[..length]));
+        assert_says(&text, &["model.safetensors` is not a whole safetensors file"]);
+    }
+    let longer = [&whole[..], b"more"].concat();
+    assert_says(&refusal(&Copy::of("tiny-bert").with("model.safetensors", longer)), &["should have"]);
+}
+
+/// A weight file with this header and no tensors.
+fn headed(length: u64, header: &str) -> Copy {
+    let bytes = [&length.to_le_bytes()[..], header.as_bytes()].concat();
+    Copy::of("tiny-bert").with("model.safetensors", bytes)
+}
+
+#[test]
+fn a_header_that_lies_about_sizes_is_refused_before_memory_is_taken() {
+    for claimed in [1 << 60, u64::MAX, u64::MAX - 7, 99_000_000] {
+        assert_says(&refusal(&headed(claimed, "{}")), &["its header claims", &claimed.to_string()]);
+    }
+    for header in [
+        r#"{"a": {"dtype": "F32", "shape": [1152921504606846976], "data_offsets": [0, 4611686018427387904]}}"#,
+        r#"{"a": {"dtype": "F32", "shape": [4294967296, 4294967296], "data_offsets": [0, 0]}}"#,
+        r#"{"a": {"dtype": "F32", "shape": [2], "data_offsets": [8, 0]}}"#,
+        r#"{"a": {"dtype": "F32", "shape": [2], "data_offsets": [18446744073709551608, 18446744073709551615]}}"#,
+        r#"{"a": {"dtype": "F32", "shape": [-1], "data_offsets": [0, 4]}}"#,
+        r#"{"a": {"dtype": "F99", "shape": [1], "data_offsets": [0, 4]}}"#,
+        r#"{"a": 3}"#,
+        "[]",
+    ] {
+        let text = refusal(&headed(header.len() as u64, header));
+        assert_says(&text, &["is not a whole safetensors file"]);
+    }
+}
+
+#[test]
+fn no_byte_of_a_header_can_cause_a_panic() {
+    let copy = Copy::of("tiny-bert");
+    let path = copy.file("model.safetensors");
+    let whole = fs::read(&path).expect("weights");
+    for place in (0..8).chain((8..4000).step_by(13)) {
+        for byte in [0, 0xff, b'9', b'"', b'}'] {
+            let mut changed = whole.clone();
+            changed[place] = byte;
+            fs::write(&path, changed).expect("writes");
+            let _ = copy.read();
+        }
+    }
+}
+
+#[test]
+fn a_tensor_of_another_shape_is_named_as_the_obstacle() {
+    let copy = Copy::of("tiny-bert").setting("config.json", "intermediate_size", json!(63));
+    let error = open_error(&copy);
+    let failed: Vec<_> = obstacles(&error).into_iter().filter(|o| o.code() == "load_failed").collect();
+    assert_eq!(failed.len(), INTERPRETERS.len(), "{error}");
+    let words = ["`encoder.layer.0.intermediate.dense.weight`", "[64, 32]", "[63, 32]"];
+    for obstacle in failed {
+        assert_says(&obstacle.to_string(), &words);
+    }
+}
+
+#[test]
+fn a_tensor_that_is_not_there_is_named_as_the_obstacle() {
+    let copy = Copy::of("tiny-bert");
+    let mut tensors = read_tensors(&copy.file("model.safetensors"));
+    tensors.retain(|tensor| tensor.name != "encoder.layer.1.output.dense.bias");
+    write_tensors(&copy.file("model.safetensors"), &tensors);
+    assert_says(
+        &open_error(&copy).to_string(),
+        &["load_failed", "no tensor `encoder.layer.1.output.dense.bias`"],
+    );
+}
+
+#[test]
+fn a_config_larger_than_its_weights_is_refused_before_memory_is_taken() {
+    for (key, size) in [
+        ("hidden_size", 1u64 << 40),
+        ("vocab_size", u64::MAX),
+        ("max_position_embeddings", 1 << 50),
+        ("num_hidden_layers", 1 << 50),
+        ("intermediate_size", 1 << 50),
+        ("type_vocab_size", 1 << 50),
+    ] {
+        let text = refusal(&Copy::of("tiny-bert").setting("config.json", key, json!(size)));
+        assert_says(&text, &["`config.json` promises", "numbers"]);
+    }
+    let buckets =
+        Copy::of("tiny-mpnet").setting("config.json", "relative_attention_num_buckets", json!(1u64 << 50));
+    assert_says(&refusal(&buckets), &["`config.json` promises"]);
+}
+
+#[test]
+fn a_length_asked_for_lies_within_the_models_positions() {
+    // RoBERTa counts positions from its padding id: 514 rows are 512 places.
+    for (name, positions) in [("tiny-bert", 512), ("tiny-roberta", 512), ("tiny-mpnet", 512)] {
+        let read = |length| {
+            let overrides = Overrides { max_length: Some(length), ..Overrides::default() };
+            card::read(name, &goldens::folder(name), &overrides)
+        };
+        for length in [0, positions + 1, usize::MAX] {
+            let text = told(&read(length).expect_err("is out of bounds"));
+            assert_says(&text, &["1 to 512 tokens", "`--max-length`", &length.to_string()]);
+        }
+        let said = read(positions).expect("is within bounds").card.max_length;
+        assert_eq!((said.value, said.by.as_str()), (positions, "--max-length"));
+    }
+}
+
+#[test]
+fn files_never_promise_more_tokens_than_there_are_positions() {
+    for said in [json!(100_000), json!(513)] {
+        let copy = Copy::of("tiny-bert").setting("sentence_bert_config.json", "max_seq_length", said);
+        let length = copy.read().expect("a model").card.max_length;
+        assert_eq!((length.value, length.by.as_str()), (512, "config.json"));
+    }
+    for unsaid in [json!(null), json!(0), json!(-3), json!("long"), json!(1e30)] {
+        let copy = Copy::of("tiny-bert")
+            .setting("sentence_bert_config.json", "max_seq_length", unsaid.clone())
+            .setting("tokenizer_config.json", "model_max_length", json!(1e30));
+        let length = copy.read().expect("a model").card.max_length;
+        assert_eq!((length.value, length.by.as_str()), (512, "config.json"), "{unsaid}");
+    }
+}

@@ -1,0 +1,216 @@
+//! Faults that come up while a model serves: the caller gets right vectors, and the plan tells what happened.
+
+use std::sync::atomic::Ordering;
+use std::sync::mpsc;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use sconce::{Band, Device, Dtype, EngineId, Error, Model, Obstacle, Plan, Retry};
+use sconce_testkit::fake::{FakeEngine, Fault, Mishap};
+
+use crate::fakes::{METAL, Stage, TEXTS, builder, candle, healthy, obstacle};
+
+const SHORT: Duration = Duration::from_millis(400);
+
+/// A machine whose accelerator has `fault`.
+fn stage(fault: Fault) -> Stage {
+    Stage { patience: SHORT, ..Stage::new(candle().with(METAL, fault)) }
+}
+
+fn open(stage: &Stage) -> Model {
+    builder(&stage.in_process().build()).open().expect("something serves")
+}
+
+/// Why `device` was taken out of service.
+fn quarantine(plan: &Plan, device: Device) -> String {
+    let found = obstacle(plan, device).unwrap_or_else(|| panic!("it serves still:\n{}", plan.explain()));
+    assert_eq!(found.code(), "quarantined", "{found}");
+    assert!(found.remedy().contains("`sconce doctor --fresh`"));
+    let Obstacle::Quarantined { why } = found else { panic!("{found}") };
+    why.clone()
+}
+
+#[test]
+fn a_fault_at_any_batch_costs_the_caller_nothing_but_time() {
+    let want = healthy(&TEXTS);
+    for (mishap, why) in [
+        (Mishap::Error, "the engine failed: the fake fails as it was told"),
+        (Mishap::Nan, "a number that is not finite"),
+        (Mishap::Zero, "a vector of zeros"),
+        (Mishap::Norm, "a vector of norm 1000000"),
+        (Mishap::Rows, "96 numbers for 4 vectors of 32"),
+        (Mishap::Panic, "it panicked: the fake panics as it was told"),
+        (Mishap::Hang, "it gave no answer in 0.4 s"),
+    ] {
+        for nth in [1, 3] {
+            let model = open(&stage(Fault::FromBatch(nth, mishap)));
+            for batch in 1..=4 {
+                let got = model.embed(&TEXTS).unwrap_or_else(|error| panic!("{mishap:?}: {error}"));
+                let device = if batch < nth { METAL } else { Device::Cpu };
+                assert_eq!(got.placements.len(), 1);
+                assert_eq!(got.placements[0].device, device, "{mishap:?} at batch {batch}");
+                assert_eq!(got.into_vectors(), want, "{mishap:?} at batch {batch}");
+            }
+            let plan = model.plan();
+            assert!(quarantine(&plan, METAL).contains(why), "{mishap:?}: {}", plan.explain());
+            assert_eq!(plan.chosen.map(|chosen| chosen.placement.device), Some(Device::Cpu));
+            assert_eq!(model.placement().map(|placement| placement.device), Some(Device::Cpu));
+        }
+    }
+}
+
+#[test]
+fn one_request_of_many_batches_names_all_who_worked_on_it() {
+    let texts: Vec<String> = (0..600).map(|n| format!("{n} {}", TEXTS[3].repeat(3))).collect();
+    let model = open(&stage(Fault::FromBatch(2, Mishap::Nan)));
+    let got = model.embed(&texts).expect("the CPU takes over");
+    let devices: Vec<Device> = got.placements.iter().map(|placement| placement.device).collect();
+    assert_eq!(devices, [METAL, Device::Cpu]);
+    assert_eq!(got.classes.len(), 1, "both are of one numerics class: {:?}", got.classes);
+    assert_eq!(got.into_vectors(), healthy(&texts));
+}
+
+#[test]
+fn what_does_not_fit_is_split_and_its_placement_stays() {
+    let texts: Vec<String> = (0..64).map(|n| format!("{n} {}", TEXTS[3])).collect();
+    let engine = candle().with(METAL, Fault::OutOfMemory { above: 1200 });
+    let batches = std::sync::Arc::clone(&engine.batches);
+    let stage = Stage::new(engine);
+    let model = open(&stage);
+    let got = model.embed(&texts).expect("halves fit");
+    assert_eq!(got.placements.len(), 1);
+    assert_eq!(got.placements[0].device, METAL);
+    assert!(got.tokens > 1200, "the batch of {} tokens was to be split", got.tokens);
+    assert!(batches.load(Ordering::SeqCst) > 2);
+    assert_eq!(got.into_vectors(), healthy(&texts));
+    assert!(obstacle(&model.plan(), METAL).is_none());
+}
+
+#[test]
+fn where_nothing_is_left_the_error_tells_the_whole_story() {
+    let engine = candle()
+        .with(METAL, Fault::FromBatch(2, Mishap::Zero))
+        .with(Device::Cpu, Fault::FromBatch(1, Mishap::Error));
+    let model = open(&Stage::new(engine));
+    model.embed(&TEXTS).expect("the first batch is right");
+    for _ in 0..2 {
+        let error = model.embed(&TEXTS).expect_err("nothing is left");
+        assert!(matches!(error, Error::NoPlacement { .. }));
+        assert_eq!(error.retry(), Retry::Elsewhere);
+        let text = error.to_string();
+        for part in [
+            "no placement works for this model",
+            "candle/metal:0/f32",
+            "[quarantined] taken out of service: a vector of zeros",
+            "candle/cpu/f32",
+            "[quarantined] taken out of service: the engine failed: the fake fails as it was told",
+            "candle/cuda:0/f32",
+            "[no_such_device]",
+            "hint:",
+        ] {
+            assert!(text.contains(part), "`{part}` is missing in:\n{text}");
+        }
+    }
+}
+
+#[test]
+fn once_exact_numbers_were_given_no_half_ones_follow() {
+    let engine = candle()
+        .dtypes(&[Dtype::F32, Dtype::F16])
+        .with_in(METAL, Dtype::F32, Fault::FromBatch(2, Mishap::Nan))
+        .with_in(METAL, Dtype::F16, Fault::SlowerThanCpu(0.5))
+        .with_in(Device::Cpu, Dtype::F16, Fault::SlowerThanCpu(0.8));
+    let model = open(&Stage::new(engine));
+    let first = model.embed(&TEXTS).expect("it serves");
+    let second = model.embed(&TEXTS).expect("the next serves");
+    let cells = [&first, &second].map(|got| (got.placements[0].device, got.placements[0].dtype));
+    assert_eq!(cells, [(METAL, Dtype::F32), (Device::Cpu, Dtype::F32)]);
+    assert_eq!(first.classes, second.classes);
+    let halves = model.plan().fallbacks;
+    assert!(!halves.is_empty() && halves.iter().all(|sound| sound.band == Band::Half && !sound.replays));
+}
+
+#[test]
+fn before_the_first_answer_a_looser_placement_may_take_over() {
+    let engine = candle()
+        .dtypes(&[Dtype::F32, Dtype::F16])
+        .with_in(METAL, Dtype::F32, Fault::DoesNotFit)
+        .with_in(METAL, Dtype::F16, Fault::SlowerThanCpu(0.5));
+    let stage = Stage::new(engine);
+    let model = builder(&stage.in_process().build()).device(METAL).open().expect("f16 fits");
+    assert_eq!(model.placement().map(|placement| placement.dtype), Some(Dtype::F16));
+    assert_eq!(obstacle(&model.plan(), METAL).map(Obstacle::code), Some("does_not_fit"));
+}
+
+#[test]
+fn after_a_hang_nothing_else_on_that_device_is_tried() {
+    let mut stage = stage(Fault::FromBatch(1, Mishap::Hang));
+    stage.engines.push(FakeEngine::new(EngineId::Onnx));
+    let model = open(&stage);
+    assert_eq!(model.embed(&TEXTS).expect("the CPU serves").placements[0].device, Device::Cpu);
+    assert!(!model.plan().supports(METAL), "{}", model.plan().explain());
+}
+
+/// Runs `work`, which must end within half a minute.
+fn bounded<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
+    let (sender, receiver) = mpsc::channel();
+    thread::spawn(move || sender.send(work()));
+    receiver.recv_timeout(Duration::from_secs(30)).expect("it came to an end")
+}
+
+/// 64 threads that embed four times each; every vector must be right.
+fn crowd(model: Model) -> Model {
+    let want = healthy(&TEXTS);
+    bounded(move || {
+        thread::scope(|scope| {
+            for _ in 0..64 {
+                scope.spawn(|| {
+                    for _ in 0..4 {
+                        assert_eq!(model.embed(&TEXTS).expect("it serves").into_vectors(), want);
+                    }
+                });
+            }
+        });
+        model
+    })
+}
+
+#[test]
+fn a_fault_amid_64_threads_harms_none_of_them() {
+    for mishap in [Mishap::Error, Mishap::Nan, Mishap::Panic, Mishap::Hang] {
+        let model = crowd(open(&stage(Fault::FromBatch(20, mishap))));
+        let plan = model.plan();
+        quarantine(&plan, METAL);
+        let refusals = plan.refused.iter().filter(|refused| refused.placement.device == METAL).count();
+        assert_eq!(refusals, 1, "{mishap:?} is told once:\n{}", plan.explain());
+        assert_eq!(model.placement().map(|placement| placement.device), Some(Device::Cpu));
+    }
+}
+
+#[test]
+fn a_batch_that_waits_for_its_turn_is_not_taken_for_hung() {
+    let started = Instant::now();
+    let model = crowd(open(&stage(Fault::Late(10))));
+    assert!(started.elapsed() > 2 * SHORT, "the queue was to be longer than the patience");
+    assert_eq!(
+        model.placement().map(|placement| placement.device),
+        Some(METAL),
+        "{}",
+        model.plan().explain()
+    );
+}
+
+#[test]
+fn a_model_on_a_lane_that_another_hung_goes_elsewhere_soon() {
+    let stage = Stage { patience: Duration::from_secs(2), ..stage(Fault::FromBatch(3, Mishap::Hang)) };
+    let runtime = stage.in_process().build();
+    let open = || builder(&runtime).open().expect("something serves");
+    let (first, second) = (open(), open());
+    for model in [&first, &first, &second] {
+        assert_eq!(model.embed(&TEXTS).expect("it serves").placements[0].device, METAL);
+    }
+    assert_eq!(first.embed(&TEXTS).expect("the CPU serves").placements[0].device, Device::Cpu);
+    let started = Instant::now();
+    assert_eq!(second.embed(&TEXTS).expect("the CPU serves").placements[0].device, Device::Cpu);
+    assert!(started.elapsed() < stage.patience, "it waited for a lane that was gone");
+}

@@ -1,0 +1,302 @@
+//! Text in, vectors out: against sentence-transformers, and against what people send.
+
+use std::path::Path;
+
+use sconce::tokens::Tokens;
+use sconce::{EmbedOptions, Embeddings, Error, Model, PoolingMode};
+use sconce_testkit::goldens::{self, Golden, TINY, apart};
+use serde_json::json;
+
+use crate::support::{Copy, Home, subject, texts};
+
+const TOLERANCE: f64 = 1e-4;
+
+/// The largest difference between `got` and the golden tensor `name`.
+fn off(got: &Embeddings, golden: &Golden, name: &str) -> f64 {
+    let got: Vec<f32> = got.iter().flatten().copied().collect();
+    apart(&got, golden.numbers(name))
+}
+
+fn embed(home: &Home, folder: &Path, texts: &[String]) -> Embeddings {
+    home.model(folder).open().expect("opens").embed(texts).expect("embeds")
+}
+
+fn widened(vector: &[f32]) -> Vec<f64> {
+    vector.iter().map(|&x| f64::from(x)).collect()
+}
+
+fn norm(vector: &[f32]) -> f64 {
+    widened(vector).iter().map(|x| x * x).sum::<f64>().sqrt()
+}
+
+#[test]
+fn every_tiny_model_embeds_as_sentence_transformers_does() {
+    let home = Home::new();
+    for name in TINY {
+        let model = home.model(&goldens::folder(name)).open().expect("opens");
+        let golden = Golden::read(name, "golden.safetensors");
+        let got = model.embed(&texts(name)).expect("embeds");
+        let off = off(&got, &golden, "embed");
+        println!("{name}: {off:.1e}");
+        assert!(off < TOLERANCE, "{name} is off by {off}");
+        tokens_are_counted_and_cuts_told(name, &golden, &got);
+        a_text_embeds_alike_alone(name, &model, &got);
+        odd_texts_give_vectors(name, &model);
+    }
+}
+
+fn tokens_are_counted_and_cuts_told(name: &str, golden: &Golden, got: &Embeddings) {
+    let counts: Vec<usize> = golden.ids("counts").into_iter().map(|count| count as usize).collect();
+    let tokens = Tokens::open(&goldens::folder(name), &subject(name).card).expect("a tokenizer");
+    let tokenized: Vec<_> =
+        texts(name).iter().map(|text| tokens.encode("", text).expect("tokenizes")).collect();
+    assert_eq!(tokenized.iter().map(|text| text.ids.len()).collect::<Vec<_>>(), counts, "{name}");
+    assert_eq!(got.tokens, counts.iter().sum::<usize>(), "{name}");
+    let longest = if name == "tiny-bert" { 128 } else { 512 };
+    let cut: Vec<usize> = (0..8).filter(|&text| counts[text] == longest).collect();
+    assert_eq!(got.truncated.iter().map(|cut| cut.index).collect::<Vec<_>>(), cut, "{name}");
+    for told in &got.truncated {
+        assert_eq!((told.used, told.tokens), (longest, tokenized[told.index].whole), "{name}");
+        assert!(told.tokens > told.used, "{name}: {told:?}");
+    }
+}
+
+fn a_text_embeds_alike_alone(name: &str, model: &Model, together: &Embeddings) {
+    for (text, together) in texts(name).iter().zip(together) {
+        let alone = model.embed(&[text]).expect("embeds");
+        let off = apart(&alone[0], &widened(together));
+        assert!(off <= 1e-5, "{name}: {text:.20} differs by {off}");
+    }
+}
+
+fn odd_texts_give_vectors(name: &str, model: &Model) {
+    let got = model.embed(&odd_texts()).unwrap_or_else(|error| panic!("{name}: {error}"));
+    assert_eq!(got.len(), odd_texts().len());
+    assert!(got.iter().all(|vector| vector.len() == model.card().width() && norm(vector) > 0.0), "{name}");
+    assert_eq!(got.placements.len(), 1, "{name}");
+}
+
+#[test]
+fn a_prompt_goes_before_every_text_by_name_or_in_words() {
+    let home = Home::new();
+    let golden = Golden::read("tiny-bert", "golden.safetensors");
+    let model = home.model(&goldens::folder("tiny-bert")).open().expect("opens");
+    for prompt in ["query", "query: "] {
+        let options = EmbedOptions { prompt: Some(prompt.to_owned()), ..EmbedOptions::default() };
+        let got = model.embed_with(&texts("tiny-bert"), &options).expect("embeds");
+        let off = off(&got, &golden, "embed.query");
+        assert!(off < TOLERANCE, "`{prompt}` is off by {off}");
+    }
+    let plain = model.embed(&texts("tiny-bert")).expect("embeds");
+    assert!(off(&plain, &golden, "embed.query") > 1e-2);
+}
+
+#[test]
+fn the_models_default_prompt_is_used_where_none_is_named() {
+    let home = Home::new();
+    let golden = Golden::read("tiny-bert", "golden.safetensors");
+    let copy = Copy::of("tiny-bert").setting(
+        "config_sentence_transformers.json",
+        "default_prompt_name",
+        json!("query"),
+    );
+    let model = home.model(copy.path()).open().expect("opens");
+    let got = model.embed(&texts("tiny-bert")).expect("embeds");
+    assert!(off(&got, &golden, "embed.query") < TOLERANCE);
+    let none = EmbedOptions { prompt: Some(String::new()), ..EmbedOptions::default() };
+    let got = model.embed_with(&texts("tiny-bert"), &none).expect("embeds");
+    assert!(off(&got, &golden, "embed") < TOLERANCE);
+}
+
+#[test]
+fn every_pooling_mode_is_that_of_sentence_transformers() {
+    let home = Home::new();
+    let golden = Golden::read("tiny-bert", "golden.safetensors");
+    for (mode, name) in [
+        (PoolingMode::Cls, "pool.cls"),
+        (PoolingMode::Max, "pool.max"),
+        (PoolingMode::Mean, "pool.mean"),
+        (PoolingMode::MeanSqrtLen, "pool.mean_sqrt_len_tokens"),
+        (PoolingMode::WeightedMean, "pool.weightedmean"),
+        (PoolingMode::LastToken, "pool.lasttoken"),
+    ] {
+        let builder = home.model(&goldens::folder("tiny-bert")).pooling(mode).normalize(false);
+        let got = builder.open().expect("opens").embed(&texts("tiny-bert")).expect("embeds");
+        let off = off(&got, &golden, name);
+        assert!(off < TOLERANCE, "{mode} is off by {off}");
+    }
+}
+
+#[test]
+fn a_prompt_that_is_not_pooled_is_passed_over() {
+    let home = Home::new();
+    let golden = Golden::read("tiny-bert", "golden.safetensors");
+    let copy = Copy::of("tiny-bert").setting("1_Pooling/config.json", "include_prompt", json!(false));
+    let model = home.model(copy.path()).normalize(false).open().expect("opens");
+    let options = EmbedOptions { prompt: Some("query".to_owned()), ..EmbedOptions::default() };
+    let got = model.embed_with(&texts("tiny-bert"), &options).expect("embeds");
+    let off = off(&got, &golden, "pool.noprompt");
+    assert!(off < TOLERANCE, "off by {off}");
+}
+
+#[test]
+fn a_prompt_longer_than_the_model_takes_still_gives_a_vector() {
+    let home = Home::new();
+    let copy = Copy::of("tiny-bert").setting("1_Pooling/config.json", "include_prompt", json!(false));
+    let model = home.model(copy.path()).open().expect("opens");
+    let options = EmbedOptions { prompt: Some("long ".repeat(1000)), ..EmbedOptions::default() };
+    let got = model.embed_with(&["text", ""], &options).expect("embeds");
+    assert!(got.iter().all(|vector| (norm(vector) - 1.0).abs() < 1e-5));
+    assert_eq!(got.truncated.len(), 2);
+}
+
+#[test]
+fn a_tokenizer_is_built_from_a_vocabulary_where_there_is_no_tokenizer_json() {
+    let home = Home::new();
+    for name in ["tiny-bert", "tiny-roberta"] {
+        let golden = Golden::read(name, "golden.safetensors");
+        let copy = Copy::of(name).without("tokenizer.json");
+        let got = embed(&home, copy.path(), &texts(name));
+        let off = off(&got, &golden, "embed");
+        assert!(off < TOLERANCE, "{name} is off by {off}");
+    }
+}
+
+#[test]
+fn a_vocabulary_gives_the_tokens_of_tokenizer_json_for_odd_texts_too() {
+    for name in ["tiny-bert", "tiny-roberta"] {
+        let copy = Copy::of(name).without("tokenizer.json");
+        let card = subject(name).card;
+        let own = Tokens::open(&goldens::folder(name), &card).expect("a tokenizer");
+        let built = Tokens::open(copy.path(), &card).expect("a tokenizer");
+        // RoBERTa's mask takes the space before it along; in a `tokenizer.json` of transformers 5 it does not.
+        for text in odd_texts().into_iter().filter(|text| name == "tiny-bert" || !text.contains("<mask>")) {
+            let (own, built) = (own.encode("", &text), built.encode("", &text));
+            assert_eq!(own.expect("tokenizes"), built.expect("tokenizes"), "{name}: {text:.40?}");
+        }
+    }
+}
+
+#[test]
+fn a_folder_without_any_tokenizer_says_what_was_looked_for() {
+    let copy = Copy::of("tiny-camembert").without("tokenizer.json");
+    let error = Home::new().model(copy.path()).open().err().expect("has no tokenizer");
+    let text = error.to_string();
+    for word in ["`tokenizer.json`", "`vocab.txt`", "`merges.txt`", "hint: "] {
+        assert!(text.contains(word), "{text}");
+    }
+}
+
+#[test]
+fn a_tokenizer_that_knows_more_tokens_than_the_model_is_refused() {
+    let copy = Copy::of("tiny-bert").setting("config.json", "vocab_size", json!(100));
+    let error = Home::new().model(copy.path()).open().err().expect("does not fit");
+    assert!(error.to_string().contains("256") && error.to_string().contains("100"), "{error}");
+}
+
+fn cut(dimensions: usize, force: bool) -> EmbedOptions {
+    EmbedOptions { dimensions: Some(dimensions), force_dimensions: force, ..EmbedOptions::default() }
+}
+
+fn refusal(result: Result<Embeddings, Error>) -> String {
+    match result {
+        Err(Error::Request(text)) => text,
+        other => panic!("expected a refusal of the request, got {other:?}"),
+    }
+}
+
+#[test]
+fn vectors_are_cut_only_where_the_model_says_so_or_by_force() {
+    let home = Home::new();
+    let texts = texts("tiny-bert");
+    let model = home.model(&goldens::folder("tiny-bert")).open().expect("opens");
+    let whole = model.embed(&texts).expect("embeds");
+
+    let text = refusal(model.embed_with(&texts, &cut(8, false)));
+    assert!(text.contains("does not say") && text.contains("hint: `--force-dimensions`"), "{text}");
+    assert_eq!(model.embed_with(&texts, &cut(32, false)).expect("is the whole"), whole);
+
+    let forced = model.embed_with(&texts, &cut(8, true)).expect("embeds");
+    for (short, long) in forced.iter().zip(&whole) {
+        let length = norm(&long[..8]);
+        let want: Vec<f64> = long[..8].iter().map(|&x| f64::from(x) / length).collect();
+        assert!(apart(short, &want) < 1e-6 && (norm(short) - 1.0).abs() < 1e-6);
+    }
+}
+
+#[test]
+fn vectors_that_are_not_normalised_are_cut_as_they_are() {
+    let model = Home::new().model(&goldens::folder("tiny-roberta")).open().expect("opens");
+    let texts = texts("tiny-roberta");
+    let (whole, short) = (model.embed(&texts), model.embed_with(&texts, &cut(8, true)));
+    for (short, long) in short.expect("embeds").iter().zip(&whole.expect("embeds")) {
+        assert_eq!(short, &long[..8]);
+    }
+}
+
+#[test]
+fn declared_dimensions_are_accepted_and_others_told_which_there_are() {
+    let home = Home::new();
+    let only = Copy::of("tiny-bert").setting("config.json", "matryoshka_dimensions", json!([8, 16]));
+    let model = home.model(only.path()).open().expect("opens");
+    assert_eq!(model.embed_with(&["text"], &cut(16, false)).expect("is declared")[0].len(), 16);
+    let text = refusal(model.embed_with(&["text"], &cut(12, false)));
+    assert!(text.contains("8, 16") && text.contains("hint: `--force-dimensions`"), "{text}");
+
+    let any = Copy::of("tiny-bert").setting("config.json", "is_matryoshka", json!(true));
+    let model = home.model(any.path()).open().expect("opens");
+    assert_eq!(model.embed_with(&["text"], &cut(5, false)).expect("is declared")[0].len(), 5);
+}
+
+#[test]
+fn no_and_too_many_dimensions_are_refused_even_by_force() {
+    let model = Home::new().model(&goldens::folder("tiny-distilbert")).open().expect("opens");
+    for (dimensions, force) in [(0, false), (0, true), (17, false), (17, true), (usize::MAX, true)] {
+        let text = refusal(model.embed_with(&["text"], &cut(dimensions, force)));
+        assert!(text.contains("1 to 16"), "{text}");
+    }
+}
+
+fn odd_texts() -> Vec<String> {
+    let mut odd: Vec<String> = [
+        "",
+        " ",
+        "\n\t\r\n",
+        "\0",
+        "a\0b\0\0c",
+        "\u{feff}byte order mark",
+        "\u{200b}\u{200d}\u{202e}zero width and reversed\u{202c}",
+        "e\u{301}\u{301}\u{301}\u{301}",
+        "\u{301}",
+        "👩‍👩‍👧‍👦🏳️‍🌈",
+        "\u{fffd}\u{ffff}\u{10ffff}\u{e000}",
+        "العربية עברית हिन्दी ไทย 漢字 カタカナ 한국어",
+        "[CLS] [SEP] <s> </s> <mask> [MASK] <pad> [UNK]",
+        "##ing ▁ Ġ Ċ",
+        "\u{1d400}\u{1f1e6}ﬁ½Ⅷ",
+        "\u{7f}\u{80}\u{9f}\u{ad}",
+    ]
+    .map(str::to_owned)
+    .to_vec();
+    odd.push("x".repeat(100_000));
+    odd.push("a word ".repeat(15_000));
+    odd.push("é漢".repeat(20_000));
+    odd
+}
+
+#[test]
+fn no_texts_give_no_vectors() {
+    let model = Home::new().model(&goldens::folder("tiny-bert")).open().expect("opens");
+    let none = model.embed::<&str>(&[]).expect("embeds");
+    assert!(none.is_empty() && none.tokens == 0 && none.truncated.is_empty());
+}
+
+#[test]
+fn a_length_without_room_for_text_is_refused() {
+    let home = Home::new();
+    let error = home.model(&goldens::folder("tiny-bert")).max_length(2).open().err().expect("has no room");
+    assert!(error.to_string().contains("2 special tokens"), "{error}");
+    let model = home.model(&goldens::folder("tiny-bert")).max_length(3).open().expect("opens");
+    let got = model.embed(&["some words"]).expect("embeds");
+    assert_eq!((got.tokens, got.truncated.len()), (3, 1));
+}

@@ -1,0 +1,83 @@
+//! A fake model that is loaded: its faults are those of run time.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use sconce_core::batch::{Batch, Output, Rows, Want};
+use sconce_core::engine::{Cost, Encoder, EngineError, Subject};
+use sconce_core::obstacle::Obstacle;
+use sconce_core::placement::Placement;
+
+use super::FakeEngine;
+use super::fault::Fault;
+use super::numbers::Numbers;
+
+/// A fake model that is loaded.
+pub(super) struct FakeEncoder {
+    pub(super) numbers: Numbers,
+    faults: Vec<Fault>,
+    batches: usize,
+    of_all: Arc<AtomicUsize>,
+}
+
+impl FakeEncoder {
+    pub(super) fn load(
+        engine: &FakeEngine,
+        model: &Subject,
+        placement: &Placement,
+    ) -> Result<FakeEncoder, Obstacle> {
+        let faults = engine.faults_of(placement);
+        if faults.contains(&Fault::DoesNotFit) {
+            return Err(Obstacle::DoesNotFit { need: Some(2_000_000_000), have: Some(1_000_000_000) });
+        }
+        let numbers = engine.numbers(placement, model.card.width(), model.card.normalizes());
+        Ok(FakeEncoder { numbers, faults, batches: 0, of_all: Arc::clone(&engine.batches) })
+    }
+
+    /// What real weights do to an answer.
+    pub(super) fn spoil_weights(&self, rows: &mut Rows) {
+        if self.faults.contains(&Fault::WrongWeights) {
+            rows.values.iter_mut().for_each(|x| *x = 1.0 - *x);
+        }
+        if self.faults.contains(&Fault::NanWeights) {
+            rows.values.fill(f32::NAN);
+        }
+    }
+}
+
+impl Encoder for FakeEncoder {
+    fn encode(&mut self, batch: &Batch) -> Result<Output, EngineError> {
+        self.batches += 1;
+        self.of_all.fetch_add(1, Ordering::SeqCst);
+        let mut rows = self.numbers.rows(batch);
+        for &fault in &self.faults {
+            #[expect(
+                clippy::wildcard_enum_match_arm,
+                reason = "every other fault spoils numbers or does nothing"
+            )]
+            match fault {
+                Fault::Late(milliseconds) => thread::sleep(Duration::from_millis(milliseconds)),
+                Fault::OutOfMemory { above } if batch.tokens() > above => {
+                    return Err(EngineError::OutOfMemory("the fake has no more memory".into()));
+                }
+                Fault::FromBatch(nth, mishap) if self.batches >= nth => {
+                    if !mishap.befall(&mut rows) {
+                        return Err(EngineError::Failed("the fake fails as it was told".into()));
+                    }
+                }
+                fault => fault.spoil(&mut rows, batch),
+            }
+        }
+        self.spoil_weights(&mut rows);
+        Ok(match batch.want {
+            Want::Pooled => Output::Rows(rows),
+            Want::Tokens => Output::Tokens(rows),
+        })
+    }
+
+    fn cost(&self) -> Cost {
+        Cost::Packed
+    }
+}

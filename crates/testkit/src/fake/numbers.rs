@@ -1,0 +1,82 @@
+//! The fake's model: rows that are a function of token ids, the same wherever they are computed.
+
+use sconce_core::batch::{Batch, Rows, Want};
+
+/// Token ids of generated sequences.
+const VOCABULARY: u64 = 256;
+
+/// How rows are made.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Numbers {
+    pub(super) width: usize,
+    pub(super) normalizes: bool,
+    pub(super) noise: f32,
+}
+
+impl Numbers {
+    /// A row a sequence or a row a token, as the batch wants.
+    pub(super) fn rows(&self, batch: &Batch) -> Rows {
+        let mut rows = Rows { width: self.width, ..Rows::default() };
+        for sequence in &batch.sequences {
+            let mut hash = sequence.length as u64;
+            for &id in &batch.ids[sequence.start..sequence.start + sequence.length] {
+                hash = mix(hash ^ u64::from(id));
+                if batch.want == Want::Tokens {
+                    self.push(&mut rows, hash);
+                }
+            }
+            if batch.want == Want::Pooled {
+                self.push(&mut rows, hash);
+            }
+        }
+        if batch.want == Want::Tokens {
+            rows.norms.clear();
+        }
+        rows
+    }
+
+    fn push(&self, rows: &mut Rows, hash: u64) {
+        let start = rows.values.len();
+        for place in 0..self.width as u64 {
+            let number = uniform(mix(hash ^ place));
+            let noise = self.noise * uniform(mix(hash ^ place ^ (1 << 40)));
+            rows.values.push(number * (1.0 + noise));
+        }
+        let row = &mut rows.values[start..];
+        let norm = row.iter().map(|x| x * x).sum::<f32>().sqrt();
+        if self.normalizes {
+            for x in row {
+                *x /= norm;
+            }
+        }
+        rows.norms.push(norm);
+    }
+}
+
+/// A batch of sequences of these lengths, generated from `seed`.
+pub(super) fn generated(lengths: &[usize], seed: u64, want: Want) -> Batch {
+    let mut batch = Batch::new(want);
+    let mut state = seed;
+    for &length in lengths {
+        let mut id = || {
+            state = mix(state);
+            (state % VOCABULARY) as u32
+        };
+        let ids: Vec<u32> = (0..length).map(|_| id()).collect();
+        batch.push(&ids, &vec![0; length], 0);
+    }
+    batch
+}
+
+/// The next number of splitmix64.
+fn mix(state: u64) -> u64 {
+    let mut z = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    z ^ (z >> 31)
+}
+
+/// A number between -1 and 1.
+fn uniform(bits: u64) -> f32 {
+    (bits >> 40) as f32 / (1 << 23) as f32 - 1.0
+}

@@ -1,0 +1,6 @@
+//! Tests of the repository itself: the house keeps its shape.
+
+mod arrows;
+mod code;
+mod tidy;
+mod tree;

@@ -1,0 +1,146 @@
+//! Rules that hold for every file.
+
+use std::fs;
+
+use crate::code::{code, has_word};
+use crate::tree::{expect_none, files, folders, root};
+
+/// The files whose code may read a feature.
+const READ_FEATURES: [&str; 1] = ["crates/engines/src/candle/device.rs"];
+
+/// The folder whose code may be unsafe, once it is there.
+const UNSAFE: &str = "crates/kernels/";
+
+/// The most lines a file of `src` may have.
+const LINES: usize = 600;
+
+/// Homes of made-up people, for tests that need a path.
+const MADE_UP: [&str; 2] = ["ada", "me"];
+
+/// Hosts of package registries, in two halves so that this file does not name them.
+const REGISTRIES: [[&str; 2]; 6] = [
+    ["crates", ".io"],
+    ["pypi", ".org"],
+    ["pythonhosted", ".org"],
+    ["npmjs", ".org"],
+    ["debian", ".org"],
+    ["static.rust-lang", ".org"],
+];
+
+#[test]
+fn every_file_says_first_what_it_is_for() {
+    let complaints: Vec<_> = files()
+        .iter()
+        .filter(|file| file.is_rust() && (file.is_in("src") || file.is_in("tests") || file.is_in("build.rs")))
+        .filter(|file| !file.text.starts_with("//! "))
+        .map(|file| format!("{}:1: begin with `//!` and one line on what this room is for", file.path))
+        .collect();
+    expect_none(&complaints);
+}
+
+#[test]
+fn files_are_short() {
+    let complaints: Vec<_> = files()
+        .iter()
+        .filter(|file| file.is_rust() && file.is_in("src"))
+        .filter(|file| file.text.lines().count() > LINES)
+        .map(|file| format!("{}:{}: more than {LINES} lines: it is two rooms", file.path, LINES + 1))
+        .collect();
+    expect_none(&complaints);
+}
+
+#[test]
+fn features_are_read_in_one_place() {
+    expect_none(&lines_of_code(|path, line| {
+        let reads = line.match_indices("feature").any(|(at, word)| {
+            let after = line[at + word.len()..].trim_start();
+            after.strip_prefix('=').is_some_and(|value| value.trim_start().starts_with('"'))
+                && !line[..at].trim_end().ends_with("let")
+        });
+        (reads && !READ_FEATURES.contains(&path))
+            .then(|| format!("a feature is read: only {} may", READ_FEATURES.join(", ")))
+    }));
+}
+
+#[test]
+fn nothing_is_unsafe() {
+    expect_none(&lines_of_code(|path, line| {
+        (has_word(line, "unsafe") && !path.starts_with(UNSAFE))
+            .then(|| format!("`unsafe` stands only in {UNSAFE}: find a safe way, or put it there"))
+    }));
+}
+
+#[test]
+fn nothing_is_left_half_done() {
+    expect_none(&lines_of_code(|_, line| {
+        let left = ["todo!", "unimplemented!", "dbg!"].into_iter().find(|name| has_word(line, name))?;
+        Some(format!("`{left}` is left over: finish it or return an error"))
+    }));
+}
+
+#[test]
+fn no_file_names_a_home_or_a_registry() {
+    let mut complaints = Vec::new();
+    // Cargo itself writes the name of its registry into the lock file.
+    for file in files().iter().filter(|file| file.path != "Cargo.lock") {
+        for (number, line) in file.text.lines().enumerate() {
+            let place = format!("{}:{}", file.path, number + 1);
+            if let Some(home) = home(line) {
+                complaints.push(format!("{place}: `{home}` is somebody's folder: use a relative path"));
+            }
+            for host in REGISTRIES.map(|halves| halves.concat()) {
+                if line.contains(&host) {
+                    complaints
+                        .push(format!("{place}: `{host}` is a registry's host: name the package alone"));
+                }
+            }
+        }
+    }
+    expect_none(&complaints);
+}
+
+#[test]
+fn the_map_names_every_room() {
+    let map = fs::read_to_string(root().join("ARCHITECTURE.md")).expect("ARCHITECTURE.md is there");
+    let complaints: Vec<_> = folders()
+        .iter()
+        .filter(|folder| !map.contains(&format!("`crates/{folder}`")))
+        .map(|folder| format!("ARCHITECTURE.md: does not name `crates/{folder}`: add its row"))
+        .collect();
+    expect_none(&complaints);
+}
+
+/// What `judge` says of the lines of every Rust file, given its path and a line without comments and text.
+fn lines_of_code(judge: impl Fn(&str, &str) -> Option<String>) -> Vec<String> {
+    let mut complaints = Vec::new();
+    for file in files().iter().filter(|file| file.is_rust() && file.path.starts_with("crates/")) {
+        for (number, line) in code(&file.text).lines().enumerate() {
+            if let Some(complaint) = judge(&file.path, line) {
+                complaints.push(format!("{}:{}: {complaint}", file.path, number + 1));
+            }
+        }
+    }
+    complaints
+}
+
+/// A path on somebody's machine.
+fn home(line: &str) -> Option<&str> {
+    let in_name = |letter: char| letter.is_alphanumeric() || "_.-~".contains(letter);
+    ["/home/", "/Users/", "/root/", "/work/"].into_iter().find_map(|parent| {
+        line.match_indices(parent).find_map(|(at, _)| {
+            let absolute = !line[..at].ends_with(|letter| in_name(letter) || letter == '}');
+            let owner = line[at + parent.len()..].split(|letter| !in_name(letter)).next()?;
+            let end = at + parent.len() + owner.len();
+            (absolute && !owner.is_empty() && !MADE_UP.contains(&owner)).then(|| &line[at..end])
+        })
+    })
+}
+
+#[test]
+fn homes_are_told_from_other_paths() {
+    let check = |line: &str, expected: Option<&str>| assert_eq!(home(line), expected, "{line}");
+    let real = ["/root", "/.cargo"].concat();
+    check(&format!("in `{real}/bin`"), Some(&real));
+    check("/home/ada/.cache", None);
+    check("https://example.org/work/home", None);
+}
