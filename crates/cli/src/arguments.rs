@@ -24,6 +24,8 @@ pub(crate) enum Command {
     Plan(Plan),
     /// Turn texts into vectors
     Embed(Embed),
+    /// Run the real model on every placement that works, in turns
+    Bench(Bench),
     /// List the models in the hub's cache
     Models(Models),
 }
@@ -89,6 +91,21 @@ pub(crate) struct Embed {
     #[arg(long, requires = "dimensions")]
     pub(crate) force_dimensions: bool,
     /// Print the closing summary as JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Args)]
+pub(crate) struct Bench {
+    #[command(flatten)]
+    pub(crate) model: ModelArguments,
+    /// Run these texts instead of the built-in ones: a file as for `embed`
+    #[arg(long, value_name = "FILE")]
+    pub(crate) input: Option<PathBuf>,
+    /// How often each placement takes its turn; the best counts
+    #[arg(long, value_name = "N", default_value = "3", value_parser = clap::value_parser!(u16).range(1..))]
+    pub(crate) rounds: u16,
+    /// Print JSON
     #[arg(long)]
     pub(crate) json: bool,
 }

@@ -1,6 +1,7 @@
 //! The `sconce` command: the words a person types.
 
 mod arguments;
+mod bench;
 mod doctor;
 mod embed;
 mod input;
@@ -23,6 +24,7 @@ fn main() -> ExitCode {
         Command::Doctor(arguments) => doctor::run(arguments),
         Command::Plan(arguments) => plan::run(arguments),
         Command::Embed(arguments) => embed::run(arguments),
+        Command::Bench(arguments) => bench::run(arguments),
         Command::Models(arguments) => models::run(arguments),
     };
     match done {

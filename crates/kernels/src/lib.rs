@@ -3,6 +3,9 @@
 //!
 //! This is the only crate with `unsafe`, and in it only `amx` and `buffer` have any.
 
+/// The version of these kernels.
+pub const VERSION: &str = env!("CARGO_PKG_VERSION");
+
 pub mod amx;
 pub mod attention;
 pub mod buffer;

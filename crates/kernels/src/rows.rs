@@ -4,7 +4,7 @@ use crate::isa::Isa;
 use crate::math::{gelu, gelu_tanh};
 
 /// Partial sums kept side by side, so that a sum over a row is vector code.
-const LANES: usize = 16;
+pub(crate) const LANES: usize = 16;
 
 /// A nonlinearity.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -91,7 +91,25 @@ pub(crate) fn sum(row: &[f32], f: impl Fn(f32) -> f32) -> f32 {
             *sum += f(*x);
         }
     }
-    sums.iter().sum::<f32>() + rest.iter().map(|x| f(*x)).sum::<f32>()
+    folded(sums, |a, b| a + b) + rest.iter().map(|x| f(*x)).sum::<f32>()
+}
+
+/// One number of many, halves upon halves: a chain of single steps would wait for each.
+#[inline(always)]
+pub(crate) fn folded(mut lanes: [f32; LANES], f: impl Fn(f32, f32) -> f32) -> f32 {
+    let mut half = LANES / 2;
+    while half > 0 {
+        for lane in 0..half {
+            lanes[lane] = f(lanes[lane], lanes[lane + half]);
+        }
+        half /= 2;
+    }
+    lanes[0]
+}
+
+#[inline(always)]
+fn larger(top: f32, x: f32) -> f32 {
+    if x > top { x } else { top }
 }
 
 /// The largest number of `row`.
@@ -101,8 +119,8 @@ pub(crate) fn largest(row: &[f32]) -> f32 {
     let (chunks, rest) = row.as_chunks::<LANES>();
     for chunk in chunks {
         for (top, &x) in tops.iter_mut().zip(chunk) {
-            *top = if x > *top { x } else { *top };
+            *top = larger(*top, x);
         }
     }
-    tops.iter().chain(rest).fold(f32::NEG_INFINITY, |top, &x| if x > top { x } else { top })
+    rest.iter().fold(folded(tops, larger), |top, &x| larger(top, x))
 }

@@ -4,7 +4,7 @@ use proptest::prelude::*;
 use sconce_kernels::attention::{Columns, Distances, Head, Scratch};
 use sconce_kernels::isa::Isa;
 use sconce_kernels::product::Matrix;
-use sconce_kernels::rows::{Activation, Norm};
+use sconce_kernels::rows::Norm;
 
 fn numbers(seed: u64, count: usize) -> Vec<f32> {
     let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
@@ -119,11 +119,12 @@ proptest! {
 
 #[cfg(target_arch = "x86_64")]
 mod amx {
-    use super::{Activation, Columns, Distances, near, numbers, plain_attention, plain_product};
+    use super::{Columns, Distances, near, numbers, plain_attention, plain_product};
     use proptest::prelude::*;
     use sconce_kernels::amx::{Amx, HeadBf16, MatrixBf16, ScratchBf16, StoreBf16, widen};
     use sconce_kernels::buffer::Buffer;
     use sconce_kernels::product::AddTo;
+    use sconce_kernels::rows::Activation;
 
     fn bf16(x: f32) -> u16 {
         let bits = x.to_bits();
@@ -154,7 +155,7 @@ mod amx {
             let Some(amx) = Amx::get() else { return Ok(()) };
             let (a, w) = (short(&numbers(seed, rows * inputs)), short(&numbers(!seed, outputs * inputs)));
             let want = plain_product(&a, &w, rows, outputs, inputs);
-            let matrix = MatrixBf16::pack(&w, outputs, inputs);
+            let matrix = MatrixBf16::pack(amx, &w, outputs, inputs);
             let (a, stride) = laid(&a, rows, inputs);
             let bias = vec![0.0; matrix.outputs()];
             let mut sums = vec![0.0; rows * matrix.outputs()];

@@ -15,11 +15,11 @@ use super::weights::{Packing, Table, Weights};
 use crate::description::Description;
 
 /// Matrices for tiles.
-pub(super) struct PackBf16;
+pub(super) struct PackBf16(pub(super) Amx);
 
 impl Packing<MatrixBf16> for PackBf16 {
     fn matrix(&self, weights: &[f32], outputs: usize, inputs: usize) -> MatrixBf16 {
-        MatrixBf16::pack(weights, outputs, inputs)
+        MatrixBf16::pack(self.0, weights, outputs, inputs)
     }
 
     fn table(&self, rows: Vec<f32>) -> Table {

@@ -58,7 +58,7 @@ impl NativeEncoder {
         head: Option<Head>,
         threads: Arc<Threads>,
     ) -> Result<NativeEncoder, WeightsError> {
-        let model = Packed::Bf16(Weights::load(description, tensors, &PackBf16)?, amx);
+        let model = Packed::Bf16(Weights::load(description, tensors, &PackBf16(amx))?, amx);
         Ok(NativeEncoder::new(description, model, head, threads))
     }
 

@@ -76,7 +76,8 @@ impl Engine for NativeEngine {
     }
 
     fn build(&self) -> String {
-        format!("sconce {} {} threads={}", env!("SCONCE_ENGINES_HASH"), self.isa, self.count)
+        let (hash, kernels) = (env!("SCONCE_ENGINES_HASH"), sconce_kernels::VERSION);
+        format!("kernels {kernels} sconce {hash} {} threads={}", self.isa, self.count)
     }
 
     fn supports(&self, device: Device) -> Result<(), Obstacle> {

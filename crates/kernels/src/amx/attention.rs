@@ -7,11 +7,11 @@ use std::arch::x86_64::{
 };
 
 use super::STEP;
-use super::bf16::{narrow_all, power_of_two};
+use super::bf16::{narrow, narrow_all, power_of_two};
 use super::tiles::Tiles;
 use crate::attention::{Columns, Distances};
 use crate::buffer::Buffer;
-use crate::rows::{largest, sum};
+use crate::rows::{LANES, folded, largest};
 
 /// Numbers in a tile of keys or values.
 const TILE: usize = 512;
@@ -131,7 +131,7 @@ impl HeadBf16<'_> {
     }
 
     /// Turns a row of scores into chances that are not divided by their sum yet, and gives what they are to be
-    /// multiplied with. Padding has none.
+    /// multiplied with. Padding has next to none, and its values are zero.
     #[inline(always)]
     fn soften(&self, query: usize, scores: &mut [f32], chances: &mut [u16]) -> f32 {
         let length = self.length;
@@ -142,15 +142,19 @@ impl HeadBf16<'_> {
             }
             scale = 1.0;
         }
-        let top = largest(&scores[..length]);
+        scores[length..].fill(f32::NEG_INFINITY);
+        let top = largest(scores);
         let scale = scale * std::f32::consts::LOG2_E;
-        for score in &mut scores[..length] {
-            *score = power_of_two((*score - top) * scale);
+        let mut sums = [0.0; LANES];
+        for (scores, chances) in scores.as_chunks_mut::<LANES>().0.iter_mut().zip(chances.as_chunks_mut().0) {
+            for (score, sum) in scores.iter_mut().zip(&mut sums) {
+                *score = power_of_two((*score - top) * scale);
+                *sum += *score;
+            }
+            // SAFETY: only `attend_all`, which has the instruction, calls this.
+            unsafe { narrow(scores, chances) };
         }
-        scores[length..].fill(0.0);
-        // SAFETY: only `attend_all`, which has the instruction, calls this.
-        unsafe { narrow_all(scores, chances) };
-        1.0 / sum(scores, |x| x)
+        1.0 / folded(sums, |a, b| a + b)
     }
 
     /// Keys as tiles: 16 keys side by side, their numbers in pairs down.

@@ -30,13 +30,6 @@ pub(super) unsafe fn narrow_all(from: &[f32], to: &mut [u16]) {
     }
 }
 
-/// bf16 as f32.
-pub fn widen(from: &[u16], to: &mut [f32]) {
-    for (to, from) in to.iter_mut().zip(from) {
-        *to = f32::from_bits(u32::from(*from) << 16);
-    }
-}
-
 /// Normalises the rows of `x` and keeps them rounded in `rounded` too; both have rows `stride` apart, and what lies
 /// behind the norm's width is left as it is.
 pub fn norm_rows(_: Amx, norm: &Norm, x: &mut [f32], rounded: &mut [u16], stride: usize) {

@@ -2,6 +2,8 @@
 //!
 //! Where the processor or the system has no tiles, [`Amx::get`] says so and nothing else here can be called.
 
+mod number;
+
 #[cfg(target_arch = "x86_64")]
 mod attention;
 #[cfg(target_arch = "x86_64")]
@@ -11,26 +13,21 @@ mod product;
 #[cfg(target_arch = "x86_64")]
 mod tiles;
 
+#[cfg(not(target_arch = "x86_64"))]
+mod absent;
+
+pub use number::{narrow, widen};
+
 #[cfg(target_arch = "x86_64")]
 pub use {
     attention::{HeadBf16, ScratchBf16},
-    bf16::{norm_rows, widen},
-    product::{MatrixBf16, StoreBf16, narrow},
+    bf16::norm_rows,
+    product::{MatrixBf16, StoreBf16},
     tiles::{Amx, Tiles},
 };
 
+#[cfg(not(target_arch = "x86_64"))]
+pub use absent::{Amx, HeadBf16, MatrixBf16, ScratchBf16, StoreBf16, Tiles, norm_rows};
+
 /// Rows and columns of bf16 activations are multiples of this.
 pub const STEP: usize = 32;
-
-/// No tiles on this processor family.
-#[cfg(not(target_arch = "x86_64"))]
-#[derive(Clone, Copy, Debug)]
-pub struct Amx(std::convert::Infallible);
-
-#[cfg(not(target_arch = "x86_64"))]
-impl Amx {
-    /// None.
-    pub fn get() -> Option<Amx> {
-        None
-    }
-}

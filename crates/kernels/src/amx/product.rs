@@ -3,6 +3,7 @@
 
 use super::STEP;
 use super::bf16::{gelu, narrow_all};
+use super::number::narrow;
 use super::tiles::{Amx, Tiles};
 use crate::buffer::Buffer;
 use crate::product::Epilogue;
@@ -26,7 +27,7 @@ struct Block([[f32; STEP]; STEP]);
 
 impl MatrixBf16 {
     /// Packs `weights`, `[outputs, inputs]` row after row; both are padded with zeros to multiples of 32.
-    pub fn pack(weights: &[f32], outputs: usize, inputs: usize) -> MatrixBf16 {
+    pub fn pack(_: Amx, weights: &[f32], outputs: usize, inputs: usize) -> MatrixBf16 {
         let steps = inputs.div_ceil(STEP);
         let mut tiles = Buffer::zeros(outputs.next_multiple_of(STEP) / COLUMNS * steps * TILE);
         for (output, row) in weights.chunks_exact(inputs).enumerate().take(outputs) {
@@ -126,15 +127,6 @@ fn drain(
     for place in part.start..part.end.min(STEP).min(rows - row) {
         epilogue.take(row + place, column, &mut block.0[place]);
     }
-}
-
-/// Rounds to the nearest bf16, ties to even; NaN stays NaN.
-pub fn narrow(x: f32) -> u16 {
-    let bits = x.to_bits();
-    if x.is_nan() {
-        return (bits >> 16) as u16 | 0x40;
-    }
-    ((bits + 0x7fff + ((bits >> 16) & 1)) >> 16) as u16
 }
 
 /// Stores `activation(product + bias)` as bf16.

@@ -1,0 +1,114 @@
+//! A processor family without tiles: every type is there, and none can be made, so that callers need no `cfg`.
+
+use std::convert::Infallible;
+
+use crate::attention::{Columns, Distances};
+use crate::product::Epilogue;
+use crate::rows::{Activation, Norm};
+
+/// Proof that tiles can be used, which nobody has here.
+#[derive(Clone, Copy, Debug)]
+pub struct Amx(Infallible);
+
+/// Proof that this thread's tiles are set up, which nobody has here.
+#[derive(Debug)]
+pub struct Tiles(Infallible);
+
+impl Amx {
+    /// None.
+    pub fn get() -> Option<Amx> {
+        None
+    }
+
+    /// Can't be called.
+    pub fn with_tiles<T>(self, _work: impl FnOnce(&Tiles) -> T) -> T {
+        match self.0 {}
+    }
+}
+
+/// Weights as tiles, which can't be made here.
+pub struct MatrixBf16(Infallible);
+
+impl MatrixBf16 {
+    /// Can't be called.
+    pub fn pack(amx: Amx, _weights: &[f32], _outputs: usize, _inputs: usize) -> MatrixBf16 {
+        match amx.0 {}
+    }
+
+    /// Can't be called.
+    pub fn inputs(&self) -> usize {
+        match self.0 {}
+    }
+
+    /// Can't be called.
+    pub fn outputs(&self) -> usize {
+        match self.0 {}
+    }
+
+    /// Can't be called.
+    pub fn multiply(
+        &self,
+        _: &Tiles,
+        _a: &[u16],
+        _stride: usize,
+        _rows: usize,
+        _epilogue: &mut impl Epilogue,
+    ) {
+        match self.0 {}
+    }
+}
+
+/// An epilogue of products on tiles.
+pub struct StoreBf16<'a> {
+    /// Vouches for the instructions.
+    pub proof: Amx,
+    /// A summand a column, padded.
+    pub bias: &'a [f32],
+    /// The nonlinearity.
+    pub activation: Activation,
+    /// Rows `stride` apart.
+    pub to: &'a mut [u16],
+    /// See `to`.
+    pub stride: usize,
+}
+
+impl Epilogue for StoreBf16<'_> {
+    fn take(&mut self, _row: usize, _column: usize, _values: &mut [f32]) {
+        match self.proof.0 {}
+    }
+}
+
+/// Room for attention on tiles.
+#[derive(Default)]
+pub struct ScratchBf16;
+
+/// One head of one sequence.
+#[derive(Debug)]
+pub struct HeadBf16<'a> {
+    /// Rows of queries, keys and values.
+    pub rows: &'a [u16],
+    /// Tokens.
+    pub length: usize,
+    /// Where the head lies.
+    pub at: Columns,
+    /// A bias by distance.
+    pub distances: Option<Distances<'a>>,
+}
+
+impl HeadBf16<'_> {
+    /// Can't be called.
+    pub fn attend(
+        &self,
+        tiles: &Tiles,
+        _scratch: &mut ScratchBf16,
+        _output: &mut [u16],
+        _output_stride: usize,
+    ) {
+        match tiles.0 {}
+    }
+}
+
+/// Can't be called.
+pub fn norm_rows(amx: Amx, _norm: &Norm, _x: &mut [f32], _rounded: &mut [u16], _stride: usize) {
+    match amx.0 {}
+}
