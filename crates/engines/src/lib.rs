@@ -5,6 +5,7 @@
 pub mod candle;
 pub mod description;
 pub mod families;
+mod fault;
 mod finish;
 pub mod native;
 pub mod onnx;

@@ -9,6 +9,7 @@ use sconce_core::obstacle::Obstacle;
 use sconce_core::probe::Sample;
 
 use crate::description::{Description, describe};
+use crate::fault;
 use crate::weights::uniform;
 
 /// Seconds that a timed case is repeated for; the best run counts.
@@ -62,9 +63,6 @@ fn obstacle(error: EngineError) -> Obstacle {
     match error {
         EngineError::OutOfMemory(_) => Obstacle::DoesNotFit { need: None, have: None },
         EngineError::Malformed(says) => Obstacle::LoadFailed { says },
-        EngineError::Failed(source) => match source.downcast_ref::<candle_core::Error>() {
-            Some(error) => crate::candle::obstacle_of(error),
-            None => Obstacle::LoadFailed { says: source.to_string() },
-        },
+        EngineError::Failed(source) => fault::obstacle(&*source),
     }
 }

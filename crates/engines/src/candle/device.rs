@@ -5,7 +5,7 @@ use sconce_core::device::Device;
 use sconce_core::obstacle::Obstacle;
 use sconce_core::placement::Dtype;
 
-use super::fault;
+use crate::fault;
 
 /// The version of Candle that this crate is pinned to.
 pub(super) const CANDLE: &str = "0.11.1";

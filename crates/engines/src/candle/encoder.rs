@@ -7,9 +7,9 @@ use sconce_core::batch::{Batch, Output, Rows, Want};
 use sconce_core::engine::{Cost, Encoder, EngineError};
 
 use super::device::with_autorelease;
-use super::fault;
 use super::pooling::Head;
 use super::transformer::{Path, Transformer};
+use crate::fault;
 use crate::threads::Threads;
 
 /// Tokens that one thread takes at a time: their activations stay in its cache.

@@ -2,7 +2,6 @@
 
 use candle_core::{DType, Device, Tensor};
 
-use super::transformer::LoadError;
 use crate::weights::{Tensors, WeightsError, norm};
 
 /// Weights on their way to a device.
@@ -53,4 +52,13 @@ impl<'a> Loader<'a> {
         let (weight, shift) = norm(self.tensors, name, width)?;
         Ok((Tensor::from_vec(weight, width, &self.device)?, Tensor::from_vec(shift, width, &self.device)?))
     }
+}
+
+/// Why a model could not be built from its weights.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum LoadError {
+    #[error(transparent)]
+    Weights(#[from] WeightsError),
+    #[error(transparent)]
+    Candle(#[from] candle_core::Error),
 }

@@ -2,7 +2,6 @@
 
 mod device;
 mod encoder;
-mod fault;
 mod fused;
 mod load;
 mod ops;
@@ -24,13 +23,14 @@ use sconce_core::placement::{Dtype, EngineId, Placement};
 use sconce_core::probe::{ProbeCase, Sample};
 
 use crate::description::{Description, describe};
+use crate::fault;
 use crate::probe;
 use crate::threads::Threads;
 use crate::weights::{Files, Generated, Tensors};
 use encoder::CandleEncoder;
-use load::Loader;
+use load::{LoadError, Loader};
 use pooling::Head;
-use transformer::{LoadError, Path, Transformer};
+use transformer::{Path, Transformer};
 
 /// Candle.
 pub struct CandleEngine {
@@ -145,9 +145,4 @@ fn load_failed(error: LoadError) -> Obstacle {
         LoadError::Candle(error) => fault::obstacle(&error),
         LoadError::Weights(error) => Obstacle::LoadFailed { says: error.told() },
     }
-}
-
-/// The obstacle behind an error of Candle's.
-pub(crate) fn obstacle_of(error: &candle_core::Error) -> Obstacle {
-    fault::obstacle(error)
 }

@@ -5,8 +5,7 @@ use sconce_core::batch::{Rows, Sequence};
 use sconce_core::card::{DenseActivation, ModelCard, Pooling, PoolingMode, Step};
 use sconce_core::files::ModelFiles;
 
-use super::load::Loader;
-use super::transformer::LoadError;
+use super::load::{LoadError, Loader};
 use crate::finish::{finish, telling};
 use crate::weights::Files;
 

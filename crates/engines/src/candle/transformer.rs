@@ -6,13 +6,13 @@ use candle_core::{DType, Device, Result, Tensor};
 use sconce_core::batch::Batch;
 
 use super::fused::{AddNorm, BiasActivation};
-use super::load::Loader;
+use super::load::{LoadError, Loader};
 use super::packed::PackedAttention;
 use super::padded::PaddedAttention;
 use crate::description::{Activation, Description};
 use crate::families::{EMBEDDING_NORM, POSITIONS, RELATIVE_BIAS, TYPES, WORDS};
 use crate::relative::Relative;
-use crate::weights::{WeightsError, prefix};
+use crate::weights::prefix;
 
 /// How rows are computed between the matrix products.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -234,13 +234,4 @@ impl Transformer {
             }
         }
     }
-}
-
-/// Why a model could not be built from its weights.
-#[derive(Debug, thiserror::Error)]
-pub(super) enum LoadError {
-    #[error(transparent)]
-    Weights(#[from] WeightsError),
-    #[error(transparent)]
-    Candle(#[from] candle_core::Error),
 }

@@ -1,10 +1,12 @@
-//! Candle's errors, sorted into obstacles and engine errors by what they say.
+//! Engines' errors, sorted into obstacles and engine errors by what they say.
+
+use std::error::Error;
 
 use sconce_core::engine::EngineError;
 use sconce_core::obstacle::Obstacle;
 
 /// The obstacle behind an error that came up while a placement was tried or loaded.
-pub(super) fn obstacle(error: &candle_core::Error) -> Obstacle {
+pub(crate) fn obstacle(error: &(impl Error + ?Sized)) -> Obstacle {
     let says = error.to_string();
     let first = says.lines().next().unwrap_or_default().to_owned();
     if is_out_of_memory(&says) {
@@ -17,7 +19,7 @@ pub(super) fn obstacle(error: &candle_core::Error) -> Obstacle {
 }
 
 /// The engine error behind an error that came up while a batch was computed.
-pub(super) fn engine_error(error: candle_core::Error) -> EngineError {
+pub(crate) fn engine_error(error: impl Error + Send + Sync + 'static) -> EngineError {
     if is_out_of_memory(&error.to_string()) {
         EngineError::OutOfMemory(Box::new(error))
     } else {
