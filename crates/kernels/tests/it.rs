@@ -121,9 +121,8 @@ proptest! {
 mod amx {
     use super::{Columns, Distances, near, numbers, plain_attention, plain_product};
     use proptest::prelude::*;
-    use sconce_kernels::amx::{Amx, HeadBf16, MatrixBf16, ScratchBf16, StoreBf16, widen};
+    use sconce_kernels::amx::{Amx, Finish, HeadBf16, MatrixBf16, ScratchBf16, widen};
     use sconce_kernels::buffer::Buffer;
-    use sconce_kernels::product::AddTo;
     use sconce_kernels::rows::Activation;
 
     fn bf16(x: f32) -> u16 {
@@ -162,9 +161,9 @@ mod amx {
             let mut stored = vec![0; rows * matrix.outputs()];
             amx.with_tiles(|tiles| {
                 let width = matrix.outputs();
-                matrix.multiply(tiles, &a, stride, rows, &mut AddTo { bias: &bias, to: &mut sums, stride: width });
-                let store = &mut StoreBf16 {
-                    proof: amx, bias: &bias, activation: Activation::Relu, to: &mut stored, stride: width,
+                matrix.multiply(tiles, &a, stride, rows, &mut Finish::Add { bias: &bias, to: &mut sums, stride: width });
+                let store = &mut Finish::Store {
+                    bias: &bias, activation: Activation::Relu, to: &mut stored, stride: width,
                 };
                 matrix.multiply(tiles, &a, stride, rows, store);
             });

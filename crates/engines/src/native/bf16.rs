@@ -3,12 +3,11 @@
 
 use sconce_core::batch::Batch;
 use sconce_kernels::amx::{
-    Amx, HeadBf16, MatrixBf16, STEP, ScratchBf16, StoreBf16, Tiles, narrow, norm_rows, widen,
+    Amx, Finish, HeadBf16, MatrixBf16, STEP, ScratchBf16, Tiles, narrow, norm_rows, widen,
 };
 use sconce_kernels::attention::{Columns, Head, Scratch};
 use sconce_kernels::buffer::Buffer;
 use sconce_kernels::isa::Isa;
-use sconce_kernels::product::AddTo;
 use sconce_kernels::rows::Activation;
 
 use super::weights::{Packing, Table, Weights};
@@ -85,8 +84,7 @@ impl OnTiles<'_> {
         }
         norm_rows(amx, &weights.embedding_norm, &mut x[..tokens * stride], rounded, stride);
         for layer in &weights.layers {
-            let to = &mut StoreBf16 {
-                proof: amx,
+            let to = &mut Finish::Store {
                 bias: &layer.qkv.bias,
                 activation: Activation::Identity,
                 to: qkv,
@@ -113,12 +111,12 @@ impl OnTiles<'_> {
                     }
                 }
             }
-            let to = &mut AddTo { bias: &layer.output.bias, to: x, stride };
+            let to = &mut Finish::Add { bias: &layer.output.bias, to: x, stride };
             layer.output.matrix.multiply(tiles, mixed, stride, tokens, to);
             norm_rows(amx, &layer.attention_norm, &mut x[..tokens * stride], rounded, stride);
-            let to = &mut StoreBf16 { proof: amx, bias: &layer.up.bias, activation, to: wide, stride: inner };
+            let to = &mut Finish::Store { bias: &layer.up.bias, activation, to: wide, stride: inner };
             layer.up.matrix.multiply(tiles, rounded, stride, tokens, to);
-            let to = &mut AddTo { bias: &layer.down.bias, to: x, stride };
+            let to = &mut Finish::Add { bias: &layer.down.bias, to: x, stride };
             layer.down.matrix.multiply(tiles, wide, inner, tokens, to);
             norm_rows(amx, &layer.output_norm, &mut x[..tokens * stride], rounded, stride);
         }

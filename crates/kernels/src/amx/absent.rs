@@ -2,9 +2,9 @@
 
 use std::convert::Infallible;
 
+use super::finish::Finish;
 use crate::attention::{Columns, Distances};
-use crate::product::Epilogue;
-use crate::rows::{Activation, Norm};
+use crate::rows::Norm;
 
 /// Proof that tiles can be used, which nobody has here.
 #[derive(Clone, Copy, Debug)]
@@ -46,35 +46,8 @@ impl MatrixBf16 {
     }
 
     /// Can't be called.
-    pub fn multiply(
-        &self,
-        _: &Tiles,
-        _a: &[u16],
-        _stride: usize,
-        _rows: usize,
-        _epilogue: &mut impl Epilogue,
-    ) {
+    pub fn multiply(&self, _: &Tiles, _a: &[u16], _stride: usize, _rows: usize, _finish: &mut Finish<'_>) {
         match self.0 {}
-    }
-}
-
-/// An epilogue of products on tiles.
-pub struct StoreBf16<'a> {
-    /// Vouches for the instructions.
-    pub proof: Amx,
-    /// A summand a column, padded.
-    pub bias: &'a [f32],
-    /// The nonlinearity.
-    pub activation: Activation,
-    /// Rows `stride` apart.
-    pub to: &'a mut [u16],
-    /// See `to`.
-    pub stride: usize,
-}
-
-impl Epilogue for StoreBf16<'_> {
-    fn take(&mut self, _row: usize, _column: usize, _values: &mut [f32]) {
-        match self.proof.0 {}
     }
 }
 

@@ -123,8 +123,7 @@ impl HeadBf16<'_> {
                         *x *= scale;
                     }
                     let to = &mut output[(query + place) * output_stride + part * STEP..][..STEP];
-                    // SAFETY: this function has the instruction.
-                    unsafe { narrow_all(row, to) };
+                    narrow_all(row, to);
                 }
             }
         }
@@ -132,7 +131,8 @@ impl HeadBf16<'_> {
 
     /// Turns a row of scores into chances that are not divided by their sum yet, and gives what they are to be
     /// multiplied with. Padding has next to none, and its values are zero.
-    #[inline(always)]
+    #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512bf16,fma")]
+    #[inline]
     fn soften(&self, query: usize, scores: &mut [f32], chances: &mut [u16]) -> f32 {
         let length = self.length;
         let mut scale = 1.0 / (self.at.head as f32).sqrt();
@@ -151,8 +151,7 @@ impl HeadBf16<'_> {
                 *score = power_of_two((*score - top) * scale);
                 *sum += *score;
             }
-            // SAFETY: only `attend_all`, which has the instruction, calls this.
-            unsafe { narrow(scores, chances) };
+            narrow(scores, chances);
         }
         1.0 / folded(sums, |a, b| a + b)
     }

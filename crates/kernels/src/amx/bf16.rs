@@ -6,12 +6,10 @@ use super::tiles::Amx;
 use crate::rows::Norm;
 
 /// Rounds 16 numbers to bf16, NaN staying NaN.
-///
-/// # Safety
-/// The processor has `avx512bf16`.
-#[inline(always)]
-pub(super) unsafe fn narrow(from: &[f32; 16], to: &mut [u16; 16]) {
-    // SAFETY: both sides are 16 numbers long; the caller vouches for the instruction.
+#[target_feature(enable = "avx512f,avx512bf16")]
+#[inline]
+pub(super) fn narrow(from: &[f32; 16], to: &mut [u16; 16]) {
+    // SAFETY: both sides are 16 numbers long.
     unsafe {
         let rounded: __m256i = std::mem::transmute(_mm512_cvtneps_pbh(_mm512_loadu_ps(from.as_ptr())));
         _mm256_storeu_si256(to.as_mut_ptr().cast(), rounded);
@@ -19,14 +17,11 @@ pub(super) unsafe fn narrow(from: &[f32; 16], to: &mut [u16; 16]) {
 }
 
 /// Rounds `from` to bf16; lengths are multiples of 16.
-///
-/// # Safety
-/// The processor has `avx512bf16`.
-#[inline(always)]
-pub(super) unsafe fn narrow_all(from: &[f32], to: &mut [u16]) {
+#[target_feature(enable = "avx512f,avx512bf16")]
+#[inline]
+pub(super) fn narrow_all(from: &[f32], to: &mut [u16]) {
     for (from, to) in from.as_chunks().0.iter().zip(to.as_chunks_mut().0) {
-        // SAFETY: as the caller vouches.
-        unsafe { narrow(from, to) };
+        narrow(from, to);
     }
 }
 
@@ -42,8 +37,7 @@ pub fn norm_rows(_: Amx, norm: &Norm, x: &mut [f32], rounded: &mut [u16], stride
 fn norm_all(norm: &Norm, x: &mut [f32], rounded: &mut [u16], stride: usize) {
     for (row, rounded) in x.chunks_exact_mut(stride).zip(rounded.chunks_exact_mut(stride)) {
         norm.row(&mut row[..norm.weight.len()]);
-        // SAFETY: this function has the instruction.
-        unsafe { narrow_all(row, rounded) };
+        narrow_all(row, rounded);
     }
 }
 

@@ -2,6 +2,7 @@
 //!
 //! Where the processor or the system has no tiles, [`Amx::get`] says so and nothing else here can be called.
 
+mod finish;
 mod number;
 
 #[cfg(target_arch = "x86_64")]
@@ -16,18 +17,19 @@ mod tiles;
 #[cfg(not(target_arch = "x86_64"))]
 mod absent;
 
+pub use finish::Finish;
 pub use number::{narrow, widen};
 
 #[cfg(target_arch = "x86_64")]
 pub use {
     attention::{HeadBf16, ScratchBf16},
     bf16::norm_rows,
-    product::{MatrixBf16, StoreBf16},
+    product::MatrixBf16,
     tiles::{Amx, Tiles},
 };
 
 #[cfg(not(target_arch = "x86_64"))]
-pub use absent::{Amx, HeadBf16, MatrixBf16, ScratchBf16, StoreBf16, Tiles, norm_rows};
+pub use absent::{Amx, HeadBf16, MatrixBf16, ScratchBf16, Tiles, norm_rows};
 
 /// Rows and columns of bf16 activations are multiples of this.
 pub const STEP: usize = 32;

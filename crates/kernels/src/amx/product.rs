@@ -3,10 +3,10 @@
 
 use super::STEP;
 use super::bf16::{gelu, narrow_all};
+use super::finish::Finish;
 use super::number::narrow;
 use super::tiles::{Amx, Tiles};
 use crate::buffer::Buffer;
-use crate::product::Epilogue;
 use crate::rows::Activation;
 
 /// Numbers in a tile of weights.
@@ -51,17 +51,10 @@ impl MatrixBf16 {
     }
 
     /// `a · weightsᵀ` for `rows` rows of `a`, which are `stride` apart; there is room for a multiple of 32 rows.
-    pub fn multiply(
-        &self,
-        tiles: &Tiles,
-        a: &[u16],
-        stride: usize,
-        rows: usize,
-        epilogue: &mut impl Epilogue,
-    ) {
+    pub fn multiply(&self, tiles: &Tiles, a: &[u16], stride: usize, rows: usize, finish: &mut Finish<'_>) {
         assert!(stride >= self.inputs() && a.len() >= rows.next_multiple_of(STEP) * stride);
         // SAFETY: `Tiles` exists only where these instructions do; the sizes were checked above.
-        unsafe { self.multiply_blocks(tiles, a, stride, rows, epilogue) }
+        unsafe { self.multiply_blocks(tiles, a, stride, rows, finish) }
     }
 
     #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512bf16,fma")]
@@ -71,7 +64,7 @@ impl MatrixBf16 {
         a: &[u16],
         stride: usize,
         rows: usize,
-        epilogue: &mut impl Epilogue,
+        finish: &mut Finish<'_>,
     ) {
         let steps = self.inputs() / STEP;
         let mut blocks = [Block([[0.0; STEP]; STEP]), Block([[0.0; STEP]; STEP])];
@@ -99,7 +92,7 @@ impl MatrixBf16 {
                         }
                     }
                     if let Some((row, column)) = before {
-                        drain(done, step * share..(step + 1) * share, row, column, rows, epilogue);
+                        drain(done, step * share..(step + 1) * share, row, column, rows, finish);
                     }
                 }
                 // SAFETY: a block is 32 rows of 128 bytes.
@@ -109,53 +102,59 @@ impl MatrixBf16 {
             }
         }
         if let Some((row, column)) = before {
-            drain(&mut blocks[1 - turn], 0..STEP, row, column, rows, epilogue);
+            drain(&mut blocks[1 - turn], 0..STEP, row, column, rows, finish);
         }
     }
 }
 
-/// Hands the rows `part` of a finished block over.
-#[inline(always)]
+/// Finishes the rows `part` of a block.
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512bf16,fma")]
+#[inline]
 fn drain(
     block: &mut Block,
     part: std::ops::Range<usize>,
     row: usize,
     column: usize,
     rows: usize,
-    epilogue: &mut impl Epilogue,
+    finish: &mut Finish<'_>,
 ) {
     for place in part.start..part.end.min(STEP).min(rows - row) {
-        epilogue.take(row + place, column, &mut block.0[place]);
+        finish_row(finish, row + place, column, &mut block.0[place]);
     }
 }
 
-/// Stores `activation(product + bias)` as bf16.
-pub struct StoreBf16<'a> {
-    /// Vouches for the instructions.
-    pub proof: Amx,
-    /// A summand a column, padded.
-    pub bias: &'a [f32],
-    /// The nonlinearity.
-    pub activation: Activation,
-    /// Rows `stride` apart.
-    pub to: &'a mut [u16],
-    /// See `to`.
-    pub stride: usize,
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512bf16,fma")]
+#[inline]
+fn finish_row(finish: &mut Finish<'_>, row: usize, column: usize, values: &mut [f32; STEP]) {
+    match finish {
+        Finish::Store { bias, activation, to, stride } => {
+            let bias = piece(bias, column);
+            for (value, bias) in values.iter_mut().zip(bias) {
+                *value += bias;
+            }
+            match activation {
+                Activation::Gelu => values.iter_mut().for_each(|x| *x = gelu(*x)),
+                Activation::Identity | Activation::GeluTanh | Activation::Relu => activation.apply(values),
+            }
+            narrow_all(values, &mut to[row * *stride + column..][..STEP]);
+        }
+        Finish::Add { bias, to, stride } => {
+            let bias = piece(bias, column);
+            let to = &mut to[row * *stride + column..][..STEP];
+            // Summed apart: the compiler can't know that the slices do not overlap, and would go one by one.
+            let mut sums = piece(to, 0);
+            for ((sum, value), bias) in sums.iter_mut().zip(values.iter()).zip(bias) {
+                *sum += value + bias;
+            }
+            to.copy_from_slice(&sums);
+        }
+    }
 }
 
-impl Epilogue for StoreBf16<'_> {
-    #[inline(always)]
-    fn take(&mut self, row: usize, column: usize, values: &mut [f32]) {
-        let count = values.len();
-        for (value, bias) in values.iter_mut().zip(&self.bias[column..column + count]) {
-            *value += bias;
-        }
-        match self.activation {
-            Activation::Gelu => values.iter_mut().for_each(|x| *x = gelu(*x)),
-            Activation::Identity | Activation::GeluTanh | Activation::Relu => self.activation.apply(values),
-        }
-        let to = &mut self.to[row * self.stride + column..][..count];
-        // SAFETY: `proof` vouches for the instruction.
-        unsafe { narrow_all(values, to) };
-    }
+/// A copy of the `STEP` numbers from `column` on.
+#[inline(always)]
+fn piece(from: &[f32], column: usize) -> [f32; STEP] {
+    let mut piece = [0.0; STEP];
+    piece.copy_from_slice(&from[column..column + STEP]);
+    piece
 }
