@@ -121,9 +121,9 @@ proptest! {
 mod amx {
     use super::{Columns, Distances, near, numbers, plain_attention, plain_product};
     use proptest::prelude::*;
-    use sconce_kernels::amx::{Amx, Finish, HeadBf16, MatrixBf16, ScratchBf16, widen};
-    use sconce_kernels::buffer::Buffer;
-    use sconce_kernels::rows::Activation;
+    use sconce_kernels::amx::{Amx, Finish, HeadBf16, MatrixBf16, Panels, ScratchBf16, norm_rows};
+    use sconce_kernels::isa::Isa;
+    use sconce_kernels::rows::{Activation, Norm};
 
     fn bf16(x: f32) -> u16 {
         let bits = x.to_bits();
@@ -134,16 +134,27 @@ mod amx {
         values.iter().map(|&x| f32::from_bits(u32::from(bf16(x)) << 16)).collect()
     }
 
-    /// `values`, `[rows, width]`, as padded bf16 rows.
-    fn laid(values: &[f32], rows: usize, width: usize) -> (Buffer<u16>, usize) {
-        let stride = width.next_multiple_of(32);
-        let mut buffer = Buffer::zeros(rows.next_multiple_of(32) * stride);
-        for (row, values) in values.chunks(width).enumerate() {
-            for (column, x) in values.iter().enumerate() {
-                buffer[row * stride + column] = bf16(*x);
-            }
+    /// `values`, rows of `width`, as panels, with what is not a number behind them.
+    fn laid(values: &[f32], width: usize) -> Panels<u16> {
+        let mut panels = Panels::default();
+        let rows = values.len() / width;
+        panels.shape(rows, width);
+        for row in 0..rows + 32 {
+            panels.set(row, &vec![0x7fc0; width]);
         }
-        (buffer, stride)
+        for (row, values) in values.chunks(width).enumerate() {
+            panels.set(row, &values.iter().copied().map(bf16).collect::<Vec<_>>());
+        }
+        panels
+    }
+
+    fn read(panels: &Panels<u16>, rows: usize, width: usize) -> Vec<f32> {
+        let mut row = vec![0; width];
+        let rows = (0..rows).flat_map(|at| {
+            panels.get(at, &mut row);
+            row.iter().map(|&x| f32::from_bits(u32::from(x) << 16)).collect::<Vec<_>>()
+        });
+        rows.collect()
     }
 
     proptest! {
@@ -153,49 +164,84 @@ mod amx {
         fn products_on_tiles_are_right(rows in 1usize..100, outputs in 1usize..100, inputs in 1usize..200, seed: u64) {
             let Some(amx) = Amx::get() else { return Ok(()) };
             let (a, w) = (short(&numbers(seed, rows * inputs)), short(&numbers(!seed, outputs * inputs)));
-            let want = plain_product(&a, &w, rows, outputs, inputs);
+            let bias = numbers(seed ^ 5, outputs);
+            let want: Vec<f32> = plain_product(&a, &w, rows, outputs, inputs)
+                .iter().enumerate().map(|(place, x)| x + bias[place % outputs]).collect();
             let matrix = MatrixBf16::pack(amx, &w, outputs, inputs);
-            let (a, stride) = laid(&a, rows, inputs);
-            let bias = vec![0.0; matrix.outputs()];
-            let mut sums = vec![0.0; rows * matrix.outputs()];
-            let mut stored = vec![0; rows * matrix.outputs()];
+            let a = laid(&a, inputs);
+            let mut padded = bias;
+            padded.resize(matrix.outputs(), 0.0);
+            let mut sums = Panels::default();
+            sums.shape(rows, outputs);
+            (0..rows).for_each(|row| sums.set(row, &vec![1.0; outputs]));
+            let mut got = vec![0.0; rows * outputs];
             amx.with_tiles(|tiles| {
-                let width = matrix.outputs();
-                matrix.multiply(tiles, &a, stride, rows, &mut Finish::Add { bias: &bias, to: &mut sums, stride: width });
-                let store = &mut Finish::Store {
-                    bias: &bias, activation: Activation::Relu, to: &mut stored, stride: width,
-                };
-                matrix.multiply(tiles, &a, stride, rows, store);
+                matrix.multiply(tiles, &a, rows, &mut Finish::Add { bias: &padded, to: &mut sums });
             });
-            let cut = |values: &[f32]| -> Vec<f32> {
-                values.chunks(matrix.outputs()).flat_map(|row| row[..outputs].to_vec()).collect()
-            };
-            near(&cut(&sums), &want, 1e-3)?;
-            let mut wide = vec![0.0; stored.len()];
-            widen(&stored, &mut wide);
-            let clipped: Vec<f32> = want.iter().map(|x| x.max(0.0)).collect();
-            near(&cut(&wide), &clipped, 0.15)?;
+            got.chunks_mut(outputs).enumerate().for_each(|(row, to)| sums.get(row, to));
+            near(&got, &want.iter().map(|x| x + 1.0).collect::<Vec<_>>(), 1e-3)?;
+            for activation in [Activation::Identity, Activation::Relu, Activation::Gelu, Activation::GeluTanh] {
+                let mut stored = Panels::default();
+                stored.shape(rows, outputs);
+                let to = &mut Finish::Store { bias: &padded, activation, to: &mut stored };
+                amx.with_tiles(|tiles| matrix.multiply(tiles, &a, rows, to));
+                let mut want = want.clone();
+                match activation {
+                    Activation::Identity => {}
+                    Activation::Relu => want.iter_mut().for_each(|x| *x = x.max(0.0)),
+                    Activation::Gelu => want.iter_mut().for_each(|x| *x = sconce_kernels::math::gelu(*x)),
+                    Activation::GeluTanh => want.iter_mut().for_each(|x| *x = sconce_kernels::math::gelu_tanh(*x)),
+                }
+                near(&read(&stored, rows, outputs), &want, 0.1)?;
+            }
         }
 
         #[test]
-        fn attention_on_tiles_is_right(length in 1usize..150, heads in 1usize..3, wide: bool, biased: bool, seed: u64) {
+        fn attention_on_tiles_is_right(
+            before in 0usize..40, length in 1usize..150, heads in 1usize..3, head in 1usize..70, biased: bool, seed: u64
+        ) {
             let Some(amx) = Amx::get() else { return Ok(()) };
-            let head = if wide { 64 } else { 32 };
-            let hidden = heads * head;
-            let rows = short(&numbers(seed, length * 3 * hidden));
+            let panels = head.div_ceil(32);
+            let wide = panels * 32;
+            let hidden = heads * wide;
+            // Numbers behind a head's width are zero.
+            let mut rows = short(&numbers(seed, length * 3 * hidden));
+            rows.iter_mut().enumerate().filter(|(place, _)| place % wide >= head).for_each(|(_, x)| *x = 0.0);
             let table = numbers(seed ^ 2, 2 * 160 - 1);
             let distances = biased.then_some(Distances { row: &table, positions: 160 });
-            let (mut buffer, stride) = laid(&rows, length, 3 * hidden);
-            buffer[length * stride..].fill(0x7fc0);
-            let at = Columns { stride, hidden, head, first: (heads - 1) * head };
-            let plain_at = Columns { stride: 3 * hidden, ..at };
-            let want = plain_attention(&rows, length, plain_at, None, distances);
-            let mut got = vec![0; length * head];
-            let task = HeadBf16 { rows: &buffer, length, at, distances };
-            amx.with_tiles(|tiles| task.attend(tiles, &mut ScratchBf16::default(), &mut got, head));
-            let mut wide = vec![0.0; got.len()];
-            widen(&got, &mut wide);
-            near(&wide, &want, 0.02)?;
+            let at = Columns { stride: 3 * hidden, hidden, head, first: (heads - 1) * wide };
+            let want = plain_attention(&rows, length, at, None, distances);
+            let all: Vec<f32> = numbers(seed ^ 9, before * 3 * hidden).into_iter().chain(rows).collect();
+            let rows = laid(&all, 3 * hidden);
+            let query = (heads - 1) * panels;
+            let task = HeadBf16 {
+                rows: &rows, start: before, length, panels, query,
+                key: heads * panels + query, value: 2 * heads * panels + query,
+                scale: 1.0 / (head as f32).sqrt(), distances,
+            };
+            let mut output = Panels::default();
+            output.shape(before + length, wide);
+            amx.with_tiles(|tiles| task.attend(tiles, &mut ScratchBf16::default(), &mut output, 0));
+            let got: Vec<f32> = read(&output, before + length, wide)[before * wide..]
+                .chunks(wide).flat_map(|row| row[..head].to_vec()).collect();
+            near(&got, &want, 0.02)?;
+        }
+
+        #[test]
+        fn norms_over_panels_are_right(rows in 1usize..40, width in 1usize..200, seed: u64) {
+            let Some(amx) = Amx::get() else { return Ok(()) };
+            let norm = Norm { weight: numbers(seed ^ 3, width), shift: numbers(seed ^ 4, width), epsilon: 1e-5 };
+            let mut want = numbers(seed, rows * width);
+            let (mut x, mut rounded) = (Panels::default(), Panels::default());
+            x.shape(rows, width);
+            rounded.shape(rows, width);
+            want.chunks(width).enumerate().for_each(|(row, values)| x.set(row, values));
+            norm.apply(Isa::Plain, &mut want, width);
+            norm_rows(amx, &norm, rows, &mut x, &mut rounded);
+            let mut got = vec![0.0; rows * width];
+            got.chunks_mut(width).enumerate().for_each(|(row, to)| x.get(row, to));
+            near(&got, &want, 2e-4)?;
+            near(&read(&rounded, rows, width), &short(&want), 0.02)?;
         }
     }
 }

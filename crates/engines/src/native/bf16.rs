@@ -3,11 +3,8 @@
 
 use sconce_core::batch::Batch;
 use sconce_kernels::amx::{
-    Amx, Finish, HeadBf16, MatrixBf16, STEP, ScratchBf16, Tiles, narrow, norm_rows, widen,
+    Amx, Finish, HeadBf16, MatrixBf16, Panels, STEP, ScratchBf16, Tiles, narrow, norm_rows,
 };
-use sconce_kernels::attention::{Columns, Head, Scratch};
-use sconce_kernels::buffer::Buffer;
-use sconce_kernels::isa::Isa;
 use sconce_kernels::rows::Activation;
 
 use super::weights::{Packing, Table, Weights};
@@ -28,26 +25,21 @@ impl Packing<MatrixBf16> for PackBf16 {
     fn padded(&self, outputs: usize) -> usize {
         outputs.next_multiple_of(STEP)
     }
+
+    fn head(&self, width: usize) -> usize {
+        width.next_multiple_of(STEP)
+    }
 }
 
 /// Room for a block, kept between blocks.
 #[derive(Default)]
 pub(super) struct Room {
-    x: Buffer<f32>,
-    rounded: Buffer<u16>,
-    qkv: Buffer<u16>,
-    mixed: Buffer<u16>,
-    wide: Buffer<u16>,
+    x: Panels<f32>,
+    rounded: Panels<u16>,
+    qkv: Panels<u16>,
+    mixed: Panels<u16>,
+    wide: Panels<u16>,
     attention: ScratchBf16,
-    odd: OddHeads,
-}
-
-/// What heads need whose width does not fill tiles: their attention is f32.
-#[derive(Default)]
-struct OddHeads {
-    qkv: Vec<f32>,
-    mixed: Vec<f32>,
-    scratch: Scratch,
 }
 
 /// One model on tiles.
@@ -67,75 +59,50 @@ impl OnTiles<'_> {
     fn block(&self, tiles: &Tiles, batch: &Batch, room: &mut Room) -> Vec<f32> {
         let OnTiles { d, weights, activation, amx } = *self;
         let tokens = batch.tokens();
-        let stride = d.hidden.next_multiple_of(STEP);
-        let (three, inner) = ((3 * d.hidden).next_multiple_of(STEP), d.intermediate.next_multiple_of(STEP));
-        // Attention reads up to 31 rows behind a sequence.
-        let rows = tokens.next_multiple_of(STEP) + STEP;
-        room.x.grow(rows * stride);
-        room.rounded.grow(rows * stride);
-        room.qkv.grow(rows * three);
-        room.mixed.grow(rows * stride);
-        room.wide.grow(rows * inner);
-        let Room { x, rounded, qkv, mixed, wide, attention, odd } = room;
-        for s in &batch.sequences {
-            let place = s.start..s.start + s.length;
-            let to = &mut x[s.start * stride..][..s.length * stride];
-            weights.embed(d, &batch.ids[place.clone()], &batch.types[place], to, stride);
-        }
-        norm_rows(amx, &weights.embedding_norm, &mut x[..tokens * stride], rounded, stride);
+        // Each head has whole panels of its own.
+        let panels = d.head().div_ceil(STEP);
+        let heads = d.heads * panels;
+        let Room { x, rounded, qkv, mixed, wide, attention } = room;
+        x.shape(tokens, d.hidden);
+        rounded.shape(tokens, d.hidden);
+        qkv.shape(tokens, 3 * heads * STEP);
+        mixed.shape(tokens, heads * STEP);
+        wide.shape(tokens, d.intermediate);
+        weights.embed(d, batch, |token, row| x.set(token, row));
+        norm_rows(amx, &weights.embedding_norm, tokens, x, rounded);
         for layer in &weights.layers {
-            let to = &mut Finish::Store {
-                bias: &layer.qkv.bias,
-                activation: Activation::Identity,
-                to: qkv,
-                stride: three,
-            };
-            layer.qkv.matrix.multiply(tiles, rounded, stride, tokens, to);
+            let to = &mut Finish::Store { bias: &layer.qkv.bias, activation: Activation::Identity, to: qkv };
+            layer.qkv.matrix.multiply(tiles, rounded, tokens, to);
             for s in &batch.sequences {
                 for head in 0..d.heads {
-                    let at =
-                        Columns { stride: three, hidden: d.hidden, head: d.head(), first: head * d.head() };
-                    let rows = &qkv[s.start * three..];
-                    let output = &mut mixed[s.start * stride + at.first..];
-                    let distances = weights.distances(head);
-                    if d.head().is_multiple_of(STEP) {
-                        let task = HeadBf16 { rows, length: s.length, at, distances };
-                        task.attend(tiles, attention, output, stride);
-                    } else {
-                        odd.attend(
-                            &Head { rows: &[], length: s.length, at, bias: None, distances },
-                            rows,
-                            output,
-                            stride,
-                        );
-                    }
+                    let query = head * panels;
+                    let task = HeadBf16 {
+                        rows: qkv,
+                        start: s.start,
+                        length: s.length,
+                        panels,
+                        query,
+                        key: heads + query,
+                        value: 2 * heads + query,
+                        scale: 1.0 / (d.head() as f32).sqrt(),
+                        distances: weights.distances(head),
+                    };
+                    task.attend(tiles, attention, mixed, query);
                 }
             }
-            let to = &mut Finish::Add { bias: &layer.output.bias, to: x, stride };
-            layer.output.matrix.multiply(tiles, mixed, stride, tokens, to);
-            norm_rows(amx, &layer.attention_norm, &mut x[..tokens * stride], rounded, stride);
-            let to = &mut Finish::Store { bias: &layer.up.bias, activation, to: wide, stride: inner };
-            layer.up.matrix.multiply(tiles, rounded, stride, tokens, to);
-            let to = &mut Finish::Add { bias: &layer.down.bias, to: x, stride };
-            layer.down.matrix.multiply(tiles, wide, inner, tokens, to);
-            norm_rows(amx, &layer.output_norm, &mut x[..tokens * stride], rounded, stride);
+            let to = &mut Finish::Add { bias: &layer.output.bias, to: x };
+            layer.output.matrix.multiply(tiles, mixed, tokens, to);
+            norm_rows(amx, &layer.attention_norm, tokens, x, rounded);
+            let to = &mut Finish::Store { bias: &layer.up.bias, activation, to: wide };
+            layer.up.matrix.multiply(tiles, rounded, tokens, to);
+            let to = &mut Finish::Add { bias: &layer.down.bias, to: x };
+            layer.down.matrix.multiply(tiles, wide, tokens, to);
+            norm_rows(amx, &layer.output_norm, tokens, x, rounded);
         }
-        x.chunks_exact(stride).take(tokens).flat_map(|row| &row[..d.hidden]).copied().collect()
-    }
-}
-
-impl OddHeads {
-    fn attend(&mut self, head: &Head<'_>, rows: &[u16], output: &mut [u16], stride: usize) {
-        let (length, width) = (head.length, head.at.head);
-        self.qkv.resize(length * head.at.stride, 0.0);
-        widen(&rows[..length * head.at.stride], &mut self.qkv);
-        self.mixed.resize(length * width, 0.0);
-        let task = Head { rows: &self.qkv, ..*head };
-        task.attend(Isa::Avx512, &mut self.scratch, &mut self.mixed, width);
-        for (row, output) in self.mixed.chunks_exact(width).zip(output.chunks_mut(stride)) {
-            for (to, x) in output.iter_mut().zip(row) {
-                *to = narrow(*x);
-            }
+        let mut hidden = vec![0.0; tokens * d.hidden];
+        for (row, to) in hidden.chunks_exact_mut(d.hidden).enumerate() {
+            x.get(row, to);
         }
+        hidden
     }
 }

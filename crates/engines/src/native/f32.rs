@@ -24,6 +24,10 @@ impl Packing<Matrix> for PackF32 {
     fn padded(&self, outputs: usize) -> usize {
         outputs
     }
+
+    fn head(&self, width: usize) -> usize {
+        width
+    }
 }
 
 /// The last hidden states of `batch`, `[tokens, hidden]`.
@@ -40,11 +44,7 @@ pub(super) fn hidden(
     let mut mixed = vec![0.0; tokens * hidden];
     let mut wide = vec![0.0; tokens * d.intermediate];
     let (mut packed, mut scratch) = (Vec::new(), Scratch::default());
-    for s in &batch.sequences {
-        let place = s.start..s.start + s.length;
-        let rows = &mut x[s.start * hidden..][..s.length * hidden];
-        weights.embed(d, &batch.ids[place.clone()], &batch.types[place], rows, hidden);
-    }
+    weights.embed(d, batch, |token, row| x[token * hidden..][..hidden].copy_from_slice(row));
     weights.embedding_norm.apply(isa, &mut x, hidden);
     for layer in &weights.layers {
         let to = &mut Store {

@@ -1,5 +1,6 @@
 //! Weights packed once, as the kernels read them; what was read is dropped at once.
 
+use sconce_core::batch::Batch;
 use sconce_kernels::attention::Distances;
 use sconce_kernels::rows::Norm;
 
@@ -40,9 +41,9 @@ pub(super) enum Table {
 }
 
 impl Table {
-    /// Adds row `index` to `to`.
-    pub(super) fn add(&self, index: u32, width: usize, to: &mut [f32]) {
-        let place = index as usize * width..(index as usize + 1) * width;
+    /// Adds row `index` to `to`, which is as long as a row.
+    fn add(&self, index: u32, to: &mut [f32]) {
+        let place = index as usize * to.len()..(index as usize + 1) * to.len();
         match self {
             Table::F32(rows) => to.iter_mut().zip(&rows[place]).for_each(|(to, x)| *to += x),
             Table::Bf16(rows) => {
@@ -62,6 +63,8 @@ pub(super) trait Packing<M> {
     fn table(&self, rows: Vec<f32>) -> Table;
     /// The width of a packed matrix of `outputs`.
     fn padded(&self, outputs: usize) -> usize;
+    /// The columns that a head of `width` takes among queries, keys and values; those behind it are zero.
+    fn head(&self, width: usize) -> usize;
 }
 
 impl<M> Weights<M> {
@@ -73,15 +76,32 @@ impl<M> Weights<M> {
         let names = &d.family.names;
         let prefix = prefix(from, names.prefixes, WORDS)?;
         let full = |name: &str| format!("{prefix}{name}");
-        let linear = |parts: &[String], outputs: usize, inputs: usize| -> Result<Linear<M>, WeightsError> {
-            let (mut weights, mut bias) = (Vec::new(), Vec::new());
-            for name in parts {
-                weights.extend(from.read(&format!("{name}.weight"), &[outputs, inputs])?);
-                bias.extend(from.read(&format!("{name}.bias"), &[outputs])?);
-            }
-            let matrix = packing.matrix(&weights, parts.len() * outputs, inputs);
+        let packed = |weights: &[f32], mut bias: Vec<f32>, inputs: usize| {
+            let matrix = packing.matrix(weights, bias.len(), inputs);
             bias.resize(packing.padded(bias.len()), 0.0);
-            Ok(Linear { matrix, bias })
+            Linear { matrix, bias }
+        };
+        let read = |name: &str, outputs: usize, inputs: usize| -> Result<_, WeightsError> {
+            let weights = from.read(&format!("{name}.weight"), &[outputs, inputs])?;
+            Ok((weights, from.read(&format!("{name}.bias"), &[outputs])?))
+        };
+        let linear = |name: &str, outputs: usize, inputs: usize| -> Result<Linear<M>, WeightsError> {
+            let (weights, bias) = read(name, outputs, inputs)?;
+            Ok(packed(&weights, bias, inputs))
+        };
+        let (head, wide) = (d.head(), packing.head(d.head()));
+        let qkv = |names: [String; 3]| -> Result<Linear<M>, WeightsError> {
+            let (mut all, mut biases) = (Vec::new(), Vec::new());
+            for name in names {
+                let (weights, bias) = read(&name, d.hidden, d.hidden)?;
+                all.extend(spread(&weights, head * d.hidden, wide * d.hidden));
+                biases.extend(spread(&bias, head, wide));
+            }
+            Ok(packed(&all, biases, d.hidden))
+        };
+        let output = |name: &str| -> Result<Linear<M>, WeightsError> {
+            let (weights, bias) = read(name, d.hidden, d.hidden)?;
+            Ok(packed(&spread(&weights, head, wide), bias, d.heads * wide))
         };
         let norm = |name: &str| -> Result<Norm, WeightsError> {
             let (weight, shift) = crate::weights::norm(from, name, d.hidden)?;
@@ -91,11 +111,11 @@ impl<M> Weights<M> {
         for layer in 0..d.layers {
             let name = |pattern: &str| full(&pattern.replace("{}", &layer.to_string()));
             layers.push(Layer {
-                qkv: linear(&[names.query, names.key, names.value].map(name), d.hidden, d.hidden)?,
-                output: linear(&[name(names.output)], d.hidden, d.hidden)?,
+                qkv: qkv([names.query, names.key, names.value].map(name))?,
+                output: output(&name(names.output))?,
                 attention_norm: norm(&name(names.attention_norm))?,
-                up: linear(&[name(names.up)], d.intermediate, d.hidden)?,
-                down: linear(&[name(names.down)], d.hidden, d.intermediate)?,
+                up: linear(&name(names.up), d.intermediate, d.hidden)?,
+                down: linear(&name(names.down), d.hidden, d.intermediate)?,
                 output_norm: norm(&name(names.output_norm))?,
             });
         }
@@ -124,17 +144,31 @@ impl<M> Weights<M> {
         self.relative.as_ref().map(|relative| relative.head(head))
     }
 
-    /// The sums of the tables' rows for a sequence, in rows of `to` that are `stride` apart.
-    pub(super) fn embed(&self, d: &Description, ids: &[u32], types: &[u32], to: &mut [f32], stride: usize) {
-        let positions = d.position_rows(ids);
-        for (token, row) in to.chunks_exact_mut(stride).enumerate().take(ids.len()) {
-            row.fill(0.0);
-            let row = &mut row[..d.hidden];
-            self.words.add(ids[token], d.hidden, row);
-            self.positions.add(positions[token], d.hidden, row);
-            if let Some(table) = &self.types {
-                table.add(types[token], d.hidden, row);
+    /// Gives `put` every token of `batch` with the sum of its rows of the tables.
+    pub(super) fn embed(&self, d: &Description, batch: &Batch, mut put: impl FnMut(usize, &[f32])) {
+        let mut row = vec![0.0; d.hidden];
+        for s in &batch.sequences {
+            let place = s.start..s.start + s.length;
+            let positions = d.position_rows(&batch.ids[place.clone()]);
+            for (token, position) in place.zip(positions) {
+                row.fill(0.0);
+                self.words.add(batch.ids[token], &mut row);
+                self.positions.add(position, &mut row);
+                if let Some(table) = &self.types {
+                    table.add(batch.types[token], &mut row);
+                }
+                put(token, &row);
             }
         }
     }
+}
+
+/// Every `piece` numbers followed by zeros up to `wide`.
+fn spread(numbers: &[f32], piece: usize, wide: usize) -> Vec<f32> {
+    let mut spread = Vec::with_capacity(numbers.len() / piece * wide);
+    for numbers in numbers.chunks_exact(piece) {
+        spread.extend(numbers);
+        spread.resize(spread.len() + wide - piece, 0.0);
+    }
+    spread
 }

@@ -3,7 +3,8 @@
 use std::convert::Infallible;
 
 use super::finish::Finish;
-use crate::attention::{Columns, Distances};
+use super::head::HeadBf16;
+use super::panels::Panels;
 use crate::rows::Norm;
 
 /// Proof that tiles can be used, which nobody has here.
@@ -46,7 +47,7 @@ impl MatrixBf16 {
     }
 
     /// Can't be called.
-    pub fn multiply(&self, _: &Tiles, _a: &[u16], _stride: usize, _rows: usize, _finish: &mut Finish<'_>) {
+    pub fn multiply(&self, _: &Tiles, _a: &Panels<u16>, _rows: usize, _finish: &mut Finish<'_>) {
         match self.0 {}
     }
 }
@@ -55,33 +56,20 @@ impl MatrixBf16 {
 #[derive(Default)]
 pub struct ScratchBf16;
 
-/// One head of one sequence.
-#[derive(Debug)]
-pub struct HeadBf16<'a> {
-    /// Rows of queries, keys and values.
-    pub rows: &'a [u16],
-    /// Tokens.
-    pub length: usize,
-    /// Where the head lies.
-    pub at: Columns,
-    /// A bias by distance.
-    pub distances: Option<Distances<'a>>,
-}
-
 impl HeadBf16<'_> {
     /// Can't be called.
     pub fn attend(
         &self,
         tiles: &Tiles,
         _scratch: &mut ScratchBf16,
-        _output: &mut [u16],
-        _output_stride: usize,
+        _output: &mut Panels<u16>,
+        _panel: usize,
     ) {
         match tiles.0 {}
     }
 }
 
 /// Can't be called.
-pub fn norm_rows(amx: Amx, _norm: &Norm, _x: &mut [f32], _rounded: &mut [u16], _stride: usize) {
+pub fn norm_rows(amx: Amx, _norm: &Norm, _rows: usize, _x: &mut Panels<f32>, _rounded: &mut Panels<u16>) {
     match amx.0 {}
 }

@@ -1,17 +1,18 @@
 //! Attention over one sequence on tiles: 32 queries against all keys, softmax in f32, probabilities in bf16.
 
 use std::arch::x86_64::{
-    __m512i, _mm256_loadu_si256, _mm512_cvtepu16_epi32, _mm512_loadu_si512, _mm512_or_si512,
-    _mm512_setzero_si512, _mm512_shuffle_i32x4, _mm512_slli_epi32, _mm512_storeu_si512,
+    __m512i, _mm256_loadu_si256, _mm512_cvtepu16_epi32, _mm512_loadu_si512, _mm512_mul_ps, _mm512_or_si512,
+    _mm512_set1_ps, _mm512_setzero_si512, _mm512_shuffle_i32x4, _mm512_slli_epi32, _mm512_storeu_si512,
     _mm512_unpackhi_epi32, _mm512_unpackhi_epi64, _mm512_unpacklo_epi32, _mm512_unpacklo_epi64,
 };
 
 use super::STEP;
-use super::bf16::{narrow, narrow_all, power_of_two};
+use super::head::HeadBf16;
+use super::panels::Panels;
+use super::softmax::soften;
 use super::tiles::Tiles;
-use crate::attention::{Columns, Distances};
+use super::vectors::{load, round};
 use crate::buffer::Buffer;
-use crate::rows::{LANES, folded, largest};
 
 /// Numbers in a tile of keys or values.
 const TILE: usize = 512;
@@ -26,34 +27,21 @@ pub struct ScratchBf16 {
     mixed: Buffer<f32>,
 }
 
-/// One head of one sequence; the head's width is a multiple of 32.
-#[derive(Debug)]
-pub struct HeadBf16<'a> {
-    /// Rows of queries, keys and values with their bias; 31 rows more than the sequence has can be read.
-    pub rows: &'a [u16],
-    /// Tokens.
-    pub length: usize,
-    /// Where the head lies.
-    pub at: Columns,
-    /// A bias by distance.
-    pub distances: Option<Distances<'a>>,
-}
-
 impl HeadBf16<'_> {
-    /// Attends, into rows of `output` that are `output_stride` apart.
-    pub fn attend(&self, tiles: &Tiles, scratch: &mut ScratchBf16, output: &mut [u16], output_stride: usize) {
-        let Columns { stride, hidden, head, first } = self.at;
+    /// Attends, into the panels of `output` from `panel` on.
+    pub fn attend(&self, tiles: &Tiles, scratch: &mut ScratchBf16, output: &mut Panels<u16>, panel: usize) {
+        let parts = self.panels;
         let padded = self.length.next_multiple_of(STEP);
-        assert!(head.is_multiple_of(STEP) && head > 0 && self.length > 0);
-        assert!(2 * hidden + first + head <= stride && self.rows.len() >= padded * stride);
-        assert!(output.len() >= (self.length - 1) * output_stride + head && output_stride >= head);
-        scratch.keys.grow(padded * head);
-        scratch.values.grow(padded * head);
+        assert!(parts > 0 && self.length > 0 && self.start + padded <= self.rows.height());
+        assert!([self.query, self.key, self.value].iter().all(|first| first + parts <= self.rows.panels()));
+        assert!(panel + parts <= output.panels() && self.start + self.length <= output.height());
+        scratch.keys.grow(padded * parts * STEP);
+        scratch.values.grow(padded * parts * STEP);
         scratch.scores.grow(STEP * padded);
         scratch.chances.grow(STEP * padded);
         scratch.mixed.grow(STEP * STEP);
         // SAFETY: `Tiles` exists only where these instructions do; the sizes were checked above.
-        unsafe { self.attend_all(tiles, scratch, output, output_stride) }
+        unsafe { self.attend_all(tiles, scratch, output, panel) }
     }
 
     #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512bf16,fma")]
@@ -61,13 +49,12 @@ impl HeadBf16<'_> {
         &self,
         tiles: &Tiles,
         scratch: &mut ScratchBf16,
-        output: &mut [u16],
-        output_stride: usize,
+        output: &mut Panels<u16>,
+        panel: usize,
     ) {
-        let Columns { stride, head, first, .. } = self.at;
         let length = self.length;
         let padded = length.next_multiple_of(STEP);
-        let parts = head / STEP;
+        let parts = self.panels;
         // SAFETY: the scratch has room for `padded` keys and values.
         unsafe {
             self.pack_keys(&mut scratch.keys);
@@ -81,13 +68,13 @@ impl HeadBf16<'_> {
                 for part in 0..parts {
                     // SAFETY: rows up to `padded` can be read, and the keys are packed in tiles of 16 by 32.
                     unsafe {
-                        let top = self.rows.as_ptr().add(query * stride + first + part * STEP);
+                        let top = self.rows.from(self.query + part, self.start + query).as_ptr();
                         let left = scratch.keys.as_ptr().add((key / 16 * parts + part) * TILE);
                         let right = left.add(parts * TILE);
                         if all {
-                            tiles.four(top, top.add(STEP / 2 * stride), stride * 2, left, right);
+                            tiles.four(top, top.add(STEP / 2 * STEP), 64, left, right);
                         } else {
-                            tiles.two(top, stride * 2, left, right);
+                            tiles.two(top, 64, left, right);
                         }
                     }
                 }
@@ -98,7 +85,8 @@ impl HeadBf16<'_> {
             for (place, scale) in scales.iter_mut().enumerate().take(count) {
                 let scores = &mut scratch.scores[place * padded..][..padded];
                 let chances = &mut scratch.chances[place * padded..][..padded];
-                *scale = self.soften(query + place, scores, chances);
+                let bias = self.distances.map(|distances| distances.of(query + place));
+                *scale = soften(scores, length, self.scale, bias, chances);
             }
             for part in 0..parts {
                 tiles.zero();
@@ -117,61 +105,31 @@ impl HeadBf16<'_> {
                 }
                 // SAFETY: the room is 32 rows of 32.
                 unsafe { tiles.store(scratch.mixed.as_mut_ptr(), STEP * 4, all) };
-                for (place, scale) in scales.iter().enumerate().take(count) {
-                    let row = &mut scratch.mixed[place * STEP..][..STEP];
-                    for x in row.iter_mut() {
-                        *x *= scale;
-                    }
-                    let to = &mut output[(query + place) * output_stride + part * STEP..][..STEP];
-                    narrow_all(row, to);
+                let rows = scratch.mixed.as_chunks().0.iter().take(count);
+                let to = output.from_mut(panel + part, self.start + query).as_chunks_mut().0;
+                for ((row, to), scale) in rows.zip(to).zip(scales) {
+                    let scale = _mm512_set1_ps(scale);
+                    round(load(row).map(|x| _mm512_mul_ps(x, scale)), to);
                 }
             }
         }
     }
 
-    /// Turns a row of scores into chances that are not divided by their sum yet, and gives what they are to be
-    /// multiplied with. Padding has next to none, and its values are zero.
-    #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512bf16,fma")]
-    #[inline]
-    fn soften(&self, query: usize, scores: &mut [f32], chances: &mut [u16]) -> f32 {
-        let length = self.length;
-        let mut scale = 1.0 / (self.at.head as f32).sqrt();
-        if let Some(distances) = self.distances {
-            for (score, bias) in scores[..length].iter_mut().zip(distances.of(query)) {
-                *score = score.mul_add(scale, *bias);
-            }
-            scale = 1.0;
-        }
-        scores[length..].fill(f32::NEG_INFINITY);
-        let top = largest(scores);
-        let scale = scale * std::f32::consts::LOG2_E;
-        let mut sums = [0.0; LANES];
-        for (scores, chances) in scores.as_chunks_mut::<LANES>().0.iter_mut().zip(chances.as_chunks_mut().0) {
-            for (score, sum) in scores.iter_mut().zip(&mut sums) {
-                *score = power_of_two((*score - top) * scale);
-                *sum += *score;
-            }
-            narrow(scores, chances);
-        }
-        1.0 / folded(sums, |a, b| a + b)
-    }
-
     /// Keys as tiles: 16 keys side by side, their numbers in pairs down.
     ///
     /// # Safety
-    /// `to` has room for `padded · head` numbers, and the processor has `avx512f`.
+    /// `to` has room for `padded` rows of the head's panels, and the processor has `avx512f`.
     #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512bf16,fma")]
     unsafe fn pack_keys(&self, to: &mut [u16]) {
-        let Columns { stride, hidden, head, first } = self.at;
-        let parts = head / STEP;
-        for key in (0..self.length.next_multiple_of(STEP)).step_by(16) {
-            for part in 0..parts {
+        let parts = self.panels;
+        for part in 0..parts {
+            let from = self.rows.from(self.key + part, self.start).as_ptr();
+            for key in (0..self.length.next_multiple_of(STEP)).step_by(16) {
                 // SAFETY: rows up to a multiple of 32 can be read, and the room is the caller's word.
                 unsafe {
-                    let from = self.rows.as_ptr().add(key * stride + hidden + first + part * STEP);
                     let mut rows = [_mm512_setzero_si512(); 16];
                     for (place, row) in rows.iter_mut().enumerate() {
-                        *row = _mm512_loadu_si512(from.add(place * stride).cast());
+                        *row = _mm512_loadu_si512(from.add((key + place) * STEP).cast());
                     }
                     let to = to.as_mut_ptr().add((key / 16 * parts + part) * TILE);
                     for (place, row) in transposed(&rows).into_iter().enumerate() {
@@ -189,25 +147,26 @@ impl HeadBf16<'_> {
     /// As for `pack_keys`.
     #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512bf16,fma")]
     unsafe fn pack_values(&self, to: &mut [u16]) {
-        let Columns { stride, hidden, head, first } = self.at;
-        let parts = head / STEP;
-        for key in (0..self.length.next_multiple_of(STEP)).step_by(2) {
-            for half in 0..2 * parts {
-                // SAFETY: rows up to a multiple of 32 can be read, and the room is the caller's word.
-                unsafe {
-                    let from = self.rows.as_ptr().add(key * stride + 2 * hidden + first + half * 16);
-                    let numbers = |row: usize| {
-                        if key + row >= self.length {
-                            return _mm512_setzero_si512();
-                        }
-                        _mm512_cvtepu16_epi32(_mm256_loadu_si256(from.add(row * stride).cast()))
-                    };
-                    let pairs = _mm512_or_si512(numbers(0), _mm512_slli_epi32(numbers(1), 16));
-                    let tile = (key / STEP * parts + half / 2) * 2 + half % 2;
-                    _mm512_storeu_si512(
-                        to.as_mut_ptr().add(tile * TILE + key % STEP / 2 * STEP).cast(),
-                        pairs,
-                    );
+        let parts = self.panels;
+        for part in 0..parts {
+            let from = self.rows.from(self.value + part, self.start).as_ptr();
+            for key in (0..self.length.next_multiple_of(STEP)).step_by(2) {
+                for half in 0..2 {
+                    // SAFETY: rows up to a multiple of 32 can be read, and the room is the caller's word.
+                    unsafe {
+                        let numbers = |row: usize| {
+                            if row >= self.length {
+                                return _mm512_setzero_si512();
+                            }
+                            _mm512_cvtepu16_epi32(_mm256_loadu_si256(from.add(row * STEP + half * 16).cast()))
+                        };
+                        let pairs = _mm512_or_si512(numbers(key), _mm512_slli_epi32(numbers(key + 1), 16));
+                        let tile = (key / STEP * parts + part) * 2 + half;
+                        _mm512_storeu_si512(
+                            to.as_mut_ptr().add(tile * TILE + key % STEP / 2 * STEP).cast(),
+                            pairs,
+                        );
+                    }
                 }
             }
         }

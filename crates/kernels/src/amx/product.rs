@@ -1,11 +1,14 @@
 //! Products of bf16 rows with prepacked weights, 32 rows by 32 columns at a time. While tiles multiply one block,
-//! vectors finish the one before it.
+//! vectors finish the one before it, and the weights of the next columns are on their way.
+
+use std::arch::x86_64::{_MM_HINT_T1, _mm_prefetch};
 
 use super::STEP;
-use super::bf16::{gelu, narrow_all};
 use super::finish::Finish;
 use super::number::narrow;
+use super::panels::Panels;
 use super::tiles::{Amx, Tiles};
+use super::vectors::{Pair, add, gelu, load, round, store};
 use crate::buffer::Buffer;
 use crate::rows::Activation;
 
@@ -13,8 +16,10 @@ use crate::rows::Activation;
 const TILE: usize = 512;
 /// Columns in a tile.
 const COLUMNS: usize = 16;
+/// Numbers in a cache line.
+const LINE: usize = 32;
 
-/// Weights `[outputs, inputs]` as bf16 tiles: columns in sixteens, inputs in pairs.
+/// Weights `[outputs, inputs]` as bf16 tiles: for 32 columns their two tiles of each 32 inputs, inputs in pairs.
 pub struct MatrixBf16 {
     inputs: usize,
     outputs: usize,
@@ -32,7 +37,7 @@ impl MatrixBf16 {
         let mut tiles = Buffer::zeros(outputs.next_multiple_of(STEP) / COLUMNS * steps * TILE);
         for (output, row) in weights.chunks_exact(inputs).enumerate().take(outputs) {
             for (input, weight) in row.iter().enumerate() {
-                let tile = output / COLUMNS * steps + input / STEP;
+                let tile = (output / STEP * steps + input / STEP) * 2 + output % STEP / COLUMNS;
                 let place = input % STEP / 2 * STEP + output % COLUMNS * 2 + input % 2;
                 tiles[tile * TILE + place] = narrow(*weight);
             }
@@ -50,59 +55,58 @@ impl MatrixBf16 {
         self.outputs.next_multiple_of(STEP)
     }
 
-    /// `a · weightsᵀ` for `rows` rows of `a`, which are `stride` apart; there is room for a multiple of 32 rows.
-    pub fn multiply(&self, tiles: &Tiles, a: &[u16], stride: usize, rows: usize, finish: &mut Finish<'_>) {
-        assert!(stride >= self.inputs() && a.len() >= rows.next_multiple_of(STEP) * stride);
+    /// `a · weightsᵀ` for the first `rows` rows of `a`.
+    pub fn multiply(&self, tiles: &Tiles, a: &Panels<u16>, rows: usize, finish: &mut Finish<'_>) {
+        assert!(a.panels() * STEP >= self.inputs() && a.height() >= rows.next_multiple_of(STEP));
+        assert!(finish.holds(rows, self.outputs()));
         // SAFETY: `Tiles` exists only where these instructions do; the sizes were checked above.
-        unsafe { self.multiply_blocks(tiles, a, stride, rows, finish) }
+        unsafe { self.multiply_blocks(tiles, a, rows, finish) }
     }
 
     #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512bf16,fma")]
-    unsafe fn multiply_blocks(
-        &self,
-        tiles: &Tiles,
-        a: &[u16],
-        stride: usize,
-        rows: usize,
-        finish: &mut Finish<'_>,
-    ) {
+    unsafe fn multiply_blocks(&self, tiles: &Tiles, a: &Panels<u16>, rows: usize, finish: &mut Finish<'_>) {
         let steps = self.inputs() / STEP;
+        let share = STEP.div_ceil(steps);
+        let ahead = (2 * TILE / LINE).div_ceil(rows.div_ceil(STEP));
         let mut blocks = [Block([[0.0; STEP]; STEP]), Block([[0.0; STEP]; STEP])];
         let mut before: Option<(usize, usize)> = None;
         let mut turn = 0;
-        for column in (0..self.outputs()).step_by(STEP) {
-            let panels = self.tiles[column / COLUMNS * steps * TILE..].as_ptr();
+        for panel in 0..self.outputs() / STEP {
+            let weights = self.tiles[panel * 2 * steps * TILE..].as_ptr();
             for row in (0..rows).step_by(STEP) {
                 let [first, second] = &mut blocks;
                 let (now, done) = if turn == 0 { (first, second) } else { (second, first) };
                 let all = rows - row > STEP / 2;
-                let share = STEP.div_ceil(steps);
+                let soon = row / STEP * ahead;
                 tiles.zero();
                 for step in 0..steps {
                     // SAFETY: rows up to a multiple of 32 and inputs up to a multiple of 32 lie in `a`, and two
-                    // panels of `steps` tiles in the weights, as `multiply` and `pack` made sure.
+                    // tiles a step in the weights, as `multiply` and `pack` made sure; prefetching reads nothing.
                     unsafe {
-                        let top = a.as_ptr().add(row * stride + step * STEP);
-                        let left = panels.add(step * TILE);
-                        let right = left.add(steps * TILE);
+                        let top = a.from(step, row).as_ptr();
+                        let left = weights.add(step * 2 * TILE);
                         if all {
-                            tiles.four(top, top.add(STEP / 2 * stride), stride * 2, left, right);
+                            tiles.four(top, top.add(STEP / 2 * STEP), 64, left, left.add(TILE));
                         } else {
-                            tiles.two(top, stride * 2, left, right);
+                            tiles.two(top, 64, left, left.add(TILE));
+                        }
+                        let next = left.wrapping_add((steps * 2 * TILE) + soon * LINE);
+                        for line in 0..ahead {
+                            _mm_prefetch::<_MM_HINT_T1>(next.wrapping_add(line * LINE).cast());
                         }
                     }
-                    if let Some((row, column)) = before {
-                        drain(done, step * share..(step + 1) * share, row, column, rows, finish);
+                    if let Some((row, panel)) = before {
+                        drain(done, step * share..(step + 1) * share, row, panel, rows, finish);
                     }
                 }
                 // SAFETY: a block is 32 rows of 128 bytes.
                 unsafe { tiles.store(now.0.as_mut_ptr().cast(), STEP * 4, all) };
-                before = Some((row, column));
+                before = Some((row, panel));
                 turn = 1 - turn;
             }
         }
-        if let Some((row, column)) = before {
-            drain(&mut blocks[1 - turn], 0..STEP, row, column, rows, finish);
+        if let Some((row, panel)) = before {
+            drain(&mut blocks[1 - turn], 0..STEP, row, panel, rows, finish);
         }
     }
 }
@@ -114,47 +118,47 @@ fn drain(
     block: &mut Block,
     part: std::ops::Range<usize>,
     row: usize,
-    column: usize,
+    panel: usize,
     rows: usize,
     finish: &mut Finish<'_>,
 ) {
-    for place in part.start..part.end.min(STEP).min(rows - row) {
-        finish_row(finish, row + place, column, &mut block.0[place]);
+    let end = part.end.min(STEP).min(rows - row);
+    if part.start >= end {
+        return;
     }
-}
-
-#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512bf16,fma")]
-#[inline]
-fn finish_row(finish: &mut Finish<'_>, row: usize, column: usize, values: &mut [f32; STEP]) {
+    let block = &mut block.0[part.start..end];
+    let row = row + part.start;
     match finish {
-        Finish::Store { bias, activation, to, stride } => {
-            let bias = piece(bias, column);
-            for (value, bias) in values.iter_mut().zip(bias) {
-                *value += bias;
+        Finish::Store { bias, activation, to } => {
+            let bias = bias_of(bias, panel);
+            let to = to.from_mut(panel, row).as_chunks_mut().0;
+            for (values, to) in block.iter_mut().zip(to) {
+                let sums = add(load(values), bias);
+                let sums = match activation {
+                    Activation::Identity => sums,
+                    Activation::Gelu => sums.map(|x| gelu(x)),
+                    Activation::GeluTanh | Activation::Relu => {
+                        store(sums, values);
+                        activation.apply(values);
+                        load(values)
+                    }
+                };
+                round(sums, to);
             }
-            match activation {
-                Activation::Gelu => values.iter_mut().for_each(|x| *x = gelu(*x)),
-                Activation::Identity | Activation::GeluTanh | Activation::Relu => activation.apply(values),
-            }
-            narrow_all(values, &mut to[row * *stride + column..][..STEP]);
         }
-        Finish::Add { bias, to, stride } => {
-            let bias = piece(bias, column);
-            let to = &mut to[row * *stride + column..][..STEP];
-            // Summed apart: the compiler can't know that the slices do not overlap, and would go one by one.
-            let mut sums = piece(to, 0);
-            for ((sum, value), bias) in sums.iter_mut().zip(values.iter()).zip(bias) {
-                *sum += value + bias;
+        Finish::Add { bias, to } => {
+            let bias = bias_of(bias, panel);
+            let to = to.from_mut(panel, row).as_chunks_mut().0;
+            for (values, to) in block.iter().zip(to) {
+                store(add(load(to), add(load(values), bias)), to);
             }
-            to.copy_from_slice(&sums);
         }
     }
 }
 
-/// A copy of the `STEP` numbers from `column` on.
-#[inline(always)]
-fn piece(from: &[f32], column: usize) -> [f32; STEP] {
-    let mut piece = [0.0; STEP];
-    piece.copy_from_slice(&from[column..column + STEP]);
-    piece
+/// The 32 summands of a panel.
+#[target_feature(enable = "avx512f")]
+#[inline]
+fn bias_of(bias: &[f32], panel: usize) -> Pair {
+    load(&bias.as_chunks().0[panel])
 }

@@ -118,12 +118,12 @@ impl Tiles {
         // SAFETY: the caller vouches for the memory, `self` for the tiles.
         unsafe {
             asm!(
-                "tileloadd tmm4, [{a} + {stride}*1]",
+                "tileloaddt1 tmm4, [{a} + {stride}*1]",
                 "tileloadd tmm6, [{left} + {step}*1]",
                 "tileloadd tmm7, [{right} + {step}*1]",
                 "tdpbf16ps tmm0, tmm4, tmm6",
                 "tdpbf16ps tmm1, tmm4, tmm7",
-                "tileloadd tmm5, [{b} + {stride}*1]",
+                "tileloaddt1 tmm5, [{b} + {stride}*1]",
                 "tdpbf16ps tmm2, tmm5, tmm6",
                 "tdpbf16ps tmm3, tmm5, tmm7",
                 a = in(reg) a, b = in(reg) b, stride = in(reg) stride,
@@ -142,7 +142,7 @@ impl Tiles {
         // SAFETY: the caller vouches for the memory, `self` for the tiles.
         unsafe {
             asm!(
-                "tileloadd tmm4, [{a} + {stride}*1]",
+                "tileloaddt1 tmm4, [{a} + {stride}*1]",
                 "tileloadd tmm6, [{left} + {step}*1]",
                 "tileloadd tmm7, [{right} + {step}*1]",
                 "tdpbf16ps tmm0, tmm4, tmm6",

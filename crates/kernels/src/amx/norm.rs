@@ -1,0 +1,64 @@
+//! Norms over panels.
+
+use std::arch::x86_64::{
+    _mm512_add_ps, _mm512_fmadd_ps, _mm512_mul_ps, _mm512_reduce_add_ps, _mm512_set1_ps, _mm512_setzero_ps,
+    _mm512_sub_ps,
+};
+
+use super::STEP;
+use super::panels::Panels;
+use super::tiles::Amx;
+use super::vectors::{add, load, round, store};
+use crate::rows::Norm;
+
+/// Normalises the first `rows` rows of `x`, which are zero behind the norm's width, and keeps them rounded in
+/// `rounded` too.
+pub fn norm_rows(_: Amx, norm: &Norm, rows: usize, x: &mut Panels<f32>, rounded: &mut Panels<u16>) {
+    let width = norm.weight.len();
+    assert!(x.panels() == width.div_ceil(STEP) && rounded.panels() == x.panels());
+    assert!(rows <= x.height() && rows <= rounded.height());
+    let padded = |numbers: &[f32]| -> Vec<[f32; STEP]> {
+        let mut padded = numbers.to_vec();
+        padded.resize(width.next_multiple_of(STEP), 0.0);
+        padded.as_chunks().0.to_vec()
+    };
+    let weights: Vec<_> = padded(&norm.weight).into_iter().zip(padded(&norm.shift)).collect();
+    for row in 0..rows {
+        // SAFETY: an `Amx` vouches for the vectors.
+        unsafe { norm_row(norm, &weights, row, x, rounded) }
+    }
+}
+
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512bf16,fma")]
+fn norm_row(
+    norm: &Norm,
+    weights: &[([f32; STEP], [f32; STEP])],
+    row: usize,
+    x: &mut Panels<f32>,
+    rounded: &mut Panels<u16>,
+) {
+    let width = norm.weight.len() as f32;
+    let padding = (weights.len() * STEP) as f32 - width;
+    let nothing = [_mm512_setzero_ps(); 2];
+    let sum = |pair: [_; 2]| _mm512_reduce_add_ps(_mm512_add_ps(pair[0], pair[1]));
+    let mut sums = nothing;
+    for panel in 0..weights.len() {
+        sums = add(sums, load(x.row(panel, row)));
+    }
+    let mean = sum(sums) / width;
+    let middle = _mm512_set1_ps(mean);
+    let mut squares = nothing;
+    for panel in 0..weights.len() {
+        let values = load(x.row(panel, row)).map(|x| _mm512_sub_ps(x, middle));
+        squares = [0, 1].map(|half| _mm512_fmadd_ps(values[half], values[half], squares[half]));
+    }
+    let variance = (sum(squares) - padding * mean * mean) / width;
+    let scale = _mm512_set1_ps(1.0 / (variance + norm.epsilon).sqrt());
+    for (panel, (weight, shift)) in weights.iter().enumerate() {
+        let values = load(x.row(panel, row)).map(|x| _mm512_mul_ps(_mm512_sub_ps(x, middle), scale));
+        let (weight, shift) = (load(weight), load(shift));
+        let values = [0, 1].map(|half| _mm512_fmadd_ps(values[half], weight[half], shift[half]));
+        store(values, x.row_mut(panel, row));
+        round(values, rounded.row_mut(panel, row));
+    }
+}

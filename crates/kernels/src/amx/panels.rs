@@ -1,0 +1,78 @@
+//! Activations in panels: 32 columns side by side, their rows one after the other on whole cache lines. A tile of
+//! any rows is then one run of memory, and so is a finished block of a product.
+
+use super::STEP;
+use crate::buffer::{Buffer, Number};
+
+/// A matrix in panels of 32 columns.
+#[derive(Clone, Default)]
+pub struct Panels<T> {
+    numbers: Buffer<T>,
+    panels: usize,
+    height: usize,
+}
+
+impl<T: Number> Panels<T> {
+    /// Room for `rows` rows of `columns`, and for the 32 rows behind them that tiles may read. What stands there is
+    /// whatever stood there before.
+    pub fn shape(&mut self, rows: usize, columns: usize) {
+        // Panels lie an odd number of half-kilolines apart, so that the same rows of two panels share no cache set.
+        let height = (rows + STEP).next_multiple_of(STEP);
+        self.height = if height.is_multiple_of(2 * STEP) { height + STEP } else { height };
+        self.panels = columns.div_ceil(STEP);
+        self.numbers.grow(self.panels * self.height * STEP);
+    }
+
+    /// How many panels there are.
+    pub fn panels(&self) -> usize {
+        self.panels
+    }
+
+    /// Rows that a panel has room for.
+    pub(super) fn height(&self) -> usize {
+        self.height
+    }
+
+    /// One panel from `row` on.
+    #[inline(always)]
+    pub(super) fn from(&self, panel: usize, row: usize) -> &[T] {
+        &self.numbers[(panel * self.height + row) * STEP..(panel + 1) * self.height * STEP]
+    }
+
+    /// One panel from `row` on.
+    #[inline(always)]
+    pub(super) fn from_mut(&mut self, panel: usize, row: usize) -> &mut [T] {
+        &mut self.numbers[(panel * self.height + row) * STEP..(panel + 1) * self.height * STEP]
+    }
+
+    /// One row of one panel.
+    #[inline(always)]
+    pub(super) fn row(&self, panel: usize, row: usize) -> &[T; STEP] {
+        &self.from(panel, row).as_chunks().0[0]
+    }
+
+    /// One row of one panel.
+    #[inline(always)]
+    pub(super) fn row_mut(&mut self, panel: usize, row: usize) -> &mut [T; STEP] {
+        &mut self.from_mut(panel, row).as_chunks_mut().0[0]
+    }
+
+    /// Writes a row; behind `values` it is zero.
+    pub fn set(&mut self, row: usize, values: &[T]) {
+        let mut left = values;
+        for panel in 0..self.panels {
+            let to = &mut self.from_mut(panel, row)[..STEP];
+            let (now, later) = left.split_at(left.len().min(STEP));
+            to[..now.len()].copy_from_slice(now);
+            to[now.len()..].fill(T::default());
+            left = later;
+        }
+    }
+
+    /// Reads the first numbers of a row.
+    pub fn get(&self, row: usize, to: &mut [T]) {
+        for (panel, to) in to.chunks_mut(STEP).enumerate() {
+            to.copy_from_slice(&self.from(panel, row)[..to.len()]);
+        }
+    }
+}

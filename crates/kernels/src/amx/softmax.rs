@@ -1,0 +1,47 @@
+//! The softmax of attention on tiles: scores in, bf16 chances out.
+
+use std::arch::x86_64::{
+    __m512, _mm512_fmsub_ps, _mm512_max_ps, _mm512_mul_ps, _mm512_reduce_add_ps, _mm512_reduce_max_ps,
+    _mm512_set1_ps, _mm512_setzero_ps,
+};
+
+use super::STEP;
+use super::vectors::{add, load, power_of_two, round};
+
+/// Turns a row of scores, of which the first `length` count, into chances that are not divided by their sum yet, and
+/// gives what they are to be multiplied with. Those behind `length` have next to none.
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512bf16,fma")]
+#[inline]
+pub(super) fn soften(
+    scores: &mut [f32],
+    length: usize,
+    mut scale: f32,
+    bias: Option<&[f32]>,
+    chances: &mut [u16],
+) -> f32 {
+    if let Some(bias) = bias {
+        for (score, bias) in scores[..length].iter_mut().zip(bias) {
+            *score = score.mul_add(scale, *bias);
+        }
+        scale = 1.0;
+    }
+    scores[length..].fill(f32::NEG_INFINITY);
+    let scores = scores.as_chunks::<STEP>().0;
+    let mut tops = [_mm512_set1_ps(f32::NEG_INFINITY); 2];
+    for chunk in scores {
+        let [left, right] = load(chunk);
+        tops = [_mm512_max_ps(tops[0], left), _mm512_max_ps(tops[1], right)];
+    }
+    let top = _mm512_set1_ps(_mm512_reduce_max_ps(_mm512_max_ps(tops[0], tops[1])));
+    let scale = _mm512_set1_ps(scale * std::f32::consts::LOG2_E);
+    let shift = _mm512_mul_ps(top, scale);
+    let power = |score: __m512| power_of_two(_mm512_fmsub_ps(score, scale, shift));
+    let mut sums = [_mm512_setzero_ps(); 2];
+    for (chunk, to) in scores.iter().zip(chances.as_chunks_mut().0) {
+        let [left, right] = load(chunk);
+        let chance = [power(left), power(right)];
+        sums = add(sums, chance);
+        round(chance, to);
+    }
+    1.0 / (_mm512_reduce_add_ps(sums[0]) + _mm512_reduce_add_ps(sums[1]))
+}

@@ -1,0 +1,136 @@
+//! f32 numbers sixteen at a time: what is done to rows between products on tiles.
+
+use std::arch::x86_64::{
+    __m512, __m512i, _mm512_add_epi32, _mm512_add_ps, _mm512_castps_si512, _mm512_castsi512_ps,
+    _mm512_cvtne2ps_pbh, _mm512_fmadd_ps, _mm512_loadu_ps, _mm512_max_ps, _mm512_min_ps, _mm512_mul_ps,
+    _mm512_set1_ps, _mm512_slli_epi32, _mm512_storeu_ps, _mm512_storeu_si512, _mm512_sub_ps,
+};
+
+use super::STEP;
+
+/// 32 numbers.
+pub(super) type Pair = [__m512; 2];
+
+/// Reads 32 numbers.
+#[target_feature(enable = "avx512f")]
+#[inline]
+pub(super) fn load(from: &[f32; STEP]) -> Pair {
+    // SAFETY: 32 numbers are two vectors.
+    unsafe { [_mm512_loadu_ps(from.as_ptr()), _mm512_loadu_ps(from.as_ptr().add(16))] }
+}
+
+/// Writes 32 numbers.
+#[target_feature(enable = "avx512f")]
+#[inline]
+pub(super) fn store(values: Pair, to: &mut [f32; STEP]) {
+    // SAFETY: 32 numbers are two vectors.
+    unsafe {
+        _mm512_storeu_ps(to.as_mut_ptr(), values[0]);
+        _mm512_storeu_ps(to.as_mut_ptr().add(16), values[1]);
+    }
+}
+
+/// Rounds 32 numbers to bf16, NaN staying NaN.
+#[target_feature(enable = "avx512f,avx512bf16")]
+#[inline]
+pub(super) fn round(values: Pair, to: &mut [u16; STEP]) {
+    // SAFETY: 32 short numbers are one vector, whatever their type is called.
+    unsafe {
+        let rounded: __m512i = std::mem::transmute(_mm512_cvtne2ps_pbh(values[1], values[0]));
+        _mm512_storeu_si512(to.as_mut_ptr().cast(), rounded);
+    }
+}
+
+/// The sums of 32 numbers with 32 others.
+#[target_feature(enable = "avx512f")]
+#[inline]
+pub(super) fn add(a: Pair, b: Pair) -> Pair {
+    [_mm512_add_ps(a[0], b[0]), _mm512_add_ps(a[1], b[1])]
+}
+
+/// The GELU to 2e-4, well below what bf16 keeps: erf by a polynomial that reaches one at four.
+#[target_feature(enable = "avx512f,fma")]
+#[inline]
+pub(super) fn gelu(x: __m512) -> __m512 {
+    const REACH: f32 = 4.0;
+    const ERF: [f32; 7] = [
+        0.795_740_54,
+        -0.129_108_83,
+        0.017_527_387,
+        -0.001_624_376,
+        9.552_789e-5,
+        -3.177_660_6e-6,
+        4.517_655e-8,
+    ];
+    let number = |x: f32| _mm512_set1_ps(x);
+    // A comparison that gives the second of the two where one is not a number.
+    let reached = _mm512_max_ps(number(-REACH), _mm512_min_ps(number(REACH), x));
+    let square = _mm512_mul_ps(reached, reached);
+    let mut curve = number(ERF[6]);
+    for factor in ERF[..6].iter().rev() {
+        curve = _mm512_fmadd_ps(curve, square, number(*factor));
+    }
+    let half = _mm512_mul_ps(number(0.5), x);
+    _mm512_fmadd_ps(half, _mm512_mul_ps(reached, curve), half)
+}
+
+/// `2^x` for x <= 0, to 1e-4: next to 0 far below, and what is not a number stays so.
+#[target_feature(enable = "avx512f,fma")]
+#[inline]
+pub(super) fn power_of_two(x: __m512) -> __m512 {
+    const ROUND: f32 = 12_582_912.0;
+    const CURVE: [f32; 4] = [0.999_928_06, 0.693_260_97, 0.242_611_13, 0.055_171_67];
+    let number = |x: f32| _mm512_set1_ps(x);
+    let x = _mm512_max_ps(number(-125.0), x);
+    let rounded = _mm512_add_ps(x, number(ROUND));
+    let rest = _mm512_sub_ps(x, _mm512_sub_ps(rounded, number(ROUND)));
+    let mut tail = number(CURVE[3]);
+    for factor in CURVE[..3].iter().rev() {
+        tail = _mm512_fmadd_ps(tail, rest, number(*factor));
+    }
+    let power = _mm512_slli_epi32(_mm512_castps_si512(rounded), 23);
+    _mm512_castsi512_ps(_mm512_add_epi32(power, _mm512_castps_si512(tail)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::amx::Amx;
+
+    fn of(f: impl Fn(__m512) -> __m512, x: f32) -> f32 {
+        let mut to = [0.0; 16];
+        // SAFETY: the caller has asked for the vectors; 16 numbers are one.
+        unsafe { _mm512_storeu_ps(to.as_mut_ptr(), f(_mm512_set1_ps(x))) };
+        to[7]
+    }
+
+    #[test]
+    fn the_short_gelu_is_nearer_than_bf16_can_tell() {
+        if Amx::get().is_none() {
+            return;
+        }
+        // SAFETY: an `Amx` vouches for the vectors.
+        let short = |x| of(|x| unsafe { gelu(x) }, x);
+        for step in -12000..=12000 {
+            let x = step as f32 / 1000.0;
+            let off = (short(x) - crate::math::gelu(x)).abs();
+            assert!(off < 2e-4, "gelu({x}) is off by {off}");
+        }
+        assert!(short(f32::NAN).is_nan() && short(-1e4).abs() < 1e-2 && (short(1e4) - 1e4).abs() < 1e-1);
+    }
+
+    #[test]
+    fn powers_of_two_are_right() {
+        if Amx::get().is_none() {
+            return;
+        }
+        // SAFETY: an `Amx` vouches for the vectors.
+        let power = |x| of(|x| unsafe { power_of_two(x) }, x);
+        for step in 0..12400 {
+            let x = -(step as f32) / 100.0;
+            let off = (f64::from(power(x)) / f64::from(x).exp2() - 1.0).abs();
+            assert!(off < 1e-4, "2^{x} is off by {off}");
+        }
+        assert!(power(-1e9) < 1e-30 && power(f32::NEG_INFINITY) < 1e-30 && power(f32::NAN).is_nan());
+    }
+}
