@@ -18,6 +18,8 @@ pub enum Isa {
     Avx2,
     /// 512-bit vectors.
     Avx512,
+    /// 512-bit vectors, and those that multiply bf16 in pairs.
+    Avx512Bf16,
     /// 512-bit vectors, and matrix tiles for bf16.
     Amx,
     /// Whatever else the processor's family has: NEON on aarch64.
@@ -26,7 +28,7 @@ pub enum Isa {
 
 impl Isa {
     /// All of them.
-    pub const ALL: [Isa; 5] = [Isa::Plain, Isa::Avx2, Isa::Avx512, Isa::Amx, Isa::Other];
+    pub const ALL: [Isa; 6] = [Isa::Plain, Isa::Avx2, Isa::Avx512, Isa::Avx512Bf16, Isa::Amx, Isa::Other];
 
     /// Those that this processor has.
     pub fn available() -> Vec<Isa> {
@@ -51,7 +53,7 @@ impl Isa {
             Isa::Avx2 => pulp::x86::V3::try_new().is_some(),
             #[cfg(target_arch = "x86_64")]
             Isa::Avx512 => pulp::x86::V4::try_new().is_some(),
-            Isa::Amx => crate::amx::Amx::get().is_some(),
+            Isa::Avx512Bf16 | Isa::Amx => crate::bf16::Bf16::of(self).is_some(),
             #[cfg(not(target_arch = "x86_64"))]
             Isa::Avx2 | Isa::Avx512 => false,
             Isa::Other => cfg!(not(target_arch = "x86_64")),
@@ -68,12 +70,12 @@ impl Isa {
                 None => work.with_simd(Scalar::new()),
             },
             #[cfg(target_arch = "x86_64")]
-            Isa::Avx512 | Isa::Amx => match pulp::x86::V4::try_new() {
+            Isa::Avx512 | Isa::Avx512Bf16 | Isa::Amx => match pulp::x86::V4::try_new() {
                 Some(simd) => Simd::vectorize(simd, work),
                 None => work.with_simd(Scalar::new()),
             },
             #[cfg(not(target_arch = "x86_64"))]
-            Isa::Avx2 | Isa::Avx512 | Isa::Amx => work.with_simd(Scalar::new()),
+            Isa::Avx2 | Isa::Avx512 | Isa::Avx512Bf16 | Isa::Amx => work.with_simd(Scalar::new()),
             Isa::Other => Arch::new().dispatch(work),
         }
     }
@@ -99,6 +101,7 @@ impl fmt::Display for Isa {
             Isa::Plain => "plain",
             Isa::Avx2 => "avx2",
             Isa::Avx512 => "avx512",
+            Isa::Avx512Bf16 => "avx512bf16",
             Isa::Amx => "amx",
             Isa::Other => "other",
         })

@@ -1,13 +1,13 @@
 //! CPU kernels for transformers, on plain slices: products with prepacked weights, attention over packed
 //! sequences, norms. Each is chosen at run time by what the processor has, and held against plain code.
 //!
-//! This is the only crate with `unsafe`, and in it only `amx` and `buffer` have any.
+//! This is the only crate with `unsafe`, and in it only `bf16` and `buffer` have any.
 
 /// The version of these kernels.
 pub const VERSION: &str = env!("CARGO_PKG_VERSION");
 
-pub mod amx;
 pub mod attention;
+pub mod bf16;
 pub mod buffer;
 pub mod isa;
 pub mod math;

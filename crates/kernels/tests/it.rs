@@ -118,12 +118,17 @@ proptest! {
 }
 
 #[cfg(target_arch = "x86_64")]
-mod amx {
+mod bf16 {
     use super::{Columns, Distances, near, numbers, plain_attention, plain_product};
     use proptest::prelude::*;
-    use sconce_kernels::amx::{Amx, Finish, HeadBf16, MatrixBf16, Panels, ScratchBf16, norm_rows};
+    use sconce_kernels::bf16::{Bf16, Finish, HeadBf16, MatrixBf16, Panels, ScratchBf16, norm_rows};
     use sconce_kernels::isa::Isa;
     use sconce_kernels::rows::{Activation, Norm};
+
+    /// Everything that multiplies bf16 here.
+    fn units() -> impl Iterator<Item = Bf16> {
+        Isa::available().into_iter().filter_map(Bf16::of)
+    }
 
     fn bf16(x: f32) -> u16 {
         let bits = x.to_bits();
@@ -162,37 +167,38 @@ mod amx {
 
         #[test]
         fn products_on_tiles_are_right(rows in 1usize..100, outputs in 1usize..100, inputs in 1usize..200, seed: u64) {
-            let Some(amx) = Amx::get() else { return Ok(()) };
-            let (a, w) = (short(&numbers(seed, rows * inputs)), short(&numbers(!seed, outputs * inputs)));
-            let bias = numbers(seed ^ 5, outputs);
-            let want: Vec<f32> = plain_product(&a, &w, rows, outputs, inputs)
-                .iter().enumerate().map(|(place, x)| x + bias[place % outputs]).collect();
-            let matrix = MatrixBf16::pack(amx, &w, outputs, inputs);
-            let a = laid(&a, inputs);
-            let mut padded = bias;
-            padded.resize(matrix.outputs(), 0.0);
-            let mut sums = Panels::default();
-            sums.shape(rows, outputs);
-            (0..rows).for_each(|row| sums.set(row, &vec![1.0; outputs]));
-            let mut got = vec![0.0; rows * outputs];
-            amx.with_tiles(|tiles| {
-                matrix.multiply(tiles, &a, rows, &mut Finish::Add { bias: &padded, to: &mut sums });
-            });
-            got.chunks_mut(outputs).enumerate().for_each(|(row, to)| sums.get(row, to));
-            near(&got, &want.iter().map(|x| x + 1.0).collect::<Vec<_>>(), 1e-3)?;
-            for activation in [Activation::Identity, Activation::Relu, Activation::Gelu, Activation::GeluTanh] {
-                let mut stored = Panels::default();
-                stored.shape(rows, outputs);
-                let to = &mut Finish::Store { bias: &padded, activation, to: &mut stored };
-                amx.with_tiles(|tiles| matrix.multiply(tiles, &a, rows, to));
-                let mut want = want.clone();
-                match activation {
-                    Activation::Identity => {}
-                    Activation::Relu => want.iter_mut().for_each(|x| *x = x.max(0.0)),
-                    Activation::Gelu => want.iter_mut().for_each(|x| *x = sconce_kernels::math::gelu(*x)),
-                    Activation::GeluTanh => want.iter_mut().for_each(|x| *x = sconce_kernels::math::gelu_tanh(*x)),
+            for unit in units() {
+                let (a, w) = (short(&numbers(seed, rows * inputs)), short(&numbers(!seed, outputs * inputs)));
+                let bias = numbers(seed ^ 5, outputs);
+                let want: Vec<f32> = plain_product(&a, &w, rows, outputs, inputs)
+                    .iter().enumerate().map(|(place, x)| x + bias[place % outputs]).collect();
+                let matrix = MatrixBf16::pack(unit, &w, outputs, inputs);
+                let a = laid(&a, inputs);
+                let mut padded = bias;
+                padded.resize(matrix.outputs(), 0.0);
+                let mut sums = Panels::default();
+                sums.shape(rows, outputs);
+                (0..rows).for_each(|row| sums.set(row, &vec![1.0; outputs]));
+                let mut got = vec![0.0; rows * outputs];
+                unit.with_tiles(|tiles| {
+                    matrix.multiply(tiles, &a, rows, &mut Finish::Add { bias: &padded, to: &mut sums });
+                });
+                got.chunks_mut(outputs).enumerate().for_each(|(row, to)| sums.get(row, to));
+                near(&got, &want.iter().map(|x| x + 1.0).collect::<Vec<_>>(), 1e-3)?;
+                for activation in [Activation::Identity, Activation::Relu, Activation::Gelu, Activation::GeluTanh] {
+                    let mut stored = Panels::default();
+                    stored.shape(rows, outputs);
+                    let to = &mut Finish::Store { bias: &padded, activation, to: &mut stored };
+                    unit.with_tiles(|tiles| matrix.multiply(tiles, &a, rows, to));
+                    let mut want = want.clone();
+                    match activation {
+                        Activation::Identity => {}
+                        Activation::Relu => want.iter_mut().for_each(|x| *x = x.max(0.0)),
+                        Activation::Gelu => want.iter_mut().for_each(|x| *x = sconce_kernels::math::gelu(*x)),
+                        Activation::GeluTanh => want.iter_mut().for_each(|x| *x = sconce_kernels::math::gelu_tanh(*x)),
+                    }
+                    near(&read(&stored, rows, outputs), &want, 0.1)?;
                 }
-                near(&read(&stored, rows, outputs), &want, 0.1)?;
             }
         }
 
@@ -200,48 +206,50 @@ mod amx {
         fn attention_on_tiles_is_right(
             before in 0usize..40, length in 1usize..150, heads in 1usize..3, head in 1usize..70, biased: bool, seed: u64
         ) {
-            let Some(amx) = Amx::get() else { return Ok(()) };
-            let panels = head.div_ceil(32);
-            let wide = panels * 32;
-            let hidden = heads * wide;
-            // Numbers behind a head's width are zero.
-            let mut rows = short(&numbers(seed, length * 3 * hidden));
-            rows.iter_mut().enumerate().filter(|(place, _)| place % wide >= head).for_each(|(_, x)| *x = 0.0);
-            let table = numbers(seed ^ 2, 2 * 160 - 1);
-            let distances = biased.then_some(Distances { row: &table, positions: 160 });
-            let at = Columns { stride: 3 * hidden, hidden, head, first: (heads - 1) * wide };
-            let want = plain_attention(&rows, length, at, None, distances);
-            let all: Vec<f32> = numbers(seed ^ 9, before * 3 * hidden).into_iter().chain(rows).collect();
-            let rows = laid(&all, 3 * hidden);
-            let query = (heads - 1) * panels;
-            let task = HeadBf16 {
-                rows: &rows, start: before, length, panels, query,
-                key: heads * panels + query, value: 2 * heads * panels + query,
-                scale: 1.0 / (head as f32).sqrt(), distances,
-            };
-            let mut output = Panels::default();
-            output.shape(before + length, wide);
-            amx.with_tiles(|tiles| task.attend(tiles, &mut ScratchBf16::default(), &mut output, 0));
-            let got: Vec<f32> = read(&output, before + length, wide)[before * wide..]
-                .chunks(wide).flat_map(|row| row[..head].to_vec()).collect();
-            near(&got, &want, 0.02)?;
+            for unit in units() {
+                let panels = head.div_ceil(32);
+                let wide = panels * 32;
+                let hidden = heads * wide;
+                // Numbers behind a head's width are zero.
+                let mut rows = short(&numbers(seed, length * 3 * hidden));
+                rows.iter_mut().enumerate().filter(|(place, _)| place % wide >= head).for_each(|(_, x)| *x = 0.0);
+                let table = numbers(seed ^ 2, 2 * 160 - 1);
+                let distances = biased.then_some(Distances { row: &table, positions: 160 });
+                let at = Columns { stride: 3 * hidden, hidden, head, first: (heads - 1) * wide };
+                let want = plain_attention(&rows, length, at, None, distances);
+                let all: Vec<f32> = numbers(seed ^ 9, before * 3 * hidden).into_iter().chain(rows).collect();
+                let rows = laid(&all, 3 * hidden);
+                let query = (heads - 1) * panels;
+                let task = HeadBf16 {
+                    rows: &rows, start: before, length, panels, query,
+                    key: heads * panels + query, value: 2 * heads * panels + query,
+                    scale: 1.0 / (head as f32).sqrt(), distances,
+                };
+                let mut output = Panels::default();
+                output.shape(before + length, wide);
+                unit.with_tiles(|tiles| task.attend(tiles, &mut ScratchBf16::default(), &mut output, 0));
+                let got: Vec<f32> = read(&output, before + length, wide)[before * wide..]
+                    .chunks(wide).flat_map(|row| row[..head].to_vec()).collect();
+                near(&got, &want, 0.02)?;
+            }
         }
 
         #[test]
         fn norms_over_panels_are_right(rows in 1usize..40, width in 1usize..200, seed: u64) {
-            let Some(amx) = Amx::get() else { return Ok(()) };
-            let norm = Norm { weight: numbers(seed ^ 3, width), shift: numbers(seed ^ 4, width), epsilon: 1e-5 };
-            let mut want = numbers(seed, rows * width);
-            let (mut x, mut rounded) = (Panels::default(), Panels::default());
-            x.shape(rows, width);
-            rounded.shape(rows, width);
-            want.chunks(width).enumerate().for_each(|(row, values)| x.set(row, values));
-            norm.apply(Isa::Plain, &mut want, width);
-            norm_rows(amx, &norm, rows, &mut x, &mut rounded);
-            let mut got = vec![0.0; rows * width];
-            got.chunks_mut(width).enumerate().for_each(|(row, to)| x.get(row, to));
-            near(&got, &want, 2e-4)?;
-            near(&read(&rounded, rows, width), &short(&want), 0.02)?;
+            for unit in units() {
+                let norm = Norm { weight: numbers(seed ^ 3, width), shift: numbers(seed ^ 4, width), epsilon: 1e-5 };
+                let mut want = numbers(seed, rows * width);
+                let (mut x, mut rounded) = (Panels::default(), Panels::default());
+                x.shape(rows, width);
+                rounded.shape(rows, width);
+                want.chunks(width).enumerate().for_each(|(row, values)| x.set(row, values));
+                norm.apply(Isa::Plain, &mut want, width);
+                norm_rows(unit, &norm, rows, &mut x, &mut rounded);
+                let mut got = vec![0.0; rows * width];
+                got.chunks_mut(width).enumerate().for_each(|(row, to)| x.get(row, to));
+                near(&got, &want, 2e-4)?;
+                near(&read(&rounded, rows, width), &short(&want), 0.02)?;
+            }
         }
     }
 }
@@ -262,6 +270,7 @@ fn every_set_of_instructions_of_this_processor_is_run() {
     for (isa, needs) in [
         (Isa::Avx2, &["avx2", "fma"][..]),
         (Isa::Avx512, &wide),
+        (Isa::Avx512Bf16, &["avx512_bf16"]),
         (Isa::Amx, &["amx_tile", "amx_bf16", "avx512_bf16"]),
     ] {
         let has = needs.iter().all(|flag| flags.contains(flag));

@@ -2,8 +2,8 @@
 //! and sums stay f32.
 
 use sconce_core::batch::Batch;
-use sconce_kernels::amx::{
-    Amx, Finish, HeadBf16, MatrixBf16, Panels, STEP, ScratchBf16, Tiles, narrow, norm_rows,
+use sconce_kernels::bf16::{
+    Bf16, Finish, HeadBf16, MatrixBf16, Panels, STEP, ScratchBf16, Tiles, narrow, norm_rows,
 };
 use sconce_kernels::rows::Activation;
 
@@ -11,7 +11,7 @@ use super::weights::{Packing, Table, Weights};
 use crate::description::Description;
 
 /// Matrices for tiles.
-pub(super) struct PackBf16(pub(super) Amx);
+pub(super) struct PackBf16(pub(super) Bf16);
 
 impl Packing<MatrixBf16> for PackBf16 {
     fn matrix(&self, weights: &[f32], outputs: usize, inputs: usize) -> MatrixBf16 {
@@ -47,17 +47,17 @@ pub(super) struct OnTiles<'a> {
     pub(super) d: &'a Description,
     pub(super) weights: &'a Weights<MatrixBf16>,
     pub(super) activation: Activation,
-    pub(super) amx: Amx,
+    pub(super) unit: Bf16,
 }
 
 impl OnTiles<'_> {
     /// The last hidden states of `batch`, `[tokens, hidden]`.
     pub(super) fn hidden(&self, batch: &Batch, room: &mut Room) -> Vec<f32> {
-        self.amx.with_tiles(|tiles| self.block(tiles, batch, room))
+        self.unit.with_tiles(|tiles| self.block(tiles, batch, room))
     }
 
     fn block(&self, tiles: &Tiles, batch: &Batch, room: &mut Room) -> Vec<f32> {
-        let OnTiles { d, weights, activation, amx } = *self;
+        let OnTiles { d, weights, activation, unit } = *self;
         let tokens = batch.tokens();
         // Each head has whole panels of its own.
         let panels = d.head().div_ceil(STEP);
@@ -69,7 +69,7 @@ impl OnTiles<'_> {
         mixed.shape(tokens, heads * STEP);
         wide.shape(tokens, d.intermediate);
         weights.embed(d, batch, |token, row| x.set(token, row));
-        norm_rows(amx, &weights.embedding_norm, tokens, x, rounded);
+        norm_rows(unit, &weights.embedding_norm, tokens, x, rounded);
         for layer in &weights.layers {
             let to = &mut Finish::Store { bias: &layer.qkv.bias, activation: Activation::Identity, to: qkv };
             layer.qkv.matrix.multiply(tiles, rounded, tokens, to);
@@ -92,12 +92,12 @@ impl OnTiles<'_> {
             }
             let to = &mut Finish::Add { bias: &layer.output.bias, to: x };
             layer.output.matrix.multiply(tiles, mixed, tokens, to);
-            norm_rows(amx, &layer.attention_norm, tokens, x, rounded);
+            norm_rows(unit, &layer.attention_norm, tokens, x, rounded);
             let to = &mut Finish::Store { bias: &layer.up.bias, activation, to: wide };
             layer.up.matrix.multiply(tiles, rounded, tokens, to);
             let to = &mut Finish::Add { bias: &layer.down.bias, to: x };
             layer.down.matrix.multiply(tiles, wide, tokens, to);
-            norm_rows(amx, &layer.output_norm, tokens, x, rounded);
+            norm_rows(unit, &layer.output_norm, tokens, x, rounded);
         }
         let mut hidden = vec![0.0; tokens * d.hidden];
         for (row, to) in hidden.chunks_exact_mut(d.hidden).enumerate() {

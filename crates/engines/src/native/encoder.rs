@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use sconce_core::batch::{Batch, Output, Rows, Want};
 use sconce_core::engine::{Cost, Encoder, EngineError};
-use sconce_kernels::amx::{Amx, MatrixBf16};
+use sconce_kernels::bf16::{Bf16, MatrixBf16};
 use sconce_kernels::isa::Isa;
 use sconce_kernels::product::Matrix;
 use sconce_kernels::rows::Activation;
@@ -36,7 +36,7 @@ pub(super) struct NativeEncoder {
 
 enum Packed {
     F32(Weights<Matrix>, Isa),
-    Bf16(Weights<MatrixBf16>, Amx),
+    Bf16(Weights<MatrixBf16>, Bf16),
 }
 
 impl NativeEncoder {
@@ -54,11 +54,11 @@ impl NativeEncoder {
     pub(super) fn bf16(
         description: &Description,
         tensors: &dyn Tensors,
-        amx: Amx,
+        unit: Bf16,
         head: Option<Head>,
         threads: Arc<Threads>,
     ) -> Result<NativeEncoder, WeightsError> {
-        let model = Packed::Bf16(Weights::load(description, tensors, &PackBf16(amx))?, amx);
+        let model = Packed::Bf16(Weights::load(description, tensors, &PackBf16(unit))?, unit);
         Ok(NativeEncoder::new(description, model, head, threads))
     }
 
@@ -76,8 +76,8 @@ impl NativeEncoder {
         let d = &self.description;
         let hidden = match &self.model {
             Packed::F32(weights, isa) => hidden(d, weights, *isa, self.activation, batch),
-            Packed::Bf16(weights, amx) => {
-                let model = OnTiles { d, weights, activation: self.activation, amx: *amx };
+            Packed::Bf16(weights, unit) => {
+                let model = OnTiles { d, weights, activation: self.activation, unit: *unit };
                 ROOM.with_borrow_mut(|room| model.hidden(batch, room))
             }
         };

@@ -14,7 +14,7 @@ use sconce_core::engine::{Encoder, Engine, Subject};
 use sconce_core::obstacle::Obstacle;
 use sconce_core::placement::{Dtype, EngineId, Placement};
 use sconce_core::probe::{ProbeCase, Sample};
-use sconce_kernels::amx::Amx;
+use sconce_kernels::bf16::Bf16;
 use sconce_kernels::isa::Isa;
 
 use crate::description::{Description, describe};
@@ -49,12 +49,13 @@ impl NativeEngine {
             Dtype::F32 => NativeEncoder::f32(description, tensors, self.isa, head, threads)
                 .map_err(|error| load_failed(&error)),
             Dtype::Bf16 => {
-                let tiles = Amx::get().filter(|_| self.isa == Isa::Amx);
                 let missing = || {
-                    missing("bf16 products", "this processor has no matrix tiles (AMX), or they are not used")
+                    let says = "this processor has neither matrix tiles (AMX) nor vectors of bf16 (AVX-512), \
+                                or they are not used";
+                    missing("bf16 products", says)
                 };
-                let tiles = tiles.ok_or_else(missing)?;
-                NativeEncoder::bf16(description, tensors, tiles, head, threads)
+                let unit = Bf16::of(self.isa).ok_or_else(missing)?;
+                NativeEncoder::bf16(description, tensors, unit, head, threads)
                     .map_err(|error| load_failed(&error))
             }
             Dtype::F16 => Err(missing("f16 products", "the native engine computes in f32 and bf16")),

@@ -95,7 +95,8 @@ pub(super) fn power_of_two(x: __m512) -> __m512 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::amx::Amx;
+    use crate::bf16::Bf16;
+    use crate::isa::Isa;
 
     fn of(f: impl Fn(__m512) -> __m512, x: f32) -> f32 {
         let mut to = [0.0; 16];
@@ -106,10 +107,10 @@ mod tests {
 
     #[test]
     fn the_short_gelu_is_nearer_than_bf16_can_tell() {
-        if Amx::get().is_none() {
+        if Bf16::of(Isa::Avx512Bf16).is_none() {
             return;
         }
-        // SAFETY: an `Amx` vouches for the vectors.
+        // SAFETY: a `Bf16` vouches for the vectors.
         let short = |x| of(|x| unsafe { gelu(x) }, x);
         for step in -12000..=12000 {
             let x = step as f32 / 1000.0;
@@ -121,10 +122,10 @@ mod tests {
 
     #[test]
     fn powers_of_two_are_right() {
-        if Amx::get().is_none() {
+        if Bf16::of(Isa::Avx512Bf16).is_none() {
             return;
         }
-        // SAFETY: an `Amx` vouches for the vectors.
+        // SAFETY: a `Bf16` vouches for the vectors.
         let power = |x| of(|x| unsafe { power_of_two(x) }, x);
         for step in 0..12400 {
             let x = -(step as f32) / 100.0;

@@ -1,6 +1,7 @@
-//! bf16 on matrix tiles (Intel AMX): products with prepacked weights, and attention.
+//! bf16 on matrix tiles (Intel AMX), or on vectors of bf16 pairs (AVX-512): products with prepacked weights, and
+//! attention.
 //!
-//! Where the processor or the system has no tiles, [`Amx::get`] says so and nothing else here can be called.
+//! Where the processor or the system has neither, [`Bf16::of`] says so and nothing else here can be called.
 
 mod finish;
 mod head;
@@ -9,6 +10,8 @@ mod panels;
 
 #[cfg(target_arch = "x86_64")]
 mod attention;
+#[cfg(target_arch = "x86_64")]
+mod emulated;
 #[cfg(target_arch = "x86_64")]
 mod norm;
 #[cfg(target_arch = "x86_64")]
@@ -33,11 +36,11 @@ pub use {
     attention::ScratchBf16,
     norm::norm_rows,
     product::MatrixBf16,
-    tiles::{Amx, Tiles},
+    tiles::{Bf16, Tiles},
 };
 
 #[cfg(not(target_arch = "x86_64"))]
-pub use absent::{Amx, MatrixBf16, ScratchBf16, Tiles, norm_rows};
+pub use absent::{Bf16, MatrixBf16, ScratchBf16, Tiles, norm_rows};
 
 /// Rows and columns of bf16 activations are multiples of this.
 pub const STEP: usize = 32;

@@ -7,13 +7,13 @@ use std::arch::x86_64::{
 
 use super::STEP;
 use super::panels::Panels;
-use super::tiles::Amx;
+use super::tiles::Bf16;
 use super::vectors::{add, load, round, store};
 use crate::rows::Norm;
 
 /// Normalises the first `rows` rows of `x`, which are zero behind the norm's width, and keeps them rounded in
 /// `rounded` too.
-pub fn norm_rows(_: Amx, norm: &Norm, rows: usize, x: &mut Panels<f32>, rounded: &mut Panels<u16>) {
+pub fn norm_rows(_: Bf16, norm: &Norm, rows: usize, x: &mut Panels<f32>, rounded: &mut Panels<u16>) {
     let width = norm.weight.len();
     assert!(x.panels() == width.div_ceil(STEP) && rounded.panels() == x.panels());
     assert!(rows <= x.height() && rows <= rounded.height());
@@ -24,7 +24,7 @@ pub fn norm_rows(_: Amx, norm: &Norm, rows: usize, x: &mut Panels<f32>, rounded:
     };
     let weights: Vec<_> = padded(&norm.weight).into_iter().zip(padded(&norm.shift)).collect();
     for row in 0..rows {
-        // SAFETY: an `Amx` vouches for the vectors.
+        // SAFETY: a `Bf16` vouches for the vectors.
         unsafe { norm_row(norm, &weights, row, x, rounded) }
     }
 }

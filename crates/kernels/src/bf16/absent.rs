@@ -5,19 +5,19 @@ use std::convert::Infallible;
 use super::finish::Finish;
 use super::head::HeadBf16;
 use super::panels::Panels;
+use crate::isa::Isa;
 use crate::rows::Norm;
 
 /// Proof that tiles can be used, which nobody has here.
 #[derive(Clone, Copy, Debug)]
-pub struct Amx(Infallible);
+pub struct Bf16(Infallible);
 
 /// Proof that this thread's tiles are set up, which nobody has here.
-#[derive(Debug)]
 pub struct Tiles(Infallible);
 
-impl Amx {
+impl Bf16 {
     /// None.
-    pub fn get() -> Option<Amx> {
+    pub fn of(_: Isa) -> Option<Bf16> {
         None
     }
 
@@ -32,7 +32,7 @@ pub struct MatrixBf16(Infallible);
 
 impl MatrixBf16 {
     /// Can't be called.
-    pub fn pack(amx: Amx, _weights: &[f32], _outputs: usize, _inputs: usize) -> MatrixBf16 {
+    pub fn pack(amx: Bf16, _weights: &[f32], _outputs: usize, _inputs: usize) -> MatrixBf16 {
         match amx.0 {}
     }
 
@@ -70,6 +70,6 @@ impl HeadBf16<'_> {
 }
 
 /// Can't be called.
-pub fn norm_rows(amx: Amx, _norm: &Norm, _rows: usize, _x: &mut Panels<f32>, _rounded: &mut Panels<u16>) {
+pub fn norm_rows(amx: Bf16, _norm: &Norm, _rows: usize, _x: &mut Panels<f32>, _rounded: &mut Panels<u16>) {
     match amx.0 {}
 }

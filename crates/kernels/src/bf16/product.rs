@@ -7,7 +7,7 @@ use super::STEP;
 use super::finish::Finish;
 use super::number::narrow;
 use super::panels::Panels;
-use super::tiles::{Amx, Tiles};
+use super::tiles::{Bf16, Tiles};
 use super::vectors::{Pair, add, gelu, load, round, store};
 use crate::buffer::Buffer;
 use crate::rows::Activation;
@@ -32,7 +32,7 @@ struct Block([[f32; STEP]; STEP]);
 
 impl MatrixBf16 {
     /// Packs `weights`, `[outputs, inputs]` row after row; both are padded with zeros to multiples of 32.
-    pub fn pack(_: Amx, weights: &[f32], outputs: usize, inputs: usize) -> MatrixBf16 {
+    pub fn pack(_: Bf16, weights: &[f32], outputs: usize, inputs: usize) -> MatrixBf16 {
         let steps = inputs.div_ceil(STEP);
         let mut tiles = Buffer::zeros(outputs.next_multiple_of(STEP) / COLUMNS * steps * TILE);
         for (output, row) in weights.chunks_exact(inputs).enumerate().take(outputs) {

@@ -1,17 +1,25 @@
-//! Asking for tiles, and the five instructions that work on them.
+//! Tiles of 16 rows by 64 bytes, and the five things done with them: by the processor's own (Intel AMX), or by
+//! vectors of bf16 pairs where it has none.
 
 use std::arch::asm;
 use std::arch::x86_64::__cpuid_count;
 use std::marker::PhantomData;
 use std::sync::OnceLock;
 
-/// Proof that this process may use tiles for bf16, and the 512-bit vectors that go with them.
+use super::emulated::Sums;
+use crate::isa::Isa;
+
+/// Proof that this process may multiply bf16, on tiles or on vectors, and has the 512-bit vectors that go with it.
 #[derive(Clone, Copy, Debug)]
-pub struct Amx(());
+pub struct Bf16 {
+    tiles: bool,
+}
 
 /// Proof that this thread's tiles are set up; it stays on the thread.
-#[derive(Debug)]
-pub struct Tiles(PhantomData<*const ()>);
+pub struct Tiles {
+    emulated: Option<Box<Sums>>,
+    here: PhantomData<*const ()>,
+}
 
 /// What the processor is told about the eight tiles: 16 rows of 64 bytes each.
 #[repr(C, align(64))]
@@ -27,11 +35,20 @@ const ARCH_PRCTL: i64 = 158;
 const REQUEST_PERMISSION: i64 = 0x1023;
 const TILE_DATA: i64 = 18;
 
-impl Amx {
-    /// The proof, if the processor has tiles and the system lets this process use them; asked for once.
-    pub fn get() -> Option<Amx> {
-        static GRANTED: OnceLock<bool> = OnceLock::new();
-        GRANTED.get_or_init(|| has_tiles() && permission()).then_some(Amx(()))
+impl Bf16 {
+    /// The proof for these instructions, if the processor has them and the system lets this process use them.
+    pub fn of(isa: Isa) -> Option<Bf16> {
+        static TILES: OnceLock<bool> = OnceLock::new();
+        static VECTORS: OnceLock<bool> = OnceLock::new();
+        let vectors = || *VECTORS.get_or_init(has_vectors);
+        match isa {
+            Isa::Amx => {
+                let granted = *TILES.get_or_init(|| vectors() && has_tiles() && permission());
+                granted.then_some(Bf16 { tiles: true })
+            }
+            Isa::Avx512Bf16 => vectors().then_some(Bf16 { tiles: false }),
+            Isa::Plain | Isa::Avx2 | Isa::Avx512 | Isa::Other => None,
+        }
     }
 
     /// Runs `work` with this thread's tiles set up, and frees them afterwards.
@@ -39,33 +56,39 @@ impl Amx {
         struct Release;
         impl Drop for Release {
             fn drop(&mut self) {
-                // SAFETY: an `Amx` exists only where the instruction does.
+                // SAFETY: it is made below only, where the instruction exists.
                 unsafe { asm!("tilerelease", options(nostack, nomem, preserves_flags)) }
             }
+        }
+        if !self.tiles {
+            return work(&Tiles { emulated: Some(Box::default()), here: PhantomData });
         }
         let mut configuration =
             Configuration { palette: 1, start_row: 0, reserved: [0; 14], row_bytes: [0; 16], rows: [0; 16] };
         configuration.row_bytes[..8].fill(64);
         configuration.rows[..8].fill(16);
-        // SAFETY: an `Amx` exists only where the instruction does; the 64 bytes read are the structure's.
+        // SAFETY: the proof says that the instruction exists; the 64 bytes read are the structure's.
         unsafe {
             asm!("ldtilecfg [{0}]", in(reg) &raw const configuration, options(nostack, readonly, preserves_flags));
         }
         let _release = Release;
-        work(&Tiles(PhantomData))
+        work(&Tiles { emulated: None, here: PhantomData })
     }
 }
 
-fn has_tiles() -> bool {
-    let vectors = is_x86_feature_detected!("avx512f")
+fn has_vectors() -> bool {
+    is_x86_feature_detected!("avx512f")
         && is_x86_feature_detected!("avx512bw")
         && is_x86_feature_detected!("avx512vl")
         && is_x86_feature_detected!("avx512dq")
         && is_x86_feature_detected!("avx512bf16")
-        && is_x86_feature_detected!("fma");
+        && is_x86_feature_detected!("fma")
+}
+
+fn has_tiles() -> bool {
     let leaf = __cpuid_count(7, 0);
     let (bf16, tiles) = (leaf.edx & (1 << 22) != 0, leaf.edx & (1 << 24) != 0);
-    cfg!(target_os = "linux") && vectors && bf16 && tiles
+    cfg!(target_os = "linux") && bf16 && tiles
 }
 
 /// Asks Linux for the state that tiles need; it is granted to the whole process.
@@ -90,6 +113,9 @@ impl Tiles {
     /// Sets the four tiles of sums to zero.
     #[inline(always)]
     pub(super) fn zero(&self) {
+        if let Some(sums) = &self.emulated {
+            return sums.zero();
+        }
         // SAFETY: `Tiles` exists only on a thread whose tiles are set up.
         unsafe {
             asm!(
@@ -115,6 +141,10 @@ impl Tiles {
         left: *const u16,
         right: *const u16,
     ) {
+        if let Some(sums) = &self.emulated {
+            // SAFETY: as below.
+            return unsafe { sums.add(&[a, b], stride, [left, right]) };
+        }
         // SAFETY: the caller vouches for the memory, `self` for the tiles.
         unsafe {
             asm!(
@@ -136,9 +166,13 @@ impl Tiles {
     /// Adds one tile of rows times two tiles of columns to the first two sums.
     ///
     /// # Safety
-    /// As for `four`; `step` is the distance of the rows of `left` and `right`, in bytes.
+    /// As for `four`.
     #[inline(always)]
     pub(super) unsafe fn two(&self, a: *const u16, stride: usize, left: *const u16, right: *const u16) {
+        if let Some(sums) = &self.emulated {
+            // SAFETY: as below.
+            return unsafe { sums.add(&[a], stride, [left, right]) };
+        }
         // SAFETY: the caller vouches for the memory, `self` for the tiles.
         unsafe {
             asm!(
@@ -160,6 +194,10 @@ impl Tiles {
     /// `to` leads 16 rows of 128 bytes, `stride` bytes apart; 32 of them where `all`.
     #[inline(always)]
     pub(super) unsafe fn store(&self, to: *mut f32, stride: usize, all: bool) {
+        if let Some(sums) = &self.emulated {
+            // SAFETY: as below.
+            return unsafe { sums.store(to, stride, if all { 2 } else { 1 }) };
+        }
         // SAFETY: the caller vouches for the memory, `self` for the tiles.
         unsafe {
             asm!(
