@@ -181,15 +181,19 @@ mod bf16 {
                 (0..rows).for_each(|row| sums.set(row, &vec![1.0; outputs]));
                 let mut got = vec![0.0; rows * outputs];
                 unit.with_tiles(|tiles| {
-                    matrix.multiply(tiles, &a, rows, &mut Finish::Add { bias: &padded, to: &mut sums });
+                    let finish = Finish::Add { bias: &padded, to: sums.all() };
+                    let half = matrix.panels() / 2;
+                    let (left, right) = finish.split(half);
+                    matrix.multiply(tiles, &a, rows, half..matrix.panels(), right);
+                    matrix.multiply(tiles, &a, rows, 0..half, left);
                 });
                 got.chunks_mut(outputs).enumerate().for_each(|(row, to)| sums.get(row, to));
                 near(&got, &want.iter().map(|x| x + 1.0).collect::<Vec<_>>(), 1e-3)?;
                 for activation in [Activation::Identity, Activation::Relu, Activation::Gelu, Activation::GeluTanh] {
                     let mut stored = Panels::default();
                     stored.shape(rows, outputs);
-                    let to = &mut Finish::Store { bias: &padded, activation, to: &mut stored };
-                    unit.with_tiles(|tiles| matrix.multiply(tiles, &a, rows, to));
+                    let to = Finish::Store { bias: &padded, activation, to: stored.all() };
+                    unit.with_tiles(|tiles| matrix.multiply(tiles, &a, rows, 0..matrix.panels(), to));
                     let mut want = want.clone();
                     match activation {
                         Activation::Identity => {}

@@ -1,6 +1,8 @@
 //! A block of sequences in bf16 on matrix tiles, from ids to hidden states, on one thread. Residuals, norms, softmax
 //! and sums stay f32.
 
+use std::ops::Range;
+
 use sconce_core::batch::Batch;
 use sconce_kernels::bf16::{
     Bf16, Finish, HeadBf16, MatrixBf16, Panels, STEP, ScratchBf16, Tiles, narrow, norm_rows,
@@ -71,8 +73,9 @@ impl OnTiles<'_> {
         weights.embed(d, batch, |token, row| x.set(token, row));
         norm_rows(unit, &weights.embedding_norm, tokens, x, rounded);
         for layer in &weights.layers {
-            let to = &mut Finish::Store { bias: &layer.qkv.bias, activation: Activation::Identity, to: qkv };
-            layer.qkv.matrix.multiply(tiles, rounded, tokens, to);
+            let plain = Activation::Identity;
+            let to = Finish::Store { bias: &layer.qkv.bias, activation: plain, to: qkv.all() };
+            self.product(tiles, &layer.qkv.matrix, rounded, tokens, to);
             for s in &batch.sequences {
                 for head in 0..d.heads {
                     let query = head * panels;
@@ -90,13 +93,13 @@ impl OnTiles<'_> {
                     task.attend(tiles, attention, mixed, query);
                 }
             }
-            let to = &mut Finish::Add { bias: &layer.output.bias, to: x };
-            layer.output.matrix.multiply(tiles, mixed, tokens, to);
+            let to = Finish::Add { bias: &layer.output.bias, to: x.all() };
+            self.product(tiles, &layer.output.matrix, mixed, tokens, to);
             norm_rows(unit, &layer.attention_norm, tokens, x, rounded);
-            let to = &mut Finish::Store { bias: &layer.up.bias, activation, to: wide };
-            layer.up.matrix.multiply(tiles, rounded, tokens, to);
-            let to = &mut Finish::Add { bias: &layer.down.bias, to: x };
-            layer.down.matrix.multiply(tiles, wide, tokens, to);
+            let to = Finish::Store { bias: &layer.up.bias, activation, to: wide.all() };
+            self.product(tiles, &layer.up.matrix, rounded, tokens, to);
+            let to = Finish::Add { bias: &layer.down.bias, to: x.all() };
+            self.product(tiles, &layer.down.matrix, wide, tokens, to);
             norm_rows(unit, &layer.output_norm, tokens, x, rounded);
         }
         let mut hidden = vec![0.0; tokens * d.hidden];
@@ -104,5 +107,37 @@ impl OnTiles<'_> {
             x.get(row, to);
         }
         hidden
+    }
+
+    /// A product, its columns split between the threads that are at hand: all of them for a lone block, whose time
+    /// goes into fetching the weights.
+    fn product(&self, tiles: &Tiles, m: &MatrixBf16, a: &Panels<u16>, rows: usize, finish: Finish<'_>) {
+        let threads = rayon::current_num_threads().min(m.panels());
+        if threads == 1 {
+            m.multiply(tiles, a, rows, 0..m.panels(), finish);
+        } else {
+            self.split(m, a, rows, 0..m.panels(), threads, finish);
+        }
+    }
+
+    fn split(
+        &self,
+        m: &MatrixBf16,
+        a: &Panels<u16>,
+        rows: usize,
+        panels: Range<usize>,
+        threads: usize,
+        finish: Finish<'_>,
+    ) {
+        if threads == 1 {
+            return self.unit.with_tiles(|tiles| m.multiply(tiles, a, rows, panels, finish));
+        }
+        let few = threads / 2;
+        let middle = panels.start + panels.len() * few / threads;
+        let (left, right) = finish.split(middle);
+        rayon::join(
+            || self.split(m, a, rows, panels.start..middle, few, left),
+            || self.split(m, a, rows, middle..panels.end, threads - few, right),
+        );
     }
 }

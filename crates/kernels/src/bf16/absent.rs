@@ -1,6 +1,7 @@
 //! A processor family without tiles: every type is there, and none can be made, so that callers need no `cfg`.
 
 use std::convert::Infallible;
+use std::ops::Range;
 
 use super::finish::Finish;
 use super::head::HeadBf16;
@@ -47,7 +48,19 @@ impl MatrixBf16 {
     }
 
     /// Can't be called.
-    pub fn multiply(&self, _: &Tiles, _a: &Panels<u16>, _rows: usize, _finish: &mut Finish<'_>) {
+    pub fn panels(&self) -> usize {
+        match self.0 {}
+    }
+
+    /// Can't be called.
+    pub fn multiply(
+        &self,
+        _: &Tiles,
+        _a: &Panels<u16>,
+        _rows: usize,
+        _panels: Range<usize>,
+        _finish: Finish<'_>,
+    ) {
         match self.0 {}
     }
 }

@@ -68,7 +68,7 @@ impl HeadBf16<'_> {
                 for part in 0..parts {
                     // SAFETY: rows up to `padded` can be read, and the keys are packed in tiles of 16 by 32.
                     unsafe {
-                        let top = self.rows.from(self.query + part, self.start + query).as_ptr();
+                        let top = self.rows.below(self.query + part, self.start + query).as_ptr();
                         let left = scratch.keys.as_ptr().add((key / 16 * parts + part) * TILE);
                         let right = left.add(parts * TILE);
                         if all {
@@ -106,7 +106,7 @@ impl HeadBf16<'_> {
                 // SAFETY: the room is 32 rows of 32.
                 unsafe { tiles.store(scratch.mixed.as_mut_ptr(), STEP * 4, all) };
                 let rows = scratch.mixed.as_chunks().0.iter().take(count);
-                let to = output.from_mut(panel + part, self.start + query).as_chunks_mut().0;
+                let to = output.below_mut(panel + part, self.start + query).as_chunks_mut().0;
                 for ((row, to), scale) in rows.zip(to).zip(scales) {
                     let scale = _mm512_set1_ps(scale);
                     round(load(row).map(|x| _mm512_mul_ps(x, scale)), to);
@@ -123,7 +123,7 @@ impl HeadBf16<'_> {
     unsafe fn pack_keys(&self, to: &mut [u16]) {
         let parts = self.panels;
         for part in 0..parts {
-            let from = self.rows.from(self.key + part, self.start).as_ptr();
+            let from = self.rows.below(self.key + part, self.start).as_ptr();
             for key in (0..self.length.next_multiple_of(STEP)).step_by(16) {
                 // SAFETY: rows up to a multiple of 32 can be read, and the room is the caller's word.
                 unsafe {
@@ -149,7 +149,7 @@ impl HeadBf16<'_> {
     unsafe fn pack_values(&self, to: &mut [u16]) {
         let parts = self.panels;
         for part in 0..parts {
-            let from = self.rows.from(self.value + part, self.start).as_ptr();
+            let from = self.rows.below(self.value + part, self.start).as_ptr();
             for key in (0..self.length.next_multiple_of(STEP)).step_by(2) {
                 for half in 0..2 {
                     // SAFETY: rows up to a multiple of 32 can be read, and the room is the caller's word.

@@ -50,8 +50,10 @@ impl Sums {
                         let weights: [__m512bh; 2] = columns
                             .map(|column| transmute(_mm512_loadu_si512(column.add(pair * 2 * TILE).cast())));
                         for (row, kept) in kept.iter_mut().enumerate() {
-                            let numbers = rows.byte_add((first + row) * stride).cast::<i32>().add(pair);
-                            let numbers: __m512bh = transmute(_mm512_set1_epi32(numbers.read_unaligned()));
+                            let numbers = rows.byte_add((first + row) * stride).add(2 * pair);
+                            let numbers = numbers.cast::<[u16; 2]>().read_unaligned();
+                            let numbers: __m512bh =
+                                transmute(_mm512_set1_epi32(transmute::<[u16; 2], i32>(numbers)));
                             kept[0] = _mm512_dpbf16_ps(kept[0], numbers, weights[0]);
                             kept[1] = _mm512_dpbf16_ps(kept[1], numbers, weights[1]);
                         }

@@ -1,6 +1,7 @@
 //! What becomes of a product on tiles.
 
-use super::panels::Panels;
+use super::STEP;
+use super::panels::PanelsMut;
 use crate::rows::Activation;
 
 /// What becomes of a product on tiles.
@@ -12,24 +13,39 @@ pub enum Finish<'a> {
         /// The nonlinearity.
         activation: Activation,
         /// Where to.
-        to: &'a mut Panels<u16>,
+        to: PanelsMut<'a, u16>,
     },
     /// `product + bias`, added to f32.
     Add {
         /// A summand a column, padded.
         bias: &'a [f32],
         /// Where to.
-        to: &'a mut Panels<f32>,
+        to: PanelsMut<'a, f32>,
     },
 }
 
-impl Finish<'_> {
-    /// Whether there is room for `rows` rows of `columns`.
-    pub(super) fn holds(&self, rows: usize, columns: usize) -> bool {
+impl<'a> Finish<'a> {
+    /// Whether there is room for `rows` rows of the panels up to `end`.
+    pub(super) fn holds(&self, rows: usize, end: usize) -> bool {
         let (bias, panels, height) = match self {
-            Finish::Store { bias, to, .. } => (bias, to.panels(), to.height()),
-            Finish::Add { bias, to } => (bias, to.panels(), to.height()),
+            Finish::Store { bias, to, .. } => (bias, to.end(), to.height()),
+            Finish::Add { bias, to } => (bias, to.end(), to.height()),
         };
-        bias.len() >= columns && panels * super::STEP >= columns && height >= rows
+        bias.len() >= end * STEP && panels >= end && height >= rows
+    }
+
+    /// What becomes of the panels before `panel`, and of the others.
+    #[must_use]
+    pub fn split(self, panel: usize) -> (Finish<'a>, Finish<'a>) {
+        match self {
+            Finish::Store { bias, activation, to } => {
+                let (left, right) = to.split(panel);
+                (Finish::Store { bias, activation, to: left }, Finish::Store { bias, activation, to: right })
+            }
+            Finish::Add { bias, to } => {
+                let (left, right) = to.split(panel);
+                (Finish::Add { bias, to: left }, Finish::Add { bias, to: right })
+            }
+        }
     }
 }

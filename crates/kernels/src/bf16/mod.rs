@@ -29,7 +29,7 @@ mod absent;
 pub use finish::Finish;
 pub use head::HeadBf16;
 pub use number::{narrow, widen};
-pub use panels::Panels;
+pub use panels::{Panels, PanelsMut};
 
 #[cfg(target_arch = "x86_64")]
 pub use {

@@ -1,8 +1,8 @@
 //! Norms over panels.
 
 use std::arch::x86_64::{
-    _mm512_add_ps, _mm512_fmadd_ps, _mm512_mul_ps, _mm512_reduce_add_ps, _mm512_set1_ps, _mm512_setzero_ps,
-    _mm512_sub_ps,
+    _mm512_add_ps, _mm512_fmadd_ps, _mm512_maskz_sub_ps, _mm512_mul_ps, _mm512_reduce_add_ps, _mm512_set1_ps,
+    _mm512_setzero_ps, _mm512_sub_ps,
 };
 
 use super::STEP;
@@ -38,7 +38,9 @@ fn norm_row(
     rounded: &mut Panels<u16>,
 ) {
     let width = norm.weight.len() as f32;
-    let padding = (weights.len() * STEP) as f32 - width;
+    // What lies behind the width, in the last panel alone, has no part in the sums.
+    let last = weights.len() - 1;
+    let counted = u32::MAX >> (weights.len() * STEP - norm.weight.len());
     let nothing = [_mm512_setzero_ps(); 2];
     let sum = |pair: [_; 2]| _mm512_reduce_add_ps(_mm512_add_ps(pair[0], pair[1]));
     let mut sums = nothing;
@@ -49,10 +51,15 @@ fn norm_row(
     let middle = _mm512_set1_ps(mean);
     let mut squares = nothing;
     for panel in 0..weights.len() {
-        let values = load(x.row(panel, row)).map(|x| _mm512_sub_ps(x, middle));
+        let values = load(x.row(panel, row));
+        let counted = if panel == last { counted } else { u32::MAX };
+        let values = [
+            _mm512_maskz_sub_ps(counted as u16, values[0], middle),
+            _mm512_maskz_sub_ps((counted >> 16) as u16, values[1], middle),
+        ];
         squares = [0, 1].map(|half| _mm512_fmadd_ps(values[half], values[half], squares[half]));
     }
-    let variance = (sum(squares) - padding * mean * mean) / width;
+    let variance = sum(squares) / width;
     let scale = _mm512_set1_ps(1.0 / (variance + norm.epsilon).sqrt());
     for (panel, (weight, shift)) in weights.iter().enumerate() {
         let values = load(x.row(panel, row)).map(|x| _mm512_mul_ps(_mm512_sub_ps(x, middle), scale));

@@ -8,24 +8,21 @@ use crate::buffer::{Buffer, Number};
 #[derive(Clone, Default)]
 pub struct Panels<T> {
     numbers: Buffer<T>,
-    panels: usize,
+    count: usize,
     height: usize,
 }
 
-impl<T: Number> Panels<T> {
-    /// Room for `rows` rows of `columns`, and for the 32 rows behind them that tiles may read. What stands there is
-    /// whatever stood there before.
-    pub fn shape(&mut self, rows: usize, columns: usize) {
-        // Panels lie an odd number of half-kilolines apart, so that the same rows of two panels share no cache set.
-        let height = (rows + STEP).next_multiple_of(STEP);
-        self.height = if height.is_multiple_of(2 * STEP) { height + STEP } else { height };
-        self.panels = columns.div_ceil(STEP);
-        self.numbers.grow(self.panels * self.height * STEP);
-    }
+/// Some neighbouring panels of a matrix, for one writer.
+pub struct PanelsMut<'a, T> {
+    numbers: &'a mut [T],
+    first: usize,
+    height: usize,
+}
 
-    /// How many panels there are.
-    pub fn panels(&self) -> usize {
-        self.panels
+impl<'a, T: Number> PanelsMut<'a, T> {
+    /// How many panels the matrix has up to the last of these.
+    pub(super) fn end(&self) -> usize {
+        self.first + self.numbers.len() / (self.height * STEP)
     }
 
     /// Rows that a panel has room for.
@@ -35,33 +32,75 @@ impl<T: Number> Panels<T> {
 
     /// One panel from `row` on.
     #[inline(always)]
-    pub(super) fn from(&self, panel: usize, row: usize) -> &[T] {
+    pub(super) fn below(&mut self, panel: usize, row: usize) -> &mut [T] {
+        let panel = panel - self.first;
+        &mut self.numbers[(panel * self.height + row) * STEP..(panel + 1) * self.height * STEP]
+    }
+
+    /// Those before `panel`, and the others.
+    pub(super) fn split(self, panel: usize) -> (PanelsMut<'a, T>, PanelsMut<'a, T>) {
+        let PanelsMut { numbers, first, height } = self;
+        let (left, right) = numbers.split_at_mut((panel - first) * height * STEP);
+        (PanelsMut { numbers: left, first, height }, PanelsMut { numbers: right, first: panel, height })
+    }
+}
+
+impl<T: Number> Panels<T> {
+    /// All panels, to be written.
+    pub fn all(&mut self) -> PanelsMut<'_, T> {
+        let numbers = &mut self.numbers[..self.count * self.height * STEP];
+        PanelsMut { numbers, first: 0, height: self.height }
+    }
+
+    /// Room for `rows` rows of `columns`, and for the 32 rows behind them that tiles may read. What stands there is
+    /// whatever stood there before.
+    pub fn shape(&mut self, rows: usize, columns: usize) {
+        // Panels lie an odd number of half-kilolines apart, so that the same rows of two panels share no cache set.
+        let height = (rows + STEP).next_multiple_of(STEP);
+        self.height = if height.is_multiple_of(2 * STEP) { height + STEP } else { height };
+        self.count = columns.div_ceil(STEP);
+        self.numbers.grow(self.count * self.height * STEP);
+    }
+
+    /// How many panels there are.
+    pub fn panels(&self) -> usize {
+        self.count
+    }
+
+    /// Rows that a panel has room for.
+    pub(super) fn height(&self) -> usize {
+        self.height
+    }
+
+    /// One panel from `row` on.
+    #[inline(always)]
+    pub(super) fn below(&self, panel: usize, row: usize) -> &[T] {
         &self.numbers[(panel * self.height + row) * STEP..(panel + 1) * self.height * STEP]
     }
 
     /// One panel from `row` on.
     #[inline(always)]
-    pub(super) fn from_mut(&mut self, panel: usize, row: usize) -> &mut [T] {
+    pub(super) fn below_mut(&mut self, panel: usize, row: usize) -> &mut [T] {
         &mut self.numbers[(panel * self.height + row) * STEP..(panel + 1) * self.height * STEP]
     }
 
     /// One row of one panel.
     #[inline(always)]
     pub(super) fn row(&self, panel: usize, row: usize) -> &[T; STEP] {
-        &self.from(panel, row).as_chunks().0[0]
+        &self.below(panel, row).as_chunks().0[0]
     }
 
     /// One row of one panel.
     #[inline(always)]
     pub(super) fn row_mut(&mut self, panel: usize, row: usize) -> &mut [T; STEP] {
-        &mut self.from_mut(panel, row).as_chunks_mut().0[0]
+        &mut self.below_mut(panel, row).as_chunks_mut().0[0]
     }
 
     /// Writes a row; behind `values` it is zero.
     pub fn set(&mut self, row: usize, values: &[T]) {
         let mut left = values;
-        for panel in 0..self.panels {
-            let to = &mut self.from_mut(panel, row)[..STEP];
+        for panel in 0..self.count {
+            let to = &mut self.below_mut(panel, row)[..STEP];
             let (now, later) = left.split_at(left.len().min(STEP));
             to[..now.len()].copy_from_slice(now);
             to[now.len()..].fill(T::default());
@@ -72,7 +111,7 @@ impl<T: Number> Panels<T> {
     /// Reads the first numbers of a row.
     pub fn get(&self, row: usize, to: &mut [T]) {
         for (panel, to) in to.chunks_mut(STEP).enumerate() {
-            to.copy_from_slice(&self.from(panel, row)[..to.len()]);
+            to.copy_from_slice(&self.below(panel, row)[..to.len()]);
         }
     }
 }

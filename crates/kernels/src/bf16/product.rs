@@ -2,6 +2,7 @@
 //! vectors finish the one before it, and the weights of the next columns are on their way.
 
 use std::arch::x86_64::{_MM_HINT_T1, _mm_prefetch};
+use std::ops::Range;
 
 use super::STEP;
 use super::finish::Finish;
@@ -55,23 +56,42 @@ impl MatrixBf16 {
         self.outputs.next_multiple_of(STEP)
     }
 
-    /// `a · weightsᵀ` for the first `rows` rows of `a`.
-    pub fn multiply(&self, tiles: &Tiles, a: &Panels<u16>, rows: usize, finish: &mut Finish<'_>) {
+    /// `a · weightsᵀ` for the first `rows` rows of `a`, as far as the `panels` of the product go.
+    pub fn multiply(
+        &self,
+        tiles: &Tiles,
+        a: &Panels<u16>,
+        rows: usize,
+        panels: Range<usize>,
+        mut finish: Finish<'_>,
+    ) {
         assert!(a.panels() * STEP >= self.inputs() && a.height() >= rows.next_multiple_of(STEP));
-        assert!(finish.holds(rows, self.outputs()));
+        assert!(panels.end * STEP <= self.outputs() && finish.holds(rows, panels.end));
         // SAFETY: `Tiles` exists only where these instructions do; the sizes were checked above.
-        unsafe { self.multiply_blocks(tiles, a, rows, finish) }
+        unsafe { self.multiply_blocks(tiles, a, rows, panels, &mut finish) }
+    }
+
+    /// The panels of a product.
+    pub fn panels(&self) -> usize {
+        self.outputs() / STEP
     }
 
     #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512bf16,fma")]
-    unsafe fn multiply_blocks(&self, tiles: &Tiles, a: &Panels<u16>, rows: usize, finish: &mut Finish<'_>) {
+    unsafe fn multiply_blocks(
+        &self,
+        tiles: &Tiles,
+        a: &Panels<u16>,
+        rows: usize,
+        panels: Range<usize>,
+        finish: &mut Finish<'_>,
+    ) {
         let steps = self.inputs() / STEP;
         let share = STEP.div_ceil(steps);
         let ahead = (2 * TILE / LINE).div_ceil(rows.div_ceil(STEP));
         let mut blocks = [Block([[0.0; STEP]; STEP]), Block([[0.0; STEP]; STEP])];
         let mut before: Option<(usize, usize)> = None;
         let mut turn = 0;
-        for panel in 0..self.outputs() / STEP {
+        for panel in panels {
             let weights = self.tiles[panel * 2 * steps * TILE..].as_ptr();
             for row in (0..rows).step_by(STEP) {
                 let [first, second] = &mut blocks;
@@ -83,7 +103,7 @@ impl MatrixBf16 {
                     // SAFETY: rows up to a multiple of 32 and inputs up to a multiple of 32 lie in `a`, and two
                     // tiles a step in the weights, as `multiply` and `pack` made sure; prefetching reads nothing.
                     unsafe {
-                        let top = a.from(step, row).as_ptr();
+                        let top = a.below(step, row).as_ptr();
                         let left = weights.add(step * 2 * TILE);
                         if all {
                             tiles.four(top, top.add(STEP / 2 * STEP), 64, left, left.add(TILE));
@@ -116,7 +136,7 @@ impl MatrixBf16 {
 #[inline]
 fn drain(
     block: &mut Block,
-    part: std::ops::Range<usize>,
+    part: Range<usize>,
     row: usize,
     panel: usize,
     rows: usize,
@@ -131,7 +151,7 @@ fn drain(
     match finish {
         Finish::Store { bias, activation, to } => {
             let bias = bias_of(bias, panel);
-            let to = to.from_mut(panel, row).as_chunks_mut().0;
+            let to = to.below(panel, row).as_chunks_mut().0;
             for (values, to) in block.iter_mut().zip(to) {
                 let sums = add(load(values), bias);
                 let sums = match activation {
@@ -148,7 +168,7 @@ fn drain(
         }
         Finish::Add { bias, to } => {
             let bias = bias_of(bias, panel);
-            let to = to.from_mut(panel, row).as_chunks_mut().0;
+            let to = to.below(panel, row).as_chunks_mut().0;
             for (values, to) in block.iter().zip(to) {
                 store(add(load(to), add(load(values), bias)), to);
             }

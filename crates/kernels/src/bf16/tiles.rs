@@ -3,6 +3,7 @@
 
 use std::arch::asm;
 use std::arch::x86_64::__cpuid_count;
+use std::cell::Cell;
 use std::marker::PhantomData;
 use std::sync::OnceLock;
 
@@ -51,17 +52,24 @@ impl Bf16 {
         }
     }
 
-    /// Runs `work` with this thread's tiles set up, and frees them afterwards.
+    /// Runs `work` with this thread's tiles set up, and frees them afterwards; within it, they are set up already.
     pub fn with_tiles<T>(self, work: impl FnOnce(&Tiles) -> T) -> T {
+        thread_local! {
+            static SET_UP: Cell<bool> = const { Cell::new(false) };
+        }
         struct Release;
         impl Drop for Release {
             fn drop(&mut self) {
+                SET_UP.set(false);
                 // SAFETY: it is made below only, where the instruction exists.
                 unsafe { asm!("tilerelease", options(nostack, nomem, preserves_flags)) }
             }
         }
         if !self.tiles {
             return work(&Tiles { emulated: Some(Box::default()), here: PhantomData });
+        }
+        if SET_UP.get() {
+            return work(&Tiles { emulated: None, here: PhantomData });
         }
         let mut configuration =
             Configuration { palette: 1, start_row: 0, reserved: [0; 14], row_bytes: [0; 16], rows: [0; 16] };
@@ -71,6 +79,7 @@ impl Bf16 {
         unsafe {
             asm!("ldtilecfg [{0}]", in(reg) &raw const configuration, options(nostack, readonly, preserves_flags));
         }
+        SET_UP.set(true);
         let _release = Release;
         work(&Tiles { emulated: None, here: PhantomData })
     }
