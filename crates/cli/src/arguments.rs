@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand};
 use sconce::card::Overrides;
 use sconce::planner::evidence::Goal;
-use sconce::{Band, Device, Dtype, EngineId, PoolingMode, Wish};
+use sconce::{Band, Device, Dtype, EngineId, PoolingMode, Task, Wish};
 
 /// Run embedding models on the best place that provably works, and see the proof.
 #[derive(Parser)]
@@ -24,6 +24,16 @@ pub(crate) enum Command {
     Plan(Plan),
     /// Turn texts into vectors
     Embed(Embed),
+    /// Sort documents by how well they fit a query
+    Rerank(Rerank),
+    /// Give texts, or pairs of texts, their labels
+    Classify(Classify),
+    /// Tell how alike a text is to others
+    Similarity(Similarity),
+    /// Show what a model is made of and which file says so, without fetching its weights
+    Inspect(Inspect),
+    /// Compare every placement with vectors made by sentence-transformers
+    Verify(Verify),
     /// Run the real model on every placement that works, in turns
     Bench(Bench),
     /// List the models in the hub's cache
@@ -84,6 +94,15 @@ pub(crate) struct Embed {
     /// Put this before every text: the name of one of the model's prompts, or the words themselves
     #[arg(long, value_name = "NAME|TEXT")]
     pub(crate) prompt: Option<String>,
+    /// Weights of words instead of one vector: SPLADE, as `--task sparse`
+    #[arg(long)]
+    pub(crate) sparse: bool,
+    /// A vector for each token instead of one: late interaction, as `--task tokens`
+    #[arg(long, conflicts_with = "sparse")]
+    pub(crate) tokens: bool,
+    /// The texts are queries, which models of a vector for each token treat in another way than documents
+    #[arg(long)]
+    pub(crate) query: bool,
     /// Cut vectors to this many numbers
     #[arg(long, value_name = "N")]
     pub(crate) dimensions: Option<usize>,
@@ -91,6 +110,108 @@ pub(crate) struct Embed {
     #[arg(long, requires = "dimensions")]
     pub(crate) force_dimensions: bool,
     /// Print the closing summary as JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Args)]
+pub(crate) struct Rerank {
+    #[command(flatten)]
+    pub(crate) model: ModelArguments,
+    /// What is looked for
+    #[arg(long)]
+    pub(crate) query: String,
+    /// The documents
+    #[arg(value_name = "DOCUMENT", conflicts_with = "input")]
+    pub(crate) documents: Vec<String>,
+    /// Read documents from a file: .jsonl with a field `text` a line, any other a text a line, `-` for standard input
+    #[arg(long, value_name = "FILE")]
+    pub(crate) input: Option<PathBuf>,
+    /// Only so many of the best
+    #[arg(long, value_name = "N")]
+    pub(crate) top: Option<usize>,
+    /// Scores as the model gives them, not between 0 and 1
+    #[arg(long)]
+    pub(crate) raw: bool,
+    /// Cut the document alone where a pair is too long [default: the longer of the two]
+    #[arg(long)]
+    pub(crate) keep_query: bool,
+    /// What to look for in words, where the model takes an instruction
+    #[arg(long, value_name = "TEXT")]
+    pub(crate) instruction: Option<String>,
+    /// Print JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Args)]
+pub(crate) struct Classify {
+    #[command(flatten)]
+    pub(crate) model: ModelArguments,
+    /// The texts
+    #[arg(value_name = "TEXT", conflicts_with = "input")]
+    pub(crate) texts: Vec<String>,
+    /// Read texts from a file: .jsonl with a field `text` a line, and `pair` where two texts belong together; any
+    /// other a text a line, `-` for standard input
+    #[arg(long, value_name = "FILE")]
+    pub(crate) input: Option<PathBuf>,
+    /// The second text of every pair
+    #[arg(long, value_name = "TEXT")]
+    pub(crate) pair: Option<String>,
+    /// Only so many of the best labels
+    #[arg(long, value_name = "N")]
+    pub(crate) top: Option<usize>,
+    /// Scores as the model gives them, not as probabilities
+    #[arg(long)]
+    pub(crate) raw: bool,
+    /// Print JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Args)]
+pub(crate) struct Similarity {
+    #[command(flatten)]
+    pub(crate) model: ModelArguments,
+    /// The text that the others are compared with
+    pub(crate) text: String,
+    /// The others
+    #[arg(required = true, value_name = "OTHER")]
+    pub(crate) others: Vec<String>,
+    /// Print JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Args)]
+pub(crate) struct Inspect {
+    /// The folder of a model, or its id on the hub
+    pub(crate) model: String,
+    #[command(flatten)]
+    pub(crate) says: Says,
+    /// The branch, tag or commit to look at
+    #[arg(long, help_heading = "Where it comes from")]
+    pub(crate) revision: Option<String>,
+    /// Open no socket: folders and the hub's cache only
+    #[arg(long, help_heading = "Where it comes from")]
+    pub(crate) offline: bool,
+    /// Print JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Args)]
+pub(crate) struct Verify {
+    #[command(flatten)]
+    pub(crate) model: ModelArguments,
+    /// Vectors to compare with: .jsonl with `text` and `embedding` a line, .npz with `texts` and `embeddings`, or .npy
+    /// beside --input; without it the recipe to make them is printed
+    #[arg(long, value_name = "FILE")]
+    pub(crate) reference: Option<PathBuf>,
+    /// The texts of a reference that holds vectors alone: a file as for `embed`
+    #[arg(long, value_name = "FILE")]
+    pub(crate) input: Option<PathBuf>,
+    /// Print JSON
     #[arg(long)]
     pub(crate) json: bool,
 }
@@ -143,6 +264,22 @@ pub(crate) struct ModelArguments {
     /// Threads on the CPU [default: all cores]
     #[arg(long, help_heading = "Where it runs", value_name = "N")]
     pub(crate) threads: Option<NonZeroUsize>,
+    #[command(flatten)]
+    pub(crate) says: Says,
+    /// The branch, tag or commit to fetch
+    #[arg(long, help_heading = "Where it comes from")]
+    pub(crate) revision: Option<String>,
+    /// Open no socket: folders and the hub's cache only
+    #[arg(long, help_heading = "Where it comes from")]
+    pub(crate) offline: bool,
+}
+
+/// What the user says of a model.
+#[derive(Args)]
+pub(crate) struct Says {
+    /// What the model is for: embed, rerank, classify, sparse, tokens
+    #[arg(long, help_heading = "What its files do not say")]
+    pub(crate) task: Option<Task>,
     /// How token vectors become one: `cls`, `max`, `mean`, `mean_sqrt_len`, `weighted_mean`, `last_token`
     #[arg(long, help_heading = "What its files do not say")]
     pub(crate) pooling: Option<PoolingMode>,
@@ -157,12 +294,17 @@ pub(crate) struct ModelArguments {
     /// The most tokens a text may have
     #[arg(long, help_heading = "What its files do not say", value_name = "TOKENS")]
     pub(crate) max_length: Option<usize>,
-    /// The branch, tag or commit to fetch
-    #[arg(long, help_heading = "Where it comes from")]
-    pub(crate) revision: Option<String>,
-    /// Open no socket: folders and the hub's cache only
-    #[arg(long, help_heading = "Where it comes from")]
-    pub(crate) offline: bool,
+}
+
+impl Says {
+    pub(crate) fn overrides(&self) -> Overrides {
+        Overrides {
+            task: self.task,
+            pooling: self.pooling,
+            normalize: self.normalize,
+            max_length: self.max_length,
+        }
+    }
 }
 
 impl ModelArguments {
@@ -178,7 +320,7 @@ impl ModelArguments {
     }
 
     pub(crate) fn overrides(&self) -> Overrides {
-        Overrides { pooling: self.pooling, normalize: self.normalize, max_length: self.max_length }
+        self.says.overrides()
     }
 
     pub(crate) fn runtime(&self) -> sconce::Runtime {

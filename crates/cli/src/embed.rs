@@ -8,14 +8,15 @@ use std::time::Instant;
 
 use anyhow::Context;
 use indicatif::{ProgressBar, ProgressStyle};
-use sconce::{EmbedOptions, Embeddings, Model};
+use sconce::{Account, EmbedOptions, Embeddings, SparseEmbeddings, Task, TokenEmbeddings};
 use serde::Serialize;
-use serde_json::{Map, Value, json};
+use serde_json::{Map, Value};
 
 use crate::arguments;
 use crate::input::{Input, Record};
 use crate::npy::NpyWriter;
-use crate::screen::{Bars, counted};
+use crate::opening::open;
+use crate::summary::Summary;
 
 /// Texts that are computed together: some seconds of work, so that a bar moves.
 const CHUNK: usize = 512;
@@ -27,17 +28,14 @@ pub(crate) fn run(arguments: &arguments::Embed) -> anyhow::Result<ExitCode> {
         None => Input::texts(arguments.texts.clone()),
     };
     let format = Format::of(arguments.output.as_deref())?;
-    let mut bars = Bars::default();
-    let runtime = arguments.model.runtime();
-    let mut builder = Model::builder(&arguments.model.model)
-        .runtime(&runtime)
-        .wish(arguments.model.wish())
-        .overrides(arguments.model.overrides());
-    if let Some(revision) = &arguments.model.revision {
-        builder = builder.revision(revision);
-    }
-    let model = builder.open_telling(&mut |event| bars.draw(&event))?;
-    bars.clear();
+    let task = if arguments.sparse {
+        Some(Task::Sparse)
+    } else if arguments.tokens {
+        Some(Task::Tokens)
+    } else {
+        None
+    };
+    let model = open(&arguments.model, task)?;
     let mut output = Output::open(format, arguments.output.as_deref())?;
     let options = EmbedOptions {
         prompt: arguments.prompt.clone(),
@@ -50,81 +48,22 @@ pub(crate) fn run(arguments: &arguments::Embed) -> anyhow::Result<ExitCode> {
     for chunk in input.chunks(CHUNK) {
         let chunk = chunk?;
         let texts: Vec<&str> = chunk.iter().map(|record| record.text.as_str()).collect();
-        let embeddings = model.embed_with(&texts, &options)?;
-        summary.add(&embeddings);
+        let answers = match model.card().task.value {
+            Task::Sparse => Answers::Sparse(model.embed_sparse(&texts, &options)?),
+            Task::Tokens if arguments.query => Answers::Tokens(model.embed_queries(&texts)?),
+            Task::Tokens => Answers::Tokens(model.embed_tokens(&texts)?),
+            Task::Embed | Task::Rerank | Task::Classify => {
+                Answers::Vectors(model.embed_with(&texts, &options)?)
+            }
+        };
+        summary.add(chunk.len(), &answers.account());
         bar.inc(chunk.len() as u64);
-        output.write(chunk, embeddings)?;
+        output.write(chunk, answers)?;
     }
     bar.finish_and_clear();
     output.finish()?;
     summary.tell(started.elapsed().as_secs_f64(), &model, arguments.json);
     Ok(ExitCode::SUCCESS)
-}
-
-#[derive(Default)]
-struct Summary {
-    texts: usize,
-    tokens: usize,
-    truncated: usize,
-    placements: Vec<String>,
-    classes: Vec<String>,
-}
-
-impl Summary {
-    fn add(&mut self, embeddings: &Embeddings) {
-        self.texts += embeddings.len();
-        self.tokens += embeddings.tokens;
-        self.truncated += embeddings.truncated.len();
-        for placement in embeddings.placements.iter().map(ToString::to_string) {
-            if !self.placements.contains(&placement) {
-                self.placements.push(placement);
-            }
-        }
-        for class in &embeddings.classes {
-            if !self.classes.contains(class) {
-                self.classes.push(class.clone());
-            }
-        }
-    }
-
-    fn tell(&self, seconds: f64, model: &Model, as_json: bool) {
-        let texts_per_second = self.texts as f64 / seconds.max(1e-9);
-        if as_json {
-            eprintln!(
-                "{}",
-                json!({
-                    "texts": self.texts, "tokens": self.tokens, "truncated": self.truncated, "seconds": seconds,
-                    "texts_per_s": texts_per_second, "placements": self.placements, "classes": self.classes,
-                })
-            );
-            return;
-        }
-        let Summary { texts, tokens, truncated, .. } = self;
-        if *texts == 0 {
-            eprintln!("no texts");
-            return;
-        }
-        let (texts, tokens) = (counted(*texts, "text"), counted(*tokens, "token"));
-        let places = self.placements.join(", then ");
-        eprintln!("{texts}, {tokens} in {seconds:.2} s ({texts_per_second:.1} texts/s) on {places}");
-        if *truncated > 0 {
-            let most = model.card().max_length.value;
-            let (is, was) = if *truncated == 1 { ("is", "was") } else { ("are", "were") };
-            let cut = counted(*truncated, "text");
-            eprintln!("note: {cut} {is} longer than the model's {most} tokens and {was} cut");
-        }
-        for refused in model.plan().refused.iter().filter_map(|refused| match &refused.why {
-            sconce::planner::plan::Refusal::Obstacle(obstacle @ sconce::Obstacle::Quarantined { .. }) => {
-                Some(format!("{}: {obstacle}", refused.placement))
-            }
-            sconce::planner::plan::Refusal::Obstacle(_)
-            | sconce::planner::plan::Refusal::Band(_)
-            | sconce::planner::plan::Refusal::NotWished
-            | sconce::planner::plan::Refusal::NotTried => None,
-        }) {
-            eprintln!("note: {refused}");
-        }
-    }
 }
 
 #[derive(Clone, Copy)]
@@ -144,14 +83,58 @@ impl Format {
     }
 }
 
-/// A line of output: the fields that came with the text, and its vector.
+/// What a model made of some texts.
+enum Answers {
+    Vectors(Embeddings),
+    Sparse(SparseEmbeddings),
+    Tokens(TokenEmbeddings),
+}
+
+impl Answers {
+    fn account(&self) -> Account {
+        match self {
+            Answers::Vectors(embeddings) => embeddings.account(),
+            Answers::Sparse(embeddings) => embeddings.account.clone(),
+            Answers::Tokens(embeddings) => embeddings.account.clone(),
+        }
+    }
+
+    /// Each text's answer by itself.
+    fn each(self) -> Box<dyn Iterator<Item = Answer>> {
+        match self {
+            Answers::Vectors(embeddings) => Box::new(embeddings.into_iter().map(Answer::Embedding)),
+            Answers::Sparse(embeddings) => Box::new(embeddings.texts.into_iter().map(|words| {
+                let indices = words.iter().map(|word| word.index).collect();
+                Answer::Sparse { indices, values: words.iter().map(|word| word.value).collect() }
+            })),
+            Answers::Tokens(embeddings) => Box::new(
+                embeddings
+                    .texts
+                    .into_iter()
+                    .map(|matrix| Answer::Tokens(matrix.rows().map(<[f32]>::to_vec).collect())),
+            ),
+        }
+    }
+}
+
+/// What a model made of one text, under the name that it has in a line of output.
+#[derive(Serialize)]
+#[serde(rename_all = "snake_case")]
+enum Answer {
+    Embedding(Vec<f32>),
+    Sparse { indices: Vec<u32>, values: Vec<f32> },
+    Tokens(Vec<Vec<f32>>),
+}
+
+/// A line of output: the fields that came with the text, and what the model made of it.
 #[derive(Serialize)]
 struct Line {
     #[serde(flatten)]
     fields: Map<String, Value>,
     #[serde(skip_serializing_if = "Option::is_none")]
     truncated: Option<Cut>,
-    embedding: Vec<f32>,
+    #[serde(flatten)]
+    answer: Answer,
 }
 
 #[derive(Serialize)]
@@ -175,21 +158,25 @@ impl Output {
         })
     }
 
-    fn write(&mut self, records: Vec<Record>, embeddings: Embeddings) -> anyhow::Result<()> {
-        let truncated = embeddings.truncated.clone();
-        match self {
-            Output::Npy(writer) => {
+    fn write(&mut self, records: Vec<Record>, answers: Answers) -> anyhow::Result<()> {
+        match (self, answers) {
+            (Output::Npy(writer), Answers::Vectors(embeddings)) => {
                 for vector in &embeddings {
                     writer.write(vector)?;
                 }
             }
-            Output::Lines(lines) => {
-                for (index, (record, embedding)) in records.into_iter().zip(embeddings).enumerate() {
+            (Output::Npy(_), Answers::Sparse(_) | Answers::Tokens(_)) => {
+                anyhow::bail!("`.npy` holds one vector a text: write this model's answers to `.jsonl`")
+            }
+            (Output::Lines(lines), answers) => {
+                let truncated = answers.account().truncated;
+                for (index, (record, answer)) in records.into_iter().zip(answers.each()).enumerate() {
                     let mut fields = record.fields;
-                    fields.retain(|name, _| name != "embedding" && name != "truncated");
+                    let own = ["embedding", "sparse", "tokens", "truncated"];
+                    fields.retain(|field, _| !own.contains(&field.as_str()));
                     let cut = truncated.iter().find(|cut| cut.index == index);
                     let truncated = cut.map(|cut| Cut { tokens: cut.tokens, used: cut.used });
-                    serde_json::to_writer(&mut *lines, &Line { fields, truncated, embedding })?;
+                    serde_json::to_writer(&mut *lines, &Line { fields, truncated, answer })?;
                     lines.write_all(b"\n")?;
                 }
                 lines.flush()?;

@@ -81,6 +81,12 @@ impl Input {
         self.count
     }
 
+    /// All records at once.
+    pub(crate) fn all(self) -> anyhow::Result<Vec<Record>> {
+        let chunks: Vec<Vec<Record>> = self.chunks(usize::MAX).collect::<anyhow::Result<_>>()?;
+        Ok(chunks.into_iter().flatten().collect())
+    }
+
     /// The records, `size` at a time.
     pub(crate) fn chunks(self, size: usize) -> impl Iterator<Item = anyhow::Result<Vec<Record>>> {
         let Input { lines, name, mut kind, .. } = self;

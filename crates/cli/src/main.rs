@@ -2,14 +2,22 @@
 
 mod arguments;
 mod bench;
+mod classify;
 mod doctor;
 mod embed;
 mod input;
+mod inspect;
 mod manifest;
 mod models;
 mod npy;
+mod opening;
 mod plan;
+mod reference;
+mod rerank;
 mod screen;
+mod similarity;
+mod summary;
+mod verify;
 
 use std::process::ExitCode;
 
@@ -24,6 +32,11 @@ fn main() -> ExitCode {
         Command::Doctor(arguments) => doctor::run(arguments),
         Command::Plan(arguments) => plan::run(arguments),
         Command::Embed(arguments) => embed::run(arguments),
+        Command::Rerank(arguments) => rerank::run(arguments),
+        Command::Classify(arguments) => classify::run(arguments),
+        Command::Similarity(arguments) => similarity::run(arguments),
+        Command::Inspect(arguments) => inspect::run(arguments),
+        Command::Verify(arguments) => verify::run(arguments),
         Command::Bench(arguments) => bench::run(arguments),
         Command::Models(arguments) => models::run(arguments),
     };

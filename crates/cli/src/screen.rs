@@ -46,6 +46,16 @@ pub(crate) fn counted(count: usize, what: &str) -> String {
     if count == 1 { format!("1 {what}") } else { format!("{count} {what}s") }
 }
 
+/// A text as far as it fits beside figures.
+pub(crate) fn shortened(text: &str) -> String {
+    const LETTERS: usize = 70;
+    let line = text.split_whitespace().collect::<Vec<_>>().join(" ");
+    if line.chars().count() <= LETTERS {
+        return line;
+    }
+    line.chars().take(LETTERS - 1).chain(['…']).collect()
+}
+
 /// A plan's refusals, those of one engine that share a reason together.
 pub(crate) fn refusals(plan: &Plan) -> String {
     let mut groups: Vec<Group<'_>> = Vec::new();

@@ -29,11 +29,13 @@ pub struct Sequence {
 /// What is asked of an engine.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Want {
-    /// One vector a sequence, through pooling and all later modules.
+    /// One row a sequence: the model's answer, through pooling and all later modules.
     #[default]
     Pooled,
     /// The last hidden state of every token.
     Tokens,
+    /// One row a token, through what the model does to every token.
+    Projected,
 }
 
 /// What an engine gives back, in host memory.
@@ -52,7 +54,8 @@ pub struct Rows {
     pub width: usize,
     /// The rows, one after the other.
     pub values: Vec<f32>,
-    /// The length of each row before it was normalised, where rows are vectors of sequences.
+    /// The length of each row before it was normalised, where rows are answers; of what the head was given, where
+    /// they are scores. None where an engine can't tell.
     pub norms: Vec<f32>,
 }
 

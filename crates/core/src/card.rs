@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::device::UnknownName;
+use crate::head::{Head, Step, width_after};
 use crate::placement::Dtype;
 
 /// A fact and who said it: a file of the model, or a flag of the user's.
@@ -32,6 +33,67 @@ impl<T> Said<T> {
 pub enum Task {
     /// Text in, one vector out.
     Embed,
+    /// A query and a document in, one score out.
+    Rerank,
+    /// A text or a pair of texts in, a score for each label out.
+    Classify,
+    /// Text in, a weight for each word of the vocabulary out, most of them zero.
+    Sparse,
+    /// Text in, one vector for each token out, compared by their best matches.
+    Tokens,
+}
+
+impl Task {
+    /// All of them.
+    pub const ALL: [Task; 5] = [Task::Embed, Task::Rerank, Task::Classify, Task::Sparse, Task::Tokens];
+
+    /// The name in `--task`.
+    pub fn name(self) -> &'static str {
+        match self {
+            Task::Embed => "embed",
+            Task::Rerank => "rerank",
+            Task::Classify => "classify",
+            Task::Sparse => "sparse",
+            Task::Tokens => "tokens",
+        }
+    }
+
+    /// What a model for it does, as the rest of a sentence that begins with the model.
+    pub fn does(self) -> &'static str {
+        match self {
+            Task::Embed => "turns a text into one vector",
+            Task::Rerank => "scores a document against a query",
+            Task::Classify => "scores labels for a text or a pair of texts",
+            Task::Sparse => "turns a text into weights of words",
+            Task::Tokens => "turns a text into one vector for each token",
+        }
+    }
+
+    /// Whether its answer is one row of scores a text: numbers without a length of their own.
+    pub fn scores(self) -> bool {
+        match self {
+            Task::Rerank | Task::Classify => true,
+            Task::Embed | Task::Sparse | Task::Tokens => false,
+        }
+    }
+}
+
+impl fmt::Display for Task {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+impl FromStr for Task {
+    type Err = UnknownName;
+
+    fn from_str(text: &str) -> Result<Self, UnknownName> {
+        Task::ALL.into_iter().find(|task| task.name() == text).ok_or_else(|| UnknownName {
+            what: "task",
+            name: text.to_owned(),
+            known: "embed, rerank, classify, sparse, tokens",
+        })
+    }
 }
 
 /// What a model says of itself.
@@ -53,6 +115,8 @@ pub struct ModelCard {
     pub pooling: Said<Pooling>,
     /// What is done to that vector afterwards, in order.
     pub steps: Said<Vec<Step>>,
+    /// What tasks other than embedding need beside those.
+    pub head: Head,
     /// Texts put before a text, by name.
     pub prompts: Said<BTreeMap<String, String>>,
     /// The prompt to use where the caller names none.
@@ -161,41 +225,6 @@ impl FromStr for PoolingMode {
     }
 }
 
-/// A module after pooling.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Step {
-    /// A linear layer with an activation.
-    Dense(Dense),
-    /// The vector is made one long.
-    Normalize,
-}
-
-/// A linear layer after pooling.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Dense {
-    /// Its folder in the model: `2_Dense`.
-    pub folder: String,
-    /// Numbers in.
-    pub input: usize,
-    /// Numbers out.
-    pub output: usize,
-    /// Whether it has a bias.
-    pub bias: bool,
-    /// What follows it.
-    pub activation: DenseActivation,
-}
-
-/// What follows a dense module.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum DenseActivation {
-    /// Nothing.
-    Identity,
-    /// The hyperbolic tangent, which is sentence-transformers' default.
-    Tanh,
-}
-
 /// The lengths that vectors may be cut to.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -220,18 +249,33 @@ pub struct Weights {
 }
 
 impl ModelCard {
-    /// Numbers in one vector that leaves the model.
+    /// Numbers in one row that leaves the model.
     pub fn width(&self) -> usize {
-        let pooled = self.sizes.value.hidden * self.pooling.value.modes.len();
-        self.steps.value.iter().fold(pooled, |width, step| match step {
-            Step::Dense(dense) => dense.output,
-            Step::Normalize => width,
-        })
+        match self.task.value {
+            Task::Tokens => self.token_width(),
+            Task::Embed | Task::Rerank | Task::Classify | Task::Sparse => {
+                width_after(self.token_width() * self.pooling.value.modes.len(), &self.steps.value)
+            }
+        }
+    }
+
+    /// Numbers a token, after what is done to every token.
+    pub fn token_width(&self) -> usize {
+        width_after(self.sizes.value.hidden, self.token_steps())
+    }
+
+    /// What is done to every token's vector.
+    pub fn token_steps(&self) -> &[Step] {
+        self.head.tokens.as_ref().map_or(&[], |steps| &steps.value)
     }
 
     /// Whether vectors leave the model one long.
     pub fn normalizes(&self) -> bool {
-        self.steps.value.last() == Some(&Step::Normalize)
+        let last = match self.task.value {
+            Task::Tokens => self.token_steps().last(),
+            Task::Embed | Task::Rerank | Task::Classify | Task::Sparse => self.steps.value.last(),
+        };
+        last == Some(&Step::Normalize)
     }
 
     /// The weights of this name.

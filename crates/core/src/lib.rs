@@ -6,6 +6,7 @@ pub mod device;
 pub mod engine;
 pub mod files;
 pub mod hardware;
+pub mod head;
 pub mod obstacle;
 pub mod placement;
 pub mod probe;

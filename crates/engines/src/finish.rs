@@ -5,17 +5,21 @@ use sconce_core::card::{Pooling, PoolingMode};
 
 /// The norms of the rows, and the rows made one long where the model says so.
 pub(crate) fn finish(width: usize, mut values: Vec<f32>, normalizes: bool) -> Rows {
-    let norms = values.chunks_exact_mut(width.max(1)).map(|row| {
-        let norm = row.iter().map(|&x| f64::from(x) * f64::from(x)).sum::<f64>().sqrt() as f32;
-        if normalizes && norm > 0.0 {
-            for x in row.iter_mut() {
-                *x /= norm;
+    let norms = lengths(&values, width);
+    if normalizes {
+        for (row, &norm) in values.chunks_exact_mut(width.max(1)).zip(&norms) {
+            if norm > 0.0 {
+                row.iter_mut().for_each(|x| *x /= norm);
             }
         }
-        norm
-    });
-    let norms = norms.collect();
+    }
     Rows { width, values, norms }
+}
+
+/// The length of each row.
+pub(crate) fn lengths(values: &[f32], width: usize) -> Vec<f32> {
+    let length = |row: &[f32]| row.iter().map(|&x| f64::from(x) * f64::from(x)).sum::<f64>().sqrt() as f32;
+    values.chunks_exact(width.max(1)).map(length).collect()
 }
 
 /// The first, largest, mean and last vector, one after the other: an error in any token shows in one of them.

@@ -7,10 +7,13 @@ pub mod description;
 pub mod families;
 mod fault;
 mod finish;
+mod head;
+pub mod heads;
 pub mod native;
 pub mod onnx;
 mod probe;
 mod relative;
+mod steps;
 mod threads;
 pub mod weights;
 

@@ -3,9 +3,8 @@
 use std::ops::Index;
 
 use sconce_core::placement::Placement;
-use serde::Serialize;
 
-use crate::serving::Served;
+use crate::answers::{Account, Truncation};
 
 /// Vectors, one a text, and what is to be known about them.
 #[derive(Clone, Debug, PartialEq)]
@@ -21,47 +20,19 @@ pub struct Embeddings {
     pub classes: Vec<String>,
 }
 
-/// A text that was cut.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-pub struct Truncation {
-    /// Which.
-    pub index: usize,
-    /// Tokens it has.
-    pub tokens: usize,
-    /// Tokens that were used.
-    pub used: usize,
-}
-
 impl Embeddings {
-    pub(crate) fn empty(count: usize) -> Embeddings {
-        Embeddings {
-            vectors: vec![Vec::new(); count],
-            tokens: 0,
-            truncated: Vec::new(),
-            placements: Vec::new(),
-            classes: Vec::new(),
-        }
+    pub(crate) fn new(vectors: Vec<Vec<f32>>, account: Account) -> Embeddings {
+        let Account { tokens, truncated, placements, classes } = account;
+        Embeddings { vectors, tokens, truncated, placements, classes }
     }
 
-    /// Puts the rows of a batch at the places of its `members`.
-    pub(crate) fn take(
-        &mut self,
-        members: &[usize],
-        served: Served,
-        dimensions: Option<usize>,
-        normalizes: bool,
-    ) {
-        for (&member, row) in members.iter().zip(served.rows.iter()) {
-            self.vectors[member] = match dimensions {
-                Some(dimensions) if dimensions < row.len() => cut(&row[..dimensions], normalizes),
-                Some(_) | None => row.to_vec(),
-            };
-        }
-        if !self.placements.contains(&served.placement) {
-            self.placements.push(served.placement);
-        }
-        if !self.classes.contains(&served.class) {
-            self.classes.push(served.class);
+    /// How they came about.
+    pub fn account(&self) -> Account {
+        Account {
+            tokens: self.tokens,
+            truncated: self.truncated.clone(),
+            placements: self.placements.clone(),
+            classes: self.classes.clone(),
         }
     }
 
@@ -87,7 +58,7 @@ impl Embeddings {
 }
 
 /// The first numbers of a vector, made one long again where the model's vectors are.
-fn cut(row: &[f32], normalizes: bool) -> Vec<f32> {
+pub(crate) fn cut(row: &[f32], normalizes: bool) -> Vec<f32> {
     let norm = row.iter().map(|&x| f64::from(x) * f64::from(x)).sum::<f64>().sqrt() as f32;
     let scale = if normalizes && norm > 0.0 { 1.0 / norm } else { 1.0 };
     row.iter().map(|x| x * scale).collect()

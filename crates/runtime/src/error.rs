@@ -1,5 +1,6 @@
 //! What can go wrong, whose fault it is, and whether trying again helps.
 
+use sconce_core::card::Task;
 use sconce_planner::explain::explain;
 use sconce_planner::plan::Plan;
 
@@ -25,9 +26,34 @@ pub enum Error {
         /// Every placement with its reason.
         plan: Box<Plan>,
     },
+    /// The model is not for this.
+    #[error(
+        "`{asked}` needs another model: this one {}, as {by} says\n\
+         hint: {}; `--task` says what a model is for where its files do not",
+        has.does(), instead(*has)
+    )]
+    WrongTask {
+        /// What was asked for.
+        asked: &'static str,
+        /// What the model is for.
+        has: Task,
+        /// Who says so.
+        by: String,
+    },
     /// The request can't be computed as it stands.
     #[error("{0}")]
     Request(String),
+}
+
+/// What to do with a model instead.
+fn instead(task: Task) -> &'static str {
+    match task {
+        Task::Embed => "use `embed` or `similarity`",
+        Task::Rerank => "use `rerank`",
+        Task::Classify => "use `classify`",
+        Task::Sparse => "use `embed --sparse`",
+        Task::Tokens => "use `rerank` or `embed --tokens`",
+    }
 }
 
 /// Whose fault an error is.
@@ -58,7 +84,7 @@ impl Error {
         match self {
             Error::Card(_) | Error::Vocabulary(_) => Fault::Model,
             Error::Hub(_) | Error::NoPlacement { .. } => Fault::Machine,
-            Error::Request(_) => Fault::Caller,
+            Error::Request(_) | Error::WrongTask { .. } => Fault::Caller,
         }
     }
 
@@ -66,7 +92,11 @@ impl Error {
     pub fn retry(&self) -> Retry {
         match self {
             Error::Hub(error) if error.may_pass() => Retry::Later,
-            Error::Hub(_) | Error::Card(_) | Error::Vocabulary(_) | Error::Request(_) => Retry::Never,
+            Error::Hub(_)
+            | Error::Card(_)
+            | Error::Vocabulary(_)
+            | Error::Request(_)
+            | Error::WrongTask { .. } => Retry::Never,
             Error::NoPlacement { .. } => Retry::Elsewhere,
         }
     }

@@ -10,6 +10,7 @@ mod error;
 mod listing;
 mod names;
 mod part;
+mod peek;
 mod settings;
 
 use std::fmt;

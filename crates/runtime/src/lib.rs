@@ -6,7 +6,9 @@
 //! # Ok(()) }
 //! ```
 
+mod answers;
 mod batching;
+mod canary;
 pub mod card;
 mod embeddings;
 mod error;
@@ -15,30 +17,45 @@ mod fingerprint;
 mod guard;
 pub mod hardware;
 pub mod hub;
+mod inspect;
+mod instruct;
 mod lane;
+mod late;
 mod model;
+mod pairs;
 pub mod prove;
 mod runtime;
+mod scores;
 mod serving;
+mod similarity;
 mod source;
+mod sparse;
 mod store;
 pub mod tokens;
 mod vocabulary;
 
-pub use embeddings::{Embeddings, Truncation};
+pub use answers::{Account, Truncation};
+pub use embeddings::Embeddings;
 pub use error::{Error, Fault, Retry};
 pub use event::Event;
+pub use inspect::inspect;
+pub use late::{Matrix, TokenEmbeddings, maxsim};
 pub use model::{EmbedOptions, Model, ModelBuilder};
+pub use pairs::Cut;
 pub use runtime::{Runtime, RuntimeBuilder, init};
 pub use sconce_core as core;
-pub use sconce_core::card::{ModelCard, PoolingMode};
+pub use sconce_core::card::{ModelCard, PoolingMode, Task};
 pub use sconce_core::device::Device;
+pub use sconce_core::head::Scoring;
 pub use sconce_core::obstacle::Obstacle;
 pub use sconce_core::placement::{Dtype, EngineId, Placement};
 pub use sconce_planner as planner;
 pub use sconce_planner::band::Band;
 pub use sconce_planner::plan::{Plan, Wish};
+pub use scores::{Classifications, ClassifyOptions, Labelled, Ranked, Ranking, RerankOptions, scored};
+pub use similarity::{Similarities, cosine};
 pub use source::ModelSource;
+pub use sparse::{SparseEmbeddings, Weight, sparse_dot};
 pub use vocabulary::VocabularyError;
 
 /// Where the model of this name or folder would run, by what is known or found now.

@@ -3,17 +3,15 @@
 use std::sync::Arc;
 
 use rayon::prelude::*;
-use sconce_core::batch::{Batch, Want};
-use sconce_core::card::{Dimensions, ModelCard, PoolingMode};
+use sconce_core::card::{Dimensions, ModelCard, PoolingMode, Task};
 use sconce_core::device::Device;
 use sconce_core::placement::{Dtype, EngineId, Placement};
 use sconce_planner::band::Band;
 use sconce_planner::evidence::Goal;
 use sconce_planner::plan::{Plan, Wish};
 
-use crate::batching::{BUDGET, batches};
 use crate::card::Overrides;
-use crate::embeddings::{Embeddings, Truncation};
+use crate::embeddings::{Embeddings, cut};
 use crate::error::Error;
 use crate::event::Event;
 use crate::prove::Depth;
@@ -21,6 +19,7 @@ use crate::runtime::Runtime;
 use crate::serving::Serving;
 use crate::source::ModelSource;
 use crate::tokens::{Tokenized, Tokens};
+use crate::vocabulary::VocabularyError;
 
 /// A model that is open. Cheap to clone and shared between threads.
 ///
@@ -113,6 +112,13 @@ impl ModelBuilder {
     #[must_use]
     pub fn wish(mut self, wish: Wish) -> Self {
         self.wish = wish;
+        self
+    }
+
+    /// What the model is for, where its files do not say so or another use of it is wanted.
+    #[must_use]
+    pub fn task(mut self, task: Task) -> Self {
+        self.overrides.task = Some(task);
         self
     }
 
@@ -214,42 +220,46 @@ impl Model {
         if let Some(dimensions) = options.dimensions {
             check_dimensions(card, dimensions, options.force_dimensions)?;
         }
-        let tokenized = self.tokenize(texts, self.prompt(options.prompt.as_deref()))?;
-        let mut embeddings = Embeddings::empty(texts.len());
-        for (index, text) in tokenized.iter().enumerate() {
-            embeddings.tokens += text.ids.len();
-            if text.is_truncated() {
-                embeddings.truncated.push(Truncation { index, tokens: text.whole, used: text.ids.len() });
-            }
-        }
-        let lengths: Vec<usize> = tokenized.iter().map(|text| text.ids.len()).collect();
-        for members in batches(&lengths, self.inner.serving.cost(), BUDGET) {
-            let mut batch = Batch::new(Want::Pooled);
-            for &member in &members {
-                let text = &tokenized[member];
-                batch.push(&text.ids, &text.types, text.skip);
-            }
-            let served = self.inner.serving.compute(&Arc::new(batch))?;
-            embeddings.take(&members, served, options.dimensions, card.normalizes());
-        }
-        Ok(embeddings)
+        self.expect("embed", &[Task::Embed])?;
+        let prompt = self.prompt(options.prompt.as_deref());
+        let tokenized = self.tokenize(texts, |tokens, text| tokens.encode(prompt, text))?;
+        let mut vectors = vec![Vec::new(); texts.len()];
+        let account = self.answer(&tokenized, |index, row| {
+            vectors[index] = match options.dimensions {
+                Some(dimensions) if dimensions < row.len() => cut(&row[..dimensions], card.normalizes()),
+                Some(_) | None => row.to_vec(),
+            };
+        })?;
+        Ok(Embeddings::new(vectors, account))
     }
 
     /// The text of a prompt: the model's own by this name, or the words themselves; the model's default where
     /// none is named.
-    fn prompt<'a>(&'a self, asked: Option<&'a str>) -> &'a str {
+    pub(crate) fn prompt<'a>(&'a self, asked: Option<&'a str>) -> &'a str {
         let card = self.card();
         let name = asked.or(card.default_prompt.as_ref().map(|name| name.value.as_str()));
         name.map_or("", |name| card.prompts.value.get(name).map_or(name, String::as_str))
     }
 
-    fn tokenize<T: AsRef<str> + Sync>(&self, texts: &[T], prompt: &str) -> Result<Vec<Tokenized>, Error> {
-        let tokens = &self.inner.tokens;
-        let all = || texts.par_iter().map(|text| Ok(tokens.encode(prompt, text.as_ref())?)).collect();
+    /// Every text by `encode`, on threads of their own.
+    pub(crate) fn tokenize<T: AsRef<str> + Sync>(
+        &self,
+        texts: &[T],
+        encode: impl Fn(&Tokens, &str) -> Result<Tokenized, VocabularyError> + Sync,
+    ) -> Result<Vec<Tokenized>, Error> {
+        let one = |text: &T| Ok(encode(&self.inner.tokens, text.as_ref())?);
         match &self.inner.runtime.inner.tokenizing {
-            Some(pool) if texts.len() > 1 => pool.install(all),
-            Some(_) | None => texts.iter().map(|text| Ok(tokens.encode(prompt, text.as_ref())?)).collect(),
+            Some(pool) if texts.len() > 1 => pool.install(|| texts.par_iter().map(one).collect()),
+            Some(_) | None => texts.iter().map(one).collect(),
         }
+    }
+
+    pub(crate) fn tokens(&self) -> &Tokens {
+        &self.inner.tokens
+    }
+
+    pub(crate) fn serving(&self) -> &Serving {
+        &self.inner.serving
     }
 }
 

@@ -6,15 +6,15 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use sconce_core::batch::{Batch, Want};
+use sconce_core::batch::Batch;
 use sconce_core::engine::{Engine, Subject};
 use sconce_core::hardware::Hardware;
 use sconce_core::obstacle::Obstacle;
 use sconce_core::placement::Placement;
-use sconce_planner::cases::CANARIES;
 use sconce_planner::grid::{self, Chair};
 use sconce_planner::plan::{Plan, Wish, plan};
 
+use crate::canary;
 use crate::card::{self, Overrides};
 use crate::error::Error;
 use crate::event::Event;
@@ -231,7 +231,9 @@ impl Runtime {
     ) -> Result<Survey, Error> {
         let canary = match depth {
             Depth::Twin => Batch::default(),
-            Depth::Canary => canary_batch(&Tokens::open(&subject.files.folder, &subject.card)?)?,
+            Depth::Canary => {
+                canary::batch(&Tokens::open(&subject.files.folder, &subject.card)?, &subject.card)?
+            }
         };
         Ok(self.gathering(subject, &canary, events).survey(self.grid(subject), depth, admits))
     }
@@ -288,14 +290,4 @@ impl Runtime {
         let engine = self.inner.engines.iter().find(|engine| engine.id() == placement.engine);
         engine.ok_or_else(|| Obstacle::engine_not_in_this_version(placement.engine))
     }
-}
-
-/// The canary texts as one batch.
-fn canary_batch(tokens: &Tokens) -> Result<Batch, Error> {
-    let mut batch = Batch::new(Want::Pooled);
-    for text in CANARIES {
-        let tokenized = tokens.encode("", text)?;
-        batch.push(&tokenized.ids, &tokenized.types, 0);
-    }
-    Ok(batch)
 }

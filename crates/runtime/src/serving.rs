@@ -4,7 +4,7 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use sconce_core::batch::{Batch, Rows};
+use sconce_core::batch::{Batch, Rows, Want};
 use sconce_core::device::Device;
 use sconce_core::engine::{Cost, EngineError, Subject};
 use sconce_core::obstacle::Obstacle;
@@ -129,7 +129,11 @@ impl Serving {
         match self.runtime.inner.lanes.encode(&seat.loaded, seat.placement.device, batch, patience) {
             Ok(output) => {
                 let rows = output.into_rows();
-                match seat.guard.breach(&rows, count) {
+                let expected = match batch.want {
+                    Want::Pooled => count,
+                    Want::Tokens | Want::Projected => batch.tokens(),
+                };
+                match seat.guard.breach(&rows, expected) {
                     Some(what) => Err(Failure::Placement(what)),
                     None => Ok(rows),
                 }
@@ -191,7 +195,11 @@ impl Serving {
         Ok(Seat {
             placement: placement.clone(),
             loaded,
-            guard: Guard { width: self.subject.card.width(), norms: canary.norms },
+            guard: Guard {
+                task: self.subject.card.task.value,
+                width: self.subject.card.width(),
+                norms: canary.norms,
+            },
             band,
             class: format!("{}-{band}", &hash(&subject)[..12]),
             tokens_per_second: canary.tokens_per_second,

@@ -3,16 +3,18 @@
 use std::path::Path;
 
 use sconce_core::card::ModelCard;
-use tokenizers::{Tokenizer, TruncationDirection};
+use tokenizers::{AddedToken, Encoding, PostProcessor, Tokenizer, TruncationDirection};
 
 use crate::vocabulary::{self, VocabularyError};
 
 /// A tokenizer with a model's limits.
 pub struct Tokens {
-    tokenizer: Tokenizer,
-    max_length: usize,
+    pub(crate) tokenizer: Tokenizer,
+    pub(crate) max_length: usize,
     /// Special tokens around a lone text.
     added: usize,
+    /// Special tokens around and between two texts.
+    pub(crate) added_to_pairs: usize,
     typed: bool,
 }
 
@@ -52,12 +54,27 @@ impl Tokens {
         if length <= none.len() {
             return Err(VocabularyError::NoRoom { length, special: none.len() });
         }
+        if let Some(sides) = &card.head.sides {
+            mark(&mut tokenizer, [&sides.value.query, &sides.value.document])?;
+        }
+        let added_to_pairs =
+            tokenizer.get_post_processor().map_or(0, |processor| processor.added_tokens(true));
         let typed = card.config["type_vocab_size"].as_u64().is_some_and(|types| types > 1);
-        Ok(Tokens { tokenizer, max_length: length, added: none.len(), typed })
+        Ok(Tokens { tokenizer, max_length: length, added: none.len(), added_to_pairs, typed })
     }
 
     /// `prompt` and `text`, one after the other, as tokens.
     pub fn encode(&self, prompt: &str, text: &str) -> Result<Tokenized, VocabularyError> {
+        self.encode_within(self.max_length, prompt, text)
+    }
+
+    /// The same, of at most `limit` tokens.
+    pub(crate) fn encode_within(
+        &self,
+        limit: usize,
+        prompt: &str,
+        text: &str,
+    ) -> Result<Tokenized, VocabularyError> {
         let joined;
         let input = if prompt.is_empty() {
             text
@@ -67,15 +84,31 @@ impl Tokens {
         };
         let mut content = self.tokenizer.encode_fast(input, false).map_err(VocabularyError::Tokenizer)?;
         let whole = content.len() + self.added;
-        content.truncate(self.max_length.saturating_sub(self.added), 0, TruncationDirection::Right);
+        let limit = limit.min(self.max_length);
+        content.truncate(limit.saturating_sub(self.added), 0, TruncationDirection::Right);
         // What was cut off is kept by the library as pieces of their own; it would be processed below.
         content.take_overflowing();
-        let encoding =
-            self.tokenizer.post_process(content, None, true).map_err(VocabularyError::Tokenizer)?;
+        let skip = if prompt.is_empty() { 0 } else { self.prompt_length(prompt)? };
+        self.finish(content, None, skip, whole)
+    }
+
+    /// One or two texts with the special tokens around them.
+    pub(crate) fn finish(
+        &self,
+        text: Encoding,
+        second: Option<Encoding>,
+        skip: usize,
+        whole: usize,
+    ) -> Result<Tokenized, VocabularyError> {
+        let encoding = self.tokenizer.post_process(text, second, true).map_err(VocabularyError::Tokenizer)?;
         let ids = encoding.get_ids().to_vec();
         let types = if self.typed { encoding.get_type_ids().to_vec() } else { vec![0; ids.len()] };
-        let skip = if prompt.is_empty() { 0 } else { self.prompt_length(prompt)? };
         Ok(Tokenized { ids, types, skip, whole })
+    }
+
+    /// The id of a token by its own spelling.
+    pub(crate) fn id(&self, token: &str) -> Option<u32> {
+        self.tokenizer.token_to_id(token)
     }
 
     /// How many leading tokens sentence-transformers passes over for a prompt that is not pooled: those of the
@@ -85,4 +118,14 @@ impl Tokens {
         let closes = alone.get_special_tokens_mask().last() == Some(&1);
         Ok(alone.len() - usize::from(closes))
     }
+}
+
+/// Makes the words before queries and documents tokens of their own, where the vocabulary has them: they were in
+/// training.
+fn mark(tokenizer: &mut Tokenizer, markers: [&String; 2]) -> Result<(), VocabularyError> {
+    let words = markers.into_iter().filter_map(|marker| marker.split_whitespace().next());
+    let known = words.filter(|word| tokenizer.token_to_id(word).is_some());
+    let tokens: Vec<AddedToken> = known.map(|word| AddedToken::from(word, true).normalized(false)).collect();
+    tokenizer.add_special_tokens(tokens).map_err(VocabularyError::Tokenizer)?;
+    Ok(())
 }

@@ -107,7 +107,7 @@ impl FakeEngine {
 
     fn numbers(&self, placement: &Placement, width: usize, normalizes: bool) -> Numbers {
         let noise = if placement.dtype == Dtype::F32 { 0.0 } else { self.half_noise };
-        Numbers { width, normalizes, noise }
+        Numbers { width, normalizes, noise, scores: false }
     }
 
     /// Seconds that a placement claims for `tokens` tokens.

@@ -10,6 +10,40 @@ use safetensors::{Dtype, SafeTensors};
 pub const TINY: [&str; 6] =
     ["tiny-bert", "tiny-roberta", "tiny-xlm-roberta", "tiny-camembert", "tiny-distilbert", "tiny-mpnet"];
 
+/// Tiny models that score pairs.
+pub const RERANK: [&str; 6] = [
+    "tiny-bert-rerank",
+    "tiny-roberta-rerank",
+    "tiny-xlm-roberta-rerank",
+    "tiny-camembert-rerank",
+    "tiny-distilbert-rerank",
+    "tiny-mpnet-rerank",
+];
+
+/// Tiny models that score labels.
+pub const CLASSIFY: [&str; 6] = [
+    "tiny-bert-classify",
+    "tiny-roberta-classify",
+    "tiny-xlm-roberta-classify",
+    "tiny-camembert-classify",
+    "tiny-distilbert-classify",
+    "tiny-mpnet-classify",
+];
+
+/// Tiny models that weigh words.
+pub const SPARSE: [&str; 6] = [
+    "tiny-bert-sparse",
+    "tiny-roberta-sparse",
+    "tiny-xlm-roberta-sparse",
+    "tiny-camembert-sparse",
+    "tiny-distilbert-sparse",
+    "tiny-mpnet-sparse",
+];
+
+/// Tiny models whose tokens are compared.
+pub const TOKENS: [&str; 3] =
+    ["tiny-bert-tokens-plain", "tiny-bert-tokens-filled", "tiny-bert-tokens-unseen"];
+
 /// The folder of a golden.
 pub fn folder(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("goldens").join(name)

@@ -1,107 +1,11 @@
 //! The command as a person types it: data on standard output, all else on standard error.
 
 use std::fs;
-use std::io::Write;
-use std::path::PathBuf;
-use std::process::{Command, Stdio};
 
 use sconce_testkit::goldens;
 use serde_json::Value;
-use tempfile::TempDir;
 
-/// A folder for evidence, the hub's cache and files; the models lie in the folder that commands run in.
-struct Scene {
-    folder: TempDir,
-}
-
-/// What a command answered.
-struct Answer {
-    code: i32,
-    data: String,
-    words: String,
-}
-
-impl Scene {
-    fn new() -> Scene {
-        Scene { folder: tempfile::tempdir().expect("a folder") }
-    }
-
-    fn file(&self, name: &str) -> PathBuf {
-        self.folder.path().join(name)
-    }
-
-    fn with(&self, name: &str, content: impl AsRef<[u8]>) -> String {
-        fs::write(self.file(name), content).expect("a file can be written");
-        self.name(name)
-    }
-
-    fn name(&self, name: &str) -> String {
-        self.file(name).to_str().expect("a path that is text").to_owned()
-    }
-
-    fn command(&self, arguments: &[&str]) -> Command {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_sconce"));
-        command
-            .args(arguments)
-            .current_dir(goldens::folder(""))
-            .env("SCONCE_HOME", self.file("home"))
-            .env("HF_HOME", self.file("hub"))
-            .env("COLUMNS", "100")
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped());
-        for name in ["HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE", "HF_ENDPOINT", "HF_TOKEN", "HF_HUB_OFFLINE"] {
-            command.env_remove(name);
-        }
-        command
-    }
-
-    fn run(&self, arguments: &[&str]) -> Answer {
-        self.run_with(arguments, "")
-    }
-
-    fn run_with(&self, arguments: &[&str], input: impl AsRef<[u8]>) -> Answer {
-        let mut child = self.command(arguments).spawn().expect("the command starts");
-        let mut stdin = child.stdin.take().expect("an input");
-        // A command that fails early does not read on.
-        let _ = stdin.write_all(input.as_ref());
-        drop(stdin);
-        let output = child.wait_with_output().expect("the command ends");
-        let text = |bytes| String::from_utf8(bytes).expect("text");
-        let code = output.status.code().expect("an exit code");
-        Answer { code, data: text(output.stdout), words: text(output.stderr) }
-    }
-}
-
-impl Answer {
-    #[track_caller]
-    fn succeeds(self) -> Answer {
-        assert_eq!(self.code, 0, "{}", self.words);
-        self
-    }
-
-    /// It ends with `code`, no data, and all of `words`.
-    #[track_caller]
-    fn fails(&self, code: i32, words: &[&str]) {
-        assert_eq!((self.code, self.data.as_str()), (code, ""), "{}", self.words);
-        assert!(self.words.starts_with("error: ") && !self.words.contains("panicked"), "{}", self.words);
-        for word in words {
-            assert!(self.words.contains(word), "no `{word}` in: {}", self.words);
-        }
-    }
-
-    fn lines(&self) -> Vec<Value> {
-        self.data.lines().map(|line| serde_json::from_str(line).expect("a line is JSON")).collect()
-    }
-
-    fn json(&self) -> Value {
-        serde_json::from_str(&self.data).expect("the data is JSON")
-    }
-}
-
-fn numbers(value: &Value) -> Vec<f64> {
-    value.as_array().expect("a list").iter().map(|x| x.as_f64().expect("a number")).collect()
-}
+use crate::scene::{Answer, Scene, numbers};
 
 #[test]
 fn texts_become_json_lines_and_nothing_else_is_data() {
@@ -421,7 +325,19 @@ fn a_reader_that_has_gone_is_no_error() {
 #[test]
 fn help_says_what_can_be_typed() {
     let scene = Scene::new();
-    for command in ["", "doctor", "plan", "embed", "bench", "models"] {
+    for command in [
+        "",
+        "doctor",
+        "plan",
+        "embed",
+        "rerank",
+        "classify",
+        "similarity",
+        "inspect",
+        "verify",
+        "bench",
+        "models",
+    ] {
         let arguments: Vec<&str> = [command, "--help"].into_iter().filter(|word| !word.is_empty()).collect();
         let help = scene.run(&arguments).succeeds();
         assert_eq!(help.words, "");

@@ -2,3 +2,6 @@
 
 mod command;
 mod manifest;
+mod mpnet;
+mod scene;
+mod tasks;

@@ -7,9 +7,10 @@ use sconce_core::batch::{Batch, Output, Rows, Want};
 use sconce_core::engine::{Cost, Encoder, EngineError};
 
 use super::device::with_autorelease;
-use super::pooling::Head;
+use super::pooling;
 use super::transformer::{Path, Transformer};
 use crate::fault;
+use crate::head::Head;
 use crate::threads::Threads;
 
 /// Tokens that one thread takes at a time: their activations stay in its cache.
@@ -32,7 +33,7 @@ impl Encoder for CandleEncoder {
         let rows = rows.map_err(fault::engine_error)?;
         Ok(match batch.want {
             Want::Pooled => Output::Rows(rows),
-            Want::Tokens => Output::Tokens(rows),
+            Want::Tokens | Want::Projected => Output::Tokens(rows),
         })
     }
 
@@ -47,13 +48,13 @@ impl Encoder for CandleEncoder {
 impl CandleEncoder {
     fn rows(&self, batch: &Batch) -> Result<Rows> {
         let hidden = self.transformer.hidden(batch)?;
+        let width = hidden.dim(1)?;
         match (&self.head, batch.want) {
-            (Some(head), Want::Pooled) => head.rows(&hidden, &batch.sequences),
-            (_, Want::Tokens) | (None, Want::Pooled) => Ok(Rows {
-                width: hidden.dim(1)?,
-                values: hidden.flatten_all()?.to_vec1()?,
-                norms: Vec::new(),
-            }),
+            (Some(head), Want::Pooled) => pooling::rows(head, &hidden, &batch.sequences),
+            (Some(head), Want::Projected) => Ok(head.projected(hidden.flatten_all()?.to_vec1()?, width)),
+            (_, Want::Tokens) | (None, Want::Pooled | Want::Projected) => {
+                Ok(Rows { width, values: hidden.flatten_all()?.to_vec1()?, norms: Vec::new() })
+            }
         }
     }
 }

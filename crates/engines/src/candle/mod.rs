@@ -14,7 +14,6 @@ mod transformer;
 
 use std::sync::{Arc, OnceLock};
 
-use sconce_core::batch::Want;
 use sconce_core::card::ModelCard;
 use sconce_core::device::Device;
 use sconce_core::engine::{Encoder, Engine, Subject};
@@ -24,12 +23,12 @@ use sconce_core::probe::{ProbeCase, Sample};
 
 use crate::description::{Description, describe};
 use crate::fault;
+use crate::head::Head;
 use crate::probe;
 use crate::threads::Threads;
 use crate::weights::{Files, Generated, Tensors};
 use encoder::CandleEncoder;
 use load::{LoadError, Loader};
-use pooling::Head;
 use transformer::{Path, Transformer};
 
 /// Candle.
@@ -122,7 +121,6 @@ impl Engine for CandleEngine {
                 probe::time_of(&mut self.build_encoder(&layer, &Generated, placement)?, &batch)
             }
             ProbeCase::Canary { batch } => {
-                debug_assert_eq!(batch.want, Want::Pooled);
                 probe::timed(self.load(model, placement)?.as_mut(), batch, probe::TIMED)
             }
         }
@@ -133,9 +131,8 @@ impl Engine for CandleEngine {
         let tensors =
             Files::of(&model.files, &placement.weights).map_err(|error| load_failed(error.into()))?;
         let mut encoder = self.build_encoder(&description, &tensors, placement)?;
-        let head =
-            Head::load(&model.card, &model.files, encoder.transformer.device()).map_err(load_failed)?;
-        encoder.head = Some(head);
+        let head = Head::load(&model.card, &model.files, &tensors);
+        encoder.head = Some(head.map_err(|error| load_failed(error.into()))?);
         Ok(Box::new(encoder))
     }
 }

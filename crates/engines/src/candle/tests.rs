@@ -6,6 +6,7 @@ use sconce_core::batch::{Batch, Rows, Want};
 use sconce_core::card::{ModelCard, Pooling, PoolingMode, Said, Sizes, Task};
 use sconce_core::device::Device;
 use sconce_core::engine::{Cost, Encoder};
+use sconce_core::head::Head;
 use sconce_core::placement::{Dtype, EngineId, Placement};
 use serde_json::json;
 
@@ -30,6 +31,7 @@ fn description(model_type: &str, activation: &str) -> Description {
         max_length: Said::new(128, by),
         pooling: Said::new(Pooling { modes: vec![PoolingMode::Mean], include_prompt: true }, by),
         steps: Said::new(Vec::new(), by),
+        head: Head::default(),
         prompts: Said::new(BTreeMap::new(), by),
         default_prompt: None,
         dimensions: None,

@@ -151,10 +151,6 @@ impl Transformer {
         &self.description
     }
 
-    pub(super) fn device(&self) -> &Device {
-        &self.device
-    }
-
     /// The last hidden state of every token: `[tokens, hidden]`, f32.
     pub(super) fn hidden(&self, batch: &Batch) -> Result<Tensor> {
         let d = &self.description;

@@ -12,9 +12,9 @@ use sconce_kernels::rows::Activation;
 
 use super::bf16::{OnTiles, PackBf16, Room};
 use super::f32::{PackF32, hidden};
-use super::pooling::Head;
 use super::weights::Weights;
 use crate::description::Description;
+use crate::head::Head;
 use crate::threads::Threads;
 use crate::weights::{Tensors, WeightsError};
 
@@ -83,7 +83,8 @@ impl NativeEncoder {
         };
         match (&self.head, batch.want) {
             (Some(head), Want::Pooled) => head.rows(&hidden, d.hidden, &batch.sequences),
-            (_, Want::Tokens) | (None, Want::Pooled) => {
+            (Some(head), Want::Projected) => head.projected(hidden, d.hidden),
+            (_, Want::Tokens) | (None, Want::Pooled | Want::Projected) => {
                 Rows { width: d.hidden, values: hidden, norms: Vec::new() }
             }
         }
@@ -96,7 +97,7 @@ impl Encoder for NativeEncoder {
         let rows = self.threads.in_blocks(batch, BLOCK, |block| Ok(self.rows(block)))?;
         Ok(match batch.want {
             Want::Pooled => Output::Rows(rows),
-            Want::Tokens => Output::Tokens(rows),
+            Want::Tokens | Want::Projected => Output::Tokens(rows),
         })
     }
 

@@ -3,7 +3,6 @@
 mod bf16;
 mod encoder;
 mod f32;
-mod pooling;
 mod weights;
 
 use std::sync::{Arc, OnceLock};
@@ -18,11 +17,11 @@ use sconce_kernels::bf16::Bf16;
 use sconce_kernels::isa::Isa;
 
 use crate::description::{Description, describe};
+use crate::head::Head;
 use crate::probe;
 use crate::threads::Threads;
 use crate::weights::{Files, Generated, Tensors, WeightsError};
 use encoder::NativeEncoder;
-use pooling::Head;
 
 /// Our own kernels on the CPU.
 pub struct NativeEngine {
@@ -131,7 +130,7 @@ impl Engine for NativeEngine {
     fn load(&self, model: &Subject, placement: &Placement) -> Result<Box<dyn Encoder>, Obstacle> {
         let description = describe(&model.card)?;
         let tensors = Files::of(&model.files, &placement.weights).map_err(|error| load_failed(&error))?;
-        let head = Head::load(&model.card, &model.files).map_err(|error| load_failed(&error))?;
+        let head = Head::load(&model.card, &model.files, &tensors).map_err(|error| load_failed(&error))?;
         Ok(Box::new(self.encoder(&description, &tensors, placement.dtype, Some(head))?))
     }
 }

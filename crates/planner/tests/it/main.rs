@@ -2,8 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use sconce_core::card::{ModelCard, Pooling, PoolingMode, Said, Sizes, Step, Task, Weights};
+use sconce_core::card::{ModelCard, Pooling, PoolingMode, Said, Sizes, Task, Weights};
 use sconce_core::device::Device;
+use sconce_core::head::{Head, Step};
 use sconce_core::obstacle::{Distance, Obstacle};
 use sconce_core::placement::{Dtype, EngineId, Placement};
 use sconce_planner::band::Band;
@@ -26,6 +27,7 @@ fn card() -> ModelCard {
         max_length: Said::new(512, by),
         pooling: Said::new(Pooling { modes: vec![PoolingMode::Mean], include_prompt: true }, by),
         steps: Said::new(vec![Step::Normalize], by),
+        head: Head::default(),
         prompts: Said::new(BTreeMap::new(), by),
         default_prompt: None,
         dimensions: None,

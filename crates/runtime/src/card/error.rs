@@ -73,6 +73,20 @@ pub enum CardError {
     /// A module of sentence-transformers that this version does not run.
     #[error("`modules.json` names a module that this version does not run: {0}")]
     UnknownModule(String),
+    /// No description of the head that a task needs.
+    #[error(
+        "no description of the head for `{task}` in the architecture `{architecture}`\n\
+         hint: those known have the architectures {}; `--task embed` uses the model without its head",
+        known.join(", ")
+    )]
+    NoHead {
+        /// The architecture.
+        architecture: String,
+        /// The task.
+        task: sconce_core::card::Task,
+        /// The architectures whose heads are known.
+        known: Vec<&'static str>,
+    },
     /// A value that this version does not know.
     #[error("`{file}` says `{key}`: `{value}`, which this version does not know")]
     UnknownValue {

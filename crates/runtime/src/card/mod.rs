@@ -2,16 +2,21 @@
 
 mod error;
 mod json;
+mod late;
 mod modules;
+mod scores;
+mod task;
 mod weights;
+mod words;
 
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use sconce_core::card::{Dimensions, ModelCard, Pooling, PoolingMode, Said, Sizes, Step, Task, Weights};
+use sconce_core::card::{Dimensions, ModelCard, Pooling, PoolingMode, Said, Sizes, Task, Weights};
 use sconce_core::engine::Subject;
 use sconce_core::files::ModelFiles;
+use sconce_core::head::{Head, Step};
 use sconce_core::placement::Dtype;
 use sconce_engines::families;
 use serde::{Deserialize, Serialize};
@@ -24,6 +29,8 @@ pub(crate) use weights::hex;
 /// What the user says of a model beyond its files.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Overrides {
+    /// What the model is for.
+    pub task: Option<Task>,
     /// How token vectors become one.
     pub pooling: Option<PoolingMode>,
     /// Whether vectors are made one long.
@@ -32,32 +39,59 @@ pub struct Overrides {
     pub max_length: Option<usize>,
 }
 
+/// What the files say that heads are read from.
+#[derive(Clone, Copy)]
+struct Facts<'a> {
+    json: &'a Json<'a>,
+    architecture: &'a str,
+    config: &'a Value,
+    sizes: &'a Sizes,
+    modules: Option<&'a Value>,
+    sentence: Option<&'a Value>,
+}
+
 /// Reads the card of the model in `folder`, which goes by `name`.
 pub fn read(name: &str, folder: &Path, overrides: &Overrides) -> Result<Subject, CardError> {
     let json = Json::in_folder(folder);
     let config = json.required("config.json")?;
     let architecture = config["model_type"].as_str().ok_or(CardError::NoModelType)?.to_owned();
     let sizes = sizes(&config);
-    let head = modules::read(&json, overrides)?;
+    let modules = json.optional("modules.json")?;
+    let sentence = json.optional("config_sentence_transformers.json")?;
+    let task = task::find(&config, modules.as_ref(), sentence.as_ref(), overrides);
+    let facts = Facts {
+        json: &json,
+        architecture: &architecture,
+        config: &config,
+        sizes: &sizes,
+        modules: modules.as_ref(),
+        sentence: sentence.as_ref(),
+    };
+    let parts = match task.value {
+        Task::Embed => modules::read(&json, overrides)?,
+        Task::Rerank | Task::Classify => scores::read(&facts, task.value)?,
+        Task::Sparse => words::read(&facts, &task.by)?,
+        Task::Tokens => late::read(&facts)?,
+    };
     let (weights, files) = weights::find(folder)?;
     let max_length = max_length(&json, &config, &architecture, &sizes, overrides)?;
-    let sentence = json.optional("config_sentence_transformers.json")?;
     let (prompts, default_prompt) = prompts(sentence.as_ref());
     let card = ModelCard {
         name: name.to_owned(),
         architecture: Said::new(architecture, "config.json"),
-        task: Said::new(Task::Embed, head.pooling.by.clone()),
+        task,
         sizes: Said::new(sizes, "config.json"),
         max_length,
-        pooling: head.pooling,
-        steps: head.steps,
+        pooling: parts.pooling,
+        steps: parts.steps,
+        head: parts.head,
         prompts,
         default_prompt,
         dimensions: dimensions(&config, sentence.as_ref()),
         config,
         weights,
     };
-    let files = ModelFiles { folder: folder.to_owned(), weights: files, modules: head.files };
+    let files = ModelFiles { folder: folder.to_owned(), weights: files, modules: parts.files };
     check_sizes(&card, &files)?;
     check_widths(&card)?;
     Ok(Subject { card, files })
@@ -159,18 +193,22 @@ fn check_sizes(card: &ModelCard, files: &ModelFiles) -> Result<(), CardError> {
 
 /// Each module's input is the output of the one before it.
 fn check_widths(card: &ModelCard) -> Result<(), CardError> {
-    let Pooling { modes, .. } = &card.pooling.value;
-    let mut width = card.sizes.value.hidden * modes.len();
-    for step in &card.steps.value {
-        if let Step::Dense(dense) = step {
-            if dense.input != width {
-                return Err(CardError::Width {
-                    folder: dense.folder.clone(),
-                    takes: dense.input,
-                    given: width,
-                });
+    let pooled = card.token_width() * card.pooling.value.modes.len();
+    for (mut width, steps) in
+        [(card.sizes.value.hidden, card.token_steps()), (pooled, card.steps.value.as_slice())]
+    {
+        for step in steps {
+            if let Step::Dense(dense) = step {
+                if dense.input != width {
+                    let folder = dense.folder.clone().or_else(|| dense.weight.first().cloned());
+                    return Err(CardError::Width {
+                        folder: folder.unwrap_or_default(),
+                        takes: dense.input,
+                        given: width,
+                    });
+                }
+                width = dense.output;
             }
-            width = dense.output;
         }
     }
     Ok(())
@@ -190,6 +228,7 @@ pub fn sample() -> Subject {
         max_length: Said::new(512, by),
         pooling: Said::new(Pooling { modes: vec![PoolingMode::Mean], include_prompt: true }, by),
         steps: Said::new(vec![Step::Normalize], by),
+        head: Head::default(),
         prompts: Said::new(BTreeMap::new(), by),
         default_prompt: None,
         dimensions: None,

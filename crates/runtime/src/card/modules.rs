@@ -3,7 +3,8 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-use sconce_core::card::{Dense, DenseActivation, Pooling, PoolingMode, Said, Step};
+use sconce_core::card::{Pooling, PoolingMode, Said};
+use sconce_core::head::{Dense, DenseActivation, Head, Step};
 use serde_json::Value;
 
 use super::json::{Json, inside};
@@ -12,14 +13,15 @@ use super::{CardError, Overrides};
 const MODULES: &str = "modules.json";
 
 /// What follows the transformer.
-pub(super) struct Head {
+pub(super) struct Modules {
     pub(super) pooling: Said<Pooling>,
     pub(super) steps: Said<Vec<Step>>,
+    pub(super) head: Head,
     pub(super) files: BTreeMap<String, PathBuf>,
 }
 
 /// Reads `modules.json` and the files it names, and lets the user's word stand above theirs.
-pub(super) fn read(json: &Json<'_>, overrides: &Overrides) -> Result<Head, CardError> {
+pub(super) fn read(json: &Json<'_>, overrides: &Overrides) -> Result<Modules, CardError> {
     let (mut head, lack) = match json.optional(MODULES)? {
         Some(modules) => (from_modules(json, &modules)?, "names no pooling"),
         None => (Unsaid::default(), "is missing"),
@@ -38,7 +40,9 @@ pub(super) fn read(json: &Json<'_>, overrides: &Overrides) -> Result<Head, CardE
     }
     let unsaid = |what, flags| CardError::HalfConfigured { file: MODULES.to_owned(), lack, what, flags };
     match (head.pooling, head.steps) {
-        (Some(pooling), Some(steps)) => Ok(Head { pooling, steps, files: head.files }),
+        (Some(pooling), Some(steps)) => {
+            Ok(Modules { pooling, steps, head: Head::default(), files: head.files })
+        }
         (None, Some(_)) => Err(unsaid("how token vectors become one", "`--pooling mean|cls|…`")),
         (Some(_), None) => Err(unsaid("whether vectors are normalised", "`--normalize true|false`")),
         (None, None) => Err(unsaid(
@@ -70,16 +74,7 @@ fn from_modules(json: &Json<'_>, modules: &Value) -> Result<Unsaid, CardError> {
             "Dense" => {
                 let file = format!("{path}/config.json");
                 steps.push(Step::Dense(dense(path, &file, &json.required(&file)?)?));
-                let weights = json.folder().join(path).join("model.safetensors");
-                if !weights.is_file() {
-                    let (folder, pickle) = (json.folder().to_owned(), format!("{path}/pytorch_model.bin"));
-                    return Err(if folder.join(&pickle).is_file() {
-                        CardError::OnlyPickle { file: pickle, folder }
-                    } else {
-                        CardError::Missing { file: format!("{path}/model.safetensors"), folder }
-                    });
-                }
-                head.files.insert(path.to_owned(), weights);
+                head.files.insert(path.to_owned(), dense_weights(json, path)?);
             }
             "Normalize" => steps.push(Step::Normalize),
             "Transformer" => return Err(CardError::UnknownModule(format!("`{kind}` in `{path}`"))),
@@ -88,6 +83,20 @@ fn from_modules(json: &Json<'_>, modules: &Value) -> Result<Unsaid, CardError> {
     }
     head.steps = Some(Said::new(steps, MODULES));
     Ok(head)
+}
+
+/// The weights of a dense module.
+pub(super) fn dense_weights(json: &Json<'_>, path: &str) -> Result<PathBuf, CardError> {
+    let weights = json.folder().join(path).join("model.safetensors");
+    if weights.is_file() {
+        return Ok(weights);
+    }
+    let (folder, pickle) = (json.folder().to_owned(), format!("{path}/pytorch_model.bin"));
+    Err(if folder.join(&pickle).is_file() {
+        CardError::OnlyPickle { file: pickle, folder }
+    } else {
+        CardError::Missing { file: format!("{path}/model.safetensors"), folder }
+    })
 }
 
 /// Both layouts of a pooling file: one key a mode that is true, or the modes' names under one key.
@@ -121,11 +130,14 @@ fn pooling(file: &str, config: &Value) -> Result<Pooling, CardError> {
     Ok(Pooling { modes, include_prompt: config["include_prompt"].as_bool().unwrap_or(true) })
 }
 
-fn dense(folder: &str, file: &str, config: &Value) -> Result<Dense, CardError> {
+/// The layer that a dense module's file describes.
+pub(super) fn dense(folder: &str, file: &str, config: &Value) -> Result<Dense, CardError> {
     let activation = config["activation_function"].as_str().unwrap_or_default();
     let activation = match activation.rsplit('.').next().unwrap_or_default() {
         "Tanh" => DenseActivation::Tanh,
         "Identity" => DenseActivation::Identity,
+        "ReLU" => DenseActivation::Relu,
+        "GELU" => DenseActivation::Gelu,
         other => {
             let (file, value) = (file.to_owned(), other.to_owned());
             return Err(CardError::UnknownValue { file, key: "activation_function", value });
@@ -135,11 +147,14 @@ fn dense(folder: &str, file: &str, config: &Value) -> Result<Dense, CardError> {
         Some(size) => Ok(size as usize),
         None => Err(CardError::UnknownValue { file: file.to_owned(), key, value: config[key].to_string() }),
     };
+    let has_bias = config["bias"].as_bool().unwrap_or(true);
     Ok(Dense {
-        folder: folder.to_owned(),
+        folder: Some(folder.to_owned()),
+        weight: vec!["linear.weight".to_owned()],
+        bias: if has_bias { vec!["linear.bias".to_owned()] } else { Vec::new() },
+        picked: None,
         input: size("in_features")?,
         output: size("out_features")?,
-        bias: config["bias"].as_bool().unwrap_or(true),
         activation,
     })
 }

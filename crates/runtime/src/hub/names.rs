@@ -8,7 +8,7 @@ pub fn is_wanted(file: &str) -> bool {
     match file.split_once('/') {
         None => is_wanted_at_root(file),
         Some((folder, file)) => match module_kind(folder) {
-            Some("Pooling") => file == "config.json",
+            Some("Pooling" | "SpladePooling" | "MultiVectorMask" | "LogitScore") => file == "config.json",
             Some("Dense") => matches!(file, "config.json" | "model.safetensors"),
             Some(_) | None => false,
         },
@@ -17,7 +17,9 @@ pub fn is_wanted(file: &str) -> bool {
 
 fn is_wanted_at_root(file: &str) -> bool {
     let is_of = |extension: &str| file.strip_suffix(extension).is_some_and(|stem| !stem.is_empty());
-    is_of(".json") || is_of(".safetensors") || matches!(file, "vocab.txt" | "merges.txt")
+    is_of(".json")
+        || is_of(".safetensors")
+        || matches!(file, "vocab.txt" | "merges.txt" | "artifact.metadata")
 }
 
 /// `Pooling` of `1_Pooling`.

@@ -129,6 +129,9 @@ impl Gathering<'_> {
             let says = format!("it answered {} of {total} cases and stopped", answers.len());
             answers.push(Err(Obstacle::LoadFailed { says }));
         }
+        if self.subject.card.task.value.scores() {
+            join_scores(&question.cases, &mut answers);
+        }
         answers
     }
 
@@ -309,12 +312,20 @@ fn no_reference(reference: &Placement, why: &Obstacle) -> Obstacle {
     Obstacle::LoadFailed { says: format!("the reference {reference} failed: {why}") }
 }
 
+/// Scores of all canaries as one row: a score near zero has no length that an error could be held against.
+fn join_scores(cases: &[ProbeCase], answers: &mut Answers) {
+    for (case, answer) in cases.iter().zip(answers) {
+        if let (ProbeCase::Canary { .. }, Ok(sample)) = (case, answer) {
+            sample.rows.width = sample.rows.values.len();
+        }
+    }
+}
+
 fn certificate(error: Distance, sample: &Sample, tokens: usize) -> Canary {
-    let norms = sample
-        .rows
-        .norms
-        .iter()
-        .fold([f32::INFINITY, 0.0], |[least, most], &norm| [least.min(norm), most.max(norm)]);
+    let norms = &sample.rows.norms;
+    let range =
+        norms.iter().fold([f32::INFINITY, 0.0], |[least, most], &norm| [least.min(norm), most.max(norm)]);
+    let norms = if norms.is_empty() { [0.0; 2] } else { range };
     Canary {
         error,
         tokens_per_second: tokens as f64 / sample.seconds.max(1e-9),
@@ -327,7 +338,8 @@ fn certificate(error: Distance, sample: &Sample, tokens: usize) -> Canary {
 pub(crate) fn canary_subject(subject: &Subject, weights: &str) -> String {
     let card = &subject.card;
     let identity = card.weights_named(weights).map(|weights| &weights.identity);
-    hash(&(identity, &card.config, &card.pooling.value, &card.steps.value, card.max_length.value))
+    let head = (card.task.value, &card.head);
+    hash(&(identity, &card.config, &card.pooling.value, &card.steps.value, card.max_length.value, head))
 }
 
 /// What came of every op alone on one placement.

@@ -6,7 +6,8 @@ use safetensors::tensor::{Dtype as Stored, TensorView};
 use sconce::card::{self, CardError, Overrides};
 use sconce::prove::Depth;
 use sconce::{Embeddings, Error, ModelSource, Plan, PoolingMode, Wish};
-use sconce_core::card::{Dimensions, Step};
+use sconce_core::card::Dimensions;
+use sconce_core::head::Step;
 use sconce_core::obstacle::Obstacle;
 use sconce_core::placement::Dtype;
 use sconce_planner::plan::Refusal;
@@ -96,7 +97,7 @@ fn lengths_to_cut_to_come_from_the_file_that_declares_them() {
 fn what_no_file_says_is_asked_for_by_its_flag() {
     let copy = Copy::of("tiny-bert").without("modules.json");
     let read = |pooling, normalize| {
-        card::read("copy", copy.path(), &Overrides { pooling, normalize, max_length: None })
+        card::read("copy", copy.path(), &Overrides { pooling, normalize, ..Overrides::default() })
     };
     let text = told(&read(None, None).expect_err("is half configured"));
     assert_says(&text, &["`modules.json` is missing", "hint: ", "--pooling", "--normalize"]);

@@ -32,7 +32,10 @@ impl FakeEncoder {
         if faults.contains(&Fault::DoesNotFit) {
             return Err(Obstacle::DoesNotFit { need: Some(2_000_000_000), have: Some(1_000_000_000) });
         }
-        let numbers = engine.numbers(placement, model.card.width(), model.card.normalizes());
+        let numbers = Numbers {
+            scores: model.card.task.value.scores(),
+            ..engine.numbers(placement, model.card.width(), model.card.normalizes())
+        };
         Ok(FakeEncoder { numbers, faults, batches: 0, of_all: Arc::clone(&engine.batches) })
     }
 
@@ -73,7 +76,7 @@ impl Encoder for FakeEncoder {
         self.spoil_weights(&mut rows);
         Ok(match batch.want {
             Want::Pooled => Output::Rows(rows),
-            Want::Tokens => Output::Tokens(rows),
+            Want::Tokens | Want::Projected => Output::Tokens(rows),
         })
     }
 

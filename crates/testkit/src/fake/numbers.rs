@@ -11,6 +11,8 @@ pub(super) struct Numbers {
     pub(super) width: usize,
     pub(super) normalizes: bool,
     pub(super) noise: f32,
+    /// Whether rows are scores, which have no norm of their own.
+    pub(super) scores: bool,
 }
 
 impl Numbers {
@@ -21,7 +23,7 @@ impl Numbers {
             let mut hash = sequence.length as u64;
             for &id in &batch.ids[sequence.start..sequence.start + sequence.length] {
                 hash = mix(hash ^ u64::from(id));
-                if batch.want == Want::Tokens {
+                if batch.want != Want::Pooled {
                     self.push(&mut rows, hash);
                 }
             }
@@ -49,7 +51,7 @@ impl Numbers {
                 *x /= norm;
             }
         }
-        rows.norms.push(norm);
+        rows.norms.push(if self.scores { 1.0 } else { norm });
     }
 }
 

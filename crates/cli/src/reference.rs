@@ -1,0 +1,64 @@
+//! Vectors that somebody else made, and the texts they belong to.
+
+use std::fs::{self, File};
+use std::io::Read;
+use std::path::Path;
+
+use anyhow::{Context, bail};
+use serde_json::Value;
+use zip::ZipArchive;
+
+use crate::input::Input;
+use crate::npy::Array;
+
+/// Texts and the vectors that somebody else made of them.
+pub(crate) struct Reference {
+    pub(crate) texts: Vec<String>,
+    pub(crate) vectors: Vec<Vec<f32>>,
+}
+
+impl Reference {
+    /// Reads `path`; where it holds vectors alone, their texts come from `input`.
+    pub(crate) fn read(path: &Path, input: Option<&Path>) -> anyhow::Result<Reference> {
+        let named = || format!("`{}` can't be read as a reference", path.display());
+        let reference = match path.extension().and_then(|extension| extension.to_str()) {
+            Some("jsonl") => lines(path).with_context(named)?,
+            Some("npz") => archive(path).with_context(named)?,
+            Some("npy") => {
+                let input = input.context("`.npy` holds no texts: name their file with `--input`")?;
+                let texts = Input::open(input)?.all()?.into_iter().map(|record| record.text).collect();
+                let bytes = fs::read(path).with_context(named)?;
+                Reference { texts, vectors: Array::parse(&bytes).with_context(named)?.rows()? }
+            }
+            Some(_) | None => bail!("a reference is `.jsonl`, `.npz` or `.npy`, not: `{}`", path.display()),
+        };
+        let (texts, vectors) = (reference.texts.len(), reference.vectors.len());
+        if texts != vectors || texts == 0 {
+            bail!("`{}` has {texts} texts and {vectors} vectors", path.display());
+        }
+        Ok(reference)
+    }
+}
+
+fn lines(path: &Path) -> anyhow::Result<Reference> {
+    let mut reference = Reference { texts: Vec::new(), vectors: Vec::new() };
+    for (number, record) in Input::open(path)?.all()?.into_iter().enumerate() {
+        let numbers = record.fields.get("embedding").and_then(Value::as_array);
+        let vector = numbers.map(|numbers| numbers.iter().filter_map(Value::as_f64).map(|x| x as f32));
+        let vector = vector.with_context(|| format!("no field `embedding` in text {}", number + 1))?;
+        reference.vectors.push(vector.collect());
+        reference.texts.push(record.text);
+    }
+    Ok(reference)
+}
+
+fn archive(path: &Path) -> anyhow::Result<Reference> {
+    let mut archive = ZipArchive::new(File::open(path)?)?;
+    let mut array = |name: &str| {
+        let mut bytes = Vec::new();
+        let file = archive.by_name(&format!("{name}.npy"));
+        file.with_context(|| format!("no array `{name}`"))?.read_to_end(&mut bytes)?;
+        Array::parse(&bytes)
+    };
+    Ok(Reference { texts: array("texts")?.words()?, vectors: array("embeddings")?.rows()? })
+}

@@ -1,0 +1,71 @@
+//! `sconce rerank`: documents by how well they fit a query.
+
+use std::path::Path;
+use std::process::ExitCode;
+use std::time::Instant;
+
+use sconce::{Account, Cut, Ranked, RerankOptions, Scoring};
+use serde::Serialize;
+use serde_json::{Map, Value};
+
+use crate::arguments;
+use crate::input::{Input, Record};
+use crate::opening::open;
+use crate::screen::{print, print_json, rendered, shortened, table};
+use crate::summary::Summary;
+
+#[derive(Serialize)]
+struct Page<'a> {
+    query: &'a str,
+    ranked: Vec<Line>,
+    account: &'a Account,
+}
+
+/// The fields that came with a document, and its score.
+#[derive(Serialize)]
+struct Line {
+    #[serde(flatten)]
+    fields: Map<String, Value>,
+    #[serde(flatten)]
+    ranked: Ranked,
+}
+
+pub(crate) fn run(arguments: &arguments::Rerank) -> anyhow::Result<ExitCode> {
+    let input = match &arguments.input {
+        Some(path) => Input::open(path)?,
+        None if arguments.documents.is_empty() => Input::open(Path::new("-"))?,
+        None => Input::texts(arguments.documents.clone()),
+    };
+    let documents: Vec<Record> = input.all()?;
+    let texts: Vec<&str> = documents.iter().map(|record| record.text.as_str()).collect();
+    let model = open(&arguments.model, None)?;
+    let options = RerankOptions {
+        scoring: if arguments.raw { Some(Scoring::Raw) } else { None },
+        cut: if arguments.keep_query { Cut::Second } else { Cut::Longest },
+        top: arguments.top,
+        instruction: arguments.instruction.clone(),
+    };
+    let started = Instant::now();
+    let ranking = model.rerank(&arguments.query, &texts, &options)?;
+    let seconds = started.elapsed().as_secs_f64();
+    if arguments.json {
+        let ranked = ranking.ranked.iter().map(|ranked| {
+            let mut fields = documents[ranked.index].fields.clone();
+            fields.retain(|field, _| field != "index" && field != "score");
+            Line { fields, ranked: *ranked }
+        });
+        let (query, account) = (&arguments.query, &ranking.account);
+        print_json(&Page { query, ranked: ranked.collect(), account })?;
+    } else {
+        let mut rows = table(&["score", "index", "document"]);
+        for ranked in &ranking.ranked {
+            let text = shortened(texts[ranked.index]);
+            rows.add_row(vec![format!("{:.4}", ranked.score), ranked.index.to_string(), text]);
+        }
+        print(&format!("{}\n", rendered(&rows)))?;
+    }
+    let mut summary = Summary::default();
+    summary.add(texts.len(), &ranking.account);
+    summary.tell(seconds, &model, false);
+    Ok(ExitCode::SUCCESS)
+}

@@ -1,0 +1,47 @@
+//! `sconce similarity`: how alike a text is to others.
+
+use std::process::ExitCode;
+use std::time::Instant;
+
+use sconce::Account;
+use serde::Serialize;
+
+use crate::arguments;
+use crate::opening::open;
+use crate::screen::{print, print_json, rendered, shortened, table};
+use crate::summary::Summary;
+
+#[derive(Serialize)]
+struct Page<'a> {
+    text: &'a str,
+    others: Vec<Other<'a>>,
+    account: &'a Account,
+}
+
+#[derive(Serialize)]
+struct Other<'a> {
+    text: &'a str,
+    score: f32,
+}
+
+pub(crate) fn run(arguments: &arguments::Similarity) -> anyhow::Result<ExitCode> {
+    let model = open(&arguments.model, None)?;
+    let started = Instant::now();
+    let similar = model.similarity(&arguments.text, &arguments.others)?;
+    let seconds = started.elapsed().as_secs_f64();
+    if arguments.json {
+        let others = arguments.others.iter().zip(&similar.scores);
+        let others = others.map(|(text, &score)| Other { text, score }).collect();
+        print_json(&Page { text: &arguments.text, others, account: &similar.account })?;
+    } else {
+        let mut rows = table(&["score", "text"]);
+        for (text, score) in arguments.others.iter().zip(&similar.scores) {
+            rows.add_row(vec![format!("{score:.4}"), shortened(text)]);
+        }
+        print(&format!("{}\n", rendered(&rows)))?;
+    }
+    let mut summary = Summary::default();
+    summary.add(arguments.others.len() + 1, &similar.account);
+    summary.tell(seconds, &model, false);
+    Ok(ExitCode::SUCCESS)
+}

@@ -1,0 +1,73 @@
+//! The closing line of a command that ran texts: how many, how fast, where, and what was cut.
+
+use sconce::{Account, Model};
+use serde_json::json;
+
+use crate::screen::counted;
+
+/// What was done.
+#[derive(Default)]
+pub(crate) struct Summary {
+    texts: usize,
+    tokens: usize,
+    truncated: usize,
+    placements: Vec<String>,
+    classes: Vec<String>,
+}
+
+impl Summary {
+    pub(crate) fn add(&mut self, texts: usize, account: &Account) {
+        self.texts += texts;
+        self.tokens += account.tokens;
+        self.truncated += account.truncated.len();
+        for placement in account.placements.iter().map(ToString::to_string) {
+            if !self.placements.contains(&placement) {
+                self.placements.push(placement);
+            }
+        }
+        for class in &account.classes {
+            if !self.classes.contains(class) {
+                self.classes.push(class.clone());
+            }
+        }
+    }
+
+    pub(crate) fn tell(&self, seconds: f64, model: &Model, as_json: bool) {
+        let texts_per_second = self.texts as f64 / seconds.max(1e-9);
+        if as_json {
+            eprintln!(
+                "{}",
+                json!({
+                    "texts": self.texts, "tokens": self.tokens, "truncated": self.truncated, "seconds": seconds,
+                    "texts_per_s": texts_per_second, "placements": self.placements, "classes": self.classes,
+                })
+            );
+            return;
+        }
+        let Summary { texts, tokens, truncated, .. } = self;
+        if *texts == 0 {
+            eprintln!("no texts");
+            return;
+        }
+        let (texts, tokens) = (counted(*texts, "text"), counted(*tokens, "token"));
+        let places = self.placements.join(", then ");
+        eprintln!("{texts}, {tokens} in {seconds:.2} s ({texts_per_second:.1} texts/s) on {places}");
+        if *truncated > 0 {
+            let most = model.card().max_length.value;
+            let (is, was) = if *truncated == 1 { ("is", "was") } else { ("are", "were") };
+            let cut = counted(*truncated, "text");
+            eprintln!("note: {cut} {is} longer than the model's {most} tokens and {was} cut");
+        }
+        for refused in model.plan().refused.iter().filter_map(|refused| match &refused.why {
+            sconce::planner::plan::Refusal::Obstacle(obstacle @ sconce::Obstacle::Quarantined { .. }) => {
+                Some(format!("{}: {obstacle}", refused.placement))
+            }
+            sconce::planner::plan::Refusal::Obstacle(_)
+            | sconce::planner::plan::Refusal::Band(_)
+            | sconce::planner::plan::Refusal::NotWished
+            | sconce::planner::plan::Refusal::NotTried => None,
+        }) {
+            eprintln!("note: {refused}");
+        }
+    }
+}

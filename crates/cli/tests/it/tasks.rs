@@ -1,0 +1,128 @@
+//! Tasks other than embedding, as a person types them.
+
+use sconce_testkit::goldens::Golden;
+use serde_json::Value;
+
+use crate::scene::{Scene, numbers};
+
+const F32: [&str; 2] = ["--dtype", "f32"];
+
+fn near(value: &Value, want: f64) -> bool {
+    (value.as_f64().expect("a number") - want).abs() < 1e-3
+}
+
+#[test]
+fn documents_are_ranked_in_a_table_and_in_json() {
+    let scene = Scene::new();
+    let documents = ["The lamp burned all night.", "A small boat.", "Bread, salt and apples."];
+    let typed = ["rerank", "tiny-bert-rerank", "--query", "lamp"];
+    let answer = scene.run(&[&typed[..], &F32, &["--json"], &documents].concat()).succeeds().json();
+    let ranked = answer["ranked"].as_array().expect("a list");
+    let scores: Vec<f64> = ranked.iter().map(|one| one["score"].as_f64().expect("a score")).collect();
+    assert!(scores.windows(2).all(|two| two[0] >= two[1]) && scores.len() == 3, "{scores:?}");
+    let first = ranked[0]["index"].as_u64().expect("an index") as usize;
+    assert_eq!(ranked[0]["text"], documents[first]);
+    assert_eq!(answer["account"]["placements"].as_array().map(Vec::len), Some(1));
+    let table = scene.run_with(&[&typed[..], &F32, &["--top", "2"]].concat(), documents.join("\n"));
+    let table = table.succeeds();
+    assert_eq!(table.data.lines().count(), 3, "{}", table.data);
+    assert!(table.data.contains(documents[first]), "{}", table.data);
+    assert!(table.words.contains("3 texts"), "{}", table.words);
+}
+
+#[test]
+fn texts_and_pairs_get_labels() {
+    let scene = Scene::new();
+    let golden = Golden::read("tiny-bert-classify", "golden.safetensors");
+    let typed = ["classify", "tiny-bert-classify", "--raw", "--json"];
+    let alone = "The engine reads a model from the disk and answers when it is asked.";
+    let answer = scene.run(&[&typed[..], &F32, &[alone]].concat()).succeeds().json();
+    let labels = answer["texts"][0]["labels"].as_array().expect("labels");
+    let score =
+        |name: &str| labels.iter().find(|label| label["label"] == name).expect("a label")["score"].clone();
+    for (name, want) in ["contradiction", "entailment", "neutral"].iter().zip(golden.numbers("logits.alone"))
+    {
+        assert!(near(&score(name), *want), "{name}: {}", score(name));
+    }
+    let lines = "{\"text\": \"lamp\", \"pair\": \"The lamp in the window burned all night, and nobody came to put it out.\"}";
+    let paired = scene.run_with(&[&typed[..], &F32].concat(), lines).succeeds().json();
+    let best = paired["texts"][0]["labels"][0]["score"].clone();
+    let want = golden.rows("logits.pairs")[0].iter().copied().fold(f64::NEG_INFINITY, f64::max);
+    assert!(near(&best, want), "{best} {want}");
+    let table =
+        scene.run(&["classify", "tiny-bert-classify", "--dtype", "f32", "--top", "1", alone]).succeeds();
+    assert_eq!(table.data.lines().count(), 2, "{}", table.data);
+}
+
+#[test]
+fn embed_gives_what_the_model_is_for() {
+    let scene = Scene::new();
+    let sparse = scene.run(&["embed", "tiny-bert-sparse", "--dtype", "f32", "lighthouse"]).succeeds();
+    let sparse = &sparse.lines()[0]["sparse"];
+    assert_eq!(numbers(&sparse["indices"]).len(), numbers(&sparse["values"]).len());
+    assert!(numbers(&sparse["values"]).iter().all(|&value| value > 0.0));
+    let tokens =
+        scene.run(&["embed", "tiny-bert-tokens-plain", "--dtype", "f32", "--query", "lamp"]).succeeds();
+    let golden = Golden::read("tiny-bert-tokens-plain", "golden.safetensors");
+    let rows = tokens.lines()[0]["tokens"].as_array().expect("rows").clone();
+    assert_eq!(rows.len(), golden.rows("query.0").len());
+    let refused = scene.run(&["embed", "tiny-bert-rerank", "--dtype", "f32", "a"]);
+    refused.fails(2, &["scores a document against a query, as `config.json` says", "hint: use `rerank`"]);
+}
+
+#[test]
+fn similarity_is_a_number_for_each_of_the_others() {
+    let scene = Scene::new();
+    let typed = ["similarity", "tiny-bert", "--dtype", "f32", "--json", "a lamp", "a lamp", "the boat"];
+    let answer = scene.run(&typed).succeeds().json();
+    assert!(near(&answer["others"][0]["score"], 1.0), "{answer}");
+    assert!(answer["others"][1]["score"].as_f64().expect("a score") < 0.9999, "{answer}");
+}
+
+#[test]
+fn inspect_says_what_a_model_is_made_of_and_who_says_so() {
+    let scene = Scene::new();
+    insta::assert_snapshot!("inspect_rerank", scene.run(&["inspect", "tiny-roberta-rerank"]).succeeds().data);
+    insta::assert_snapshot!("inspect_sparse", scene.run(&["inspect", "tiny-bert-sparse"]).succeeds().data);
+    insta::assert_snapshot!(
+        "inspect_tokens",
+        scene.run(&["inspect", "tiny-bert-tokens-filled"]).succeeds().data
+    );
+    insta::assert_snapshot!("inspect_embed", scene.run(&["inspect", "tiny-distilbert"]).succeeds().data);
+    let card = scene.run(&["inspect", "tiny-bert-classify", "--json"]).succeeds().json();
+    assert_eq!(card["head"]["labels"]["value"][1], "entailment");
+    assert_eq!(card["head"]["labels"]["by"], "config.json");
+}
+
+#[test]
+fn verify_holds_every_placement_to_a_reference() {
+    let scene = Scene::new();
+    let recipe = scene.run(&["verify", "tiny-bert"]);
+    assert_eq!(recipe.code, 2);
+    assert!(recipe.data.contains("SentenceTransformer(\"tiny-bert\""), "{}", recipe.data);
+    let lines = scene.run(&["embed", "tiny-bert", "--dtype", "f32", "a lamp", "the boat"]).succeeds();
+    let reference = scene.with("reference.jsonl", &lines.data);
+    let typed = ["verify", "tiny-bert", "--engine", "candle", "--reference", &reference];
+    let answer = scene.run(&[&typed[..], &["--json"]].concat()).succeeds().json();
+    let placements = answer["placements"].as_array().expect("placements");
+    assert_eq!(placements.len(), 3, "{answer}");
+    assert!(placements.iter().all(|one| one["holds"] == true), "{answer}");
+    assert!(placements[0]["least_cosine"].as_f64().expect("a cosine") > 0.999, "{answer}");
+    let spoiled = lines.data.replacen("[0.", "[9.", 1).replacen("[-0.", "[-9.", 1);
+    assert_ne!(spoiled, lines.data);
+    let spoiled = scene.with("spoiled.jsonl", spoiled);
+    let answer = scene.run(&["verify", "tiny-bert", "--dtype", "f32", "--reference", &spoiled]);
+    assert_eq!(answer.code, 1, "{} {}", answer.data, answer.words);
+    assert!(answer.data.contains("LEAVES"), "{}", answer.data);
+}
+
+#[test]
+fn a_reference_that_does_not_fit_is_refused() {
+    let scene = Scene::new();
+    let short = scene.with("short.jsonl", "{\"text\": \"a\", \"embedding\": [1, 2]}\n");
+    let answer = scene.run(&["verify", "tiny-bert", "--reference", &short]);
+    answer.fails(2, &["vectors have 2 numbers, the model's 32"]);
+    let none = scene.with("none.jsonl", "{\"text\": \"a\"}\n");
+    scene.run(&["verify", "tiny-bert", "--reference", &none]).fails(2, &["no field `embedding` in text 1"]);
+    scene.run(&["verify", "tiny-bert", "--reference", "a.csv"]).fails(2, &["`.jsonl`, `.npz` or `.npy`"]);
+}

@@ -1,0 +1,106 @@
+//! From the vectors of tokens to the answer of a model, on plain slices: the same for every engine.
+
+use sconce_core::batch::{Rows, Sequence};
+use sconce_core::card::{ModelCard, Pooling};
+use sconce_core::files::ModelFiles;
+use sconce_core::head::Step;
+
+use crate::finish::{finish, lengths, telling};
+use crate::steps::{Layer, pool};
+use crate::weights::{Tensors, WeightsError};
+
+/// What follows the last layer: what is done to every token, pooling, and what is done to its result.
+pub(crate) struct Head {
+    tokens: Vec<Layer>,
+    pooling: Pooling,
+    steps: Vec<Layer>,
+    /// Whether the last step, which is not among them, makes rows one long.
+    normalizes: bool,
+    /// Whether rows are scores, whose own length tells nothing.
+    scores: bool,
+}
+
+impl Head {
+    /// The card's head with its weights: from its modules' files, or among the model's `own`.
+    pub(crate) fn load(
+        card: &ModelCard,
+        files: &ModelFiles,
+        own: &dyn Tensors,
+    ) -> Result<Head, WeightsError> {
+        let hidden = card.sizes.value.hidden;
+        let pooled = card.token_width() * card.pooling.value.modes.len();
+        let (tokens, steps) = (card.token_steps(), card.steps.value.as_slice());
+        Ok(Head {
+            tokens: Layer::load_all(before_normalizing(tokens), hidden, files, own)?,
+            pooling: card.pooling.value.clone(),
+            steps: Layer::load_all(before_normalizing(steps), pooled, files, own)?,
+            normalizes: card.normalizes(),
+            scores: card.task.value.scores(),
+        })
+    }
+
+    /// The head of a twin.
+    pub(crate) fn telling() -> Head {
+        let (tokens, steps) = (Vec::new(), Vec::new());
+        Head { tokens, pooling: telling(), steps, normalizes: false, scores: false }
+    }
+
+    /// How token vectors become one, where nothing is done to them before.
+    pub(crate) fn pooling(&self) -> Option<&Pooling> {
+        self.tokens.is_empty().then_some(&self.pooling)
+    }
+
+    /// One row a sequence from `hidden`, rows of `width`.
+    pub(crate) fn rows(&self, hidden: &[f32], width: usize, sequences: &[Sequence]) -> Rows {
+        let mut pooled = Vec::new();
+        let mut length = 0;
+        for sequence in sequences {
+            let skip = skipped(&self.pooling, sequence);
+            let tokens = &hidden[(sequence.start + skip) * width..(sequence.start + sequence.length) * width];
+            let row = match self.tokens.split_last() {
+                None => pool(&self.pooling, tokens, width, skip),
+                // A score for every word of a vocabulary is too much to keep for every token.
+                Some((Layer::Dense(words), before)) if words.is_monotonic() => {
+                    words.largest(&through(before, tokens.to_vec(), width).0)
+                }
+                Some(_) => {
+                    let (tokens, width) = through(&self.tokens, tokens.to_vec(), width);
+                    pool(&self.pooling, &tokens, width, skip)
+                }
+            };
+            length = row.len();
+            pooled.extend(row);
+        }
+        self.after_pooling(pooled, length)
+    }
+
+    /// The answer from rows of `width` that pooling gave.
+    pub(crate) fn after_pooling(&self, pooled: Vec<f32>, width: usize) -> Rows {
+        let given = self.scores.then(|| lengths(&pooled, width));
+        let (values, width) = through(&self.steps, pooled, width);
+        let rows = finish(width, values, self.normalizes);
+        match given {
+            Some(norms) => Rows { norms, ..rows },
+            None => rows,
+        }
+    }
+
+    /// One row a token from `hidden`, rows of `width`.
+    pub(crate) fn projected(&self, hidden: Vec<f32>, width: usize) -> Rows {
+        let (values, width) = through(&self.tokens, hidden, width);
+        finish(width, values, self.normalizes)
+    }
+}
+
+/// How many leading tokens pooling passes over; never all of them.
+pub(crate) fn skipped(pooling: &Pooling, sequence: &Sequence) -> usize {
+    if pooling.include_prompt { 0 } else { sequence.skip.min(sequence.length - 1) }
+}
+
+fn before_normalizing(steps: &[Step]) -> &[Step] {
+    steps.strip_suffix(&[Step::Normalize]).unwrap_or(steps)
+}
+
+fn through(layers: &[Layer], rows: Vec<f32>, width: usize) -> (Vec<f32>, usize) {
+    layers.iter().fold((rows, width), |(rows, width), layer| layer.apply(rows, width))
+}

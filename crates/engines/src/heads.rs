@@ -1,0 +1,172 @@
+//! The heads of the families, as data: what classifiers and masked language models do after the last layer.
+
+use sconce_core::card::PoolingMode;
+use sconce_core::head::{Dense, DenseActivation, LayerNorm, Picked, Step};
+use serde_json::Value;
+
+/// The heads of a family.
+struct Heads {
+    /// The names it goes by in `model_type`.
+    model_types: &'static [&'static str],
+    /// The token that a classifier looks at.
+    pooled: PoolingMode,
+    /// What it does to that token's vector; the last layer is that of the labels.
+    classifier: &'static [Part],
+    /// Its masked language model.
+    masked: Option<Masked>,
+}
+
+/// A linear layer of a classifier.
+struct Part {
+    /// What its tensors' names begin with: the first of these that is there.
+    names: &'static [&'static str],
+    bias: bool,
+    activation: DenseActivation,
+}
+
+/// A masked language model: a layer, a norm, and a score for each word.
+struct Masked {
+    layer: &'static str,
+    norm: &'static str,
+    /// The key of the layer's activation; none where it is always the exact GELU.
+    activation_key: Option<&'static str>,
+    /// The layer of the words, where it does not share the token table's weights.
+    words: &'static str,
+    words_bias: &'static [&'static str],
+    /// The norm's epsilon, where the config does not say it.
+    fixed_epsilon: Option<f64>,
+}
+
+const fn part(names: &'static [&'static str], activation: DenseActivation) -> Part {
+    Part { names, bias: true, activation }
+}
+
+const HEADS: &[Heads] = &[
+    Heads {
+        model_types: &["bert"],
+        pooled: PoolingMode::Cls,
+        classifier: &[
+            part(&["bert.pooler.dense", "pooler.dense"], DenseActivation::Tanh),
+            part(&["classifier"], DenseActivation::Identity),
+        ],
+        masked: Some(Masked {
+            layer: "cls.predictions.transform.dense",
+            norm: "cls.predictions.transform.LayerNorm",
+            activation_key: Some("hidden_act"),
+            words: "cls.predictions.decoder.weight",
+            words_bias: &["cls.predictions.bias", "cls.predictions.decoder.bias"],
+            fixed_epsilon: None,
+        }),
+    },
+    Heads {
+        model_types: &["roberta", "xlm-roberta", "camembert", "mpnet"],
+        pooled: PoolingMode::Cls,
+        classifier: &[
+            part(&["classifier.dense"], DenseActivation::Tanh),
+            part(&["classifier.out_proj"], DenseActivation::Identity),
+        ],
+        masked: Some(Masked {
+            layer: "lm_head.dense",
+            norm: "lm_head.layer_norm",
+            activation_key: None,
+            words: "lm_head.decoder.weight",
+            words_bias: &["lm_head.bias", "lm_head.decoder.bias"],
+            fixed_epsilon: None,
+        }),
+    },
+    Heads {
+        model_types: &["distilbert"],
+        pooled: PoolingMode::Cls,
+        classifier: &[
+            part(&["pre_classifier"], DenseActivation::Relu),
+            part(&["classifier"], DenseActivation::Identity),
+        ],
+        masked: Some(Masked {
+            layer: "vocab_transform",
+            norm: "vocab_layer_norm",
+            activation_key: Some("activation"),
+            words: "vocab_projector.weight",
+            words_bias: &["vocab_projector.bias"],
+            fixed_epsilon: Some(1e-12),
+        }),
+    },
+    Heads {
+        model_types: &["qwen2", "qwen3", "llama", "mistral", "gemma3_text"],
+        pooled: PoolingMode::LastToken,
+        classifier: &[Part { names: &["score"], bias: false, activation: DenseActivation::Identity }],
+        masked: None,
+    },
+];
+
+/// Where a decoder keeps the layer of its words; the last two where that shares the token table's weights.
+const DECODER_WORDS: [&str; 3] = ["lm_head.weight", "model.embed_tokens.weight", "embed_tokens.weight"];
+
+/// Where the token table lies, whose weights the words of a masked language model share.
+const TOKEN_TABLE: [&str; 6] = ["", "bert.", "roberta.", "distilbert.", "mpnet.", "model."];
+
+fn named(model_type: &str) -> Option<&'static Heads> {
+    HEADS.iter().find(|heads| heads.model_types.contains(&model_type))
+}
+
+/// Every `model_type` that has a head here.
+pub fn model_types() -> Vec<&'static str> {
+    HEADS.iter().flat_map(|heads| heads.model_types).copied().collect()
+}
+
+/// What a classifier of this family pools, and what it does to that for so many `labels`.
+pub fn classifier(model_type: &str, hidden: usize, labels: usize) -> Option<(PoolingMode, Vec<Step>)> {
+    let heads = named(model_type)?;
+    let last = heads.classifier.len() - 1;
+    let layer = |(place, part): (usize, &Part)| {
+        let output = if place == last { labels } else { hidden };
+        Step::Dense(dense(part.names, part.bias, hidden, output, part.activation))
+    };
+    Some((heads.pooled, heads.classifier.iter().enumerate().map(layer).collect()))
+}
+
+/// What a masked language model of this family does to every token, up to a score for each of `words`.
+pub fn masked(model_type: &str, config: &Value, hidden: usize, words: usize) -> Option<Vec<Step>> {
+    let masked = named(model_type)?.masked.as_ref()?;
+    let activation = match masked.activation_key.and_then(|key| config[key].as_str()).unwrap_or("gelu") {
+        "gelu" => DenseActivation::Gelu,
+        "gelu_new" | "gelu_pytorch_tanh" => DenseActivation::GeluTanh,
+        "relu" => DenseActivation::Relu,
+        _ => return None,
+    };
+    let epsilon = masked.fixed_epsilon.or(config["layer_norm_eps"].as_f64()).unwrap_or(1e-12);
+    let table = TOKEN_TABLE.map(|prefix| format!("{prefix}embeddings.word_embeddings.weight"));
+    let decoder = Dense {
+        folder: None,
+        weight: std::iter::once(masked.words.to_owned()).chain(table).collect(),
+        bias: masked.words_bias.iter().map(|&name| name.to_owned()).collect(),
+        picked: None,
+        input: hidden,
+        output: words,
+        activation: DenseActivation::Identity,
+    };
+    Some(vec![
+        Step::Dense(dense(&[masked.layer], true, hidden, hidden, activation)),
+        Step::Norm(LayerNorm { name: vec![masked.norm.to_owned()], epsilon }),
+        Step::Dense(decoder),
+    ])
+}
+
+/// The scores of a few of a decoder's `words` as the next one, by their ids.
+pub fn next_words(hidden: usize, words: usize, ids: &[u32]) -> Step {
+    Step::Dense(Dense {
+        folder: None,
+        weight: DECODER_WORDS.map(str::to_owned).to_vec(),
+        bias: Vec::new(),
+        picked: Some(Picked { of: words, rows: ids.to_vec() }),
+        input: hidden,
+        output: ids.len(),
+        activation: DenseActivation::Identity,
+    })
+}
+
+/// A linear layer of the model's own weights under the first of these `names`.
+fn dense(names: &[&str], bias: bool, input: usize, output: usize, activation: DenseActivation) -> Dense {
+    let part = |part: &str| names.iter().map(|name| format!("{name}.{part}")).collect();
+    let bias = if bias { part("bias") } else { Vec::new() };
+    Dense { folder: None, weight: part("weight"), bias, picked: None, input, output, activation }
+}

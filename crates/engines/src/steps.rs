@@ -1,0 +1,184 @@
+//! Layers before and after pooling with their weights, on plain slices: the same for every engine.
+
+use sconce_core::card::{Pooling, PoolingMode};
+use sconce_core::files::ModelFiles;
+use sconce_core::head::{Dense, DenseActivation, Step};
+use sconce_kernels::isa::Isa;
+use sconce_kernels::math::{gelu, gelu_tanh};
+use sconce_kernels::product::{Matrix, Store};
+use sconce_kernels::rows::{Activation, Norm};
+
+use crate::finish::finish;
+use crate::weights::{Files, Tensors, WeightsError, norm};
+
+/// A layer with its weights.
+pub(crate) enum Layer {
+    Dense(Linear),
+    Norm(Norm),
+    LogRelu(u8),
+    Normalize,
+}
+
+pub(crate) struct Linear {
+    matrix: Matrix,
+    bias: Vec<f32>,
+    activation: DenseActivation,
+}
+
+impl Layer {
+    /// The layers of `steps` for rows of `width`, from their folders or among the model's `own` weights.
+    pub(crate) fn load_all(
+        steps: &[Step],
+        mut width: usize,
+        files: &ModelFiles,
+        own: &dyn Tensors,
+    ) -> Result<Vec<Layer>, WeightsError> {
+        let mut layers = Vec::with_capacity(steps.len());
+        for step in steps {
+            layers.push(match step {
+                Step::Normalize => Layer::Normalize,
+                Step::LogRelu(times) => Layer::LogRelu(*times),
+                Step::Norm(step) => {
+                    let there = |name: &&String| {
+                        ["weight", "gamma"].iter().any(|part| own.shape(&format!("{name}.{part}")).is_some())
+                    };
+                    let name = step.name.iter().find(there).or(step.name.first());
+                    let (weight, shift) = norm(own, name.map_or("", String::as_str), width)?;
+                    Layer::Norm(Norm { weight, shift, epsilon: step.epsilon as f32 })
+                }
+                Step::Dense(dense) => {
+                    width = dense.output;
+                    Layer::Dense(match &dense.folder {
+                        Some(folder) => Linear::load(dense, &Files::of_module(files, folder)?)?,
+                        None => Linear::load(dense, own)?,
+                    })
+                }
+            });
+        }
+        Ok(layers)
+    }
+
+    /// The rows of `x`, each `width` long, after this layer, and how long they are then.
+    pub(crate) fn apply(&self, mut x: Vec<f32>, width: usize) -> (Vec<f32>, usize) {
+        match self {
+            Layer::Normalize => (finish(width, x, true).values, width),
+            Layer::Norm(norm) => {
+                norm.apply(Isa::best(), &mut x, width);
+                (x, width)
+            }
+            Layer::LogRelu(times) => {
+                for _ in 0..*times {
+                    x.iter_mut().for_each(|x| *x = if x.is_nan() { *x } else { x.max(0.0).ln_1p() });
+                }
+                (x, width)
+            }
+            Layer::Dense(linear) => (linear.apply(&x), linear.matrix.outputs()),
+        }
+    }
+}
+
+impl Linear {
+    fn load(dense: &Dense, tensors: &dyn Tensors) -> Result<Linear, WeightsError> {
+        let named = |names: &[String]| {
+            let found = names.iter().find(|name| tensors.shape(name).is_some());
+            found.or(names.first()).cloned().unwrap_or_default()
+        };
+        let weight = named(&dense.weight);
+        let weights = match &dense.picked {
+            None => tensors.read(&weight, &[dense.output, dense.input])?,
+            Some(picked) => {
+                let table = tensors.read(&weight, &[picked.of, dense.input])?;
+                let row = |&row: &u32| table.chunks_exact(dense.input).nth(row as usize).map(<[f32]>::to_vec);
+                let rows: Option<Vec<_>> = picked.rows.iter().map(row).collect();
+                rows.ok_or_else(|| WeightsError::Missing(format!("{weight} at {:?}", picked.rows)))?.concat()
+            }
+        };
+        let bias = if dense.bias.is_empty() {
+            vec![0.0; dense.output]
+        } else {
+            tensors.read(&named(&dense.bias), &[dense.output])?
+        };
+        let matrix = Matrix::pack(Isa::best(), &weights, dense.output, dense.input);
+        Ok(Linear { matrix, bias, activation: dense.activation })
+    }
+
+    fn apply(&self, x: &[f32]) -> Vec<f32> {
+        let (inputs, outputs) = (self.matrix.inputs(), self.matrix.outputs());
+        let rows = x.len() / inputs.max(1);
+        let mut to = vec![0.0; rows * outputs];
+        let store =
+            &mut Store { bias: &self.bias, activation: Activation::Identity, to: &mut to, stride: outputs };
+        self.matrix.multiply(x, inputs, rows, &mut Vec::new(), store);
+        self.activate(&mut to);
+        to
+    }
+
+    /// The largest of what this layer makes of the rows of `x`, in each place: the rows themselves are not kept.
+    pub(crate) fn largest(&self, x: &[f32]) -> Vec<f32> {
+        let inputs = self.matrix.inputs();
+        let mut tops = vec![f32::NEG_INFINITY; self.matrix.outputs()];
+        let mut keep = |_row: usize, column: usize, values: &mut [f32]| {
+            tops[column..].iter_mut().zip(values).for_each(|(top, x)| *top = larger(*top, *x));
+        };
+        self.matrix.multiply(x, inputs, x.len() / inputs.max(1), &mut Vec::new(), &mut keep);
+        tops.iter_mut().zip(&self.bias).for_each(|(top, bias)| *top += bias);
+        self.activate(&mut tops);
+        tops
+    }
+
+    /// Whether the largest number before the activation is the largest after it.
+    pub(crate) fn is_monotonic(&self) -> bool {
+        match self.activation {
+            DenseActivation::Identity | DenseActivation::Tanh | DenseActivation::Relu => true,
+            DenseActivation::Gelu | DenseActivation::GeluTanh => false,
+        }
+    }
+
+    fn activate(&self, values: &mut [f32]) {
+        match self.activation {
+            DenseActivation::Identity => {}
+            DenseActivation::Tanh => values.iter_mut().for_each(|x| *x = x.tanh()),
+            DenseActivation::Relu => {
+                values.iter_mut().for_each(|x| *x = if x.is_nan() { *x } else { x.max(0.0) })
+            }
+            DenseActivation::Gelu => values.iter_mut().for_each(|x| *x = gelu(*x)),
+            DenseActivation::GeluTanh => values.iter_mut().for_each(|x| *x = gelu_tanh(*x)),
+        }
+    }
+}
+
+/// The larger of two; what is not a number stays.
+fn larger(a: f32, b: f32) -> f32 {
+    if a.is_nan() || !(b > a || b.is_nan()) { a } else { b }
+}
+
+/// The vectors of `tokens`, the first of which is the one after `skip`, as one: the modes' results joined.
+pub(crate) fn pool(pooling: &Pooling, tokens: &[f32], width: usize, skip: usize) -> Vec<f32> {
+    pooling.modes.iter().flat_map(|&mode| pool_by(mode, tokens, width, skip)).collect()
+}
+
+fn pool_by(mode: PoolingMode, tokens: &[f32], width: usize, skip: usize) -> Vec<f32> {
+    let rows = || tokens.chunks_exact(width);
+    let count = rows().len();
+    let weighted = |weight: &dyn Fn(usize) -> f32| {
+        let mut sums = vec![0.0; width];
+        for (place, row) in rows().enumerate() {
+            let weight = weight(place);
+            sums.iter_mut().zip(row).for_each(|(sum, x)| *sum += weight * x);
+        }
+        sums
+    };
+    match mode {
+        PoolingMode::Cls => tokens[..width].to_vec(),
+        PoolingMode::LastToken => tokens[tokens.len() - width..].to_vec(),
+        PoolingMode::Mean => weighted(&|_| 1.0 / count as f32),
+        PoolingMode::MeanSqrtLen => weighted(&|_| 1.0 / (count as f32).sqrt()),
+        PoolingMode::WeightedMean => {
+            let total: f32 = (0..count).map(|place| (place + skip + 1) as f32).sum();
+            weighted(&|place| (place + skip + 1) as f32 / total)
+        }
+        PoolingMode::Max => rows().fold(vec![f32::NEG_INFINITY; width], |top, row| {
+            top.iter().zip(row).map(|(&a, &b)| larger(a, b)).collect()
+        }),
+    }
+}

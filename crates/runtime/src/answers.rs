@@ -1,0 +1,119 @@
+//! Sequences to their rows, whatever the task: batches, the placement that serves, and an account of both.
+
+use std::sync::Arc;
+
+use sconce_core::batch::{Batch, Want};
+use sconce_core::card::Task;
+use sconce_core::placement::Placement;
+use serde::Serialize;
+
+use crate::batching::{BUDGET, batches};
+use crate::canary::want;
+use crate::error::Error;
+use crate::model::Model;
+use crate::tokens::Tokenized;
+
+/// Numbers that leave an engine at once: a row of scores for every word of a vocabulary is long.
+const NUMBERS: usize = 16 << 20;
+
+/// How an answer came about.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct Account {
+    /// Tokens that were computed.
+    pub tokens: usize,
+    /// The texts that were longer than the model takes.
+    pub truncated: Vec<Truncation>,
+    /// The placements that did the work: more than one only if one failed meanwhile.
+    pub placements: Vec<Placement>,
+    /// The numerics class of each: answers of one class may be compared with each other.
+    pub classes: Vec<String>,
+}
+
+/// A text that was cut.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct Truncation {
+    /// Which.
+    pub index: usize,
+    /// Tokens it has.
+    pub tokens: usize,
+    /// Tokens that were used.
+    pub used: usize,
+}
+
+impl Account {
+    /// Takes note of what another answer, whose texts come after `first` of this one, took.
+    pub(crate) fn add(&mut self, other: Account, first: usize) {
+        self.tokens += other.tokens;
+        let moved = |cut: Truncation| Truncation { index: cut.index + first, ..cut };
+        self.truncated.extend(other.truncated.into_iter().map(moved));
+        for placement in other.placements {
+            note(&mut self.placements, placement);
+        }
+        for class in other.classes {
+            note(&mut self.classes, class);
+        }
+    }
+}
+
+fn note<T: PartialEq>(list: &mut Vec<T>, item: T) {
+    if !list.contains(&item) {
+        list.push(item);
+    }
+}
+
+impl Model {
+    /// Whether the model is for one of `tasks`, or the error that says what it is for.
+    pub(crate) fn expect(&self, asked: &'static str, tasks: &[Task]) -> Result<Task, Error> {
+        let task = &self.card().task;
+        if tasks.contains(&task.value) {
+            return Ok(task.value);
+        }
+        Err(Error::WrongTask { asked, has: task.value, by: said_by(&task.by) })
+    }
+
+    /// Computes every text and hands over its rows by its index, in no order.
+    pub(crate) fn answer(
+        &self,
+        texts: &[Tokenized],
+        mut take: impl FnMut(usize, &[f32]),
+    ) -> Result<Account, Error> {
+        let mut account = Account::default();
+        for (index, text) in texts.iter().enumerate() {
+            account.tokens += text.ids.len();
+            if text.is_truncated() {
+                account.truncated.push(Truncation { index, tokens: text.whole, used: text.ids.len() });
+            }
+        }
+        let (want, width) = (want(self.card().task.value), self.card().width());
+        let most = (NUMBERS / width.max(1)).max(1);
+        let lengths: Vec<usize> = texts.iter().map(|text| text.ids.len()).collect();
+        for members in batches(&lengths, self.serving().cost(), BUDGET) {
+            for members in members.chunks(most) {
+                let mut batch = Batch::new(want);
+                for &member in members {
+                    let text = &texts[member];
+                    batch.push(&text.ids, &text.types, text.skip);
+                }
+                let served = self.serving().compute(&Arc::new(batch))?;
+                let mut values = served.rows.values.as_slice();
+                for &member in members {
+                    let rows = match want {
+                        Want::Pooled => 1,
+                        Want::Tokens | Want::Projected => lengths[member],
+                    };
+                    let (own, rest) = values.split_at(rows * served.rows.width);
+                    take(member, own);
+                    values = rest;
+                }
+                note(&mut account.placements, served.placement);
+                note(&mut account.classes, served.class);
+            }
+        }
+        Ok(account)
+    }
+}
+
+/// A file in backticks; words as they are.
+fn said_by(by: &str) -> String {
+    if by.contains(['.', '-']) && !by.contains(' ') { format!("`{by}`") } else { by.to_owned() }
+}

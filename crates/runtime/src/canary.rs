@@ -1,0 +1,37 @@
+//! The texts that real weights are tried on, as the model's task takes them.
+
+use sconce_core::batch::{Batch, Want};
+use sconce_core::card::{ModelCard, Task};
+use sconce_planner::cases::CANARIES;
+
+use crate::error::Error;
+use crate::pairs::Cut;
+use crate::tokens::Tokens;
+
+/// The canary texts as one batch: alone, in pairs, or some of both.
+pub(crate) fn batch(tokens: &Tokens, card: &ModelCard) -> Result<Batch, Error> {
+    let mut batch = Batch::new(want(card.task.value));
+    let others = CANARIES.iter().cycle().skip(1);
+    for (index, (text, other)) in CANARIES.iter().zip(others).enumerate() {
+        let paired = match card.task.value {
+            Task::Rerank => true,
+            Task::Classify => index % 2 == 1,
+            Task::Embed | Task::Sparse | Task::Tokens => false,
+        };
+        let tokenized = if paired {
+            tokens.pair(card, other, text, Cut::Longest, None)?
+        } else {
+            tokens.encode("", text)?
+        };
+        batch.push(&tokenized.ids, &tokenized.types, 0);
+    }
+    Ok(batch)
+}
+
+/// What is asked of an engine for a task.
+pub(crate) fn want(task: Task) -> Want {
+    match task {
+        Task::Embed | Task::Rerank | Task::Classify | Task::Sparse => Want::Pooled,
+        Task::Tokens => Want::Projected,
+    }
+}

@@ -1,0 +1,166 @@
+//! The head of a model whose tokens are compared one by one: the projection of every token, and how queries differ
+//! from documents.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+use sconce_core::card::{Pooling, PoolingMode, Said};
+use sconce_core::head::{Dense, DenseActivation, Expansion, Head, Sides, Step};
+use sconce_engines::weights::Header;
+use serde_json::Value;
+
+use super::json::{entry, inside};
+use super::modules::{Modules, dense, dense_weights};
+use super::{CardError, Facts};
+
+const SENTENCE: &str = "config_sentence_transformers.json";
+/// What Stanford's checkpoints keep beside the config.
+const ARTIFACT: &str = "artifact.metadata";
+/// Tokens of a query where a model fills them up and does not say how far.
+const USUAL_LENGTH: usize = 32;
+const PUNCTUATION: &str = "!\"#$%&'()*+,-./:;<=>?@[\\]^_`{|}~";
+
+/// What is done to every token, from `modules.json`, or from the tensor that Stanford's checkpoints name.
+pub(super) fn read(facts: &Facts<'_>) -> Result<Modules, CardError> {
+    let (mut steps, mut files, mut skip) = (Vec::new(), BTreeMap::new(), None);
+    for module in facts.modules.and_then(Value::as_array).into_iter().flatten() {
+        let path = inside("modules.json", module["path"].as_str().unwrap_or_default())?;
+        let kind = module["type"].as_str().unwrap_or_default();
+        let file = format!("{path}/config.json");
+        match kind.rsplit('.').next().unwrap_or_default() {
+            "Transformer" if path.is_empty() => {}
+            "Dense" => {
+                steps.push(Step::Dense(dense(path, &file, &facts.json.required(&file)?)?));
+                files.insert(path.to_owned(), dense_weights(facts.json, path)?);
+            }
+            "Normalize" => steps.push(Step::Normalize),
+            "MultiVectorMask" => skip = Some(words(&facts.json.required(&file)?["skiplist_words"])),
+            _ => return Err(CardError::UnknownModule(format!("`{kind}`"))),
+        }
+    }
+    let mut by = "modules.json".to_owned();
+    if steps.is_empty() {
+        let (dense, file) = stanford(facts)?;
+        steps.push(Step::Dense(dense));
+        by = file;
+    }
+    // Every model of the kind compares directions; older files do not say so.
+    if steps.last() != Some(&Step::Normalize) {
+        steps.push(Step::Normalize);
+    }
+    let mut sides = sides(facts)?;
+    if let Some(skip) = skip {
+        sides.value.skip = skip;
+    }
+    Ok(Modules {
+        pooling: Said::new(Pooling { modes: vec![PoolingMode::Mean], include_prompt: true }, by.clone()),
+        steps: Said::new(Vec::new(), by.clone()),
+        head: Head { tokens: Some(Said::new(steps, by)), sides: Some(sides), ..Head::default() },
+        files,
+    })
+}
+
+/// `linear.weight` of a checkpoint, as wide as its header says.
+fn stanford(facts: &Facts<'_>) -> Result<(Dense, String), CardError> {
+    let (_, sets) = super::weights::find(facts.json.folder())?;
+    for (name, paths) in sets {
+        for path in &paths {
+            if let Some(output) = width_of_projection(path)? {
+                let dense = Dense {
+                    folder: None,
+                    weight: vec!["linear.weight".to_owned()],
+                    bias: Vec::new(),
+                    picked: None,
+                    input: facts.sizes.hidden,
+                    output,
+                    activation: DenseActivation::Identity,
+                };
+                return Ok((dense, name));
+            }
+        }
+    }
+    Err(CardError::HalfConfigured {
+        file: "modules.json".to_owned(),
+        lack: "names no projection and the weights have no `linear.weight`",
+        what: "how tokens become vectors to compare",
+        flags: "`--task embed`, if it is a model of one vector a text",
+    })
+}
+
+fn width_of_projection(path: &PathBuf) -> Result<Option<usize>, CardError> {
+    let header = Header::read(path)?;
+    let tensors = header.metadata.tensors();
+    Ok(tensors.get("linear.weight").and_then(|info| info.shape.first().copied()))
+}
+
+fn words(value: &Value) -> Vec<String> {
+    value.as_array().into_iter().flatten().filter_map(Value::as_str).map(str::to_owned).collect()
+}
+
+/// How queries differ from documents, as sentence-transformers, `PyLate` or Stanford's files say it.
+fn sides(facts: &Facts<'_>) -> Result<Said<Sides>, CardError> {
+    let none = Value::Null;
+    let transformer = facts.json.optional("sentence_bert_config.json")?.unwrap_or_default();
+    let size = |value: &Value| value.as_u64().map(|size| size as usize);
+    if let Some(artifact) = facts.json.optional(ARTIFACT)? {
+        let marker = |key: &str, usual: &str| {
+            artifact[key].as_str().map_or_else(|| format!("{usual} "), |token| format!("{token} "))
+        };
+        let sides = Sides {
+            query: marker("query_token_id", "[unused0]"),
+            document: marker("doc_token_id", "[unused1]"),
+            query_length: None,
+            document_length: size(&artifact["doc_maxlen"]),
+            expansion: Some(Expansion {
+                to: size(&artifact["query_maxlen"]).unwrap_or(USUAL_LENGTH),
+                attended: artifact["attend_to_mask_tokens"].as_bool().unwrap_or(false),
+            }),
+            skip: if artifact["mask_punctuation"].as_bool().unwrap_or(true) {
+                punctuation()
+            } else {
+                Vec::new()
+            },
+        };
+        return Ok(Said::new(sides, ARTIFACT));
+    }
+    let sentence = facts.sentence.unwrap_or(&none);
+    let pylate = ["query_prefix", "document_prefix", "do_query_expansion", "attend_to_expansion_tokens"]
+        .iter()
+        .any(|key| sentence.get(key).is_some());
+    let before = |prefix: &str, prompt: &str| {
+        let prefix = sentence[prefix].as_str().unwrap_or_default();
+        let prompt = sentence["prompts"][prompt].as_str().unwrap_or_default();
+        format!("{prefix}{}", prompt.strip_prefix(prefix).unwrap_or(prompt))
+    };
+    let said = |key: &str| size(&sentence[key]).or_else(|| size(&transformer[key]));
+    let expansion = match entry(&transformer, "query_expansion") {
+        Some(expansion) => Some(Expansion {
+            to: size(&expansion["length"]).unwrap_or(USUAL_LENGTH),
+            attended: expansion["attend"].as_bool().unwrap_or(false),
+        }),
+        None if pylate && sentence["do_query_expansion"].as_bool() != Some(false) => Some(Expansion {
+            to: said("query_length").unwrap_or(USUAL_LENGTH),
+            attended: sentence["attend_to_expansion_tokens"].as_bool().unwrap_or(false),
+        }),
+        None => None,
+    };
+    let skip = match entry(sentence, "skiplist_words") {
+        Some(list) => words(list),
+        None if pylate => punctuation(),
+        None => Vec::new(),
+    };
+    let sides = Sides {
+        query: before("query_prefix", "query"),
+        document: before("document_prefix", "document"),
+        query_length: said("query_length"),
+        document_length: said("document_length"),
+        expansion,
+        skip,
+    };
+    let by = if facts.sentence.is_some() { SENTENCE } else { "no file" };
+    Ok(Said::new(sides, by))
+}
+
+fn punctuation() -> Vec<String> {
+    PUNCTUATION.chars().map(String::from).collect()
+}

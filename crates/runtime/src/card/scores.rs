@@ -1,0 +1,175 @@
+//! The head of a model that gives scores: its layers, its labels, and how scores are read.
+
+use sconce_core::card::{Pooling, PoolingMode, Said, Task};
+use sconce_core::head::{Head, Scoring};
+use sconce_engines::heads;
+use serde_json::Value;
+
+use super::json::{entry, inside};
+use super::modules::Modules;
+use super::task::labels;
+use super::{CardError, Facts};
+use crate::{instruct, vocabulary};
+
+const CONFIG: &str = "config.json";
+const SENTENCE: &str = "config_sentence_transformers.json";
+
+/// A classifier's head, as its family has it.
+pub(super) fn read(facts: &Facts<'_>, task: Task) -> Result<Modules, CardError> {
+    if task == Task::Rerank && facts.config["architectures"][0].as_str().is_some_and(is_decoder) {
+        return by_words(facts);
+    }
+    let (config, count) = (facts.config, labels(facts.config));
+    let (mode, steps) =
+        heads::classifier(facts.architecture, facts.sizes.hidden, count).ok_or_else(|| {
+            CardError::NoHead {
+                architecture: facts.architecture.to_owned(),
+                task,
+                known: heads::model_types(),
+            }
+        })?;
+    let scoring = match task {
+        Task::Rerank => relevance(config, facts.sentence)?,
+        Task::Classify | Task::Embed | Task::Sparse | Task::Tokens => probabilities(config, count)?,
+    };
+    Ok(Modules {
+        pooling: Said::new(Pooling { modes: vec![mode], include_prompt: true }, CONFIG),
+        steps: Said::new(steps, CONFIG),
+        head: Head { labels: Some(names(config, count)), scoring: Some(scoring), ..Head::default() },
+        files: std::collections::BTreeMap::new(),
+    })
+}
+
+fn is_decoder(class: &str) -> bool {
+    class.ends_with("ForCausalLM")
+}
+
+/// A language model that answers `yes` or `no`: the scores of the two as the next word.
+fn by_words(facts: &Facts<'_>) -> Result<Modules, CardError> {
+    let module = facts.modules.and_then(Value::as_array).into_iter().flatten();
+    let module = module
+        .into_iter()
+        .find(|module| module["type"].as_str().is_some_and(|kind| kind.ends_with(".LogitScore")));
+    let said = match module {
+        Some(module) => {
+            let path = inside("modules.json", module["path"].as_str().unwrap_or_default())?;
+            let file = format!("{path}/config.json");
+            let config = facts.json.required(&file)?;
+            let id = |key: &str| config[key].as_u64().and_then(|id| u32::try_from(id).ok());
+            id("false_token_id").zip(id("true_token_id")).map(|ids| Said::new(ids, file))
+        }
+        None => None,
+    };
+    let template = instruct::qwen3();
+    let (no, yes) = match said {
+        Some(Said { value, .. }) => value,
+        None => {
+            let missing = |what: &str| CardError::Missing {
+                file: format!("tokenizer.json with the word `{what}`"),
+                folder: facts.json.folder().to_owned(),
+            };
+            let tokenizer = vocabulary::open(facts.json.folder()).map_err(|_| missing(&template.yes))?;
+            let id = |word: &str| tokenizer.token_to_id(word).ok_or_else(|| missing(word));
+            (id(&template.no)?, id(&template.yes)?)
+        }
+    };
+    let step = heads::next_words(facts.sizes.hidden, facts.sizes.vocabulary, &[no, yes]);
+    let last = Pooling { modes: vec![PoolingMode::LastToken], include_prompt: true };
+    Ok(Modules {
+        pooling: Said::new(last, CONFIG),
+        steps: Said::new(vec![step], CONFIG),
+        head: Head {
+            scoring: Some(relevance(facts.config, facts.sentence)?),
+            template: Some(Said::new(template, "Qwen3-Reranker's training")),
+            ..Head::default()
+        },
+        files: std::collections::BTreeMap::new(),
+    })
+}
+
+/// The names of the labels, or those that transformers gives where there are none.
+fn names(config: &Value, count: usize) -> Said<Vec<String>> {
+    let given = |index: usize| config["id2label"][index.to_string()].as_str().map(str::to_owned);
+    let names = (0..count).map(|index| given(index).unwrap_or_else(|| format!("LABEL_{index}"))).collect();
+    Said::new(names, if config["id2label"].is_object() { CONFIG } else { "transformers' default" })
+}
+
+/// What sentence-transformers does to the score of a pair, under any of the names that its versions gave it.
+fn relevance(config: &Value, sentence: Option<&Value>) -> Result<Said<Scoring>, CardError> {
+    let said = [
+        (CONFIG, config["sentence_transformers"].get("activation_fn")),
+        (CONFIG, entry(config, "sbert_ce_default_activation_function")),
+        (SENTENCE, sentence.and_then(|config| entry(config, "activation_fn"))),
+    ];
+    let Some((file, value)) = said.into_iter().find_map(|(file, value)| Some((file, value?))) else {
+        return Ok(Said::new(Scoring::Sigmoid, "sentence-transformers' default"));
+    };
+    let name = value.as_str().unwrap_or_default();
+    match name.rsplit('.').next().unwrap_or_default() {
+        "Sigmoid" => Ok(Said::new(Scoring::Sigmoid, file)),
+        "Identity" => Ok(Said::new(Scoring::Raw, file)),
+        _ => Err(CardError::UnknownValue {
+            file: file.to_owned(),
+            key: "activation_fn",
+            value: value.to_string(),
+        }),
+    }
+}
+
+/// How a classifier's scores become probabilities, as in transformers' pipelines.
+fn probabilities(config: &Value, count: usize) -> Result<Said<Scoring>, CardError> {
+    match entry(config, "problem_type").and_then(Value::as_str) {
+        Some("multi_label_classification") => Ok(Said::new(Scoring::Sigmoid, CONFIG)),
+        Some("single_label_classification") => Ok(Said::new(Scoring::Softmax, CONFIG)),
+        Some("regression") => Ok(Said::new(Scoring::Raw, CONFIG)),
+        Some(other) => Err(CardError::UnknownValue {
+            file: CONFIG.to_owned(),
+            key: "problem_type",
+            value: other.to_owned(),
+        }),
+        None if count == 1 => Ok(Said::new(Scoring::Sigmoid, "transformers' default")),
+        None => Ok(Said::new(Scoring::Softmax, "transformers' default")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn every_version_of_sentence_transformers_is_heard_and_the_unknown_refused() {
+        let sigmoid = "torch.nn.modules.activation.Sigmoid";
+        let identity = "torch.nn.modules.linear.Identity";
+        let none = json!({});
+        for (config, sentence, scoring, by) in [
+            (json!({ "sbert_ce_default_activation_function": identity }), &none, Scoring::Raw, CONFIG),
+            (
+                json!({ "sentence_transformers": { "activation_fn": sigmoid, "version": "4" } }),
+                &none,
+                Scoring::Sigmoid,
+                CONFIG,
+            ),
+            (json!({}), &json!({ "activation_fn": identity }), Scoring::Raw, SENTENCE),
+            (json!({}), &none, Scoring::Sigmoid, "sentence-transformers' default"),
+        ] {
+            let said = relevance(&config, Some(sentence)).expect("a known function");
+            assert_eq!((said.value, said.by.as_str()), (scoring, by), "{config} {sentence}");
+        }
+        let odd = json!({ "sbert_ce_default_activation_function": "mine.Squash" });
+        assert!(relevance(&odd, None).is_err());
+    }
+
+    #[test]
+    fn labels_compete_unless_the_config_says_that_several_may_hold() {
+        let of = |config: Value, count| probabilities(&config, count).expect("a known type").value;
+        assert_eq!(of(json!({}), 3), Scoring::Softmax);
+        assert_eq!(of(json!({}), 1), Scoring::Sigmoid);
+        assert_eq!(of(json!({ "problem_type": null }), 2), Scoring::Softmax);
+        assert_eq!(of(json!({ "problem_type": "multi_label_classification" }), 3), Scoring::Sigmoid);
+        assert_eq!(of(json!({ "problem_type": "regression" }), 1), Scoring::Raw);
+        assert_eq!(names(&json!({ "id2label": { "1": "no", "0": "yes" } }), 2).value, ["yes", "no"]);
+        assert_eq!(names(&json!({}), 2).value, ["LABEL_0", "LABEL_1"]);
+    }
+}

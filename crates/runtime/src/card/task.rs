@@ -1,0 +1,100 @@
+//! What a model is for, from its own files or the user's word.
+
+use sconce_core::card::{Said, Task};
+use serde_json::Value;
+
+use super::Overrides;
+
+/// What a model is for. What names its own modules is believed first, then who wrote the folder, then the class
+/// that the weights were saved from.
+pub(super) fn find(
+    config: &Value,
+    modules: Option<&Value>,
+    sentence: Option<&Value>,
+    overrides: &Overrides,
+) -> Said<Task> {
+    if let Some(task) = overrides.task {
+        return Said::new(task, "--task");
+    }
+    let kinds = modules.into_iter().flat_map(module_kinds).collect::<Vec<_>>();
+    let has = |kind: &str| kinds.contains(&kind);
+    if has("SpladePooling") {
+        return Said::new(Task::Sparse, "modules.json");
+    }
+    if has("LogitScore") {
+        return Said::new(Task::Rerank, "modules.json");
+    }
+    if has("MultiVectorMask") || has("Dense") && !has("Pooling") {
+        return Said::new(Task::Tokens, "modules.json");
+    }
+    if has("Pooling") {
+        return Said::new(Task::Embed, "modules.json");
+    }
+    if let Some("ColBERT" | "MultiVectorEncoder") = sentence.and_then(|config| config["model_type"].as_str())
+    {
+        return Said::new(Task::Tokens, "config_sentence_transformers.json");
+    }
+    let class = config["architectures"][0].as_str().unwrap_or_default();
+    if class == "HF_ColBERT" {
+        return Said::new(Task::Tokens, "config.json");
+    }
+    if class.ends_with("ForSequenceClassification") {
+        return Said::new(if labels(config) == 1 { Task::Rerank } else { Task::Classify }, "config.json");
+    }
+    Said::new(Task::Embed, if modules.is_some() { "modules.json" } else { "config.json" })
+}
+
+/// The last part of each module's type.
+fn module_kinds(modules: &Value) -> Vec<&str> {
+    let kinds = modules.as_array().into_iter().flatten().filter_map(|module| module["type"].as_str());
+    kinds.map(|kind| kind.rsplit('.').next().unwrap_or(kind)).collect()
+}
+
+/// How many labels a classifier has; two where no file says it, as in transformers.
+pub(super) fn labels(config: &Value) -> usize {
+    let named = config["id2label"].as_object().map(serde_json::Map::len);
+    named.or(config["num_labels"].as_u64().map(|count| count as usize)).unwrap_or(2)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn found(config: &Value, modules: Option<&Value>) -> (Task, String) {
+        let Said { value, by } = find(config, modules, None, &Overrides::default());
+        (value, by)
+    }
+
+    #[test]
+    fn the_class_of_the_weights_tells_where_no_module_does() {
+        let classes = [
+            ("BertForSequenceClassification", 1, Task::Rerank),
+            ("XLMRobertaForSequenceClassification", 3, Task::Classify),
+            ("HF_ColBERT", 1, Task::Tokens),
+            ("BertForMaskedLM", 1, Task::Embed),
+        ];
+        for (class, count, task) in classes {
+            let config = json!({ "architectures": [class], "num_labels": count });
+            assert_eq!(found(&config, None), (task, "config.json".to_owned()), "{class}");
+        }
+        assert_eq!(found(&json!({}), None).0, Task::Embed);
+    }
+
+    #[test]
+    fn modules_tell_before_the_class_does() {
+        let config = json!({ "architectures": ["BertForMaskedLM"] });
+        let modules = |kinds: &[&str]| -> Value {
+            kinds.iter().map(|kind| json!({ "type": format!("a.b.{kind}"), "path": "" })).collect()
+        };
+        for (kinds, task) in [
+            (&["MLMTransformer", "SpladePooling"][..], Task::Sparse),
+            (&["Transformer", "Dense"], Task::Tokens),
+            (&["Transformer", "Pooling", "Dense"], Task::Embed),
+            (&["Transformer", "LogitScore"], Task::Rerank),
+        ] {
+            assert_eq!(found(&config, Some(&modules(kinds))).0, task, "{kinds:?}");
+        }
+    }
+}

@@ -1,0 +1,220 @@
+//! Reranking and classifying: texts and pairs in, scores out.
+
+use sconce_core::card::Task;
+use sconce_core::head::Scoring;
+use serde::Serialize;
+
+use crate::answers::Account;
+use crate::error::Error;
+use crate::instruct;
+use crate::late::maxsim;
+use crate::model::Model;
+use crate::pairs::Cut;
+use crate::tokens::Tokenized;
+
+/// How documents are to be ranked.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct RerankOptions {
+    /// What becomes of raw scores; by default what the model says.
+    pub scoring: Option<Scoring>,
+    /// Which of a pair is cut where it is too long.
+    pub cut: Cut,
+    /// Only so many of the best.
+    pub top: Option<usize>,
+    /// What the model is told to look for, where it takes an instruction.
+    pub instruction: Option<String>,
+}
+
+/// Documents, best first.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Ranking {
+    /// The documents.
+    pub ranked: Vec<Ranked>,
+    /// How it came about; texts are counted as they were given.
+    #[serde(flatten)]
+    pub account: Account,
+}
+
+/// A document's score.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Ranked {
+    /// Which document, as they were given.
+    pub index: usize,
+    /// How well it fits the query.
+    pub score: f32,
+}
+
+/// How texts are to be classified.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct ClassifyOptions {
+    /// What becomes of raw scores; by default what the model says.
+    pub scoring: Option<Scoring>,
+    /// Which of a pair is cut where it is too long.
+    pub cut: Cut,
+}
+
+/// Scores of labels, one list a text.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Classifications {
+    /// For each text its labels, the best first.
+    pub texts: Vec<Vec<Labelled>>,
+    /// How it came about.
+    #[serde(flatten)]
+    pub account: Account,
+}
+
+/// A label's score.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Labelled {
+    /// The label.
+    pub label: String,
+    /// Its score: a probability, unless raw scores were asked for.
+    pub score: f32,
+}
+
+impl Model {
+    /// `documents` by how well they fit `query`, best first: by the scores of a cross-encoder, or by the best
+    /// matches of tokens.
+    pub fn rerank<T: AsRef<str> + Sync>(
+        &self,
+        query: &str,
+        documents: &[T],
+        options: &RerankOptions,
+    ) -> Result<Ranking, Error> {
+        let task = self.expect("rerank", &[Task::Rerank, Task::Tokens])?;
+        let template = self.card().head.template.is_some();
+        if options.instruction.is_some() && !template {
+            return Err(Error::Request(
+                "this model takes no instruction; asked for: `instruction`".to_owned(),
+            ));
+        }
+        let (scores, account) = if task == Task::Tokens {
+            self.best_matches(query, documents)?
+        } else {
+            let card = self.card();
+            let instruction = options.instruction.as_deref();
+            let pairs = self.tokenize(documents, |tokens, document| {
+                tokens.pair(card, query, document, options.cut, instruction)
+            })?;
+            let (raw, account) = self.scores(&pairs)?;
+            let scoring = options.scoring.or(card.head.scoring.as_ref().map(|said| said.value));
+            let read = |row: Vec<f32>| match row[..] {
+                [no, yes] if template => vec![instruct::relevance(no, yes)],
+                _ => row,
+            };
+            let given = raw.into_iter().map(|row| scored(&read(row), scoring.unwrap_or(Scoring::Raw))[0]);
+            (given.collect(), account)
+        };
+        Ok(Ranking { ranked: ranked(&scores, options.top), account })
+    }
+
+    /// The labels of each text.
+    pub fn classify<T: AsRef<str> + Sync>(
+        &self,
+        texts: &[T],
+        options: &ClassifyOptions,
+    ) -> Result<Classifications, Error> {
+        self.expect("classify", &[Task::Classify])?;
+        let texts = self.tokenize(texts, |tokens, text| tokens.encode("", text))?;
+        self.labelled(&texts, options)
+    }
+
+    /// The labels of each pair of texts.
+    pub fn classify_pairs<T: AsRef<str>>(
+        &self,
+        pairs: &[(T, T)],
+        options: &ClassifyOptions,
+    ) -> Result<Classifications, Error> {
+        self.expect("classify", &[Task::Classify])?;
+        let encode = |(first, second): &(T, T)| {
+            self.tokens().encode_pair(first.as_ref(), second.as_ref(), options.cut)
+        };
+        let pairs = pairs.iter().map(|pair| Ok(encode(pair)?)).collect::<Result<Vec<_>, Error>>()?;
+        self.labelled(&pairs, options)
+    }
+
+    fn labelled(&self, texts: &[Tokenized], options: &ClassifyOptions) -> Result<Classifications, Error> {
+        let (raw, account) = self.scores(texts)?;
+        let head = &self.card().head;
+        let labels = head.labels.as_ref().map_or(&[][..], |said| &said.value);
+        let scoring =
+            options.scoring.or(head.scoring.as_ref().map(|said| said.value)).unwrap_or(Scoring::Softmax);
+        let texts = raw.iter().map(|row| {
+            let scores = scored(row, scoring);
+            let labelled =
+                labels.iter().zip(scores).map(|(label, score)| Labelled { label: label.clone(), score });
+            let mut labelled: Vec<_> = labelled.collect();
+            labelled.sort_by(|a, b| b.score.total_cmp(&a.score));
+            labelled
+        });
+        Ok(Classifications { texts: texts.collect(), account })
+    }
+
+    /// The raw scores of each sequence.
+    fn scores(&self, texts: &[Tokenized]) -> Result<(Vec<Vec<f32>>, Account), Error> {
+        let mut rows = vec![Vec::new(); texts.len()];
+        let account = self.answer(texts, |index, row| rows[index] = row.to_vec())?;
+        Ok((rows, account))
+    }
+
+    /// How well the tokens of each document match those of the query.
+    pub(crate) fn best_matches<T: AsRef<str> + Sync>(
+        &self,
+        query: &str,
+        documents: &[T],
+    ) -> Result<(Vec<f32>, Account), Error> {
+        let queries = self.embed_queries(&[query])?;
+        let documents = self.embed_tokens(documents)?;
+        let query = &queries.texts[0];
+        let scores = documents.texts.iter().map(|document| maxsim(query, document)).collect();
+        let mut account = documents.account;
+        // The query's own account; a query that was cut is counted after the documents.
+        account.add(queries.account, documents.texts.len());
+        Ok((scores, account))
+    }
+}
+
+/// Documents by their scores, best first, those of the same score as they were given.
+fn ranked(scores: &[f32], top: Option<usize>) -> Vec<Ranked> {
+    let mut ranked: Vec<Ranked> =
+        scores.iter().enumerate().map(|(index, &score)| Ranked { index, score }).collect();
+    ranked.sort_by(|a, b| b.score.total_cmp(&a.score));
+    ranked.truncate(top.unwrap_or(usize::MAX));
+    ranked
+}
+
+/// Raw scores as they are given out.
+pub fn scored(raw: &[f32], scoring: Scoring) -> Vec<f32> {
+    match scoring {
+        Scoring::Raw => raw.to_vec(),
+        Scoring::Sigmoid => raw.iter().map(|&x| (1.0 / (1.0 + f64::from(-x).exp())) as f32).collect(),
+        Scoring::Softmax => {
+            let top = raw.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+            let parts: Vec<f64> = raw.iter().map(|&x| f64::from(x - top).exp()).collect();
+            let sum: f64 = parts.iter().sum();
+            parts.into_iter().map(|part| (part / sum) as f32).collect()
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn scores_become_probabilities_without_overflow() {
+        assert_eq!(scored(&[1.5, -2.0], Scoring::Raw), [1.5, -2.0]);
+        let sigmoid = scored(&[0.0, 200.0, -200.0], Scoring::Sigmoid);
+        assert!((sigmoid[0] - 0.5).abs() < 1e-7 && sigmoid[1] == 1.0 && sigmoid[2] < 1e-30);
+        let softmax = scored(&[1000.0, 1000.0, -1000.0], Scoring::Softmax);
+        assert_eq!(softmax, [0.5, 0.5, 0.0]);
+    }
+
+    #[test]
+    fn the_best_comes_first_and_equals_keep_their_order() {
+        let order = |top| ranked(&[0.5, 0.9, 0.5, -1.0], top).iter().map(|r| r.index).collect::<Vec<_>>();
+        assert_eq!(order(None), [1, 0, 2, 3]);
+        assert_eq!(order(Some(2)), [1, 0]);
+        assert_eq!(order(Some(0)), [] as [usize; 0]);
+    }
+}

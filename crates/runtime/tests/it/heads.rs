@@ -1,0 +1,108 @@
+//! Every golden of a head against being blind: one thing changed at a time must show.
+
+use sconce_core::placement::Dtype;
+use sconce_testkit::goldens::{CLASSIFY, RERANK, SPARSE};
+use serde_json::{Value, json};
+
+use crate::support::{Copy, Tensor, load, read_tensors, write_tensors};
+use crate::tasks::{worst_score, worst_weight};
+
+/// What the goldens allow: a mistake that moves less than this would not be seen.
+const TOLERANCE: f64 = 1e-4;
+
+/// How far a golden's answers move when its folder is changed.
+fn moved(name: &str, copy: &Copy) -> f64 {
+    let subject = copy.read().expect("the copy is a model");
+    let mut encoder = load(&subject, Dtype::F32);
+    if SPARSE.contains(&name) {
+        worst_weight(encoder.as_mut(), name)
+    } else {
+        worst_score(&subject, encoder.as_mut(), name)
+    }
+}
+
+/// The tensors after the last layer.
+fn is_of_head(tensor: &Tensor) -> bool {
+    let heads = ["pooler.", "classifier", "pre_classifier", "cls.", "lm_head.", "vocab_"];
+    heads.iter().any(|head| tensor.name.contains(head))
+}
+
+#[test]
+fn every_tensor_of_every_head_shows() {
+    for name in RERANK.into_iter().chain(CLASSIFY).chain(SPARSE) {
+        let copy = Copy::of(name);
+        let file = copy.file("model.safetensors");
+        let tensors = read_tensors(&file);
+        let head: Vec<&Tensor> = tensors.iter().filter(|tensor| is_of_head(tensor)).collect();
+        assert!(
+            head.len() >= 4,
+            "{name} has the head {:?}",
+            head.iter().map(|t| &t.name).collect::<Vec<_>>()
+        );
+        for tensor in head {
+            let mut changed = tensors.clone();
+            let one = changed.iter_mut().find(|other| other.name == tensor.name).expect("it was there");
+            one.values.fill(if tensor.name.ends_with("orm.weight") { 1.0 } else { 0.0 });
+            write_tensors(&file, &changed);
+            let moved = moved(name, &copy);
+            assert!(moved > TOLERANCE, "{name} without `{}` moves by {moved}", tensor.name);
+        }
+    }
+}
+
+#[test]
+fn every_fact_of_a_config_that_a_head_depends_on_shows() {
+    let with =
+        |name: &str, key: &str, value: Value| moved(name, &Copy::of(name).setting("config.json", key, value));
+    // The layer before the words has the activation of the config in some families, and always the GELU in others.
+    for (name, key) in [("tiny-bert-sparse", "hidden_act"), ("tiny-distilbert-sparse", "activation")] {
+        assert!(with(name, key, json!("gelu")) < TOLERANCE, "{name}");
+        assert!(with(name, key, json!("relu")) > TOLERANCE, "{name}");
+    }
+    for name in ["tiny-bert-sparse", "tiny-roberta-sparse", "tiny-mpnet-sparse"] {
+        assert!(with(name, "layer_norm_eps", json!(1e-12)) > TOLERANCE, "{name}");
+    }
+    let twice = Copy::of("tiny-bert-sparse").setting(
+        "1_SpladePooling/config.json",
+        "activation_function",
+        json!("log1p_relu"),
+    );
+    assert!(moved("tiny-bert-sparse", &twice) > TOLERANCE);
+}
+
+#[test]
+fn a_head_that_is_not_there_is_an_obstacle_and_never_a_guess() {
+    let copy = Copy::of("tiny-bert-rerank");
+    let file = copy.file("model.safetensors");
+    let without: Vec<Tensor> =
+        read_tensors(&file).into_iter().filter(|tensor| !tensor.name.starts_with("classifier")).collect();
+    write_tensors(&file, &without);
+    let subject = copy.read().expect("the copy is a model");
+    for engine in crate::support::INTERPRETERS {
+        let Err(obstacle) = crate::support::load_on(engine, &subject, Dtype::F32) else {
+            panic!("{engine} loads a model without its head");
+        };
+        assert!(obstacle.to_string().contains("no tensor `classifier.weight`"), "{obstacle}");
+    }
+    let copy = Copy::of("tiny-bert-rerank").setting("config.json", "id2label", json!({ "0": "a", "1": "b" }));
+    let subject = copy.read().expect("the copy is a model");
+    let Err(obstacle) = crate::support::load_on(crate::support::INTERPRETERS[0], &subject, Dtype::F32) else {
+        panic!("a head of another width loads");
+    };
+    assert!(obstacle.to_string().contains("has shape [1, 32], the config promises [2, 32]"), "{obstacle}");
+}
+
+#[test]
+fn a_model_without_a_known_head_says_so() {
+    let copy = Copy::of("tiny-bert-rerank").setting("config.json", "model_type", json!("electra"));
+    let error = copy.read().expect_err("no such head").to_string();
+    assert!(
+        error.contains("no description of the head for `rerank` in the architecture `electra`"),
+        "{error}"
+    );
+    let copy = Copy::of("tiny-bert-sparse").json("1_SpladePooling/config.json", |config| {
+        config["pooling_strategy"] = json!("sum");
+    });
+    let error = copy.read().expect_err("not known").to_string();
+    assert!(error.contains("`1_SpladePooling/config.json` says `pooling_strategy`"), "{error}");
+}
