@@ -79,6 +79,7 @@ pub(crate) struct Plan {
 }
 
 #[derive(Args)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a flag that can be typed")]
 pub(crate) struct Embed {
     #[command(flatten)]
     pub(crate) model: ModelArguments,

@@ -9,7 +9,9 @@ pub(crate) fn finish(width: usize, mut values: Vec<f32>, normalizes: bool) -> Ro
     if normalizes {
         for (row, &norm) in values.chunks_exact_mut(width.max(1)).zip(&norms) {
             if norm > 0.0 {
-                row.iter_mut().for_each(|x| *x /= norm);
+                for x in row.iter_mut() {
+                    *x /= norm;
+                }
             }
         }
     }

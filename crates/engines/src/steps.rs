@@ -68,7 +68,9 @@ impl Layer {
             }
             Layer::LogRelu(times) => {
                 for _ in 0..*times {
-                    x.iter_mut().for_each(|x| *x = if x.is_nan() { *x } else { x.max(0.0).ln_1p() });
+                    for x in &mut x {
+                        *x = relu(*x).ln_1p();
+                    }
                 }
                 (x, width)
             }
@@ -135,16 +137,22 @@ impl Linear {
     }
 
     fn activate(&self, values: &mut [f32]) {
-        match self.activation {
-            DenseActivation::Identity => {}
-            DenseActivation::Tanh => values.iter_mut().for_each(|x| *x = x.tanh()),
-            DenseActivation::Relu => {
-                values.iter_mut().for_each(|x| *x = if x.is_nan() { *x } else { x.max(0.0) })
-            }
-            DenseActivation::Gelu => values.iter_mut().for_each(|x| *x = gelu(*x)),
-            DenseActivation::GeluTanh => values.iter_mut().for_each(|x| *x = gelu_tanh(*x)),
+        let activation: fn(f32) -> f32 = match self.activation {
+            DenseActivation::Identity => return,
+            DenseActivation::Tanh => f32::tanh,
+            DenseActivation::Relu => relu,
+            DenseActivation::Gelu => gelu,
+            DenseActivation::GeluTanh => gelu_tanh,
+        };
+        for x in values {
+            *x = activation(*x);
         }
     }
+}
+
+/// Negative numbers become zero; what is not a number stays.
+fn relu(x: f32) -> f32 {
+    if x < 0.0 { 0.0 } else { x }
 }
 
 /// The larger of two; what is not a number stays.

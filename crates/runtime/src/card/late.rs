@@ -2,7 +2,7 @@
 //! from documents.
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::path::Path;
 
 use sconce_core::card::{Pooling, PoolingMode, Said};
 use sconce_core::head::{Dense, DenseActivation, Expansion, Head, Sides, Step};
@@ -14,6 +14,7 @@ use super::modules::{Modules, dense, dense_weights};
 use super::{CardError, Facts};
 
 const SENTENCE: &str = "config_sentence_transformers.json";
+const TRANSFORMER: &str = "sentence_bert_config.json";
 /// What Stanford's checkpoints keep beside the config.
 const ARTIFACT: &str = "artifact.metadata";
 /// Tokens of a query where a model fills them up and does not say how far.
@@ -34,7 +35,9 @@ pub(super) fn read(facts: &Facts<'_>) -> Result<Modules, CardError> {
                 files.insert(path.to_owned(), dense_weights(facts.json, path)?);
             }
             "Normalize" => steps.push(Step::Normalize),
-            "MultiVectorMask" => skip = Some(words(&facts.json.required(&file)?["skiplist_words"])),
+            "MultiVectorMask" => {
+                skip = Some(Said::new(words(&facts.json.required(&file)?["skiplist_words"]), file));
+            }
             _ => return Err(CardError::UnknownModule(format!("`{kind}`"))),
         }
     }
@@ -50,7 +53,7 @@ pub(super) fn read(facts: &Facts<'_>) -> Result<Modules, CardError> {
     }
     let mut sides = sides(facts)?;
     if let Some(skip) = skip {
-        sides.value.skip = skip;
+        sides = Said::new(Sides { skip: skip.value, ..sides.value }, format!("{}, {}", sides.by, skip.by));
     }
     Ok(Modules {
         pooling: Said::new(Pooling { modes: vec![PoolingMode::Mean], include_prompt: true }, by.clone()),
@@ -87,7 +90,7 @@ fn stanford(facts: &Facts<'_>) -> Result<(Dense, String), CardError> {
     })
 }
 
-fn width_of_projection(path: &PathBuf) -> Result<Option<usize>, CardError> {
+fn width_of_projection(path: &Path) -> Result<Option<usize>, CardError> {
     let header = Header::read(path)?;
     let tensors = header.metadata.tensors();
     Ok(tensors.get("linear.weight").and_then(|info| info.shape.first().copied()))
@@ -100,7 +103,7 @@ fn words(value: &Value) -> Vec<String> {
 /// How queries differ from documents, as sentence-transformers, `PyLate` or Stanford's files say it.
 fn sides(facts: &Facts<'_>) -> Result<Said<Sides>, CardError> {
     let none = Value::Null;
-    let transformer = facts.json.optional("sentence_bert_config.json")?.unwrap_or_default();
+    let transformer = facts.json.optional(TRANSFORMER)?.unwrap_or_default();
     let size = |value: &Value| value.as_u64().map(|size| size as usize);
     if let Some(artifact) = facts.json.optional(ARTIFACT)? {
         let marker = |key: &str, usual: &str| {
@@ -157,7 +160,13 @@ fn sides(facts: &Facts<'_>) -> Result<Said<Sides>, CardError> {
         expansion,
         skip,
     };
-    let by = if facts.sentence.is_some() { SENTENCE } else { "no file" };
+    let knobs = ["query_expansion", "query_length", "document_length"];
+    let by = match (facts.sentence.is_some(), knobs.iter().any(|key| entry(&transformer, key).is_some())) {
+        (true, true) => format!("{SENTENCE}, {TRANSFORMER}"),
+        (true, false) => SENTENCE.to_owned(),
+        (false, true) => TRANSFORMER.to_owned(),
+        (false, false) => "no file".to_owned(),
+    };
     Ok(Said::new(sides, by))
 }
 

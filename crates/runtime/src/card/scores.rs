@@ -1,7 +1,7 @@
 //! The head of a model that gives scores: its layers, its labels, and how scores are read.
 
 use sconce_core::card::{Pooling, PoolingMode, Said, Task};
-use sconce_core::head::{Head, Scoring};
+use sconce_core::head::{Head, Scoring, Template};
 use sconce_engines::heads;
 use serde_json::Value;
 
@@ -46,10 +46,9 @@ fn is_decoder(class: &str) -> bool {
 
 /// A language model that answers `yes` or `no`: the scores of the two as the next word.
 fn by_words(facts: &Facts<'_>) -> Result<Modules, CardError> {
-    let module = facts.modules.and_then(Value::as_array).into_iter().flatten();
-    let module = module
-        .into_iter()
-        .find(|module| module["type"].as_str().is_some_and(|kind| kind.ends_with(".LogitScore")));
+    let mut modules = facts.modules.and_then(Value::as_array).into_iter().flatten();
+    let module =
+        modules.find(|module| module["type"].as_str().is_some_and(|kind| kind.ends_with(".LogitScore")));
     let said = match module {
         Some(module) => {
             let path = inside("modules.json", module["path"].as_str().unwrap_or_default())?;
@@ -62,16 +61,8 @@ fn by_words(facts: &Facts<'_>) -> Result<Modules, CardError> {
     };
     let template = instruct::qwen3();
     let (no, yes) = match said {
-        Some(Said { value, .. }) => value,
-        None => {
-            let missing = |what: &str| CardError::Missing {
-                file: format!("tokenizer.json with the word `{what}`"),
-                folder: facts.json.folder().to_owned(),
-            };
-            let tokenizer = vocabulary::open(facts.json.folder()).map_err(|_| missing(&template.yes))?;
-            let id = |word: &str| tokenizer.token_to_id(word).ok_or_else(|| missing(word));
-            (id(&template.no)?, id(&template.yes)?)
-        }
+        Some(said) => said.value,
+        None => look_up(facts, &template)?,
     };
     let step = heads::next_words(facts.sizes.hidden, facts.sizes.vocabulary, &[no, yes]);
     let last = Pooling { modes: vec![PoolingMode::LastToken], include_prompt: true };
@@ -85,6 +76,17 @@ fn by_words(facts: &Facts<'_>) -> Result<Modules, CardError> {
         },
         files: std::collections::BTreeMap::new(),
     })
+}
+
+/// The ids of no and yes in the tokenizer.
+fn look_up(facts: &Facts<'_>, template: &Template) -> Result<(u32, u32), CardError> {
+    let missing = |word: &str| CardError::Missing {
+        file: format!("tokenizer.json with the word `{word}`"),
+        folder: facts.json.folder().to_owned(),
+    };
+    let tokenizer = vocabulary::open(facts.json.folder()).map_err(|_| missing(&template.yes))?;
+    let id = |word: &str| tokenizer.token_to_id(word).ok_or_else(|| missing(word));
+    Ok((id(&template.no)?, id(&template.yes)?))
 }
 
 /// The names of the labels, or those that transformers gives where there are none.

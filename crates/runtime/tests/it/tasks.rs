@@ -26,7 +26,9 @@ fn off(got: &[f32], want: &[f64]) -> f64 {
 /// One row a sequence.
 fn answers(encoder: &mut dyn Encoder, sequences: &[(&[u32], &[u32])]) -> Vec<Vec<f32>> {
     let mut batch = Batch::new(Want::Pooled);
-    sequences.iter().for_each(|(ids, types)| batch.push(ids, types, 0));
+    for (ids, types) in sequences {
+        batch.push(ids, types, 0);
+    }
     let rows = encoder.encode(&batch).expect("the batch is computed").into_rows();
     rows.iter().map(<[f32]>::to_vec).collect()
 }
@@ -52,8 +54,8 @@ pub(crate) fn worst_score(subject: &Subject, encoder: &mut dyn Encoder, name: &s
         worst = worst.max(off(got, want));
     }
     for (pair, want) in pairs(name).iter().zip(golden.rows("logits.pairs")) {
-        let encoded = tokens.encode_pair(&pair.0, &pair.1, Cut::Longest).expect("a pair");
-        worst = worst.max(off(&answers(encoder, &[(&encoded.ids, &encoded.types)])[0], want));
+        let both = tokens.encode_pair(&pair.0, &pair.1, Cut::Longest).expect("a pair");
+        worst = worst.max(off(&answers(encoder, &[(&both.ids, &both.types)])[0], want));
     }
     worst
 }
@@ -136,14 +138,11 @@ fn pairs_are_joined_and_cut_as_the_peers_do() {
         let pairs = pairs(name);
         let encode =
             |pair: &(String, String), cut| tokens.encode_pair(&pair.0, &pair.1, cut).expect("a pair");
-        let encoded: Vec<_> = pairs.iter().map(|pair| encode(pair, Cut::Longest)).collect();
-        let counts: Vec<u32> = encoded.iter().map(|pair| pair.ids.len() as u32).collect();
+        let joined: Vec<_> = pairs.iter().map(|pair| encode(pair, Cut::Longest)).collect();
+        let counts: Vec<u32> = joined.iter().map(|pair| pair.ids.len() as u32).collect();
         assert_eq!(counts, golden.ids("counts"), "{name}");
-        assert_eq!(encoded[2].ids, golden.ids("pair.ids"), "{name}");
-        assert!(
-            !encoded[0].is_truncated() && encoded[5].is_truncated() && encoded[6].is_truncated(),
-            "{name}"
-        );
+        assert_eq!(joined[2].ids, golden.ids("pair.ids"), "{name}");
+        assert!(!joined[0].is_truncated() && joined[5].is_truncated() && joined[6].is_truncated(), "{name}");
         let second = encode(&pairs[5], Cut::Second);
         let mut encoder = load_on(EngineId::Candle, &subject, Dtype::F32).expect("the golden loads");
         let got = answers(encoder.as_mut(), &[(&second.ids, &second.types)]).remove(0);
@@ -217,7 +216,9 @@ fn sparse_vectors_are_those_of_sentence_transformers() {
         let embedded = model.embed_sparse(&texts(name), &EmbedOptions::default()).expect("embedded");
         for (got, want) in embedded.texts.iter().zip(golden.rows("given")) {
             let mut row = vec![0.0; want.len()];
-            got.iter().for_each(|weight| row[weight.index as usize] = weight.value);
+            for weight in got {
+                row[weight.index as usize] = weight.value;
+            }
             assert!(got.iter().all(|weight| weight.value > 0.0));
             assert!(off(&row, want) < TOLERANCE, "{name}: {}", off(&row, want));
         }
