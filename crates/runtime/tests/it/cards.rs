@@ -184,10 +184,10 @@ fn json_of_another_shape_is_refused_in_words() {
     }
     let text = refusal(&Copy::of("tiny-distilbert").setting("2_Dense/config.json", "in_features", json!(-1)));
     assert_says(&text, &["`2_Dense/config.json` says `in_features`: `-1`"]);
-    let relu = json!("torch.nn.modules.activation.ReLU");
+    let odd = json!("torch.nn.modules.activation.Softplus");
     let text =
-        refusal(&Copy::of("tiny-distilbert").setting("2_Dense/config.json", "activation_function", relu));
-    assert_says(&text, &["`activation_function`: `ReLU`"]);
+        refusal(&Copy::of("tiny-distilbert").setting("2_Dense/config.json", "activation_function", odd));
+    assert_says(&text, &["`activation_function`: `Softplus`"]);
     let text = refusal(&Copy::of("tiny-distilbert").setting("2_Dense/config.json", "in_features", json!(31)));
     assert_says(&text, &["`2_Dense` takes 31 numbers and is given 32"]);
 }
