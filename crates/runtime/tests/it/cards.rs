@@ -9,7 +9,7 @@ use sconce::{Embeddings, Error, ModelSource, Plan, PoolingMode, Wish};
 use sconce_core::card::Dimensions;
 use sconce_core::head::Step;
 use sconce_core::obstacle::Obstacle;
-use sconce_core::placement::Dtype;
+use sconce_core::placement::{Dtype, EngineId};
 use sconce_planner::plan::Refusal;
 use sconce_testkit::goldens;
 use serde_json::{Value, json};
@@ -54,7 +54,8 @@ fn plan(home: &Home, copy: &Copy) -> Plan {
 }
 
 fn embed(copy: &Copy) -> Embeddings {
-    Home::new().model(copy.path()).open().expect("opens").embed(&texts("tiny-bert")).expect("embeds")
+    let model = Home::new().model(copy.path()).engine(EngineId::Candle).open().expect("opens");
+    model.embed(&texts("tiny-bert")).expect("embeds")
 }
 
 #[test]
@@ -119,7 +120,8 @@ fn what_no_file_says_is_asked_for_by_its_flag() {
 #[test]
 fn a_folder_without_modules_opens_with_the_users_word() {
     let copy = Copy::of("tiny-bert").without("modules.json");
-    let builder = Home::new().model(copy.path()).pooling(PoolingMode::Mean).normalize(true);
+    let builder = Home::new().model(copy.path()).engine(EngineId::Candle);
+    let builder = builder.pooling(PoolingMode::Mean).normalize(true);
     let got = builder.max_length(128).open().expect("opens").embed(&texts("tiny-bert")).expect("embeds");
     assert_eq!(got.into_vectors(), embed(&Copy::of("tiny-bert")).into_vectors());
 }

@@ -1,10 +1,12 @@
 //! Every golden of a head against being blind: one thing changed at a time must show.
 
+use sconce_core::batch::{Batch, Want};
+use sconce_core::card::Task;
 use sconce_core::placement::Dtype;
-use sconce_testkit::goldens::{CLASSIFY, RERANK, SPARSE};
+use sconce_testkit::goldens::{CLASSIFY, RERANK, SPARSE, apart};
 use serde_json::{Value, json};
 
-use crate::support::{Copy, Tensor, load, read_tensors, write_tensors};
+use crate::support::{Copy, INTERPRETERS, Tensor, load, load_on, read_tensors, tokens, write_tensors};
 use crate::tasks::{worst_score, worst_weight};
 
 /// What the goldens allow: a mistake that moves less than this would not be seen.
@@ -78,15 +80,15 @@ fn a_head_that_is_not_there_is_an_obstacle_and_never_a_guess() {
         read_tensors(&file).into_iter().filter(|tensor| !tensor.name.starts_with("classifier")).collect();
     write_tensors(&file, &without);
     let subject = copy.read().expect("the copy is a model");
-    for engine in crate::support::INTERPRETERS {
-        let Err(obstacle) = crate::support::load_on(engine, &subject, Dtype::F32) else {
+    for engine in INTERPRETERS {
+        let Err(obstacle) = load_on(engine, &subject, Dtype::F32) else {
             panic!("{engine} loads a model without its head");
         };
         assert!(obstacle.to_string().contains("no tensor `classifier.weight`"), "{obstacle}");
     }
     let copy = Copy::of("tiny-bert-rerank").setting("config.json", "id2label", json!({ "0": "a", "1": "b" }));
     let subject = copy.read().expect("the copy is a model");
-    let Err(obstacle) = crate::support::load_on(crate::support::INTERPRETERS[0], &subject, Dtype::F32) else {
+    let Err(obstacle) = load_on(INTERPRETERS[0], &subject, Dtype::F32) else {
         panic!("a head of another width loads");
     };
     assert!(obstacle.to_string().contains("has shape [1, 32], the config promises [2, 32]"), "{obstacle}");
@@ -105,4 +107,44 @@ fn a_model_without_a_known_head_says_so() {
     });
     let error = copy.read().expect_err("not known").to_string();
     assert!(error.contains("`1_SpladePooling/config.json` says `pooling_strategy`"), "{error}");
+}
+
+#[test]
+fn a_language_model_ranks_by_the_scores_of_two_words_after_the_last_token() {
+    let modules = json!([
+        { "idx": 0, "path": "", "type": "sentence_transformers.models.Transformer" },
+        { "idx": 1, "path": "1_LogitScore", "type": "sentence_transformers.cross_encoder.modules.LogitScore" },
+    ]);
+    let copy = Copy::of("tiny-bert").setting("config.json", "architectures", json!(["Qwen3ForCausalLM"]));
+    std::fs::create_dir(copy.file("1_LogitScore")).expect("a folder");
+    let copy = copy
+        .with("modules.json", modules.to_string())
+        .with("1_LogitScore/config.json", json!({ "true_token_id": 7, "false_token_id": 9 }).to_string());
+    let file = copy.file("model.safetensors");
+    let mut tensors = read_tensors(&file);
+    let words = Tensor {
+        name: "lm_head.weight".to_owned(),
+        shape: vec![256, 32],
+        values: (0..256 * 32_u16).map(|n| f32::from(n % 97) / 97.0 - 0.4).collect(),
+    };
+    tensors.push(words.clone());
+    write_tensors(&file, &tensors);
+    let subject = copy.read().expect("the copy is a model");
+    assert_eq!(subject.card.task.value, Task::Rerank);
+    let template = subject.card.head.template.as_ref().expect("a template");
+    assert_eq!((template.value.yes.as_str(), template.value.no.as_str()), ("yes", "no"));
+    let ids: Vec<u32> = (20..60).collect();
+    for engine in INTERPRETERS {
+        let mut encoder = load_on(engine, &subject, Dtype::F32).expect("it loads");
+        let hidden = tokens(encoder.as_mut(), &[&ids], None).remove(0);
+        let last = &hidden[hidden.len() - 32..];
+        let mut batch = Batch::new(Want::Pooled);
+        batch.push(&ids, &vec![0; ids.len()], 0);
+        let got = encoder.encode(&batch).expect("it computes").into_rows().values;
+        let score = |word: usize| -> f64 {
+            let row = &words.values[word * 32..][..32];
+            row.iter().zip(last).map(|(&a, &b)| f64::from(a) * f64::from(b)).sum()
+        };
+        assert!(apart(&got, &[score(9), score(7)]) < TOLERANCE, "{engine}: {got:?}");
+    }
 }
