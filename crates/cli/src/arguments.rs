@@ -8,6 +8,8 @@ use sconce::card::Overrides;
 use sconce::planner::evidence::Goal;
 use sconce::{Band, Device, Dtype, EngineId, PoolingMode, Task, Wish};
 
+use crate::bench::server::Address;
+
 /// Run embedding models on the best place that provably works, and see the proof.
 #[derive(Parser)]
 #[command(name = "sconce", version, max_term_width = 110)]
@@ -227,9 +229,32 @@ pub(crate) struct Bench {
     /// How often each placement takes its turn; the best counts
     #[arg(long, value_name = "N", default_value = "3", value_parser = clap::value_parser!(u16).range(1..))]
     pub(crate) rounds: u16,
+    /// Draw rates by batch and by length, and the roofline of this machine: FILE.svg or FILE.png
+    #[arg(long, value_name = "FILE")]
+    pub(crate) plot: Option<PathBuf>,
     /// Print JSON
     #[arg(long)]
     pub(crate) json: bool,
+    /// Send the same texts to this server, too, in turns with ours; may be given again
+    #[arg(
+        long,
+        value_name = "tei=URL|openai=URL",
+        help_heading = "Other servers",
+        conflicts_with = "offline"
+    )]
+    pub(crate) against: Vec<Address>,
+    /// The model to ask an `openai` server for [default: MODEL]; its key is read from `OPENAI_API_KEY`
+    #[arg(long, value_name = "NAME", help_heading = "Other servers", requires = "against")]
+    pub(crate) against_model: Option<String>,
+    /// How long such a server may take for one answer
+    #[arg(
+        long,
+        value_name = "SECONDS",
+        help_heading = "Other servers",
+        default_value = "60",
+        value_parser = clap::value_parser!(u16).range(1..)
+    )]
+    pub(crate) patience: u16,
 }
 
 #[derive(Args)]
@@ -322,6 +347,12 @@ impl ModelArguments {
 
     pub(crate) fn overrides(&self) -> Overrides {
         self.says.overrides()
+    }
+
+    /// Threads that compute on the CPU.
+    pub(crate) fn threads(&self) -> usize {
+        let all = || std::thread::available_parallelism().map_or(1, NonZeroUsize::get);
+        self.threads.map_or_else(all, NonZeroUsize::get)
     }
 
     pub(crate) fn runtime(&self) -> sconce::Runtime {

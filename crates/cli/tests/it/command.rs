@@ -290,20 +290,6 @@ fn doctor_tells_of_the_machine_the_build_and_every_op() {
 }
 
 #[test]
-fn bench_runs_every_placement_that_works() {
-    let scene = Scene::new();
-    let input = scene.with("texts.txt", "one\ntwo words\n");
-    let bench = ["bench", "tiny-bert", "--rounds", "1", "--input", &input];
-    let page = scene.run(&bench).succeeds();
-    assert!(page.data.contains("2 texts, ") && page.data.contains(" candle  cpu     f32 "), "{}", page.data);
-    let json = scene.run(&[&bench[..], &["--engine", "candle", "--json"]].concat()).succeeds().json();
-    let placements = json["placements"].as_array().expect("a list");
-    assert_eq!(placements.len(), 3, "{json}");
-    assert!(placements.iter().all(|figures| figures["texts_per_s"].as_f64() > Some(0.0)), "{json}");
-    scene.run(&["bench", "tiny-bert", "--rounds", "0"]).fails(2, &["--rounds"]);
-}
-
-#[test]
 fn an_empty_cache_lists_no_models() {
     let scene = Scene::new();
     let none = scene.run(&["models"]).succeeds();

@@ -3,6 +3,7 @@
 mod bf16;
 mod encoder;
 mod f32;
+pub mod peak;
 mod weights;
 
 use std::sync::{Arc, OnceLock};

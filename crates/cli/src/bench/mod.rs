@@ -1,0 +1,96 @@
+//! `sconce bench`: the real model on every placement that works, and other servers beside them, taking turns so that
+//! noise falls on all alike.
+
+mod page;
+mod plot;
+mod roofline;
+mod runner;
+pub(crate) mod server;
+mod sweep;
+mod workload;
+
+use std::process::ExitCode;
+
+use sconce::prove::Depth;
+use sconce::tokens::Tokens;
+use sconce::{ModelSource, Peak};
+
+use crate::arguments;
+use crate::input::Input;
+use crate::screen::{Bars, print, print_json};
+use page::Report;
+use plot::Picture;
+use roofline::Work;
+use runner::Runner;
+use server::Server;
+
+pub(crate) fn run(arguments: &arguments::Bench) -> anyhow::Result<ExitCode> {
+    let picture = arguments.plot.as_deref().map(Picture::at).transpose()?;
+    let texts = match &arguments.input {
+        Some(path) => {
+            let mut texts = Vec::new();
+            for chunk in Input::open(path)?.chunks(usize::MAX) {
+                texts.extend(chunk?.into_iter().map(|record| record.text));
+            }
+            texts
+        }
+        None => workload::texts(),
+    };
+    anyhow::ensure!(!texts.is_empty(), "there is no text to run");
+    // A server that does not answer is told of before anything long is begun.
+    let model = arguments.against_model.as_deref().unwrap_or(&arguments.model.model);
+    let mut runners = Vec::new();
+    for address in &arguments.against {
+        let server = Server::at(address, model, arguments.patience);
+        server.embed(&[workload::SHORT])?;
+        runners.push(Runner::other(server));
+    }
+
+    let mut bars = Bars::default();
+    let runtime = arguments.model.runtime();
+    let source = ModelSource::parse(&arguments.model.model, arguments.model.revision.as_deref());
+    let subject = runtime.subject(&source, &arguments.model.overrides(), &mut |event| bars.draw(&event))?;
+    let plan =
+        runtime.plan(&subject, &arguments.model.wish(), Depth::Canary, &mut |event| bars.draw(&event))?;
+    if plan.chosen.is_none() {
+        return Err(sconce::Error::NoPlacement { plan: Box::new(plan) }.into());
+    }
+    for sound in plan.sound() {
+        runners.push(Runner::ours(&arguments.model, &runtime, &sound.placement, &mut bars)?);
+    }
+    bars.clear();
+    let tokens = Tokens::open(&subject.files.folder, &subject.card)?;
+    let lengths = workload::lengths(&tokens, &texts)?;
+    let peak = Peak::measure(arguments.model.threads());
+
+    for round in 0..arguments.rounds {
+        for runner in runners.iter_mut().filter(|runner| runner.failed.is_none()) {
+            eprintln!("round {} of {}: {}", round + 1, arguments.rounds, runner.name());
+            runner.turn(&texts)?;
+        }
+    }
+    if picture.is_some() {
+        sweep::run(&mut runners, &tokens, subject.card.max_length.value)?;
+    }
+    runner::compare(&mut runners);
+    runners.sort_by(|a, b| a.seconds.total_cmp(&b.seconds));
+    let report = Report {
+        model: &subject.card.name,
+        rounds: arguments.rounds,
+        work: Work::of(&subject.card.sizes.value),
+        lengths,
+        short: tokens.encode("", workload::SHORT)?.ids.len(),
+        peak,
+        runners,
+    };
+    if let Some(picture) = picture {
+        picture.draw(&report)?;
+    }
+    if arguments.json {
+        print_json(&report.json())?;
+    } else {
+        print(&report.page())?;
+    }
+    let all_ran = report.runners.iter().all(|runner| runner.failed.is_none());
+    Ok(if all_ran { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}

@@ -1,0 +1,312 @@
+//! The figures as a picture: rates by batch and by length, a line for each who ran, and the roofline of this machine.
+
+use std::fmt::Write as _;
+use std::fs::File;
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, anyhow, bail};
+use plotters::coord::Shift;
+use plotters::prelude::*;
+use plotters::style::text_anchor::{HPos, Pos, VPos};
+use plotters::style::{FontStyle, register_font};
+use sconce::Device;
+use sconce::core::placement::Dtype;
+
+use super::page::Report;
+use super::runner::Runner;
+use super::sweep::Point;
+
+const SIZE: (u32, u32) = (1280, 980);
+const HEAD: u32 = 48;
+const LEGEND_ROW: u32 = 24;
+const LEGEND_COLUMNS: usize = 3;
+const FONT: &str = "sans-serif";
+const INK: RGBColor = RGBColor(40, 40, 40);
+const GREY: RGBColor = RGBColor(120, 120, 120);
+/// Colours that people who see few colours tell apart, too (Okabe and Ito).
+const COLOURS: [RGBColor; 7] = [
+    RGBColor(0, 114, 178),
+    RGBColor(213, 94, 0),
+    RGBColor(0, 158, 115),
+    RGBColor(204, 121, 167),
+    RGBColor(230, 159, 0),
+    RGBColor(86, 180, 233),
+    RGBColor(0, 0, 0),
+];
+
+/// Where it goes, and of what kind it is by its name.
+pub(super) struct Picture {
+    path: PathBuf,
+    kind: Kind,
+}
+
+#[derive(Clone, Copy)]
+enum Kind {
+    Svg,
+    Png,
+}
+
+/// A line of one who ran.
+struct Line {
+    colour: RGBColor,
+    points: Vec<(f64, f64)>,
+}
+
+/// What one panel says.
+struct Panel {
+    title: String,
+    across: &'static str,
+    up: &'static str,
+    lines: Vec<Line>,
+    /// Lines in grey, each with words at its right end.
+    bounds: Vec<(Vec<(f64, f64)>, String)>,
+}
+
+impl Picture {
+    pub(super) fn at(path: &Path) -> anyhow::Result<Picture> {
+        let kind = match path.extension().and_then(|extension| extension.to_str()) {
+            Some("svg") => Kind::Svg,
+            Some("png") => Kind::Png,
+            Some(_) | None => bail!("`--plot` draws `.svg` and `.png`, not: {}", path.display()),
+        };
+        // Whether it can be written is known before anything long is begun.
+        File::create(path).with_context(|| format!("`{}` can't be written", path.display()))?;
+        Ok(Picture { path: path.to_owned(), kind })
+    }
+
+    pub(super) fn draw(&self, report: &Report<'_>) -> anyhow::Result<()> {
+        register_font(FONT, FontStyle::Normal, dejavu::sans::regular())
+            .map_err(|_| anyhow!("the letters of pictures can't be read"))?;
+        let drawn = match self.kind {
+            Kind::Svg => {
+                let area = SVGBackend::new(&self.path, SIZE).into_drawing_area();
+                paint(&area, report).map_err(anyhow::Error::from)
+            }
+            Kind::Png => {
+                let area = BitMapBackend::new(&self.path, SIZE).into_drawing_area();
+                paint(&area, report).map_err(anyhow::Error::from)
+            }
+        };
+        drawn.with_context(|| format!("`{}` can't be drawn", self.path.display()))
+    }
+}
+
+type Area<B> = DrawingArea<B, Shift>;
+type Drawn<B> = Result<(), DrawingAreaErrorKind<<B as DrawingBackend>::ErrorType>>;
+
+fn paint<B: DrawingBackend>(area: &Area<B>, report: &Report<'_>) -> Drawn<B> {
+    area.fill(&WHITE)?;
+    let runners: Vec<(&Runner, RGBColor)> = report
+        .runners
+        .iter()
+        .filter(|runner| !runner.sweep.by_batch.is_empty())
+        .zip(COLOURS.into_iter().cycle())
+        .collect();
+    let rows = runners.len().div_ceil(LEGEND_COLUMNS) as u32;
+    let (head, rest) = area.split_vertically(HEAD);
+    let (legend, panels) = rest.split_vertically(rows * LEGEND_ROW + 8);
+    head.draw(&Text::new(
+        format!("sconce bench: {}", report.model),
+        (20, 16),
+        (FONT, 22).into_font().color(&INK),
+    ))?;
+    names(&legend, report, &runners)?;
+
+    let lines = |points: &dyn Fn(&Runner) -> Vec<(f64, f64)>| {
+        let line = |(runner, colour): &(&Runner, RGBColor)| Line { colour: *colour, points: points(runner) };
+        runners.iter().map(line).collect::<Vec<_>>()
+    };
+    let batch =
+        |runner: &Runner| runner.sweep.by_batch.iter().map(|p| (p.texts as f64, p.texts_per_s())).collect();
+    let of = |rate: fn(&Point) -> f64| {
+        move |runner: &Runner| runner.sweep.by_length.iter().map(|p| (p.length(), rate(p))).collect()
+    };
+    let all = [
+        Panel {
+            title: "texts/s by batch, texts of 64 tokens".to_owned(),
+            across: "texts a call",
+            up: "texts/s",
+            lines: lines(&batch),
+            bounds: Vec::new(),
+        },
+        Panel {
+            title: "texts/s by length, 32 texts a call".to_owned(),
+            across: "tokens a text",
+            up: "texts/s",
+            lines: lines(&of(Point::texts_per_s)),
+            bounds: Vec::new(),
+        },
+        Panel {
+            title: "tokens/s by length, 32 texts a call".to_owned(),
+            across: "tokens a text",
+            up: "tokens/s",
+            lines: lines(&of(Point::tokens_per_s)),
+            bounds: Vec::new(),
+        },
+        roofline(report, &runners),
+    ];
+    for (panel, area) in all.iter().zip(panels.split_evenly((2, 2))) {
+        chart(&area, panel)?;
+    }
+    area.present()
+}
+
+/// Who has which colour.
+fn names<B: DrawingBackend>(
+    area: &Area<B>,
+    report: &Report<'_>,
+    runners: &[(&Runner, RGBColor)],
+) -> Drawn<B> {
+    let column = SIZE.0 as usize / LEGEND_COLUMNS;
+    let several = |runner: &Runner| {
+        let weights = |other: &Runner| other.placement().map(|placement| placement.weights.clone());
+        runners.iter().any(|(other, _)| other.placement().is_some() && weights(other) != weights(runner))
+    };
+    for (place, (runner, colour)) in runners.iter().enumerate() {
+        let x = (20 + place % LEGEND_COLUMNS * column) as i32;
+        let y = (12 + place / LEGEND_COLUMNS * LEGEND_ROW as usize) as i32;
+        area.draw(&PathElement::new(vec![(x, y), (x + 30, y)], colour.stroke_width(3)))?;
+        area.draw(&Circle::new((x + 15, y), 4, colour.filled()))?;
+        let mut name = match runner.placement() {
+            Some(placement) if !several(runner) => {
+                format!("{} {} {}", placement.engine, placement.device, placement.dtype)
+            }
+            Some(_) | None => runner.name(),
+        };
+        let _ = write!(name, ", {} texts/s", number(report.lengths.len() as f64 / runner.seconds));
+        if let Some(share) = report.gemm_share(runner) {
+            let _ = write!(name, ", {:.0} % of products", share * 100.0);
+        }
+        area.draw(&Text::new(name, (x + 40, y - 7), (FONT, 15).into_font().color(&INK)))?;
+    }
+    Ok(())
+}
+
+/// What each reached with one short text and with growing batches, under what memory and products allow.
+fn roofline(report: &Report<'_>, runners: &[(&Runner, RGBColor)]) -> Panel {
+    let (work, peak) = (&report.work, &report.peak);
+    let mut lines = Vec::new();
+    for (runner, colour) in runners {
+        let Some(placement) = runner.placement().filter(|placement| placement.device == Device::Cpu) else {
+            continue;
+        };
+        let point = |length: usize, texts: usize, seconds: f64| {
+            let flops = work.flops(&vec![length; texts]);
+            (flops / work.bytes(placement.dtype), flops / seconds / 1e9)
+        };
+        let alone = point(report.short, 1, runner.alone);
+        let batches = runner.sweep.by_batch.iter();
+        let batches = batches.map(|p| point(p.length().round() as usize, p.texts, p.seconds));
+        lines.push(Line { colour: *colour, points: [alone].into_iter().chain(batches).collect() });
+    }
+    let across = range(lines.iter().flat_map(|line| &line.points).map(|point| point.0));
+    let bound = |dtype: Dtype| {
+        let most = peak.gflops(dtype)?;
+        let corner = most / peak.bandwidth_gb_s;
+        let mut points = vec![(corner.clamp(across.start, across.end), most), (across.end, most)];
+        if corner > across.start {
+            points.insert(0, (across.start, across.start * peak.bandwidth_gb_s));
+        }
+        Some((points, format!("{dtype} products, {most:.0} GFLOP/s")))
+    };
+    let bounds = [Dtype::F32, Dtype::Bf16].into_iter().filter_map(bound).collect();
+    Panel {
+        title: format!("roofline of this machine: {:.1} GB/s out of memory", peak.bandwidth_gb_s),
+        across: "operations for each byte of weights: one short text, then growing batches",
+        up: "GFLOP/s",
+        lines,
+        bounds,
+    }
+}
+
+fn chart<B: DrawingBackend>(area: &Area<B>, panel: &Panel) -> Drawn<B> {
+    let bounds = panel.bounds.iter().flat_map(|(points, _)| points);
+    let all: Vec<(f64, f64)> =
+        panel.lines.iter().flat_map(|line| &line.points).chain(bounds).copied().collect();
+    let (across, up) = (range(all.iter().map(|point| point.0)), range(all.iter().map(|point| point.1)));
+    // A little room above, for the words on bounds.
+    let up = up.start..up.end * 1.25;
+    let mut chart = ChartBuilder::on(area)
+        .caption(&panel.title, (FONT, 17).into_font().color(&INK))
+        .margin(12)
+        .margin_right(24)
+        .x_label_area_size(46)
+        .y_label_area_size(66)
+        .build_cartesian_2d(
+            across.clone().log_scale().with_key_points(doublings(&across)),
+            up.clone().log_scale().with_key_points(ticks(&up)),
+        )?;
+    chart
+        .configure_mesh()
+        .x_desc(panel.across)
+        .y_desc(panel.up)
+        .x_label_formatter(&|x| number(*x))
+        .y_label_formatter(&|y| number(*y))
+        .light_line_style(TRANSPARENT)
+        .bold_line_style(INK.mix(0.12))
+        .axis_style(INK.mix(0.6))
+        .label_style((FONT, 13).into_font().color(&INK))
+        .axis_desc_style((FONT, 14).into_font().color(&INK))
+        .draw()?;
+    for (points, words) in &panel.bounds {
+        chart.draw_series(LineSeries::new(points.iter().copied(), GREY.stroke_width(2)))?;
+        if let Some(&(x, y)) = points.last() {
+            let place = Pos::new(HPos::Right, VPos::Bottom);
+            let place = (FONT, 13).into_font().color(&GREY).pos(place);
+            chart.draw_series([Text::new(words.clone(), (x, y * 1.03), place)])?;
+        }
+    }
+    for line in &panel.lines {
+        chart.draw_series(LineSeries::new(line.points.iter().copied(), line.colour.stroke_width(2)))?;
+        chart.draw_series(line.points.iter().map(|point| Circle::new(*point, 3, line.colour.filled())))?;
+    }
+    Ok(())
+}
+
+/// From the least to the most, never empty.
+fn range(values: impl Iterator<Item = f64>) -> Range<f64> {
+    let (least, most) = values
+        .filter(|value| value.is_finite() && *value > 0.0)
+        .fold((f64::INFINITY, 0.0_f64), |(least, most), value| (least.min(value), most.max(value)));
+    if least < most { least * 0.9..most * 1.1 } else { 0.5..2.0 }
+}
+
+/// The round numbers of a range.
+fn ticks(range: &Range<f64>) -> Vec<f64> {
+    let wide = range.end / range.start > 30.0;
+    let steps: &[f64] = if wide { &[1.0, 2.0, 5.0] } else { &[1.0, 1.5, 2.0, 3.0, 4.0, 5.0, 7.0] };
+    let round = (-3..12).flat_map(|power| steps.iter().map(move |step| step * 10_f64.powi(power)));
+    round.filter(|tick| range.contains(tick)).collect()
+}
+
+/// The powers of two of a range.
+fn doublings(range: &Range<f64>) -> Vec<f64> {
+    (-10..40).map(|power| 2_f64.powi(power)).filter(|tick| range.contains(tick)).collect()
+}
+
+/// `950`, `12k`, `1.5M`.
+fn number(value: f64) -> String {
+    let short = |value: f64| {
+        let text = format!("{value:.1}");
+        text.strip_suffix(".0").map_or(text.clone(), str::to_owned)
+    };
+    match value {
+        value if value >= 1e6 => format!("{}M", short(value / 1e6)),
+        value if value >= 1e4 => format!("{}k", short(value / 1e3)),
+        value => short(value),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn axes_have_round_numbers_and_are_never_empty() {
+        assert_eq!(ticks(&(0.9..90.0)), [1.0, 2.0, 5.0, 10.0, 20.0, 50.0]);
+        assert_eq!(range([].into_iter()), 0.5..2.0);
+        assert_eq!(range([f64::NAN, 0.0, 3.0].into_iter()), 0.5..2.0);
+        assert_eq!([0.5, 128.0, 12_000.0, 1.5e6].map(number), ["0.5", "128", "12k", "1.5M"]);
+    }
+}

@@ -1,0 +1,193 @@
+//! `sconce bench`: every placement, other servers beside them, the picture and the roofline.
+
+use std::collections::HashMap;
+use std::fs;
+use std::net::TcpListener;
+
+use serde_json::Value;
+
+use crate::command::{Answer, Scene, numbers};
+use crate::embedding_server::{EmbeddingServer, Manner};
+
+const TEXTS: &str = "one\ntwo words\n";
+
+/// `bench tiny-bert` on two texts, once, with more arguments.
+fn bench<'a>(input: &'a str, more: &[&'a str]) -> Vec<&'a str> {
+    [&["bench", "tiny-bert", "--rounds", "1", "--input", input], more].concat()
+}
+
+#[track_caller]
+fn run(scene: &Scene, more: &[&str]) -> Answer {
+    let input = scene.with("texts.txt", TEXTS);
+    scene.run(&bench(&input, more))
+}
+
+#[test]
+fn bench_runs_every_placement_that_works() {
+    let scene = Scene::new();
+    let page = run(&scene, &[]).succeeds();
+    assert!(page.data.contains("2 texts, ") && page.data.contains(" candle  cpu     f32 "), "{}", page.data);
+    assert!(page.data.contains("measured here at most: "), "{}", page.data);
+    let json = run(&scene, &["--engine", "candle", "--json"]).succeeds().json();
+    let placements = json["placements"].as_array().expect("a list");
+    assert_eq!(placements.len(), 3, "{json}");
+    for figures in placements {
+        for key in ["texts_per_s", "tokens_per_s", "one_text_ms", "gflops", "bandwidth_share"] {
+            assert!(figures[key].as_f64() > Some(0.0), "{key} in {figures}");
+        }
+        assert!(figures["least_cosine"].as_f64() > Some(0.999), "{figures}");
+        // No kernel of ours multiplies f16: there is nothing to be a share of.
+        let has_peak = figures["gemm_peak_gflops"].is_f64();
+        assert_eq!(figures["gemm_share"].is_f64(), has_peak, "{figures}");
+        assert!(
+            has_peak == (figures["placement"]["dtype"] == "f32") || figures["placement"]["dtype"] == "bf16"
+        );
+    }
+    assert!(json["gemm_peak_gflops"]["f32"].as_f64() > Some(0.1), "{json}");
+    assert!(json["bandwidth_gb_s"].as_f64() > Some(0.1), "{json}");
+    assert!(json["flops_per_token"].as_f64() > Some(1000.0), "{json}");
+    scene.run(&["bench", "tiny-bert", "--rounds", "0"]).fails(2, &["--rounds"]);
+}
+
+#[test]
+fn a_picture_is_drawn_in_lines_or_in_dots() {
+    let scene = Scene::new();
+    let only = ["--engine", "native", "--dtype", "f32", "--json"];
+    let json = run(&scene, &[&only[..], &["--plot", &scene.name("a.svg")]].concat()).succeeds().json();
+    let svg = fs::read_to_string(scene.file("a.svg")).expect("a picture");
+    for words in
+        ["<svg", "roofline of this machine", "texts a call", "tokens a text", "native cpu f32", "</svg>"]
+    {
+        assert!(svg.contains(words), "no `{words}` in it");
+    }
+    let sweep = &json["placements"][0]["sweep"];
+    assert_eq!(sweep["by_batch"].as_array().map(Vec::len), Some(8), "{sweep}");
+    assert!(sweep["by_length"][0]["tokens_per_s"].as_f64() > Some(0.0), "{sweep}");
+
+    run(&scene, &[&only[..], &["--plot", &scene.name("a.png")]].concat()).succeeds();
+    let png = fs::read(scene.file("a.png")).expect("a picture");
+    assert!(png.starts_with(b"\x89PNG") && png.len() > 10_000, "{}", png.len());
+
+    for name in ["a.jpg", "a", "svg"] {
+        run(&scene, &["--plot", name]).fails(2, &["`.svg` and `.png`", name]);
+    }
+    let nowhere = run(&scene, &["--plot", &scene.name("no/such/folder/a.svg")]);
+    nowhere.fails(2, &["no/such/folder/a.svg` can't be written"]);
+    assert!(!nowhere.words.contains("round 1"), "{}", nowhere.words);
+}
+
+#[test]
+fn other_servers_run_beside_ours_and_wrong_vectors_show() {
+    let scene = Scene::new();
+    let short = "how do I place a model on the right device?";
+    let lines =
+        scene.run(&["embed", "tiny-bert", "--dtype", "f32", "one", "two words", short]).succeeds().lines();
+    let vectors: HashMap<String, Vec<f64>> = lines
+        .iter()
+        .map(|line| (line["text"].as_str().expect("a text").to_owned(), numbers(&line["embedding"])))
+        .collect();
+    let turned = vectors.iter().map(|(text, vector)| (text.clone(), vector.iter().map(|x| -x).collect()));
+    let wrong = EmbeddingServer::start(Manner::Honest(turned.collect()));
+    let right = EmbeddingServer::start(Manner::Honest(vectors));
+    let narrow = EmbeddingServer::start(Manner::Wide(7));
+    let [tei, openai, bad, other] = [
+        format!("tei={}/", right.url),
+        format!("openai={}/v1", right.url),
+        format!("tei={}", wrong.url),
+        format!("openai={}", narrow.url),
+    ];
+    let all = ["--against", &tei, "--against", &openai, "--against", &bad, "--against", &other];
+    let only = ["--engine", "native", "--dtype", "f32"];
+    let with = |more: &[&str]| {
+        let input = scene.with("texts.txt", TEXTS);
+        let mut command = scene.command(&bench(&input, &[&all[..], &only[..], more].concat()));
+        let output = command.env("OPENAI_API_KEY", "secret").output().expect("the command ends");
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        String::from_utf8(output.stdout).expect("text")
+    };
+    let json: Value = serde_json::from_str(&with(&["--against-model", "that one", "--json"])).expect("JSON");
+    let servers = json["servers"].as_array().expect("a list");
+    assert_eq!((json["placements"].as_array().map(Vec::len), servers.len()), (Some(1), 4), "{json}");
+    for server in servers {
+        for key in ["texts_per_s", "tokens_per_s", "one_text_ms"] {
+            assert!(server[key].as_f64() > Some(0.0), "{key} in {server}");
+        }
+        let cosine = server["least_cosine"].as_f64();
+        match server["url"].as_str() {
+            Some(url) if url == right.url => assert!(cosine > Some(0.99999), "{server}"),
+            Some(url) if url == wrong.url => assert!(cosine < Some(-0.99999), "{server}"),
+            _ => assert_eq!(cosine, None, "{server}"),
+        }
+    }
+    let page = with(&[]);
+    assert!(page.contains(" tei ") && page.contains(" openai ") && page.contains("-1.000000"), "{page}");
+
+    for (path, key, body) in right.requests() {
+        match path.as_str() {
+            "/embed" => assert_eq!((key, &body["truncate"]), (None, &Value::from(true))),
+            "/v1/embeddings" => {
+                assert_eq!(key.as_deref(), Some("Bearer secret"));
+                assert!(
+                    ["that one", "tiny-bert"].contains(&body["model"].as_str().expect("a name")),
+                    "{body}"
+                );
+            }
+            path => panic!("{path} was asked for"),
+        }
+    }
+}
+
+#[test]
+fn a_server_that_does_not_answer_is_told_of_before_anything_long_is_begun() {
+    let refusing = |status, words| Manner::Refusing { after: 0, status, words };
+    let cases: [(Manner, &[&str]); 10] = [
+        (refusing(500, "out of memory"), &["answered 500: out of memory", "its log says more"]),
+        (
+            refusing(429, r#"{"error": "Model is overloaded"}"#),
+            &["429: Model is overloaded", "raise its limit"],
+        ),
+        (refusing(401, r#"{"error": {"message": "no key"}}"#), &["401: no key", "OPENAI_API_KEY"]),
+        (refusing(404, ""), &["answered 404\n", "is it that kind of server?"]),
+        (refusing(413, ""), &["answered 413\n", "32 texts a request"]),
+        (refusing(302, ""), &["answered 302\n", "name that one"]),
+        (Manner::Nonsense("<html>"), &["answered nonsense", "not JSON"]),
+        (Manner::Nonsense("{}"), &["answered nonsense", "no list `data`"]),
+        (Manner::Nonsense(r#"{"data": []}"#), &["answered nonsense", "0 vectors for 1 texts"]),
+        (Manner::Hanging, &["gave no answer in 1 s", "--patience"]),
+    ];
+    let scene = Scene::new();
+    for (manner, words) in cases {
+        let server = EmbeddingServer::start(manner);
+        let answer = run(&scene, &["--patience", "1", "--against", &format!("openai={}", server.url)]);
+        answer.fails(2, words);
+        answer.fails(2, &[&server.url, "hint: "][..if words[0].contains("nonsense") { 1 } else { 2 }]);
+    }
+    let listener = TcpListener::bind(("127.0.0.1", 0)).expect("loopback has a free port");
+    let nobody = format!("tei=http://{}", listener.local_addr().expect("an address"));
+    drop(listener);
+    run(&scene, &["--against", &nobody]).fails(2, &["nobody answers at", "is the server up"]);
+    run(&scene, &["--against", "tgi=http://127.0.0.1:1"]).fails(2, &["tei=URL or openai=URL"]);
+    run(&scene, &["--against", &nobody, "--offline"]).fails(2, &["--offline"]);
+    assert!(!scene.file("home").exists(), "something was proved before the servers were asked");
+}
+
+#[test]
+fn a_server_that_fails_later_costs_nobody_else_their_figures() {
+    let scene = Scene::new();
+    let server = EmbeddingServer::start(Manner::Refusing { after: 2, status: 429, words: "slow down" });
+    let address = format!("tei={}", server.url);
+    let only = ["--engine", "native", "--dtype", "f32", "--against", &address];
+    let page = run(&scene, &only);
+    assert_eq!(page.code, 1, "{}", page.words);
+    assert!(page.data.contains("native  cpu     f32"), "{}", page.data);
+    assert!(
+        page.data.contains("failed  tei http://") && page.data.contains("429: slow down"),
+        "{}",
+        page.data
+    );
+    let again = EmbeddingServer::start(Manner::Refusing { after: 2, status: 429, words: "slow down" });
+    let address = format!("tei={}", again.url);
+    let json = run(&scene, &["--engine", "native", "--dtype", "f32", "--against", &address, "--json"]).json();
+    assert!(json["placements"][0]["texts_per_s"].as_f64() > Some(0.0), "{json}");
+    assert!(json["servers"][0]["error"].as_str().is_some_and(|error| error.contains("429")), "{json}");
+}

@@ -1,0 +1,156 @@
+//! The most this machine gives: products a second with our own kernels, and bytes a second out of memory.
+
+use std::hint::black_box;
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use sconce_core::placement::Dtype;
+use sconce_kernels::amx::{Amx, Finish, MatrixBf16, STEP};
+use sconce_kernels::buffer::Buffer;
+use sconce_kernels::isa::Isa;
+use sconce_kernels::product::{Matrix, Store};
+use sconce_kernels::rows::Activation;
+
+use crate::threads::Threads;
+
+/// Rows of a block, and pairs of inputs and outputs that a thread's cache holds: the best pair counts.
+const ROWS: usize = 256;
+const SHAPES: [(usize, usize); 3] = [(384, 384), (512, 512), (1024, 512)];
+/// How long one try lasts, and how many there are.
+const TRY: Duration = Duration::from_millis(40);
+const TRIES: usize = 4;
+/// What is streamed: far more than caches hold.
+const BYTES: usize = 512 << 20;
+
+/// What was measured, on all threads together.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Peak {
+    /// Billions of operations a second in f32 products.
+    pub f32_gflops: f64,
+    /// In bf16 products, where there are tiles for them.
+    pub bf16_gflops: Option<f64>,
+    /// Billions of bytes a second, read from end to end.
+    pub bandwidth_gb_s: f64,
+}
+
+impl Peak {
+    /// Measures for about a second, on `threads` threads.
+    pub fn measure(threads: usize) -> Peak {
+        let threads = Threads::new(threads);
+        let isa = Isa::best();
+        let best = |one: &(dyn Fn((usize, usize)) -> f64 + Sync)| {
+            SHAPES.into_iter().map(one).fold(0.0, f64::max) / 1e9
+        };
+        Peak {
+            f32_gflops: best(&|shape| f32_rate(&threads, isa, shape)),
+            bf16_gflops: Amx::get()
+                .filter(|_| isa == Isa::Amx)
+                .map(|amx| best(&|shape| bf16_rate(&threads, amx, shape))),
+            bandwidth_gb_s: bandwidth(&threads, isa) / 1e9,
+        }
+    }
+
+    /// The most for products in `dtype`; none where we have no kernel for it.
+    pub fn gflops(&self, dtype: Dtype) -> Option<f64> {
+        match dtype {
+            Dtype::F32 => Some(self.f32_gflops),
+            Dtype::Bf16 => self.bf16_gflops,
+            Dtype::F16 => None,
+        }
+    }
+}
+
+fn f32_rate(threads: &Threads, isa: Isa, (inputs, outputs): (usize, usize)) -> f64 {
+    let matrix = Matrix::pack(isa, &vec![0.5; outputs * inputs], outputs, inputs);
+    let (a, bias) = (vec![0.25; ROWS * inputs], vec![0.125; outputs]);
+    rate(threads, 2 * ROWS * inputs * outputs, || {
+        let mut to = vec![0.0; ROWS * outputs];
+        let mut scratch = Vec::new();
+        let (a, bias, matrix) = (&a, &bias, &matrix);
+        move || {
+            let mut store = Store { bias, activation: Activation::Identity, to: &mut to, stride: outputs };
+            matrix.multiply(a, inputs, ROWS, &mut scratch, &mut store);
+            black_box(&mut to);
+        }
+    })
+}
+
+fn bf16_rate(threads: &Threads, amx: Amx, (inputs, outputs): (usize, usize)) -> f64 {
+    let matrix = MatrixBf16::pack(amx, &vec![0.5; outputs * inputs], outputs, inputs);
+    // 0.25 in bf16. There is a step more than the rows need.
+    let mut a = Buffer::<u16>::zeros((ROWS + STEP) * inputs);
+    a.fill(0x3e80);
+    let bias = vec![0.125; outputs];
+    rate(threads, 2 * ROWS * inputs * outputs, || {
+        let mut to = Buffer::<u16>::zeros((ROWS + STEP) * outputs);
+        let (a, bias, matrix) = (&a, &bias, &matrix);
+        move || {
+            amx.with_tiles(|tiles| {
+                let mut finish =
+                    Finish::Store { bias, activation: Activation::Identity, to: &mut to, stride: outputs };
+                matrix.multiply(tiles, a, inputs, ROWS, &mut finish);
+            });
+            black_box(&mut to);
+        }
+    })
+}
+
+/// Units a second of the best try, where each thread does `units` at a time with room of its own.
+fn rate<W: FnMut()>(threads: &Threads, units: usize, work: impl Fn() -> W + Sync) -> f64 {
+    let once = || {
+        let total = Mutex::new(0.0);
+        threads.apart(|| {
+            let mut work = work();
+            work();
+            let (started, mut done) = (Instant::now(), 0);
+            while started.elapsed() < TRY {
+                work();
+                done += units;
+            }
+            *total.lock().unwrap_or_else(PoisonError::into_inner) +=
+                done as f64 / started.elapsed().as_secs_f64();
+        });
+        total.into_inner().unwrap_or_else(PoisonError::into_inner)
+    };
+    (0..TRIES).map(|_| once()).fold(0.0, f64::max)
+}
+
+/// Bytes a second of the best pass over one long buffer, each thread over its part.
+fn bandwidth(threads: &Threads, isa: Isa) -> f64 {
+    let mut numbers: Vec<u64> = Vec::new();
+    let mut count = BYTES / 8;
+    while numbers.try_reserve_exact(count).is_err() && count > 1 {
+        count /= 2;
+    }
+    // Memory that was never written to is not there yet.
+    numbers.resize(count, 1);
+    let parts: Vec<&[u64]> = numbers.chunks(count.div_ceil(threads.count())).collect();
+    let pass = || {
+        let left = Mutex::new(parts.clone());
+        let started = Instant::now();
+        threads.apart(|| {
+            let part = left.lock().unwrap_or_else(PoisonError::into_inner).pop();
+            isa.run(|| {
+                let sum = part.unwrap_or_default().iter().fold(0u64, |sum, x| sum.wrapping_add(*x));
+                black_box(sum);
+            });
+        });
+        (count * 8) as f64 / started.elapsed().as_secs_f64()
+    };
+    (0..TRIES).map(|_| pass()).fold(0.0, f64::max)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_machine_has_peaks_and_they_are_soon_found() {
+        let started = Instant::now();
+        let peak = Peak::measure(2);
+        assert!(peak.f32_gflops > 0.1 && peak.bandwidth_gb_s > 0.1, "{peak:?}");
+        assert_eq!(peak.bf16_gflops.is_some(), Isa::best() == Isa::Amx);
+        assert_eq!(peak.gflops(Dtype::F16), None);
+        assert!(started.elapsed() < Duration::from_secs(20), "{:?}", started.elapsed());
+    }
+}
