@@ -5,8 +5,7 @@ use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use sconce_core::placement::Dtype;
-use sconce_kernels::amx::{Amx, Finish, MatrixBf16, STEP};
-use sconce_kernels::buffer::Buffer;
+use sconce_kernels::bf16::{Bf16, Finish, MatrixBf16, Panels, narrow};
 use sconce_kernels::isa::Isa;
 use sconce_kernels::product::{Matrix, Store};
 use sconce_kernels::rows::Activation;
@@ -27,7 +26,7 @@ const BYTES: usize = 512 << 20;
 pub struct Peak {
     /// Billions of operations a second in f32 products.
     pub f32_gflops: f64,
-    /// In bf16 products, where there are tiles for them.
+    /// In bf16 products, where there are tiles or vectors for them.
     pub bf16_gflops: Option<f64>,
     /// Billions of bytes a second, read from end to end.
     pub bandwidth_gb_s: f64,
@@ -43,9 +42,7 @@ impl Peak {
         };
         Peak {
             f32_gflops: best(&|shape| f32_rate(&threads, isa, shape)),
-            bf16_gflops: Amx::get()
-                .filter(|_| isa == Isa::Amx)
-                .map(|amx| best(&|shape| bf16_rate(&threads, amx, shape))),
+            bf16_gflops: Bf16::of(isa).map(|unit| best(&|shape| bf16_rate(&threads, unit, shape))),
             bandwidth_gb_s: bandwidth(&threads, isa) / 1e9,
         }
     }
@@ -75,20 +72,20 @@ fn f32_rate(threads: &Threads, isa: Isa, (inputs, outputs): (usize, usize)) -> f
     })
 }
 
-fn bf16_rate(threads: &Threads, amx: Amx, (inputs, outputs): (usize, usize)) -> f64 {
-    let matrix = MatrixBf16::pack(amx, &vec![0.5; outputs * inputs], outputs, inputs);
-    // 0.25 in bf16. There is a step more than the rows need.
-    let mut a = Buffer::<u16>::zeros((ROWS + STEP) * inputs);
-    a.fill(0x3e80);
-    let bias = vec![0.125; outputs];
+fn bf16_rate(threads: &Threads, unit: Bf16, (inputs, outputs): (usize, usize)) -> f64 {
+    let matrix = MatrixBf16::pack(unit, &vec![0.5; outputs * inputs], outputs, inputs);
+    let (row, bias) = (vec![narrow(0.25); inputs], vec![0.125; outputs]);
+    let mut a = Panels::default();
+    a.shape(ROWS, inputs);
+    (0..ROWS).for_each(|number| a.set(number, &row));
     rate(threads, 2 * ROWS * inputs * outputs, || {
-        let mut to = Buffer::<u16>::zeros((ROWS + STEP) * outputs);
+        let mut to = Panels::default();
+        to.shape(ROWS, outputs);
         let (a, bias, matrix) = (&a, &bias, &matrix);
         move || {
-            amx.with_tiles(|tiles| {
-                let mut finish =
-                    Finish::Store { bias, activation: Activation::Identity, to: &mut to, stride: outputs };
-                matrix.multiply(tiles, a, inputs, ROWS, &mut finish);
+            unit.with_tiles(|tiles| {
+                let mut finish = Finish::Store { bias, activation: Activation::Identity, to: &mut to };
+                matrix.multiply(tiles, a, ROWS, &mut finish);
             });
             black_box(&mut to);
         }
@@ -149,7 +146,7 @@ mod tests {
         let started = Instant::now();
         let peak = Peak::measure(2);
         assert!(peak.f32_gflops > 0.1 && peak.bandwidth_gb_s > 0.1, "{peak:?}");
-        assert_eq!(peak.bf16_gflops.is_some(), Isa::best() == Isa::Amx);
+        assert_eq!(peak.bf16_gflops.is_some(), Bf16::of(Isa::best()).is_some());
         assert_eq!(peak.gflops(Dtype::F16), None);
         assert!(started.elapsed() < Duration::from_secs(20), "{:?}", started.elapsed());
     }
