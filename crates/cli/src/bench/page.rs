@@ -85,9 +85,9 @@ impl Report<'_> {
             rows.add_row(row);
         }
         let mut text = format!(
-            "{}, {tokens} tokens, best of {}, tokenizing included\n\n{}\n\n",
+            "{}, {tokens} tokens, best of {} in turns, tokenizing included\n\n{}\n\n",
             counted(texts, "text"),
-            counted(self.rounds.into(), "round in turns"),
+            counted(self.rounds.into(), "round"),
             rendered(&rows)
         );
         let products = [Dtype::F32, Dtype::Bf16].into_iter().filter_map(|dtype| {
