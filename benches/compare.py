@@ -283,7 +283,7 @@ def main():
         result["ratios"] = ratios(result, with_memory=key == "minilm")
         answer["models"][key] = result
         print(markdown(label, result), flush=True)
-    (options.out / "compare.json").write_text(json.dumps(answer, indent=1) + "\n")
+        (options.out / "compare.json").write_text(json.dumps(answer, indent=1) + "\n")
     say(f"figures of every round: {options.out / 'compare.json'}")
 
 

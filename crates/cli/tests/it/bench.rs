@@ -6,8 +6,8 @@ use std::net::TcpListener;
 
 use serde_json::Value;
 
-use crate::command::{Answer, Scene, numbers};
 use crate::embedding_server::{EmbeddingServer, Manner};
+use crate::scene::{Answer, Scene, numbers};
 
 const TEXTS: &str = "one\ntwo words\n";
 
