@@ -19,8 +19,9 @@ use super::sweep::Point;
 
 const SIZE: (u32, u32) = (1280, 980);
 const HEAD: u32 = 48;
-const LEGEND_ROW: u32 = 24;
-const LEGEND_COLUMNS: usize = 3;
+const LEGEND_ROW: i32 = 24;
+const LEGEND_WIDTH: i32 = 426;
+const LEGEND_COLUMNS: i32 = 3;
 const FONT: &str = "sans-serif";
 const INK: RGBColor = RGBColor(40, 40, 40);
 const GREY: RGBColor = RGBColor(120, 120, 120);
@@ -103,9 +104,9 @@ fn paint<B: DrawingBackend>(area: &Area<B>, report: &Report<'_>) -> Drawn<B> {
         .filter(|runner| !runner.sweep.by_batch.is_empty())
         .zip(COLOURS.into_iter().cycle())
         .collect();
-    let rows = runners.len().div_ceil(LEGEND_COLUMNS) as u32;
+    let rows = runners.chunks(LEGEND_COLUMNS as usize).map(|_| LEGEND_ROW).sum::<i32>();
     let (head, rest) = area.split_vertically(HEAD);
-    let (legend, panels) = rest.split_vertically(rows * LEGEND_ROW + 8);
+    let (legend, panels) = rest.split_vertically(rows + 8);
     head.draw(&Text::new(
         format!("sconce bench: {}", report.model),
         (20, 16),
@@ -158,14 +159,13 @@ fn names<B: DrawingBackend>(
     report: &Report<'_>,
     runners: &[(&Runner, RGBColor)],
 ) -> Drawn<B> {
-    let column = SIZE.0 as usize / LEGEND_COLUMNS;
+    let places = (0..).flat_map(|row| (0..LEGEND_COLUMNS).map(move |column| (row, column)));
     let several = |runner: &Runner| {
         let weights = |other: &Runner| other.placement().map(|placement| placement.weights.clone());
         runners.iter().any(|(other, _)| other.placement().is_some() && weights(other) != weights(runner))
     };
-    for (place, (runner, colour)) in runners.iter().enumerate() {
-        let x = (20 + place % LEGEND_COLUMNS * column) as i32;
-        let y = (12 + place / LEGEND_COLUMNS * LEGEND_ROW as usize) as i32;
+    for ((row, column), (runner, colour)) in places.zip(runners) {
+        let (x, y) = (20 + column * LEGEND_WIDTH, 12 + row * LEGEND_ROW);
         area.draw(&PathElement::new(vec![(x, y), (x + 30, y)], colour.stroke_width(3)))?;
         area.draw(&Circle::new((x + 15, y), 4, colour.filled()))?;
         let mut name = match runner.placement() {

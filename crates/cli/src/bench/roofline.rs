@@ -66,11 +66,13 @@ mod tests {
     fn operations_are_those_of_products_and_of_attention() {
         let work = Work::of(&MINILM);
         // 10.6 million weights in the layers, each used once a token.
-        assert_eq!(work.weights, 10_616_832.0);
-        assert_eq!(work.flops(&[1]), 2.0 * 10_616_832.0 + 6.0 * 4.0 * 384.0);
-        assert_eq!(work.flops(&[3, 3]), 2.0 * work.flops(&[3]));
+        let same = |got: f64, want: f64| assert!((got - want).abs() < 0.5, "{got} instead of {want}");
+        same(work.weights, 10_616_832.0);
+        same(work.flops(&[1]), 2.0 * 10_616_832.0 + 6.0 * 4.0 * 384.0);
+        same(work.flops(&[3, 3]), 2.0 * work.flops(&[3]));
         assert!(work.flops(&[6]) > 2.0 * work.flops(&[3]));
-        assert_eq!((work.bytes(Dtype::F32), work.bytes(Dtype::Bf16)), (42_467_328.0, 21_233_664.0));
+        same(work.bytes(Dtype::F32), 42_467_328.0);
+        same(work.bytes(Dtype::Bf16), 21_233_664.0);
     }
 
     #[test]

@@ -1,10 +1,10 @@
-//! Another server, driven with the same texts: text-embeddings-inference, or anything that speaks as OpenAI does.
+//! Another server, driven with the same texts: text-embeddings-inference, or anything that speaks as `OpenAI` does.
 
 use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
 
-use anyhow::{Context, bail, ensure};
+use anyhow::{Context, anyhow, bail, ensure};
 use serde_json::{Value, json};
 
 /// Texts of one request: what servers take without a word in their settings.
@@ -13,7 +13,7 @@ const MOST: usize = 32;
 const LONGEST_ANSWER: u64 = 256 << 20;
 /// How much of a complaint is passed on.
 const WORDS: usize = 300;
-/// The variable that holds the key of a server that speaks as OpenAI does.
+/// The variable that holds the key of a server that speaks as `OpenAI` does.
 const KEY: &str = "OPENAI_API_KEY";
 
 /// A server as it is typed: `tei=URL` or `openai=URL`.
@@ -112,11 +112,11 @@ impl Server {
         if let Some(key) = &self.key {
             request = request.header("Authorization", format!("Bearer {key}"));
         }
-        let response = request.send_json(body).map_err(|error| self.unanswered(error))?;
+        let response = request.send_json(body).map_err(|error| self.unanswered(&error))?;
         let status = response.status().as_u16();
         let body = response.into_body().into_with_config().limit(LONGEST_ANSWER).read_to_vec();
         if status == 200 {
-            return body.map_err(|error| self.unanswered(error));
+            return body.map_err(|error| self.unanswered(&error));
         }
         let said = said(&body.unwrap_or_default());
         let hint = match status {
@@ -131,17 +131,13 @@ impl Server {
         bail!("`{url}{path}` answered {status}{said}\nhint: {hint}")
     }
 
-    fn unanswered(&self, error: ureq::Error) -> anyhow::Error {
+    fn unanswered(&self, error: &ureq::Error) -> anyhow::Error {
         let url = self.url();
-        match error {
-            ureq::Error::Timeout(_) => {
-                let seconds = self.patience.as_secs();
-                anyhow::anyhow!("`{url}` gave no answer in {seconds} s\nhint: `--patience` gives it longer")
-            }
-            error => anyhow::anyhow!(
-                "nobody answers at `{url}`: {error}\nhint: is the server up, and is this its address?"
-            ),
+        if matches!(error, ureq::Error::Timeout(_)) {
+            let seconds = self.patience.as_secs();
+            return anyhow!("`{url}` gave no answer in {seconds} s\nhint: `--patience` gives it longer");
         }
+        anyhow!("nobody answers at `{url}`: {error}\nhint: is the server up, and is this its address?")
     }
 }
 
