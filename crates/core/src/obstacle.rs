@@ -38,6 +38,10 @@ pub enum Obstacle {
         architecture: String,
         /// What is known.
         known: Vec<String>,
+        /// The known one that comes nearest.
+        nearest: String,
+        /// What of the model's config the nearest has no place for, or lacks.
+        missing: Vec<String>,
     },
     /// The device lacks an operation that the model needs.
     OpMissing {
@@ -169,8 +173,16 @@ impl Obstacle {
                 DeviceKind::Cpu => "none".to_owned(),
             },
             Obstacle::DriverTooOld { needed, .. } => format!("install driver {needed} or newer"),
-            Obstacle::UnknownArchitecture { known, .. } => {
-                format!("none in this version: the architectures known are {}", known.join(", "))
+            Obstacle::UnknownArchitecture { known, nearest, missing, .. } => {
+                let missing = if missing.is_empty() {
+                    format!("its config has nothing that `{nearest}` does not know")
+                } else {
+                    format!("for it, this is missing: {}", missing.join(", "))
+                };
+                format!(
+                    "none in this version: the nearest known is `{nearest}`; {missing}. All that are known: {}",
+                    known.join(", ")
+                )
             }
             Obstacle::OpMissing { says, .. } if is_the_feature_trap(says) => {
                 "the kernel exists but its crate was built without the feature: \

@@ -2,7 +2,10 @@
 //!
 //! This is the only crate whose code reads a feature, and it does so in `candle/device.rs` alone.
 
+mod assembly;
 pub mod candle;
+pub mod config;
+mod describe;
 pub mod description;
 pub mod families;
 mod fault;
@@ -11,8 +14,9 @@ mod head;
 pub mod heads;
 pub mod native;
 pub mod onnx;
+pub mod parts;
 mod probe;
-mod relative;
+mod queries;
 mod steps;
 mod threads;
 pub mod weights;

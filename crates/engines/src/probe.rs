@@ -23,7 +23,8 @@ pub(crate) fn twin_of(card: &ModelCard) -> Result<String, Obstacle> {
 
 /// A batch of generated token ids.
 pub(crate) fn batch(lengths: &[usize], seed: u64, want: Want, description: &Description) -> Batch {
-    let (vocabulary, padding) = (description.vocabulary, description.positions.after);
+    let vocabulary = description.vocabulary;
+    let padding = description.positions.and_then(|positions| positions.after);
     let mut batch = Batch::new(want);
     let mut state = seed;
     for &length in lengths {

@@ -6,7 +6,7 @@ use sconce_core::head::{Dense, DenseActivation, Step};
 use sconce_kernels::isa::Isa;
 use sconce_kernels::math::{gelu, gelu_tanh};
 use sconce_kernels::product::{Matrix, Store};
-use sconce_kernels::rows::{Activation, Norm};
+use sconce_kernels::rows::{Activation, Norm, Spread};
 
 use crate::finish::finish;
 use crate::weights::{Files, Tensors, WeightsError, norm};
@@ -44,7 +44,12 @@ impl Layer {
                     };
                     let name = step.name.iter().find(there).or(step.name.first());
                     let (weight, shift) = norm(own, name.map_or("", String::as_str), width)?;
-                    Layer::Norm(Norm { weight, shift, epsilon: step.epsilon as f32 })
+                    Layer::Norm(Norm {
+                        spread: Spread::Deviation,
+                        weight,
+                        shift,
+                        epsilon: step.epsilon as f32,
+                    })
                 }
                 Step::Dense(dense) => {
                     width = dense.output;

@@ -16,6 +16,16 @@ pub trait Tensors {
 
     /// A tensor's numbers.
     fn read(&self, name: &str, shape: &[usize]) -> Result<Vec<f32>, WeightsError>;
+
+    /// The names of all tensors, where they can be told.
+    fn names(&self) -> Vec<String> {
+        Vec::new()
+    }
+
+    /// Whether they are made up, for a model that nobody trained.
+    fn generated(&self) -> bool {
+        false
+    }
 }
 
 /// Why weights could not be read.
@@ -41,6 +51,9 @@ pub enum WeightsError {
     /// A tensor that the architecture needs is not there.
     #[error("no tensor `{0}`")]
     Missing(String),
+    /// A tensor of a layer that the architecture has no place for.
+    #[error("tensor `{0}` has no place in the description of this family")]
+    Unplaced(String),
     /// A tensor has another shape than the config promises.
     #[error("tensor `{name}` has shape {found:?}, the config promises {wanted:?}")]
     Shape {
@@ -69,17 +82,7 @@ impl WeightsError {
     }
 }
 
-/// The prefix before every name in these files: the one under which `name` is found.
-pub(crate) fn prefix(
-    tensors: &dyn Tensors,
-    prefixes: &[&'static str],
-    name: &str,
-) -> Result<&'static str, WeightsError> {
-    let found = prefixes.iter().find(|prefix| tensors.shape(&format!("{prefix}{name}")).is_some());
-    found.copied().ok_or_else(|| WeightsError::Missing(name.to_owned()))
-}
-
-/// The weight and shift of a norm; old files call them gamma and beta.
+/// The weight and shift of a layer norm; old files call them gamma and beta.
 pub(crate) fn norm(
     tensors: &dyn Tensors,
     name: &str,
@@ -182,6 +185,10 @@ impl Files {
 }
 
 impl Tensors for Files {
+    fn names(&self) -> Vec<String> {
+        self.places.keys().cloned().collect()
+    }
+
     fn shape(&self, name: &str) -> Option<Vec<usize>> {
         self.places.get(name).map(|place| place.shape.clone())
     }
@@ -228,12 +235,17 @@ impl Tensors for Generated {
         let count: usize = shape.iter().product();
         let inputs = if shape.len() > 1 { shape[shape.len() - 1] } else { 1 };
         let (middle, spread) = match name {
-            name if name.ends_with("orm.weight") => (1.0, 0.3),
-            name if name.contains("embeddings") || shape.len() < 2 => (0.0, 0.5),
+            // The weights of one dimension are those of norms.
+            name if shape.len() < 2 && name.ends_with(".weight") => (1.0, 0.3),
+            name if name.contains("embed") || shape.len() < 2 => (0.0, 0.5),
             _ => (0.0, 1.7 / (inputs as f32).sqrt()),
         };
         let mut state = seed(name);
         Ok((0..count).map(|_| middle + spread * uniform(&mut state)).collect())
+    }
+
+    fn generated(&self) -> bool {
+        true
     }
 }
 

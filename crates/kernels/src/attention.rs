@@ -1,5 +1,7 @@
 //! Attention in f32 over one sequence of a packed batch: four queries at a time against panels of keys and values.
 
+use std::ops::Range;
+
 use pulp::{Simd, WithSimd};
 
 use crate::isa::Isa;
@@ -11,24 +13,42 @@ const QUERIES: usize = 4;
 /// Vectors of keys or values taken together.
 const WIDE: usize = 2;
 
-/// Where one head's numbers lie in a row of queries, keys and values.
+/// Where one head's numbers lie in a row of queries, keys and values. Several heads may share keys and values.
 #[derive(Clone, Copy, Debug)]
 pub struct Columns {
     /// Numbers between the starts of two rows.
     pub stride: usize,
-    /// Numbers between the queries, keys and values of a row.
-    pub hidden: usize,
     /// Numbers a head.
     pub head: usize,
-    /// The head's first number.
-    pub first: usize,
+    /// The first of its queries, of its keys and of its values.
+    pub parts: [usize; 3],
 }
 
 impl Columns {
     /// The queries (0), keys (1) or values (2) of one row.
     #[inline(always)]
     fn part<'a>(&self, rows: &'a [f32], row: usize, which: usize) -> &'a [f32] {
-        &rows[row * self.stride + which * self.hidden + self.first..][..self.head]
+        &rows[row * self.stride + self.parts[which]..][..self.head]
+    }
+}
+
+/// Which keys a query sees, by their distance.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Reach {
+    /// How far back.
+    pub before: usize,
+    /// How far ahead: not at all where attention is causal.
+    pub after: usize,
+}
+
+impl Reach {
+    /// Every key.
+    pub const ALL: Reach = Reach { before: usize::MAX, after: usize::MAX };
+
+    /// The keys, of `length`, that `query` sees.
+    #[inline(always)]
+    pub fn of(self, query: usize, length: usize) -> Range<usize> {
+        query.saturating_sub(self.before)..query.saturating_add(self.after).saturating_add(1).min(length)
     }
 }
 
@@ -47,6 +67,44 @@ impl<'a> Distances<'a> {
     pub fn of(self, position: usize) -> &'a [f32] {
         &self.row[self.positions - 1 - position..]
     }
+}
+
+/// One head's scores by content and distance together: for each query and for each key its score against every
+/// kind of distance, already scaled.
+#[derive(Clone, Copy, Debug)]
+pub struct Disentangled<'a> {
+    /// `[length, kinds]`, of the queries.
+    pub queries: &'a [f32],
+    /// `[length, kinds]`, of the keys.
+    pub keys: &'a [f32],
+    /// Kinds of distances.
+    pub kinds: usize,
+    /// The kind of each distance, the query's position less the key's, from `-(positions-1)` to `positions-1`.
+    pub kind: &'a [u32],
+}
+
+impl Disentangled<'_> {
+    /// Adds to the `scores` of `query` against the keys from `first` on.
+    #[inline(always)]
+    fn add(&self, query: usize, first: usize, scores: &mut [f32]) {
+        let middle = self.kind.len() / 2;
+        let own = &self.queries[query * self.kinds..][..self.kinds];
+        for (key, score) in (first..).zip(scores) {
+            let kind = self.kind[middle + query - key] as usize;
+            *score += own[kind] + self.keys[key * self.kinds + kind];
+        }
+    }
+}
+
+/// What is added to scores before softmax.
+#[derive(Clone, Copy, Debug)]
+pub enum Added<'a> {
+    /// Nothing.
+    None,
+    /// A bias by distance.
+    Distances(Distances<'a>),
+    /// Scores of content against distance.
+    Disentangled(Disentangled<'a>),
 }
 
 /// Room that is kept between calls.
@@ -69,10 +127,14 @@ pub struct Head<'a> {
     pub length: usize,
     /// Where the head lies.
     pub at: Columns,
-    /// The bias of queries, keys and values, one after the other.
+    /// The bias of a whole row.
     pub bias: Option<&'a [f32]>,
-    /// A bias by distance.
-    pub distances: Option<Distances<'a>>,
+    /// What scores are multiplied with.
+    pub scale: f32,
+    /// Which keys a query sees.
+    pub reach: Reach,
+    /// What is added to scores.
+    pub added: Added<'a>,
 }
 
 impl Head<'_> {
@@ -95,7 +157,7 @@ impl WithSimd for Attend<'_, '_> {
     #[inline(always)]
     fn with_simd<S: Simd>(self, simd: S) {
         let Attend { head, scratch, output, output_stride } = self;
-        let Head { rows: _, length, at, bias: _, distances } = *head;
+        let Head { length, at, reach, added, .. } = *head;
         let wide = WIDE * S::F32_LANES;
         let keys = length.next_multiple_of(wide);
         let columns = at.head.next_multiple_of(wide);
@@ -106,24 +168,34 @@ impl WithSimd for Attend<'_, '_> {
         let (key_vectors, _) = S::as_simd_f32s(&scratch.keys);
         let (value_vectors, _) = S::as_simd_f32s(&scratch.values);
         for first in (0..length).step_by(QUERIES) {
-            let query = |r: usize| &scratch.queries[(first + r).min(length - 1) * at.head..][..at.head];
+            let place = |r: usize| (first + r).min(length - 1);
+            let seen = reach.of(first, length).start..reach.of(place(QUERIES - 1), length).end;
+            let query = |r: usize| &scratch.queries[place(r) * at.head..][..at.head];
             let queries = [query(0), query(1), query(2), query(3)];
-            for (panel, keys_here) in key_vectors.chunks_exact(WIDE * at.head).enumerate() {
+            let panels = key_vectors.chunks_exact(WIDE * at.head).enumerate();
+            for (panel, keys_here) in panels.take(seen.end.div_ceil(wide)).skip(seen.start / wide) {
                 store::<S>(products(simd, queries, keys_here), &mut scratch.scores, keys, panel * wide);
             }
             for (r, scores) in scratch.scores.chunks_exact_mut(keys).enumerate() {
-                let scores = &mut scores[..length];
-                if let Some(distances) = distances {
-                    let query = (first + r).min(length - 1);
-                    for (score, bias) in scores.iter_mut().zip(distances.of(query)) {
-                        *score += bias;
+                let own = reach.of(place(r), length);
+                scores[seen.start..own.start].fill(0.0);
+                scores[own.end..seen.end].fill(0.0);
+                let scores = &mut scores[own.clone()];
+                match added {
+                    Added::None => {}
+                    Added::Distances(distances) => {
+                        for (score, bias) in scores.iter_mut().zip(&distances.of(place(r))[own.start..]) {
+                            *score += bias;
+                        }
                     }
+                    Added::Disentangled(disentangled) => disentangled.add(place(r), own.start, scores),
                 }
                 softmax(scores);
             }
-            let row = |r: usize| &scratch.scores[r * keys..][..length];
+            let row = |r: usize| &scratch.scores[r * keys..][seen.clone()];
             let rows = [row(0), row(1), row(2), row(3)];
             for (panel, values_here) in value_vectors.chunks_exact(WIDE * length).enumerate() {
+                let values_here = &values_here[WIDE * seen.start..];
                 store::<S>(products(simd, rows, values_here), &mut scratch.mixed, columns, panel * wide);
             }
             for r in 0..QUERIES.min(length - first) {
@@ -137,12 +209,11 @@ impl WithSimd for Attend<'_, '_> {
 /// Queries scaled, keys and values in panels; each with its bias.
 #[inline(always)]
 fn pack(head: &Head<'_>, scratch: &mut Scratch, wide: usize) {
-    let Head { rows, length, at, bias, .. } = *head;
+    let Head { rows, length, at, bias, scale, .. } = *head;
     scratch.queries.resize(length * at.head, 0.0);
     scratch.keys.resize(length.next_multiple_of(wide) * at.head, 0.0);
     scratch.values.resize(at.head.next_multiple_of(wide) * length, 0.0);
-    let scale = 1.0 / (at.head as f32).sqrt();
-    let bias = |which: usize, d: usize| bias.map_or(0.0, |bias| bias[which * at.hidden + at.first + d]);
+    let bias = |which: usize, d: usize| bias.map_or(0.0, |bias| bias[at.parts[which] + d]);
     for (row, query) in scratch.queries.chunks_exact_mut(at.head).enumerate() {
         for (d, (to, from)) in query.iter_mut().zip(at.part(rows, row, 0)).enumerate() {
             *to = (from + bias(0, d)) * scale;

@@ -12,4 +12,5 @@ pub mod buffer;
 pub mod isa;
 pub mod math;
 pub mod product;
+pub mod rope;
 pub mod rows;

@@ -29,6 +29,18 @@ pub fn gelu_tanh(x: f32) -> f32 {
     x * (1.0 - 1.0 / (exp(2.0 * inner) + 1.0))
 }
 
+/// `x · sigmoid(x)`.
+#[inline(always)]
+pub fn silu(x: f32) -> f32 {
+    x / (1.0 + exp(-x))
+}
+
+/// GELU's approximation by a sigmoid, as CLIP has it.
+#[inline(always)]
+pub fn quick_gelu(x: f32) -> f32 {
+    x / (1.0 + exp(-1.702 * x))
+}
+
 /// The error function.
 #[inline(always)]
 pub fn erf(x: f32) -> f32 {
@@ -93,5 +105,6 @@ mod tests {
     #[test]
     fn what_is_not_a_number_stays_so() {
         assert!(gelu(f32::NAN).is_nan() && exp(f32::NAN).is_nan() && gelu_tanh(f32::NAN).is_nan());
+        assert!(silu(f32::NAN).is_nan() && quick_gelu(f32::NAN).is_nan());
     }
 }

@@ -1,7 +1,7 @@
 //! What is done to rows between products: activations, and norms.
 
 use crate::isa::Isa;
-use crate::math::{gelu, gelu_tanh};
+use crate::math::{gelu, gelu_tanh, quick_gelu, silu};
 
 /// Partial sums kept side by side, so that a sum over a row is vector code.
 pub(crate) const LANES: usize = 16;
@@ -17,6 +17,10 @@ pub enum Activation {
     GeluTanh,
     /// Negative numbers become zero.
     Relu,
+    /// `x · sigmoid(x)`.
+    Silu,
+    /// GELU's approximation by a sigmoid.
+    QuickGelu,
 }
 
 impl Activation {
@@ -28,16 +32,29 @@ impl Activation {
             Activation::Gelu => values.iter_mut().for_each(|x| *x = gelu(*x)),
             Activation::GeluTanh => values.iter_mut().for_each(|x| *x = gelu_tanh(*x)),
             Activation::Relu => values.iter_mut().for_each(|x| *x = x.max(0.0)),
+            Activation::Silu => values.iter_mut().for_each(|x| *x = silu(*x)),
+            Activation::QuickGelu => values.iter_mut().for_each(|x| *x = quick_gelu(*x)),
         }
     }
 }
 
-/// A layer norm's parameters.
+/// What a norm divides by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Spread {
+    /// The deviation from the mean, which is taken away first: layer norm.
+    Deviation,
+    /// The root of the mean square: RMS norm.
+    Root,
+}
+
+/// A norm's parameters.
 #[derive(Clone, Debug)]
 pub struct Norm {
+    /// What it divides by.
+    pub spread: Spread,
     /// Factors.
     pub weight: Vec<f32>,
-    /// Summands.
+    /// Summands; zeros where the norm has none.
     pub shift: Vec<f32>,
     /// What keeps it from dividing by zero.
     pub epsilon: f32,
@@ -56,15 +73,18 @@ impl Norm {
     /// Normalises one row.
     #[inline(always)]
     pub(crate) fn row(&self, row: &mut [f32]) {
-        normalize(row, &self.weight, &self.shift, self.epsilon);
+        normalize(row, self.spread, &self.weight, &self.shift, self.epsilon);
     }
 }
 
 /// `norm(row) · weight + shift`.
 #[inline(always)]
-pub fn normalize(row: &mut [f32], weight: &[f32], shift: &[f32], epsilon: f32) {
+pub fn normalize(row: &mut [f32], spread: Spread, weight: &[f32], shift: &[f32], epsilon: f32) {
     let count = row.len() as f32;
-    let mean = sum(row, |x| x) / count;
+    let mean = match spread {
+        Spread::Deviation => sum(row, |x| x) / count,
+        Spread::Root => 0.0,
+    };
     let variance = sum(row, |x| (x - mean) * (x - mean)) / count;
     let scale = 1.0 / (variance + epsilon).sqrt();
     for ((x, weight), shift) in row.iter_mut().zip(weight).zip(shift) {
@@ -78,6 +98,21 @@ pub fn bias_activation(rows: &mut [f32], bias: &[f32], activation: Activation) {
     for row in rows.chunks_exact_mut(bias.len()) {
         row.iter_mut().zip(bias).for_each(|(x, bias)| *x += bias);
         activation.apply(row);
+    }
+}
+
+/// `activation(gate) · up` for rows that hold the gate's numbers and then those that it lets through, both after
+/// their bias is added; into rows of half the width.
+#[inline(always)]
+pub fn gate(rows: &mut [f32], bias: &[f32], activation: Activation, to: &mut [f32]) {
+    let half = bias.len() / 2;
+    for (row, to) in rows.chunks_exact_mut(bias.len()).zip(to.chunks_exact_mut(half)) {
+        row.iter_mut().zip(bias).for_each(|(x, bias)| *x += bias);
+        let (gate, up) = row.split_at_mut(half);
+        activation.apply(gate);
+        for ((to, gate), up) in to.iter_mut().zip(gate).zip(up) {
+            *to = *gate * *up;
+        }
     }
 }
 

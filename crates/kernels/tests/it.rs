@@ -1,10 +1,11 @@
 //! Every kernel against plain code, over odd shapes, with every set of instructions that this processor has.
 
 use proptest::prelude::*;
-use sconce_kernels::attention::{Columns, Distances, Head, Scratch};
+use sconce_kernels::attention::{Added, Columns, Disentangled, Distances, Head, Reach, Scratch};
 use sconce_kernels::isa::Isa;
 use sconce_kernels::product::Matrix;
-use sconce_kernels::rows::Norm;
+use sconce_kernels::rope::Angles;
+use sconce_kernels::rows::{Activation, Norm, Spread, gate};
 
 fn numbers(seed: u64, count: usize) -> Vec<f32> {
     let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
@@ -32,22 +33,30 @@ fn plain_product(a: &[f32], w: &[f32], rows: usize, outputs: usize, inputs: usiz
     (0..rows * outputs).map(|i| dot(i / outputs, i % outputs) as f32).collect()
 }
 
-fn plain_attention(
-    rows: &[f32],
-    length: usize,
-    at: Columns,
-    bias: Option<&[f32]>,
-    distances: Option<Distances<'_>>,
-) -> Vec<f32> {
+/// Attention as it is defined, in f64.
+fn plain_attention(head: &Head<'_>) -> Vec<f32> {
+    let Head { rows, length, at, bias, scale, reach, added } = *head;
     let number = |row: usize, which: usize, d: usize| {
-        let place = which * at.hidden + at.first + d;
+        let place = at.parts[which] + d;
         f64::from(rows[row * at.stride + place]) + bias.map_or(0.0, |bias| f64::from(bias[place]))
+    };
+    let more = |q: usize, k: usize| match added {
+        Added::None => 0.0,
+        Added::Distances(distances) => f64::from(distances.of(q)[k]),
+        Added::Disentangled(d) => {
+            let kind = d.kind[d.kind.len() / 2 + q - k] as usize;
+            f64::from(d.queries[q * d.kinds + kind]) + f64::from(d.keys[k * d.kinds + kind])
+        }
     };
     let mut out = vec![0.0; length * at.head];
     for q in 0..length {
         let score = |k: usize| {
+            let apart = (q.abs_diff(k), k < q);
+            if if apart.1 { apart.0 > reach.before } else { apart.0 > reach.after } {
+                return f64::NEG_INFINITY;
+            }
             let dot: f64 = (0..at.head).map(|d| number(q, 0, d) * number(k, 1, d)).sum();
-            dot / (at.head as f64).sqrt() + distances.map_or(0.0, |distances| f64::from(distances.of(q)[k]))
+            dot * f64::from(scale) + more(q, k)
         };
         let scores: Vec<f64> = (0..length).map(score).collect();
         let top = scores.iter().copied().fold(f64::MIN, f64::max);
@@ -59,6 +68,12 @@ fn plain_attention(
         }
     }
     out
+}
+
+/// How far a query sees: everything, causally, a window, a causal window.
+fn reaches() -> impl Strategy<Value = Reach> {
+    let side = || prop_oneof![Just(usize::MAX), Just(0), 1usize..40];
+    (side(), side()).prop_map(|(before, after)| Reach { before, after })
 }
 
 proptest! {
@@ -79,30 +94,98 @@ proptest! {
     }
 
     #[test]
-    fn attention_in_f32_is_right(length in 1usize..80, heads in 1usize..4, head in 1usize..70, seed: u64, biased: bool) {
-        let hidden = heads * head;
-        let rows = numbers(seed, length * 3 * hidden);
-        let bias = numbers(seed ^ 1, 3 * hidden);
+    fn attention_in_f32_is_right(
+        length in 1usize..80, keys in 1usize..3, shared in 1usize..4, head in 1usize..70, reach in reaches(),
+        kind in 0..3, seed: u64, biased: bool,
+    ) {
+        let heads = keys * shared;
+        let stride = (heads + 2 * keys) * head;
+        let rows = numbers(seed, length * stride);
+        let bias = numbers(seed ^ 1, stride);
         let table = numbers(seed ^ 2, 2 * 90 - 1);
+        let (kinds, of_queries, of_keys) = (7, numbers(seed ^ 5, length * 7), numbers(seed ^ 6, length * 7));
+        let kind_of: Vec<u32> = (0..2 * 90 - 1).map(|distance| distance % 7).collect();
+        let added = match kind {
+            0 => Added::None,
+            1 => Added::Distances(Distances { row: &table, positions: 90 }),
+            _ => Added::Disentangled(Disentangled { queries: &of_queries, keys: &of_keys, kinds, kind: &kind_of }),
+        };
+        let last = [(heads - 1) * head, (heads + keys - 1) * head, (heads + 2 * keys - 1) * head];
+        let at = Columns { stride, head, parts: last };
         let bias = biased.then_some(bias.as_slice());
-        let distances = biased.then_some(Distances { row: &table, positions: 90 });
-        let at = Columns { stride: 3 * hidden, hidden, head, first: (heads - 1) * head };
-        let want = plain_attention(&rows, length, at, bias, distances);
+        let task = Head { rows: &rows, length, at, bias, scale: 0.3, reach, added };
+        let want = plain_attention(&task);
         for isa in Isa::available() {
             let mut got = vec![f32::NAN; length * head];
-            let task = Head { rows: &rows, length, at, bias, distances };
             task.attend(isa, &mut Scratch::default(), &mut got, head);
             near(&got, &want, 1e-4)?;
         }
     }
 
     #[test]
-    fn norms_are_right(rows in 1usize..5, width in 1usize..200, seed: u64) {
-        let norm = Norm { weight: numbers(seed ^ 3, width), shift: numbers(seed ^ 4, width), epsilon: 1e-5 };
+    fn rotation_is_right(heads in 1usize..4, pairs in 1usize..40, rest in 0usize..9, neighbours: bool, seed: u64) {
+        let head = 2 * pairs + rest;
+        let angles = numbers(seed ^ 1, 3 * pairs);
+        let turns = Angles {
+            cosines: angles.iter().map(|a| a.cos()).collect(),
+            sines: angles.iter().map(|a| a.sin()).collect(),
+            pairs,
+            neighbours,
+        };
+        let x = numbers(seed, heads * head);
+        let mut want: Vec<f64> = x.iter().map(|&x| f64::from(x)).collect();
+        for (n, numbers) in x.chunks(head).enumerate() {
+            for pair in 0..pairs {
+                let (a, b) = if neighbours { (2 * pair, 2 * pair + 1) } else { (pair, pair + pairs) };
+                let (sine, cosine) = f64::from(angles[2 * pairs + pair]).sin_cos();
+                let (first, second) = (f64::from(numbers[a]), f64::from(numbers[b]));
+                want[n * head + a] = first * cosine - second * sine;
+                want[n * head + b] = first * sine + second * cosine;
+            }
+        }
+        let want: Vec<f32> = want.into_iter().map(|x| x as f32).collect();
+        for isa in Isa::available() {
+            let mut got = x.clone();
+            turns.turn(isa, &mut got, head, 2);
+            near(&got, &want, 1e-6)?;
+        }
+    }
+
+    #[test]
+    fn gates_are_right(rows in 1usize..5, half in 1usize..60, which in 0usize..5, seed: u64) {
+        let activations =
+            [Activation::Gelu, Activation::GeluTanh, Activation::Relu, Activation::Silu, Activation::QuickGelu];
+        let plain = |x: f64| match activations[which] {
+            Activation::Relu => x.max(0.0),
+            Activation::Silu => x / (1.0 + (-x).exp()),
+            Activation::QuickGelu => x / (1.0 + (-1.702 * x).exp()),
+            // The two kinds of GELU differ by less than this allows; each has its own test.
+            Activation::Gelu | Activation::GeluTanh | Activation::Identity => {
+                0.5 * x * (1.0 + (0.797_884_6 * (x + 0.044_715 * x * x * x)).tanh())
+            }
+        };
+        let (x, bias) = (numbers(seed, rows * 2 * half), numbers(seed ^ 1, 2 * half));
+        let want: Vec<f32> = (0..rows * half).map(|place| {
+            let (row, column) = (place / half, place % half);
+            let at = |column: usize| f64::from(x[row * 2 * half + column]) + f64::from(bias[column]);
+            (plain(at(column)) * at(half + column)) as f32
+        }).collect();
+        for isa in Isa::available() {
+            let (mut rows, mut got) = (x.clone(), vec![f32::NAN; want.len()]);
+            isa.run(|| gate(&mut rows, &bias, activations[which], &mut got));
+            near(&got, &want, 2e-3)?;
+        }
+    }
+
+    #[test]
+    fn norms_are_right(rows in 1usize..5, width in 1usize..200, root: bool, seed: u64) {
+        let spread = if root { Spread::Root } else { Spread::Deviation };
+        let norm = Norm { spread, weight: numbers(seed ^ 3, width), shift: numbers(seed ^ 4, width), epsilon: 1e-5 };
         let x = numbers(seed, rows * width);
         let mut want = Vec::new();
         for row in x.chunks(width) {
             let mean = row.iter().map(|&x| f64::from(x)).sum::<f64>() / width as f64;
+            let mean = if root { 0.0 } else { mean };
             let variance = row.iter().map(|&x| (f64::from(x) - mean).powi(2)).sum::<f64>() / width as f64;
             let scale = 1.0 / (variance + 1e-5).sqrt();
             for (i, &x) in row.iter().enumerate() {
@@ -119,11 +202,13 @@ proptest! {
 
 #[cfg(target_arch = "x86_64")]
 mod bf16 {
-    use super::{Columns, Distances, near, numbers, plain_attention, plain_product};
+    use super::{Added, Columns, Distances, Head, near, numbers, plain_attention, plain_product, reaches};
     use proptest::prelude::*;
-    use sconce_kernels::bf16::{Bf16, Finish, HeadBf16, MatrixBf16, Panels, ScratchBf16, norm_rows};
+    use sconce_kernels::bf16::{
+        Bf16, Finish, HeadBf16, MatrixBf16, Panels, ScratchBf16, add_rows, gate_rows, norm_rows,
+    };
     use sconce_kernels::isa::Isa;
-    use sconce_kernels::rows::{Activation, Norm};
+    use sconce_kernels::rows::{Activation, Norm, Spread, gate};
 
     /// Everything that multiplies bf16 here.
     fn units() -> impl Iterator<Item = Bf16> {
@@ -189,7 +274,11 @@ mod bf16 {
                 });
                 got.chunks_mut(outputs).enumerate().for_each(|(row, to)| sums.get(row, to));
                 near(&got, &want.iter().map(|x| x + 1.0).collect::<Vec<_>>(), 1e-3)?;
-                for activation in [Activation::Identity, Activation::Relu, Activation::Gelu, Activation::GeluTanh] {
+                let all = [
+                    Activation::Identity, Activation::Relu, Activation::Gelu, Activation::GeluTanh, Activation::Silu,
+                    Activation::QuickGelu,
+                ];
+                for activation in all {
                     let mut stored = Panels::default();
                     stored.shape(rows, outputs);
                     let to = Finish::Store { bias: &padded, activation, to: stored.all() };
@@ -200,6 +289,8 @@ mod bf16 {
                         Activation::Relu => want.iter_mut().for_each(|x| *x = x.max(0.0)),
                         Activation::Gelu => want.iter_mut().for_each(|x| *x = sconce_kernels::math::gelu(*x)),
                         Activation::GeluTanh => want.iter_mut().for_each(|x| *x = sconce_kernels::math::gelu_tanh(*x)),
+                        Activation::Silu => want.iter_mut().for_each(|x| *x = sconce_kernels::math::silu(*x)),
+                        Activation::QuickGelu => want.iter_mut().for_each(|x| *x = sconce_kernels::math::quick_gelu(*x)),
                     }
                     near(&read(&stored, rows, outputs), &want, 0.1)?;
                 }
@@ -208,7 +299,8 @@ mod bf16 {
 
         #[test]
         fn attention_on_tiles_is_right(
-            before in 0usize..40, length in 1usize..150, heads in 1usize..3, head in 1usize..70, biased: bool, seed: u64
+            before in 0usize..40, length in 1usize..150, heads in 1usize..3, head in 1usize..70, biased: bool,
+            reach in reaches(), seed: u64,
         ) {
             for unit in units() {
                 let panels = head.div_ceil(32);
@@ -219,15 +311,18 @@ mod bf16 {
                 rows.iter_mut().enumerate().filter(|(place, _)| place % wide >= head).for_each(|(_, x)| *x = 0.0);
                 let table = numbers(seed ^ 2, 2 * 160 - 1);
                 let distances = biased.then_some(Distances { row: &table, positions: 160 });
-                let at = Columns { stride: 3 * hidden, hidden, head, first: (heads - 1) * wide };
-                let want = plain_attention(&rows, length, at, None, distances);
+                let first = (heads - 1) * wide;
+                let at = Columns { stride: 3 * hidden, head, parts: [first, hidden + first, 2 * hidden + first] };
+                let added = distances.map_or(Added::None, Added::Distances);
+                let scale = 1.0 / (head as f32).sqrt();
+                let want = plain_attention(&Head { rows: &rows, length, at, bias: None, scale, reach, added });
                 let all: Vec<f32> = numbers(seed ^ 9, before * 3 * hidden).into_iter().chain(rows).collect();
                 let rows = laid(&all, 3 * hidden);
                 let query = (heads - 1) * panels;
                 let task = HeadBf16 {
                     rows: &rows, start: before, length, panels, query,
                     key: heads * panels + query, value: 2 * heads * panels + query,
-                    scale: 1.0 / (head as f32).sqrt(), distances,
+                    scale, reach, distances,
                 };
                 let mut output = Panels::default();
                 output.shape(before + length, wide);
@@ -239,20 +334,49 @@ mod bf16 {
         }
 
         #[test]
-        fn norms_over_panels_are_right(rows in 1usize..40, width in 1usize..200, seed: u64) {
+        fn norms_over_panels_are_right(rows in 1usize..40, width in 1usize..200, root: bool, keeps: bool, seed: u64) {
             for unit in units() {
-                let norm = Norm { weight: numbers(seed ^ 3, width), shift: numbers(seed ^ 4, width), epsilon: 1e-5 };
+                let spread = if root { Spread::Root } else { Spread::Deviation };
+                let (weight, shift) = (numbers(seed ^ 3, width), numbers(seed ^ 4, width));
+                let norm = Norm { spread, weight, shift, epsilon: 1e-5 };
+                let unchanged = numbers(seed, rows * width);
                 let mut want = numbers(seed, rows * width);
                 let (mut x, mut rounded) = (Panels::default(), Panels::default());
                 x.shape(rows, width);
                 rounded.shape(rows, width);
                 want.chunks(width).enumerate().for_each(|(row, values)| x.set(row, values));
                 norm.apply(Isa::Plain, &mut want, width);
-                norm_rows(unit, &norm, rows, &mut x, &mut rounded);
+                norm_rows(unit, &norm, rows, &mut x, &mut rounded, keeps);
                 let mut got = vec![0.0; rows * width];
                 got.chunks_mut(width).enumerate().for_each(|(row, to)| x.get(row, to));
-                near(&got, &want, 2e-4)?;
+                near(&got, if keeps { &want } else { &unchanged }, 2e-4)?;
                 near(&read(&rounded, rows, width), &short(&want), 0.02)?;
+            }
+        }
+
+        #[test]
+        fn gates_and_sums_over_panels_are_right(rows in 1usize..40, half in 1usize..100, seed: u64) {
+            for unit in units() {
+                let padded = half.next_multiple_of(32);
+                let mut x = short(&numbers(seed, rows * 2 * padded));
+                x.iter_mut().enumerate().filter(|(place, _)| place % padded >= half).for_each(|(_, x)| *x = 0.0);
+                let wide = laid(&x, 2 * padded);
+                let mut want = vec![0.0; rows * padded];
+                gate(&mut x, &vec![0.0; 2 * padded], Activation::Silu, &mut want);
+                let mut gated = Panels::default();
+                gated.shape(rows, half);
+                gate_rows(unit, rows, &wide, Activation::Silu, &mut gated);
+                near(&read(&gated, rows, padded), &short(&want), 0.01)?;
+                let (mut sum, mut more) = (Panels::default(), Panels::default());
+                sum.shape(rows, half);
+                more.shape(rows, half);
+                let (a, b) = (numbers(seed ^ 1, rows * half), numbers(seed ^ 2, rows * half));
+                a.chunks(half).enumerate().for_each(|(row, values)| sum.set(row, values));
+                b.chunks(half).enumerate().for_each(|(row, values)| more.set(row, values));
+                add_rows(unit, rows, &more, &mut sum);
+                let mut got = vec![0.0; rows * half];
+                got.chunks_mut(half).enumerate().for_each(|(row, to)| sum.get(row, to));
+                near(&got, &a.iter().zip(&b).map(|(a, b)| a + b).collect::<Vec<_>>(), 1e-6)?;
             }
         }
     }

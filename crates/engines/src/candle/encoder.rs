@@ -7,8 +7,9 @@ use sconce_core::batch::{Batch, Output, Rows, Want};
 use sconce_core::engine::{Cost, Encoder, EngineError};
 
 use super::device::with_autorelease;
+use super::layers::Path;
 use super::pooling;
-use super::transformer::{Path, Transformer};
+use super::transformer::Transformer;
 use crate::fault;
 use crate::head::Head;
 use crate::threads::Threads;

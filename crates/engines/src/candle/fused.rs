@@ -1,10 +1,15 @@
-//! Two fused row operations on the CPU: bias and activation, and bias, residual and layer norm.
+//! Fused row operations on the CPU, between the matrix products.
 
-use candle_core::{CpuStorage, InplaceOp2, InplaceOp3, Layout, Result, bail};
+use std::sync::Arc;
+
+use candle_core::{CpuStorage, CustomOp2, InplaceOp2, InplaceOp3, Layout, Result, Shape, bail};
 use rayon::prelude::*;
 
 use sconce_kernels::isa::Isa;
-use sconce_kernels::rows::{Activation, bias_activation, normalize};
+use sconce_kernels::rope::Angles;
+use sconce_kernels::rows::{Activation, Norm, Spread, bias_activation, gate, normalize};
+
+use crate::queries::Heads;
 
 /// Rows that one task takes: enough to forget the cost of handing it over.
 const ROWS: usize = 16;
@@ -47,10 +52,41 @@ impl InplaceOp2 for BiasActivation {
     }
 }
 
-/// `x = norm(x + bias + residual) · weight + shift`, row by row; the second tensor is the residual, the
-/// third holds bias, weight and shift one after the other.
+/// `activation(gate) · up` of rows that hold both without their bias, and that bias.
+pub(super) struct Gate(pub(super) Activation);
+
+impl CustomOp2 for Gate {
+    fn name(&self) -> &'static str {
+        "gate"
+    }
+
+    fn cpu_fwd(
+        &self,
+        x: &CpuStorage,
+        x_layout: &Layout,
+        bias: &CpuStorage,
+        bias_layout: &Layout,
+    ) -> Result<(CpuStorage, Shape)> {
+        let bias = numbers(bias, bias_layout)?;
+        let x = numbers(x, x_layout)?;
+        let half = bias.len() / 2;
+        let count = x.len() / bias.len();
+        let mut output = vec![0.0; count * half];
+        let isa = Isa::best();
+        let chunks = output.par_chunks_mut(ROWS * half).zip(x.par_chunks(ROWS * bias.len()));
+        chunks.for_each_init(Vec::new, |room, (to, rows)| {
+            room.clear();
+            room.extend_from_slice(rows);
+            isa.run(|| gate(room, bias, self.0, to));
+        });
+        Ok((CpuStorage::F32(output), Shape::from((count, half))))
+    }
+}
+
+/// `x = x + bias + residual`, and normalised where there is a norm; the second tensor is the residual, the third
+/// holds bias, weight and shift one after the other, or the bias alone.
 pub(super) struct AddNorm {
-    pub(super) epsilon: f32,
+    pub(super) norm: Option<(Spread, f32)>,
 }
 
 impl InplaceOp3 for AddNorm {
@@ -70,13 +106,13 @@ impl InplaceOp3 for AddNorm {
         let residual = numbers(residual, residual_layout)?;
         let parameters = numbers(parameters, parameters_layout)?;
         let x = numbers_mut(x, x_layout)?;
-        let width = parameters.len() / 3;
+        let width = if self.norm.is_some() { parameters.len() / 3 } else { parameters.len() };
         let isa = Isa::best();
         let chunks = x.par_chunks_mut(ROWS * width).zip(residual.par_chunks(ROWS * width));
         chunks.for_each(|(rows, residual)| {
             isa.run(|| {
                 for (row, residual) in rows.chunks_exact_mut(width).zip(residual.chunks_exact(width)) {
-                    add_norm(row, residual, parameters, self.epsilon);
+                    add_norm(row, residual, parameters, self.norm);
                 }
             });
         });
@@ -85,11 +121,81 @@ impl InplaceOp3 for AddNorm {
 }
 
 #[inline(always)]
-fn add_norm(row: &mut [f32], residual: &[f32], parameters: &[f32], epsilon: f32) {
+fn add_norm(row: &mut [f32], residual: &[f32], parameters: &[f32], norm: Option<(Spread, f32)>) {
     let (bias, rest) = parameters.split_at(row.len());
-    let (weight, shift) = rest.split_at(row.len());
     for ((x, residual), bias) in row.iter_mut().zip(residual).zip(bias) {
         *x += residual + bias;
     }
-    normalize(row, weight, shift, epsilon);
+    if let Some((spread, epsilon)) = norm {
+        let (weight, shift) = rest.split_at(row.len());
+        normalize(row, spread, weight, shift, epsilon);
+    }
+}
+
+/// `x = norm(x + bias)`, row by row; the second tensor holds bias, weight and shift one after the other.
+pub(super) struct RowNorm {
+    pub(super) spread: Spread,
+    pub(super) epsilon: f32,
+}
+
+impl InplaceOp2 for RowNorm {
+    fn name(&self) -> &'static str {
+        "row-norm"
+    }
+
+    fn cpu_fwd(
+        &self,
+        x: &mut CpuStorage,
+        x_layout: &Layout,
+        parameters: &CpuStorage,
+        parameters_layout: &Layout,
+    ) -> Result<()> {
+        let parameters = numbers(parameters, parameters_layout)?;
+        let x = numbers_mut(x, x_layout)?;
+        let width = parameters.len() / 3;
+        let (bias, rest) = parameters.split_at(width);
+        let (weight, shift) = rest.split_at(width);
+        let isa = Isa::best();
+        x.par_chunks_mut(ROWS * width).for_each(|rows| {
+            isa.run(|| {
+                for row in rows.chunks_exact_mut(width) {
+                    row.iter_mut().zip(bias).for_each(|(x, bias)| *x += bias);
+                    normalize(row, self.spread, weight, shift, self.epsilon);
+                }
+            });
+        });
+        Ok(())
+    }
+}
+
+/// Bias, norms by head and rotation of rows of queries, keys and values; the second tensor is the bias.
+pub(super) struct Prepare<'a> {
+    pub(super) heads: Heads,
+    pub(super) norms: Option<&'a [Norm; 2]>,
+    pub(super) angles: Option<Arc<Angles>>,
+    /// The position of each row.
+    pub(super) positions: Arc<[usize]>,
+}
+
+impl InplaceOp2 for Prepare<'_> {
+    fn name(&self) -> &'static str {
+        "prepare-heads"
+    }
+
+    fn cpu_fwd(
+        &self,
+        x: &mut CpuStorage,
+        x_layout: &Layout,
+        bias: &CpuStorage,
+        bias_layout: &Layout,
+    ) -> Result<()> {
+        let bias = numbers(bias, bias_layout)?;
+        let x = numbers_mut(x, x_layout)?;
+        let isa = Isa::best();
+        x.par_chunks_mut(bias.len()).zip(self.positions.par_iter()).for_each(|(row, &position)| {
+            row.iter_mut().zip(bias).for_each(|(x, bias)| *x += bias);
+            self.heads.prepare(isa, row, position, self.norms, self.angles.as_deref());
+        });
+        Ok(())
+    }
 }

@@ -1,8 +1,8 @@
-//! Named weights onto a device, in the dtype that a placement computes in.
+//! Weights onto a device, in the dtype that a placement computes in.
 
 use candle_core::{DType, Device, Tensor};
 
-use crate::weights::{Tensors, WeightsError, norm};
+use crate::weights::{Tensors, WeightsError};
 
 /// Weights on their way to a device.
 pub(super) struct Loader<'a> {
@@ -25,32 +25,22 @@ impl<'a> Loader<'a> {
         self.tensors
     }
 
-    /// A tensor in host memory.
-    pub(super) fn host(&self, name: &str, shape: &[usize]) -> Result<Vec<f32>, WeightsError> {
-        self.tensors.read(name, shape)
+    /// A vector in f32.
+    pub(super) fn numbers(&self, values: Vec<f32>) -> Result<Tensor, LoadError> {
+        let count = values.len();
+        Ok(Tensor::from_vec(values, count, &self.device)?)
     }
 
-    /// A tensor in f32.
-    pub(super) fn numbers(&self, name: &str, shape: &[usize]) -> Result<Tensor, LoadError> {
-        Ok(Tensor::from_vec(self.host(name, shape)?, shape, &self.device)?)
-    }
-
-    /// A tensor in the placement's dtype, narrowed in host memory: only what stays goes to the device.
-    pub(super) fn tensor(&self, name: &str, shape: &[usize]) -> Result<Tensor, LoadError> {
-        let host = Tensor::from_vec(self.host(name, shape)?, shape, &Device::Cpu)?;
+    /// Rows in the placement's dtype, narrowed in host memory: only what stays goes to the device.
+    pub(super) fn table(&self, values: Vec<f32>, width: usize) -> Result<Tensor, LoadError> {
+        let host = Tensor::from_vec(values, ((), width), &Device::Cpu)?;
         Ok(host.to_dtype(self.dtype)?.to_device(&self.device)?)
     }
 
     /// A matrix stored as `[out, inputs]`, transposed, in the placement's dtype.
-    pub(super) fn transposed(&self, name: &str, out: usize, inputs: usize) -> Result<Tensor, LoadError> {
-        let host = Tensor::from_vec(self.host(name, &[out, inputs])?, (out, inputs), &Device::Cpu)?;
+    pub(super) fn transposed(&self, values: Vec<f32>, inputs: usize) -> Result<Tensor, LoadError> {
+        let host = Tensor::from_vec(values, ((), inputs), &Device::Cpu)?;
         Ok(host.t()?.contiguous()?.to_dtype(self.dtype)?.to_device(&self.device)?)
-    }
-
-    /// The weight and shift of a norm.
-    pub(super) fn norm(&self, name: &str, width: usize) -> Result<(Tensor, Tensor), LoadError> {
-        let (weight, shift) = norm(self.tensors, name, width)?;
-        Ok((Tensor::from_vec(weight, width, &self.device)?, Tensor::from_vec(shift, width, &self.device)?))
     }
 }
 

@@ -3,14 +3,17 @@
 mod device;
 mod encoder;
 mod fused;
+mod layers;
 mod load;
 mod ops;
 mod packed;
 mod padded;
+mod places;
 mod pooling;
 #[cfg(test)]
 mod tests;
 mod transformer;
+mod turning;
 
 use std::sync::{Arc, OnceLock};
 
@@ -28,8 +31,9 @@ use crate::probe;
 use crate::threads::Threads;
 use crate::weights::{Files, Generated, Tensors};
 use encoder::CandleEncoder;
+use layers::Path;
 use load::{LoadError, Loader};
-use transformer::{Path, Transformer};
+use transformer::Transformer;
 
 /// Candle.
 pub struct CandleEngine {

@@ -3,19 +3,21 @@
 use candle_core::{D, DType, Device, Result, Tensor};
 use candle_nn::ops::softmax_last_dim;
 use sconce_core::batch::Sequence;
+use sconce_kernels::attention::Reach;
 
-use crate::relative::Relative;
+use super::places::PaddedPlaces;
+use crate::parts::tables::Biases;
+use crate::queries::Heads;
 
 /// Added to the scores of padding: far below any score, and finite so that nothing becomes NaN.
 const MASKED: f32 = -1e30;
 
-/// The sequences of one batch laid out for padded attention; made once and used by every layer.
+/// The sequences of one batch laid out for padded attention; made once for each reach and used by every layer.
 pub(super) struct PaddedAttention {
     buckets: Vec<Bucket>,
     /// For each token of the batch its row among the buckets' rows.
     back: Tensor,
-    heads: usize,
-    head: usize,
+    heads: Heads,
 }
 
 struct Bucket {
@@ -23,16 +25,18 @@ struct Bucket {
     length: usize,
     /// For each padded token the row of the batch it repeats.
     rows: Tensor,
-    /// `[count, 1 or heads, 1 or length, length]`, added to the scores.
-    mask: Tensor,
+    /// `[count, 1, 1, length]`, added to the scores.
+    padding: Tensor,
+    /// `[1, 1 or heads, length, length]`, added to the scores too.
+    shared: Option<Tensor>,
 }
 
 impl PaddedAttention {
     pub(super) fn new(
         sequences: &[Sequence],
-        heads: usize,
-        head: usize,
-        relative: Option<&Relative>,
+        heads: Heads,
+        reach: Reach,
+        biases: Option<&Biases>,
         device: &Device,
     ) -> Result<PaddedAttention> {
         let lengths: Vec<usize> = sequences.iter().map(|sequence| sequence.length).collect();
@@ -42,50 +46,95 @@ impl PaddedAttention {
         for members in alike(&lengths) {
             let (count, length) = (members.len(), members.iter().map(|&m| lengths[m]).max().unwrap_or(0));
             let mut rows = Vec::with_capacity(count * length);
-            let mut mask = Vec::with_capacity(count * length);
+            let mut padding = Vec::with_capacity(count * length);
             for &member in &members {
                 let Sequence { start, length: own, .. } = sequences[member];
                 rows.extend((0..length).map(|t| (start + t.min(own - 1)) as u32));
-                mask.extend((0..length).map(|t| if t < own { 0.0 } else { MASKED }));
+                padding.extend((0..length).map(|t| if t < own { 0.0 } else { MASKED }));
                 for t in 0..own {
                     back[start + t] = first + t as u32;
                 }
                 first += length as u32;
             }
-            let mut mask = Tensor::from_vec(mask, (count, 1, 1, length), device)?;
-            if let Some(relative) = relative {
-                let bias =
-                    (0..heads).flat_map(|h| (0..length).flat_map(move |q| &relative.head(h).of(q)[..length]));
-                let bias = Tensor::from_iter(bias.copied(), device)?.reshape((1, heads, length, length))?;
-                mask = mask.broadcast_add(&bias)?;
-            }
-            buckets.push(Bucket { count, length, rows: Tensor::new(rows, device)?, mask });
+            let padding = Tensor::from_vec(padding, (count, 1, 1, length), device)?;
+            let shared = shared(length, heads.queries, reach, biases, device)?;
+            buckets.push(Bucket { count, length, rows: Tensor::new(rows, device)?, padding, shared });
         }
-        Ok(PaddedAttention { buckets, back: Tensor::new(back, device)?, heads, head })
+        Ok(PaddedAttention { buckets, back: Tensor::new(back, device)?, heads })
     }
 
-    /// Self-attention; queries, keys and values are `[tokens, hidden]`, queries scaled, and so is the result.
-    pub(super) fn attend(&self, queries: &Tensor, keys: &Tensor, values: &Tensor) -> Result<Tensor> {
-        let hidden = self.heads * self.head;
+    /// Self-attention; queries are `[tokens, heads · head]` and scaled, keys and values have their own heads, and
+    /// the result is as the queries are.
+    pub(super) fn attend(
+        &self,
+        queries: &Tensor,
+        keys: &Tensor,
+        values: &Tensor,
+        places: Option<&PaddedPlaces>,
+    ) -> Result<Tensor> {
+        let Heads { queries: heads, keys: kv_heads, width } = self.heads;
         let dtype = queries.dtype();
         let mut parts = Vec::with_capacity(self.buckets.len());
         for bucket in &self.buckets {
+            let Bucket { count, length, .. } = *bucket;
             // index_select of a view that is not contiguous is silently wrong on Metal, so every one is made so.
-            let pick = |rows: &Tensor| -> Result<Tensor> {
+            let pick = |rows: &Tensor, heads: usize| -> Result<Tensor> {
                 let picked = rows.contiguous()?.index_select(&bucket.rows, 0)?;
-                picked
-                    .reshape((bucket.count, bucket.length, self.heads, self.head))?
-                    .transpose(1, 2)?
-                    .contiguous()
+                picked.reshape((count, length, heads, width))?.transpose(1, 2)?.contiguous()
             };
-            let scores =
-                pick(queries)?.matmul(&pick(keys)?.transpose(D::Minus2, D::Minus1)?.contiguous()?)?;
-            let scores = scores.to_dtype(DType::F32)?.broadcast_add(&bucket.mask)?;
-            let mixed = softmax_last_dim(&scores)?.to_dtype(dtype)?.matmul(&pick(values)?)?;
-            parts.push(mixed.transpose(1, 2)?.contiguous()?.reshape((bucket.count * bucket.length, hidden))?);
+            let pick_shared = |rows: &Tensor| -> Result<Tensor> {
+                let picked = pick(rows, kv_heads)?;
+                if kv_heads == heads {
+                    return Ok(picked);
+                }
+                let each = (count, kv_heads, heads / kv_heads, length, width);
+                picked.unsqueeze(2)?.broadcast_as(each)?.contiguous()?.reshape((count, heads, length, width))
+            };
+            let (queries, keys) = (pick(queries, heads)?, pick_shared(keys)?);
+            let scores = queries.matmul(&keys.transpose(D::Minus2, D::Minus1)?.contiguous()?)?;
+            let mut scores = scores.to_dtype(DType::F32)?.broadcast_add(&bucket.padding)?;
+            if let Some(shared) = &bucket.shared {
+                scores = scores.broadcast_add(shared)?;
+            }
+            if let Some(places) = places {
+                scores = (scores + places.scores(&queries, &keys)?)?;
+            }
+            let mixed = softmax_last_dim(&scores)?.to_dtype(dtype)?.matmul(&pick_shared(values)?)?;
+            parts.push(mixed.transpose(1, 2)?.contiguous()?.reshape((count * length, heads * width))?);
         }
         Tensor::cat(&parts, 0)?.contiguous()?.index_select(&self.back, 0)
     }
+}
+
+/// What every sequence of a bucket shares: the bias by distance, and what is out of reach.
+fn shared(
+    length: usize,
+    heads: usize,
+    reach: Reach,
+    biases: Option<&Biases>,
+    device: &Device,
+) -> Result<Option<Tensor>> {
+    let seen = |query: usize| reach.of(query, length);
+    let all = (0..length).all(|query| seen(query) == (0..length));
+    if all && biases.is_none() {
+        return Ok(None);
+    }
+    let planes = if biases.is_some() { heads } else { 1 };
+    let mut mask = Vec::with_capacity(planes * length * length);
+    for head in 0..planes {
+        for query in 0..length {
+            let (row, seen) = (mask.len(), seen(query));
+            mask.resize(row + length, MASKED);
+            match biases {
+                Some(biases) => {
+                    let bias = &biases.head(head).of(query)[seen.clone()];
+                    mask[row + seen.start..row + seen.end].copy_from_slice(bias);
+                }
+                None => mask[row + seen.start..row + seen.end].fill(0.0),
+            }
+        }
+    }
+    Tensor::from_vec(mask, (1, planes, length, length), device).map(Some)
 }
 
 /// Sorts sequences into buckets in which padding to the longest adds at most an eighth.

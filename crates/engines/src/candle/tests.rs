@@ -1,32 +1,28 @@
 //! The path for accelerators, run on the CPU, against the fused one: every family, lengths mixed and odd.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use sconce_core::batch::{Batch, Rows, Want};
-use sconce_core::card::{ModelCard, Pooling, PoolingMode, Said, Sizes, Task};
+use sconce_core::card::{ModelCard, Pooling, PoolingMode, Said, Task};
 use sconce_core::device::Device;
 use sconce_core::engine::{Cost, Encoder};
 use sconce_core::head::Head;
 use sconce_core::placement::{Dtype, EngineId, Placement};
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::{CandleEngine, Path};
 use crate::description::{Description, describe};
 use crate::weights::Generated;
 use crate::{families, probe};
 
-fn description(model_type: &str, activation: &str) -> Description {
+/// The description of a model with this config.
+fn described(config: Value) -> Description {
     let by = "test";
-    let sizes = Sizes { layers: 2, hidden: 48, heads: 3, intermediate: 80, vocabulary: 90, positions: 140 };
-    let config = json!({
-        "model_type": model_type, "hidden_act": activation, "activation": activation, "type_vocab_size": 2,
-        "layer_norm_eps": 1e-5, "pad_token_id": 1,
-    });
     let card = ModelCard {
-        name: model_type.to_owned(),
-        architecture: Said::new(model_type.to_owned(), by),
+        name: "test".to_owned(),
+        architecture: Said::new(String::new(), by),
         task: Said::new(Task::Embed, by),
-        sizes: Said::new(sizes, by),
+        sizes: Said::new(families::sizes(&config), by),
         config,
         max_length: Said::new(128, by),
         pooling: Said::new(Pooling { modes: vec![PoolingMode::Mean], include_prompt: true }, by),
@@ -38,6 +34,24 @@ fn description(model_type: &str, activation: &str) -> Description {
         weights: Vec::new(),
     };
     describe(&card).expect("the family is known")
+}
+
+fn description(model_type: &str, activation: &str) -> Description {
+    described(json!({
+        "model_type": model_type, "hidden_act": activation, "type_vocab_size": 2, "layer_norm_eps": 1e-5,
+        "pad_token_id": 1, "num_hidden_layers": 2, "hidden_size": 48, "num_attention_heads": 3,
+        "intermediate_size": 80, "vocab_size": 90, "max_position_embeddings": 140,
+    }))
+}
+
+/// A description of every golden of every family.
+fn every_kind() -> Vec<(&'static str, Description)> {
+    let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../testkit/goldens");
+    let read = |name: &&'static str| {
+        let bytes = std::fs::read(folder.join(name).join("config.json")).expect("the golden has a config");
+        (*name, described(serde_json::from_slice(&bytes).expect("JSON")))
+    };
+    families::FAMILIES.iter().flat_map(|family| family.goldens).map(read).collect()
 }
 
 fn run(path: Path, description: &Description, dtype: Dtype, batch: &Batch) -> Rows {
@@ -55,17 +69,31 @@ fn farthest(a: &Rows, b: &Rows) -> f32 {
 
 #[test]
 fn the_path_for_accelerators_gives_what_the_fused_one_gives() {
-    for model_type in families::model_types() {
-        for activation in ["gelu", "gelu_new", "relu"] {
-            let description = description(&model_type, activation);
-            for lengths in [&[1][..], &[33], &[128, 1, 7, 96, 95, 94, 2], &[5; 9]] {
-                let batch = probe::batch(lengths, 7, Want::Tokens, &description);
-                let fused = run(Path::Fused, &description, Dtype::F32, &batch);
-                let portable = run(Path::Portable, &description, Dtype::F32, &batch);
-                let apart = farthest(&fused, &portable);
-                assert!(apart < 2e-5, "{model_type} {activation} {lengths:?}: {apart}");
-            }
+    let activations = ["gelu", "gelu_new", "relu", "silu", "quick_gelu"];
+    let plain = activations.map(|activation| (activation, description("bert", activation)));
+    let twins = every_kind().into_iter().map(|(name, description)| (name, description.twin()));
+    for (name, description) in plain.into_iter().chain(every_kind()).chain(twins) {
+        for lengths in [&[1][..], &[33], &[128, 1, 7, 96, 95, 94, 2], &[5; 9]] {
+            let batch = probe::batch(lengths, 7, Want::Tokens, &description);
+            let fused = run(Path::Fused, &description, Dtype::F32, &batch);
+            let portable = run(Path::Portable, &description, Dtype::F32, &batch);
+            let apart = farthest(&fused, &portable);
+            assert!(apart < 5e-5, "{name} {lengths:?}: {apart}");
         }
+    }
+}
+
+#[test]
+fn a_twin_has_every_part_of_its_model() {
+    for (name, description) in every_kind() {
+        let twin = description.twin();
+        let shares = |d: &Description| d.heads > d.kv_heads;
+        assert_eq!(shares(&twin), shares(&description), "{name}");
+        let kinds = |d: &Description| (0..d.layers).map(|layer| d.is_local(layer)).collect::<BTreeSet<_>>();
+        assert_eq!(kinds(&twin), kinds(&description), "{name}");
+        let ropes = |d: &Description| (d.global.rope.clone(), d.local.as_ref().map(|span| span.rope.clone()));
+        assert_eq!(ropes(&twin), ropes(&description), "{name}");
+        assert_eq!((twin.head, &twin.relative), (description.head, &description.relative), "{name}");
     }
 }
 

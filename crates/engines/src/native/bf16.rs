@@ -4,13 +4,18 @@
 use std::ops::Range;
 
 use sconce_core::batch::Batch;
+use sconce_core::obstacle::Obstacle;
 use sconce_kernels::bf16::{
-    Bf16, Finish, HeadBf16, MatrixBf16, Panels, STEP, ScratchBf16, Tiles, narrow, norm_rows,
+    Bf16, Finish, HeadBf16, MatrixBf16, Panels, STEP, ScratchBf16, Tiles, add_rows, gate_rows, narrow,
+    norm_rows, widen,
 };
-use sconce_kernels::rows::Activation;
+use sconce_kernels::isa::Isa;
+use sconce_kernels::rope::Angles;
+use sconce_kernels::rows::{Activation, Norm};
 
-use super::weights::{Packing, Table, Weights};
-use crate::description::Description;
+use super::weights::{Layer, Linear, Packing, Table, Weights};
+use crate::description::{Description, NormPlacement, Relative};
+use crate::queries::Heads;
 
 /// Matrices for tiles.
 pub(super) struct PackBf16(pub(super) Bf16);
@@ -28,8 +33,19 @@ impl Packing<MatrixBf16> for PackBf16 {
         outputs.next_multiple_of(STEP)
     }
 
-    fn head(&self, width: usize) -> usize {
+    fn part(&self, width: usize) -> usize {
         width.next_multiple_of(STEP)
+    }
+}
+
+/// Whether every part of a description is there on tiles.
+pub(super) fn fits(d: &Description) -> Result<(), Obstacle> {
+    match d.relative {
+        Some(Relative::Disentangled(_)) => {
+            let says = "the native engine has it in f32 alone; candle has it in bf16";
+            Err(super::missing("disentangled attention in bf16", says))
+        }
+        Some(Relative::Buckets(_) | Relative::Slopes) | None => Ok(()),
     }
 }
 
@@ -37,10 +53,12 @@ impl Packing<MatrixBf16> for PackBf16 {
 #[derive(Default)]
 pub(super) struct Room {
     x: Panels<f32>,
+    part: Panels<f32>,
     rounded: Panels<u16>,
     qkv: Panels<u16>,
     mixed: Panels<u16>,
     wide: Panels<u16>,
+    gated: Panels<u16>,
     attention: ScratchBf16,
 }
 
@@ -59,54 +77,135 @@ impl OnTiles<'_> {
     }
 
     fn block(&self, tiles: &Tiles, batch: &Batch, room: &mut Room) -> Vec<f32> {
-        let OnTiles { d, weights, activation, unit } = *self;
+        let OnTiles { d, weights, unit, .. } = *self;
         let tokens = batch.tokens();
-        // Each head has whole panels of its own.
-        let panels = d.head().div_ceil(STEP);
-        let heads = d.heads * panels;
-        let Room { x, rounded, qkv, mixed, wide, attention } = room;
-        x.shape(tokens, d.hidden);
-        rounded.shape(tokens, d.hidden);
-        qkv.shape(tokens, 3 * heads * STEP);
-        mixed.shape(tokens, heads * STEP);
-        wide.shape(tokens, d.intermediate);
-        weights.embed(d, batch, |token, row| x.set(token, row));
-        norm_rows(unit, &weights.embedding_norm, tokens, x, rounded);
+        // Each head has whole panels of its own, and so has each half of a gated product.
+        let head = d.head.next_multiple_of(STEP);
+        room.x.shape(tokens, d.hidden);
+        room.rounded.shape(tokens, d.hidden);
+        room.qkv.shape(tokens, (d.heads + 2 * d.kv_heads) * head);
+        room.mixed.shape(tokens, d.heads * head);
+        if d.gated {
+            room.wide.shape(tokens, 2 * d.intermediate.next_multiple_of(STEP));
+            room.gated.shape(tokens, d.intermediate);
+        } else {
+            room.wide.shape(tokens, d.intermediate);
+        }
+        if d.placement == NormPlacement::Both {
+            room.part.shape(tokens, d.hidden);
+        }
+        weights.embed(d, batch, |token, row| room.x.set(token, row));
+        if let Some(norm) = &weights.embedding_norm {
+            norm_rows(unit, norm, tokens, &mut room.x, &mut room.rounded, true);
+        }
+        let longest = batch.sequences.iter().map(|s| s.length).max().unwrap_or(0);
+        let angles = weights.turns.each_ref().map(|turns| turns.as_ref().map(|turns| turns.up_to(longest)));
         for layer in &weights.layers {
-            let plain = Activation::Identity;
-            let to = Finish::Store { bias: &layer.qkv.bias, activation: plain, to: qkv.all() };
-            self.product(tiles, &layer.qkv.matrix, rounded, tokens, to);
-            for s in &batch.sequences {
-                for head in 0..d.heads {
-                    let query = head * panels;
-                    let task = HeadBf16 {
-                        rows: qkv,
-                        start: s.start,
-                        length: s.length,
-                        panels,
-                        query,
-                        key: heads + query,
-                        value: 2 * heads + query,
-                        scale: 1.0 / (d.head() as f32).sqrt(),
-                        distances: weights.distances(head),
-                    };
-                    task.attend(tiles, attention, mixed, query);
-                }
-            }
-            let to = Finish::Add { bias: &layer.output.bias, to: x.all() };
-            self.product(tiles, &layer.output.matrix, mixed, tokens, to);
-            norm_rows(unit, &layer.attention_norm, tokens, x, rounded);
-            let to = Finish::Store { bias: &layer.up.bias, activation, to: wide.all() };
-            self.product(tiles, &layer.up.matrix, rounded, tokens, to);
-            let to = Finish::Add { bias: &layer.down.bias, to: x.all() };
-            self.product(tiles, &layer.down.matrix, wide, tokens, to);
-            norm_rows(unit, &layer.output_norm, tokens, x, rounded);
+            self.attention(tiles, layer, batch, angles[usize::from(layer.is_local)].as_deref(), room);
+            self.feed_forward(tiles, layer, tokens, room);
+        }
+        if let Some(norm) = &weights.final_norm {
+            norm_rows(unit, norm, tokens, &mut room.x, &mut room.rounded, true);
         }
         let mut hidden = vec![0.0; tokens * d.hidden];
         for (row, to) in hidden.chunks_exact_mut(d.hidden).enumerate() {
-            x.get(row, to);
+            room.x.get(row, to);
         }
         hidden
+    }
+
+    fn attention(
+        &self,
+        tiles: &Tiles,
+        layer: &Layer<MatrixBf16>,
+        batch: &Batch,
+        angles: Option<&Angles>,
+        room: &mut Room,
+    ) {
+        let OnTiles { d, weights, unit, .. } = *self;
+        let tokens = batch.tokens();
+        if let Some(norm) = &layer.attention_norms[0] {
+            norm_rows(unit, norm, tokens, &mut room.x, &mut room.rounded, false);
+        }
+        let Room { rounded, qkv, mixed, attention, .. } = room;
+        let plain = Activation::Identity;
+        let to = Finish::Store { bias: &layer.qkv.bias, activation: plain, to: qkv.all() };
+        self.product(tiles, &layer.qkv.matrix, rounded, tokens, to);
+        if angles.is_some() || layer.head_norms.is_some() {
+            prepare(d, layer.head_norms.as_ref(), angles, batch, qkv);
+        }
+        let panels = d.head.div_ceil(STEP);
+        let (heads, keys) = (d.heads * panels, d.kv_heads * panels);
+        let span = d.local.as_ref().filter(|_| layer.is_local).unwrap_or(&d.global);
+        for s in &batch.sequences {
+            for head in 0..d.heads {
+                let (query, shared) = (head * panels, head / (d.heads / d.kv_heads) * panels);
+                let task = HeadBf16 {
+                    rows: qkv,
+                    start: s.start,
+                    length: s.length,
+                    panels,
+                    query,
+                    key: heads + shared,
+                    value: heads + keys + shared,
+                    scale: d.scale as f32,
+                    reach: span.reach(),
+                    distances: weights.biases.as_ref().map(|biases| biases.head(head)),
+                };
+                task.attend(tiles, attention, mixed, query);
+            }
+        }
+        self.add(tiles, &layer.output, layer.attention_norms[1].as_ref(), tokens, Side::Attention, room);
+    }
+
+    fn feed_forward(&self, tiles: &Tiles, layer: &Layer<MatrixBf16>, tokens: usize, room: &mut Room) {
+        let OnTiles { d, activation, unit, .. } = *self;
+        if let Some(norm) = &layer.output_norms[0] {
+            norm_rows(unit, norm, tokens, &mut room.x, &mut room.rounded, false);
+        }
+        let Room { rounded, wide, gated, .. } = room;
+        let first = if d.gated { Activation::Identity } else { activation };
+        let to = Finish::Store { bias: &layer.up.bias, activation: first, to: wide.all() };
+        self.product(tiles, &layer.up.matrix, rounded, tokens, to);
+        if d.gated {
+            gate_rows(unit, tokens, wide, activation, gated);
+        }
+        let side = if d.gated { Side::Gated } else { Side::Wide };
+        self.add(tiles, &layer.down, layer.output_norms[1].as_ref(), tokens, side, room);
+    }
+
+    /// Adds a product to `x`, with the norm that follows it.
+    fn add(
+        &self,
+        tiles: &Tiles,
+        linear: &Linear<MatrixBf16>,
+        norm: Option<&Norm>,
+        tokens: usize,
+        side: Side,
+        room: &mut Room,
+    ) {
+        let OnTiles { d, unit, .. } = *self;
+        let Room { x, part, rounded, mixed, wide, gated, .. } = room;
+        let from = match side {
+            Side::Attention => mixed,
+            Side::Wide => wide,
+            Side::Gated => gated,
+        };
+        let bias = &linear.bias;
+        match norm {
+            Some(norm) if d.placement == NormPlacement::Both => {
+                let none = vec![0.0; d.hidden];
+                (0..tokens).for_each(|row| part.set(row, &none));
+                self.product(tiles, &linear.matrix, from, tokens, Finish::Add { bias, to: part.all() });
+                norm_rows(unit, norm, tokens, part, rounded, true);
+                add_rows(unit, tokens, part, x);
+            }
+            Some(norm) => {
+                self.product(tiles, &linear.matrix, from, tokens, Finish::Add { bias, to: x.all() });
+                norm_rows(unit, norm, tokens, x, rounded, true);
+            }
+            None => self.product(tiles, &linear.matrix, from, tokens, Finish::Add { bias, to: x.all() }),
+        }
     }
 
     /// A product, its columns split between the threads that are at hand: all of them for a lone block, whose time
@@ -139,5 +238,40 @@ impl OnTiles<'_> {
             || self.split(m, a, rows, panels.start..middle, few, left),
             || self.split(m, a, rows, middle..panels.end, threads - few, right),
         );
+    }
+}
+
+/// Where a product's input lies.
+#[derive(Clone, Copy)]
+enum Side {
+    Attention,
+    Wide,
+    Gated,
+}
+
+/// Norms by head and rotation, in f32.
+fn prepare(
+    d: &Description,
+    norms: Option<&[Norm; 2]>,
+    angles: Option<&Angles>,
+    batch: &Batch,
+    qkv: &mut Panels<u16>,
+) {
+    let heads = Heads::of(d);
+    let (head, wide) = (d.head, d.head.next_multiple_of(STEP));
+    let count = d.heads + 2 * d.kv_heads;
+    let (mut short, mut row) = (vec![0; count * wide], vec![0.0; count * head]);
+    for s in &batch.sequences {
+        for position in 0..s.length {
+            qkv.get(s.start + position, &mut short);
+            for (from, to) in short.chunks_exact(wide).zip(row.chunks_exact_mut(head)) {
+                widen(&from[..head], to);
+            }
+            heads.prepare(Isa::Avx512, &mut row, position, norms, angles);
+            for (from, to) in row.chunks_exact(head).zip(short.chunks_exact_mut(wide)) {
+                to.iter_mut().zip(from).for_each(|(to, x)| *to = narrow(*x));
+            }
+            qkv.set(s.start + position, &short);
+        }
     }
 }

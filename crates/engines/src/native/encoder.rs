@@ -11,7 +11,7 @@ use sconce_kernels::product::Matrix;
 use sconce_kernels::rows::Activation;
 
 use super::bf16::{OnTiles, PackBf16, Room};
-use super::f32::{PackF32, hidden};
+use super::f32::{InF32, PackF32};
 use super::weights::Weights;
 use crate::description::Description;
 use crate::head::Head;
@@ -75,7 +75,9 @@ impl NativeEncoder {
     fn rows(&self, batch: &Batch) -> Rows {
         let d = &self.description;
         let hidden = match &self.model {
-            Packed::F32(weights, isa) => hidden(d, weights, *isa, self.activation, batch),
+            Packed::F32(weights, isa) => {
+                InF32 { d, weights, isa: *isa, activation: self.activation }.hidden(batch)
+            }
             Packed::Bf16(weights, unit) => {
                 let model = OnTiles { d, weights, activation: self.activation, unit: *unit };
                 ROOM.with_borrow_mut(|room| model.hidden(batch, room))

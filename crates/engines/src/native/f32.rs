@@ -1,13 +1,16 @@
 //! A block of sequences in f32, from ids to hidden states, on one thread.
 
 use sconce_core::batch::Batch;
-use sconce_kernels::attention::{Columns, Head, Scratch};
+use sconce_kernels::attention::{Added, Head, Scratch};
 use sconce_kernels::isa::Isa;
 use sconce_kernels::product::{AddTo, Matrix, Store};
-use sconce_kernels::rows::Activation;
+use sconce_kernels::rope::Angles;
+use sconce_kernels::rows::{Activation, Norm, gate};
 
-use super::weights::{Packing, Table, Weights};
-use crate::description::Description;
+use super::weights::{Layer, Linear, Packing, Table, Weights};
+use crate::description::{Description, NormPlacement};
+use crate::parts::disentangled::PlaceScores;
+use crate::queries::Heads;
 
 /// Matrices for f32 kernels.
 pub(super) struct PackF32(pub(super) Isa);
@@ -25,52 +28,151 @@ impl Packing<Matrix> for PackF32 {
         outputs
     }
 
-    fn head(&self, width: usize) -> usize {
+    fn part(&self, width: usize) -> usize {
         width
     }
 }
 
-/// The last hidden states of `batch`, `[tokens, hidden]`.
-pub(super) fn hidden(
-    d: &Description,
-    weights: &Weights<Matrix>,
-    isa: Isa,
-    activation: Activation,
-    batch: &Batch,
-) -> Vec<f32> {
-    let (tokens, hidden) = (batch.tokens(), d.hidden);
-    let mut x = vec![0.0; tokens * hidden];
-    let mut qkv = vec![0.0; tokens * 3 * hidden];
-    let mut mixed = vec![0.0; tokens * hidden];
-    let mut wide = vec![0.0; tokens * d.intermediate];
-    let (mut packed, mut scratch) = (Vec::new(), Scratch::default());
-    weights.embed(d, batch, |token, row| x[token * hidden..][..hidden].copy_from_slice(row));
-    weights.embedding_norm.apply(isa, &mut x, hidden);
-    for layer in &weights.layers {
-        let to = &mut Store {
-            bias: &layer.qkv.bias,
-            activation: Activation::Identity,
-            to: &mut qkv,
-            stride: 3 * hidden,
+/// One model in f32.
+pub(super) struct InF32<'a> {
+    pub(super) d: &'a Description,
+    pub(super) weights: &'a Weights<Matrix>,
+    pub(super) isa: Isa,
+    pub(super) activation: Activation,
+}
+
+/// Room for a block.
+struct Room {
+    x: Vec<f32>,
+    normed: Vec<f32>,
+    qkv: Vec<f32>,
+    mixed: Vec<f32>,
+    wide: Vec<f32>,
+    gated: Vec<f32>,
+    packed: Vec<f32>,
+    scratch: Scratch,
+    scores: PlaceScores,
+}
+
+impl InF32<'_> {
+    /// The last hidden states of `batch`, `[tokens, hidden]`.
+    pub(super) fn hidden(&self, batch: &Batch) -> Vec<f32> {
+        let InF32 { d, weights, isa, .. } = *self;
+        let (tokens, hidden) = (batch.tokens(), d.hidden);
+        let mut room = Room {
+            x: vec![0.0; tokens * hidden],
+            normed: vec![0.0; tokens * hidden],
+            qkv: vec![0.0; tokens * d.qkv_width()],
+            mixed: vec![0.0; tokens * d.query_width()],
+            wide: vec![0.0; tokens * d.up_width()],
+            gated: vec![0.0; if d.gated { tokens * d.intermediate } else { 0 }],
+            packed: Vec::new(),
+            scratch: Scratch::default(),
+            scores: PlaceScores::default(),
         };
-        layer.qkv.matrix.multiply(&x, hidden, tokens, &mut packed, to);
+        weights.embed(d, batch, |token, row| room.x[token * hidden..][..hidden].copy_from_slice(row));
+        if let Some(norm) = &weights.embedding_norm {
+            norm.apply(isa, &mut room.x, hidden);
+        }
+        let longest = batch.sequences.iter().map(|s| s.length).max().unwrap_or(0);
+        let angles = weights.turns.each_ref().map(|turns| turns.as_ref().map(|turns| turns.up_to(longest)));
+        for layer in &weights.layers {
+            self.attention(layer, batch, angles[usize::from(layer.is_local)].as_deref(), &mut room);
+            self.feed_forward(layer, tokens, &mut room);
+        }
+        if let Some(norm) = &weights.final_norm {
+            norm.apply(isa, &mut room.x, hidden);
+        }
+        room.x
+    }
+
+    fn attention(&self, layer: &Layer<Matrix>, batch: &Batch, angles: Option<&Angles>, room: &mut Room) {
+        let InF32 { d, weights, isa, .. } = *self;
+        let Room { x, normed, qkv, mixed, packed, scratch, scores, .. } = room;
+        let (tokens, hidden, stride, width) = (batch.tokens(), d.hidden, d.qkv_width(), d.query_width());
+        let heads = Heads::of(d);
+        let from = before(layer.attention_norms[0].as_ref(), isa, x, normed, hidden);
+        let bias = &layer.qkv.bias;
+        let to = &mut Store { bias, activation: Activation::Identity, to: qkv, stride };
+        layer.qkv.matrix.multiply(from, hidden, tokens, packed, to);
+        let span = d.local.as_ref().filter(|_| layer.is_local).unwrap_or(&d.global);
         for s in &batch.sequences {
-            let rows = &qkv[s.start * 3 * hidden..][..s.length * 3 * hidden];
+            let rows = &mut qkv[s.start * stride..][..s.length * stride];
+            if angles.is_some() || layer.head_norms.is_some() {
+                for (position, row) in rows.chunks_exact_mut(stride).enumerate() {
+                    heads.prepare(isa, row, position, layer.head_norms.as_ref(), angles);
+                }
+            }
             for head in 0..d.heads {
-                let at = Columns { stride: 3 * hidden, hidden, head: d.head(), first: head * d.head() };
-                let distances = weights.distances(head);
-                let task = Head { rows, length: s.length, at, bias: None, distances };
-                task.attend(isa, &mut scratch, &mut mixed[s.start * hidden + at.first..], hidden);
+                let at = heads.columns(head, stride);
+                let scale = d.scale as f32;
+                let added = match (&weights.biases, &layer.places) {
+                    (Some(biases), _) => Added::Distances(biases.head(head)),
+                    (None, Some(places)) => {
+                        let parts = [at.parts[0], at.parts[1]];
+                        Added::Disentangled(places.scores(scores, head, rows, stride, parts, scale))
+                    }
+                    (None, None) => Added::None,
+                };
+                let reach = span.reach();
+                let task = Head { rows, length: s.length, at, bias: None, scale, reach, added };
+                task.attend(isa, scratch, &mut mixed[s.start * width + head * d.head..], width);
             }
         }
-        let to = &mut AddTo { bias: &layer.output.bias, to: &mut x, stride: hidden };
-        layer.output.matrix.multiply(&mixed, hidden, tokens, &mut packed, to);
-        layer.attention_norm.apply(isa, &mut x, hidden);
-        let to = &mut Store { bias: &layer.up.bias, activation, to: &mut wide, stride: d.intermediate };
-        layer.up.matrix.multiply(&x, hidden, tokens, &mut packed, to);
-        let to = &mut AddTo { bias: &layer.down.bias, to: &mut x, stride: hidden };
-        layer.down.matrix.multiply(&wide, d.intermediate, tokens, &mut packed, to);
-        layer.output_norm.apply(isa, &mut x, hidden);
+        let after = layer.attention_norms[1].as_ref();
+        self.add(&layer.output, after, mixed, width, tokens, x, normed, packed);
     }
-    x
+
+    fn feed_forward(&self, layer: &Layer<Matrix>, tokens: usize, room: &mut Room) {
+        let InF32 { d, isa, activation, .. } = *self;
+        let Room { x, normed, wide, gated, packed, .. } = room;
+        let from = before(layer.output_norms[0].as_ref(), isa, x, normed, d.hidden);
+        let none = vec![0.0; layer.up.bias.len()];
+        let (bias, first) =
+            if d.gated { (&none, Activation::Identity) } else { (&layer.up.bias, activation) };
+        let to = &mut Store { bias, activation: first, to: wide, stride: d.up_width() };
+        layer.up.matrix.multiply(from, d.hidden, tokens, packed, to);
+        if d.gated {
+            isa.run(|| gate(wide, &layer.up.bias, activation, gated));
+        }
+        let from = if d.gated { gated } else { wide };
+        let after = layer.output_norms[1].as_ref();
+        self.add(&layer.down, after, from, d.intermediate, tokens, x, normed, packed);
+    }
+
+    /// Adds a product to `x`, with the norm that follows it.
+    #[expect(clippy::too_many_arguments, reason = "buffers that are lent one by one")]
+    fn add(
+        &self,
+        linear: &Linear<Matrix>,
+        norm: Option<&Norm>,
+        from: &[f32],
+        stride: usize,
+        tokens: usize,
+        x: &mut [f32],
+        room: &mut [f32],
+        packed: &mut Vec<f32>,
+    ) {
+        let InF32 { d, isa, .. } = *self;
+        let (bias, hidden) = (&linear.bias, d.hidden);
+        if let (Some(norm), NormPlacement::Both) = (norm, d.placement) {
+            let to = &mut Store { bias, activation: Activation::Identity, to: room, stride: hidden };
+            linear.matrix.multiply(from, stride, tokens, packed, to);
+            norm.apply(isa, room, hidden);
+            x.iter_mut().zip(&*room).for_each(|(x, y)| *x += y);
+            return;
+        }
+        linear.matrix.multiply(from, stride, tokens, packed, &mut AddTo { bias, to: x, stride: hidden });
+        if let Some(norm) = norm {
+            norm.apply(isa, x, hidden);
+        }
+    }
+}
+
+/// What a part of a layer reads: `x` itself, or its norm in `room`.
+fn before<'a>(norm: Option<&Norm>, isa: Isa, x: &'a [f32], room: &'a mut [f32], hidden: usize) -> &'a [f32] {
+    let Some(norm) = norm else { return x };
+    room.copy_from_slice(x);
+    norm.apply(isa, room, hidden);
+    room
 }

@@ -55,6 +55,7 @@ impl NativeEngine {
                     missing("bf16 products", says)
                 };
                 let unit = Bf16::of(self.isa).ok_or_else(missing)?;
+                bf16::fits(description)?;
                 NativeEncoder::bf16(description, tensors, unit, head, threads)
                     .map_err(|error| load_failed(&error))
             }

@@ -1,31 +1,43 @@
 //! Weights packed once, as the kernels read them; what was read is dropped at once.
 
 use sconce_core::batch::Batch;
-use sconce_kernels::attention::Distances;
+use sconce_kernels::isa::Isa;
 use sconce_kernels::rows::Norm;
 
-use crate::description::Description;
-use crate::families::{EMBEDDING_NORM, POSITIONS, RELATIVE_BIAS, TYPES, WORDS};
-use crate::relative::Relative;
-use crate::weights::{Tensors, WeightsError, prefix};
+use crate::assembly::{self, Assembly};
+use crate::description::{Description, Relative, Span};
+use crate::parts::disentangled::PackedPlaces;
+use crate::parts::rope::Turns;
+use crate::parts::tables::Biases;
+use crate::queries;
+use crate::weights::{Tensors, WeightsError};
 
 /// All weights of an encoder, its matrices packed as `M`.
 pub(super) struct Weights<M> {
-    pub(super) words: Table,
-    pub(super) positions: Table,
-    pub(super) types: Option<Table>,
-    pub(super) embedding_norm: Norm,
+    words: Table,
+    positions: Option<Table>,
+    types: Option<Table>,
+    pub(super) embedding_norm: Option<Norm>,
     pub(super) layers: Vec<Layer<M>>,
-    relative: Option<Relative>,
+    pub(super) final_norm: Option<Norm>,
+    /// The bias by distance of every head.
+    pub(super) biases: Option<Biases>,
+    /// The rotations of layers that are not local, and of those that are.
+    pub(super) turns: [Option<Turns>; 2],
 }
 
 pub(super) struct Layer<M> {
+    pub(super) is_local: bool,
     pub(super) qkv: Linear<M>,
+    pub(super) head_norms: Option<[Norm; 2]>,
+    pub(super) places: Option<PackedPlaces>,
     pub(super) output: Linear<M>,
-    pub(super) attention_norm: Norm,
+    /// Before and after attention.
+    pub(super) attention_norms: [Option<Norm>; 2],
     pub(super) up: Linear<M>,
     pub(super) down: Linear<M>,
-    pub(super) output_norm: Norm,
+    /// Before and after the feed-forward part.
+    pub(super) output_norms: [Option<Norm>; 2],
 }
 
 /// A matrix and its bias, the bias as long as the packed matrix is wide.
@@ -63,8 +75,8 @@ pub(super) trait Packing<M> {
     fn table(&self, rows: Vec<f32>) -> Table;
     /// The width of a packed matrix of `outputs`.
     fn padded(&self, outputs: usize) -> usize;
-    /// The columns that a head of `width` takes among queries, keys and values; those behind it are zero.
-    fn head(&self, width: usize) -> usize;
+    /// The columns that a part of `width` takes, a head or half of a gated product; those behind it are zero.
+    fn part(&self, width: usize) -> usize;
 }
 
 impl<M> Weights<M> {
@@ -73,75 +85,59 @@ impl<M> Weights<M> {
         from: &dyn Tensors,
         packing: &impl Packing<M>,
     ) -> Result<Weights<M>, WeightsError> {
-        let names = &d.family.names;
-        let prefix = prefix(from, names.prefixes, WORDS)?;
-        let full = |name: &str| format!("{prefix}{name}");
-        let packed = |weights: &[f32], mut bias: Vec<f32>, inputs: usize| {
-            let matrix = packing.matrix(weights, bias.len(), inputs);
+        let assembly = Assembly::new(d, from)?;
+        let linear = |linear: assembly::Linear| {
+            let matrix = packing.matrix(&linear.weight, linear.outputs(), linear.inputs);
+            let mut bias = linear.bias;
             bias.resize(packing.padded(bias.len()), 0.0);
             Linear { matrix, bias }
         };
-        let read = |name: &str, outputs: usize, inputs: usize| -> Result<_, WeightsError> {
-            let weights = from.read(&format!("{name}.weight"), &[outputs, inputs])?;
-            Ok((weights, from.read(&format!("{name}.bias"), &[outputs])?))
+        // Every head, and each half of a gated product, has columns of its own.
+        let apart = |linear: assembly::Linear, piece: usize| {
+            let (wide, inputs) = (packing.part(piece), linear.inputs);
+            let weight = spread(&linear.weight, piece * inputs, wide * inputs);
+            assembly::Linear { weight, bias: spread(&linear.bias, piece, wide), inputs }
         };
-        let linear = |name: &str, outputs: usize, inputs: usize| -> Result<Linear<M>, WeightsError> {
-            let (weights, bias) = read(name, outputs, inputs)?;
-            Ok(packed(&weights, bias, inputs))
+        let output = |linear: assembly::Linear| {
+            let wide = packing.part(d.head);
+            let weight = spread(&linear.weight, d.head, wide);
+            assembly::Linear { weight, bias: linear.bias, inputs: d.heads * wide }
         };
-        let (head, wide) = (d.head(), packing.head(d.head()));
-        let qkv = |names: [String; 3]| -> Result<Linear<M>, WeightsError> {
-            let (mut all, mut biases) = (Vec::new(), Vec::new());
-            for name in names {
-                let (weights, bias) = read(&name, d.hidden, d.hidden)?;
-                all.extend(spread(&weights, head * d.hidden, wide * d.hidden));
-                biases.extend(spread(&bias, head, wide));
-            }
-            Ok(packed(&all, biases, d.hidden))
-        };
-        let output = |name: &str| -> Result<Linear<M>, WeightsError> {
-            let (weights, bias) = read(name, d.hidden, d.hidden)?;
-            Ok(packed(&spread(&weights, head, wide), bias, d.heads * wide))
-        };
-        let norm = |name: &str| -> Result<Norm, WeightsError> {
-            let (weight, shift) = crate::weights::norm(from, name, d.hidden)?;
-            Ok(Norm { weight, shift, epsilon: d.epsilon as f32 })
-        };
+        let norm = |norm| queries::norm(d, norm);
+        let norms = |norms: [Option<assembly::Norm>; 2]| norms.map(|one| one.map(norm));
         let mut layers = Vec::with_capacity(d.layers);
         for layer in 0..d.layers {
-            let name = |pattern: &str| full(&pattern.replace("{}", &layer.to_string()));
+            let parts = assembly.layer(layer)?;
+            let places = match (&parts.places, &d.relative) {
+                (Some(places), Some(Relative::Disentangled(how))) => {
+                    Some(PackedPlaces::new(Isa::best(), how, places, d.head, d.longest))
+                }
+                _ => None,
+            };
             layers.push(Layer {
-                qkv: qkv([names.query, names.key, names.value].map(name))?,
-                output: output(&name(names.output))?,
-                attention_norm: norm(&name(names.attention_norm))?,
-                up: linear(&name(names.up), d.intermediate, d.hidden)?,
-                down: linear(&name(names.down), d.hidden, d.intermediate)?,
-                output_norm: norm(&name(names.output_norm))?,
+                is_local: d.is_local(layer),
+                qkv: linear(apart(parts.qkv, d.head)),
+                head_norms: parts.head_norms.map(|norms| norms.map(norm)),
+                places,
+                output: linear(output(parts.output)),
+                attention_norms: norms(parts.attention_norms),
+                up: linear(if d.gated { apart(parts.up, d.intermediate) } else { parts.up }),
+                down: linear(parts.down),
+                output_norms: norms(parts.output_norms),
             });
         }
-        let table = |name: &str, rows: usize| -> Result<Table, WeightsError> {
-            Ok(packing.table(from.read(&full(name), &[rows, d.hidden])?))
-        };
-        let relative = match d.relative {
-            Some(bias) => {
-                let weights = from.read(&full(RELATIVE_BIAS), &[bias.buckets, d.heads])?;
-                Some(Relative::new(bias, &weights, d.heads, d.positions.rows))
-            }
-            None => None,
-        };
+        assembly.finish()?;
+        let turns = |span: &Span| span.rope.as_ref().map(Turns::new);
         Ok(Weights {
-            words: table(WORDS, d.vocabulary)?,
-            positions: table(POSITIONS, d.positions.rows)?,
-            types: if d.types > 0 { Some(table(TYPES, d.types)?) } else { None },
-            embedding_norm: norm(&full(EMBEDDING_NORM))?,
+            words: packing.table(assembly.words()?),
+            positions: assembly.positions()?.map(|rows| packing.table(rows)),
+            types: assembly.types()?.map(|rows| packing.table(rows)),
+            embedding_norm: assembly.embedding_norm()?.map(norm),
             layers,
-            relative,
+            final_norm: assembly.final_norm()?.map(norm),
+            biases: assembly.biases()?,
+            turns: [turns(&d.global), d.local.as_ref().and_then(turns)],
         })
-    }
-
-    /// The bias by distance of one head.
-    pub(super) fn distances(&self, head: usize) -> Option<Distances<'_>> {
-        self.relative.as_ref().map(|relative| relative.head(head))
     }
 
     /// Gives `put` every token of `batch` with the sum of its rows of the tables.
@@ -149,11 +145,13 @@ impl<M> Weights<M> {
         let mut row = vec![0.0; d.hidden];
         for s in &batch.sequences {
             let place = s.start..s.start + s.length;
-            let positions = d.position_rows(&batch.ids[place.clone()]);
-            for (token, position) in place.zip(positions) {
+            let positions = d.positions.map(|positions| positions.rows(&batch.ids[place.clone()]));
+            for token in place {
                 row.fill(0.0);
                 self.words.add(batch.ids[token], &mut row);
-                self.positions.add(position, &mut row);
+                if let (Some(table), Some(positions)) = (&self.positions, &positions) {
+                    table.add(positions[token - s.start], &mut row);
+                }
                 if let Some(table) = &self.types {
                     table.add(batch.types[token], &mut row);
                 }

@@ -7,7 +7,7 @@ use super::finish::Finish;
 use super::head::HeadBf16;
 use super::panels::Panels;
 use crate::isa::Isa;
-use crate::rows::Norm;
+use crate::rows::{Activation, Norm};
 
 /// Proof that tiles can be used, which nobody has here.
 #[derive(Clone, Copy, Debug)]
@@ -83,6 +83,16 @@ impl HeadBf16<'_> {
 }
 
 /// Can't be called.
-pub fn norm_rows(amx: Bf16, _norm: &Norm, _rows: usize, _x: &mut Panels<f32>, _rounded: &mut Panels<u16>) {
-    match amx.0 {}
+pub fn norm_rows(unit: Bf16, _: &Norm, _rows: usize, _: &mut Panels<f32>, _: &mut Panels<u16>, _keeps: bool) {
+    match unit.0 {}
+}
+
+/// Can't be called.
+pub fn gate_rows(unit: Bf16, _rows: usize, _: &Panels<u16>, _: Activation, _: &mut Panels<u16>) {
+    match unit.0 {}
+}
+
+/// Can't be called.
+pub fn add_rows(unit: Bf16, _rows: usize, _: &Panels<f32>, _: &mut Panels<f32>) {
+    match unit.0 {}
 }

@@ -63,7 +63,10 @@ impl HeadBf16<'_> {
         for query in (0..length).step_by(STEP) {
             let count = STEP.min(length - query);
             let all = count > STEP / 2;
-            for key in (0..padded).step_by(STEP) {
+            // Whole tiles of keys that any of these queries sees.
+            let first = self.reach.of(query, length).start / STEP * STEP;
+            let last = self.reach.of(query + count - 1, length).end.next_multiple_of(STEP);
+            for key in (first..last).step_by(STEP) {
                 tiles.zero();
                 for part in 0..parts {
                     // SAFETY: rows up to `padded` can be read, and the keys are packed in tiles of 16 by 32.
@@ -83,14 +86,15 @@ impl HeadBf16<'_> {
             }
             let mut scales = [0.0f32; STEP];
             for (place, scale) in scales.iter_mut().enumerate().take(count) {
-                let scores = &mut scratch.scores[place * padded..][..padded];
-                let chances = &mut scratch.chances[place * padded..][..padded];
-                let bias = self.distances.map(|distances| distances.of(query + place));
-                *scale = soften(scores, length, self.scale, bias, chances);
+                let scores = &mut scratch.scores[place * padded..][first..last];
+                let chances = &mut scratch.chances[place * padded..][first..last];
+                let seen = self.reach.of(query + place, length);
+                let bias = self.distances.map(|distances| &distances.of(query + place)[seen.start..]);
+                *scale = soften(scores, seen.start - first..seen.end - first, self.scale, bias, chances);
             }
             for part in 0..parts {
                 tiles.zero();
-                for key in (0..padded).step_by(STEP) {
+                for key in (first..last).step_by(STEP) {
                     // SAFETY: chances are 32 rows of `padded`, and the values are packed in tiles of 32 by 16.
                     unsafe {
                         let top = scratch.chances.as_ptr().add(key);

@@ -1,7 +1,7 @@
 //! One head of one sequence, as attention on tiles takes it.
 
 use super::panels::Panels;
-use crate::attention::Distances;
+use crate::attention::{Distances, Reach};
 
 /// One head of one sequence: whole panels of queries, keys and values with their bias, zero behind the head's width.
 pub struct HeadBf16<'a> {
@@ -21,6 +21,8 @@ pub struct HeadBf16<'a> {
     pub value: usize,
     /// What scores are multiplied with.
     pub scale: f32,
+    /// Which keys a query sees.
+    pub reach: Reach,
     /// A bias by distance.
     pub distances: Option<Distances<'a>>,
 }

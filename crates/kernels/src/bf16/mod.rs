@@ -13,6 +13,8 @@ mod attention;
 #[cfg(target_arch = "x86_64")]
 mod emulated;
 #[cfg(target_arch = "x86_64")]
+mod gate;
+#[cfg(target_arch = "x86_64")]
 mod norm;
 #[cfg(target_arch = "x86_64")]
 mod product;
@@ -34,13 +36,14 @@ pub use panels::{Panels, PanelsMut};
 #[cfg(target_arch = "x86_64")]
 pub use {
     attention::ScratchBf16,
+    gate::{add_rows, gate_rows},
     norm::norm_rows,
     product::MatrixBf16,
     tiles::{Bf16, Tiles},
 };
 
 #[cfg(not(target_arch = "x86_64"))]
-pub use absent::{Bf16, MatrixBf16, ScratchBf16, Tiles, norm_rows};
+pub use absent::{Bf16, MatrixBf16, ScratchBf16, Tiles, add_rows, gate_rows, norm_rows};
 
 /// Rows and columns of bf16 activations are multiples of this.
 pub const STEP: usize = 32;

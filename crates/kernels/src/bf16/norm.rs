@@ -9,11 +9,18 @@ use super::STEP;
 use super::panels::Panels;
 use super::tiles::Bf16;
 use super::vectors::{add, load, round, store};
-use crate::rows::Norm;
+use crate::rows::{Norm, Spread};
 
-/// Normalises the first `rows` rows of `x`, which are zero behind the norm's width, and keeps them rounded in
-/// `rounded` too.
-pub fn norm_rows(_: Bf16, norm: &Norm, rows: usize, x: &mut Panels<f32>, rounded: &mut Panels<u16>) {
+/// Normalises the first `rows` rows of `x`, which are zero behind the norm's width, into `rounded`, and where `keeps`
+/// in `x` too.
+pub fn norm_rows(
+    _: Bf16,
+    norm: &Norm,
+    rows: usize,
+    x: &mut Panels<f32>,
+    rounded: &mut Panels<u16>,
+    keeps: bool,
+) {
     let width = norm.weight.len();
     assert!(x.panels() == width.div_ceil(STEP) && rounded.panels() == x.panels());
     assert!(rows <= x.height() && rows <= rounded.height());
@@ -25,7 +32,7 @@ pub fn norm_rows(_: Bf16, norm: &Norm, rows: usize, x: &mut Panels<f32>, rounded
     let weights: Vec<_> = padded(&norm.weight).into_iter().zip(padded(&norm.shift)).collect();
     for row in 0..rows {
         // SAFETY: a `Bf16` vouches for the vectors.
-        unsafe { norm_row(norm, &weights, row, x, rounded) }
+        unsafe { norm_row(norm, &weights, row, x, rounded, keeps) }
     }
 }
 
@@ -36,6 +43,7 @@ fn norm_row(
     row: usize,
     x: &mut Panels<f32>,
     rounded: &mut Panels<u16>,
+    keeps: bool,
 ) {
     let width = norm.weight.len() as f32;
     // What lies behind the width, in the last panel alone, has no part in the sums.
@@ -47,7 +55,10 @@ fn norm_row(
     for panel in 0..weights.len() {
         sums = add(sums, load(x.row(panel, row)));
     }
-    let mean = sum(sums) / width;
+    let mean = match norm.spread {
+        Spread::Deviation => sum(sums) / width,
+        Spread::Root => 0.0,
+    };
     let middle = _mm512_set1_ps(mean);
     let mut squares = nothing;
     for panel in 0..weights.len() {
@@ -65,7 +76,9 @@ fn norm_row(
         let values = load(x.row(panel, row)).map(|x| _mm512_mul_ps(_mm512_sub_ps(x, middle), scale));
         let (weight, shift) = (load(weight), load(shift));
         let values = [0, 1].map(|half| _mm512_fmadd_ps(values[half], weight[half], shift[half]));
-        store(values, x.row_mut(panel, row));
+        if keeps {
+            store(values, x.row_mut(panel, row));
+        }
         round(values, rounded.row_mut(panel, row));
     }
 }

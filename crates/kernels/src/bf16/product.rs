@@ -157,7 +157,7 @@ fn drain(
                 let sums = match activation {
                     Activation::Identity => sums,
                     Activation::Gelu => sums.map(|x| gelu(x)),
-                    Activation::GeluTanh | Activation::Relu => {
+                    Activation::GeluTanh | Activation::Relu | Activation::Silu | Activation::QuickGelu => {
                         store(sums, values);
                         activation.apply(values);
                         load(values)

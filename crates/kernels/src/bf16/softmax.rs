@@ -4,28 +4,30 @@ use std::arch::x86_64::{
     __m512, _mm512_fmsub_ps, _mm512_max_ps, _mm512_mul_ps, _mm512_reduce_add_ps, _mm512_reduce_max_ps,
     _mm512_set1_ps, _mm512_setzero_ps,
 };
+use std::ops::Range;
 
 use super::STEP;
 use super::vectors::{add, load, power_of_two, round};
 
-/// Turns a row of scores, of which the first `length` count, into chances that are not divided by their sum yet, and
-/// gives what they are to be multiplied with. Those behind `length` have next to none.
+/// Turns a row of scores, of which those of `seen` count, into chances that are not divided by their sum yet, and
+/// gives what they are to be multiplied with. The others have next to none.
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512bf16,fma")]
 #[inline]
 pub(super) fn soften(
     scores: &mut [f32],
-    length: usize,
+    seen: Range<usize>,
     mut scale: f32,
     bias: Option<&[f32]>,
     chances: &mut [u16],
 ) -> f32 {
     if let Some(bias) = bias {
-        for (score, bias) in scores[..length].iter_mut().zip(bias) {
+        for (score, bias) in scores[seen.clone()].iter_mut().zip(bias) {
             *score = score.mul_add(scale, *bias);
         }
         scale = 1.0;
     }
-    scores[length..].fill(f32::NEG_INFINITY);
+    scores[..seen.start].fill(f32::NEG_INFINITY);
+    scores[seen.end..].fill(f32::NEG_INFINITY);
     let scores = scores.as_chunks::<STEP>().0;
     let mut tops = [_mm512_set1_ps(f32::NEG_INFINITY); 2];
     for chunk in scores {

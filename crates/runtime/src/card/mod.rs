@@ -18,7 +18,7 @@ use sconce_core::engine::Subject;
 use sconce_core::files::ModelFiles;
 use sconce_core::head::{Head, Step};
 use sconce_core::placement::Dtype;
-use sconce_engines::families;
+use sconce_engines::{description, families};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -55,7 +55,7 @@ pub fn read(name: &str, folder: &Path, overrides: &Overrides) -> Result<Subject,
     let json = Json::in_folder(folder);
     let config = json.required("config.json")?;
     let architecture = config["model_type"].as_str().ok_or(CardError::NoModelType)?.to_owned();
-    let sizes = sizes(&config);
+    let sizes = families::sizes(&config);
     let modules = json.optional("modules.json")?;
     let sentence = json.optional("config_sentence_transformers.json")?;
     let task = task::find(&config, modules.as_ref(), sentence.as_ref(), overrides);
@@ -74,7 +74,7 @@ pub fn read(name: &str, folder: &Path, overrides: &Overrides) -> Result<Subject,
         Task::Tokens => late::read(&facts)?,
     };
     let (weights, files) = weights::find(folder)?;
-    let max_length = max_length(&json, &config, &architecture, &sizes, overrides)?;
+    let max_length = max_length(&json, &config, &sizes, overrides)?;
     let (prompts, default_prompt) = prompts(sentence.as_ref());
     let card = ModelCard {
         name: name.to_owned(),
@@ -97,32 +97,15 @@ pub fn read(name: &str, folder: &Path, overrides: &Overrides) -> Result<Subject,
     Ok(Subject { card, files })
 }
 
-/// The sizes in a config, under any of the names that families give them; zero where there is none, which no
-/// description accepts.
-fn sizes(config: &Value) -> Sizes {
-    let size = |names: &[&str]| names.iter().find_map(|name| config[*name].as_u64()).unwrap_or(0) as usize;
-    Sizes {
-        layers: size(&["num_hidden_layers", "n_layers"]),
-        hidden: size(&["hidden_size", "dim"]),
-        heads: size(&["num_attention_heads", "n_heads"]),
-        intermediate: size(&["intermediate_size", "hidden_dim"]),
-        vocabulary: size(&["vocab_size"]),
-        positions: size(&["max_position_embeddings"]),
-    }
-}
-
 /// The longest text: the user's word, else sentence-transformers', else the tokenizer's; never more than the
 /// model has positions for.
 fn max_length(
     json: &Json<'_>,
     config: &Value,
-    architecture: &str,
     sizes: &Sizes,
     overrides: &Overrides,
 ) -> Result<Said<usize>, CardError> {
-    let after = families::named(architecture).is_some_and(|family| family.positions_after_padding);
-    let taken = if after { families::padding_id(config) as usize + 1 } else { 0 };
-    let positions = sizes.positions.saturating_sub(taken);
+    let positions = description::longest(config, sizes).unwrap_or(sizes.positions);
     if let Some(asked) = overrides.max_length {
         if asked == 0 || asked > positions {
             return Err(CardError::MaxLength { asked, positions });
@@ -174,17 +157,7 @@ fn dimensions(config: &Value, sentence: Option<&Value>) -> Option<Said<Dimension
 
 /// A config that promises more than the weights can hold is refused before memory is taken for it.
 fn check_sizes(card: &ModelCard, files: &ModelFiles) -> Result<(), CardError> {
-    if families::named(&card.architecture.value).is_none() {
-        return Ok(());
-    }
-    let Sizes { layers, hidden, heads, intermediate, vocabulary, positions } = card.sizes.value;
-    let wide = |size: usize| size as u128;
-    let extra = |key: &str| u128::from(card.config[key].as_u64().unwrap_or(0));
-    let rows = wide(vocabulary) + wide(positions) + extra("type_vocab_size");
-    let layer = wide(hidden).saturating_mul(4 * wide(hidden) + 2 * wide(intermediate));
-    let promised = (rows.saturating_mul(wide(hidden)))
-        .saturating_add(wide(layers).saturating_mul(layer))
-        .saturating_add(extra("relative_attention_num_buckets").saturating_mul(wide(heads)));
+    let Some(promised) = description::numbers(&card.config, &card.sizes.value) else { return Ok(()) };
     let length = |path: &PathBuf| fs::metadata(path).map_or(0, |metadata| metadata.len());
     let held = files.weights.values().map(|paths| paths.iter().map(length).sum()).max().unwrap_or(0);
     // No number takes less than a byte.

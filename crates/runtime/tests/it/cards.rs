@@ -197,14 +197,16 @@ fn json_of_another_shape_is_refused_in_words() {
 #[test]
 fn an_unknown_architecture_is_refused_with_those_that_are_known() {
     let copy = Copy::of("tiny-bert")
-        .setting("config.json", "model_type", json!("t5"))
+        .setting("config.json", "model_type", json!("bert_with_memory"))
+        .setting("config.json", "memory_tokens", json!(4))
         .setting("config.json", "max_position_embeddings", json!(null))
         .setting("config.json", "vocab_size", json!(null));
     let error = open_error(&copy);
     let unknown = obstacles(&error).into_iter().filter(|obstacle| obstacle.code() == "unknown_architecture");
     assert!(unknown.count() >= INTERPRETERS.len(), "{error}");
-    let known = ["`t5`", "bert", "roberta", "xlm-roberta", "camembert", "distilbert", "mpnet"];
+    let known = ["`bert_with_memory`", "roberta", "xlm-roberta", "camembert", "distilbert", "mpnet", "qwen3"];
     assert_says(&error.to_string(), &known);
+    assert_says(&error.to_string(), &["the nearest known is `bert`", "this is missing: ", "memory_tokens"]);
     let plan = plan(&Home::new(), &copy);
     assert!(plan.chosen.is_none() && plan.explain().contains("unknown_architecture"));
 }
@@ -212,7 +214,7 @@ fn an_unknown_architecture_is_refused_with_those_that_are_known() {
 #[test]
 fn a_known_architecture_with_unknown_parts_is_refused() {
     for (key, value) in [
-        ("hidden_act", json!("swish")),
+        ("hidden_act", json!("mish")),
         ("position_embedding_type", json!("relative_key")),
         ("is_decoder", json!(true)),
         ("num_attention_heads", json!(5)),

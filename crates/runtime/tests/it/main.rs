@@ -17,3 +17,5 @@ mod task_faults;
 mod tasks;
 mod texts;
 mod watched;
+mod wider;
+mod wider_mutations;

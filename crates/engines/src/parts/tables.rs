@@ -2,26 +2,23 @@
 
 use sconce_kernels::attention::Distances;
 
-use crate::description::RelativeBias;
-
 /// For each head the bias at every distance from `-(positions-1)` to `positions-1`.
-pub(crate) struct Relative {
+pub(crate) struct Biases {
     positions: usize,
     table: Vec<f32>,
 }
 
-impl Relative {
-    /// Spreads `weights`, `[buckets, heads]`, over all distances up to `positions`.
-    pub(crate) fn new(bias: RelativeBias, weights: &[f32], heads: usize, positions: usize) -> Relative {
+impl Biases {
+    /// Spreads `bias`, by head and distance, over all distances up to `positions`.
+    pub(crate) fn new(heads: usize, positions: usize, bias: impl Fn(usize, isize) -> f32) -> Biases {
         let distances = 2 * positions - 1;
         let mut table = vec![0.0; heads * distances];
         for (head, row) in table.chunks_exact_mut(distances).enumerate() {
             for (place, value) in row.iter_mut().enumerate() {
-                let distance = place.cast_signed() - (positions.cast_signed() - 1);
-                *value = weights[bias.bucket(distance) * heads + head];
+                *value = bias(head, place.cast_signed() - (positions.cast_signed() - 1));
             }
         }
-        Relative { positions, table }
+        Biases { positions, table }
     }
 
     /// The biases of one head.

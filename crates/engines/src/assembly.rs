@@ -1,0 +1,336 @@
+//! The weights of a description put together from what files call them, in host memory, for either interpreter.
+
+use std::cell::RefCell;
+use std::collections::HashSet;
+
+use sconce_kernels::isa::Isa;
+use sconce_kernels::product::{Matrix, Store};
+use sconce_kernels::rows::{Activation, Spread, normalize};
+
+use crate::description::{Description, NormKind, NormPlacement, Relative};
+use crate::families::Form;
+use crate::parts::disentangled::Places;
+use crate::parts::{slopes, tables};
+use crate::weights::{Tensors, WeightsError};
+
+/// A matrix `[outputs, inputs]` and its bias, zeros where there is none.
+pub(crate) struct Linear {
+    pub(crate) weight: Vec<f32>,
+    pub(crate) bias: Vec<f32>,
+    pub(crate) inputs: usize,
+}
+
+impl Linear {
+    pub(crate) fn outputs(&self) -> usize {
+        self.bias.len()
+    }
+}
+
+/// The weight and shift of a norm, zeros where there is no shift.
+pub(crate) struct Norm {
+    pub(crate) weight: Vec<f32>,
+    pub(crate) shift: Vec<f32>,
+}
+
+/// One layer.
+pub(crate) struct Layer {
+    pub(crate) qkv: Linear,
+    pub(crate) head_norms: Option<[Norm; 2]>,
+    pub(crate) output: Linear,
+    pub(crate) up: Linear,
+    pub(crate) down: Linear,
+    /// Before and after attention.
+    pub(crate) attention_norms: [Option<Norm>; 2],
+    /// Before and after the feed-forward part.
+    pub(crate) output_norms: [Option<Norm>; 2],
+    pub(crate) places: Option<Places>,
+}
+
+/// The weights of one model.
+pub(crate) struct Assembly<'a> {
+    d: &'a Description,
+    from: &'a dyn Tensors,
+    prefix: &'static str,
+    /// The names that were read.
+    read: RefCell<HashSet<String>>,
+}
+
+type Read<T> = Result<T, WeightsError>;
+
+impl<'a> Assembly<'a> {
+    /// Finds out what stands before every name.
+    pub(crate) fn new(d: &'a Description, from: &'a dyn Tensors) -> Read<Assembly<'a>> {
+        let names = &d.family.names;
+        let there =
+            |prefix: &&&str| names.words.iter().any(|name| from.shape(&format!("{prefix}{name}")).is_some());
+        let prefix = names.prefixes.iter().find(there);
+        let missing = || WeightsError::Missing(names.words[0].to_owned());
+        Ok(Assembly { d, from, prefix: prefix.copied().ok_or_else(missing)?, read: RefCell::default() })
+    }
+
+    /// The numbers of a tensor.
+    fn read(&self, name: &str, shape: &[usize]) -> Read<Vec<f32>> {
+        self.read.borrow_mut().insert(name.to_owned());
+        self.from.read(name, shape)
+    }
+
+    /// Refuses weights that have a tensor in a layer which was not read: a model with a part that its description
+    /// lacks would compute something else.
+    pub(crate) fn finish(&self) -> Read<()> {
+        let names = &self.d.family.names;
+        let stems: Vec<String> = names
+            .output
+            .iter()
+            .filter_map(|name| Some(format!("{}{}", self.prefix, name.split_once("{}")?.0)))
+            .collect();
+        let in_layer = |name: &str| {
+            let rest = stems.iter().find_map(|stem| name.strip_prefix(stem.as_str()));
+            let layer = rest.and_then(|rest| rest.split('.').next()?.parse::<usize>().ok());
+            layer.is_some_and(|layer| layer < self.d.layers)
+        };
+        let idle = |name: &str| names.unused.iter().any(|part| name.contains(part));
+        let read = self.read.borrow();
+        let unplaced = |name: &String| in_layer(name) && !read.contains(name) && !idle(name);
+        match self.from.names().into_iter().filter(unplaced).min() {
+            Some(name) => Err(WeightsError::Unplaced(name)),
+            None => Ok(()),
+        }
+    }
+
+    /// The first of `names` that is there, whole; the first of all where none is.
+    fn one(&self, names: &[&str], layer: usize, end: &str) -> String {
+        let full = |name: &&str| format!("{}{}{end}", self.prefix, name.replace("{}", &layer.to_string()));
+        let mut names = names.iter().map(full);
+        let first = names.next().unwrap_or_default();
+        if self.from.shape(&first).is_some() {
+            return first;
+        }
+        names.find(|name| self.from.shape(name).is_some()).unwrap_or(first)
+    }
+
+    pub(crate) fn words(&self) -> Read<Vec<f32>> {
+        let name = self.one(self.d.family.names.words, 0, "");
+        let mut rows = self.read(&name, &[self.d.vocabulary, self.d.hidden])?;
+        if let Some(scale) = self.d.embedding_scale {
+            for x in &mut rows {
+                *x *= scale as f32;
+            }
+        }
+        Ok(rows)
+    }
+
+    pub(crate) fn positions(&self) -> Read<Option<Vec<f32>>> {
+        let Some(positions) = self.d.positions else { return Ok(None) };
+        let name = self.one(&[self.d.family.names.positions], 0, "");
+        self.read(&name, &[positions.rows, self.d.hidden]).map(Some)
+    }
+
+    pub(crate) fn types(&self) -> Read<Option<Vec<f32>>> {
+        if self.d.types == 0 {
+            return Ok(None);
+        }
+        let name = self.one(&[self.d.family.names.types], 0, "");
+        self.read(&name, &[self.d.types, self.d.hidden]).map(Some)
+    }
+
+    pub(crate) fn embedding_norm(&self) -> Read<Option<Norm>> {
+        let names = self.d.family.names.embedding_norm;
+        if self.d.embedding_norm { self.norm(names, 0, self.d.hidden).map(Some) } else { Ok(None) }
+    }
+
+    pub(crate) fn final_norm(&self) -> Read<Option<Norm>> {
+        let names = [self.d.family.names.final_norm];
+        if self.d.final_norm { self.norm(&names, 0, self.d.hidden).map(Some) } else { Ok(None) }
+    }
+
+    /// The bias by distance of every head.
+    pub(crate) fn biases(&self) -> Read<Option<tables::Biases>> {
+        let d = self.d;
+        match &d.relative {
+            Some(Relative::Buckets(buckets)) => {
+                let name = self.one(&[d.family.names.relative], 0, "");
+                let weights = self.read(&name, &[buckets.count, d.heads])?;
+                let bias = |head, distance| buckets.bias(&weights, d.heads, head, distance);
+                Ok(Some(tables::Biases::new(d.heads, d.longest, bias)))
+            }
+            Some(Relative::Slopes) => {
+                let slopes = slopes::slopes(d.heads);
+                let bias = |head: usize, distance| slopes::bias(slopes[head], distance);
+                Ok(Some(tables::Biases::new(d.heads, d.longest, bias)))
+            }
+            Some(Relative::Disentangled(_)) | None => Ok(None),
+        }
+    }
+
+    pub(crate) fn layer(&self, layer: usize) -> Read<Layer> {
+        let (d, names) = (self.d, &self.d.family.names);
+        let (wide, narrow) = (d.query_width(), d.kv_heads * d.head);
+        let mut qkv = self.form(names.qkv, layer, &[wide, narrow, narrow], d.biases.qkv)?;
+        if self.from.generated() {
+            // Generated weights have no training behind them that would keep unscaled scores small.
+            let gain = 1.0 / (d.scale * (d.head as f64).sqrt()) as f32;
+            for x in &mut qkv.weight[..wide * d.hidden] {
+                *x *= gain;
+            }
+        }
+        let halves = vec![d.intermediate; if d.gated { 2 } else { 1 }];
+        let up = self.form(names.up, layer, &halves, d.biases.up)?;
+        let norm = |names: &[&str]| self.norm(names, layer, d.hidden).map(Some);
+        let norms = |names: [&'static [&'static str]; 2], first: bool| -> Read<[Option<Norm>; 2]> {
+            Ok(match d.placement {
+                NormPlacement::Post => [None, norm(names[1])?],
+                NormPlacement::Pre => [if first { norm(names[0])? } else { None }, None],
+                NormPlacement::Both => [norm(names[0])?, norm(names[1])?],
+            })
+        };
+        let head_norm = |name: &'static str| self.norm(&[name], layer, d.head);
+        let [query, key] = names.head_norms;
+        Ok(Layer {
+            head_norms: if d.head_norms { Some([head_norm(query)?, head_norm(key)?]) } else { None },
+            output: self.linear(names.output, layer, [d.hidden, wide], d.biases.output)?,
+            down: self.linear(names.down, layer, [d.hidden, d.intermediate], d.biases.down)?,
+            attention_norms: norms(names.attention_norms, layer > 0 || d.first_norm)?,
+            output_norms: norms(names.output_norms, true)?,
+            places: self.places(layer, &qkv)?,
+            qkv,
+            up,
+        })
+    }
+
+    /// A matrix of several parts of so many outputs each.
+    fn form(&self, forms: &[Form], layer: usize, outputs: &[usize], biased: bool) -> Read<Linear> {
+        let inputs = self.d.hidden;
+        let whole: usize = outputs.iter().sum();
+        let first = |form: &Form| match form {
+            Form::Stacked(names) => self.one(&names[..1], layer, ".weight"),
+            Form::Swapped(name) | Form::ByHead(name) => self.one(&[name], layer, ".weight"),
+        };
+        let form = forms.iter().find(|form| self.from.shape(&first(form)).is_some()).unwrap_or(&forms[0]);
+        let explicit = self.d.family.names.qkv_bias.filter(|_| outputs.len() == 3 && biased);
+        let linear = |name: &str, outputs: usize| {
+            self.linear(&[name], layer, [outputs, inputs], biased && explicit.is_none())
+        };
+        let mut linear = match form {
+            Form::Stacked(names) if names.len() == outputs.len() => {
+                let parts = names.iter().zip(outputs).map(|(name, &outputs)| linear(name, outputs));
+                joined(parts.collect::<Result<Vec<_>, _>>()?, inputs)
+            }
+            Form::Stacked(names) => {
+                let parts = names.iter().map(|name| linear(name, whole / names.len()));
+                joined(parts.collect::<Result<Vec<_>, _>>()?, inputs)
+            }
+            Form::Swapped(name) => {
+                let mut linear = linear(name, whole)?;
+                linear.weight.rotate_left(whole / 2 * inputs);
+                linear.bias.rotate_left(whole / 2);
+                linear
+            }
+            Form::ByHead(name) => by_head(&linear(name, whole)?, self.d.head),
+        };
+        if let Some(names) = explicit {
+            linear.bias.clear();
+            for (name, &outputs) in names.iter().zip(outputs) {
+                match *name {
+                    "" => linear.bias.extend(vec![0.0; outputs]),
+                    name => linear.bias.extend(self.read(&self.one(&[name], layer, ""), &[outputs])?),
+                }
+            }
+        }
+        Ok(linear)
+    }
+
+    fn linear(&self, names: &[&str], layer: usize, shape: [usize; 2], biased: bool) -> Read<Linear> {
+        let weight = self.read(&self.one(names, layer, ".weight"), &shape)?;
+        let bias = if biased {
+            self.read(&self.one(names, layer, ".bias"), &shape[..1])?
+        } else {
+            vec![0.0; shape[0]]
+        };
+        Ok(Linear { weight, bias, inputs: shape[1] })
+    }
+
+    /// The weight and shift of a norm; old files call them gamma and beta.
+    fn norm(&self, names: &[&str], layer: usize, width: usize) -> Read<Norm> {
+        let weight = self.one(names, layer, ".weight");
+        let old = self.one(names, layer, ".gamma");
+        let is_old = self.from.shape(&weight).is_none() && self.from.shape(&old).is_some();
+        let mut weight = self.read(if is_old { &old } else { &weight }, &[width])?;
+        if self.d.norm == NormKind::RmsLessOne && !self.from.generated() {
+            for x in &mut weight {
+                *x += 1.0;
+            }
+        }
+        let shift = if self.d.norm == NormKind::Layer {
+            self.read(&self.one(names, layer, if is_old { ".beta" } else { ".bias" }), &[width])?
+        } else {
+            vec![0.0; width]
+        };
+        Ok(Norm { weight, shift })
+    }
+
+    /// What a layer makes of distances, which is the same for every text.
+    fn places(&self, layer: usize, qkv: &Linear) -> Read<Option<Places>> {
+        let (d, names) = (self.d, &self.d.family.names);
+        let Some(Relative::Disentangled(disentangle)) = &d.relative else { return Ok(None) };
+        let table = self.one(&[names.relative], 0, "");
+        let mut table = self.read(&table, &[2 * disentangle.span, d.hidden])?;
+        if disentangle.normed {
+            let norm = self.norm(&[names.relative_norm], 0, d.hidden)?;
+            for row in table.chunks_exact_mut(d.hidden) {
+                normalize(row, Spread::Deviation, &norm.weight, &norm.shift, d.epsilon as f32);
+            }
+        }
+        let width = d.query_width();
+        let project = |wanted: bool, part: usize| -> Read<Option<Vec<f32>>> {
+            if !wanted {
+                return Ok(None);
+            }
+            // Keys are the second part of a token's own projections, queries the first.
+            let own = (1 - part) * width;
+            let linear = if disentangle.shared {
+                Linear {
+                    weight: qkv.weight[own * d.hidden..][..width * d.hidden].to_vec(),
+                    bias: qkv.bias[own..own + width].to_vec(),
+                    inputs: d.hidden,
+                }
+            } else {
+                let bias = self.one(&[names.places[part]], layer, ".bias");
+                let biased = self.from.shape(&bias).is_some();
+                self.linear(&[names.places[part]], layer, [width, d.hidden], biased)?
+            };
+            Ok(Some(projected(&table, &linear)))
+        };
+        let keys = project(disentangle.content_to_place, 0)?;
+        Ok(Some(Places { keys, queries: project(disentangle.place_to_content, 1)? }))
+    }
+}
+
+fn joined(parts: Vec<Linear>, inputs: usize) -> Linear {
+    let mut whole = Linear { weight: Vec::new(), bias: Vec::new(), inputs };
+    for part in parts {
+        whole.weight.extend(part.weight);
+        whole.bias.extend(part.bias);
+    }
+    whole
+}
+
+/// From the queries, keys and values of each head in turn to all queries, all keys and all values.
+fn by_head(from: &Linear, head: usize) -> Linear {
+    let (inputs, heads) = (from.inputs, from.outputs() / (3 * head));
+    let order: Vec<usize> = (0..3).flat_map(|part| (0..heads).map(move |n| 3 * n + part)).collect();
+    let pick = |values: &[f32], width: usize| -> Vec<f32> {
+        order.iter().flat_map(|n| &values[n * head * width..][..head * width]).copied().collect()
+    };
+    Linear { weight: pick(&from.weight, inputs), bias: pick(&from.bias, 1), inputs }
+}
+
+/// `rows · weightᵀ + bias`.
+fn projected(rows: &[f32], linear: &Linear) -> Vec<f32> {
+    let count = rows.len() / linear.inputs;
+    let mut to = vec![0.0; count * linear.outputs()];
+    let matrix = Matrix::pack(Isa::best(), &linear.weight, linear.outputs(), linear.inputs);
+    let stride = linear.outputs();
+    let store = &mut Store { bias: &linear.bias, activation: Activation::Identity, to: &mut to, stride };
+    matrix.multiply(rows, linear.inputs, count, &mut Vec::new(), store);
+    to
+}

@@ -1,0 +1,180 @@
+//! The pieces of a layer on Candle: products, norms with residuals, activations; each in its fused and its portable
+//! form.
+
+use candle_core::{DType, Result, Tensor};
+use candle_nn::ops;
+use sconce_kernels::rows::Spread;
+
+use super::fused::{AddNorm, BiasActivation, Gate, RowNorm};
+use super::load::{LoadError, Loader};
+use crate::assembly;
+use crate::description::{Activation, Description, NormPlacement};
+use crate::queries;
+
+/// How rows are computed between the matrix products.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Path {
+    /// Our fused row ops and packed attention, on the CPU.
+    Fused,
+    /// Candle's own ops and padded attention, on any device.
+    Portable,
+}
+
+/// A matrix `[inputs, outputs]` in the placement's dtype, laid out as the product reads it; its bias stays f32 and
+/// is added by whoever comes next.
+pub(super) struct Linear {
+    pub(super) weight: Tensor,
+    pub(super) bias: Tensor,
+}
+
+impl Linear {
+    pub(super) fn load(
+        from: &Loader<'_>,
+        linear: assembly::Linear,
+    ) -> std::result::Result<Linear, LoadError> {
+        let weight = from.transposed(linear.weight, linear.inputs)?;
+        Ok(Linear { weight, bias: from.numbers(linear.bias)? })
+    }
+
+    /// `x · weight`, without the bias: f32 in, f32 out.
+    pub(super) fn product(&self, x: &Tensor) -> Result<Tensor> {
+        x.to_dtype(self.weight.dtype())?.matmul(&self.weight)?.to_dtype(DType::F32)
+    }
+}
+
+/// `norm(x + bias + residual)`, in f32 whatever the placement's dtype.
+pub(super) struct Norm {
+    bias: Tensor,
+    weight: Tensor,
+    shift: Tensor,
+    joined: Tensor,
+    spread: Spread,
+    epsilon: f32,
+}
+
+impl Norm {
+    /// With the bias of the product before it, which may be none.
+    pub(super) fn load(
+        from: &Loader<'_>,
+        d: &Description,
+        norm: assembly::Norm,
+        bias: Option<&Tensor>,
+    ) -> std::result::Result<Norm, LoadError> {
+        let norm = queries::norm(d, norm);
+        let bias = match bias {
+            Some(bias) => bias.clone(),
+            None => Tensor::zeros(norm.weight.len(), DType::F32, from.device())?,
+        };
+        let (spread, epsilon) = (norm.spread, norm.epsilon);
+        let (weight, shift) = (from.numbers(norm.weight)?, from.numbers(norm.shift)?);
+        let joined = Tensor::cat(&[&bias, &weight, &shift], 0)?;
+        Ok(Norm { bias, weight, shift, joined, spread, epsilon })
+    }
+
+    /// `norm(x + bias + residual)`.
+    pub(super) fn of_sum(&self, path: Path, x: Tensor, residual: &Tensor) -> Result<Tensor> {
+        match path {
+            Path::Fused => {
+                x.inplace_op3(residual, &self.joined, &AddNorm { norm: Some((self.spread, self.epsilon)) })?;
+                Ok(x)
+            }
+            Path::Portable => self.plain(&(x.broadcast_add(&self.bias)? + residual)?),
+        }
+    }
+
+    /// `norm(x + bias)`, where `x` is nobody else's.
+    pub(super) fn of_own(&self, path: Path, x: Tensor) -> Result<Tensor> {
+        match path {
+            Path::Fused => {
+                x.inplace_op2(&self.joined, &RowNorm { spread: self.spread, epsilon: self.epsilon })?;
+                Ok(x)
+            }
+            Path::Portable => self.plain(&x.broadcast_add(&self.bias)?),
+        }
+    }
+
+    /// `norm(x + bias)`, `x` staying as it is.
+    pub(super) fn of(&self, path: Path, x: &Tensor) -> Result<Tensor> {
+        match path {
+            Path::Fused => self.of_own(path, x.copy()?),
+            Path::Portable => self.of_own(path, x.clone()),
+        }
+    }
+
+    /// `norm(x)` over the last dimension, by Candle's own ops.
+    pub(super) fn plain(&self, x: &Tensor) -> Result<Tensor> {
+        let x = x.contiguous()?;
+        match self.spread {
+            Spread::Deviation => ops::layer_norm(&x, &self.weight, &self.shift, self.epsilon),
+            Spread::Root => ops::rms_norm(&x, &self.weight, self.epsilon),
+        }
+    }
+}
+
+/// What follows a part of a layer, up to the next one.
+pub(super) enum After {
+    /// The norm of the sum with the residual.
+    NormOfSum(Norm),
+    /// The sum with the residual; the tensor is the bias.
+    Sum(Tensor),
+    /// The sum of the norm with the residual.
+    SumOfNorm(Norm),
+}
+
+impl After {
+    pub(super) fn load(
+        from: &Loader<'_>,
+        d: &Description,
+        norm: Option<assembly::Norm>,
+        bias: &Tensor,
+    ) -> std::result::Result<After, LoadError> {
+        let Some(norm) = norm else { return Ok(After::Sum(bias.clone())) };
+        let norm = Norm::load(from, d, norm, Some(bias))?;
+        Ok(match d.placement {
+            NormPlacement::Post => After::NormOfSum(norm),
+            NormPlacement::Pre | NormPlacement::Both => After::SumOfNorm(norm),
+        })
+    }
+
+    pub(super) fn apply(&self, path: Path, x: Tensor, residual: &Tensor) -> Result<Tensor> {
+        match (self, path) {
+            (After::NormOfSum(norm), _) => norm.of_sum(path, x, residual),
+            (After::Sum(bias), Path::Fused) => {
+                x.inplace_op3(residual, bias, &AddNorm { norm: None })?;
+                Ok(x)
+            }
+            (After::Sum(bias), Path::Portable) => x.broadcast_add(bias)? + residual,
+            (After::SumOfNorm(norm), _) => norm.of_own(path, x)? + residual,
+        }
+    }
+}
+
+/// `activation(x + bias)`, or where it is a gate `activation(gate) · up` of what `x` holds of both.
+pub(super) fn activate(path: Path, d: &Description, x: Tensor, bias: &Tensor) -> Result<Tensor> {
+    let activation = d.activation.kernel();
+    match path {
+        Path::Fused if d.gated => x.apply_op2_no_bwd(bias, &Gate(activation)),
+        Path::Fused => {
+            x.inplace_op2(bias, &BiasActivation(activation))?;
+            Ok(x)
+        }
+        Path::Portable => {
+            let x = x.broadcast_add(bias)?;
+            if !d.gated {
+                return portable(d.activation, &x);
+            }
+            let half = |which: usize| x.narrow(1, which * d.intermediate, d.intermediate)?.contiguous();
+            portable(d.activation, &half(0)?)? * half(1)?
+        }
+    }
+}
+
+fn portable(activation: Activation, x: &Tensor) -> Result<Tensor> {
+    match activation {
+        Activation::Gelu => x.gelu_erf(),
+        Activation::GeluTanh => x.gelu(),
+        Activation::Relu => x.relu(),
+        Activation::Silu => x.silu(),
+        Activation::QuickGelu => x * ops::sigmoid(&(x * 1.702)?)?,
+    }
+}

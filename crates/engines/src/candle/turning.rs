@@ -1,0 +1,55 @@
+//! Rotation by position with Candle's own ops.
+
+use candle_core::{Device, Result, Tensor};
+use sconce_core::batch::Sequence;
+use sconce_kernels::rope::Angles;
+
+/// The angles of every token of a batch.
+pub(super) struct Turning {
+    /// `[tokens, 1, pairs]`.
+    cosines: Tensor,
+    sines: Tensor,
+    pairs: usize,
+    neighbours: bool,
+}
+
+impl Turning {
+    pub(super) fn new(angles: &Angles, sequences: &[Sequence], device: &Device) -> Result<Turning> {
+        let Angles { cosines, sines, pairs, neighbours } = angles;
+        let tokens: usize = sequences.iter().map(|sequence| sequence.length).sum();
+        let laid = |table: &[f32]| {
+            let mut rows = Vec::with_capacity(tokens * pairs);
+            for sequence in sequences {
+                rows.extend_from_slice(&table[..sequence.length * pairs]);
+            }
+            Tensor::from_vec(rows, (tokens, 1, *pairs), device)
+        };
+        Ok(Turning { cosines: laid(cosines)?, sines: laid(sines)?, pairs: *pairs, neighbours: *neighbours })
+    }
+
+    /// `x`, `[tokens, heads, head]`, turned.
+    pub(super) fn turn(&self, x: &Tensor) -> Result<Tensor> {
+        let (tokens, heads, head) = x.dims3()?;
+        let turned = 2 * self.pairs;
+        let part = x.narrow(2, 0, turned)?.contiguous()?;
+        let side = |which: usize| -> Result<Tensor> {
+            if self.neighbours {
+                part.reshape((tokens, heads, self.pairs, 2))?.narrow(3, which, 1)?.squeeze(3)?.contiguous()
+            } else {
+                part.narrow(2, which * self.pairs, self.pairs)?.contiguous()
+            }
+        };
+        let (a, b) = (side(0)?, side(1)?);
+        let first = (a.broadcast_mul(&self.cosines)? - b.broadcast_mul(&self.sines)?)?;
+        let second = (b.broadcast_mul(&self.cosines)? + a.broadcast_mul(&self.sines)?)?;
+        let part = if self.neighbours {
+            Tensor::stack(&[first, second], 3)?.reshape((tokens, heads, turned))?
+        } else {
+            Tensor::cat(&[first, second], 2)?
+        };
+        if turned == head {
+            return Ok(part);
+        }
+        Tensor::cat(&[part, x.narrow(2, turned, head - turned)?.contiguous()?], 2)
+    }
+}

@@ -1,0 +1,105 @@
+//! A model's config as its family reads it: keys that were read are noted, and a value that a family can't honour is
+//! a refusal that names it.
+
+use std::cell::RefCell;
+use std::collections::BTreeSet;
+
+use serde_json::Value;
+
+/// What a config says that no description honours: `prenorm true`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Unfit(pub(crate) String);
+
+/// A config on its way to a description.
+pub struct Config<'a> {
+    value: &'a Value,
+    read: RefCell<BTreeSet<String>>,
+}
+
+impl<'a> Config<'a> {
+    pub(crate) fn new(value: &'a Value) -> Config<'a> {
+        Config { value, read: RefCell::default() }
+    }
+
+    /// The value of a key, null where there is none.
+    pub(crate) fn get(&self, key: &str) -> &'a Value {
+        self.read.borrow_mut().insert(key.to_owned());
+        &self.value[key]
+    }
+
+    /// A size under the first of `keys` that is there.
+    pub(crate) fn size(&self, keys: &[&str]) -> Option<usize> {
+        keys.iter().find_map(|key| self.get(key).as_u64()).and_then(|size| usize::try_from(size).ok())
+    }
+
+    /// A number under the first of `keys` that is there.
+    pub(crate) fn number(&self, keys: &[&str], default: f64) -> f64 {
+        keys.iter().find_map(|key| self.get(key).as_f64()).unwrap_or(default)
+    }
+
+    /// A flag.
+    pub(crate) fn flag(&self, key: &str, default: bool) -> bool {
+        self.get(key).as_bool().unwrap_or(default)
+    }
+
+    /// A word under the first of `keys` that is there.
+    pub(crate) fn word(&self, keys: &[&str], default: &'a str) -> &'a str {
+        keys.iter().find_map(|key| self.get(key).as_str()).unwrap_or(default)
+    }
+
+    /// A key that may be there with these values alone, or null.
+    pub(crate) fn only(&self, key: &str, allowed: &[Value]) -> Result<(), Unfit> {
+        let value = self.get(key);
+        if value.is_null() || allowed.contains(value) { Ok(()) } else { Err(self.unfit(key)) }
+    }
+
+    /// Keys that may be there with the value false, or zero, or null.
+    pub(crate) fn none_of(&self, keys: &[&str]) -> Result<(), Unfit> {
+        keys.iter().try_for_each(|key| self.only(key, &[false.into(), 0.into(), 0.0.into(), "none".into()]))
+    }
+
+    /// The refusal of a key's value.
+    pub(crate) fn unfit(&self, key: &str) -> Unfit {
+        match self.get(key) {
+            Value::String(word) => Unfit(format!("{key} {word}")),
+            value
+            @ (Value::Null | Value::Bool(_) | Value::Number(_) | Value::Array(_) | Value::Object(_)) => {
+                Unfit(format!("{key} {value}"))
+            }
+        }
+    }
+
+    /// The keys that nobody read and that are not known to leave hidden states as they are.
+    pub(crate) fn unread(&self) -> Vec<String> {
+        let read = self.read.borrow();
+        let keys = self.value.as_object().into_iter().flatten();
+        let unread = keys.filter(|(key, value)| !value.is_null() && !read.contains(*key) && !is_idle(key));
+        unread.map(|(key, _)| key.clone()).collect()
+    }
+
+    /// How many keys were read that are there.
+    pub(crate) fn shared(&self) -> usize {
+        self.read.borrow().iter().filter(|key| !self.value[key.as_str()].is_null()).count()
+    }
+}
+
+/// Keys of training, of other tasks, of generation and of bookkeeping.
+fn is_idle(key: &str) -> bool {
+    const PARTS: [&str; 14] = [
+        "dropout",
+        "initializer",
+        "token_id",
+        "torch",
+        "dtype",
+        "transformers",
+        "label",
+        "classifier",
+        "architectures",
+        "auto_map",
+        "name_or_path",
+        "use_cache",
+        "tie_",
+        "model_type",
+    ];
+    key.starts_with('_') || PARTS.iter().any(|part| key.contains(part))
+}

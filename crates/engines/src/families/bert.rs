@@ -1,0 +1,99 @@
+//! BERT, and those that differ from it in a detail: RoBERTa, DistilBERT, MPNet.
+
+use super::{Family, Form, Names, names, padding_id};
+use crate::config::{Config, Unfit};
+use crate::description::{Description, Positions, Relative};
+use crate::parts::buckets::Buckets;
+
+/// BERT.
+pub(super) const BERT: Family = Family {
+    name: "BERT",
+    model_types: &["bert"],
+    when: None,
+    within: None,
+    known_as: "all-MiniLM-L6-v2, bge-*-v1.5, e5-*-v2, gte-small/base/large, mxbai-embed-large-v1",
+    goldens: &["tiny-bert"],
+    describe: plain,
+    names: names::BERT,
+};
+
+fn plain(c: &Config<'_>, d: &mut Description) -> Result<(), Unfit> {
+    c.none_of(&["is_decoder", "add_cross_attention"])?;
+    c.only("position_embedding_type", &["absolute".into()])?;
+    d.types = c.size(&["type_vocab_size"]).unwrap_or(2);
+    Ok(())
+}
+
+/// Positions counted from the padding id.
+fn after_padding(c: &Config<'_>, d: &mut Description) {
+    d.positions = d.positions.map(|positions| Positions { after: Some(padding_id(c)), ..positions });
+}
+
+/// RoBERTa and its like.
+pub(super) const ROBERTA: Family = Family {
+    name: "RoBERTa, XLM-RoBERTa, CamemBERT",
+    model_types: &["roberta", "xlm-roberta", "camembert"],
+    known_as: "multilingual-e5-*, bge-m3, all-distilroberta-v1, paraphrase-multilingual-mpnet-base-v2",
+    goldens: &["tiny-roberta", "tiny-xlm-roberta", "tiny-camembert"],
+    describe: |c, d| {
+        plain(c, d)?;
+        after_padding(c, d);
+        Ok(())
+    },
+    ..BERT
+};
+
+/// DistilBERT.
+pub(super) const DISTILBERT: Family = Family {
+    name: "DistilBERT",
+    model_types: &["distilbert"],
+    known_as: "multi-qa-distilbert-*, msmarco-distilbert-*, distiluse-base-multilingual-cased-v2",
+    goldens: &["tiny-distilbert"],
+    describe: |c, d| {
+        c.none_of(&["is_decoder", "sinusoidal_pos_embds"])?;
+        d.epsilon = 1e-12;
+        Ok(())
+    },
+    names: Names {
+        prefixes: &["", "distilbert.", "model.", "0.auto_model."],
+        qkv: &[Form::Stacked(&[
+            "transformer.layer.{}.attention.q_lin",
+            "transformer.layer.{}.attention.k_lin",
+            "transformer.layer.{}.attention.v_lin",
+        ])],
+        output: &["transformer.layer.{}.attention.out_lin"],
+        attention_norms: [&[], &["transformer.layer.{}.sa_layer_norm"]],
+        up: &[Form::Stacked(&["transformer.layer.{}.ffn.lin1"])],
+        down: &["transformer.layer.{}.ffn.lin2"],
+        output_norms: [&[], &["transformer.layer.{}.output_layer_norm"]],
+        ..names::BERT
+    },
+    ..BERT
+};
+
+/// MPNet.
+pub(super) const MPNET: Family = Family {
+    name: "MPNet",
+    model_types: &["mpnet"],
+    known_as: "all-mpnet-base-v2, multi-qa-mpnet-base-dot-v1",
+    goldens: &["tiny-mpnet"],
+    describe: |c, d| {
+        after_padding(c, d);
+        let count = c.size(&["relative_attention_num_buckets"]).unwrap_or(32);
+        d.relative = Some(Relative::Buckets(Buckets { count, max_distance: 128 }));
+        Ok(())
+    },
+    names: Names {
+        prefixes: &["", "mpnet.", "model.", "0.auto_model."],
+        qkv: &[Form::Stacked(&[
+            "encoder.layer.{}.attention.attn.q",
+            "encoder.layer.{}.attention.attn.k",
+            "encoder.layer.{}.attention.attn.v",
+        ])],
+        output: &["encoder.layer.{}.attention.attn.o"],
+        attention_norms: [&[], &["encoder.layer.{}.attention.LayerNorm"]],
+        relative: "encoder.relative_attention_bias.weight",
+        ..names::BERT
+    },
+    ..BERT
+};

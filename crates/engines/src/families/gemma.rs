@@ -1,0 +1,48 @@
+//! Gemma3's text model: norms on both sides of each part, layers that see a window, in both directions where the
+//! config says so.
+
+use super::llama::{decoder, windowed};
+use super::{Family, Names, bert, names};
+use crate::description::{NormKind, NormPlacement, Pattern, Span};
+use crate::parts::rope::Rope;
+
+/// Gemma3's text model.
+pub(super) const GEMMA3: Family = Family {
+    name: "Gemma3 text (EmbeddingGemma)",
+    model_types: &["gemma3_text"],
+    known_as: "embeddinggemma-300m",
+    goldens: &["tiny-gemma3", "tiny-gemma3-causal"],
+    describe: |c, d| {
+        decoder(c, d)?;
+        d.embedding_scale = Some((d.hidden as f64).sqrt());
+        d.norm = NormKind::RmsLessOne;
+        d.placement = NormPlacement::Both;
+        d.head_norms = true;
+        d.scale = 1.0 / c.number(&["query_pre_attn_scalar"], 256.0).sqrt();
+        d.activate(c, &["hidden_activation", "hidden_act"], "gelu_pytorch_tanh")?;
+        d.global.rope =
+            Some(Rope::read(c, "full_attention", ("rope_theta", 1_000_000.0), d.head, d.longest)?);
+        let theta = c.get("rope_parameters")["sliding_attention"]["rope_theta"].as_f64();
+        let theta = theta.unwrap_or_else(|| c.number(&["rope_local_base_freq"], 10_000.0));
+        let rope = Some(Rope::plain(theta, d.head));
+        if let Some(window) = c.size(&["sliding_window"]) {
+            // In both directions the window is halved, and reaches as far to each side.
+            let half = Some(window / 2);
+            let span = match d.global.after {
+                None => Span { before: half, after: half, rope: None },
+                Some(_) => windowed(c, &d.global, window)?,
+            };
+            d.local = Some(Span { rope, ..span });
+            let every = c.size(&["sliding_window_pattern", "_sliding_window_pattern"]).unwrap_or(6);
+            let pattern = Pattern::AllBut { every, first: every.saturating_sub(1) };
+            d.pattern = Pattern::listed(c, d.layers)?.unwrap_or(pattern);
+        }
+        Ok(())
+    },
+    names: Names {
+        attention_norms: [&["layers.{}.input_layernorm"], &["layers.{}.post_attention_layernorm"]],
+        output_norms: [&["layers.{}.pre_feedforward_layernorm"], &["layers.{}.post_feedforward_layernorm"]],
+        ..names::LLAMA
+    },
+    ..bert::BERT
+};

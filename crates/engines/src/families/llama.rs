@@ -1,0 +1,111 @@
+//! Decoders that embed: Llama, Mistral, Qwen2, Qwen3. Causal unless the config says otherwise.
+
+use super::{Family, bert, names};
+use crate::config::{Config, Unfit};
+use crate::description::{Biases, Description, NormKind, NormPlacement, Pattern, Span};
+use crate::parts::rope::Rope;
+
+/// What all decoders share: RMS norms before each part, a gated feed-forward part, heads that share keys.
+pub(super) fn decoder(c: &Config<'_>, d: &mut Description) -> Result<(), Unfit> {
+    c.none_of(&["attn_logit_softcapping", "num_experts", "num_local_experts", "no_rope_layers"])?;
+    c.only("pretraining_tp", &[1.into()])?;
+    d.positions = None;
+    d.embedding_norm = false;
+    d.norm = NormKind::Rms;
+    d.placement = NormPlacement::Pre;
+    d.final_norm = true;
+    d.epsilon = c.number(&["rms_norm_eps"], 1e-6);
+    d.gated = true;
+    d.kv_heads = c.size(&["num_key_value_heads"]).unwrap_or(d.heads);
+    d.head = c.size(&["head_dim"]).unwrap_or(d.head);
+    d.scale = 1.0 / (d.head as f64).sqrt();
+    let bias = c.flag("attention_bias", false);
+    let mlp = c.flag("mlp_bias", false);
+    d.biases = Biases { qkv: bias, output: bias, up: mlp, down: mlp };
+    let causal = c.flag("is_causal", true) && !c.flag("use_bidirectional_attention", false);
+    d.global.after = causal.then_some(0);
+    Ok(())
+}
+
+/// With one rotation for all layers.
+fn plain(c: &Config<'_>, d: &mut Description) -> Result<(), Unfit> {
+    decoder(c, d)?;
+    d.activate(c, &["hidden_act"], "silu")?;
+    d.global.rope = Some(Rope::read(c, "", ("rope_theta", 10_000.0), d.head, d.longest)?);
+    Ok(())
+}
+
+/// What a layer with a window of so many tokens sees.
+pub(super) fn windowed(c: &Config<'_>, span: &Span, window: usize) -> Result<Span, Unfit> {
+    if span.after.is_none() {
+        return Err(c.unfit("sliding_window"));
+    }
+    Ok(Span { before: Some(window.saturating_sub(1)), ..span.clone() })
+}
+
+/// Llama.
+pub(super) const LLAMA: Family = Family {
+    name: "Llama",
+    model_types: &["llama"],
+    known_as: "llama-based embedders",
+    goldens: &["tiny-llama"],
+    describe: plain,
+    names: names::LLAMA,
+    ..bert::BERT
+};
+
+/// Mistral.
+pub(super) const MISTRAL: Family = Family {
+    name: "Mistral",
+    model_types: &["mistral"],
+    known_as: "e5-mistral-7b-instruct, SFR-Embedding-Mistral, Linq-Embed-Mistral",
+    goldens: &["tiny-mistral"],
+    describe: |c, d| {
+        c.none_of(&["layer_types"])?;
+        plain(c, d)?;
+        if let Some(window) = c.size(&["sliding_window"]) {
+            d.global = windowed(c, &d.global, window)?;
+        }
+        Ok(())
+    },
+    ..LLAMA
+};
+
+/// A window in the layers from some number on.
+fn qwen(c: &Config<'_>, d: &mut Description) -> Result<(), Unfit> {
+    plain(c, d)?;
+    if let (true, Some(window)) = (c.flag("use_sliding_window", false), c.size(&["sliding_window"])) {
+        d.local = Some(windowed(c, &d.global, window)?);
+        let first = c.size(&["max_window_layers"]).unwrap_or(28);
+        d.pattern = Pattern::listed(c, d.layers)?.unwrap_or(Pattern::From(first));
+    }
+    Ok(())
+}
+
+/// Qwen2.
+pub(super) const QWEN2: Family = Family {
+    name: "Qwen2",
+    model_types: &["qwen2"],
+    known_as: "gte-Qwen2-1.5B-instruct, gte-Qwen2-7B-instruct",
+    goldens: &["tiny-qwen2"],
+    describe: |c, d| {
+        qwen(c, d)?;
+        d.biases = Biases { qkv: true, ..Biases::NONE };
+        Ok(())
+    },
+    ..LLAMA
+};
+
+/// Qwen3.
+pub(super) const QWEN3: Family = Family {
+    name: "Qwen3",
+    model_types: &["qwen3"],
+    known_as: "Qwen3-Embedding-0.6B, -4B, -8B",
+    goldens: &["tiny-qwen3"],
+    describe: |c, d| {
+        qwen(c, d)?;
+        d.head_norms = true;
+        Ok(())
+    },
+    ..LLAMA
+};

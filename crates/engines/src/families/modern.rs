@@ -1,0 +1,48 @@
+//! ModernBERT: norms before, a gated feed-forward part, and layers that see a window.
+
+use super::{Family, Form, Names, bert, names};
+use crate::description::{Biases, NormKind, NormPlacement, Pattern, Span};
+use crate::parts::rope::Rope;
+
+/// ModernBERT.
+pub(super) const MODERN: Family = Family {
+    name: "ModernBERT",
+    model_types: &["modernbert"],
+    known_as: "gte-modernbert-base, modernbert-embed-base",
+    goldens: &["tiny-modernbert"],
+    describe: |c, d| {
+        let bias = |key: &str| c.flag(key, false);
+        d.positions = None;
+        d.norm = if bias("norm_bias") { NormKind::Layer } else { NormKind::LayerWeight };
+        d.placement = NormPlacement::Pre;
+        d.first_norm = false;
+        d.final_norm = true;
+        d.epsilon = c.number(&["norm_eps"], 1e-5);
+        d.gated = true;
+        d.activate(c, &["hidden_activation"], "gelu")?;
+        let (attention, mlp) = (bias("attention_bias"), bias("mlp_bias"));
+        d.biases = Biases { qkv: attention, output: attention, up: mlp, down: mlp };
+        let window = Some(c.size(&["local_attention"]).unwrap_or(128) / 2);
+        let rope = |kind: &str, key: &str, theta: f64| Rope::read(c, kind, (key, theta), d.head, d.longest);
+        d.global.rope = Some(rope("full_attention", "global_rope_theta", 160_000.0)?);
+        let local = Some(rope("sliding_attention", "local_rope_theta", 10_000.0)?);
+        d.local = Some(Span { before: window, after: window, rope: local });
+        let every = c.size(&["global_attn_every_n_layers"]).unwrap_or(3);
+        d.pattern = Pattern::listed(c, d.layers)?.unwrap_or(Pattern::AllBut { every, first: 0 });
+        Ok(())
+    },
+    names: Names {
+        prefixes: &["", "model.", "0.auto_model."],
+        words: &["embeddings.tok_embeddings.weight"],
+        embedding_norm: &["embeddings.norm"],
+        qkv: &[Form::Stacked(&["layers.{}.attn.Wqkv"])],
+        output: &["layers.{}.attn.Wo"],
+        attention_norms: [&["layers.{}.attn_norm"], &[]],
+        up: &[Form::Stacked(&["layers.{}.mlp.Wi"])],
+        down: &["layers.{}.mlp.Wo"],
+        output_norms: [&["layers.{}.mlp_norm"], &[]],
+        final_norm: "final_norm",
+        ..names::BERT
+    },
+    ..bert::BERT
+};

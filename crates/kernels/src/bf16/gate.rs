@@ -1,0 +1,44 @@
+//! What is done to panels between products besides norms: gates, and sums.
+
+use super::STEP;
+use super::panels::Panels;
+use super::tiles::Bf16;
+use super::vectors::{add, load, round, store};
+use crate::rows::Activation;
+
+/// `activation(gate) · up` for the first `rows` rows of `wide`, half of whose panels are the gate's, into `to`.
+pub fn gate_rows(_: Bf16, rows: usize, wide: &Panels<u16>, activation: Activation, to: &mut Panels<u16>) {
+    assert!(wide.panels() == 2 * to.panels() && rows <= wide.height() && rows <= to.height());
+    for panel in 0..to.panels() {
+        for row in 0..rows {
+            let (gate, up) = (wide.row(panel, row), wide.row(to.panels() + panel, row));
+            // SAFETY: a `Bf16` vouches for the vectors.
+            unsafe { gate_row(gate, up, activation, to.row_mut(panel, row)) }
+        }
+    }
+}
+
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512bf16,fma")]
+fn gate_row(gate: &[u16; STEP], up: &[u16; STEP], activation: Activation, to: &mut [u16; STEP]) {
+    let widened = |from: &[u16; STEP]| from.map(|x| f32::from_bits(u32::from(x) << 16));
+    let (mut gate, up) = (widened(gate), widened(up));
+    activation.apply(&mut gate);
+    for (gate, up) in gate.iter_mut().zip(up) {
+        *gate *= up;
+    }
+    round(load(&gate), to);
+}
+
+/// Adds the first `rows` rows of `from` to those of `to`.
+pub fn add_rows(_: Bf16, rows: usize, from: &Panels<f32>, to: &mut Panels<f32>) {
+    assert!(from.panels() == to.panels() && rows <= from.height() && rows <= to.height());
+    for panel in 0..to.panels() {
+        for row in 0..rows {
+            // SAFETY: a `Bf16` vouches for the vectors.
+            unsafe {
+                let sum = add(load(to.row(panel, row)), load(from.row(panel, row)));
+                store(sum, to.row_mut(panel, row));
+            }
+        }
+    }
+}
