@@ -257,7 +257,7 @@ def published_clip(config: dict, weights: dict) -> tuple[dict, dict]:
 
 FAMILIES = [
     Wider("tiny-nomic", 11, nomic, published_nomic, types=2),
-    Wider("tiny-modernbert", 12, modern, published_modern),
+    Wider("tiny-modernbert", 12, modern, published_modern, gains={"mlp.Wi": 0.6, "mlp.Wo": 0.6, "attn.Wqkv": 0.8}),
     Wider("tiny-jina", 13, jina.model, jina.published, types=2),
     Wider("tiny-gte", 14, gte, published_gte, tweak=ntk),
     Wider("tiny-qwen2", 15, qwen2, published_qwen2, pooling="lasttoken"),

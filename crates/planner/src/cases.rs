@@ -6,8 +6,11 @@ use sconce_core::probe::{Op, ProbeCase};
 
 /// Lengths at which kernels were seen to break: one token, and around the sizes of their tiles.
 const EDGES: [usize; 9] = [1, 31, 32, 33, 127, 128, 129, 300, 2100];
-/// Every length up to here is tried, and from here on every eighth with its neighbours.
+/// Every length up to here is tried, and from here on the multiples of the widest tiles with their neighbours: a text
+/// costs the square of its length, and every length of a long model would take the better part of an hour.
 const EVERY_LENGTH: usize = 512;
+/// The multiples of this are tried beyond.
+const WIDE_TILE: usize = 64;
 /// The most tokens that the longest twin has.
 const LONGEST: usize = 2100;
 
@@ -19,7 +22,8 @@ pub fn twins(card: &ModelCard) -> Vec<ProbeCase> {
         EDGES.into_iter().filter(|&length| length <= longest).map(|length| (vec![length], Want::Tokens));
     let mixed =
         [vec![longest.min(96), 1, longest.min(7), longest.min(33)]].map(|lengths| (lengths, Want::Tokens));
-    let sweep = (1..=longest).filter(|&length| length <= EVERY_LENGTH || matches!(length % 8, 0 | 1 | 7));
+    let sweep =
+        (1..=longest).filter(|&length| length <= EVERY_LENGTH || matches!((length + 1) % WIDE_TILE, 0..=2));
     let sweep = sweep.map(|length| (vec![length, (length - length / 10).max(1)], Want::Pooled));
     let cases = edges.chain(mixed).chain(sweep).enumerate();
     cases.map(|(seed, (lengths, want))| ProbeCase::Twin { lengths, seed: seed as u64, want }).collect()

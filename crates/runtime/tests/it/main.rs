@@ -8,6 +8,7 @@ mod faults;
 mod heads;
 mod hub;
 mod minilm;
+mod models_page;
 mod mutations;
 mod peek;
 mod running;
