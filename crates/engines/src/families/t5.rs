@@ -8,7 +8,7 @@ use crate::parts::buckets::Buckets;
 pub(super) const T5: Family = Family {
     name: "T5 encoder",
     model_types: &["t5"],
-    known_as: "sentence-t5-*, gtr-t5-*, instructor-*",
+    known_as: "sentence-t5-*, gtr-t5-*",
     goldens: &["tiny-t5", "tiny-t5-gated"],
     describe: |c, d| {
         c.none_of(&["is_decoder"])?;

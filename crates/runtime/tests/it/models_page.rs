@@ -34,7 +34,9 @@ fn page(known: &str) -> String {
          A family is known by the `model_type` of a model's `config.json`. What its config says and its description \
          can't honour is refused by name, and so is a tensor of a layer that has no place; an unknown `model_type` is \
          refused with the nearest known one and what is missing.\n\n\
-         Weights are read from `model*.safetensors`, whole or in shards, stored as f32, f16 or bf16.\n\n\
+         Weights are read from `model*.safetensors`, whole or in shards, stored as f32, f16 or bf16. Every \
+         family embeds. The models named have the family's config; which real weights the tests run, CONTRIBUTING.md \
+         says.\n\n\
          | family | `model_type` | models of it |\n|---|---|---|\n",
     );
     for family in FAMILIES {
@@ -50,7 +52,7 @@ fn page(known: &str) -> String {
          carry, a plain one written from the paper (`scripts/goldens/jina.py`).\n\n\
          Candle's cells are for the CPU. The path that it takes on Metal and CUDA is held to the same numbers on the \
          CPU; on such a device, evidence on the machine itself decides. bf16 of the native engine needs matrix tiles \
-         (Intel AMX).\n\n\
+         (Intel AMX) or vectors of bf16 (AVX-512).\n\n\
          | family | goldens | candle f32 | candle f16 | candle bf16 | native f32 | native bf16 |\n\
          |---|---|---|---|---|---|---|\n",
     );
