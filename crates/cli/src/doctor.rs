@@ -6,8 +6,9 @@ use std::process::ExitCode;
 use sconce::core::hardware::Hardware;
 use sconce::core::obstacle::bytes;
 use sconce::hub::Hub;
+use sconce::planner::plan::Refusal;
 use sconce::prove::{Depth, OpFindings};
-use sconce::{Placement, Plan, Runtime, Wish};
+use sconce::{Device, Placement, Plan, Runtime, Wish};
 use serde_json::json;
 
 use crate::arguments;
@@ -44,7 +45,9 @@ fn machine(arguments: &arguments::Doctor) -> anyhow::Result<ExitCode> {
     }
     let mut bars = Bars::default();
     let sample = sconce::card::sample();
-    let plan = runtime.plan(&sample, &Wish::default(), Depth::Twin, &mut |event| bars.draw(&event))?;
+    let mut plan = runtime.plan(&sample, &Wish::default(), Depth::Twin, &mut |event| bars.draw(&event))?;
+    // A graph is tried with a model's own file, and here is none.
+    plan.refused.retain(|refused| refused.why != Refusal::NotTried);
     let ops = runtime.ops(&mut |event| bars.draw(&event));
     bars.clear();
     let hub = Hub::from_environment();
@@ -86,6 +89,9 @@ fn page(runtime: &Runtime, plan: &Plan, hub: &Hub) -> String {
         let build = engine.build();
         let build: Vec<&str> = build.split_whitespace().collect();
         let _ = writeln!(page, "engine   {}: {}", engine.id(), build.join(" "));
+        if engine.format().is_graph() && engine.supports(Device::Cpu).is_ok() {
+            page += "         it runs a model's own graphs, so that `sconce plan MODEL` is what tries it\n";
+        }
     }
     let (folder, findings) = runtime.evidence();
     let _ = writeln!(page, "evidence {} in {}", counted(findings, "finding"), folder.display());

@@ -133,6 +133,7 @@ struct Line {
     fields: Map<String, Value>,
     #[serde(skip_serializing_if = "Option::is_none")]
     truncated: Option<Cut>,
+    class: String,
     #[serde(flatten)]
     answer: Answer,
 }
@@ -169,14 +170,15 @@ impl Output {
                 anyhow::bail!("`.npy` holds one vector a text: write this model's answers to `.jsonl`")
             }
             (Output::Lines(lines), answers) => {
-                let truncated = answers.account().truncated;
+                let account = answers.account();
                 for (index, (record, answer)) in records.into_iter().zip(answers.each()).enumerate() {
                     let mut fields = record.fields;
-                    let own = ["embedding", "sparse", "tokens", "truncated"];
+                    let own = ["embedding", "sparse", "tokens", "truncated", "class"];
                     fields.retain(|field, _| !own.contains(&field.as_str()));
-                    let cut = truncated.iter().find(|cut| cut.index == index);
+                    let cut = account.truncated.iter().find(|cut| cut.index == index);
                     let truncated = cut.map(|cut| Cut { tokens: cut.tokens, used: cut.used });
-                    serde_json::to_writer(&mut *lines, &Line { fields, truncated, answer })?;
+                    let class = account.class(index).to_owned();
+                    serde_json::to_writer(&mut *lines, &Line { fields, truncated, class, answer })?;
                     lines.write_all(b"\n")?;
                 }
                 lines.flush()?;

@@ -1,5 +1,6 @@
 //! `sconce plan`: the grid of placements, each with its figures or its refusal.
 
+use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::process::ExitCode;
 
@@ -7,7 +8,7 @@ use sconce::core::obstacle::bytes;
 use sconce::planner::evidence::Goal;
 use sconce::planner::plan::Sound;
 use sconce::prove::Depth;
-use sconce::{ModelCard, ModelSource, Plan};
+use sconce::{Device, ModelCard, ModelSource, Plan};
 use serde_json::json;
 
 use crate::arguments;
@@ -64,13 +65,20 @@ pub(crate) fn described(card: &ModelCard, plan: &Plan) -> String {
     } else {
         page += "nothing that was wished for works here\n\n";
     }
+    page += &receipts(plan);
     page += &refusals(plan);
     if let Some(beaten) = plan.beaten_accelerator() {
         let note = beaten.note.as_ref().map(ToString::to_string).unwrap_or_default();
         let _ = writeln!(page, "\n{} works here and loses to the processor: {note}", beaten.placement.device);
     }
-    if plan.chosen.is_some() {
-        page += "\n`error` is the distance from the f32 reference, 1-cos; `texts/s` is for texts of 128 tokens, from one layer's time\n";
+    if let (Some(_), Some(reference)) = (&plan.chosen, &plan.reference) {
+        let is_graph =
+            card.weights_named(&reference.weights).is_some_and(|weights| weights.format.is_graph());
+        let why = if is_graph { " (the widest graph, because no safetensors of it can be run)" } else { "" };
+        let _ = writeln!(
+            page,
+            "\n`error` is the distance from {reference}{why}, 1-cos; `texts/s` is for texts of 128 tokens"
+        );
     }
     if plan.sound().any(|sound| sound.findings.canary.is_none()) {
         page += "`memory` is that of the weights; `--full` loads them and measures\n";
@@ -78,12 +86,60 @@ pub(crate) fn described(card: &ModelCard, plan: &Plan) -> String {
     page
 }
 
+/// What the vectors of the built-in sample are worth, wherever real weights were tried.
+fn receipts(plan: &Plan) -> String {
+    let mut rows =
+        table(&["engine", "device", "dtype", "weights", "band", "least cosine", "mean", "ranks", "nodes"]);
+    let mut remarks = String::new();
+    let mut texts = 0;
+    for sound in plan.sound() {
+        let Sound { placement, band, findings, .. } = sound;
+        let Some(Ok(canary)) = &findings.canary else { continue };
+        let Some(receipt) = &canary.receipt else { continue };
+        texts = receipt.texts;
+        let nodes = canary.nodes.iter().map(|(provider, count)| format!("{count} by {}", short(provider)));
+        rows.add_row(vec![
+            placement.engine.to_string(),
+            placement.device.to_string(),
+            placement.dtype.to_string(),
+            placement.weights.clone(),
+            band.to_string(),
+            format!("{:.6}", receipt.least),
+            format!("{:.6}", receipt.mean),
+            format!("{:.5}", receipt.ranks),
+            nodes.collect::<Vec<_>>().join(", "),
+        ]);
+        if let Some(share) = on_the_processor(placement.device, &canary.nodes) {
+            let _ = writeln!(remarks, "{placement} ran {share:.0} % of its nodes on the processor\n");
+        }
+    }
+    if texts == 0 {
+        return String::new();
+    }
+    format!(
+        "the vectors of {texts} built-in texts beside the reference's:\n\n{}\n\n{remarks}",
+        rendered(&rows)
+    )
+}
+
+/// `CPUExecutionProvider`, without what all of them end in.
+fn short(provider: &str) -> &str {
+    provider.strip_suffix("ExecutionProvider").unwrap_or(provider)
+}
+
+/// The percentage of nodes that the processor computed of an accelerator's graph, where it is most of them.
+fn on_the_processor(device: Device, nodes: &BTreeMap<String, usize>) -> Option<f64> {
+    let all: usize = nodes.values().sum();
+    let here = nodes.get("CPUExecutionProvider").copied().unwrap_or(0);
+    (device != Device::Cpu && 2 * here > all).then(|| 100.0 * here as f64 / all as f64)
+}
+
 fn figures(standing: &str, card: &ModelCard, sound: &Sound) -> Vec<String> {
     let placement = &sound.placement;
     let canary = sound.findings.canary.as_ref().and_then(|found| found.as_ref().ok());
     let memory = canary.and_then(|canary| canary.memory).map(bytes).or_else(|| {
         let weights = card.weights_named(&placement.weights)?;
-        Some(format!("~{}", bytes(weights.bytes / weights.stored.bytes() * placement.dtype.bytes())))
+        Some(format!("~{}", bytes(weights.bytes_in(placement.dtype))))
     });
     let alone = sound.findings.estimate(Goal::Latency, card.sizes.value.layers);
     vec![
@@ -97,4 +153,23 @@ fn figures(standing: &str, card: &ModelCard, sound: &Sound) -> Vec<String> {
         alone.map(|estimate| format!("{:.1} ms", estimate.seconds * 1e3)).unwrap_or_default(),
         memory.unwrap_or_default(),
     ]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_session_that_mostly_runs_on_the_processor_is_told() {
+        let nodes = |here, there| {
+            BTreeMap::from([
+                ("CPUExecutionProvider".to_owned(), here),
+                ("CUDAExecutionProvider".to_owned(), there),
+            ])
+        };
+        assert_eq!(on_the_processor(Device::Cuda(0), &nodes(75, 25)), Some(75.0));
+        assert_eq!(on_the_processor(Device::Cuda(0), &nodes(25, 75)), None);
+        assert_eq!(on_the_processor(Device::Cpu, &nodes(75, 25)), None);
+        assert_eq!(on_the_processor(Device::Cuda(0), &BTreeMap::new()), None);
+    }
 }

@@ -58,12 +58,17 @@ impl Summary {
             let cut = counted(*truncated, "text");
             eprintln!("note: {cut} {is} longer than the model's {most} tokens and {was} cut");
         }
+        if self.classes.len() > 1 {
+            let classes = self.classes.join(", ");
+            eprintln!("note: the answers are of {} numerics classes: {classes}", self.classes.len());
+            eprintln!("hint: keep them in indexes of their own; each line of output names its `class`");
+        }
         for refused in model.plan().refused.iter().filter_map(|refused| match &refused.why {
             sconce::planner::plan::Refusal::Obstacle(obstacle @ sconce::Obstacle::Quarantined { .. }) => {
                 Some(format!("{}: {obstacle}", refused.placement))
             }
             sconce::planner::plan::Refusal::Obstacle(_)
-            | sconce::planner::plan::Refusal::Band(_)
+            | sconce::planner::plan::Refusal::Band { .. }
             | sconce::planner::plan::Refusal::NotWished
             | sconce::planner::plan::Refusal::NotTried => None,
         }) {

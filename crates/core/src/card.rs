@@ -238,14 +238,58 @@ pub enum Dimensions {
 /// A set of weight files.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Weights {
-    /// The name: `model.safetensors`.
+    /// The name: `model.safetensors`, `onnx/model_quantized.onnx`.
     pub name: String,
+    /// The format of the files.
+    pub format: Format,
     /// The format the numbers are stored in.
     pub stored: Dtype,
     /// Bytes of all tensors.
     pub bytes: u64,
     /// What the weights are, to tell whether they changed: a hash over sizes, times and headers.
     pub identity: String,
+}
+
+impl Weights {
+    /// Bytes that they would take with every number in `dtype`.
+    pub fn bytes_in(&self, dtype: Dtype) -> u64 {
+        self.bytes / self.stored.bits() * dtype.bits()
+    }
+}
+
+/// The format of weight files.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Format {
+    /// Named tensors, for engines that know the computation by a description.
+    Safetensors,
+    /// A graph: the computation with its numbers.
+    Onnx,
+}
+
+impl Format {
+    /// Whether the computation is in the file: it runs as it is, in its own numbers, and no small model of its
+    /// kind can be generated.
+    pub fn is_graph(self) -> bool {
+        self == Format::Onnx
+    }
+
+    /// The file that most models have their weights in.
+    pub fn usual_name(self) -> &'static str {
+        match self {
+            Format::Safetensors => "model.safetensors",
+            Format::Onnx => "onnx/model.onnx",
+        }
+    }
+}
+
+impl fmt::Display for Format {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Format::Safetensors => "safetensors",
+            Format::Onnx => "ONNX",
+        })
+    }
 }
 
 impl ModelCard {

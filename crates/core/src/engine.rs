@@ -3,7 +3,7 @@
 use std::error::Error;
 
 use crate::batch::{Batch, Output};
-use crate::card::ModelCard;
+use crate::card::{Format, ModelCard};
 use crate::device::Device;
 use crate::files::ModelFiles;
 use crate::obstacle::Obstacle;
@@ -21,7 +21,12 @@ pub trait Engine: Send + Sync {
     /// Whether this build contains what `device` needs. Opens nothing.
     fn supports(&self, device: Device) -> Result<(), Obstacle>;
 
-    /// The number formats to try on `device`.
+    /// The format of weights that it reads.
+    fn format(&self) -> Format {
+        Format::Safetensors
+    }
+
+    /// The number formats to try on `device`; a graph has its own, and only that is tried.
     fn dtypes(&self, device: Device) -> Vec<Dtype>;
 
     /// Whether single ops can be put to it; an engine of fused kernels has none.

@@ -4,6 +4,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
+use crate::card::Format;
 use crate::device::{Device, DeviceKind};
 use crate::placement::{EngineId, Placement};
 
@@ -17,6 +18,34 @@ pub enum Obstacle {
         what: String,
         /// The feature that brings it, where this version has one.
         feature: Option<String>,
+    },
+    /// The model has no weights that the engine reads.
+    NoWeights {
+        /// The format that is missing.
+        format: Format,
+    },
+    /// A library that is looked for at run time was not found.
+    LibraryMissing {
+        /// Its name.
+        library: String,
+        /// Where it was looked for.
+        looked: Vec<String>,
+    },
+    /// A library was found and is too old.
+    LibraryTooOld {
+        /// Where it lies.
+        library: String,
+        /// Its version.
+        found: String,
+        /// The least version needed.
+        needed: String,
+    },
+    /// A library could not be asked to use the device: it would have run on the processor without a word.
+    ProviderFailed {
+        /// What would drive the device there.
+        provider: String,
+        /// What the library said.
+        says: String,
     },
     /// The machine has no such device.
     NoSuchDevice {
@@ -141,6 +170,10 @@ impl Obstacle {
     pub fn code(&self) -> &'static str {
         match self {
             Obstacle::NotBuilt { .. } => "not_built",
+            Obstacle::NoWeights { .. } => "no_weights",
+            Obstacle::LibraryMissing { .. } => "library_missing",
+            Obstacle::LibraryTooOld { .. } => "library_too_old",
+            Obstacle::ProviderFailed { .. } => "provider_failed",
             Obstacle::NoSuchDevice { .. } => "no_such_device",
             Obstacle::DriverTooOld { .. } => "driver_too_old",
             Obstacle::UnknownArchitecture { .. } => "unknown_architecture",
@@ -164,6 +197,21 @@ impl Obstacle {
             }
             Obstacle::NotBuilt { feature: None, .. } => {
                 "none: no build of this version contains it".to_owned()
+            }
+            Obstacle::NoWeights { format } => {
+                format!("put {format} weights of the model at `{}`", format.usual_name())
+            }
+            Obstacle::LibraryMissing { library, .. } => {
+                format!("`pip install {library}`, or set ORT_DYLIB_PATH to the library's file")
+            }
+            Obstacle::LibraryTooOld { .. } => {
+                "`pip install --upgrade onnxruntime`, or set ORT_DYLIB_PATH to a newer one".to_owned()
+            }
+            Obstacle::ProviderFailed { provider, .. } if provider.starts_with("CUDA") => {
+                "install the build for NVIDIA GPUs: `pip install onnxruntime-gpu`".to_owned()
+            }
+            Obstacle::ProviderFailed { provider, .. } => {
+                format!("install a build of ONNX Runtime that has `{provider}`")
             }
             Obstacle::NoSuchDevice { device, .. } => match device.kind() {
                 DeviceKind::Metal => "none on this machine: Metal needs a Mac".to_owned(),
@@ -227,6 +275,16 @@ impl fmt::Display for Obstacle {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Obstacle::NotBuilt { what, .. } => write!(f, "this build lacks {what}"),
+            Obstacle::NoWeights { format } => write!(f, "the model has no {format} weights"),
+            Obstacle::LibraryMissing { library, looked } => {
+                write!(f, "`{library}` was not found; looked in: {}", looked.join(", "))
+            }
+            Obstacle::LibraryTooOld { library, found, needed } => {
+                write!(f, "`{library}` is version {found}, needed is {needed} or newer")
+            }
+            Obstacle::ProviderFailed { provider, says } => {
+                write!(f, "`{provider}` could not be registered: {says}")
+            }
             Obstacle::NoSuchDevice { device, found } => write!(f, "no device `{device}`: {found}"),
             Obstacle::DriverTooOld { found, needed } => {
                 write!(f, "the driver is too old: found {found}, needed {needed}")

@@ -17,17 +17,25 @@ pub enum Dtype {
     F16,
     /// The upper half of an f32, 16 bits.
     Bf16,
+    /// Whole numbers of 8 bits with scales: weights that were quantised.
+    Int8,
+    /// Whole numbers of 4 bits with scales.
+    Int4,
 }
 
 impl Dtype {
     /// All of them, widest first.
-    pub const ALL: [Dtype; 3] = [Dtype::F32, Dtype::F16, Dtype::Bf16];
+    pub const ALL: [Dtype; 5] = [Dtype::F32, Dtype::F16, Dtype::Bf16, Dtype::Int8, Dtype::Int4];
+    /// Those that any weights can be computed in, widest first.
+    pub const FLOATS: [Dtype; 3] = [Dtype::F32, Dtype::F16, Dtype::Bf16];
 
-    /// Bytes that one number takes.
-    pub fn bytes(self) -> u64 {
+    /// Bits that one number takes.
+    pub fn bits(self) -> u64 {
         match self {
-            Dtype::F32 => 4,
-            Dtype::F16 | Dtype::Bf16 => 2,
+            Dtype::F32 => 32,
+            Dtype::F16 | Dtype::Bf16 => 16,
+            Dtype::Int8 => 8,
+            Dtype::Int4 => 4,
         }
     }
 }
@@ -38,6 +46,8 @@ impl fmt::Display for Dtype {
             Dtype::F32 => "f32",
             Dtype::F16 => "f16",
             Dtype::Bf16 => "bf16",
+            Dtype::Int8 => "int8",
+            Dtype::Int4 => "int4",
         })
     }
 }
@@ -47,7 +57,11 @@ impl FromStr for Dtype {
 
     fn from_str(text: &str) -> Result<Self, UnknownName> {
         let known = Dtype::ALL.into_iter().find(|dtype| dtype.to_string() == text);
-        known.ok_or_else(|| UnknownName { what: "dtype", name: text.to_owned(), known: "f32, f16, bf16" })
+        known.ok_or_else(|| UnknownName {
+            what: "dtype",
+            name: text.to_owned(),
+            known: "f32, f16, bf16, int8, int4",
+        })
     }
 }
 

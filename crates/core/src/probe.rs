@@ -1,5 +1,6 @@
 //! Questions put to a placement, and what came back. Nobody judges here.
 
+use std::collections::BTreeMap;
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
@@ -35,8 +36,9 @@ pub enum ProbeCase {
     },
     /// The real weights on real texts.
     Canary {
-        /// The texts as tokens.
-        batch: Batch,
+        /// The texts as tokens: the first batch is timed, the others are computed once. The answer has the rows of
+        /// all of them, one batch after the other.
+        batches: Vec<Batch>,
     },
 }
 
@@ -89,6 +91,8 @@ pub struct Sample {
     pub seconds: f64,
     /// Bytes that the process held when it was done, where the placement computes in host memory.
     pub memory: Option<u64>,
+    /// How many nodes of a graph each of the runtime's providers really computed, where there is a graph.
+    pub nodes: BTreeMap<String, usize>,
 }
 
 impl fmt::Display for ProbeCase {
@@ -106,7 +110,10 @@ impl fmt::Display for ProbeCase {
             }
             ProbeCase::Twin { lengths, .. } => write!(f, "twin of lengths {lengths:?}"),
             ProbeCase::Speed { batch, length } => write!(f, "speed {batch}x{length}"),
-            ProbeCase::Canary { batch } => write!(f, "canary of {} texts", batch.sequences.len()),
+            ProbeCase::Canary { batches } => {
+                let texts: usize = batches.iter().map(|batch| batch.sequences.len()).sum();
+                write!(f, "canary of {texts} texts")
+            }
         }
     }
 }

@@ -7,12 +7,16 @@ use sconce_core::obstacle::Obstacle;
 
 /// The obstacle behind an error that came up while a placement was tried or loaded.
 pub(crate) fn obstacle(error: &(impl Error + ?Sized)) -> Obstacle {
-    let says = error.to_string();
+    obstacle_of(&error.to_string())
+}
+
+/// The obstacle behind an error that says this.
+pub(crate) fn obstacle_of(says: &str) -> Obstacle {
     let first = says.lines().next().unwrap_or_default().to_owned();
-    if is_out_of_memory(&says) {
+    if is_out_of_memory(says) {
         return Obstacle::DoesNotFit { need: None, have: None };
     }
-    match missing_op(&says) {
+    match missing_op(says) {
         Some(op) => Obstacle::OpMissing { op, says: first },
         None => Obstacle::LoadFailed { says: first },
     }

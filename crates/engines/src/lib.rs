@@ -1,7 +1,8 @@
 //! Model descriptions, and the engines that interpret them behind one interface.
 //!
-//! This is the only crate whose code reads a feature, and it does so in `candle/device.rs` alone.
+//! This is the only crate whose code reads a feature: `candle/device.rs` those of devices, `onnx/mod.rs` its own.
 
+mod alike;
 mod assembly;
 pub mod candle;
 pub mod config;
@@ -30,6 +31,6 @@ pub fn all(threads: usize) -> Vec<Arc<dyn Engine>> {
     vec![
         Arc::new(candle::CandleEngine::new(threads)),
         Arc::new(native::NativeEngine::new(threads)),
-        Arc::new(onnx::OnnxEngine),
+        Arc::new(onnx::OnnxEngine::new(threads)),
     ]
 }

@@ -60,6 +60,18 @@ pub(crate) fn timed(encoder: &mut dyn Encoder, batch: &Batch, enough: f64) -> Re
     Ok(sample)
 }
 
+/// The first of `batches` timed, the others computed once; the rows of all of them.
+pub(crate) fn canary(encoder: &mut dyn Encoder, batches: &[Batch]) -> Result<Sample, Obstacle> {
+    let Some((first, others)) = batches.split_first() else { return Ok(Sample::default()) };
+    let mut sample = timed(encoder, first, TIMED)?;
+    for batch in others {
+        let rows = encoder.encode(batch).map_err(obstacle)?.into_rows();
+        sample.rows.values.extend(rows.values);
+        sample.rows.norms.extend(rows.norms);
+    }
+    Ok(sample)
+}
+
 fn obstacle(error: EngineError) -> Obstacle {
     match error {
         EngineError::OutOfMemory(_) => Obstacle::DoesNotFit { need: None, have: None },

@@ -48,6 +48,14 @@ pub enum WeightsError {
         /// What is off.
         why: String,
     },
+    /// The file is not the graph it should be.
+    #[error("`{}` is not a whole ONNX file: {why}", path.display())]
+    Graph {
+        /// Which.
+        path: PathBuf,
+        /// What is off.
+        why: String,
+    },
     /// A tensor that the architecture needs is not there.
     #[error("no tensor `{0}`")]
     Missing(String),
@@ -137,6 +145,7 @@ impl Header {
 
 /// Tensors in one or several safetensors files. Each is read when asked for and copied, never mapped:
 /// a file that shrinks while it is read is an error and not a signal.
+#[derive(Default)]
 pub struct Files {
     places: HashMap<String, Place>,
 }

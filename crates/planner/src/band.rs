@@ -26,7 +26,8 @@ impl Band {
         match self {
             Band::Exact => 1e-5,
             Band::Half => 1e-3,
-            Band::Coarse => 0.1,
+            // A cosine of 0.7; vectors of texts that have nothing in common lie at about 1.
+            Band::Coarse => 0.3,
         }
     }
 
@@ -35,11 +36,13 @@ impl Band {
         [Band::Exact, Band::Half, Band::Coarse].into_iter().find(|band| distance.within(band.tolerance()))
     }
 
-    /// The band that a placement in this dtype must keep on generated weights.
+    /// The band that a placement in this dtype must keep on generated weights, and is taken for until real ones
+    /// were tried.
     pub fn expected(dtype: Dtype) -> Band {
         match dtype {
             Dtype::F32 => Band::Exact,
             Dtype::F16 | Dtype::Bf16 => Band::Half,
+            Dtype::Int8 | Dtype::Int4 => Band::Coarse,
         }
     }
 }

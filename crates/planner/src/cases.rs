@@ -29,6 +29,17 @@ pub fn twins(card: &ModelCard) -> Vec<ProbeCase> {
     cases.map(|(seed, (lengths, want))| ProbeCase::Twin { lengths, seed: seed as u64, want }).collect()
 }
 
+/// Lengths for real weights up to `longest` tokens, two to a batch: for graphs, of which no twin can be made.
+pub fn sweep(longest: usize) -> Vec<[usize; 2]> {
+    let around = (1..).map(|power| 1 << power).take_while(|&size| size <= longest + 1);
+    let mut lengths: Vec<usize> = around.flat_map(|size: usize| [size - 1, size, size + 1]).collect();
+    lengths.push(longest);
+    lengths.retain(|length| (1..=longest).contains(length));
+    lengths.sort_unstable();
+    lengths.dedup();
+    lengths.into_iter().map(|length| [length, (length - length / 10).max(1)]).collect()
+}
+
 /// One layer at real widths: a lone short text, a small batch, a large one.
 pub fn speeds(card: &ModelCard) -> Vec<ProbeCase> {
     let longest = card.max_length.value;

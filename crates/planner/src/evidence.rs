@@ -6,13 +6,15 @@ use sconce_core::obstacle::{Distance, Obstacle};
 use sconce_core::placement::Placement;
 use serde::{Deserialize, Serialize};
 
+use crate::receipt::Receipt;
+
 /// What was found out about every placement of a model.
 pub type Evidence = BTreeMap<Placement, Findings>;
 
 /// What was found out about one placement. What was not tried is none.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Findings {
-    /// Whether a small model of this architecture is right here.
+    /// Whether a small model of this architecture is right here; none for a graph, which can't be generated.
     pub twin: Option<Result<Agreement, Obstacle>>,
     /// How fast one layer is.
     pub speed: Option<Result<Vec<SpeedPoint>, Obstacle>>,
@@ -29,28 +31,34 @@ pub struct Agreement {
     pub cases: usize,
 }
 
-/// How long one layer took.
+/// How long some layers took.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct SpeedPoint {
     /// Sequences.
     pub batch: usize,
     /// Tokens a sequence.
     pub length: usize,
-    /// Seconds for one layer.
+    /// Seconds that it took.
     pub seconds: f64,
+    /// Layers that it had: one of generated weights, or all of a file that runs as it is.
+    pub layers: usize,
 }
 
 /// What the real weights gave.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Canary {
-    /// The largest distance from the reference.
+    /// The largest distance from the reference, over all that was tried.
     pub error: Distance,
+    /// How the vectors of the sample compare; none where they can't be ranked.
+    pub receipt: Option<Receipt>,
     /// Tokens a second over texts of unlike lengths.
     pub tokens_per_second: f64,
     /// Bytes that the process held, where they can be told.
     pub memory: Option<u64>,
     /// The least and the largest length of a vector before it was normalised.
     pub norms: [f32; 2],
+    /// How many nodes of a graph each provider really computed, where there is a graph.
+    pub nodes: BTreeMap<String, usize>,
 }
 
 impl Findings {
@@ -69,6 +77,11 @@ impl Findings {
         canary.or(twin)
     }
 
+    /// The receipt of the real weights.
+    pub fn receipt(&self) -> Option<&Receipt> {
+        self.canary.as_ref()?.as_ref().ok()?.receipt.as_ref()
+    }
+
     /// Estimated seconds for one batch of the shape that matters for `goal`, over all `layers`, and its tokens.
     pub fn estimate(&self, goal: Goal, layers: usize) -> Option<Estimate> {
         let points = self.speed.as_ref()?.as_ref().ok()?;
@@ -76,7 +89,7 @@ impl Findings {
             Goal::Latency => points.first()?,
             Goal::Throughput => points.get(1)?,
         };
-        let seconds = point.seconds * layers as f64;
+        let seconds = point.seconds * layers.max(1) as f64 / point.layers.max(1) as f64;
         Some(Estimate { seconds, texts: point.batch, tokens: point.batch * point.length })
     }
 }

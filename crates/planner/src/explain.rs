@@ -53,8 +53,10 @@ pub fn grouped(plan: &Plan) -> Vec<Group<'_>> {
     for refused in &plan.refused {
         let (code, reason, remedy) = match &refused.why {
             Refusal::Obstacle(obstacle) => (obstacle.code(), obstacle.to_string(), Some(obstacle.remedy())),
-            Refusal::Band(band) => {
-                ("band", format!("its numbers are {band}"), Some(format!("allow it with `--band {band}`")))
+            Refusal::Band { band, error, receipt } => {
+                let cosines = receipt.map(|receipt| format!(", {receipt}")).unwrap_or_default();
+                let reason = format!("its numbers are {band}: {error} from the reference's{cosines}");
+                ("band", reason, Some(format!("allow it with `--band {band}`")))
             }
             Refusal::NotWished => ("not_wished", "was not asked for".to_owned(), None),
             Refusal::NotTried => ("not_tried", "was not tried".to_owned(), None),

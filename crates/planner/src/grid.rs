@@ -1,6 +1,6 @@
 //! Every placement that a model could have, and what is known against it before anything is tried.
 
-use sconce_core::card::ModelCard;
+use sconce_core::card::{Format, ModelCard, Weights};
 use sconce_core::device::{Device, DeviceKind};
 use sconce_core::hardware::Hardware;
 use sconce_core::obstacle::Obstacle;
@@ -13,6 +13,8 @@ pub struct Chair {
     pub engine: EngineId,
     /// The device.
     pub device: Device,
+    /// The weights that the engine reads.
+    pub format: Format,
     /// The number formats to try.
     pub dtypes: Vec<Dtype>,
     /// Why it can't be sat on.
@@ -61,15 +63,25 @@ pub fn obstacle(device: Device, build: Result<(), Obstacle>, hardware: &Hardware
     build.err()
 }
 
-/// Every placement of `card`'s model on `chairs`, with what stands against it already.
+/// Every placement of `card`'s model on `chairs`, with what stands against it already. An engine for whose format
+/// the model has no weights is listed as such: no device would help.
 pub fn grid(card: &ModelCard, chairs: &[Chair]) -> Vec<(Placement, Option<Obstacle>)> {
     let cells = chairs.iter().flat_map(|chair| {
-        card.weights.iter().flat_map(move |weights| {
-            chair.dtypes.iter().map(move |&dtype| {
-                let (engine, device) = (chair.engine, chair.device);
-                (Placement { engine, device, weights: weights.name.clone(), dtype }, chair.obstacle.clone())
-            })
-        })
+        let Chair { engine, device, format, ref dtypes, ref obstacle } = *chair;
+        let cell =
+            move |weights: &str, dtype| Placement { engine, device, weights: weights.to_owned(), dtype };
+        let sets: Vec<&Weights> = card.weights.iter().filter(|weights| weights.format == format).collect();
+        if sets.is_empty() && !dtypes.is_empty() {
+            let obstacle = Obstacle::NoWeights { format };
+            return vec![(cell(format.usual_name(), Dtype::F32), Some(obstacle))];
+        }
+        let cells = sets.into_iter().flat_map(|weights| {
+            let own = [weights.stored];
+            let dtypes = if format.is_graph() && !dtypes.is_empty() { &own[..] } else { dtypes };
+            let cells = dtypes.iter().map(|&dtype| (cell(&weights.name, dtype), obstacle.clone()));
+            cells.collect::<Vec<_>>()
+        });
+        cells.collect()
     });
     cells.collect()
 }
@@ -77,7 +89,7 @@ pub fn grid(card: &ModelCard, chairs: &[Chair]) -> Vec<(Placement, Option<Obstac
 /// Whether the weights alone are more than the memory there is, as far as both are known.
 pub fn does_not_fit(card: &ModelCard, placement: &Placement, hardware: &Hardware) -> Option<Obstacle> {
     let weights = card.weights_named(&placement.weights)?;
-    let need = weights.bytes / weights.stored.bytes() * placement.dtype.bytes();
+    let need = weights.bytes_in(placement.dtype);
     let have = match placement.device {
         Device::Cpu => hardware.memory,
         Device::Metal(index) | Device::Cuda(index) => {
@@ -88,17 +100,17 @@ pub fn does_not_fit(card: &ModelCard, placement: &Placement, hardware: &Hardware
 }
 
 /// The placement that all others are compared with: f32 on the CPU, on the first engine that has it, with the
-/// widest weights.
+/// widest weights. Where only graphs can run it is the one with the widest numbers.
 pub fn reference<'a>(
     card: &ModelCard,
     placements: impl IntoIterator<Item = &'a Placement>,
 ) -> Option<&'a Placement> {
-    let stored = |placement: &Placement| {
-        card.weights_named(&placement.weights).map_or(0, |weights| weights.stored.bytes())
+    let rank = |placement: &Placement| {
+        let weights = card.weights_named(&placement.weights);
+        weights.map_or((false, 0), |weights| (!weights.format.is_graph(), weights.stored.bits()))
     };
-    let fit = |placement: &&Placement| placement.device == Device::Cpu && placement.dtype == Dtype::F32;
-    placements
-        .into_iter()
-        .filter(fit)
-        .reduce(|best, next| if stored(next) > stored(best) { next } else { best })
+    let fit = |placement: &&Placement| {
+        placement.device == Device::Cpu && (placement.dtype == Dtype::F32 || !rank(placement).0)
+    };
+    placements.into_iter().filter(fit).reduce(|best, next| if rank(next) > rank(best) { next } else { best })
 }

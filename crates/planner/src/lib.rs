@@ -9,3 +9,4 @@ pub mod explain;
 pub mod grid;
 pub mod judge;
 pub mod plan;
+pub mod receipt;

@@ -2,12 +2,14 @@
 
 use sconce_core::card::ModelCard;
 use sconce_core::device::{Device, DeviceKind};
-use sconce_core::obstacle::Obstacle;
+use sconce_core::obstacle::{Distance, Obstacle};
 use sconce_core::placement::{Dtype, EngineId, Placement};
 use serde::{Deserialize, Serialize};
 
 use crate::band::Band;
 use crate::evidence::{Estimate, Evidence, Findings, Goal};
+use crate::grid::reference;
+use crate::receipt::Receipt;
 
 /// What the user wants. What is not said is left to the evidence.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -52,6 +54,8 @@ impl Wish {
 /// Where a model runs, where it could run, and why it does not run elsewhere.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Plan {
+    /// The placement that all others were compared with.
+    pub reference: Option<Placement>,
     /// The first by the wish; none where nothing that was wished for works.
     pub chosen: Option<Sound>,
     /// The others that work, best first.
@@ -95,7 +99,14 @@ pub enum Refusal {
     /// It can't be.
     Obstacle(Obstacle),
     /// It works and lies farther from the reference than was wished.
-    Band(Band),
+    Band {
+        /// Its band.
+        band: Band,
+        /// How far it lies.
+        error: Distance,
+        /// What its vectors are worth, where real weights were tried.
+        receipt: Option<Receipt>,
+    },
     /// It was not asked for.
     NotWished,
     /// It was not tried.
@@ -120,7 +131,9 @@ pub fn plan(
     }
     sound.sort_by(|a, b| weight(a).total_cmp(&weight(b)));
     let mut sound = sound.into_iter();
-    let mut plan = Plan { chosen: sound.next(), fallbacks: sound.collect(), refused };
+    let open = grid.iter().filter(|(_, obstacle)| obstacle.is_none()).map(|(placement, _)| placement);
+    let reference = reference(card, open).cloned();
+    let mut plan = Plan { reference, chosen: sound.next(), fallbacks: sound.collect(), refused };
     plan.compare(None);
     plan
 }
@@ -148,11 +161,12 @@ fn weigh(
         return Err(Refusal::NotWished);
     }
     let findings = findings.ok_or(Refusal::NotTried)?;
-    let band = findings.error().and_then(Band::of).ok_or(Refusal::NotTried)?;
+    let error = findings.error().ok_or(Refusal::NotTried)?;
+    let band = Band::of(error).ok_or(Refusal::NotTried)?;
     // The band of generated weights is the dtype's; real weights tell more once they were tried.
     let band = if findings.canary.is_some() { band } else { band.max(Band::expected(placement.dtype)) };
     if band > wish.band {
-        return Err(Refusal::Band(band));
+        return Err(Refusal::Band { band, error, receipt: findings.receipt().copied() });
     }
     let estimate = findings.estimate(wish.goal, layers).ok_or(Refusal::NotTried)?;
     let bulk = findings.estimate(Goal::Throughput, layers);

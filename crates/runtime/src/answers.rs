@@ -27,6 +27,9 @@ pub struct Account {
     pub placements: Vec<Placement>,
     /// The numerics class of each: answers of one class may be compared with each other.
     pub classes: Vec<String>,
+    /// The place of each text's class among them.
+    #[serde(skip)]
+    pub(crate) class_of: Vec<usize>,
 }
 
 /// A text that was cut.
@@ -41,6 +44,11 @@ pub struct Truncation {
 }
 
 impl Account {
+    /// The numerics class of the answer to the text at `index`.
+    pub fn class(&self, index: usize) -> &str {
+        class(&self.classes, &self.class_of, index)
+    }
+
     /// Takes note of what another answer, whose texts come after `first` of this one, took.
     pub(crate) fn add(&mut self, other: Account, first: usize) {
         self.tokens += other.tokens;
@@ -49,16 +57,24 @@ impl Account {
         for placement in other.placements {
             note(&mut self.placements, placement);
         }
-        for class in other.classes {
-            note(&mut self.classes, class);
-        }
+        let places: Vec<usize> =
+            other.classes.into_iter().map(|class| note(&mut self.classes, class)).collect();
+        let places = other.class_of.into_iter().map(|class| places.get(class).copied().unwrap_or(0));
+        self.class_of.extend(places);
     }
 }
 
-fn note<T: PartialEq>(list: &mut Vec<T>, item: T) {
-    if !list.contains(&item) {
+/// The class at `index`.
+pub(crate) fn class<'a>(classes: &'a [String], class_of: &[usize], index: usize) -> &'a str {
+    class_of.get(index).and_then(|&class| classes.get(class)).map_or("", String::as_str)
+}
+
+/// The place of `item` in the list, which has it from now on.
+fn note<T: PartialEq>(list: &mut Vec<T>, item: T) -> usize {
+    list.iter().position(|known| *known == item).unwrap_or_else(|| {
         list.push(item);
-    }
+        list.len() - 1
+    })
 }
 
 impl Model {
@@ -77,7 +93,7 @@ impl Model {
         texts: &[Tokenized],
         mut take: impl FnMut(usize, &[f32]),
     ) -> Result<Account, Error> {
-        let mut account = Account::default();
+        let mut account = Account { class_of: vec![0; texts.len()], ..Account::default() };
         for (index, text) in texts.iter().enumerate() {
             account.tokens += text.ids.len();
             if text.is_truncated() {
@@ -106,7 +122,10 @@ impl Model {
                     values = rest;
                 }
                 note(&mut account.placements, served.placement);
-                note(&mut account.classes, served.class);
+                let class = note(&mut account.classes, served.class);
+                for &member in members {
+                    account.class_of[member] = class;
+                }
             }
         }
         Ok(account)

@@ -2,17 +2,21 @@
 
 use sconce_core::batch::{Batch, Want};
 use sconce_core::card::{ModelCard, Task};
-use sconce_planner::cases::CANARIES;
 
 use crate::error::Error;
 use crate::pairs::Cut;
 use crate::tokens::Tokens;
 
-/// The canary texts as one batch: alone, in pairs, or some of both.
-pub(crate) fn batch(tokens: &Tokens, card: &ModelCard) -> Result<Batch, Error> {
+/// `texts` as one batch: alone, in pairs, or some of both.
+pub(crate) fn batch(
+    tokens: &Tokens,
+    card: &ModelCard,
+    texts: impl IntoIterator<Item = &'static str>,
+) -> Result<Batch, Error> {
     let mut batch = Batch::new(want(card.task.value));
-    let others = CANARIES.iter().cycle().skip(1);
-    for (index, (text, other)) in CANARIES.iter().zip(others).enumerate() {
+    let texts: Vec<&str> = texts.into_iter().collect();
+    let others = texts.iter().cycle().skip(1);
+    for (index, (text, other)) in texts.iter().zip(others).enumerate() {
         let paired = match card.task.value {
             Task::Rerank => true,
             Task::Classify => index % 2 == 1,

@@ -4,26 +4,28 @@ use std::ops::Index;
 
 use sconce_core::placement::Placement;
 
-use crate::answers::{Account, Truncation};
+use crate::answers::{Account, Truncation, class};
 
 /// Vectors, one a text, and what is to be known about them.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Embeddings {
     vectors: Vec<Vec<f32>>,
+    /// The place of each vector's class in `classes`.
+    class_of: Vec<usize>,
     /// Tokens that were computed.
     pub tokens: usize,
     /// The texts that were longer than the model takes.
     pub truncated: Vec<Truncation>,
     /// The placements that did the work: more than one only if one failed meanwhile.
     pub placements: Vec<Placement>,
-    /// The numerics class of each: vectors of one class may be compared with each other.
+    /// The numerics classes of the vectors: those of one class may be compared with each other.
     pub classes: Vec<String>,
 }
 
 impl Embeddings {
     pub(crate) fn new(vectors: Vec<Vec<f32>>, account: Account) -> Embeddings {
-        let Account { tokens, truncated, placements, classes } = account;
-        Embeddings { vectors, tokens, truncated, placements, classes }
+        let Account { tokens, truncated, placements, classes, class_of } = account;
+        Embeddings { vectors, class_of, tokens, truncated, placements, classes }
     }
 
     /// How they came about.
@@ -33,7 +35,13 @@ impl Embeddings {
             truncated: self.truncated.clone(),
             placements: self.placements.clone(),
             classes: self.classes.clone(),
+            class_of: self.class_of.clone(),
         }
+    }
+
+    /// The numerics class of the vector at `index`.
+    pub fn class(&self, index: usize) -> &str {
+        class(&self.classes, &self.class_of, index)
     }
 
     /// How many there are.

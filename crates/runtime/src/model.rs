@@ -169,7 +169,7 @@ impl ModelBuilder {
         let subject = Arc::new(runtime.subject(&source, &self.overrides, events)?);
         check_weights(&subject.card, &self.wish)?;
         // What no engine knows is refused as such, not for what its tokenizer or its sizes lack.
-        if runtime.engines().iter().all(|engine| engine.describe(&subject.card).is_err()) {
+        if runtime.grid(&subject).iter().all(|(_, obstacle)| obstacle.is_some()) {
             let plan = runtime.plan(&subject, &self.wish, Depth::Twin, events)?;
             return Err(Error::NoPlacement { plan: Box::new(plan) });
         }

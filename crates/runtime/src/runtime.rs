@@ -6,7 +6,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use sconce_core::batch::Batch;
 use sconce_core::engine::{Engine, Subject};
 use sconce_core::hardware::Hardware;
 use sconce_core::obstacle::Obstacle;
@@ -14,13 +13,12 @@ use sconce_core::placement::Placement;
 use sconce_planner::grid::{self, Chair};
 use sconce_planner::plan::{Plan, Wish, plan};
 
-use crate::canary;
 use crate::card::{self, Overrides};
 use crate::error::Error;
 use crate::event::Event;
 use crate::hardware;
 use crate::lane::Lanes;
-use crate::prove::{self, Depth, Gathering, Launch, OpFindings, Prover, Survey};
+use crate::prove::{self, Depth, Gathering, Launch, OpFindings, Prover, Survey, Texts};
 use crate::source::ModelSource;
 use crate::store::Store;
 use crate::tokens::Tokens;
@@ -203,6 +201,7 @@ impl Runtime {
             devices.iter().map(move |&device| Chair {
                 engine: engine.id(),
                 device,
+                format: engine.format(),
                 dtypes: engine.dtypes(device),
                 obstacle: grid::obstacle(device, engine.supports(device), hardware),
             })
@@ -229,28 +228,36 @@ impl Runtime {
         admits: &dyn Fn(&Placement) -> bool,
         events: &mut dyn FnMut(Event<'_>),
     ) -> Result<Survey, Error> {
-        let canary = match depth {
-            Depth::Twin => Batch::default(),
-            Depth::Canary => {
-                canary::batch(&Tokens::open(&subject.files.folder, &subject.card)?, &subject.card)?
-            }
+        let grid = self.grid(subject);
+        let is_graph = |weights: &str| {
+            subject.card.weights_named(weights).is_some_and(|weights| weights.format.is_graph())
         };
-        Ok(self.gathering(subject, &canary, events).survey(self.grid(subject), depth, admits))
+        let mut open = grid.iter().filter(|(_, obstacle)| obstacle.is_none()).map(|(placement, _)| placement);
+        let graphs =
+            !subject.files.weights.is_empty() && open.any(|open| is_graph(&open.weights) && admits(open));
+        let texts = if depth == Depth::Canary || graphs {
+            let tokens = Tokens::open(&subject.files.folder, &subject.card)?;
+            Some(Texts::of(&tokens, &subject.card)?)
+        } else {
+            None
+        };
+        Ok(self.gathering(subject, texts.as_ref(), events).survey(grid, depth, admits))
     }
 
     /// Every op alone on every engine and device.
     pub fn ops(&self, events: &mut dyn FnMut(Event<'_>)) -> Vec<OpFindings> {
         let sample = card::sample();
-        self.gathering(&sample, &Batch::default(), events).ops(&self.grid(&sample))
+        self.gathering(&sample, None, events).ops(&self.grid(&sample))
     }
 
     /// Every placement of a model, with what stands against it before anything is tried.
-    fn grid(&self, subject: &Subject) -> Vec<(Placement, Option<Obstacle>)> {
-        let mut grid = grid::grid(&subject.card, &self.chairs());
+    pub(crate) fn grid(&self, subject: &Subject) -> Vec<(Placement, Option<Obstacle>)> {
+        let card = &subject.card;
+        let mut grid = grid::grid(card, &self.chairs());
         for (placement, obstacle) in &mut grid {
-            if obstacle.is_none() {
-                *obstacle = grid::does_not_fit(&subject.card, placement, &self.inner.hardware);
-            }
+            let described = || self.engine(placement).and_then(|engine| engine.describe(card)).err();
+            let fits = || grid::does_not_fit(card, placement, &self.inner.hardware);
+            *obstacle = obstacle.take().or_else(described).or_else(fits);
         }
         grid
     }
@@ -258,7 +265,7 @@ impl Runtime {
     fn gathering<'a>(
         &'a self,
         subject: &'a Subject,
-        canary: &'a Batch,
+        texts: Option<&'a Texts>,
         events: &'a mut dyn FnMut(Event<'_>),
     ) -> Gathering<'a> {
         let inner = &*self.inner;
@@ -269,7 +276,7 @@ impl Runtime {
             prover: &inner.prover,
             limit: inner.limit,
             subject,
-            canary,
+            texts,
             events,
         }
     }

@@ -7,8 +7,8 @@ mod numbers;
 use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
 
-use sconce_core::batch::{Batch, Rows, Want};
-use sconce_core::card::ModelCard;
+use sconce_core::batch::{Batch, Want};
+use sconce_core::card::{Format, ModelCard};
 use sconce_core::device::Device;
 use sconce_core::engine::{Encoder, Engine, Subject};
 use sconce_core::obstacle::Obstacle;
@@ -34,6 +34,8 @@ pub struct FakeEngine {
     pub id: EngineId,
     /// What it says of its build.
     pub build: String,
+    /// The weights that it reads.
+    pub format: Format,
     /// The number formats it has on every device.
     pub dtypes: Vec<Dtype>,
     /// How far, relative to each number, half dtypes stray; 0.02 is a distance of about 7e-5.
@@ -62,11 +64,19 @@ impl FakeEngine {
         FakeEngine {
             id,
             build: format!("fake {id} 1"),
+            format: Format::Safetensors,
             dtypes: vec![Dtype::F32],
             half_noise: 0.02,
             faults: Vec::new(),
             batches: Arc::default(),
         }
+    }
+
+    /// The same for weights of another format.
+    #[must_use]
+    pub fn reading(mut self, format: Format) -> FakeEngine {
+        self.format = format;
+        self
     }
 
     /// The same with these number formats.
@@ -128,7 +138,7 @@ impl FakeEngine {
             fault.strike(batch)?;
             fault.spoil(&mut rows, batch);
         }
-        Ok(Sample { rows, seconds: self.seconds(placement, batch.tokens()), memory: None })
+        Ok(Sample { rows, seconds: self.seconds(placement, batch.tokens()), ..Sample::default() })
     }
 }
 
@@ -144,6 +154,10 @@ impl Engine for FakeEngine {
     fn supports(&self, device: Device) -> Result<(), Obstacle> {
         let obstacle = self.faults_on(device, None).into_iter().find_map(|fault| fault.beforehand(device));
         obstacle.map_or(Ok(()), Err)
+    }
+
+    fn format(&self) -> Format {
+        self.format
     }
 
     fn dtypes(&self, _device: Device) -> Vec<Dtype> {
@@ -171,13 +185,20 @@ impl Engine for FakeEngine {
             }
             ProbeCase::Speed { batch, length } => {
                 let seconds = self.seconds(placement, batch * length);
-                Ok(Sample { rows: Rows::default(), seconds, memory: None })
+                Ok(Sample { seconds, ..Sample::default() })
             }
-            ProbeCase::Canary { batch } => {
+            ProbeCase::Canary { batches } => {
                 let encoder = FakeEncoder::load(self, model, placement)?;
-                let mut sample = self.sample(placement, batch, &encoder.numbers)?;
-                encoder.spoil_weights(&mut sample.rows);
-                Ok(sample)
+                let mut all = Sample::default();
+                for (place, batch) in batches.iter().enumerate() {
+                    let Sample { mut rows, seconds, .. } = self.sample(placement, batch, &encoder.numbers)?;
+                    encoder.spoil_weights(&mut rows);
+                    all.seconds = if place == 0 { seconds } else { all.seconds };
+                    all.rows.width = rows.width;
+                    all.rows.values.extend(rows.values);
+                    all.rows.norms.extend(rows.norms);
+                }
+                Ok(all)
             }
         }
     }

@@ -1,5 +1,7 @@
 //! Fakes, tiny models and goldens for sconce's tests.
 
+pub mod conformance;
 pub mod fake;
 pub mod goldens;
 pub mod hub_server;
+pub mod parts;

@@ -29,11 +29,7 @@ impl Work {
 
     /// Bytes of weights that one call reads at least.
     pub(super) fn bytes(&self, dtype: Dtype) -> f64 {
-        let size = match dtype {
-            Dtype::F32 => 4.0,
-            Dtype::F16 | Dtype::Bf16 => 2.0,
-        };
-        self.weights * size
+        self.weights * dtype.bits() as f64 / 8.0
     }
 }
 

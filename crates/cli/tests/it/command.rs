@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use sconce_testkit::goldens;
+use sconce_testkit::{goldens, parts};
 use serde_json::Value;
 
 use crate::scene::{Answer, Scene, numbers};
@@ -269,7 +269,7 @@ fn doctor_tells_of_the_machine_the_build_and_every_op() {
     let page = scene.run(&["doctor"]).succeeds();
     for start in ["sconce ", "system   ", "cpu      ", "gpu      ", "engine   candle: ", "engine   onnx: "]
         .into_iter()
-        .chain(["evidence ", "hub      ", " works  candle  cpu ", "refused  onnx/*  [not_built]"])
+        .chain(["evidence ", "hub      ", " works  candle  cpu ", "refused  onnx/cpu/f32  [library_missing]"])
         .chain(["ops      candle/cpu/f32: "])
     {
         assert!(
@@ -287,6 +287,40 @@ fn doctor_tells_of_the_machine_the_build_and_every_op() {
     assert!(json["evidence"]["findings"].as_u64() > Some(0));
     assert_eq!((&json["hub"]["models"], &json["hub"]["token"]), (&Value::from(0), &Value::from(false)));
     assert!(json["ops"][0]["tried"].as_u64() > Some(0));
+}
+
+#[test]
+fn doctor_tells_which_library_it_found_and_where_it_looked() {
+    let scene = Scene::new();
+    let page = scene.run(&["doctor"]).succeeds().data;
+    assert!(page.contains("no-such-library`, which ORT_DYLIB_PATH names"), "{page}");
+    assert!(page.contains("hint: `pip install onnxruntime`, or set ORT_DYLIB_PATH"), "{page}");
+
+    let library = parts::onnxruntime();
+    let output = scene.command(&["doctor"]).env("ORT_DYLIB_PATH", &library).output().expect("it runs");
+    let page = String::from_utf8(output.stdout).expect("text");
+    let found =
+        format!("engine   onnx: onnxruntime 1.31.1 in {} (found by ORT_DYLIB_PATH", library.display());
+    assert!(page.contains(&found) && !page.contains("onnx/cpu/f32"), "{page}");
+}
+
+#[test]
+fn a_graph_is_planned_with_its_receipt_and_its_nodes_in_a_child() {
+    let scene = Scene::new();
+    let folder = goldens::copy("tiny-bert", &scene.file("model"));
+    fs::create_dir(folder.join("onnx")).expect("a folder can be made");
+    let graph = goldens::folder("graphs").join("tiny-bert.onnx");
+    fs::copy(graph, folder.join("onnx/model.onnx")).expect("a graph can be copied");
+    let mut command = scene.command(&["plan", &scene.name("model"), "--engine", "onnx"]);
+    let output = command.env("ORT_DYLIB_PATH", parts::onnxruntime()).output().expect("it runs");
+    let page = String::from_utf8(output.stdout).expect("text");
+    for part in
+        ["chosen  onnx    cpu     f32    onnx/model.onnx", "48 built-in texts", " exact  1.000000", " by CPU"]
+    {
+        assert!(page.contains(part), "no `{part}` in:\n{page}{}", String::from_utf8_lossy(&output.stderr));
+    }
+    let missing = scene.run(&["plan", &scene.name("model"), "--engine", "onnx"]);
+    assert!(missing.code == 1 && missing.data.contains("[library_missing]"), "{}", missing.data);
 }
 
 #[test]

@@ -47,6 +47,7 @@ impl Scene {
             .env("SCONCE_HOME", self.file("home"))
             .env("HF_HOME", self.file("hub"))
             .env("COLUMNS", "100")
+            .env("ORT_DYLIB_PATH", self.file("no-such-library"))
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped());

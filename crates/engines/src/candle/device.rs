@@ -1,4 +1,4 @@
-//! Which devices this build of Candle can drive, and opening them: the one file that reads a feature.
+//! Which devices this build of Candle can drive, and opening them: the one file that reads a device's feature.
 
 use candle_core::{DType, Device as Handle};
 use sconce_core::device::Device;
@@ -60,11 +60,15 @@ pub(super) fn with_autorelease<T>(work: impl FnOnce() -> T) -> T {
     work()
 }
 
-/// Candle's name for a dtype.
-pub(super) fn dtype(dtype: Dtype) -> DType {
+/// Candle's name for a dtype that models compute in.
+pub(super) fn dtype(dtype: Dtype) -> Result<DType, Obstacle> {
     match dtype {
-        Dtype::F32 => DType::F32,
-        Dtype::F16 => DType::F16,
-        Dtype::Bf16 => DType::BF16,
+        Dtype::F32 => Ok(DType::F32),
+        Dtype::F16 => Ok(DType::F16),
+        Dtype::Bf16 => Ok(DType::BF16),
+        Dtype::Int8 | Dtype::Int4 => Err(Obstacle::OpMissing {
+            op: format!("{dtype} products"),
+            says: "encoders compute in f32, f16 and bf16 here".to_owned(),
+        }),
     }
 }

@@ -72,7 +72,7 @@ impl CandleEngine {
         tensors: &dyn Tensors,
         placement: &Placement,
     ) -> Result<CandleEncoder, Obstacle> {
-        let loader = Loader::new(tensors, device::open(placement.device)?, device::dtype(placement.dtype));
+        let loader = Loader::new(tensors, device::open(placement.device)?, device::dtype(placement.dtype)?);
         let transformer = Transformer::load(description, path, &loader).map_err(load_failed)?;
         Ok(CandleEncoder { transformer, head: None, path, threads: self.threads() })
     }
@@ -98,7 +98,7 @@ impl Engine for CandleEngine {
     }
 
     fn dtypes(&self, _device: Device) -> Vec<Dtype> {
-        Dtype::ALL.to_vec()
+        Dtype::FLOATS.to_vec()
     }
 
     fn describe(&self, card: &ModelCard) -> Result<String, Obstacle> {
@@ -109,7 +109,8 @@ impl Engine for CandleEngine {
         match case {
             ProbeCase::Op { op, shape } => {
                 let handle = device::open(placement.device)?;
-                let run = || ops::run(*op, *shape, &handle, device::dtype(placement.dtype));
+                let dtype = device::dtype(placement.dtype)?;
+                let run = || ops::run(*op, *shape, &handle, dtype);
                 device::with_autorelease(run).map_err(|error| fault::obstacle(&error))
             }
             ProbeCase::Twin { lengths, seed, want } => {
@@ -124,9 +125,7 @@ impl Engine for CandleEngine {
                 let batch = probe::speed_batch(*batch, *length, &layer);
                 probe::time_of(&mut self.build_encoder(&layer, &Generated, placement)?, &batch)
             }
-            ProbeCase::Canary { batch } => {
-                probe::timed(self.load(model, placement)?.as_mut(), batch, probe::TIMED)
-            }
+            ProbeCase::Canary { batches } => probe::canary(self.load(model, placement)?.as_mut(), batches),
         }
     }
 

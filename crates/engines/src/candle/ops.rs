@@ -44,6 +44,6 @@ pub(super) fn run(op: Op, shape: [usize; 2], device: &Device, dtype: DType) -> R
     Ok(Sample {
         rows: Rows { width, values, norms: Vec::new() },
         seconds: started.elapsed().as_secs_f64(),
-        memory: None,
+        ..Sample::default()
     })
 }

@@ -59,7 +59,9 @@ impl NativeEngine {
                 NativeEncoder::bf16(description, tensors, unit, head, threads)
                     .map_err(|error| load_failed(&error))
             }
-            Dtype::F16 => Err(missing("f16 products", "the native engine computes in f32 and bf16")),
+            Dtype::F16 | Dtype::Int8 | Dtype::Int4 => {
+                Err(missing(&format!("{dtype} products"), "the native engine computes in f32 and bf16"))
+            }
         }
     }
 }
@@ -123,9 +125,7 @@ impl Engine for NativeEngine {
                 let batch = probe::speed_batch(*batch, *length, &layer);
                 probe::time_of(&mut self.encoder(&layer, &Generated, placement.dtype, None)?, &batch)
             }
-            ProbeCase::Canary { batch } => {
-                probe::timed(self.load(model, placement)?.as_mut(), batch, probe::TIMED)
-            }
+            ProbeCase::Canary { batches } => probe::canary(self.load(model, placement)?.as_mut(), batches),
         }
     }
 

@@ -52,7 +52,7 @@ impl Peak {
         match dtype {
             Dtype::F32 => Some(self.f32_gflops),
             Dtype::Bf16 => self.bf16_gflops,
-            Dtype::F16 => None,
+            Dtype::F16 | Dtype::Int8 | Dtype::Int4 => None,
         }
     }
 }

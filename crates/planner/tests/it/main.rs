@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use sconce_core::card::{ModelCard, Pooling, PoolingMode, Said, Sizes, Task, Weights};
+use sconce_core::card::{Format, ModelCard, Pooling, PoolingMode, Said, Sizes, Task, Weights};
 use sconce_core::device::Device;
 use sconce_core::head::{Head, Step};
 use sconce_core::obstacle::{Distance, Obstacle};
@@ -10,7 +10,9 @@ use sconce_core::placement::{Dtype, EngineId, Placement};
 use sconce_planner::band::Band;
 use sconce_planner::evidence::{Agreement, Canary, Evidence, Findings, Goal, SpeedPoint};
 use sconce_planner::explain::{explain, grouped};
+use sconce_planner::grid::{Chair, grid, reference};
 use sconce_planner::plan::{Plan, Refusal, Wish, plan};
+use sconce_planner::receipt::Receipt;
 
 const METAL: Device = Device::Metal(0);
 const CUDA: Device = Device::Cuda(0);
@@ -33,6 +35,7 @@ fn card() -> ModelCard {
         dimensions: None,
         weights: vec![Weights {
             name: "w".to_owned(),
+            format: Format::Safetensors,
             stored: Dtype::F32,
             bytes: 1,
             identity: String::new(),
@@ -56,8 +59,12 @@ struct Cell(Device, Dtype, f64, [f64; 2]);
 impl Cell {
     fn findings(&self) -> Findings {
         let Cell(_, _, error, [one, eight]) = *self;
-        let point =
-            |batch, length, milliseconds: f64| SpeedPoint { batch, length, seconds: milliseconds / 1e3 };
+        let point = |batch, length, milliseconds: f64| SpeedPoint {
+            batch,
+            length,
+            seconds: milliseconds / 1e3,
+            layers: 1,
+        };
         Findings {
             twin: Some(Ok(Agreement { error: Distance(Some(error)), cases: 1 })),
             speed: Some(Ok(vec![point(1, 16, one), point(8, 128, eight), point(32, 256, 9.0 * eight)])),
@@ -88,6 +95,10 @@ fn order(plan: &Plan) -> Vec<String> {
 
 fn refusals(plan: &Plan) -> Vec<(String, &Refusal)> {
     plan.refused.iter().map(|refused| (short(&refused.placement), &refused.why)).collect()
+}
+
+fn looser(band: Band, error: f64, receipt: Option<Receipt>) -> Refusal {
+    Refusal::Band { band, error: Distance(Some(error)), receipt }
 }
 
 fn a_machine() -> Vec<Cell> {
@@ -132,7 +143,7 @@ fn what_is_not_used_keeps_its_reason() {
         [
             ("cpu/f32".to_owned(), &Refusal::NotWished),
             ("cpu/bf16".to_owned(), &Refusal::NotWished),
-            ("metal:0/f16".to_owned(), &Refusal::Band(Band::Half)),
+            ("metal:0/f16".to_owned(), &looser(Band::Half, 1e-6, None)),
         ]
     );
 }
@@ -177,19 +188,26 @@ fn a_half_dtype_is_exact_only_once_real_weights_said_so() {
     let decide = |findings: &Findings| {
         plan(&card(), &grid, &Evidence::from([(grid[0].0.clone(), findings.clone())]), &exact)
     };
-    assert_eq!(refusals(&decide(&findings))[0].1, &Refusal::Band(Band::Half));
+    assert_eq!(refusals(&decide(&findings))[0].1, &looser(Band::Half, 1e-9, None));
+    let receipt = Some(Receipt { texts: 8, least: 0.99, mean: 0.995, ranks: 0.9 });
     let canary = |error| {
         Some(Ok(Canary {
             error: Distance(Some(error)),
+            receipt,
             tokens_per_second: 1.0,
             memory: None,
             norms: [1.0; 2],
+            nodes: BTreeMap::new(),
         }))
     };
     findings.canary = canary(1e-6);
     assert_eq!(order(&decide(&findings)), ["metal:0/f16"]);
     findings.canary = canary(1e-2);
-    assert_eq!(refusals(&decide(&findings))[0].1, &Refusal::Band(Band::Coarse));
+    let refused = decide(&findings);
+    assert_eq!(refusals(&refused)[0].1, &looser(Band::Coarse, 1e-2, receipt));
+    let words = explain(&refused);
+    let figures = "1.0e-2 from the reference's, cosine 0.9900 at least and 0.9950 on average over 8 texts";
+    assert!(words.contains(&format!("its numbers are coarse: {figures}")), "{words}");
 }
 
 #[test]
@@ -261,7 +279,8 @@ fn a_plan_in_words_says_what_comes_next_and_who_loses() {
     let exact = explain(&decide(&a_machine(), &Wish { band: Band::Exact, ..Wish::default() }));
     assert!(
         exact.contains(
-            "refused: candle/metal:0/f16 w [band] its numbers are half\n  hint: allow it with `--band half`"
+            "refused: candle/metal:0/f16 w [band] its numbers are half: 1.0e-6 from the reference's\n  \
+             hint: allow it with `--band half`"
         ),
         "{exact}"
     );
@@ -292,4 +311,75 @@ fn refusals_of_one_device_with_one_reason_are_one_line() {
     assert!(groups.iter().all(|group| group.remedy.is_some()));
     let words = explain(&plan);
     assert_eq!(words.matches("hint:").count(), 4, "{words}");
+}
+
+/// A card with these sets of weights.
+fn card_with(sets: &[(&str, Format, Dtype)]) -> ModelCard {
+    let weights = sets.iter().map(|&(name, format, stored)| Weights {
+        name: name.to_owned(),
+        format,
+        stored,
+        bytes: 1,
+        identity: name.to_owned(),
+    });
+    ModelCard { weights: weights.collect(), ..card() }
+}
+
+fn chair(engine: EngineId, format: Format) -> Chair {
+    Chair { engine, device: Device::Cpu, format, dtypes: vec![Dtype::F32, Dtype::F16], obstacle: None }
+}
+
+fn cells(sets: &[(&str, Format, Dtype)]) -> Vec<String> {
+    let chairs = [chair(EngineId::Candle, Format::Safetensors), chair(EngineId::Onnx, Format::Onnx)];
+    let cell = |(placement, obstacle): &(Placement, Option<Obstacle>)| {
+        let why = obstacle.as_ref().map(|obstacle| format!(" [{}]", obstacle.code())).unwrap_or_default();
+        format!("{placement}{why}")
+    };
+    grid(&card_with(sets), &chairs).iter().map(cell).collect()
+}
+
+#[test]
+fn an_engine_takes_the_weights_of_its_format_and_a_graph_its_own_numbers() {
+    let (tensors, graph) = (Format::Safetensors, Format::Onnx);
+    assert_eq!(
+        cells(&[("a", tensors, Dtype::F32), ("b", tensors, Dtype::F16), ("q", graph, Dtype::Int8)]),
+        ["candle/cpu/f32 a", "candle/cpu/f16 a", "candle/cpu/f32 b", "candle/cpu/f16 b", "onnx/cpu/int8 q"]
+    );
+    assert_eq!(
+        cells(&[("q", graph, Dtype::Int8), ("g", graph, Dtype::F32)]),
+        ["candle/cpu/f32 model.safetensors [no_weights]", "onnx/cpu/int8 q", "onnx/cpu/f32 g"]
+    );
+}
+
+#[test]
+fn the_reference_is_f32_by_description_and_else_the_widest_graph() {
+    let chairs = [chair(EngineId::Onnx, Format::Onnx), chair(EngineId::Candle, Format::Safetensors)];
+    let (tensors, graph) = (Format::Safetensors, Format::Onnx);
+    for (sets, expected) in [
+        (vec![("g", graph, Dtype::F32), ("h", tensors, Dtype::F16)], "candle/cpu/f32 h"),
+        (vec![("h", tensors, Dtype::F16), ("a", tensors, Dtype::F32)], "candle/cpu/f32 a"),
+        (
+            vec![("q", graph, Dtype::Int8), ("h", graph, Dtype::F16), ("n", graph, Dtype::Int4)],
+            "onnx/cpu/f16 h",
+        ),
+        (vec![("q", graph, Dtype::Int8)], "onnx/cpu/int8 q"),
+    ] {
+        let card = card_with(&sets);
+        let grid = grid(&card, &chairs);
+        let open = grid.iter().filter(|(_, obstacle)| obstacle.is_none()).map(|(placement, _)| placement);
+        assert_eq!(reference(&card, open).map(ToString::to_string).as_deref(), Some(expected), "{sets:?}");
+        let plan = plan(&card, &grid, &Evidence::new(), &Wish::default());
+        assert_eq!(plan.reference.map(|placement| placement.to_string()).as_deref(), Some(expected));
+    }
+}
+
+#[test]
+fn a_graph_that_was_timed_whole_is_not_multiplied_by_its_layers() {
+    let point = |layers| SpeedPoint { batch: 8, length: 128, seconds: 1.0, layers };
+    let seconds = |layers| {
+        let speed = Some(Ok(vec![point(layers); 3]));
+        let findings = Findings { speed, ..Findings::default() };
+        findings.estimate(Goal::Throughput, 10).expect("it was timed").seconds
+    };
+    assert!((seconds(1) - 10.0).abs() < 1e-9 && (seconds(10) - 1.0).abs() < 1e-9);
 }

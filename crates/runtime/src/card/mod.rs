@@ -13,7 +13,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use sconce_core::card::{Dimensions, ModelCard, Pooling, PoolingMode, Said, Sizes, Task, Weights};
+use sconce_core::card::{Dimensions, Format, ModelCard, Pooling, PoolingMode, Said, Sizes, Task, Weights};
 use sconce_core::engine::Subject;
 use sconce_core::files::ModelFiles;
 use sconce_core::head::{Head, Step};
@@ -205,7 +205,15 @@ pub fn sample() -> Subject {
         prompts: Said::new(BTreeMap::new(), by),
         default_prompt: None,
         dimensions: None,
-        weights: vec![Weights { name: String::new(), stored: Dtype::F32, bytes: 0, identity: String::new() }],
+        weights: [Format::Safetensors, Format::Onnx]
+            .map(|format| Weights {
+                name: String::new(),
+                format,
+                stored: Dtype::F32,
+                bytes: 0,
+                identity: String::new(),
+            })
+            .to_vec(),
     };
     Subject { card, files: ModelFiles::default() }
 }

@@ -1,5 +1,6 @@
 //! The sets of weight files in a folder, and what tells one content from another.
 
+use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
 use std::io::{Read, Seek, SeekFrom};
@@ -7,8 +8,9 @@ use std::path::{Path, PathBuf};
 use std::time::UNIX_EPOCH;
 
 use safetensors::Dtype as Stored;
-use sconce_core::card::Weights;
+use sconce_core::card::{Format, Weights};
 use sconce_core::placement::Dtype;
+use sconce_engines::onnx::header;
 use sconce_engines::weights::Header;
 use sha2::{Digest, Sha256};
 
@@ -21,9 +23,11 @@ const SAMPLE: u64 = 1 << 16;
 
 type Found = (Vec<Weights>, BTreeMap<String, Vec<PathBuf>>);
 
-/// Every set of safetensors files: `model.safetensors`, `model.*.safetensors`, or the shards of an index.
+/// Every set of weights: `model.safetensors`, `model.*.safetensors` or the shards of an index, and every graph:
+/// `model.onnx`, `onnx/model*.onnx`.
 pub(super) fn find(folder: &Path) -> Result<Found, CardError> {
     let mut sets = BTreeMap::new();
+    let mut weights = Vec::new();
     if let Some(index) = Json::in_folder(folder).optional(INDEX)? {
         let shards =
             index["weight_map"].as_object().into_iter().flatten().filter_map(|(_, shard)| shard.as_str());
@@ -42,6 +46,14 @@ pub(super) fn find(folder: &Path) -> Result<Found, CardError> {
             sets.insert(name.clone(), vec![folder.join(name)]);
         }
     }
+    for (name, paths) in &sets {
+        weights.push(describe(name, paths)?);
+    }
+    for name in graphs(folder) {
+        let (graph, paths) = describe_graph(folder, &name)?;
+        weights.push(graph);
+        sets.insert(name, paths);
+    }
     if sets.is_empty() {
         let pickle = names(folder).into_iter().filter(|name| is_pickle(name)).min();
         let folder = folder.to_owned();
@@ -50,7 +62,8 @@ pub(super) fn find(folder: &Path) -> Result<Found, CardError> {
             None => CardError::NoWeights(folder),
         });
     }
-    let weights = sets.iter().map(|(name, paths)| describe(name, paths)).collect::<Result<_, _>>()?;
+    // Where two are as good as each other the widest is taken, which is the first.
+    weights.sort_by_key(|weights| (weights.format, Reverse(weights.stored.bits())));
     Ok((weights, sets))
 }
 
@@ -66,9 +79,22 @@ fn is_whole(name: &str) -> bool {
         .is_some_and(|rest| !rest.contains("-of-"))
 }
 
+/// `model.onnx` and `onnx/model_quantized.onnx`, by name.
+fn graphs(folder: &Path) -> Vec<String> {
+    let is_graph = |name: &String| name.starts_with("model") && extension(name) == Some("onnx");
+    let inside = names(&folder.join("onnx")).into_iter().filter(is_graph).map(|name| format!("onnx/{name}"));
+    let mut graphs: Vec<String> = names(folder).into_iter().filter(is_graph).chain(inside).collect();
+    graphs.sort();
+    graphs
+}
+
+fn extension(name: &str) -> Option<&str> {
+    Path::new(name).extension().and_then(|extension| extension.to_str())
+}
+
 /// `pytorch_model.bin`, and `pytorch_model-00001-of-00002.bin`.
 fn is_pickle(name: &str) -> bool {
-    name.starts_with("pytorch_model") && Path::new(name).extension().is_some_and(|kind| kind == "bin")
+    name.starts_with("pytorch_model") && extension(name) == Some("bin")
 }
 
 fn describe(name: &str, paths: &[PathBuf]) -> Result<Weights, CardError> {
@@ -88,7 +114,33 @@ fn describe(name: &str, paths: &[PathBuf]) -> Result<Weights, CardError> {
     }
     let bytes = by_kind.values().sum();
     let stored = by_kind.into_iter().max_by_key(|(_, bytes)| *bytes).map_or(Dtype::F32, |(dtype, _)| dtype);
-    Ok(Weights { name: name.to_owned(), stored, bytes, identity: hex(&hash.finalize()) })
+    let format = Format::Safetensors;
+    Ok(Weights { name: name.to_owned(), format, stored, bytes, identity: hex(&hash.finalize()) })
+}
+
+/// A graph and the files that hold its tensors. One that can't be read is listed by what its name tells: the
+/// engine will say what is wrong with it.
+fn describe_graph(folder: &Path, name: &str) -> Result<(Weights, Vec<PathBuf>), CardError> {
+    let io = |source| CardError::Io { file: name.to_owned(), source };
+    let path = folder.join(name);
+    let header = header::Header::read(&path).ok();
+    let mut paths = vec![path.clone()];
+    for other in header.iter().flat_map(|header| &header.external) {
+        paths.push(path.with_file_name(inside(name, other)?));
+    }
+    let mut hash = Sha256::new();
+    let mut length = 0;
+    for path in &paths {
+        // What is missing is the engine's to tell.
+        if let Ok(metadata) = fs::metadata(path) {
+            length += metadata.len();
+            identify(path, metadata.len(), &mut hash).map_err(io)?;
+        }
+    }
+    let stored = header.as_ref().and_then(|header| header.stored).unwrap_or_else(|| header::by_name(name));
+    let bytes = header.map_or(0, |header| header.bytes).max(1).min(length.max(1));
+    let identity = hex(&hash.finalize());
+    Ok((Weights { name: name.to_owned(), format: Format::Onnx, stored, bytes, identity }, paths))
 }
 
 #[expect(clippy::wildcard_enum_match_arm, reason = "the format keeps growing kinds that no encoder uses")]

@@ -4,7 +4,8 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use sconce_core::batch::{Batch, Rows};
+use sconce_core::batch::Rows;
+use sconce_core::card::Format;
 use sconce_core::engine::{Engine, Subject};
 use sconce_core::hardware::Hardware;
 use sconce_core::obstacle::{Distance, Obstacle};
@@ -16,6 +17,7 @@ use sconce_planner::{cases, grid, judge};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
+use super::texts::Texts;
 use super::{Answers, Prover, Question};
 use crate::event::Event;
 use crate::fingerprint::{Fingerprint, hash};
@@ -24,7 +26,7 @@ use crate::store::{Key, Store};
 /// How much is tried.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Depth {
-    /// Generated weights: right or wrong, and an estimate of the speed.
+    /// Generated weights: right or wrong, and an estimate of the speed. Graphs are tried with their own.
     Twin,
     /// The real weights too.
     Canary,
@@ -49,8 +51,8 @@ pub(crate) struct Gathering<'a> {
     pub(crate) prover: &'a Prover,
     pub(crate) limit: Duration,
     pub(crate) subject: &'a Subject,
-    /// The canary texts as tokens.
-    pub(crate) canary: &'a Batch,
+    /// What real weights are tried on; none where no tokenizer is at hand, and then none are.
+    pub(crate) texts: Option<&'a Texts>,
     pub(crate) events: &'a mut dyn FnMut(Event<'_>),
 }
 
@@ -76,12 +78,16 @@ impl Gathering<'_> {
         for placement in open {
             let mut findings = Findings::default();
             let before = references.asked;
-            findings.twin = Some(self.twin(&placement, reference.as_ref(), &mut references));
-            if matches!(findings.twin, Some(Ok(_))) {
-                findings.speed = Some(self.speed(&placement, &mut references));
+            let is_graph = self.format(&placement).is_graph();
+            if !is_graph {
+                findings.twin = Some(self.twin(&placement, reference.as_ref(), &mut references));
             }
-            if depth == Depth::Canary && findings.obstacle().is_none() {
-                findings.canary = Some(self.canary(&placement, reference.as_ref(), &mut references));
+            let real = is_graph || depth == Depth::Canary;
+            if let (Some(texts), true, None) = (self.texts, real, findings.obstacle()) {
+                findings.canary = Some(self.canary(&placement, reference.as_ref(), texts, &mut references));
+            }
+            if findings.obstacle().is_none() && findings.error().is_some() {
+                findings.speed = Some(self.speed(&placement, &mut references));
             }
             proved += usize::from(references.asked > before);
             evidence.insert(placement, findings);
@@ -92,6 +98,10 @@ impl Gathering<'_> {
     fn engine(&self, placement: &Placement) -> Result<Arc<dyn Engine>, Obstacle> {
         let engine = self.engines.iter().find(|engine| engine.id() == placement.engine);
         engine.cloned().ok_or_else(|| Obstacle::engine_not_in_this_version(placement.engine))
+    }
+
+    fn format(&self, placement: &Placement) -> Format {
+        self.engine(placement).map_or(Format::Safetensors, |engine| engine.format())
     }
 
     /// What is known, else what `find` finds, which is kept.
@@ -265,17 +275,24 @@ impl Gathering<'_> {
         placement: &Placement,
         references: &mut References,
     ) -> Result<Vec<SpeedPoint>, Obstacle> {
-        let describes = self.engine(placement)?.describe(&self.subject.card)?;
-        let cases = cases::speeds(&self.subject.card);
-        let anyones = Placement { weights: String::new(), ..placement.clone() };
-        let subject = hash(&(describes, &self.subject.card.sizes.value, &cases));
-        self.known_or("speed", &subject, &anyones, |this| {
+        let card = &self.subject.card;
+        let describes = self.engine(placement)?.describe(card)?;
+        let cases = cases::speeds(card);
+        let (subject, whose, layers) = if self.format(placement).is_graph() {
+            let of_file = canary_subject(self.subject, &placement.weights);
+            (hash(&(of_file, &cases)), placement.clone(), card.sizes.value.layers)
+        } else {
+            let anyones = Placement { weights: String::new(), ..placement.clone() };
+            (hash(&(describes, &card.sizes.value, &cases)), anyones, 1)
+        };
+        self.known_or("speed", &subject, &whose, |this| {
             let answers = this.ask(placement, cases.clone(), references);
             let points = cases.iter().zip(answers).filter_map(|(case, answer)| match case {
                 ProbeCase::Speed { batch, length } => Some(answer.map(|sample| SpeedPoint {
                     batch: *batch,
                     length: *length,
                     seconds: sample.seconds,
+                    layers,
                 })),
                 ProbeCase::Op { .. } | ProbeCase::Twin { .. } | ProbeCase::Canary { .. } => None,
             });
@@ -287,11 +304,16 @@ impl Gathering<'_> {
         &mut self,
         placement: &Placement,
         reference: Option<&Placement>,
+        texts: &Texts,
         references: &mut References,
     ) -> Result<Canary, Obstacle> {
         let subject = canary_subject(self.subject, &placement.weights);
+        let batches = texts.batches(self.format(placement));
+        // What it is compared with, and on what, is part of what was found.
+        let against = reference.map(|reference| canary_subject(self.subject, &reference.weights));
+        let subject = hash(&(subject, reference, against, &batches));
         self.known_or("canary", &subject, placement, |this| {
-            let case = ProbeCase::Canary { batch: this.canary.clone() };
+            let case = ProbeCase::Canary { batches };
             let answer = this.ask(placement, vec![case.clone()], references).into_iter().next();
             let sample =
                 answer.unwrap_or_else(|| Err(Obstacle::LoadFailed { says: "no answer".to_owned() }))?;
@@ -303,7 +325,7 @@ impl Gathering<'_> {
                 Some(_) | None => sample.rows.clone(),
             };
             let error = judge::judge(&case, &sample.rows, &want, Band::Coarse)?;
-            Ok(certificate(error, &sample, this.canary.tokens()))
+            Ok(certificate(error, &want, sample, texts))
         })
     }
 }
@@ -321,16 +343,18 @@ fn join_scores(cases: &[ProbeCase], answers: &mut Answers) {
     }
 }
 
-fn certificate(error: Distance, sample: &Sample, tokens: usize) -> Canary {
-    let norms = &sample.rows.norms;
+fn certificate(error: Distance, want: &Rows, sample: Sample, texts: &Texts) -> Canary {
+    let norms = texts.norms(&sample.rows);
     let range =
         norms.iter().fold([f32::INFINITY, 0.0], |[least, most], &norm| [least.min(norm), most.max(norm)]);
     let norms = if norms.is_empty() { [0.0; 2] } else { range };
     Canary {
         error,
-        tokens_per_second: tokens as f64 / sample.seconds.max(1e-9),
+        receipt: texts.receipt(&sample.rows, want),
+        tokens_per_second: texts.canary.tokens() as f64 / sample.seconds.max(1e-9),
         memory: sample.memory,
         norms,
+        nodes: sample.nodes,
     }
 }
 

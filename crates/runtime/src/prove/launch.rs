@@ -1,5 +1,6 @@
 //! The parent's side: starts a child, keeps its time, and turns its death into an obstacle.
 
+use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::path::PathBuf;
@@ -133,6 +134,7 @@ struct Heard {
     rows: HeardRows,
     seconds: f64,
     memory: Option<u64>,
+    nodes: BTreeMap<String, usize>,
 }
 
 #[derive(Deserialize)]
@@ -145,10 +147,10 @@ struct HeardRows {
 fn heard(line: &str) -> Result<Sample, Obstacle> {
     let answer: Result<Heard, Obstacle> = serde_json::from_str(line)
         .map_err(|error| Obstacle::LoadFailed { says: format!("the prover's answer: {error}") })?;
-    let Heard { rows, seconds, memory } = answer?;
+    let Heard { rows, seconds, memory, nodes } = answer?;
     let numbers = |numbers: Vec<Option<f32>>| numbers.into_iter().map(|x| x.unwrap_or(f32::NAN)).collect();
     let rows = Rows { width: rows.width, values: numbers(rows.values), norms: numbers(rows.norms) };
-    Ok(Sample { rows, seconds, memory })
+    Ok(Sample { rows, seconds, memory, nodes })
 }
 
 /// How a child died, with the last thing it said.

@@ -3,6 +3,7 @@
 mod child;
 mod gather;
 mod launch;
+mod texts;
 mod watched;
 
 use std::sync::Arc;
@@ -18,6 +19,7 @@ pub use child::{ARGUMENT, child};
 pub use gather::{Depth, OpFindings, Survey};
 pub(crate) use gather::{Gathering, canary_subject};
 pub(crate) use launch::Launch;
+pub(crate) use texts::Texts;
 
 /// Cases for one placement.
 #[derive(Clone, Debug, Serialize, Deserialize)]

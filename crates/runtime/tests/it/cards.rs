@@ -41,7 +41,7 @@ fn obstacles(error: &Error) -> Vec<&Obstacle> {
     let Error::NoPlacement { plan } = error else { panic!("expected a plan, got: {error}") };
     let refused = plan.refused.iter().filter_map(|refused| match &refused.why {
         Refusal::Obstacle(obstacle) => Some(obstacle),
-        Refusal::Band(_) | Refusal::NotWished | Refusal::NotTried => None,
+        Refusal::Band { .. } | Refusal::NotWished | Refusal::NotTried => None,
     });
     refused.collect()
 }
@@ -315,8 +315,8 @@ fn a_second_set_of_weights_is_a_second_row_of_the_plan() {
     write_halves(&copy, "model.fp16.safetensors", &read_tensors(&copy.file("model.safetensors")));
     let card = copy.read().expect("a model").card;
     let sets: Vec<_> = card.weights.iter().map(|set| (set.name.as_str(), set.stored)).collect();
-    assert_eq!(sets, [("model.fp16.safetensors", Dtype::F16), ("model.safetensors", Dtype::F32)]);
-    assert_eq!(card.weights[0].bytes * 2, card.weights[1].bytes);
+    assert_eq!(sets, [("model.safetensors", Dtype::F32), ("model.fp16.safetensors", Dtype::F16)]);
+    assert_eq!(card.weights[0].bytes, card.weights[1].bytes * 2);
     assert_ne!(card.weights[0].identity, card.weights[1].identity);
 
     let home = Home::new();

@@ -168,7 +168,7 @@ pub(crate) fn healthy(texts: &[impl AsRef<str> + Sync]) -> Vec<Vec<f32>> {
 pub(crate) fn obstacle(plan: &Plan, device: Device) -> Option<&Obstacle> {
     plan.refused.iter().find_map(|refused| match &refused.why {
         Refusal::Obstacle(obstacle) if refused.placement.device == device => Some(obstacle),
-        Refusal::Obstacle(_) | Refusal::Band(_) | Refusal::NotWished | Refusal::NotTried => None,
+        Refusal::Obstacle(_) | Refusal::Band { .. } | Refusal::NotWished | Refusal::NotTried => None,
     })
 }
 

@@ -16,7 +16,7 @@ struct Row {
 
 const NONE_HERE: &str = "none here: the next placement serves";
 
-const TABLE: [Row; 13] = [
+const TABLE: [Row; 14] = [
     Row {
         fault: Fault::NotBuilt,
         code: "not_built",
@@ -32,6 +32,7 @@ const TABLE: [Row; 13] = [
     Row { fault: Fault::Abort, code: "crashed", remedy: "`sconce doctor --fresh`" },
     Row { fault: Fault::Panic, code: "crashed", remedy: "`sconce doctor --fresh`" },
     Row { fault: Fault::OutOfMemory { above: 64 }, code: "does_not_fit", remedy: "`--device cpu`" },
+    Row { fault: Fault::ProviderFails, code: "provider_failed", remedy: "`FakeExecutionProvider`" },
     Row { fault: Fault::DoesNotFit, code: "does_not_fit", remedy: "`--device cpu`" },
     Row { fault: Fault::WrongWeights, code: "model_wrong", remedy: NONE_HERE },
 ];

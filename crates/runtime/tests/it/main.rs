@@ -1,10 +1,12 @@
 //! One integration binary: two cores link once.
 
 mod cards;
+mod conformance;
 mod evidence;
 mod fakes;
 mod families;
 mod faults;
+mod graphs;
 mod heads;
 mod hub;
 mod minilm;

@@ -20,7 +20,7 @@ fn open(home: &Home, engine: EngineId, dtype: Dtype) -> Model {
     home.model(&folder).engine(engine).dtype(dtype).open().expect("MiniLM opens")
 }
 
-fn texts() -> Vec<String> {
+pub(crate) fn texts() -> Vec<String> {
     let lines = fs::read_to_string(workspace().join("benches/texts.jsonl")).expect("the texts are there");
     let text = |line: &str| {
         let value: Value = serde_json::from_str(line).expect("a line is JSON");

@@ -6,9 +6,11 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use sconce::{Band, Device, Dtype, EngineId, Error, Model, Obstacle, Plan, Retry};
+use sconce_core::card::Format;
 use sconce_testkit::fake::{FakeEngine, Fault, Mishap};
 
 use crate::fakes::{METAL, Stage, TEXTS, builder, candle, healthy, obstacle};
+use crate::support::Copy;
 
 const SHORT: Duration = Duration::from_millis(400);
 
@@ -149,6 +151,27 @@ fn after_a_hang_nothing_else_on_that_device_is_tried() {
     let model = open(&stage);
     assert_eq!(model.embed(&TEXTS).expect("the CPU serves").placements[0].device, Device::Cpu);
     assert!(!model.plan().supports(METAL), "{}", model.plan().explain());
+}
+
+#[test]
+fn nan_of_a_graph_is_replayed_on_the_other_engine() {
+    let graph = FakeEngine::new(EngineId::Onnx).reading(Format::Onnx);
+    let mut stage = Stage::new(candle().with(METAL, Fault::NotBuilt));
+    stage.engines.push(graph.with(METAL, Fault::FromBatch(2, Mishap::Nan)));
+    let folder = Copy::of("tiny-bert").with_graph("tiny-bert.onnx", "model.onnx");
+    let runtime = stage.in_process().build();
+    let model = Model::builder(&folder.path().to_string_lossy()).runtime(&runtime).open().expect("it opens");
+    let served = [(); 3].map(|()| {
+        let got = model.embed(&TEXTS).expect("something serves");
+        let (placement, class) = (got.placements[0].clone(), got.class(0).to_owned());
+        assert_eq!(got.into_vectors(), healthy(&TEXTS));
+        (placement.engine, placement.weights, class)
+    });
+    assert_eq!((served[0].0, served[0].1.as_str()), (EngineId::Onnx, "model.onnx"));
+    assert_eq!((served[1].0, &served[1]), (EngineId::Candle, &served[2]));
+    assert_ne!(served[1].2, served[0].2, "other weights are another class");
+    let words = model.plan().explain();
+    assert!(words.contains("[quarantined] taken out of service: a number that is not finite"), "{words}");
 }
 
 /// Runs `work`, which must end within half a minute.

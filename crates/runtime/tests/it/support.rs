@@ -132,6 +132,13 @@ impl Copy {
         self
     }
 
+    /// With a graph of the goldens at `file`.
+    pub(crate) fn with_graph(self, graph: &str, file: &str) -> Copy {
+        let bytes = fs::read(goldens::folder("graphs").join(graph)).expect("the golden is there");
+        fs::create_dir_all(self.file(file).parent().expect("a file has a folder")).expect("a folder");
+        self.with(file, bytes)
+    }
+
     pub(crate) fn with(self, file: &str, content: impl AsRef<[u8]>) -> Copy {
         fs::write(self.file(file), content).expect("a file can be written");
         self

@@ -32,6 +32,10 @@ impl FakeEncoder {
         if faults.contains(&Fault::DoesNotFit) {
             return Err(Obstacle::DoesNotFit { need: Some(2_000_000_000), have: Some(1_000_000_000) });
         }
+        if faults.contains(&Fault::ProviderFails) {
+            let says = "the fake has no such provider".to_owned();
+            return Err(Obstacle::ProviderFailed { provider: "FakeExecutionProvider".to_owned(), says });
+        }
         let numbers = Numbers {
             scores: model.card.task.value.scores(),
             ..engine.numbers(placement, model.card.width(), model.card.normalizes())

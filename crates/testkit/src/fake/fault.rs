@@ -53,6 +53,8 @@ pub enum Fault {
     },
     /// No memory for the real weights.
     DoesNotFit,
+    /// What would drive the device can't be registered.
+    ProviderFails,
     /// Wrong with the real weights only.
     WrongWeights,
     /// Not numbers with the real weights only.

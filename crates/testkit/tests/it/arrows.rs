@@ -28,7 +28,8 @@ const HOUSE: [Room; 7] = [
 const TESTKIT: &str = "sconce-testkit";
 
 /// Packages of others, by how their names begin, that belong in one room.
-const AT_HOME: [(&str, &str); 3] = [("candle-", "engines"), ("tokenizers", "runtime"), ("anyhow", "cli")];
+const AT_HOME: [(&str, &str); 4] =
+    [("candle-", "engines"), ("ort", "engines"), ("tokenizers", "runtime"), ("anyhow", "cli")];
 
 /// One line of a manifest.
 struct Dependency {

@@ -6,7 +6,7 @@ use crate::code::{code, has_word};
 use crate::tree::{expect_none, files, folders, root};
 
 /// The files whose code may read a feature.
-const READ_FEATURES: [&str; 1] = ["crates/engines/src/candle/device.rs"];
+const READ_FEATURES: [&str; 2] = ["crates/engines/src/candle/device.rs", "crates/engines/src/onnx/mod.rs"];
 
 /// The folder whose code may be unsafe, once it is there.
 const UNSAFE: &str = "crates/kernels/";

@@ -1,17 +1,24 @@
-//! The ONNX engine's chair: not in this version, and listed all the same, so that its absence is said.
+//! The engine's chair in a build without it: listed all the same, so that its absence is said.
 
-use sconce_core::card::ModelCard;
+use sconce_core::card::{Format, ModelCard};
 use sconce_core::device::Device;
 use sconce_core::engine::{Encoder, Engine, Subject};
 use sconce_core::obstacle::Obstacle;
 use sconce_core::placement::{Dtype, EngineId, Placement};
 use sconce_core::probe::{ProbeCase, Sample};
 
-/// ONNX Runtime, which this version does not have.
+/// ONNX Runtime, which this build does not have.
 pub struct OnnxEngine;
 
+impl OnnxEngine {
+    /// The empty chair.
+    pub fn new(_threads: usize) -> OnnxEngine {
+        OnnxEngine
+    }
+}
+
 fn absent<T>() -> Result<T, Obstacle> {
-    Err(Obstacle::engine_not_in_this_version(EngineId::Onnx))
+    Err(Obstacle::NotBuilt { what: "the onnx engine".to_owned(), feature: Some("onnx".to_owned()) })
 }
 
 impl Engine for OnnxEngine {
@@ -27,8 +34,12 @@ impl Engine for OnnxEngine {
         absent()
     }
 
+    fn format(&self) -> Format {
+        Format::Onnx
+    }
+
     fn dtypes(&self, _device: Device) -> Vec<Dtype> {
-        vec![Dtype::F32]
+        Dtype::ALL.to_vec()
     }
 
     fn describe(&self, _card: &ModelCard) -> Result<String, Obstacle> {

@@ -1,0 +1,209 @@
+//! A graph that is loaded: sequences of like length are padded together, and the padding taken out again.
+
+use std::borrow::Cow;
+
+use half::{bf16, f16};
+use ort::session::{Session, SessionInputValue, SessionOutputs};
+use ort::value::{Tensor, TensorElementType};
+use sconce_core::batch::{Batch, Output, Rows, Sequence, Want};
+use sconce_core::card::ModelCard;
+use sconce_core::engine::{Cost, Encoder, EngineError};
+
+use super::graph::{Feed, Gives, Graph, Input};
+use crate::alike::alike;
+use crate::description::{Description, describe};
+use crate::fault;
+use crate::finish::finish;
+use crate::head::Head;
+
+/// Tokens that are computed at once, padding included: more of them only take more memory.
+const AT_ONCE: usize = 4096;
+
+pub(super) struct OnnxEncoder {
+    pub(super) session: Session,
+    pub(super) graph: Graph,
+    /// What follows token vectors; none where the graph itself goes on to scores.
+    pub(super) head: Option<Head>,
+    pub(super) limits: Limits,
+    pub(super) normalizes: bool,
+}
+
+/// What a batch may hold: every number that indexes a table is checked before the graph sees it.
+pub(super) struct Limits {
+    description: Option<Description>,
+    vocabulary: usize,
+    length: usize,
+}
+
+impl Limits {
+    /// Those of the model's family, or of its config where no family is known by its name.
+    pub(super) fn of(card: &ModelCard) -> Limits {
+        let sizes = &card.sizes.value;
+        Limits {
+            description: describe(card).ok(),
+            vocabulary: sizes.vocabulary,
+            length: card.max_length.value,
+        }
+    }
+
+    fn check(&self, batch: &Batch) -> Result<(), EngineError> {
+        if let Some(description) = &self.description {
+            return description.check(batch);
+        }
+        let malformed = |what: String| Err(EngineError::Malformed(what));
+        if !batch.is_well_formed() || batch.sequences.is_empty() {
+            return malformed("its sequences do not lie end to end".to_owned());
+        }
+        if let Some(id) = batch.ids.iter().find(|&&id| id as usize >= self.vocabulary) {
+            return malformed(format!("token id {id} of a vocabulary of {}", self.vocabulary));
+        }
+        match batch.sequences.iter().find(|sequence| sequence.length > self.length) {
+            Some(sequence) => {
+                malformed(format!("{} tokens where the model takes {}", sequence.length, self.length))
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// The row of the position table for each of `ids`.
+    fn positions(&self, ids: &[u32]) -> Vec<u32> {
+        match self.description.as_ref().and_then(|description| description.positions) {
+            Some(positions) => positions.rows(ids),
+            None => (0..ids.len() as u32).collect(),
+        }
+    }
+}
+
+impl Encoder for OnnxEncoder {
+    fn encode(&mut self, batch: &Batch) -> Result<Output, EngineError> {
+        self.limits.check(batch)?;
+        let lengths: Vec<usize> = batch.sequences.iter().map(|sequence| sequence.length).collect();
+        let mut all = Given::default();
+        for bucket in alike(&lengths) {
+            let longest = bucket.iter().map(|&member| lengths[member]).max().unwrap_or(1);
+            for members in bucket.chunks((AT_ONCE / longest).max(1)) {
+                self.run(batch, members, longest, &mut all)?;
+            }
+        }
+        self.answer(batch, all)
+    }
+
+    fn cost(&self) -> Cost {
+        Cost::Padded
+    }
+}
+
+/// What the graph gave for a batch: rows of tokens, or rows of texts.
+#[derive(Default)]
+struct Given {
+    width: usize,
+    values: Vec<f32>,
+}
+
+impl OnnxEncoder {
+    /// Computes `members` of `batch`, padded to `longest`, and puts their rows at their places.
+    fn run(
+        &mut self,
+        batch: &Batch,
+        members: &[usize],
+        longest: usize,
+        all: &mut Given,
+    ) -> Result<(), EngineError> {
+        let sequences: Vec<Sequence> = members.iter().map(|&member| batch.sequences[member]).collect();
+        let mut inputs: Vec<(Cow<'_, str>, SessionInputValue<'_>)> = Vec::new();
+        for input in &self.graph.inputs {
+            let numbers = padded(batch, &sequences, longest, input.feed, &self.limits);
+            let value = value(input, [sequences.len(), longest], numbers).map_err(fault::engine_error)?;
+            inputs.push((Cow::Borrowed(&input.name), value));
+        }
+        let output = &self.graph.output;
+        let outputs = self.session.run(inputs).map_err(fault::engine_error)?;
+        let (shape, values) = read(&outputs, &output.name)?;
+        let (rows, total) = match output.gives {
+            Gives::Tokens => (longest, batch.tokens()),
+            Gives::Texts | Gives::Scores => (1, batch.sequences.len()),
+        };
+        let width = shape.last().copied().unwrap_or(0);
+        if width == 0
+            || values.len() != sequences.len() * rows * width
+            || all.width != 0 && all.width != width
+        {
+            return Err(EngineError::Failed(format!("`{}` came back as {shape:?}", output.name).into()));
+        }
+        all.width = width;
+        all.values.resize(total * width, 0.0);
+        for ((&member, sequence), given) in
+            members.iter().zip(&sequences).zip(values.chunks_exact(rows * width))
+        {
+            let (start, count) = match output.gives {
+                Gives::Tokens => (sequence.start, sequence.length),
+                Gives::Texts | Gives::Scores => (member, 1),
+            };
+            all.values[start * width..(start + count) * width].copy_from_slice(&given[..count * width]);
+        }
+        Ok(())
+    }
+
+    fn answer(&self, batch: &Batch, Given { width, values }: Given) -> Result<Output, EngineError> {
+        let untold = || Err(EngineError::Malformed("the graph gives no vectors of tokens".to_owned()));
+        match (self.graph.output.gives, batch.want, &self.head) {
+            (Gives::Tokens, Want::Pooled, Some(head)) => {
+                Ok(Output::Rows(head.rows(&values, width, &batch.sequences)))
+            }
+            (Gives::Tokens, Want::Projected, Some(head)) => Ok(Output::Tokens(head.projected(values, width))),
+            (Gives::Tokens, Want::Tokens, _) => Ok(Output::Tokens(Rows { width, values, norms: Vec::new() })),
+            (Gives::Texts, Want::Pooled, _) => Ok(Output::Rows(finish(width, values, self.normalizes))),
+            // What the head was given stays in the graph.
+            (Gives::Scores, Want::Pooled, _) => Ok(Output::Rows(Rows { width, values, norms: Vec::new() })),
+            (Gives::Tokens | Gives::Texts | Gives::Scores, _, _) => untold(),
+        }
+    }
+}
+
+/// The numbers of one input, sequence after sequence, each padded to `longest`.
+fn padded(batch: &Batch, sequences: &[Sequence], longest: usize, feed: Feed, limits: &Limits) -> Vec<i64> {
+    let mut numbers = vec![0; sequences.len() * longest];
+    for (row, sequence) in numbers.chunks_exact_mut(longest).zip(sequences) {
+        let place = sequence.start..sequence.start + sequence.length;
+        let own: Vec<u32> = match feed {
+            Feed::Ids => batch.ids[place].to_vec(),
+            Feed::Mask => vec![1; sequence.length],
+            Feed::Types => batch.types[place].to_vec(),
+            Feed::Positions => limits.positions(&batch.ids[place]),
+        };
+        row.iter_mut().zip(own).for_each(|(number, own)| *number = i64::from(own));
+    }
+    numbers
+}
+
+fn value(input: &Input, shape: [usize; 2], numbers: Vec<i64>) -> ort::Result<SessionInputValue<'static>> {
+    Ok(if input.narrow {
+        let numbers: Vec<i32> = numbers.into_iter().map(|number| number as i32).collect();
+        Tensor::from_array((shape, numbers))?.into()
+    } else {
+        Tensor::from_array((shape, numbers))?.into()
+    })
+}
+
+/// An output's shape and its numbers, widened.
+fn read(outputs: &SessionOutputs<'_>, name: &str) -> Result<(Vec<usize>, Vec<f32>), EngineError> {
+    let missing = |what: &str| EngineError::Failed(format!("`{name}` {what}").into());
+    let value = outputs.get(name).ok_or_else(|| missing("did not come back"))?;
+    let failed = |error: ort::Error| fault::engine_error(error);
+    let (shape, values) = match value.dtype().tensor_type() {
+        Some(TensorElementType::Float32) => {
+            let (shape, values) = value.try_extract_tensor::<f32>().map_err(failed)?;
+            (shape, values.to_vec())
+        }
+        Some(TensorElementType::Float16) => {
+            let (shape, values) = value.try_extract_tensor::<f16>().map_err(failed)?;
+            (shape, values.iter().map(|x| x.to_f32()).collect())
+        }
+        Some(TensorElementType::Bfloat16) => {
+            let (shape, values) = value.try_extract_tensor::<bf16>().map_err(failed)?;
+            (shape, values.iter().map(|x| x.to_f32()).collect())
+        }
+        Some(_) | None => return Err(missing("is not made of numbers")),
+    };
+    Ok((shape.iter().map(|&size| usize::try_from(size).unwrap_or(0)).collect(), values))
+}

@@ -1,0 +1,168 @@
+//! The engine: its library, the graphs of a model, and what they answer.
+
+use std::path::Path;
+use std::sync::OnceLock;
+
+use sconce_core::batch::{Batch, Want};
+use sconce_core::card::{Format, ModelCard};
+use sconce_core::device::Device;
+use sconce_core::engine::{Encoder, Engine, Subject};
+use sconce_core::obstacle::Obstacle;
+use sconce_core::placement::{Dtype, EngineId, Placement};
+use sconce_core::probe::{ProbeCase, Sample};
+
+use super::encoder::{Limits, OnnxEncoder};
+use super::graph::{Gives, Graph};
+use super::library::{self, Library};
+use super::nodes;
+use super::session::{self, Order};
+use crate::head::Head;
+use crate::probe;
+use crate::weights::Files;
+
+/// The version of the crate that drives the library.
+const ORT: &str = "2.0.0-rc.15";
+
+/// ONNX Runtime.
+pub struct OnnxEngine {
+    threads: usize,
+    library: OnceLock<Result<Library, Obstacle>>,
+}
+
+impl OnnxEngine {
+    /// ONNX Runtime on `threads` threads; its library is looked for on first use.
+    pub fn new(threads: usize) -> OnnxEngine {
+        OnnxEngine { threads, library: OnceLock::new() }
+    }
+
+    /// The same with the library in this file, wherever others lie.
+    pub fn with_library(threads: usize, file: &Path) -> OnnxEngine {
+        OnnxEngine { threads, library: OnceLock::from(library::at(file, "the program")) }
+    }
+
+    fn library(&self) -> Result<&Library, Obstacle> {
+        self.library.get_or_init(library::find).as_ref().map_err(Clone::clone)
+    }
+
+    fn encoder(
+        &self,
+        model: &Subject,
+        placement: &Placement,
+        profile: Option<&Path>,
+    ) -> Result<OnnxEncoder, Obstacle> {
+        let file = model.files.weights.get(&placement.weights).and_then(|files| files.first());
+        let missing = || Obstacle::LoadFailed { says: format!("no file `{}`", placement.weights) };
+        let order = Order {
+            library: self.library()?,
+            file: file.ok_or_else(missing)?,
+            device: placement.device,
+            threads: self.threads,
+            profile,
+        };
+        let session = session::open(&order)?;
+        let graph = Graph::of(&session, &model.card)?;
+        let head = (graph.output.gives == Gives::Tokens)
+            .then(|| Head::load(&model.card, &model.files, &Files::default()))
+            .transpose()
+            .map_err(|error| Obstacle::LoadFailed { says: error.told() })?;
+        Ok(OnnxEncoder {
+            graph,
+            session,
+            head,
+            limits: Limits::of(&model.card),
+            normalizes: model.card.normalizes(),
+        })
+    }
+
+    /// Runs `batch` once more with the library's own record on, and reads which provider computed what.
+    fn nodes(
+        &self,
+        model: &Subject,
+        placement: &Placement,
+        batch: &Batch,
+        sample: &mut Sample,
+    ) -> Result<(), Obstacle> {
+        let mut encoder = self.encoder(model, placement, Some(&nodes::record()))?;
+        probe::timed(&mut encoder, batch, 0.0)?;
+        let record = encoder.session.end_profiling().map_err(|error| session::failed(&error))?;
+        sample.nodes = nodes::read(record.as_ref());
+        Ok(())
+    }
+}
+
+impl Engine for OnnxEngine {
+    fn id(&self) -> EngineId {
+        EngineId::Onnx
+    }
+
+    fn build(&self) -> String {
+        let hash = env!("SCONCE_ENGINES_HASH");
+        match self.library() {
+            Ok(library) => format!(
+                "onnxruntime {} in {} (found by {}, {}) ort {ORT} sconce {hash} threads={}",
+                library.version(),
+                library.path.display(),
+                library.by,
+                library.identity(),
+                self.threads
+            ),
+            Err(_) => format!("no library, ort {ORT}"),
+        }
+    }
+
+    fn supports(&self, device: Device) -> Result<(), Obstacle> {
+        self.library()?.drives(device.kind())
+    }
+
+    fn format(&self) -> Format {
+        Format::Onnx
+    }
+
+    fn dtypes(&self, _device: Device) -> Vec<Dtype> {
+        Dtype::ALL.to_vec()
+    }
+
+    fn has_ops(&self) -> bool {
+        false
+    }
+
+    /// A graph brings its own description.
+    fn describe(&self, _card: &ModelCard) -> Result<String, Obstacle> {
+        Ok("a graph".to_owned())
+    }
+
+    fn probe(&self, model: &Subject, placement: &Placement, case: &ProbeCase) -> Result<Sample, Obstacle> {
+        match case {
+            ProbeCase::Op { .. } | ProbeCase::Twin { .. } => Err(Obstacle::OpMissing {
+                op: case.to_string(),
+                says: "a graph runs as it is: nothing of its kind is generated".to_owned(),
+            }),
+            ProbeCase::Speed { batch, length } => {
+                let batch = speed_batch(*batch, *length, model.card.sizes.value.vocabulary);
+                probe::time_of(&mut self.encoder(model, placement, None)?, &batch)
+            }
+            ProbeCase::Canary { batches } => {
+                let mut sample = probe::canary(&mut self.encoder(model, placement, None)?, batches)?;
+                if let Some(batch) = batches.first() {
+                    self.nodes(model, placement, batch, &mut sample)?;
+                }
+                Ok(sample)
+            }
+        }
+    }
+
+    fn load(&self, model: &Subject, placement: &Placement) -> Result<Box<dyn Encoder>, Obstacle> {
+        Ok(Box::new(self.encoder(model, placement, None)?))
+    }
+}
+
+/// Sequences of ids from all over the vocabulary: only their time matters.
+fn speed_batch(texts: usize, length: usize, vocabulary: usize) -> Batch {
+    let mut batch = Batch::new(Want::Pooled);
+    for text in 0..texts {
+        let ids: Vec<u32> =
+            (0..length).map(|place| ((text * length + place) * 97 % vocabulary.max(1)) as u32).collect();
+        batch.push(&ids, &vec![0; length], 0);
+    }
+    batch
+}

@@ -1,0 +1,101 @@
+//! Sessions of ONNX Runtime: its library loaded once a process, a provider for the device or no session at all.
+
+use std::fmt::Display;
+use std::path::Path;
+use std::sync::{Arc, OnceLock};
+
+use ort::LoadDynamicError;
+use ort::environment::Environment;
+use ort::ep::{self, ExecutionProviderDispatch};
+use ort::logging::LogLevel;
+use ort::session::Session;
+use sconce_core::device::Device;
+use sconce_core::obstacle::Obstacle;
+
+use super::library::Library;
+use crate::fault;
+
+/// The library's own state, of which it allows one a process.
+static ENVIRONMENT: OnceLock<Result<Environment, Obstacle>> = OnceLock::new();
+
+/// What a session is to be like.
+pub(super) struct Order<'a> {
+    pub(super) library: &'a Library,
+    pub(super) file: &'a Path,
+    pub(super) device: Device,
+    pub(super) threads: usize,
+    /// Where to write which node ran where, if at all: a path without its ending.
+    pub(super) profile: Option<&'a Path>,
+}
+
+/// Opens a session. A provider that can't be registered is an obstacle: without that word the library would run
+/// on the processor and say nothing.
+pub(super) fn open(order: &Order<'_>) -> Result<Session, Obstacle> {
+    let environment = environment(order.library)?;
+    let mut builder = Session::builder(&environment).map_err(|error| failed(&error))?;
+    builder = builder.with_intra_threads(order.threads).map_err(|error| failed(&error))?;
+    if let Some(provider) = provider(order.device) {
+        let name = provider.name();
+        builder = builder.with_execution_providers([provider.error_on_failure()]).map_err(|error| {
+            Obstacle::ProviderFailed { provider: name.to_owned(), says: first_line(&error) }
+        })?;
+    }
+    if let Some(profile) = order.profile {
+        builder = builder.with_profiling(profile).map_err(|error| failed(&error))?;
+    }
+    builder.commit_from_file(order.file).map_err(|error| failed(&error))
+}
+
+fn provider(device: Device) -> Option<ExecutionProviderDispatch> {
+    match device {
+        Device::Cpu => None,
+        Device::Metal(_) => {
+            Some(ep::CoreML::default().with_model_format(ep::coreml::ModelFormat::MLProgram).build())
+        }
+        // TF32 keeps ten bits of what is multiplied: less than f32 promises.
+        Device::Cuda(index) => {
+            Some(ep::CUDA::default().with_device_id(index.cast_signed()).with_tf32(false).build())
+        }
+    }
+}
+
+fn environment(library: &Library) -> Result<Environment, Obstacle> {
+    let start = || {
+        let builder = ort::init_from(&library.path).map_err(|error| unloadable(library, &error))?;
+        // Nothing is sent anywhere, and nothing printed: what matters comes back as an error.
+        let quiet = Arc::new(|_: LogLevel, _: &str, _: &str, _: &str, _: &str| {});
+        let builder = builder.with_name("sconce").with_telemetry(false).with_logger(quiet);
+        let environment = builder.build().map_err(|error| failed(&error))?;
+        environment.set_log_level(LogLevel::Fatal);
+        Ok(environment)
+    };
+    ENVIRONMENT.get_or_init(start).clone()
+}
+
+fn unloadable(library: &Library, error: &LoadDynamicError) -> Obstacle {
+    match error {
+        LoadDynamicError::BadVersion { version_str, path } => Obstacle::LibraryTooOld {
+            library: path.display().to_string(),
+            found: version_str.clone(),
+            needed: format!("1.{}", ort::MINOR_VERSION),
+        },
+        LoadDynamicError::Dlopen { .. }
+        | LoadDynamicError::MissingApi { .. }
+        | LoadDynamicError::InvalidVersionString => Obstacle::LoadFailed {
+            says: format!(
+                "`{}` is no library of ONNX Runtime: {}",
+                library.path.display(),
+                first_line(error)
+            ),
+        },
+    }
+}
+
+/// The obstacle behind an error of the library's.
+pub(super) fn failed(error: &impl Display) -> Obstacle {
+    fault::obstacle_of(&error.to_string())
+}
+
+fn first_line(error: &impl Display) -> String {
+    error.to_string().lines().next().unwrap_or_default().to_owned()
+}

@@ -1,0 +1,76 @@
+//! The built-in texts as tokens: what real weights are tried on.
+
+use sconce_core::batch::{Batch, Rows};
+use sconce_core::card::{Format, ModelCard, Task};
+use sconce_planner::cases::{self, CANARIES};
+use sconce_planner::receipt::{self, Receipt};
+
+use crate::canary;
+use crate::error::Error;
+use crate::tokens::Tokens;
+
+/// The built-in texts as tokens.
+pub(crate) struct Texts {
+    /// The texts that are timed.
+    pub(super) canary: Batch,
+    /// The sample that receipts are made with, where the model makes one vector of a text.
+    sample: Option<Batch>,
+    /// A long text at many lengths, in batches of two so that padding takes part. For graphs, which have no twin.
+    sweep: Vec<Batch>,
+}
+
+impl Texts {
+    pub(crate) fn of(tokens: &Tokens, card: &ModelCard) -> Result<Texts, Error> {
+        let longest = card.max_length.value;
+        let mut long = CANARIES.join(" ");
+        let mut whole = tokens.encode("", &long)?;
+        while whole.ids.len() < longest && !whole.is_truncated() {
+            long = format!("{long} {long}");
+            whole = tokens.encode("", &long)?;
+        }
+        let cut = |length: usize| {
+            // The last token closes a text.
+            let mut ids = whole.ids[..length].to_vec();
+            if let (Some(end), Some(&last), true) = (ids.last_mut(), whole.ids.last(), length > 1) {
+                *end = last;
+            }
+            ids
+        };
+        let sweep = cases::sweep(whole.ids.len()).into_iter().map(|lengths| {
+            let mut batch = Batch::new(canary::want(card.task.value));
+            for length in lengths {
+                batch.push(&cut(length), &whole.types[..length], 0);
+            }
+            batch
+        });
+        let vectors = card.task.value == Task::Embed;
+        Ok(Texts {
+            canary: canary::batch(tokens, card, CANARIES)?,
+            sample: vectors.then(|| canary::batch(tokens, card, receipt::sentences())).transpose()?,
+            sweep: sweep.collect(),
+        })
+    }
+
+    /// The batches that weights of this format are tried on.
+    pub(super) fn batches(&self, format: Format) -> Vec<Batch> {
+        let sweep = if format.is_graph() { &self.sweep[..] } else { &[] };
+        [&self.canary].into_iter().chain(&self.sample).chain(sweep).cloned().collect()
+    }
+
+    /// The receipt in the answers to those batches.
+    pub(super) fn receipt(&self, rows: &Rows, reference: &Rows) -> Option<Receipt> {
+        receipt::receipt(&self.of_sample(rows)?, &self.of_sample(reference)?)
+    }
+
+    fn of_sample(&self, rows: &Rows) -> Option<Rows> {
+        let start = self.canary.sequences.len() * rows.width;
+        let end = start + self.sample.as_ref()?.sequences.len() * rows.width;
+        Some(Rows { width: rows.width, values: rows.values.get(start..end)?.to_vec(), norms: Vec::new() })
+    }
+
+    /// The norms of whole texts, which a text of a user's resembles: those of the sweep come after them.
+    pub(super) fn norms<'a>(&self, rows: &'a Rows) -> &'a [f32] {
+        let whole = self.sample.as_ref().map(|sample| self.canary.sequences.len() + sample.sequences.len());
+        &rows.norms[..whole.unwrap_or(usize::MAX).min(rows.norms.len())]
+    }
+}

@@ -1,0 +1,301 @@
+//! ONNX graphs as placements, on the real library: beside other weights of the same model, alone, and broken.
+
+use std::fs;
+use std::path::Path;
+use std::sync::Arc;
+
+use sconce::planner::band::Band;
+use sconce::planner::plan::{Plan, Refusal, Sound, Wish};
+use sconce::prove::Depth;
+use sconce::{Device, Dtype, EngineId, Model, Obstacle, Placement, Runtime};
+use sconce_core::card::ModelCard;
+use sconce_core::engine::{Encoder, Engine, Subject};
+use sconce_core::probe::{ProbeCase, Sample};
+use sconce_engines::candle::CandleEngine;
+use sconce_engines::native::NativeEngine;
+use sconce_engines::onnx::OnnxEngine;
+use sconce_testkit::goldens::{Golden, apart, cosine};
+use sconce_testkit::parts;
+use tempfile::TempDir;
+
+use crate::fakes::{self, CUDA, METAL};
+use crate::support::{Copy, read_tensors, worst};
+
+/// Every engine, ONNX Runtime with the library that `scripts/parts` fetched.
+pub(crate) fn engines() -> Vec<Arc<dyn Engine>> {
+    vec![
+        Arc::new(CandleEngine::new(2)),
+        Arc::new(NativeEngine::new(2)),
+        Arc::new(OnnxEngine::with_library(2, &parts::onnxruntime())),
+    ]
+}
+
+fn runtime(home: &TempDir) -> Runtime {
+    Runtime::builder().engines(engines()).home(home.path()).offline(true).build()
+}
+
+fn home() -> TempDir {
+    tempfile::tempdir().expect("a folder")
+}
+
+fn plan(home: &TempDir, folder: &Path, wish: &Wish, depth: Depth) -> Plan {
+    let runtime = runtime(home);
+    let subject = fakes::subject(&runtime, folder);
+    let plan = runtime.plan(&subject, wish, depth, &mut |_| {}).expect("a plan can be made");
+    println!("{}", plan.explain());
+    plan
+}
+
+fn sound<'a>(plan: &'a Plan, engine: EngineId, dtype: Dtype, weights: &str) -> &'a Sound {
+    let is_it = |sound: &&Sound| {
+        let placement = &sound.placement;
+        placement.engine == engine && placement.dtype == dtype && placement.weights == weights
+    };
+    plan.sound().find(is_it).unwrap_or_else(|| panic!("{engine}/{dtype} {weights} is not sound"))
+}
+
+/// The real model's folder with other weights beside it or instead of it.
+fn minilm(home: &TempDir, graphs: &[(&str, &str)]) -> std::path::PathBuf {
+    let folder = home.path().join("model");
+    fs::create_dir_all(folder.join("onnx")).expect("a folder can be made");
+    fs::create_dir_all(folder.join("1_Pooling")).expect("a folder can be made");
+    let minilm = parts::folder("minilm");
+    for file in [
+        "config.json",
+        "modules.json",
+        "sentence_bert_config.json",
+        "tokenizer.json",
+        "1_Pooling/config.json",
+    ] {
+        fs::copy(minilm.join(file), folder.join(file)).expect("the part has this file");
+    }
+    for (from, to) in graphs {
+        std::os::unix::fs::symlink(parts::folder("").join(from), folder.join(to))
+            .expect("a link can be made");
+    }
+    folder
+}
+
+#[test]
+fn three_sets_of_weights_are_placements_of_one_model_each_with_its_receipt() {
+    let home = home();
+    let trio = parts::folder("minilm-trio");
+    let plan_by = |band| plan(&home, &trio, &Wish { band, ..Wish::default() }, Depth::Canary);
+    let coarse = plan_by(Band::Coarse);
+    let reference = sound(&coarse, EngineId::Candle, Dtype::F32, "model.safetensors");
+    assert_eq!(coarse.reference.as_ref(), Some(&reference.placement));
+    let half = sound(&coarse, EngineId::Candle, Dtype::F32, "model.fp16.safetensors");
+    let quantised = sound(&coarse, EngineId::Onnx, Dtype::Int8, "onnx/model_quantized.onnx");
+    for (sound, least) in [(reference, 0.999_999), (half, 0.999_99), (quantised, 0.99)] {
+        let receipt = sound.findings.receipt().expect("real weights have a receipt");
+        println!("{} {}: {:?} {receipt}", sound.placement, sound.band, sound.findings.error());
+        assert!(receipt.texts >= 40 && receipt.least >= least && receipt.ranks > 0.99, "{receipt:?}");
+    }
+    let Some(Ok(canary)) = &quantised.findings.canary else { panic!("it was tried") };
+    assert!(canary.nodes["CPUExecutionProvider"] > 50, "{:?}", canary.nodes);
+
+    // Its vectors of the shortest texts stray farther than half precision does, and the plan says how far.
+    assert_eq!(quantised.band, Band::Coarse);
+    let default = plan_by(Band::Half);
+    sound(&default, EngineId::Candle, Dtype::F32, "model.fp16.safetensors");
+    let refused = default.refused.iter().find(|refused| refused.placement == quantised.placement);
+    let Some(Refusal::Band { band, error, receipt }) = refused.map(|refused| &refused.why) else {
+        panic!("it is passed over for its band: {refused:?}");
+    };
+    assert_eq!((*band, Some(*error)), (Band::Coarse, quantised.findings.error()));
+    assert_eq!(receipt.as_ref(), quantised.findings.receipt());
+}
+
+#[test]
+fn a_naively_quantised_graph_is_coarse_and_passed_over_unless_asked_for() {
+    let home = home();
+    let folder = minilm(
+        &home,
+        &[
+            ("minilm/model.safetensors", "model.safetensors"),
+            ("minilm-graphs/model_naive.onnx", "onnx/model_naive.onnx"),
+        ],
+    );
+    let default = plan(&home, &folder, &Wish::default(), Depth::Twin);
+    let naive =
+        |refused: &&sconce::planner::plan::Refused| refused.placement.weights == "onnx/model_naive.onnx";
+    let refused =
+        default.refused.iter().find(|refused| naive(refused) && refused.placement.device == Device::Cpu);
+    let Some(Refusal::Band { band: Band::Coarse, error, receipt: Some(receipt) }) =
+        refused.map(|found| &found.why)
+    else {
+        panic!("it should be passed over for its band: {refused:?}");
+    };
+    println!("{error} {receipt}");
+    assert!(default.explain().contains(&format!("its numbers are coarse: {error}")), "{}", default.explain());
+    assert!(default.chosen.is_some_and(|chosen| chosen.placement.engine != EngineId::Onnx));
+
+    let open =
+        |wish: Wish| Model::builder(&folder.to_string_lossy()).runtime(&runtime(&home)).wish(wish).open();
+    let asked = Wish { weights: Some("onnx/model_naive.onnx".to_owned()), ..Wish::default() };
+    assert!(open(asked.clone()).is_err(), "asked for by name it is coarse still");
+    let model = open(Wish { band: Band::Coarse, ..asked }).expect("asked for with its band it serves");
+    let got = model.embed(&["a lamp", "a candle"]).expect("embeds");
+    assert_eq!(got.placements[0].dtype, Dtype::Int8);
+    assert!(got.class(0).ends_with("-coarse") && got.class(1) == got.class(0), "{:?}", got.classes);
+}
+
+#[test]
+fn a_graph_in_f32_gives_the_vectors_of_sentence_transformers() {
+    let home = home();
+    let folder = minilm(&home, &[("minilm-graphs/model.onnx", "model.onnx")]);
+    let model = Model::builder(&folder.to_string_lossy()).runtime(&runtime(&home)).open().expect("it opens");
+    let texts = crate::minilm::texts();
+    let wanted = Golden::read("minilm", "reference.safetensors");
+    let wanted: Vec<&[f64]> = wanted.rows("embed").into_iter().step_by(20).collect();
+    let texts: Vec<String> = texts.into_iter().step_by(20).collect();
+    let got = model.embed(&texts).expect("embeds");
+    let least = got.iter().zip(wanted).map(|(got, want)| cosine(got, want)).fold(1.0, f64::min);
+    println!("least cosine {least}");
+    assert!(least >= 0.99999, "{least}");
+    assert!(got.placements.iter().all(|placement| placement.engine == EngineId::Onnx));
+}
+
+#[test]
+fn a_folder_of_graphs_alone_is_compared_with_its_widest() {
+    let home = home();
+    let folder = minilm(
+        &home,
+        &[
+            ("minilm-graphs/model.onnx", "onnx/model.onnx"),
+            ("minilm-int8/model.onnx", "onnx/model_quantized.onnx"),
+        ],
+    );
+    let plan = plan(&home, &folder, &Wish { band: Band::Coarse, ..Wish::default() }, Depth::Twin);
+    let reference = plan.reference.clone().expect("there is one");
+    assert_eq!((reference.engine, reference.dtype), (EngineId::Onnx, Dtype::F32));
+    assert_eq!(sound(&plan, EngineId::Onnx, Dtype::F32, "onnx/model.onnx").band, Band::Exact);
+    sound(&plan, EngineId::Onnx, Dtype::Int8, "onnx/model_quantized.onnx");
+    let candle = plan.refused.iter().find(|refused| refused.placement.engine == EngineId::Candle);
+    assert!(
+        matches!(candle.map(|refused| &refused.why), Some(Refusal::Obstacle(o)) if o.code() == "no_weights")
+    );
+}
+
+#[test]
+fn a_graph_of_a_golden_gives_its_hidden_states() {
+    let folder = Copy::of("tiny-bert").with_graph("tiny-bert.onnx", "model.onnx");
+    let subject = folder.read().expect("the golden is a model");
+    let weights =
+        subject.card.weights.iter().find(|weights| weights.format.is_graph()).expect("there is one");
+    assert_eq!((weights.name.as_str(), weights.stored), ("model.onnx", Dtype::F32));
+    let placement = Placement {
+        engine: EngineId::Onnx,
+        device: Device::Cpu,
+        weights: weights.name.clone(),
+        dtype: Dtype::F32,
+    };
+    let mut encoder = engines()[2].load(&subject, &placement).expect("it loads");
+    let off = worst(&Golden::read("tiny-bert", "golden.safetensors"), encoder.as_mut());
+    println!("off by {off}");
+    assert!(off <= 1e-4, "{off}");
+}
+
+#[test]
+fn a_provider_that_does_not_register_is_an_obstacle_and_no_run_on_the_processor() {
+    let folder = Copy::of("tiny-bert").with_graph("tiny-bert.onnx", "model.onnx");
+    let subject = folder.read().expect("the golden is a model");
+    for (device, provider) in [(CUDA, "CUDAExecutionProvider"), (METAL, "CoreMLExecutionProvider")] {
+        if device == METAL && cfg!(target_os = "macos") {
+            continue;
+        }
+        let placement =
+            Placement { engine: EngineId::Onnx, device, weights: "model.onnx".to_owned(), dtype: Dtype::F32 };
+        let Err(obstacle) = engines()[2].load(&subject, &placement) else { panic!("{device} is not there") };
+        println!("{obstacle}\nhint: {}", obstacle.remedy());
+        assert_eq!(obstacle.code(), "provider_failed");
+        assert!(obstacle.to_string().contains(provider), "{obstacle}");
+    }
+}
+
+/// Candle, which claims to be slow.
+struct Slow(CandleEngine);
+
+impl Engine for Slow {
+    fn id(&self) -> EngineId {
+        self.0.id()
+    }
+
+    fn build(&self) -> String {
+        self.0.build()
+    }
+
+    fn supports(&self, device: Device) -> Result<(), Obstacle> {
+        self.0.supports(device)
+    }
+
+    fn dtypes(&self, _device: Device) -> Vec<Dtype> {
+        vec![Dtype::F32]
+    }
+
+    fn describe(&self, card: &ModelCard) -> Result<String, Obstacle> {
+        self.0.describe(card)
+    }
+
+    fn probe(&self, model: &Subject, placement: &Placement, case: &ProbeCase) -> Result<Sample, Obstacle> {
+        let slower = if matches!(case, ProbeCase::Speed { .. }) { 1e3 } else { 1.0 };
+        let sample = self.0.probe(model, placement, case)?;
+        Ok(Sample { seconds: sample.seconds * slower, ..sample })
+    }
+
+    fn load(&self, model: &Subject, placement: &Placement) -> Result<Box<dyn Encoder>, Obstacle> {
+        self.0.load(model, placement)
+    }
+}
+
+#[test]
+fn nan_from_a_graph_is_replayed_on_candle() {
+    let folder = Copy::of("tiny-bert").with_graph("tiny-bert.onnx", "model.onnx");
+    let rare = poison(&folder);
+    let home = home();
+    let engines: Vec<Arc<dyn Engine>> = vec![
+        Arc::new(Slow(CandleEngine::new(2))),
+        Arc::new(OnnxEngine::with_library(2, &parts::onnxruntime())),
+    ];
+    let runtime = Runtime::builder().engines(engines).home(home.path()).offline(true).build();
+    let model = Model::builder(&folder.path().to_string_lossy()).runtime(&runtime).open().expect("it opens");
+
+    let sound = model.embed(&["the harbour"]).expect("the graph serves");
+    assert_eq!(sound.placements[0].engine, EngineId::Onnx);
+    let got = model.embed(&[rare.as_str(), "the harbour"]).expect("the other engine serves");
+    assert_eq!(got.placements.len(), 1);
+    assert_eq!(got.placements[0].engine, EngineId::Candle);
+    assert!(got[0].iter().all(|x| x.is_finite()));
+    let before: Vec<f64> = sound[0].iter().map(|&x| f64::from(x)).collect();
+    assert!(apart(&got[1], &before) < 1e-4, "the numbers stay what they were");
+    let words = model.plan().explain();
+    assert!(words.contains("[quarantined] taken out of service: a number that is not finite"), "{words}");
+    assert_ne!(sound.class(0), got.class(0), "the answer names the other weights");
+}
+
+/// Makes the vector of a word that no built-in text has not a number, in the graph alone; returns the word.
+fn poison(folder: &Copy) -> String {
+    let vocabulary = fs::read_to_string(folder.file("vocab.txt")).expect("the golden has a vocabulary");
+    let words: Vec<&str> = vocabulary.lines().collect();
+    let built_in: String = sconce::planner::cases::CANARIES
+        .into_iter()
+        .chain(sconce::planner::receipt::sentences())
+        .collect::<Vec<_>>()
+        .join(" ")
+        .to_lowercase();
+    let rare = words.iter().rposition(|word| {
+        word.len() > 1 && word.chars().all(|letter| letter.is_ascii_lowercase()) && !built_in.contains(word)
+    });
+    let rare = rare.expect("the golden has a word that the texts have not");
+    let tensors = read_tensors(&folder.file("model.safetensors"));
+    let table = tensors.iter().find(|tensor| tensor.name.ends_with("word_embeddings.weight"));
+    let table = table.expect("the golden has a table");
+    let width = table.shape[1];
+    let row: Vec<u8> =
+        table.values[rare * width..(rare + 1) * width].iter().flat_map(|x| x.to_le_bytes()).collect();
+    let mut graph = fs::read(folder.file("model.onnx")).expect("the graph is there");
+    let at = graph.windows(row.len()).position(|bytes| bytes == row).expect("the graph has the row");
+    graph[at..at + 4].copy_from_slice(&f32::NAN.to_le_bytes());
+    fs::write(folder.file("model.onnx"), graph).expect("the graph can be written");
+    words[rare].to_owned()
+}

@@ -1,0 +1,154 @@
+//! What every engine must do alike, whatever it computes with: one suite for all of them.
+
+use std::thread;
+
+use sconce_core::batch::{Batch, Rows, Want};
+use sconce_core::engine::{Encoder, Engine, EngineError, Subject};
+use sconce_core::placement::Placement;
+
+/// An engine's placement of a model, to be examined.
+pub struct Examined<'a> {
+    /// The engine.
+    pub engine: &'a dyn Engine,
+    /// The model.
+    pub subject: &'a Subject,
+    /// Where.
+    pub placement: Placement,
+    /// How far, relative to the largest, a number of a text may stray when the text is computed in other company.
+    pub tolerance: f32,
+}
+
+/// Examines a placement.
+///
+/// # Panics
+/// Where it does not do what every engine must.
+pub fn examine(examined: &Examined<'_>) {
+    let mut encoder = examined.load();
+    let encoder = encoder.as_mut();
+    examined.a_text_is_the_same_alone_and_in_company(encoder);
+    examined.the_order_of_texts_does_not_matter(encoder);
+    examined.every_length_gives_numbers(encoder);
+    examined.tokens_come_back_one_for_one(encoder);
+    examined.what_can_not_be_computed_is_refused(encoder);
+    examined.models_load_and_run_beside_each_other(encoder);
+}
+
+impl Examined<'_> {
+    fn load(&self) -> Box<dyn Encoder> {
+        self.engine.load(self.subject, &self.placement).expect("the model loads")
+    }
+
+    /// A text of this length, whose ids follow from `seed`.
+    fn text(&self, length: usize, seed: usize) -> Vec<u32> {
+        let vocabulary = self.subject.card.sizes.value.vocabulary;
+        // The first ids are special tokens, and one of them is padding.
+        (0..length).map(|place| (5 + (seed * 31 + place * 17) % (vocabulary - 5)) as u32).collect()
+    }
+
+    fn pooled(&self, encoder: &mut dyn Encoder, texts: &[Vec<u32>]) -> Rows {
+        let rows = encoder.encode(&batch(texts, Want::Pooled)).expect("the batch is computed").into_rows();
+        let width = self.subject.card.width();
+        assert_eq!((rows.width, rows.values.len()), (width, width * texts.len()), "{}", self.placement);
+        assert_eq!(rows.norms.len(), texts.len(), "a norm for each text");
+        assert!(rows.values.iter().chain(&rows.norms).all(|x| x.is_finite()), "{}", self.placement);
+        rows
+    }
+
+    fn expect_alike(&self, got: &[f32], want: &[f32], what: &str) {
+        let largest = want.iter().fold(0.0, |largest, x| x.abs().max(largest));
+        let off = got.iter().zip(want).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
+        let allowed = self.tolerance * largest;
+        assert!(off <= allowed, "{}: {what} is off by {off}, allowed {allowed}", self.placement);
+    }
+
+    fn texts(&self) -> Vec<Vec<u32>> {
+        let longest = self.subject.card.max_length.value;
+        let lengths = [3, 1, longest, 17, 64, 2, 33, 16, longest / 2, 5, 128];
+        lengths.iter().enumerate().map(|(seed, &length)| self.text(length.clamp(1, longest), seed)).collect()
+    }
+
+    fn a_text_is_the_same_alone_and_in_company(&self, encoder: &mut dyn Encoder) {
+        let texts = self.texts();
+        let together = self.pooled(encoder, &texts);
+        for (text, together) in texts.iter().zip(together.iter()) {
+            let alone = self.pooled(encoder, std::slice::from_ref(text));
+            self.expect_alike(
+                together,
+                &alone.values,
+                &format!("a text of {} tokens in company", text.len()),
+            );
+        }
+    }
+
+    fn the_order_of_texts_does_not_matter(&self, encoder: &mut dyn Encoder) {
+        let mut texts = self.texts();
+        let forth = self.pooled(encoder, &texts);
+        texts.reverse();
+        let back = self.pooled(encoder, &texts);
+        for (forth, back) in forth.iter().zip(back.iter().collect::<Vec<_>>().into_iter().rev()) {
+            self.expect_alike(back, forth, "a text in another order");
+        }
+    }
+
+    fn every_length_gives_numbers(&self, encoder: &mut dyn Encoder) {
+        for length in 1..=self.subject.card.max_length.value {
+            self.pooled(encoder, &[self.text(length, length)]);
+        }
+    }
+
+    fn tokens_come_back_one_for_one(&self, encoder: &mut dyn Encoder) {
+        let texts = self.texts();
+        let rows = encoder.encode(&batch(&texts, Want::Tokens)).expect("the batch is computed").into_rows();
+        let tokens: usize = texts.iter().map(Vec::len).sum();
+        assert_eq!(rows.values.len(), tokens * self.subject.card.sizes.value.hidden, "{}", self.placement);
+        let mut rest = rows.values.as_slice();
+        for text in &texts {
+            let (own, after) = rest.split_at(text.len() * rows.width);
+            rest = after;
+            let alone = encoder.encode(&batch(std::slice::from_ref(text), Want::Tokens));
+            let alone = alone.expect("the batch is computed").into_rows();
+            self.expect_alike(own, &alone.values, &format!("the tokens of a text of {}", text.len()));
+        }
+    }
+
+    fn what_can_not_be_computed_is_refused(&self, encoder: &mut dyn Encoder) {
+        let sizes = &self.subject.card.sizes.value;
+        let mut overlapping = batch(&[self.text(4, 0), self.text(4, 1)], Want::Pooled);
+        overlapping.sequences[1].start = 2;
+        for (what, batch) in [
+            ("an empty batch", Batch::new(Want::Pooled)),
+            ("an empty text", batch(&[Vec::new()], Want::Pooled)),
+            ("a text that is too long", batch(&[vec![5; sizes.positions + 1]], Want::Pooled)),
+            ("an id that is out of range", batch(&[vec![5, sizes.vocabulary as u32]], Want::Pooled)),
+            ("texts that overlap", overlapping),
+        ] {
+            let refused = encoder.encode(&batch);
+            assert!(matches!(refused, Err(EngineError::Malformed(_))), "{}: {what}", self.placement);
+        }
+        self.pooled(encoder, &self.texts());
+    }
+
+    fn models_load_and_run_beside_each_other(&self, encoder: &mut dyn Encoder) {
+        let texts = self.texts();
+        let want = self.pooled(encoder, &texts);
+        thread::scope(|scope| {
+            for _ in 0..3 {
+                scope.spawn(|| {
+                    let mut own = self.load();
+                    for _ in 0..3 {
+                        let got = self.pooled(own.as_mut(), &texts);
+                        self.expect_alike(&got.values, &want.values, "a model beside others");
+                    }
+                });
+            }
+        });
+    }
+}
+
+fn batch(texts: &[Vec<u32>], want: Want) -> Batch {
+    let mut batch = Batch::new(want);
+    for ids in texts {
+        batch.push(ids, &vec![0; ids.len()], 0);
+    }
+    batch
+}
