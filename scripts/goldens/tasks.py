@@ -23,10 +23,18 @@ from transformers import (
     BertConfig,
     BertModel,
     CamembertConfig,
+    DebertaV2Config,
+    DebertaV2ForSequenceClassification,
     DistilBertConfig,
+    ModernBertConfig,
+    ModernBertForMaskedLM,
+    ModernBertForSequenceClassification,
     MPNetConfig,
     PreTrainedConfig,
     PreTrainedTokenizerBase,
+    Qwen3Config,
+    Qwen3ForCausalLM,
+    Qwen3ForSequenceClassification,
     RobertaConfig,
     XLMRobertaConfig,
 )
@@ -37,6 +45,7 @@ from families import HIDDEN, ROBERTA_LIKE, SIZES, VISIBLE_EPSILON
 from layout import randomize, write_json
 
 MAX_LENGTH = 128
+VOCABULARY = 120  # of models that have no tokenizer
 LENGTHS = [1, 2, 7, 33, 128]
 # The last two are longer than the model takes: by the document, and by both.
 PAIRS = [
@@ -221,6 +230,61 @@ def unseen(encoder: MultiVectorEncoder) -> None:
     encoder[0].query_expansion = {"strategy": "fixed", "attend": False, "length": 24}
 
 
+@torch.no_grad()
+def wider(name: str, seed: int, make: Callable[[], torch.nn.Module], answer: Callable[[object], Tensor]) -> Path:
+    """The head of a family whose goldens have no tokenizer: answers for token ids alone."""
+    torch.manual_seed(seed)
+    folder = common.GOLDENS / name
+    shutil.rmtree(folder, ignore_errors=True)
+    model = make()
+    randomize(model)
+    model.save_pretrained(folder)
+    (folder / "generation_config.json").unlink(missing_ok=True)
+    model = type(model).from_pretrained(folder, dtype=torch.float64, attn_implementation="eager").eval()
+    drawn = torch.randint(3, model.config.vocab_size, (max(LENGTHS),), generator=torch.Generator().manual_seed(seed))
+    rows = [answer(model(input_ids=drawn[None, :n], attention_mask=torch.ones(1, n)).logits[0]) for n in LENGTHS]
+    save(folder, {"ids": drawn, "answers.ids": torch.stack(rows)})
+    return folder
+
+
+def sparse_of(logits: Tensor) -> Tensor:
+    return logits.relu().log1p().amax(0)
+
+
+def write_modules(folder: Path, kind: str, config: dict) -> None:
+    types = "sentence_transformers.base.modules.transformer.Transformer", f"sentence_transformers.modules.{kind}"
+    write_json(folder / "modules.json", [
+        {"idx": index, "name": str(index), "path": f"1_{kind}" if index else "", "type": type_}
+        for index, type_ in enumerate(types)
+    ])
+    write_json(folder / f"1_{kind}" / "config.json", config)
+
+
+def make_wider() -> None:
+    settings = dict(attention_probs_dropout_prob=0.0, relative_attention=True, max_relative_positions=40,
+                    pos_att_type=["p2c", "c2p"], max_position_embeddings=MAX_LENGTH, type_vocab_size=2)
+    deberta = SIZES | settings | dict(vocab_size=VOCABULARY, layer_norm_eps=VISIBLE_EPSILON, num_labels=1)
+    modern = SIZES | dict(vocab_size=VOCABULARY, norm_eps=VISIBLE_EPSILON, local_attention=16, pad_token_id=0,
+                          bos_token_id=1, eos_token_id=2, cls_token_id=1, sep_token_id=2,
+                          max_position_embeddings=MAX_LENGTH)
+    qwen = SIZES | dict(vocab_size=VOCABULARY, num_key_value_heads=2, head_dim=8, pad_token_id=0, bos_token_id=1,
+                        eos_token_id=2, max_position_embeddings=MAX_LENGTH, rms_norm_eps=VISIBLE_EPSILON)
+    whole = lambda logits: logits  # noqa: E731
+    wider("tiny-deberta-v2-rerank", 400, lambda: DebertaV2ForSequenceClassification(DebertaV2Config(**deberta)), whole)
+    wider("tiny-modernbert-rerank", 401, lambda: ModernBertForSequenceClassification(
+        ModernBertConfig(**modern, num_labels=1)), whole)
+    wider("tiny-modernbert-classify", 402, lambda: ModernBertForSequenceClassification(
+        ModernBertConfig(**modern, num_labels=3, classifier_pooling="mean", classifier_bias=True)), whole)
+    folder = wider("tiny-modernbert-sparse", 403, lambda: ModernBertForMaskedLM(ModernBertConfig(**modern)), sparse_of)
+    write_modules(folder, "SpladePooling", {"pooling_strategy": "max", "activation_function": "relu"})
+    wider("tiny-qwen3-rerank", 404, lambda: Qwen3ForSequenceClassification(
+        Qwen3Config(**qwen, num_labels=1)), whole)
+    no_and_yes = [9, 7]
+    folder = wider("tiny-qwen3-words", 405, lambda: Qwen3ForCausalLM(Qwen3Config(**qwen, tie_word_embeddings=True)),
+                   lambda logits: logits[-1, no_and_yes])
+    write_modules(folder, "LogitScore", {"true_token_id": no_and_yes[1], "false_token_id": no_and_yes[0]})
+
+
 def save(folder: Path, tensors: dict[str, Tensor]) -> None:
     single = {
         name: (tensor.float() if tensor.is_floating_point() else tensor.to(torch.int64)).contiguous().clone()
@@ -243,3 +307,4 @@ if __name__ == "__main__":
         {"plain": plain, "filled": filled, "unseen": unseen}.items(), start=300
     ):
         tokens(f"tiny-bert-tokens-{name}", seed, configure)
+    make_wider()

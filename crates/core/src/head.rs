@@ -131,6 +131,8 @@ pub struct Picked {
 pub struct LayerNorm {
     /// What its tensors' names begin with: the first of these that is there.
     pub name: Vec<String>,
+    /// Whether it adds something at the end.
+    pub bias: bool,
     /// What keeps it from dividing by zero.
     pub epsilon: f64,
 }

@@ -8,7 +8,7 @@ use serde_json::Value;
 struct Heads {
     /// The names it goes by in `model_type`.
     model_types: &'static [&'static str],
-    /// The token that a classifier looks at.
+    /// The token that a classifier looks at, where the config does not say.
     pooled: PoolingMode,
     /// What it does to that token's vector; the last layer is that of the labels.
     classifier: &'static [Part],
@@ -16,30 +16,57 @@ struct Heads {
     masked: Option<Masked>,
 }
 
-/// A linear layer of a classifier.
+/// A linear layer of a classifier, and the norm that follows it in some.
 struct Part {
     /// What its tensors' names begin with: the first of these that is there.
     names: &'static [&'static str],
-    bias: bool,
+    bias: Bias,
     activation: DenseActivation,
+    norm: Option<&'static str>,
+}
+
+/// Whether a layer has a bias.
+#[derive(Clone, Copy)]
+enum Bias {
+    Always,
+    Never,
+    /// As this key of the config says, by default not.
+    Said(&'static str),
+}
+
+impl Bias {
+    fn is_there(self, config: &Value) -> bool {
+        match self {
+            Bias::Always => true,
+            Bias::Never => false,
+            Bias::Said(key) => config[key].as_bool().unwrap_or(false),
+        }
+    }
 }
 
 /// A masked language model: a layer, a norm, and a score for each word.
 struct Masked {
     layer: &'static str,
+    layer_bias: Bias,
     norm: &'static str,
+    norm_bias: Bias,
     /// The key of the layer's activation; none where it is always the exact GELU.
     activation_key: Option<&'static str>,
     /// The layer of the words, where it does not share the token table's weights.
     words: &'static str,
     words_bias: &'static [&'static str],
+    /// The token table, behind any prefix.
+    table: &'static str,
     /// The norm's epsilon, where the config does not say it.
     fixed_epsilon: Option<f64>,
 }
 
 const fn part(names: &'static [&'static str], activation: DenseActivation) -> Part {
-    Part { names, bias: true, activation }
+    Part { names, bias: Bias::Always, activation, norm: None }
 }
+
+/// The token table in most families.
+const WORDS: &str = "embeddings.word_embeddings.weight";
 
 const HEADS: &[Heads] = &[
     Heads {
@@ -51,7 +78,10 @@ const HEADS: &[Heads] = &[
         ],
         masked: Some(Masked {
             layer: "cls.predictions.transform.dense",
+            layer_bias: Bias::Always,
             norm: "cls.predictions.transform.LayerNorm",
+            norm_bias: Bias::Always,
+            table: WORDS,
             activation_key: Some("hidden_act"),
             words: "cls.predictions.decoder.weight",
             words_bias: &["cls.predictions.bias", "cls.predictions.decoder.bias"],
@@ -67,7 +97,10 @@ const HEADS: &[Heads] = &[
         ],
         masked: Some(Masked {
             layer: "lm_head.dense",
+            layer_bias: Bias::Always,
             norm: "lm_head.layer_norm",
+            norm_bias: Bias::Always,
+            table: WORDS,
             activation_key: None,
             words: "lm_head.decoder.weight",
             words_bias: &["lm_head.bias", "lm_head.decoder.bias"],
@@ -83,7 +116,10 @@ const HEADS: &[Heads] = &[
         ],
         masked: Some(Masked {
             layer: "vocab_transform",
+            layer_bias: Bias::Always,
             norm: "vocab_layer_norm",
+            norm_bias: Bias::Always,
+            table: WORDS,
             activation_key: Some("activation"),
             words: "vocab_projector.weight",
             words_bias: &["vocab_projector.bias"],
@@ -91,9 +127,47 @@ const HEADS: &[Heads] = &[
         }),
     },
     Heads {
+        model_types: &["deberta", "deberta-v2"],
+        pooled: PoolingMode::Cls,
+        classifier: &[
+            part(&["pooler.dense"], DenseActivation::Gelu),
+            part(&["classifier"], DenseActivation::Identity),
+        ],
+        masked: None,
+    },
+    Heads {
+        model_types: &["modernbert"],
+        pooled: PoolingMode::Cls,
+        classifier: &[
+            Part {
+                names: &["head.dense"],
+                bias: Bias::Said("classifier_bias"),
+                activation: DenseActivation::Gelu,
+                norm: Some("head.norm"),
+            },
+            part(&["classifier"], DenseActivation::Identity),
+        ],
+        masked: Some(Masked {
+            layer: "head.dense",
+            layer_bias: Bias::Said("classifier_bias"),
+            norm: "head.norm",
+            norm_bias: Bias::Said("norm_bias"),
+            activation_key: Some("classifier_activation"),
+            words: "decoder.weight",
+            words_bias: &["decoder.bias"],
+            table: "embeddings.tok_embeddings.weight",
+            fixed_epsilon: None,
+        }),
+    },
+    Heads {
         model_types: &["qwen2", "qwen3", "llama", "mistral", "gemma3_text"],
         pooled: PoolingMode::LastToken,
-        classifier: &[Part { names: &["score"], bias: false, activation: DenseActivation::Identity }],
+        classifier: &[Part {
+            names: &["score"],
+            bias: Bias::Never,
+            activation: DenseActivation::Identity,
+            norm: None,
+        }],
         masked: None,
     },
 ];
@@ -113,18 +187,40 @@ pub fn model_types() -> Vec<&'static str> {
     HEADS.iter().flat_map(|heads| heads.model_types).copied().collect()
 }
 
-/// What a classifier of this family pools, and what it does to that for so many `labels`.
-pub fn classifier(model_type: &str, hidden: usize, labels: usize) -> Option<(PoolingMode, Vec<Step>)> {
+/// What a classifier of this family pools, and what it does to that for so many `labels`; none where the config
+/// says something that is not known.
+pub fn classifier(
+    model_type: &str,
+    config: &Value,
+    hidden: usize,
+    labels: usize,
+) -> Option<(PoolingMode, Vec<Step>)> {
     let heads = named(model_type)?;
-    let last = heads.classifier.len() - 1;
-    let layer = |(place, part): (usize, &Part)| {
-        let output = if place == last { labels } else { hidden };
-        Step::Dense(dense(part.names, part.bias, hidden, output, part.activation))
+    let pooled = match config["classifier_pooling"].as_str() {
+        None => heads.pooled,
+        Some("cls") => PoolingMode::Cls,
+        Some("mean") => PoolingMode::Mean,
+        Some(_) => return None,
     };
-    Some((heads.pooled, heads.classifier.iter().enumerate().map(layer).collect()))
+    let usual = |key: &str| config[key].as_str().is_none_or(|activation| activation == "gelu");
+    if !usual("pooler_hidden_act") || !usual("classifier_activation") {
+        return None;
+    }
+    let last = heads.classifier.len() - 1;
+    let mut steps = Vec::new();
+    for (place, part) in heads.classifier.iter().enumerate() {
+        let output = if place == last { labels } else { hidden };
+        let bias = part.bias.is_there(config);
+        steps.push(Step::Dense(dense(part.names, bias, hidden, output, part.activation)));
+        if let Some(name) = part.norm {
+            steps.push(norm(name, Bias::Said("norm_bias").is_there(config), config, None));
+        }
+    }
+    Some((pooled, steps))
 }
 
-/// What a masked language model of this family does to every token, up to a score for each of `words`.
+/// What a masked language model of this family does to every token, up to a score for each of `words`; none where
+/// the config says something that is not known.
 pub fn masked(model_type: &str, config: &Value, hidden: usize, words: usize) -> Option<Vec<Step>> {
     let masked = named(model_type)?.masked.as_ref()?;
     let activation = match masked.activation_key.and_then(|key| config[key].as_str()).unwrap_or("gelu") {
@@ -133,8 +229,7 @@ pub fn masked(model_type: &str, config: &Value, hidden: usize, words: usize) -> 
         "relu" => DenseActivation::Relu,
         _ => return None,
     };
-    let epsilon = masked.fixed_epsilon.or(config["layer_norm_eps"].as_f64()).unwrap_or(1e-12);
-    let table = TOKEN_TABLE.map(|prefix| format!("{prefix}embeddings.word_embeddings.weight"));
+    let table = TOKEN_TABLE.map(|prefix| format!("{prefix}{}", masked.table));
     let decoder = Dense {
         folder: None,
         weight: std::iter::once(masked.words.to_owned()).chain(table).collect(),
@@ -145,10 +240,16 @@ pub fn masked(model_type: &str, config: &Value, hidden: usize, words: usize) -> 
         activation: DenseActivation::Identity,
     };
     Some(vec![
-        Step::Dense(dense(&[masked.layer], true, hidden, hidden, activation)),
-        Step::Norm(LayerNorm { name: vec![masked.norm.to_owned()], epsilon }),
+        Step::Dense(dense(&[masked.layer], masked.layer_bias.is_there(config), hidden, hidden, activation)),
+        norm(masked.norm, masked.norm_bias.is_there(config), config, masked.fixed_epsilon),
         Step::Dense(decoder),
     ])
+}
+
+/// A layer norm of the model's own weights.
+fn norm(name: &str, bias: bool, config: &Value, fixed: Option<f64>) -> Step {
+    let said = ["layer_norm_eps", "norm_eps"].iter().find_map(|key| config[*key].as_f64());
+    Step::Norm(LayerNorm { name: vec![name.to_owned()], bias, epsilon: fixed.or(said).unwrap_or(1e-12) })
 }
 
 /// The scores of a few of a decoder's `words` as the next one, by their ids.

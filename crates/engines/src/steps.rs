@@ -43,7 +43,12 @@ impl Layer {
                         ["weight", "gamma"].iter().any(|part| own.shape(&format!("{name}.{part}")).is_some())
                     };
                     let name = step.name.iter().find(there).or(step.name.first());
-                    let (weight, shift) = norm(own, name.map_or("", String::as_str), width)?;
+                    let name = name.map_or("", String::as_str);
+                    let (weight, shift) = if step.bias {
+                        norm(own, name, width)?
+                    } else {
+                        (own.read(&format!("{name}.weight"), &[width])?, vec![0.0; width])
+                    };
                     Layer::Norm(Norm {
                         spread: Spread::Deviation,
                         weight,

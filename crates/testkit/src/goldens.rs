@@ -40,6 +40,16 @@ pub const SPARSE: [&str; 6] = [
     "tiny-mpnet-sparse",
 ];
 
+/// Heads of families whose goldens have no tokenizer: answers for token ids alone.
+pub const WIDER_HEADS: [&str; 6] = [
+    "tiny-deberta-v2-rerank",
+    "tiny-modernbert-rerank",
+    "tiny-modernbert-classify",
+    "tiny-modernbert-sparse",
+    "tiny-qwen3-rerank",
+    "tiny-qwen3-words",
+];
+
 /// Tiny models whose tokens are compared.
 pub const TOKENS: [&str; 3] =
     ["tiny-bert-tokens-plain", "tiny-bert-tokens-filled", "tiny-bert-tokens-unseen"];

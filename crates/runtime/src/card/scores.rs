@@ -21,7 +21,7 @@ pub(super) fn read(facts: &Facts<'_>, task: Task) -> Result<Modules, CardError> 
     }
     let (config, count) = (facts.config, labels(facts.config));
     let (mode, steps) =
-        heads::classifier(facts.architecture, facts.sizes.hidden, count).ok_or_else(|| {
+        heads::classifier(facts.architecture, config, facts.sizes.hidden, count).ok_or_else(|| {
             CardError::NoHead {
                 architecture: facts.architecture.to_owned(),
                 task,

@@ -7,7 +7,7 @@ use sconce::{ClassifyOptions, Cut, EmbedOptions, RerankOptions, Scoring, Task};
 use sconce_core::batch::{Batch, Want};
 use sconce_core::engine::{Encoder, Subject};
 use sconce_core::placement::{Dtype, EngineId};
-use sconce_testkit::goldens::{self, CLASSIFY, Golden, RERANK, SPARSE, TOKENS, cosine};
+use sconce_testkit::goldens::{self, CLASSIFY, Golden, RERANK, SPARSE, TOKENS, WIDER_HEADS, cosine};
 
 use crate::support::{Home, INTERPRETERS, load_on, subject, texts};
 
@@ -89,6 +89,45 @@ fn weights_of_words_are_those_of_transformers() {
             let worst = worst_weight(encoder.as_mut(), name);
             println!("{engine} {name}: {worst:.1e}");
             assert!(worst < TOLERANCE, "{engine} {name} is off by {worst}");
+        }
+    }
+}
+
+/// How far answers lie from a golden that has them for ids alone.
+pub(crate) fn worst_answer(encoder: &mut dyn Encoder, name: &str) -> f64 {
+    let golden = Golden::read(name, "golden.safetensors");
+    let got = at_lengths(encoder, &golden);
+    let pairs = got.iter().zip(golden.rows("answers.ids"));
+    pairs.map(|(got, want)| off(got, want)).fold(0.0, f64::max)
+}
+
+#[test]
+fn heads_of_the_other_families_are_those_of_transformers() {
+    for name in WIDER_HEADS {
+        let golden = Golden::read(name, "golden.safetensors");
+        for (engine, dtype) in [
+            (EngineId::Candle, Dtype::F32),
+            (EngineId::Native, Dtype::F32),
+            (EngineId::Candle, Dtype::F16),
+            (EngineId::Candle, Dtype::Bf16),
+            (EngineId::Native, Dtype::Bf16),
+        ] {
+            let mut encoder = match load_on(engine, &subject(name), dtype) {
+                Ok(encoder) => encoder,
+                Err(obstacle) => {
+                    assert!((engine, dtype) == (EngineId::Native, Dtype::Bf16), "{name}: {obstacle}");
+                    continue;
+                }
+            };
+            if dtype == Dtype::F32 {
+                let worst = worst_answer(encoder.as_mut(), name);
+                println!("{engine} {name}: {worst:.1e}");
+                assert!(worst < TOLERANCE, "{engine} {name} is off by {worst}");
+            } else {
+                let near =
+                    cosine(&at_lengths(encoder.as_mut(), &golden).concat(), golden.numbers("answers.ids"));
+                assert!(near >= 0.999, "{engine} {name} {dtype}: cosine {near}");
+            }
         }
     }
 }
