@@ -275,7 +275,7 @@ pub(crate) struct ModelArguments {
     /// Only this device: cpu, metal, metal:N, cuda, cuda:N
     #[arg(long, help_heading = "Where it runs")]
     pub(crate) device: Option<Device>,
-    /// Only this number format: f32, f16, bf16
+    /// Only this number format: f32, f16, bf16; int8, int4 of quantised graphs
     #[arg(long, help_heading = "Where it runs")]
     pub(crate) dtype: Option<Dtype>,
     /// Only these weights, by file name

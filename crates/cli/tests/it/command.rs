@@ -239,7 +239,7 @@ fn a_wish_that_cannot_be_met_is_answered_with_every_reason() {
         return;
     }
     let answer = scene.run(&["embed", "tiny-bert", "text", "--device", "cuda"]);
-    answer.fails(2, &["[no_such_device]", "no device `cuda:0`", "hint: ", "[not_built]"]);
+    answer.fails(2, &["[no_such_device]", "no device `cuda:0`", "hint: ", "[no_weights]"]);
     insta::assert_snapshot!("no_placement", steady(&answer.words));
 }
 

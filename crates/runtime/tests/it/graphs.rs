@@ -7,7 +7,7 @@ use std::sync::Arc;
 use sconce::planner::band::Band;
 use sconce::planner::plan::{Plan, Refusal, Sound, Wish};
 use sconce::prove::Depth;
-use sconce::{Device, Dtype, EngineId, Model, Obstacle, Placement, Runtime};
+use sconce::{ClassifyOptions, Device, Dtype, EngineId, Model, Obstacle, Placement, Runtime};
 use sconce_core::card::ModelCard;
 use sconce_core::engine::{Encoder, Engine, Subject};
 use sconce_core::probe::{ProbeCase, Sample};
@@ -20,6 +20,7 @@ use tempfile::TempDir;
 
 use crate::fakes::{self, CUDA, METAL};
 use crate::support::{Copy, read_tensors, worst};
+use crate::tasks::worst_score;
 
 /// Every engine, ONNX Runtime with the library that `scripts/parts` fetched.
 pub(crate) fn engines() -> Vec<Arc<dyn Engine>> {
@@ -186,23 +187,60 @@ fn a_folder_of_graphs_alone_is_compared_with_its_widest() {
     );
 }
 
+/// The only graph of a golden, loaded.
+fn load(folder: &Copy) -> (Subject, Box<dyn Encoder>) {
+    let subject = folder.read().expect("the golden is a model");
+    let weights = subject.card.weights.iter().find(|weights| weights.format.is_graph());
+    let weights = weights.expect("there is one");
+    assert_eq!((weights.name.as_str(), weights.stored), ("model.onnx", Dtype::F32));
+    let (engine, device) = (EngineId::Onnx, Device::Cpu);
+    let placement = Placement { engine, device, weights: weights.name.clone(), dtype: Dtype::F32 };
+    let encoder = engines()[2].load(&subject, &placement).expect("it loads");
+    (subject, encoder)
+}
+
 #[test]
 fn a_graph_of_a_golden_gives_its_hidden_states() {
-    let folder = Copy::of("tiny-bert").with_graph("tiny-bert.onnx", "model.onnx");
-    let subject = folder.read().expect("the golden is a model");
-    let weights =
-        subject.card.weights.iter().find(|weights| weights.format.is_graph()).expect("there is one");
-    assert_eq!((weights.name.as_str(), weights.stored), ("model.onnx", Dtype::F32));
-    let placement = Placement {
-        engine: EngineId::Onnx,
-        device: Device::Cpu,
-        weights: weights.name.clone(),
-        dtype: Dtype::F32,
-    };
-    let mut encoder = engines()[2].load(&subject, &placement).expect("it loads");
+    let (_, mut encoder) = load(&Copy::of("tiny-bert").with_graph("tiny-bert.onnx", "model.onnx"));
     let off = worst(&Golden::read("tiny-bert", "golden.safetensors"), encoder.as_mut());
     println!("off by {off}");
     assert!(off <= 1e-4, "{off}");
+}
+
+#[test]
+fn graphs_of_rerankers_and_classifiers_give_the_scores_of_transformers() {
+    for name in ["tiny-bert-rerank", "tiny-bert-classify"] {
+        let folder = Copy::of(name).with_graph(&format!("{name}.onnx"), "model.onnx");
+        let (subject, mut encoder) = load(&folder);
+        let off = worst_score(&subject, encoder.as_mut(), name);
+        println!("{name} is off by {off}");
+        assert!(off <= 1e-4, "{name}: {off}");
+    }
+}
+
+#[test]
+fn a_classifier_of_a_graph_alone_is_planned_and_labels_as_candle_does() {
+    let name = "tiny-bert-classify";
+    let whole = Copy::of(name);
+    let graph = Copy::of(name).with_graph(&format!("{name}.onnx"), "model.onnx").without("model.safetensors");
+    let home = home();
+    let runtime = runtime(&home, 1.0);
+    let label = |folder: &Copy| {
+        let model = Model::builder(&folder.path().to_string_lossy()).runtime(&runtime).open().expect("opens");
+        let engine = model.placement().expect("it serves").engine;
+        (
+            engine,
+            model
+                .classify(&["the harbour at night", "a letter"], &ClassifyOptions::default())
+                .expect("it labels"),
+        )
+    };
+    let ((by_graph, got), (by_candle, want)) = (label(&graph), label(&whole));
+    assert_eq!((by_graph, by_candle), (EngineId::Onnx, EngineId::Candle));
+    for (got, want) in got.texts.iter().zip(&want.texts) {
+        let off = got.iter().zip(want).map(|(a, b)| (a.score - b.score).abs()).fold(0.0, f32::max);
+        assert!(off < 1e-4 && got[0].label == want[0].label, "{got:?} {want:?}");
+    }
 }
 
 #[test]

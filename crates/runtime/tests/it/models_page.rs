@@ -6,6 +6,8 @@ use std::path::Path;
 
 use sconce_core::placement::{Dtype, EngineId};
 use sconce_engines::families::{FAMILIES, Family};
+use sconce_engines::heads;
+use serde_json::Value;
 
 use crate::support::{load_on, subject};
 
@@ -27,6 +29,16 @@ fn cell(family: &Family, engine: EngineId, dtype: Dtype) -> Option<&'static str>
     Some(cell)
 }
 
+/// The tasks that a family has heads for.
+fn tasks(family: &Family) -> String {
+    let all = |has: &dyn Fn(&str) -> bool| family.model_types.iter().all(|name| has(name));
+    let classifies = all(&|name| heads::classifier(name, &Value::Null, 1, 1).is_some());
+    let masks = all(&|name| heads::masked(name, &Value::Null, 1, 1).is_some());
+    let tasks = [("rerank, classify", classifies), ("sparse", masks)];
+    let tasks: Vec<&str> = tasks.into_iter().filter_map(|(name, has)| has.then_some(name)).collect();
+    tasks.join(", ")
+}
+
 fn page(known: &str) -> String {
     let mut page = String::from(
         "# Models\n\
@@ -35,14 +47,21 @@ fn page(known: &str) -> String {
          can't honour is refused by name, and so is a tensor of a layer that has no place; an unknown `model_type` is \
          refused with the nearest known one and what is missing.\n\n\
          Weights are read from `model*.safetensors`, whole or in shards, stored as f32, f16 or bf16. Every \
-         family embeds. The models named have the family's config; which real weights the tests run, CONTRIBUTING.md \
+         family embeds, and gives the vectors of its tokens. The models named have the family's config; which real weights the tests run, CONTRIBUTING.md \
          says.\n\n\
-         | family | `model_type` | models of it |\n|---|---|---|\n",
+         | family | `model_type` | other tasks | models of it |\n|---|---|---|---|\n",
     );
     for family in FAMILIES {
         let types: Vec<String> = family.model_types.iter().map(|name| format!("`{name}`")).collect();
         let when = family.when.map(|(key, value)| format!(" with `{key}` `{value}`")).unwrap_or_default();
-        _ = writeln!(page, "| {} | {}{when} | {} |", family.name, types.join(", "), family.known_as);
+        _ = writeln!(
+            page,
+            "| {} | {}{when} | {} | {} |",
+            family.name,
+            types.join(", "),
+            tasks(family),
+            family.known_as
+        );
     }
     page.push_str(
         "\n## What was tested, and where\n\

@@ -74,15 +74,16 @@ fn one_request_of_many_batches_names_all_who_worked_on_it() {
 
 #[test]
 fn what_does_not_fit_is_split_and_its_placement_stays() {
-    let texts: Vec<String> = (0..64).map(|n| format!("{n} {}", TEXTS[3])).collect();
-    let engine = candle().with(METAL, Fault::OutOfMemory { above: 1200 });
+    // More than any proof asks for at once, and little enough that halves of it fit.
+    let texts: Vec<String> = (0..256).map(|n| format!("{n} {}", TEXTS[3])).collect();
+    let engine = candle().with(METAL, Fault::OutOfMemory { above: 4800 });
     let batches = std::sync::Arc::clone(&engine.batches);
     let stage = Stage::new(engine);
     let model = open(&stage);
     let got = model.embed(&texts).expect("halves fit");
     assert_eq!(got.placements.len(), 1);
     assert_eq!(got.placements[0].device, METAL);
-    assert!(got.tokens > 1200, "the batch of {} tokens was to be split", got.tokens);
+    assert!(got.tokens > 4800, "the batch of {} tokens was to be split", got.tokens);
     assert!(batches.load(Ordering::SeqCst) > 2);
     assert_eq!(got.into_vectors(), healthy(&texts));
     assert!(obstacle(&model.plan(), METAL).is_none());
@@ -157,7 +158,8 @@ fn after_a_hang_nothing_else_on_that_device_is_tried() {
 fn nan_of_a_graph_is_replayed_on_the_other_engine() {
     let graph = FakeEngine::new(EngineId::Onnx).reading(Format::Onnx);
     let mut stage = Stage::new(candle().with(METAL, Fault::NotBuilt));
-    stage.engines.push(graph.with(METAL, Fault::FromBatch(2, Mishap::Nan)));
+    let graph = graph.with(Device::Cpu, Fault::NotBuilt).with(METAL, Fault::FromBatch(2, Mishap::Nan));
+    stage.engines.push(graph);
     let folder = Copy::of("tiny-bert").with_graph("tiny-bert.onnx", "model.onnx");
     let runtime = stage.in_process().build();
     let model = Model::builder(&folder.path().to_string_lossy()).runtime(&runtime).open().expect("it opens");
