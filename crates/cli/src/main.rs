@@ -15,6 +15,7 @@ mod plan;
 mod reference;
 mod rerank;
 mod screen;
+mod serve;
 mod similarity;
 mod summary;
 mod verify;
@@ -38,6 +39,7 @@ fn main() -> ExitCode {
         Command::Inspect(arguments) => inspect::run(arguments),
         Command::Verify(arguments) => verify::run(arguments),
         Command::Bench(arguments) => bench::run(arguments),
+        Command::Serve(arguments) => serve::run(arguments),
         Command::Models(arguments) => models::run(arguments),
     };
     match done {

@@ -187,6 +187,11 @@ impl Plan {
         self.chosen.iter().chain(&self.fallbacks)
     }
 
+    /// Whether `placement` is the one that serves.
+    pub fn is_chosen(&self, placement: &Placement) -> bool {
+        self.chosen.as_ref().is_some_and(|chosen| chosen.placement == *placement)
+    }
+
     /// Whether some placement on `device` works.
     pub fn supports(&self, device: Device) -> bool {
         self.sound().any(|sound| sound.placement.device == device)

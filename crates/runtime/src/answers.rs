@@ -8,7 +8,6 @@ use sconce_core::placement::Placement;
 use serde::Serialize;
 
 use crate::batching::{BUDGET, batches};
-use crate::canary::want;
 use crate::error::Error;
 use crate::model::Model;
 use crate::tokens::Tokenized;
@@ -79,7 +78,7 @@ fn note<T: PartialEq>(list: &mut Vec<T>, item: T) -> usize {
 
 impl Model {
     /// Whether the model is for one of `tasks`, or the error that says what it is for.
-    pub(crate) fn expect(&self, asked: &'static str, tasks: &[Task]) -> Result<Task, Error> {
+    pub fn expect(&self, asked: &'static str, tasks: &[Task]) -> Result<Task, Error> {
         let task = &self.card().task;
         if tasks.contains(&task.value) {
             return Ok(task.value);
@@ -100,7 +99,7 @@ impl Model {
                 account.truncated.push(Truncation { index, tokens: text.whole, used: text.ids.len() });
             }
         }
-        let (want, width) = (want(self.card().task.value), self.card().width());
+        let (want, width) = (self.want(), self.card().width());
         let most = (NUMBERS / width.max(1)).max(1);
         let lengths: Vec<usize> = texts.iter().map(|text| text.ids.len()).collect();
         for members in batches(&lengths, self.serving().cost(), BUDGET) {

@@ -14,6 +14,8 @@ pub(crate) struct Guard {
     pub(crate) task: Task,
     /// Numbers a row.
     pub(crate) width: usize,
+    /// Numbers a token inside the model.
+    pub(crate) hidden: usize,
     /// The least and largest norm seen: of vectors before normalisation, of what a head of scores was given.
     pub(crate) norms: [f32; 2],
 }
@@ -44,6 +46,14 @@ impl Guard {
         let strange = rows.norms.iter().find(|&&norm| norm.is_nan() || norm < least || norm > most);
         strange.map(|norm| format!("a vector of norm {norm}, where {least:.3} to {most:.3} is known"))
     }
+
+    /// What is wrong with hidden states of `count` tokens, whose norms nobody knows.
+    pub(crate) fn breach_of_states(&self, rows: &Rows, count: usize) -> Option<String> {
+        if rows.width != self.hidden || rows.values.len() != count * self.hidden {
+            return Some(format!("{} numbers for {count} tokens of {}", rows.values.len(), self.hidden));
+        }
+        breach(rows).map(str::to_owned)
+    }
 }
 
 #[cfg(test)]
@@ -52,7 +62,7 @@ mod tests {
 
     #[test]
     fn only_whole_finite_nonzero_vectors_of_known_norm_pass() {
-        let guard = Guard { task: Task::Embed, width: 2, norms: [1.0, 2.0] };
+        let guard = Guard { task: Task::Embed, width: 2, hidden: 4, norms: [1.0, 2.0] };
         let rows =
             |values: &[f32], norms: &[f32]| Rows { width: 2, values: values.to_vec(), norms: norms.to_vec() };
         assert_eq!(guard.breach(&rows(&[0.6, 0.8], &[1.5]), 1), None);
@@ -71,8 +81,18 @@ mod tests {
     }
 
     #[test]
+    fn hidden_states_are_whole_finite_and_not_zero() {
+        let guard = Guard { task: Task::Embed, width: 2, hidden: 2, norms: [1.0, 2.0] };
+        let rows = |values: &[f32]| Rows { width: 2, values: values.to_vec(), norms: Vec::new() };
+        assert_eq!(guard.breach_of_states(&rows(&[300.0, 1.0]), 1), None);
+        for values in [&[f32::NAN, 1.0][..], &[0.0, 0.0], &[1.0], &[1.0, 1.0, 1.0, 1.0]] {
+            assert!(guard.breach_of_states(&rows(values), 1).is_some(), "{values:?}");
+        }
+    }
+
+    #[test]
     fn scores_may_be_zero_and_their_head_must_have_been_given_something_known() {
-        let guard = Guard { task: Task::Rerank, width: 1, norms: [1.0, 2.0] };
+        let guard = Guard { task: Task::Rerank, width: 1, hidden: 4, norms: [1.0, 2.0] };
         let rows =
             |values: &[f32], norms: &[f32]| Rows { width: 1, values: values.to_vec(), norms: norms.to_vec() };
         assert_eq!(guard.breach(&rows(&[0.0], &[1.5]), 1), None);
@@ -89,7 +109,7 @@ mod tests {
 
     #[test]
     fn sparse_rows_may_be_empty_but_never_strange() {
-        let guard = Guard { task: Task::Sparse, width: 2, norms: [1.0, 2.0] };
+        let guard = Guard { task: Task::Sparse, width: 2, hidden: 4, norms: [1.0, 2.0] };
         let rows = |values: &[f32], norm: f32| Rows { width: 2, values: values.to_vec(), norms: vec![norm] };
         assert_eq!(guard.breach(&rows(&[0.0, 0.0], 0.0), 1), None);
         assert!(guard.breach(&rows(&[0.0, f32::NAN], f32::NAN), 1).is_some());

@@ -51,17 +51,31 @@ impl Model {
     /// A vector for each token of each document.
     pub fn embed_tokens<T: AsRef<str> + Sync>(&self, documents: &[T]) -> Result<TokenEmbeddings, Error> {
         self.expect("embed_tokens", &[Task::Tokens])?;
-        let sides = sides(self.card());
-        let limit = sides.document_length.unwrap_or(usize::MAX);
-        let texts =
-            self.tokenize(documents, |tokens, text| tokens.encode_within(limit, &sides.document, text))?;
-        let left_out: Vec<u32> = sides.skip.iter().filter_map(|word| self.tokens().id(word)).collect();
-        self.project(&texts, |text, token| !left_out.contains(&text.ids[token]))
+        let texts = self.encode_documents(documents)?;
+        let mut matrices = vec![Matrix::default(); texts.len()];
+        let account =
+            self.answer(&texts, |index, rows| matrices[index] = self.document_matrix(&texts[index], rows))?;
+        Ok(TokenEmbeddings { texts: matrices, account })
     }
 
     /// A vector for each token of each query, filled up as the model does it.
     pub fn embed_queries<T: AsRef<str> + Sync>(&self, queries: &[T]) -> Result<TokenEmbeddings, Error> {
         self.expect("embed_queries", &[Task::Tokens])?;
+        let texts = self.encode_queries(queries)?;
+        let mut matrices = vec![Matrix::default(); texts.len()];
+        let account = self.answer(&texts, |index, rows| matrices[index] = self.query_matrix(rows))?;
+        Ok(TokenEmbeddings { texts: matrices, account })
+    }
+
+    /// Documents as tokens, in the way of models that compare tokens.
+    pub fn encode_documents<T: AsRef<str> + Sync>(&self, documents: &[T]) -> Result<Vec<Tokenized>, Error> {
+        let sides = sides(self.card());
+        let limit = sides.document_length.unwrap_or(usize::MAX);
+        self.tokenize(documents, |tokens, text| tokens.encode_within(limit, &sides.document, text))
+    }
+
+    /// Queries as tokens, in the way of models that compare tokens.
+    pub fn encode_queries<T: AsRef<str> + Sync>(&self, queries: &[T]) -> Result<Vec<Tokenized>, Error> {
         let sides = sides(self.card());
         if sides.expansion.is_some_and(|expansion| !expansion.attended) {
             return Err(Error::Request(
@@ -70,23 +84,21 @@ impl Model {
                     .to_owned(),
             ));
         }
-        let texts = self.tokenize(queries, |tokens, text| tokens.query(&sides, text))?;
-        self.project(&texts, |_, _| true)
+        self.tokenize(queries, |tokens, text| tokens.query(&sides, text))
     }
 
-    fn project(
-        &self,
-        texts: &[Tokenized],
-        keep: impl Fn(&Tokenized, usize) -> bool,
-    ) -> Result<TokenEmbeddings, Error> {
+    /// The rows of a query's tokens: all count.
+    pub fn query_matrix(&self, rows: &[f32]) -> Matrix {
+        Matrix { width: self.card().width(), values: rows.to_vec() }
+    }
+
+    /// The rows of a document's tokens, without those that the model leaves out.
+    pub fn document_matrix(&self, text: &Tokenized, rows: &[f32]) -> Matrix {
         let width = self.card().width();
-        let mut matrices = vec![Matrix::default(); texts.len()];
-        let account = self.answer(texts, |index, rows| {
-            let kept =
-                rows.chunks_exact(width.max(1)).enumerate().filter(|(token, _)| keep(&texts[index], *token));
-            matrices[index] = Matrix { width, values: kept.flat_map(|(_, row)| row).copied().collect() };
-        })?;
-        Ok(TokenEmbeddings { texts: matrices, account })
+        let skip = self.card().head.sides.as_ref().map_or(&[][..], |said| &said.value.skip);
+        let left_out: Vec<u32> = skip.iter().filter_map(|word| self.tokens().id(word)).collect();
+        let kept = rows.chunks_exact(width.max(1)).zip(&text.ids).filter(|(_, id)| !left_out.contains(id));
+        Matrix { width, values: kept.flat_map(|(row, _)| row).copied().collect() }
     }
 }
 

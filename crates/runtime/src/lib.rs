@@ -10,6 +10,7 @@ mod answers;
 mod batching;
 mod canary;
 pub mod card;
+mod door;
 mod embeddings;
 mod error;
 mod event;
@@ -35,6 +36,7 @@ pub mod tokens;
 mod vocabulary;
 
 pub use answers::{Account, Truncation};
+pub use door::{Computed, Incident, Trip};
 pub use embeddings::Embeddings;
 pub use error::{Error, Fault, Retry};
 pub use event::Event;
@@ -53,10 +55,12 @@ pub use sconce_engines::native::peak::Peak;
 pub use sconce_planner as planner;
 pub use sconce_planner::band::Band;
 pub use sconce_planner::plan::{Plan, Wish};
-pub use scores::{Classifications, ClassifyOptions, Labelled, Ranked, Ranking, RerankOptions, scored};
+pub use scores::{
+    Classifications, ClassifyOptions, Labelled, Ranked, Ranking, RerankOptions, ranked, scored,
+};
 pub use similarity::{Similarities, cosine};
 pub use source::ModelSource;
-pub use sparse::{SparseEmbeddings, Weight, sparse_dot};
+pub use sparse::{SparseEmbeddings, Weight, sparse_dot, weights};
 pub use vocabulary::VocabularyError;
 
 /// Where the model of this name or folder would run, by what is known or found now.

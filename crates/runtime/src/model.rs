@@ -216,21 +216,27 @@ impl Model {
         texts: &[T],
         options: &EmbedOptions,
     ) -> Result<Embeddings, Error> {
-        let card = self.card();
-        if let Some(dimensions) = options.dimensions {
-            check_dimensions(card, dimensions, options.force_dimensions)?;
-        }
-        self.expect("embed", &[Task::Embed])?;
-        let prompt = self.prompt(options.prompt.as_deref());
-        let tokenized = self.tokenize(texts, |tokens, text| tokens.encode(prompt, text))?;
+        self.check_embed(options)?;
+        let tokenized = self.encode_texts(options.prompt.as_deref(), texts)?;
         let mut vectors = vec![Vec::new(); texts.len()];
-        let account = self.answer(&tokenized, |index, row| {
-            vectors[index] = match options.dimensions {
-                Some(dimensions) if dimensions < row.len() => cut(&row[..dimensions], card.normalizes()),
-                Some(_) | None => row.to_vec(),
-            };
-        })?;
+        let account = self.answer(&tokenized, |index, row| vectors[index] = self.vector(row, options))?;
         Ok(Embeddings::new(vectors, account))
+    }
+
+    /// Whether the model turns texts into vectors as `options` ask.
+    pub fn check_embed(&self, options: &EmbedOptions) -> Result<(), Error> {
+        if let Some(dimensions) = options.dimensions {
+            check_dimensions(self.card(), dimensions, options.force_dimensions)?;
+        }
+        self.expect("embed", &[Task::Embed]).map(|_| ())
+    }
+
+    /// A computed row as the vector that `options` ask for.
+    pub fn vector(&self, row: &[f32], options: &EmbedOptions) -> Vec<f32> {
+        match options.dimensions {
+            Some(dimensions) if dimensions < row.len() => cut(&row[..dimensions], self.card().normalizes()),
+            Some(_) | None => row.to_vec(),
+        }
     }
 
     /// The text of a prompt: the model's own by this name, or the words themselves; the model's default where

@@ -81,31 +81,48 @@ impl Model {
         documents: &[T],
         options: &RerankOptions,
     ) -> Result<Ranking, Error> {
+        let (scores, account) = if self.check_rerank(options)? == Task::Tokens {
+            self.best_matches(query, documents)?
+        } else {
+            let (raw, account) = self.scores(&self.encode_ranking(query, documents, options)?)?;
+            (raw.iter().map(|row| self.relevance(row, options)).collect(), account)
+        };
+        Ok(Ranking { ranked: ranked(&scores, options.top), account })
+    }
+
+    /// The task by which the model ranks documents as `options` ask, where it does.
+    pub fn check_rerank(&self, options: &RerankOptions) -> Result<Task, Error> {
         let task = self.expect("rerank", &[Task::Rerank, Task::Tokens])?;
-        let template = self.card().head.template.is_some();
-        if options.instruction.is_some() && !template {
+        if options.instruction.is_some() && self.card().head.template.is_none() {
             return Err(Error::Request(
                 "this model takes no instruction; asked for: `instruction`".to_owned(),
             ));
         }
-        let (scores, account) = if task == Task::Tokens {
-            self.best_matches(query, documents)?
-        } else {
-            let card = self.card();
-            let instruction = options.instruction.as_deref();
-            let pairs = self.tokenize(documents, |tokens, document| {
-                tokens.pair(card, query, document, options.cut, instruction)
-            })?;
-            let (raw, account) = self.scores(&pairs)?;
-            let scoring = options.scoring.or(card.head.scoring.as_ref().map(|said| said.value));
-            let read = |row: Vec<f32>| match row[..] {
-                [no, yes] if template => vec![instruct::relevance(no, yes)],
-                _ => row,
-            };
-            let given = raw.into_iter().map(|row| scored(&read(row), scoring.unwrap_or(Scoring::Raw))[0]);
-            (given.collect(), account)
+        Ok(task)
+    }
+
+    /// Each document with the query, as a cross-encoder takes them.
+    pub fn encode_ranking<T: AsRef<str> + Sync>(
+        &self,
+        query: &str,
+        documents: &[T],
+        options: &RerankOptions,
+    ) -> Result<Vec<Tokenized>, Error> {
+        let (card, instruction) = (self.card(), options.instruction.as_deref());
+        self.tokenize(documents, |tokens, document| {
+            tokens.pair(card, query, document, options.cut, instruction)
+        })
+    }
+
+    /// A cross-encoder's row as the score that `options` ask for.
+    pub fn relevance(&self, row: &[f32], options: &RerankOptions) -> f32 {
+        let head = &self.card().head;
+        let scoring = options.scoring.or(head.scoring.as_ref().map(|said| said.value));
+        let answer = match row {
+            [no, yes] if head.template.is_some() => &[instruct::relevance(*no, *yes)],
+            row => row,
         };
-        Ok(Ranking { ranked: ranked(&scores, options.top), account })
+        scored(answer, scoring.unwrap_or(Scoring::Raw)).first().copied().unwrap_or(f32::NAN)
     }
 
     /// The labels of each text.
@@ -115,7 +132,7 @@ impl Model {
         options: &ClassifyOptions,
     ) -> Result<Classifications, Error> {
         self.expect("classify", &[Task::Classify])?;
-        let texts = self.tokenize(texts, |tokens, text| tokens.encode("", text))?;
+        let texts = self.encode_texts(Some(""), texts)?;
         self.labelled(&texts, options)
     }
 
@@ -126,28 +143,33 @@ impl Model {
         options: &ClassifyOptions,
     ) -> Result<Classifications, Error> {
         self.expect("classify", &[Task::Classify])?;
-        let encode = |(first, second): &(T, T)| {
-            self.tokens().encode_pair(first.as_ref(), second.as_ref(), options.cut)
-        };
-        let pairs = pairs.iter().map(|pair| Ok(encode(pair)?)).collect::<Result<Vec<_>, Error>>()?;
-        self.labelled(&pairs, options)
+        self.labelled(&self.encode_pairs(pairs, options.cut)?, options)
+    }
+
+    /// Each pair of texts as one sequence.
+    pub fn encode_pairs<T: AsRef<str>>(&self, pairs: &[(T, T)], cut: Cut) -> Result<Vec<Tokenized>, Error> {
+        let encode =
+            |(first, second): &(T, T)| self.tokens().encode_pair(first.as_ref(), second.as_ref(), cut);
+        pairs.iter().map(|pair| Ok(encode(pair)?)).collect()
     }
 
     fn labelled(&self, texts: &[Tokenized], options: &ClassifyOptions) -> Result<Classifications, Error> {
         let (raw, account) = self.scores(texts)?;
+        Ok(Classifications { texts: raw.iter().map(|row| self.labels(row, options)).collect(), account })
+    }
+
+    /// A classifier's row as labels with their scores, the best first.
+    pub fn labels(&self, row: &[f32], options: &ClassifyOptions) -> Vec<Labelled> {
         let head = &self.card().head;
         let labels = head.labels.as_ref().map_or(&[][..], |said| &said.value);
         let scoring =
             options.scoring.or(head.scoring.as_ref().map(|said| said.value)).unwrap_or(Scoring::Softmax);
-        let texts = raw.iter().map(|row| {
-            let scores = scored(row, scoring);
-            let labelled =
-                labels.iter().zip(scores).map(|(label, score)| Labelled { label: label.clone(), score });
-            let mut labelled: Vec<_> = labelled.collect();
-            labelled.sort_by(|a, b| b.score.total_cmp(&a.score));
-            labelled
-        });
-        Ok(Classifications { texts: texts.collect(), account })
+        let scores = scored(row, scoring);
+        let labelled =
+            labels.iter().zip(scores).map(|(label, score)| Labelled { label: label.clone(), score });
+        let mut labelled: Vec<_> = labelled.collect();
+        labelled.sort_by(|a, b| b.score.total_cmp(&a.score));
+        labelled
     }
 
     /// The raw scores of each sequence.
@@ -175,7 +197,7 @@ impl Model {
 }
 
 /// Documents by their scores, best first, those of the same score as they were given.
-fn ranked(scores: &[f32], top: Option<usize>) -> Vec<Ranked> {
+pub fn ranked(scores: &[f32], top: Option<usize>) -> Vec<Ranked> {
     let mut ranked: Vec<Ranked> =
         scores.iter().enumerate().map(|(index, &score)| Ranked { index, score }).collect();
     ranked.sort_by(|a, b| b.score.total_cmp(&a.score));

@@ -13,6 +13,7 @@ use sconce_planner::band::Band;
 use sconce_planner::evidence::Canary;
 use sconce_planner::plan::{Plan, Sound, Wish, plan};
 
+use crate::door::{Computed, Incident, Trip};
 use crate::error::Error;
 use crate::event::Event;
 use crate::fingerprint::hash;
@@ -32,6 +33,8 @@ pub(crate) struct Serving {
     subject: Arc<Subject>,
     wish: Wish,
     state: Mutex<State>,
+    /// Held while a placement is proved and loaded, which may take minutes: the state stays free meanwhile.
+    taking: Mutex<()>,
 }
 
 struct State {
@@ -51,19 +54,12 @@ struct Seat {
     tokens_per_second: f64,
 }
 
-/// Rows, and where they came from.
-pub(crate) struct Served {
-    pub(crate) rows: Rows,
-    pub(crate) placement: Placement,
-    pub(crate) class: String,
-}
-
 /// Why a seat gave no rows.
 enum Failure {
     /// The placement is at fault: the next may do better.
-    Placement(String),
+    Placement(Trip, String),
     /// Its device is, and nothing else there is to be tried.
-    Device(String),
+    Device(Trip, String),
     /// The batch itself can't be computed anywhere.
     Batch(String),
 }
@@ -80,8 +76,8 @@ impl Serving {
             runtime.survey(&subject, Depth::Twin, &|placement| wish.admits(placement), events)?;
         let plan = plan(&subject.card, &grid, &evidence, &wish);
         let state = Mutex::new(State { plan, seat: None, promised: None });
-        let serving = Serving { runtime: runtime.clone(), subject, wish, state };
-        serving.seat(&mut serving.lock(), events)?;
+        let serving = Serving { runtime: runtime.clone(), subject, wish, state, taking: Mutex::new(()) };
+        serving.seat(events)?;
         Ok(serving)
     }
 
@@ -103,25 +99,33 @@ impl Serving {
     }
 
     /// Computes `batch` on the first placement that does it right.
-    pub(crate) fn compute(&self, batch: &Arc<Batch>) -> Result<Served, Error> {
+    pub(crate) fn compute(&self, batch: &Arc<Batch>) -> Result<Computed, Error> {
+        let mut incidents = Vec::new();
         loop {
-            let seat = self.seat(&mut self.lock(), &mut |_| {})?;
-            match self.attempt(&seat, batch) {
+            let seat = self.seat(&mut |_| {})?;
+            let mut splits = 0;
+            let (kind, why) = match self.attempt(&seat, batch, &mut splits) {
                 Ok(rows) => {
                     self.lock().promised.get_or_insert(seat.band);
-                    return Ok(Served { rows, placement: seat.placement.clone(), class: seat.class.clone() });
+                    let (placement, class) = (seat.placement.clone(), seat.class.clone());
+                    return Ok(Computed { rows, placement, class, incidents, splits });
                 }
                 Err(Failure::Batch(what)) => return Err(Error::Request(what)),
-                Err(Failure::Placement(why)) => {
-                    self.lock().retire(&seat.placement, Obstacle::Quarantined { why });
+                Err(Failure::Placement(kind, why)) => {
+                    self.lock().retire(&seat.placement, Obstacle::Quarantined { why: why.clone() });
+                    (kind, why)
                 }
-                Err(Failure::Device(why)) => self.lock().retire_device(seat.placement.device, &why),
-            }
+                Err(Failure::Device(kind, why)) => {
+                    self.lock().retire_device(seat.placement.device, &why);
+                    (kind, why)
+                }
+            };
+            incidents.push(Incident { placement: seat.placement.clone(), kind, why });
         }
     }
 
     /// One batch on one seat; what is too large for its memory is split.
-    fn attempt(&self, seat: &Seat, batch: &Arc<Batch>) -> Result<Rows, Failure> {
+    fn attempt(&self, seat: &Seat, batch: &Arc<Batch>, splits: &mut usize) -> Result<Rows, Failure> {
         let count = batch.sequences.len();
         let expected =
             Duration::from_secs_f64(HUNG * batch.tokens() as f64 / seat.tokens_per_second.max(1.0));
@@ -129,18 +133,20 @@ impl Serving {
         match self.runtime.inner.lanes.encode(&seat.loaded, seat.placement.device, batch, patience) {
             Ok(output) => {
                 let rows = output.into_rows();
-                let expected = match batch.want {
-                    Want::Pooled => count,
-                    Want::Tokens | Want::Projected => batch.tokens(),
+                let breach = match batch.want {
+                    Want::Pooled => seat.guard.breach(&rows, count),
+                    Want::Projected => seat.guard.breach(&rows, batch.tokens()),
+                    Want::Tokens => seat.guard.breach_of_states(&rows, batch.tokens()),
                 };
-                match seat.guard.breach(&rows, expected) {
-                    Some(what) => Err(Failure::Placement(what)),
+                match breach {
+                    Some(what) => Err(Failure::Placement(Trip::Guard, what)),
                     None => Ok(rows),
                 }
             }
             Err(LaneError::Engine(EngineError::OutOfMemory(_))) if count > 1 => {
-                let mut rows = self.attempt(seat, &Arc::new(batch.part(0..count / 2)))?;
-                let rest = self.attempt(seat, &Arc::new(batch.part(count / 2..count)))?;
+                *splits += 1;
+                let mut rows = self.attempt(seat, &Arc::new(batch.part(0..count / 2)), splits)?;
+                let rest = self.attempt(seat, &Arc::new(batch.part(count / 2..count)), splits)?;
                 rows.values.extend(rest.values);
                 rows.norms.extend(rest.norms);
                 Ok(rows)
@@ -148,23 +154,35 @@ impl Serving {
             Err(LaneError::Engine(EngineError::Malformed(what))) => Err(Failure::Batch(what)),
             // A processor that hangs is an engine that hangs: another engine may do.
             Err(error @ LaneError::Hung(_)) if seat.placement.device != Device::Cpu => {
-                Err(Failure::Device(told(&error)))
+                Err(Failure::Device(Trip::Hung, told(&error)))
             }
-            Err(error) => Err(Failure::Placement(told(&error))),
+            Err(error) => Err(Failure::Placement(trip(&error), told(&error))),
         }
     }
 
     /// The seat that serves, taking the next placement of the plan where none does.
-    fn seat(&self, state: &mut State, events: &mut dyn FnMut(Event<'_>)) -> Result<Arc<Seat>, Error> {
+    fn seat(&self, events: &mut dyn FnMut(Event<'_>)) -> Result<Arc<Seat>, Error> {
+        if let Some(seat) = &self.lock().seat {
+            return Ok(Arc::clone(seat));
+        }
+        let _one_at_a_time = self.taking.lock().unwrap_or_else(PoisonError::into_inner);
         loop {
-            if let Some(seat) = &state.seat {
-                return Ok(Arc::clone(seat));
-            }
-            let Some(chosen) = state.plan.chosen.clone() else {
-                return Err(Error::NoPlacement { plan: Box::new(state.plan.clone()) });
+            let (chosen, promised) = {
+                let state = self.lock();
+                match (&state.seat, &state.plan.chosen) {
+                    (Some(seat), _) => return Ok(Arc::clone(seat)),
+                    (None, Some(chosen)) => (chosen.clone(), state.promised),
+                    (None, None) => {
+                        return Err(Error::NoPlacement { plan: Box::new(state.plan.clone()) });
+                    }
+                }
             };
-            match self.take(&chosen, state.promised, events) {
-                Ok(seat) => state.seat = Some(Arc::new(seat)),
+            let taken = self.take(&chosen, promised, events);
+            let mut state = self.lock();
+            match taken {
+                // It may have been retired with its device meanwhile.
+                Ok(seat) if state.plan.is_chosen(&seat.placement) => state.seat = Some(Arc::new(seat)),
+                Ok(_) => {}
                 Err(Obstructed::Obstacle(obstacle)) => state.retire(&chosen.placement, obstacle),
                 Err(Obstructed::Error(error)) => return Err(*error),
             }
@@ -198,6 +216,7 @@ impl Serving {
             guard: Guard {
                 task: self.subject.card.task.value,
                 width: self.subject.card.width(),
+                hidden: self.subject.card.sizes.value.hidden,
                 norms: canary.norms,
             },
             band,
@@ -237,8 +256,7 @@ impl State {
     /// Takes `placement` out of the plan and lets the next take over.
     fn retire(&mut self, placement: &Placement, obstacle: Obstacle) {
         self.plan.retire(placement, obstacle, self.promised);
-        let chosen = self.plan.chosen.as_ref().map(|chosen| &chosen.placement);
-        if self.seat.as_ref().is_some_and(|seat| Some(&seat.placement) != chosen) {
+        if self.seat.as_ref().is_some_and(|seat| !self.plan.is_chosen(&seat.placement)) {
             self.seat = None;
         }
     }
@@ -252,6 +270,15 @@ impl State {
         for placement in there.iter().rev() {
             self.retire(placement, Obstacle::Quarantined { why: why.to_owned() });
         }
+    }
+}
+
+/// What kind of mishap an error of a lane is.
+fn trip(error: &LaneError) -> Trip {
+    match error {
+        LaneError::Engine(_) | LaneError::Gone => Trip::Failed,
+        LaneError::Panicked(_) => Trip::Panicked,
+        LaneError::Hung(_) => Trip::Hung,
     }
 }
 

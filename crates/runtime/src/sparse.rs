@@ -39,8 +39,7 @@ impl Model {
                 "weights of words are not cut; asked for `dimensions`: {dimensions}"
             )));
         }
-        let prompt = self.prompt(options.prompt.as_deref());
-        let tokenized = self.tokenize(texts, |tokens, text| tokens.encode(prompt, text))?;
+        let tokenized = self.encode_texts(options.prompt.as_deref(), texts)?;
         let mut texts = vec![Vec::new(); tokenized.len()];
         let account = self.answer(&tokenized, |index, row| texts[index] = weights(row))?;
         Ok(SparseEmbeddings { texts, account })
@@ -53,7 +52,7 @@ impl Model {
 }
 
 /// What is above zero in a row.
-fn weights(row: &[f32]) -> Vec<Weight> {
+pub fn weights(row: &[f32]) -> Vec<Weight> {
     let numbered = (0..).zip(row.iter().copied());
     numbered.filter(|(_, value)| *value > 0.0).map(|(index, value)| Weight { index, value }).collect()
 }

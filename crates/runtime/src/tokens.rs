@@ -31,6 +31,19 @@ pub struct Tokenized {
     pub whole: usize,
 }
 
+/// A token of a text.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Piece {
+    /// Its id.
+    pub id: u32,
+    /// Its spelling.
+    pub text: String,
+    /// Whether it is not of the text.
+    pub special: bool,
+    /// Where it begins and ends in the text, in bytes.
+    pub place: (usize, usize),
+}
+
 impl Tokenized {
     /// Whether the text was longer than the model takes.
     pub fn is_truncated(&self) -> bool {
@@ -104,6 +117,25 @@ impl Tokens {
         let ids = encoding.get_ids().to_vec();
         let types = if self.typed { encoding.get_type_ids().to_vec() } else { vec![0; ids.len()] };
         Ok(Tokenized { ids, types, skip, whole })
+    }
+
+    /// The tokens of a text with their spelling and their place, with special ones around them or not.
+    pub fn pieces(&self, text: &str, special: bool) -> Result<Vec<Piece>, VocabularyError> {
+        let encoding = self.tokenizer.encode(text, special).map_err(VocabularyError::Tokenizer)?;
+        let of_text = encoding.get_special_tokens_mask().iter().zip(encoding.get_offsets());
+        let tokens = encoding.get_ids().iter().zip(encoding.get_tokens()).zip(of_text);
+        let piece = |((&id, text), (&mask, &place)): ((&u32, &String), (&u32, &(usize, usize)))| Piece {
+            id,
+            text: text.clone(),
+            special: mask == 1,
+            place,
+        };
+        Ok(tokens.map(piece).collect())
+    }
+
+    /// The text that token ids stand for.
+    pub fn decode(&self, ids: &[u32], skip_special: bool) -> Result<String, VocabularyError> {
+        self.tokenizer.decode(ids, skip_special).map_err(VocabularyError::Tokenizer)
     }
 
     /// The id of a token by its own spelling.

@@ -6,4 +6,5 @@ mod embedding_server;
 mod manifest;
 mod mpnet;
 mod scene;
+mod serve;
 mod tasks;

@@ -1,0 +1,167 @@
+//! `sconce serve` as a process: what it refuses to start with, and how it ends.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use crate::scene::Scene;
+
+/// How often the server is told to end under load.
+const CYCLES: &str = "SCONCE_SIGTERM_CYCLES";
+
+struct Served {
+    child: Child,
+    address: SocketAddr,
+}
+
+fn serve(scene: &Scene, arguments: &[&str]) -> Served {
+    let all = [&["serve", "tiny-bert", "--offline", "--port", "0"], arguments].concat();
+    let mut child = scene.command(&all).stdin(Stdio::null()).spawn().expect("it starts");
+    let mut words = BufReader::new(child.stderr.take().expect("its words"));
+    let mut line = String::new();
+    words.read_line(&mut line).expect("it says where it listens");
+    let address = line.trim().rsplit('/').next().and_then(|address| address.parse().ok());
+    let address = address.unwrap_or_else(|| panic!("no address in: {line}"));
+    // What it says later must not fill the pipe.
+    thread::spawn(move || std::io::copy(&mut words, &mut std::io::sink()));
+    Served { child, address }
+}
+
+/// One request on a connection that is kept; none where the connection ended before an answer began.
+fn ask(stream: &mut BufReader<TcpStream>, bytes: &[u8]) -> std::io::Result<(u16, bool)> {
+    stream.get_mut().write_all(bytes)?;
+    let mut line = String::new();
+    if stream.read_line(&mut line)? == 0 {
+        return Err(std::io::ErrorKind::UnexpectedEof.into());
+    }
+    let status = line.split(' ').nth(1).and_then(|status| status.parse().ok()).unwrap_or(0);
+    let (mut length, mut closes) = (0, false);
+    loop {
+        line.clear();
+        stream.read_line(&mut line)?;
+        let lower = line.to_ascii_lowercase();
+        let Some((name, value)) = lower.trim_end().split_once(": ") else { break };
+        match name {
+            "content-length" => length = value.parse().unwrap_or(0),
+            "connection" => closes = value == "close",
+            _ => {}
+        }
+    }
+    let mut body = vec![0; length];
+    stream.read_exact(&mut body)?;
+    Ok((status, closes))
+}
+
+fn connect(address: SocketAddr) -> std::io::Result<BufReader<TcpStream>> {
+    let stream = TcpStream::connect(address)?;
+    stream.set_read_timeout(Some(Duration::from_secs(30)))?;
+    stream.set_nodelay(true)?;
+    Ok(BufReader::new(stream))
+}
+
+fn wait_until_ready(address: SocketAddr) {
+    let began = Instant::now();
+    loop {
+        let ready = connect(address)
+            .and_then(|mut stream| ask(&mut stream, b"GET /readyz HTTP/1.1\r\nhost: x\r\n\r\n"));
+        if ready.is_ok_and(|(status, _)| status == 200) {
+            return;
+        }
+        assert!(began.elapsed() < Duration::from_secs(120), "it is never ready");
+        thread::sleep(Duration::from_millis(10));
+    }
+}
+
+fn terminate(child: &Child) {
+    let sent = Command::new("kill").args(["-TERM", &child.id().to_string()]).status();
+    assert!(sent.expect("kill runs").success());
+}
+
+#[test]
+fn under_load_every_request_that_was_sent_before_the_signal_is_answered() {
+    let cycles = std::env::var(CYCLES).ok().and_then(|text| text.parse().ok()).unwrap_or(12);
+    let scene = Scene::new();
+    let body = r#"{"input": "a text that is under way when the signal comes", "model": "tiny-bert"}"#;
+    let request = format!(
+        "POST /v1/embeddings HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n{body}",
+        body.len()
+    );
+    let mut answered = 0;
+    for cycle in 0..cycles {
+        let mut served = serve(&scene, &[]);
+        let address = served.address;
+        wait_until_ready(address);
+        let signalled = Arc::new(AtomicBool::new(false));
+        let clients: Vec<_> = (0..8)
+            .map(|_| {
+                let (signalled, request) = (Arc::clone(&signalled), request.clone());
+                thread::spawn(move || {
+                    let (mut stream, mut count) = (connect(address).expect("a connection"), 0);
+                    loop {
+                        // What is sent after the signal may be refused; what was sent before may not.
+                        let before = !signalled.load(Ordering::SeqCst);
+                        match ask(&mut stream, request.as_bytes()) {
+                            Ok((200, closes)) => {
+                                count += 1;
+                                if closes {
+                                    return count;
+                                }
+                            }
+                            Ok((status, _)) => panic!("{status}"),
+                            Err(error) => {
+                                assert!(!before, "cut off: {error}");
+                                return count;
+                            }
+                        }
+                    }
+                })
+            })
+            .collect();
+        thread::sleep(Duration::from_millis(60 + 13 * (cycle % 7)));
+        // Nothing that starts from here on counts as sent before.
+        signalled.store(true, Ordering::SeqCst);
+        terminate(&served.child);
+        for client in clients {
+            answered += client.join().expect("no request is cut");
+        }
+        let status = served.child.wait().expect("it ends");
+        assert_eq!(status.code(), Some(0), "cycle {cycle}");
+    }
+    println!("{cycles} cycles, {answered} requests answered, none cut");
+    assert!(answered > 0);
+}
+
+#[test]
+fn where_others_can_reach_it_a_key_is_asked_for() {
+    let scene = Scene::new();
+    scene
+        .run(&["serve", "tiny-bert", "--offline", "--host", "0.0.0.0", "--port", "0"])
+        .fails(2, &["can be reached by others", "--api-key-file", "--insecure-no-key"]);
+    let empty = scene.with("keys", "# none\n");
+    scene
+        .run(&["serve", "tiny-bert", "--offline", "--port", "0", "--api-key-file", &empty])
+        .fails(2, &["no key in it"]);
+    let keys = scene.with("keys", "secret\n");
+    let mut served = serve(&scene, &["--host", "0.0.0.0", "--api-key-file", &keys]);
+    let address = SocketAddr::from(([127, 0, 0, 1], served.address.port()));
+    let mut stream = connect(address).expect("a connection");
+    let asked = ask(&mut stream, b"GET /v1/models HTTP/1.1\r\nhost: x\r\n\r\n").expect("an answer");
+    assert_eq!(asked.0, 401);
+    let key = b"GET /v1/models HTTP/1.1\r\nhost: x\r\nauthorization: Bearer secret\r\n\r\n";
+    assert_eq!(ask(&mut stream, key).expect("an answer").0, 200);
+    drop(stream);
+    terminate(&served.child);
+    assert_eq!(served.child.wait().expect("it ends").code(), Some(0));
+}
+
+#[test]
+fn a_model_that_is_not_there_ends_it_with_the_reason() {
+    let scene = Scene::new();
+    let answer = scene.run(&["serve", "./no-such-model", "--offline", "--port", "0"]);
+    assert_eq!(answer.code, 2, "{}", answer.words);
+    assert!(answer.words.contains("error: "), "{}", answer.words);
+}

@@ -1,0 +1,119 @@
+//! The lower door, for callers that make batches of their own: text to tokens, tokens to rows, rows to an answer.
+//! The upper one, such as [`Model::embed`], takes the same three steps.
+
+use std::sync::Arc;
+
+use sconce_core::batch::{Batch, Rows, Want};
+use sconce_core::engine::Cost;
+use sconce_core::placement::Placement;
+use serde::Serialize;
+
+use crate::canary::want;
+use crate::error::Error;
+use crate::model::Model;
+use crate::tokens::{Piece, Tokenized};
+
+/// Rows, where they came from, and what happened on the way.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Computed {
+    /// The rows, as the batch asked for them.
+    pub rows: Rows,
+    /// The placement that gave them.
+    pub placement: Placement,
+    /// Its numerics class.
+    pub class: String,
+    /// The placements that were taken out of service over this batch.
+    pub incidents: Vec<Incident>,
+    /// How often the batch was split because memory ran out.
+    pub splits: usize,
+}
+
+/// A placement was taken out of service while it computed.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Incident {
+    /// Which.
+    pub placement: Placement,
+    /// What kind of mishap it was.
+    pub kind: Trip,
+    /// What it did.
+    pub why: String,
+}
+
+/// What kind of mishap a batch met with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Trip {
+    /// The guard saw numbers that can't be an answer.
+    Guard,
+    /// The engine failed.
+    Failed,
+    /// It panicked.
+    Panicked,
+    /// It gave no answer in time.
+    Hung,
+}
+
+impl Trip {
+    /// Its name.
+    pub fn name(self) -> &'static str {
+        match self {
+            Trip::Guard => "guard",
+            Trip::Failed => "failed",
+            Trip::Panicked => "panicked",
+            Trip::Hung => "hung",
+        }
+    }
+}
+
+impl Model {
+    /// What the model's task asks of an engine.
+    pub fn want(&self) -> Want {
+        want(self.card().task.value)
+    }
+
+    /// What batches cost on the placement that serves now.
+    pub fn cost(&self) -> Cost {
+        self.serving().cost()
+    }
+
+    /// Computes one batch under the guard: replayed elsewhere where its placement fails, split where memory runs out.
+    pub fn compute(&self, batch: Batch) -> Result<Computed, Error> {
+        if batch.sequences.is_empty() || !batch.is_well_formed() {
+            return Err(Error::Request("the batch is malformed".to_owned()));
+        }
+        self.serving().compute(&Arc::new(batch))
+    }
+
+    /// Texts as tokens, after a prompt: the name of one of the model's, or words. None is the model's default.
+    pub fn encode_texts<T: AsRef<str> + Sync>(
+        &self,
+        prompt: Option<&str>,
+        texts: &[T],
+    ) -> Result<Vec<Tokenized>, Error> {
+        let prompt = self.prompt(prompt);
+        self.tokenize(texts, |tokens, text| tokens.encode(prompt, text))
+    }
+
+    /// Token ids as they are, cut to what the model takes.
+    pub fn encode_ids(&self, ids: &[u32]) -> Result<Tokenized, Error> {
+        let words = self.card().sizes.value.vocabulary;
+        if let Some(id) = ids.iter().find(|&&id| id as usize >= words) {
+            return Err(Error::Request(format!("the model has {words} tokens, and none of the id: {id}")));
+        }
+        if ids.is_empty() {
+            return Err(Error::Request("a list of token ids is empty".to_owned()));
+        }
+        let used = &ids[..ids.len().min(self.card().max_length.value)];
+        Ok(Tokenized { ids: used.to_vec(), types: vec![0; used.len()], skip: 0, whole: ids.len() })
+    }
+
+    /// The tokens of a text with their spelling and their place in it; nothing is cut.
+    pub fn pieces(&self, text: &str, special: bool) -> Result<Vec<Piece>, Error> {
+        Ok(self.tokens().pieces(text, special)?)
+    }
+
+    /// The text that token ids stand for.
+    pub fn decode(&self, ids: &[u32], skip_special: bool) -> Result<String, Error> {
+        Ok(self.tokens().decode(ids, skip_special)?)
+    }
+}

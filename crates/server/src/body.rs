@@ -1,0 +1,47 @@
+//! A request's body, read piece by piece within its limits.
+
+use std::sync::Arc;
+
+use axum::body::Body;
+use axum::http::{HeaderMap, header};
+use http_body_util::BodyExt;
+
+use crate::app::{App, Held};
+use crate::refusal::{Kind, Refusal};
+
+/// The whole body, and its place among all bodies that are held.
+pub(crate) async fn read(
+    app: &Arc<App>,
+    headers: &HeaderMap,
+    body: Body,
+) -> Result<(Vec<u8>, Held), Refusal> {
+    let most = app.settings.max_body;
+    let too_large = || Refusal::new(Kind::TooLarge, format!("a body has at most {most} bytes"));
+    if let Some(encoding) = headers.get(header::CONTENT_ENCODING)
+        && encoding != "identity"
+    {
+        return Err(Refusal::new(Kind::Encoding, "bodies are read as they are: send no `content-encoding`"));
+    }
+    let announced = headers.get(header::CONTENT_LENGTH).and_then(|value| value.to_str().ok()?.parse().ok());
+    if announced.is_some_and(|bytes: u64| bytes > most as u64) {
+        return Err(too_large());
+    }
+    let reading = async {
+        let (mut bytes, mut held, mut body) = (Vec::new(), Held::none(app), body);
+        while let Some(frame) = body.frame().await {
+            let frame = frame.map_err(|_| Refusal::new(Kind::Syntax, "the body ended early"))?;
+            let Ok(piece) = frame.into_data() else { continue };
+            if bytes.len() + piece.len() > most {
+                return Err(too_large());
+            }
+            held.grow(piece.len())?;
+            bytes.extend_from_slice(&piece);
+        }
+        Ok((bytes, held))
+    };
+    let limit = app.settings.read_limit;
+    tokio::time::timeout(limit, reading).await.unwrap_or_else(|_| {
+        let message = format!("the body did not come within {} s", limit.as_secs_f64());
+        Err(Refusal::new(Kind::Syntax, message))
+    })
+}

@@ -1,0 +1,89 @@
+//! Connections: taken within limits, served, and seen out when it is time to stop.
+
+use std::io;
+use std::pin::pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use hyper::server::conn::http1;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::server::graceful::GracefulShutdown;
+use hyper_util::service::TowerToHyperService;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+use crate::app::App;
+use crate::routes::router;
+
+/// After a failure to take a connection, such as too many open files.
+const PAUSE: Duration = Duration::from_millis(50);
+
+/// Takes and serves connections until `stop` is done, then sees them out.
+pub(crate) async fn listen(app: Arc<App>, listener: TcpListener, stop: impl Future<Output = ()>) {
+    let service = router(&app);
+    let places = Arc::new(Semaphore::new(app.settings.max_connections));
+    let watcher = GracefulShutdown::new();
+    let take = |stream: TcpStream, place: OwnedSemaphorePermit| {
+        let _ = stream.set_nodelay(true);
+        let mut builder = http1::Builder::new();
+        builder
+            .timer(TokioTimer::new())
+            .header_read_timeout(app.settings.read_limit)
+            .max_buf_size(app.settings.max_headers.max(8192))
+            .pipeline_flush(true);
+        let service = TowerToHyperService::new(service.clone());
+        let connection = watcher.watch(builder.serve_connection(TokioIo::new(stream), service));
+        tokio::spawn(async move {
+            let _ = connection.await;
+            drop(place);
+        });
+    };
+    let mut stop = pin!(stop);
+    loop {
+        tokio::select! {
+            accepted = accept(&listener, &places) => if let Some((stream, place)) = accepted { take(stream, place) },
+            () = &mut stop => break,
+        }
+    }
+    // Not ready at once; what was sent before the word came is still taken, and answered with `connection: close`.
+    app.lie_down();
+    let linger = tokio::time::sleep(app.settings.linger);
+    let mut linger = pin!(linger);
+    loop {
+        tokio::select! {
+            accepted = accept(&listener, &places) => if let Some((stream, place)) = accepted { take(stream, place) },
+            () = &mut linger => break,
+        }
+    }
+    drop(listener);
+    let _ = tokio::time::timeout(app.settings.grace, watcher.shutdown()).await;
+    for slot in &app.slots {
+        if let Some(host) = slot.host() {
+            host.queue.close();
+        }
+    }
+}
+
+/// A connection and its place, once there is one.
+async fn accept(
+    listener: &TcpListener,
+    places: &Arc<Semaphore>,
+) -> Option<(TcpStream, OwnedSemaphorePermit)> {
+    let place = Arc::clone(places).acquire_owned().await.ok()?;
+    match listener.accept().await {
+        Ok((stream, _)) => Some((stream, place)),
+        Err(error) if lasts(&error) => {
+            tokio::time::sleep(PAUSE).await;
+            None
+        }
+        Err(_) => None,
+    }
+}
+
+/// Whether taking the next connection would fail in the same way.
+fn lasts(error: &io::Error) -> bool {
+    !matches!(
+        error.kind(),
+        io::ErrorKind::ConnectionAborted | io::ErrorKind::ConnectionReset | io::ErrorKind::ConnectionRefused
+    )
+}

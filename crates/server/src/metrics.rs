@@ -1,0 +1,214 @@
+//! What is counted: TEI's names kept as they are, the rest under `sconce_` with model and placement.
+
+use prometheus::core::Collector;
+use prometheus::{
+    Encoder, Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGaugeVec, Opts, Registry,
+    TextEncoder, exponential_buckets,
+};
+
+use crate::call::Work;
+
+/// What is counted. Each server has its own.
+pub(crate) struct Metrics {
+    registry: Registry,
+    /// Requests by method.
+    pub(crate) requests: IntCounterVec,
+    successes: IntCounterVec,
+    failures: IntCounterVec,
+    duration: HistogramVec,
+    phases: [Histogram; 3],
+    input_length: Histogram,
+    pub(crate) queue_size: IntGaugeVec,
+    batch_size: Histogram,
+    batch_tokens: Histogram,
+    /// TEI's counters of texts, by what is done with them.
+    families: Vec<(&'static str, Family)>,
+    pub(crate) queue_tokens: IntGaugeVec,
+    /// Tokens that were computed, by model and placement.
+    pub(crate) tokens: IntCounterVec,
+    batches: HistogramVec,
+    seconds: HistogramVec,
+    /// Placements taken out of service, by model, placement and kind.
+    pub(crate) trips: IntCounterVec,
+    pub(crate) fallbacks: IntCounterVec,
+    pub(crate) splits: IntCounterVec,
+    /// Requests whose client has gone, and the tokens that this spared.
+    pub(crate) cancelled: IntCounterVec,
+    pub(crate) spared: IntCounterVec,
+    truncated: IntCounterVec,
+    pub(crate) ready: IntGaugeVec,
+}
+
+/// TEI counts texts by what is done with them.
+struct Family {
+    count: IntCounter,
+    success: IntCounter,
+    duration: Histogram,
+    phases: [Histogram; 3],
+}
+
+const PHASES: [&str; 3] = ["tokenization", "queue", "inference"];
+
+impl Metrics {
+    pub(crate) fn new() -> Result<Metrics, prometheus::Error> {
+        let registry = Registry::new();
+        let make = Maker { registry: &registry };
+        let phases = |prefix: &str, help: &str| -> Result<[Histogram; 3], prometheus::Error> {
+            let one = |phase| make.times(&format!("{prefix}_{phase}_duration"), help);
+            Ok([one(PHASES[0])?, one(PHASES[1])?, one(PHASES[2])?])
+        };
+        let mut families = Vec::new();
+        for name in ["embed", "predict", "rerank"] {
+            let prefix = format!("te_{name}");
+            families.push((
+                name,
+                Family {
+                    count: make.counter(&format!("{prefix}_count"), "Texts asked for")?,
+                    success: make.counter(&format!("{prefix}_success"), "Texts answered")?,
+                    duration: make.times(&format!("{prefix}_duration"), "Seconds for a request")?,
+                    phases: phases(&prefix, "Seconds in this phase")?,
+                },
+            ));
+        }
+        let placed = &["model", "placement"];
+        Ok(Metrics {
+            requests: make.counters("te_request_count", "Requests", &["method"])?,
+            successes: make.counters("te_request_success", "Requests answered", &["method"])?,
+            failures: make.counters("te_request_failure", "Requests refused", &["err"])?,
+            duration: make.many_times("te_request_duration", "Seconds for a request", &["method"])?,
+            phases: phases("te_request", "Seconds in this phase")?,
+            input_length: make.sizes("te_request_input_length", "Tokens of a request")?,
+            queue_size: make.gauges("te_queue_size", "Texts that wait", &["model"])?,
+            batch_size: make.sizes("te_batch_next_size", "Texts in a batch")?,
+            batch_tokens: make.sizes("te_batch_next_tokens", "Tokens in a batch")?,
+            families,
+            queue_tokens: make.gauges("sconce_queue_tokens", "Tokens that wait", &["model"])?,
+            tokens: make.counters("sconce_tokens_computed_total", "Tokens computed", placed)?,
+            batches: make.many_sizes("sconce_batch_tokens", "Tokens in a batch", placed)?,
+            seconds: make.many_times("sconce_batch_seconds", "Seconds for a batch", placed)?,
+            trips: make.counters(
+                "sconce_guard_trips_total",
+                "Placements taken out of service while they computed",
+                &["model", "placement", "kind"],
+            )?,
+            fallbacks: make.counters(
+                "sconce_fallbacks_total",
+                "Batches replayed on another placement",
+                placed,
+            )?,
+            splits: make.counters(
+                "sconce_batch_splits_total",
+                "Batches split because memory ran out",
+                placed,
+            )?,
+            cancelled: make.counters("sconce_cancelled_total", "Requests whose client left", &["model"])?,
+            spared: make.counters(
+                "sconce_cancelled_tokens_total",
+                "Tokens that were never computed because their client left",
+                &["model"],
+            )?,
+            truncated: make.counters("sconce_truncated_total", "Texts that were cut", &["model"])?,
+            ready: make.gauges("sconce_ready", "Whether the model serves", &["model"])?,
+            registry,
+        })
+    }
+
+    /// A request that was refused.
+    pub(crate) fn refused(&self, code: &str) {
+        self.failures.with_label_values(&[code]).inc();
+    }
+
+    /// A request that was answered.
+    pub(crate) fn answered(&self, method: &str, model: &str, work: &Work, seconds: f64) {
+        self.successes.with_label_values(&[method]).inc();
+        self.duration.with_label_values(&[method]).observe(seconds);
+        if work.texts == 0 {
+            return;
+        }
+        let times = [work.tokenizing, work.queued, work.computing].map(|time| time.as_secs_f64());
+        let observe = |phases: &[Histogram; 3]| {
+            for (phase, seconds) in phases.iter().zip(times) {
+                phase.observe(seconds);
+            }
+        };
+        observe(&self.phases);
+        self.input_length.observe(work.tokens as f64);
+        self.truncated.with_label_values(&[model]).inc_by(work.truncated.len() as u64);
+        let name = match method {
+            "predict" | "rerank" => method,
+            _ => "embed",
+        };
+        if let Some((_, family)) = self.families.iter().find(|(family, _)| *family == name) {
+            family.count.inc_by(work.texts as u64);
+            family.success.inc_by(work.texts as u64);
+            family.duration.observe(seconds);
+            observe(&family.phases);
+        }
+    }
+
+    /// A batch that was computed.
+    pub(crate) fn batch(&self, model: &str, placement: &str, texts: usize, tokens: usize, seconds: f64) {
+        self.batch_size.observe(texts as f64);
+        self.batch_tokens.observe(tokens as f64);
+        self.tokens.with_label_values(&[model, placement]).inc_by(tokens as u64);
+        self.batches.with_label_values(&[model, placement]).observe(tokens as f64);
+        self.seconds.with_label_values(&[model, placement]).observe(seconds);
+    }
+
+    /// All of it, as Prometheus reads it.
+    pub(crate) fn text(&self) -> String {
+        let mut bytes = Vec::new();
+        let _ = TextEncoder::new().encode(&self.registry.gather(), &mut bytes);
+        String::from_utf8(bytes).unwrap_or_default()
+    }
+}
+
+/// Makes what is counted and registers it.
+struct Maker<'a> {
+    registry: &'a Registry,
+}
+
+impl Maker<'_> {
+    fn keep<T: Collector + Clone + 'static>(&self, made: T) -> Result<T, prometheus::Error> {
+        self.registry.register(Box::new(made.clone()))?;
+        Ok(made)
+    }
+
+    fn counter(&self, name: &str, help: &str) -> Result<IntCounter, prometheus::Error> {
+        self.keep(IntCounter::new(name, help)?)
+    }
+
+    fn counters(&self, name: &str, help: &str, labels: &[&str]) -> Result<IntCounterVec, prometheus::Error> {
+        self.keep(IntCounterVec::new(Opts::new(name, help), labels)?)
+    }
+
+    fn gauges(&self, name: &str, help: &str, labels: &[&str]) -> Result<IntGaugeVec, prometheus::Error> {
+        self.keep(IntGaugeVec::new(Opts::new(name, help), labels)?)
+    }
+
+    fn times(&self, name: &str, help: &str) -> Result<Histogram, prometheus::Error> {
+        self.keep(Histogram::with_opts(times(name, help)?)?)
+    }
+
+    fn many_times(&self, name: &str, help: &str, labels: &[&str]) -> Result<HistogramVec, prometheus::Error> {
+        self.keep(HistogramVec::new(times(name, help)?, labels)?)
+    }
+
+    fn sizes(&self, name: &str, help: &str) -> Result<Histogram, prometheus::Error> {
+        self.keep(Histogram::with_opts(sizes(name, help)?)?)
+    }
+
+    fn many_sizes(&self, name: &str, help: &str, labels: &[&str]) -> Result<HistogramVec, prometheus::Error> {
+        self.keep(HistogramVec::new(sizes(name, help)?, labels)?)
+    }
+}
+
+/// Buckets from a tenth of a millisecond to half a minute.
+fn times(name: &str, help: &str) -> Result<HistogramOpts, prometheus::Error> {
+    Ok(HistogramOpts::new(name, help).buckets(exponential_buckets(1e-4, 2.0, 19)?))
+}
+
+/// Buckets from one to half a million.
+fn sizes(name: &str, help: &str) -> Result<HistogramOpts, prometheus::Error> {
+    Ok(HistogramOpts::new(name, help).buckets(exponential_buckets(1.0, 2.0, 20)?))
+}

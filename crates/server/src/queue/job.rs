@@ -1,0 +1,133 @@
+//! What one request asks to have computed, and the way its rows take back to it.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use sconce::core::batch::Want;
+use sconce::tokens::Tokenized;
+use sconce::{Computed, Incident, Placement, Weight, weights};
+use tokio::sync::oneshot;
+
+use crate::queue::next_batch::Priority;
+use crate::refusal::Refusal;
+
+/// What one request asks to have computed.
+pub(crate) struct Job {
+    pub(crate) texts: Vec<Tokenized>,
+    pub(crate) want: Want,
+    pub(crate) priority: Priority,
+    /// Whether rows are kept as the few words that weigh something.
+    pub(crate) sparse: bool,
+    pub(crate) arrived: Instant,
+    gone: AtomicBool,
+    progress: Mutex<Progress>,
+}
+
+struct Progress {
+    answer: Outcome,
+    left: usize,
+    reply: Option<oneshot::Sender<Result<Outcome, Refusal>>>,
+}
+
+/// What became of a text.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum Kept {
+    /// It waits still.
+    Nothing,
+    /// Its rows, and the length of the first before it was normalised, where that is known.
+    Rows(Vec<f32>, Option<f32>),
+    /// Its words.
+    Words(Vec<Weight>),
+}
+
+/// What became of a job.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Outcome {
+    /// For each text its rows.
+    pub(crate) kept: Vec<Kept>,
+    /// The placements that did the work.
+    pub(crate) placements: Vec<Placement>,
+    /// Their numerics classes.
+    pub(crate) classes: Vec<String>,
+    /// The placements that failed over it.
+    pub(crate) incidents: Vec<Incident>,
+    /// Until its first text was begun.
+    pub(crate) queued: Duration,
+    /// In batches.
+    pub(crate) computing: Duration,
+}
+
+impl Job {
+    /// A job, and where its outcome will come out.
+    pub(crate) fn new(
+        texts: Vec<Tokenized>,
+        want: Want,
+        priority: Priority,
+        sparse: bool,
+    ) -> (Job, oneshot::Receiver<Result<Outcome, Refusal>>) {
+        let (reply, outcome) = oneshot::channel();
+        let answer = Outcome { kept: vec![Kept::Nothing; texts.len()], ..Outcome::default() };
+        let progress = Mutex::new(Progress { answer, left: texts.len(), reply: Some(reply) });
+        let (arrived, gone) = (Instant::now(), AtomicBool::new(false));
+        (Job { texts, want, priority, sparse, arrived, gone, progress }, outcome)
+    }
+
+    pub(crate) fn tokens(&self) -> usize {
+        self.texts.iter().map(|text| text.ids.len()).sum()
+    }
+
+    /// Nobody waits for it any more.
+    pub(crate) fn leave(&self) {
+        self.gone.store(true, Ordering::Relaxed);
+    }
+
+    pub(crate) fn is_gone(&self) -> bool {
+        self.gone.load(Ordering::Relaxed)
+    }
+
+    /// Takes the rows of some of its texts out of a computed batch that began at `began`.
+    pub(crate) fn take<'a>(
+        &self,
+        computed: &Computed,
+        rows: impl Iterator<Item = (usize, &'a [f32], Option<f32>)>,
+        began: Instant,
+    ) {
+        let mut progress = self.progress.lock().unwrap_or_else(PoisonError::into_inner);
+        let answer = &mut progress.answer;
+        if answer.placements.is_empty() {
+            answer.queued = began.saturating_duration_since(self.arrived);
+        }
+        answer.computing += began.elapsed();
+        if !answer.placements.contains(&computed.placement) {
+            answer.placements.push(computed.placement.clone());
+        }
+        if !answer.classes.contains(&computed.class) {
+            answer.classes.push(computed.class.clone());
+        }
+        answer.incidents.extend(computed.incidents.iter().cloned());
+        let mut done = 0;
+        for (index, values, norm) in rows {
+            let kept =
+                if self.sparse { Kept::Words(weights(values)) } else { Kept::Rows(values.to_vec(), norm) };
+            answer.kept[index] = kept;
+            done += 1;
+        }
+        progress.left -= done;
+        if progress.left == 0 {
+            let answer = std::mem::take(&mut progress.answer);
+            if let Some(reply) = progress.reply.take() {
+                let _ = reply.send(Ok(answer));
+            }
+        }
+    }
+
+    /// It can't be computed.
+    pub(crate) fn fail(&self, refusal: Refusal) {
+        self.leave();
+        let mut progress = self.progress.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(reply) = progress.reply.take() {
+            let _ = reply.send(Err(refusal));
+        }
+    }
+}

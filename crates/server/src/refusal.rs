@@ -1,0 +1,202 @@
+//! What a client is told when it gets no answer: one table from what went wrong to status, body and metric.
+
+use axum::http::{HeaderValue, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use sconce::{Error, Fault, Retry};
+use serde_json::{Value, json};
+
+/// Why there is no answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// The body is no JSON.
+    Syntax,
+    /// A field is missing, wrong, or asks for what can't be done.
+    Validation,
+    /// There is nothing in it.
+    Empty,
+    /// A text is longer than the model takes, and was not to be cut.
+    TooLong,
+    /// The body, or what it asks for, is too large.
+    TooLarge,
+    /// It is encoded in a way that is not read.
+    Encoding,
+    /// The model is for something else.
+    WrongTask,
+    /// No such model.
+    UnknownModel,
+    /// No such page.
+    NoRoute,
+    /// The page takes another method.
+    Method,
+    /// No key, or a wrong one.
+    Unauthorized,
+    /// Too much waits already.
+    Overloaded,
+    /// It took too long.
+    TimedOut,
+    /// Not open yet, or no longer.
+    NotReady,
+    /// The model's files are at fault.
+    Model,
+    /// No placement computes it.
+    Machine,
+}
+
+/// Who asks: what an error looks like is their affair.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Dialect {
+    /// Text Embeddings Inference.
+    Tei,
+    /// OpenAI.
+    OpenAi,
+    /// Cohere and Jina.
+    Rerank,
+}
+
+/// One line of the table.
+struct Row {
+    /// The status that TEI's clients know.
+    tei: u16,
+    /// The status for everybody else.
+    status: u16,
+    /// TEI's `error_type`.
+    tei_type: &'static str,
+    /// OpenAI's `type`.
+    openai_type: &'static str,
+    /// OpenAI's `code`, and the label of the metric.
+    code: &'static str,
+}
+
+const fn row(
+    tei: u16,
+    status: u16,
+    tei_type: &'static str,
+    openai_type: &'static str,
+    code: &'static str,
+) -> Row {
+    Row { tei, status, tei_type, openai_type, code }
+}
+
+impl Kind {
+    fn row(self) -> Row {
+        let (invalid, server) = ("invalid_request_error", "server_error");
+        match self {
+            Kind::Syntax => row(400, 400, "Validation", invalid, "invalid_json"),
+            Kind::Validation => row(422, 400, "Validation", invalid, "invalid_request"),
+            Kind::Empty => row(400, 400, "Empty", invalid, "empty"),
+            Kind::TooLong => row(422, 400, "Tokenizer", invalid, "context_length_exceeded"),
+            Kind::TooLarge => row(413, 413, "Validation", invalid, "too_large"),
+            Kind::Encoding => row(415, 415, "Validation", invalid, "unsupported_encoding"),
+            Kind::WrongTask => row(424, 400, "Backend", invalid, "wrong_task"),
+            Kind::UnknownModel => row(404, 404, "Validation", invalid, "model_not_found"),
+            Kind::NoRoute => row(404, 404, "Validation", invalid, "no_such_route"),
+            Kind::Method => row(405, 405, "Validation", invalid, "method_not_allowed"),
+            Kind::Unauthorized => row(401, 401, "Unauthorized", invalid, "invalid_api_key"),
+            Kind::Overloaded => row(429, 429, "Overloaded", "rate_limit_error", "overloaded"),
+            Kind::TimedOut => row(503, 503, "Overloaded", server, "timed_out"),
+            Kind::NotReady => row(503, 503, "Unhealthy", server, "not_ready"),
+            Kind::Model => row(424, 500, "Backend", server, "model_fault"),
+            Kind::Machine => row(424, 503, "Backend", server, "no_placement"),
+        }
+    }
+
+    /// Whether trying again here may help.
+    fn passes(self) -> bool {
+        matches!(self, Kind::Overloaded | Kind::TimedOut | Kind::NotReady | Kind::Machine)
+    }
+}
+
+/// Why there is no answer, in words, and when to try again.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Refusal {
+    pub(crate) kind: Kind,
+    pub(crate) message: String,
+    /// Seconds after which there may be one.
+    after: f64,
+}
+
+impl Refusal {
+    pub(crate) fn new(kind: Kind, message: impl Into<String>) -> Refusal {
+        Refusal { kind, message: message.into(), after: 1.0 }
+    }
+
+    /// The same, to be tried again after so many seconds.
+    #[must_use]
+    pub(crate) fn after(mut self, seconds: f64) -> Refusal {
+        self.after = seconds;
+        self
+    }
+
+    /// The label of the metric.
+    pub(crate) fn code(&self) -> &'static str {
+        self.kind.row().code
+    }
+
+    /// The answer, as `dialect` has it.
+    pub(crate) fn respond(&self, dialect: Dialect) -> Response {
+        let row = self.kind.row();
+        let (status, body): (u16, Value) = match dialect {
+            Dialect::Tei => (row.tei, json!({ "error": self.message, "error_type": row.tei_type })),
+            Dialect::OpenAi => {
+                let error = json!({
+                    "message": self.message, "type": row.openai_type, "param": null, "code": row.code,
+                });
+                (row.status, json!({ "error": error }))
+            }
+            // Cohere's clients read the one, Jina's the other.
+            Dialect::Rerank => (row.status, json!({ "message": self.message, "detail": self.message })),
+        };
+        let status = StatusCode::from_u16(status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+        let mut response = (status, axum::Json(body)).into_response();
+        if self.kind.passes() {
+            let seconds = self.after.ceil().clamp(1.0, 600.0) as u64;
+            response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from(seconds));
+        }
+        if self.kind == Kind::Unauthorized {
+            response.headers_mut().insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+        }
+        response
+    }
+}
+
+impl From<Error> for Refusal {
+    fn from(error: Error) -> Refusal {
+        let kind = match (&error, error.fault(), error.retry()) {
+            (Error::WrongTask { .. }, ..) => Kind::WrongTask,
+            (_, Fault::Caller, _) => Kind::Validation,
+            (_, Fault::Model, _) => Kind::Model,
+            (_, Fault::Machine, Retry::Later) => Kind::NotReady,
+            (_, Fault::Machine, Retry::Never | Retry::Elsewhere) => Kind::Machine,
+        };
+        Refusal::new(kind, error.to_string())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_fault_of_the_runtime_has_its_line() {
+        let request = Refusal::from(Error::Request("no".to_owned()));
+        assert_eq!(request.kind, Kind::Validation);
+        assert_eq!(request.respond(Dialect::Tei).status(), 422);
+        assert_eq!(request.respond(Dialect::OpenAi).status(), 400);
+        let plan = sconce::Plan { chosen: None, fallbacks: Vec::new(), refused: Vec::new() };
+        let machine = Refusal::from(Error::NoPlacement { plan: Box::new(plan) });
+        assert_eq!(machine.kind, Kind::Machine);
+        let response = machine.respond(Dialect::OpenAi);
+        assert_eq!(response.status(), 503);
+        assert!(response.headers().contains_key(header::RETRY_AFTER));
+        assert_eq!(machine.respond(Dialect::Tei).status(), 424);
+    }
+
+    #[test]
+    fn who_may_try_again_is_told_when() {
+        let refusal = Refusal::new(Kind::Overloaded, "full").after(2.2);
+        let response = refusal.respond(Dialect::Rerank);
+        assert_eq!(response.status(), 429);
+        assert_eq!(response.headers()[header::RETRY_AFTER], "3");
+        assert!(!Refusal::new(Kind::Empty, "").respond(Dialect::Tei).headers().contains_key("retry-after"));
+    }
+}

@@ -1,0 +1,184 @@
+//! What the server says of itself: whether it lives and serves, what it counts, and the proof of where it runs.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use axum::Json;
+use axum::extract::State;
+use axum::http::{StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use sconce::{Plan, Task};
+use serde::Serialize;
+use serde_json::{Value, json};
+use utoipa::ToSchema;
+
+use crate::app::{App, Host, Phase};
+use crate::refusal::{Dialect, Kind, Refusal};
+use crate::worker::short;
+
+/// The process lives. Nothing is looked at.
+#[utoipa::path(get, path = "/livez", tag = "life", responses((status = 200)))]
+pub(crate) async fn livez() -> &'static str {
+    "alive\n"
+}
+
+/// Whether requests are answered, and why not.
+#[utoipa::path(get, path = "/readyz", tag = "life", responses((status = 200), (status = 503)))]
+pub(crate) async fn readyz(State(app): State<Arc<App>>) -> Response {
+    match waits_for(&app) {
+        None => Json(json!({ "ready": true })).into_response(),
+        Some(reason) => {
+            let body = Json(json!({ "ready": false, "reason": reason }));
+            (StatusCode::SERVICE_UNAVAILABLE, [(header::RETRY_AFTER, "1")], body).into_response()
+        }
+    }
+}
+
+/// How far each model is on its way up.
+#[utoipa::path(get, path = "/startupz", tag = "life", responses((status = 200), (status = 503)))]
+pub(crate) async fn startupz(State(app): State<Arc<App>>) -> Response {
+    let models: BTreeMap<&str, Phase> =
+        app.slots.iter().map(|slot| (slot.name.as_str(), slot.phase())).collect();
+    let up = app.slots.iter().all(|slot| slot.host().is_some());
+    let status = if up { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
+    let seconds = app.started.elapsed().as_secs_f64();
+    (status, Json(json!({ "started": up, "seconds": seconds, "models": models }))).into_response()
+}
+
+/// TEI's name for being ready.
+#[utoipa::path(get, path = "/health", tag = "TEI", responses((status = 200), (status = 503)))]
+pub(crate) async fn health(State(app): State<Arc<App>>) -> Response {
+    match waits_for(&app) {
+        None => StatusCode::OK.into_response(),
+        Some(reason) => Refusal::new(Kind::NotReady, reason).respond(Dialect::Tei),
+    }
+}
+
+fn waits_for(app: &App) -> Option<String> {
+    if app.is_stopping() {
+        return Some("the server is stopping".to_owned());
+    }
+    let waiting = app.slots.iter().find(|slot| slot.host().is_none())?;
+    Some(format!("`{}`: {}", waiting.name, waiting.phase().reason()))
+}
+
+/// What is counted.
+#[utoipa::path(get, path = "/metrics", tag = "operation", responses((status = 200)))]
+pub(crate) async fn metrics(State(app): State<Arc<App>>) -> Response {
+    for slot in &app.slots {
+        let (texts, tokens) = slot.host().map_or((0, 0), |host| host.queue.size());
+        let name = [slot.name.as_str()];
+        app.metrics.queue_size.with_label_values(&name).set(i64::try_from(texts).unwrap_or(i64::MAX));
+        app.metrics.queue_tokens.with_label_values(&name).set(i64::try_from(tokens).unwrap_or(i64::MAX));
+    }
+    ([(header::CONTENT_TYPE, "text/plain; version=0.0.4")], app.metrics.text()).into_response()
+}
+
+/// Where a model runs and how that is known.
+#[derive(Serialize, ToSchema)]
+pub(crate) struct Report {
+    model: String,
+    phase: String,
+    #[schema(value_type = Option<Object>)]
+    serving: Option<Serving>,
+    #[schema(value_type = Option<Object>)]
+    plan: Option<Plan>,
+}
+
+#[derive(Serialize)]
+struct Serving {
+    placement: Option<String>,
+    band: Option<String>,
+    task: String,
+    max_length: usize,
+    width: usize,
+    /// As measured on batches of this server, the warm-up's first.
+    tokens_per_second: f64,
+    /// Seconds for one short text alone.
+    least_seconds: f64,
+    queued_texts: usize,
+    queued_tokens: usize,
+}
+
+/// The placements of every model with their evidence, and what stands against the others.
+#[utoipa::path(get, path = "/v1/report", tag = "operation", responses((status = 200, body = BTreeMap<String, Report>)))]
+pub(crate) async fn report(State(app): State<Arc<App>>) -> Response {
+    let models: Vec<Report> = app
+        .slots
+        .iter()
+        .map(|slot| Report {
+            model: slot.name.clone(),
+            phase: slot.phase().reason(),
+            serving: slot.host().map(|host| serving(host)),
+            plan: slot.host().map(|host| host.model.plan()),
+        })
+        .collect();
+    Json(json!({ "version": env!("CARGO_PKG_VERSION"), "models": models })).into_response()
+}
+
+fn serving(host: &Host) -> Serving {
+    let (plan, card, rate) = (host.model.plan(), host.model.card(), host.queue.rate());
+    let (queued_texts, queued_tokens) = host.queue.size();
+    Serving {
+        placement: plan.chosen.as_ref().map(|chosen| short(&chosen.placement)),
+        band: plan.chosen.as_ref().map(|chosen| chosen.band.to_string()),
+        task: card.task.value.to_string(),
+        max_length: card.max_length.value,
+        width: card.width(),
+        tokens_per_second: rate.tokens_per_second,
+        least_seconds: rate.least,
+        queued_texts,
+        queued_tokens,
+    }
+}
+
+/// The model, as TEI tells of it.
+#[utoipa::path(get, path = "/info", tag = "TEI", responses((status = 200), (status = 503)))]
+pub(crate) async fn info(State(app): State<Arc<App>>) -> Response {
+    match app.host(None) {
+        Ok(host) => Json(tei_info(&app, host)).into_response(),
+        Err(refusal) => refusal.respond(Dialect::Tei),
+    }
+}
+
+fn tei_info(app: &App, host: &Host) -> Value {
+    let (card, plan) = (host.model.card(), host.model.plan());
+    let placement = plan.chosen.as_ref().map(|chosen| &chosen.placement);
+    let labels: BTreeMap<String, &String> = card
+        .head
+        .labels
+        .iter()
+        .flat_map(|said| said.value.iter().enumerate())
+        .map(|(index, label)| (index.to_string(), label))
+        .collect();
+    let ids: BTreeMap<&String, usize> =
+        labels.iter().map(|(index, label)| (*label, index.parse().unwrap_or(0))).collect();
+    let names = json!({ "id2label": labels, "label2id": ids });
+    let pooling: Vec<&str> = card.pooling.value.modes.iter().map(|mode| mode.name()).collect();
+    let model_type = match card.task.value {
+        Task::Embed | Task::Tokens => json!({ "embedding": { "pooling": pooling.join("+") } }),
+        Task::Sparse => json!({ "embedding": { "pooling": "splade" } }),
+        Task::Rerank => json!({ "reranker": names }),
+        Task::Classify => json!({ "classifier": names }),
+    };
+    let budget = host.queue.rate().budget(host.model.cost(), card.width());
+    json!({
+        "model_id": host.name,
+        "model_sha": placement
+            .and_then(|placement| card.weights_named(&placement.weights))
+            .map(|weights| &weights.identity),
+        "model_dtype": placement.map(|placement| placement.dtype.to_string()),
+        "model_type": model_type,
+        "max_concurrent_requests": app.settings.max_connections,
+        "max_input_length": card.max_length.value,
+        "max_batch_tokens": budget.bulk,
+        "max_batch_requests": null,
+        "max_client_batch_size": app.settings.max_inputs,
+        "auto_truncate": true,
+        "tokenization_workers": app.settings.text_threads,
+        "version": env!("CARGO_PKG_VERSION"),
+        "sha": null,
+        "docker_label": null,
+        "placement": placement.map(short),
+    })
+}

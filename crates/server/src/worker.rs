@@ -1,0 +1,138 @@
+//! The thread that takes batches from a model's queue and has them computed.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::time::Instant;
+
+use sconce::core::batch::{Batch, Want};
+use sconce::{Computed, Error, Model};
+
+use crate::metrics::Metrics;
+use crate::queue::{Entry, Queue, Rate};
+use crate::refusal::{Kind, Refusal};
+
+/// A text that every model has words for, to measure with.
+const TEXT: &str = "When the lamplighter reached the last street he turned around and counted the lights behind \
+                    him: nineteen, and one that he had not lit. He walked back to it, and there stood a child \
+                    with a match, who said that the dark had come early and that somebody had to begin.";
+/// Tokens of each text that is measured with.
+const LENGTH: usize = 64;
+/// A batch that takes this many seconds is large enough to tell the rate.
+const LONG: f64 = 0.05;
+/// Texts in the largest batch that is measured.
+const MOST: usize = 512;
+
+/// Measures how fast a model is with batches that grow, which also warms it up; `tell` hears of each.
+pub(crate) fn measure(model: &Model, tell: &mut dyn FnMut(usize)) -> Result<Rate, Error> {
+    let mut ids = model.encode_texts(Some(""), &[TEXT])?.remove(0).ids;
+    ids.truncate(LENGTH);
+    let mut measured = Vec::new();
+    let mut texts = 1;
+    loop {
+        tell(texts);
+        let mut batch = Batch::new(model.want());
+        for _ in 0..texts {
+            batch.push(&ids, &vec![0; ids.len()], 0);
+        }
+        let tokens = batch.tokens();
+        // The first of each size pays for what is made once.
+        let mut seconds = f64::INFINITY;
+        for _ in 0..2 {
+            let batch = batch.clone();
+            let began = Instant::now();
+            model.compute(batch)?;
+            seconds = seconds.min(began.elapsed().as_secs_f64());
+        }
+        measured.push((tokens, seconds));
+        if seconds > LONG || texts >= MOST {
+            return Ok(Rate::from(&measured));
+        }
+        texts *= 4;
+    }
+}
+
+/// Computes what waits until the queue is closed.
+pub(crate) fn work(name: &str, model: &Model, queue: &Arc<Queue>, metrics: &Metrics) {
+    let width = model.card().width().max(model.card().sizes.value.hidden);
+    while let Some(entries) = queue.next(|| model.cost(), width) {
+        let one = AssertUnwindSafe(|| compute(name, model, queue, metrics, &entries));
+        if catch_unwind(one).is_err() {
+            fail(&entries, &Refusal::new(Kind::Machine, "the worker failed over this batch"));
+        }
+    }
+}
+
+fn compute(name: &str, model: &Model, queue: &Queue, metrics: &Metrics, entries: &[Entry]) {
+    let began = Instant::now();
+    let mut batch = Batch::new(entries.first().map_or(Want::Pooled, |entry| entry.job.want));
+    for entry in entries {
+        let text = &entry.job.texts[entry.index];
+        batch.push(&text.ids, &text.types, text.skip);
+    }
+    let tokens = batch.tokens();
+    match model.compute(batch) {
+        Ok(computed) => {
+            let seconds = began.elapsed().as_secs_f64();
+            if computed.incidents.is_empty() {
+                queue.observe(tokens, seconds);
+            }
+            hand_out(entries, &computed, began);
+            note(name, metrics, &computed);
+            metrics.batch(name, &short(&computed.placement), entries.len(), tokens, seconds);
+        }
+        Err(error) => fail(entries, &Refusal::from(error)),
+    }
+}
+
+/// A placement without its weights, as labels and headers name it.
+pub(crate) fn short(placement: &sconce::Placement) -> String {
+    format!("{}/{}/{}", placement.engine, placement.device, placement.dtype)
+}
+
+fn note(name: &str, metrics: &Metrics, computed: &Computed) {
+    for incident in &computed.incidents {
+        let place = short(&incident.placement);
+        metrics.trips.with_label_values(&[name, &place, incident.kind.name()]).inc();
+    }
+    let place = short(&computed.placement);
+    if !computed.incidents.is_empty() {
+        metrics.fallbacks.with_label_values(&[name, &place]).inc();
+    }
+    if computed.splits > 0 {
+        metrics.splits.with_label_values(&[name, &place]).inc_by(computed.splits as u64);
+    }
+}
+
+/// Gives every job the rows of its texts, those of one job together.
+fn hand_out(entries: &[Entry], computed: &Computed, began: Instant) {
+    let rows = &computed.rows;
+    let mut start = 0;
+    let mut at = 0;
+    for run in entries.chunk_by(|a, b| Arc::ptr_eq(&a.job, &b.job)) {
+        let first = at;
+        let slices: Vec<_> = run
+            .iter()
+            .map(|entry| {
+                let count = if entry.job.want == Want::Pooled { 1 } else { entry.tokens() };
+                let end = start + count * rows.width;
+                let values = &rows.values[start..end];
+                start = end;
+                at += count;
+                (entry.index, values)
+            })
+            .collect();
+        let norms = &rows.norms;
+        let pooled = run[0].job.want == Want::Pooled;
+        let with_norms = slices.into_iter().enumerate().map(|(nth, (index, values))| {
+            let norm = if pooled { norms.get(first + nth).copied() } else { None };
+            (index, values, norm)
+        });
+        run[0].job.take(computed, with_norms, began);
+    }
+}
+
+fn fail(entries: &[Entry], refusal: &Refusal) {
+    for entry in entries {
+        entry.job.fail(refusal.clone());
+    }
+}

@@ -1,0 +1,121 @@
+//! A client that says exactly what a test wants said.
+
+use std::io::{self, BufRead, BufReader, Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::time::Duration;
+
+use serde_json::Value;
+
+/// What came back.
+#[derive(Debug)]
+pub(crate) struct Answer {
+    pub(crate) status: u16,
+    pub(crate) headers: Vec<(String, String)>,
+    pub(crate) body: Vec<u8>,
+}
+
+impl Answer {
+    pub(crate) fn header(&self, name: &str) -> Option<&str> {
+        self.headers.iter().find(|(known, _)| known == name).map(|(_, value)| value.as_str())
+    }
+
+    pub(crate) fn text(&self) -> String {
+        String::from_utf8_lossy(&self.body).into_owned()
+    }
+
+    pub(crate) fn json(&self) -> Value {
+        serde_json::from_slice(&self.body).unwrap_or_else(|error| panic!("{error}: {}", self.text()))
+    }
+
+    /// The body of an answer that must have this status.
+    #[track_caller]
+    pub(crate) fn expect(self, status: u16) -> Value {
+        assert_eq!(self.status, status, "{}", self.text());
+        self.json()
+    }
+}
+
+/// A connection that is kept.
+pub(crate) struct Connection {
+    reader: BufReader<TcpStream>,
+}
+
+impl Connection {
+    pub(crate) fn open(address: SocketAddr) -> io::Result<Connection> {
+        let stream = TcpStream::connect(address)?;
+        stream.set_read_timeout(Some(Duration::from_secs(60)))?;
+        stream.set_write_timeout(Some(Duration::from_secs(60)))?;
+        stream.set_nodelay(true)?;
+        Ok(Connection { reader: BufReader::new(stream) })
+    }
+
+    pub(crate) fn write(&mut self, bytes: &[u8]) -> io::Result<()> {
+        self.reader.get_mut().write_all(bytes)
+    }
+
+    /// The next answer.
+    pub(crate) fn read(&mut self) -> io::Result<Answer> {
+        let broken = |what: &str| io::Error::new(io::ErrorKind::InvalidData, what.to_owned());
+        let mut line = String::new();
+        if self.reader.read_line(&mut line)? == 0 {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+        let status = line.split(' ').nth(1).and_then(|status| status.parse().ok());
+        let status = status.ok_or_else(|| broken(&line))?;
+        let mut headers = Vec::new();
+        loop {
+            line.clear();
+            self.reader.read_line(&mut line)?;
+            let Some((name, value)) = line.trim_end().split_once(':') else { break };
+            headers.push((name.to_ascii_lowercase(), value.trim().to_owned()));
+        }
+        let length = headers.iter().find(|(name, _)| name == "content-length");
+        let length: usize = length.and_then(|(_, value)| value.parse().ok()).unwrap_or(0);
+        let mut body = vec![0; length];
+        self.reader.read_exact(&mut body)?;
+        Ok(Answer { status, headers, body })
+    }
+
+    pub(crate) fn ask(&mut self, request: &[u8]) -> io::Result<Answer> {
+        self.write(request)?;
+        self.read()
+    }
+}
+
+/// The bytes of a request.
+pub(crate) fn request(method: &str, path: &str, headers: &[(&str, &str)], body: &[u8]) -> Vec<u8> {
+    let mut head = format!("{method} {path} HTTP/1.1\r\nhost: localhost\r\n");
+    for (name, value) in headers {
+        head += &format!("{name}: {value}\r\n");
+    }
+    if method != "GET" {
+        head += &format!("content-type: application/json\r\ncontent-length: {}\r\n", body.len());
+    }
+    [head.as_bytes(), b"\r\n", body].concat()
+}
+
+/// One request on a connection of its own.
+pub(crate) fn send(address: SocketAddr, bytes: &[u8]) -> io::Result<Answer> {
+    Connection::open(address)?.ask(bytes)
+}
+
+pub(crate) fn post_with(address: SocketAddr, path: &str, headers: &[(&str, &str)], body: &Value) -> Answer {
+    let bytes = request("POST", path, headers, body.to_string().as_bytes());
+    send(address, &bytes).unwrap_or_else(|error| panic!("{path}: {error}"))
+}
+
+pub(crate) fn post(address: SocketAddr, path: &str, body: &Value) -> Answer {
+    post_with(address, path, &[], body)
+}
+
+pub(crate) fn get(address: SocketAddr, path: &str) -> Answer {
+    send(address, &request("GET", path, &[], b"")).unwrap_or_else(|error| panic!("{path}: {error}"))
+}
+
+/// A metric's sum over all its labels.
+pub(crate) fn metric(address: SocketAddr, name: &str) -> f64 {
+    let text = get(address, "/metrics").text();
+    let lines = text.lines().filter(|line| line.starts_with(name));
+    let of_it = lines.filter(|line| line[name.len()..].starts_with([' ', '{']));
+    of_it.filter_map(|line| line.rsplit(' ').next()?.parse::<f64>().ok()).sum()
+}

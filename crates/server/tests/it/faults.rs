@@ -1,0 +1,95 @@
+//! Placements that fail while the server runs on them: no client hears of it but by headers, metrics and the report.
+
+use std::sync::atomic::Ordering;
+use std::thread;
+use std::time::Duration;
+
+use sconce::{Device, EngineId};
+use sconce_testkit::fake::{FakeEngine, Fault, Mishap};
+use serde_json::json;
+
+use crate::client::{get, metric, post};
+use crate::stage::{METAL, fake, healthy};
+
+const SHORT: Duration = Duration::from_millis(400);
+/// Batches that a warm-up on fakes takes.
+const WARM_UP: usize = 12;
+
+fn vectors(value: &serde_json::Value) -> Vec<Vec<f32>> {
+    serde_json::from_value(value.clone()).expect("vectors")
+}
+
+#[test]
+fn a_placement_that_errs_lies_hangs_or_panics_costs_no_client_its_answer() {
+    for (mishap, kind) in [
+        (Mishap::Error, "failed"),
+        (Mishap::Nan, "guard"),
+        (Mishap::Zero, "guard"),
+        (Mishap::Norm, "guard"),
+        (Mishap::Rows, "guard"),
+        (Mishap::Panic, "panicked"),
+        (Mishap::Hang, "hung"),
+    ] {
+        let engine = FakeEngine::new(EngineId::Candle).with(METAL, Fault::FromBatch(WARM_UP + 5, mishap));
+        let batches = std::sync::Arc::clone(&engine.batches);
+        let stage = fake(engine, SHORT);
+        assert!(batches.load(Ordering::SeqCst) <= WARM_UP, "the warm-up is longer than this test thinks");
+        let address = *stage;
+        let clients: Vec<_> = (0..8)
+            .map(|client| {
+                thread::spawn(move || {
+                    let texts: Vec<String> = (0..6).map(|n| format!("client {client} says {n}")).collect();
+                    let want = healthy(&texts);
+                    let mut told = Vec::new();
+                    for (text, want) in texts.iter().zip(want) {
+                        let answer = post(address, "/embed", &json!({"inputs": [text]}));
+                        told.extend(answer.header("x-sconce-incidents").map(str::to_owned));
+                        let place = answer.header("x-sconce-placement").expect("a placement").to_owned();
+                        assert!(place.contains("candle/"), "{place}");
+                        assert_eq!(vectors(&answer.expect(200)), [want], "{mishap:?}");
+                    }
+                    told
+                })
+            })
+            .collect();
+        let told: Vec<String> =
+            clients.into_iter().flat_map(|client| client.join().expect("no client error")).collect();
+        assert!(
+            !told.is_empty() && told.iter().all(|told| told == &format!("candle/metal:0/f32 {kind}")),
+            "{told:?}"
+        );
+        let last = post(address, "/embed", &json!({"inputs": "more"}));
+        assert_eq!(last.header("x-sconce-placement"), Some("candle/cpu/f32"));
+        assert!((metric(address, "sconce_guard_trips_total") - 1.0).abs() < 1e-9, "{mishap:?}");
+        assert!((metric(address, "sconce_fallbacks_total") - 1.0).abs() < 1e-9, "{mishap:?}");
+        assert!(get(address, "/metrics").text().contains(&format!("kind=\"{kind}\"")));
+        let report = get(address, "/v1/report").text();
+        assert!(report.contains("quarantined"), "{report}");
+        assert!((metric(address, "te_request_failure")).abs() < 1e-9);
+    }
+}
+
+#[test]
+fn a_batch_that_does_not_fit_is_split_and_its_placement_stays() {
+    let engine = FakeEngine::new(EngineId::Candle);
+    let stage = fake(engine.with(METAL, Fault::OutOfMemory { above: 2000 }), SHORT);
+    let texts: Vec<String> = (0..500).map(|n| format!("{n} is one of several hundred texts")).collect();
+    let answer = post(*stage, "/embed", &json!({"inputs": texts}));
+    assert_eq!(answer.header("x-sconce-placement"), Some("candle/metal:0/f32"));
+    assert_eq!(vectors(&answer.expect(200)), healthy(&texts));
+    assert!(metric(*stage, "sconce_batch_splits_total") > 0.5);
+}
+
+#[test]
+fn where_no_placement_is_left_the_client_is_told_so_and_life_goes_on() {
+    let broken = Fault::FromBatch(WARM_UP + 1, Mishap::Nan);
+    let engine = FakeEngine::new(EngineId::Candle)
+        .with(METAL, broken)
+        .with(Device::Cpu, Fault::FromBatch(1, Mishap::Nan));
+    let stage = fake(engine, SHORT);
+    let refused = post(*stage, "/v1/embeddings", &json!({"input": "a"}));
+    assert_eq!((refused.status, refused.header("retry-after")), (503, Some("1")), "{}", refused.text());
+    assert_eq!(refused.json()["error"]["code"], "no_placement");
+    assert_eq!(post(*stage, "/embed", &json!({"inputs": "a"})).status, 424);
+    assert_eq!(get(*stage, "/livez").status, 200);
+}

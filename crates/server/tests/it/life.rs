@@ -1,0 +1,112 @@
+//! Standing up, who is let in, and lying down.
+
+use std::net::TcpListener;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use sconce::EngineId;
+use sconce_server::{Keys, Serve, ServeError, Server, Settings};
+use sconce_testkit::fake::{FakeEngine, Fault};
+use serde_json::json;
+
+use crate::client::{Connection, get, post, post_with, request};
+use crate::stage::{fake_builder, settings, start, tiny_builder, tiny_with};
+
+#[test]
+fn the_port_is_open_before_the_model_and_tells_how_far_it_is() {
+    let home = tempfile::tempdir().expect("a folder");
+    // Each of some dozen batches of warm-up takes its time.
+    let engine = FakeEngine::new(EngineId::Candle).with(sconce::Device::Cpu, Fault::Late(40));
+    let engine = engine.with(crate::stage::METAL, Fault::Late(40));
+    let builder = fake_builder(engine, Duration::from_secs(5), home.path());
+    let stage = start(builder, settings(), Some(home));
+    let mut phases = Vec::new();
+    assert_eq!(get(*stage, "/livez").status, 200);
+    let began = Instant::now();
+    loop {
+        let startup = get(*stage, "/startupz");
+        let phase = startup.json()["models"]["model"]["phase"].as_str().expect("a phase").to_owned();
+        if phases.last() != Some(&phase) {
+            phases.push(phase.clone());
+        }
+        if phase == "ready" {
+            break;
+        }
+        let ready = get(*stage, "/readyz");
+        if ready.status == 503 {
+            assert!(ready.json()["reason"].as_str().expect("a reason").starts_with("`model`: "));
+            let refused = post(*stage, "/v1/embeddings", &json!({"input": "a"}));
+            if refused.status != 200 {
+                assert_eq!((refused.status, refused.header("retry-after")), (503, Some("1")));
+            }
+        }
+        assert!(began.elapsed() < Duration::from_secs(60), "{phases:?}");
+    }
+    assert!(phases.contains(&"warming_up".to_owned()), "{phases:?}");
+    assert_eq!(get(*stage, "/startupz").status, 200);
+}
+
+#[test]
+fn a_model_that_can_not_be_opened_ends_the_server_with_its_reason() {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let builder = sconce::Model::builder("./no such folder").offline(true);
+    let serve = Serve { name: "none".to_owned(), aliases: Vec::new(), builder };
+    let ended = Server::start(listener, serve, settings()).expect("it starts").wait();
+    assert!(matches!(ended, Err(ServeError::Model(_))), "{ended:?}");
+}
+
+#[test]
+fn without_a_key_nothing_is_told_but_life() {
+    let keys = Keys::read("one\ntwo\n").expect("two keys");
+    let stage = tiny_with("tiny-bert", Settings { keys, ..settings() });
+    for path in ["/livez", "/readyz", "/startupz", "/health"] {
+        assert_eq!(get(*stage, path).status, 200, "{path}");
+    }
+    for path in ["/metrics", "/info", "/v1/models", "/v1/report", "/openapi.json", "/nowhere"] {
+        assert_eq!(get(*stage, path).status, 401, "{path}");
+    }
+    let body = json!({"input": "a"});
+    let refused = post(*stage, "/v1/embeddings", &body);
+    assert_eq!((refused.status, refused.header("www-authenticate")), (401, Some("Bearer")));
+    assert_eq!(refused.json()["error"]["code"], "invalid_api_key");
+    for key in ["Bearer one", "bearer two"] {
+        post_with(*stage, "/v1/embeddings", &[("authorization", key)], &body).expect(200);
+    }
+}
+
+#[test]
+fn what_is_under_way_is_finished_and_the_next_is_told_to_go() {
+    let home = tempfile::tempdir().expect("a folder");
+    let slow = FakeEngine::new(EngineId::Candle).with(crate::stage::METAL, Fault::Late(300));
+    let builder = fake_builder(slow, Duration::from_secs(5), home.path());
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let serve = Serve { name: "model".to_owned(), aliases: Vec::new(), builder };
+    let server =
+        Server::start(listener, serve, Settings { linger: Duration::from_millis(200), ..settings() })
+            .expect("it starts");
+    let address = server.address();
+    while get(address, "/readyz").status != 200 {
+        thread::sleep(Duration::from_millis(20));
+    }
+    let mut idle = Connection::open(address).expect("a connection");
+    let asking = thread::spawn(move || post(address, "/embed", &json!({"inputs": "a text"})));
+    thread::sleep(Duration::from_millis(100));
+    server.stop();
+    thread::sleep(Duration::from_millis(50));
+    // Still taken, and told to go.
+    let late = idle.ask(&request("GET", "/readyz", &[], b"")).expect("an answer");
+    assert_eq!((late.status, late.header("connection")), (503, Some("close")));
+    let answer = asking.join().expect("no panic");
+    assert_eq!(answer.status, 200, "{}", answer.text());
+    server.wait().expect("a good end");
+    assert!(Connection::open(address).is_err(), "nobody listens any more");
+}
+
+#[test]
+fn a_model_that_is_still_being_opened_is_not_waited_for() {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let serve = Serve { name: "model".to_owned(), aliases: Vec::new(), builder: tiny_builder("tiny-bert") };
+    let server = Server::start(listener, serve, settings()).expect("it starts");
+    server.stop();
+    server.wait().expect("a good end");
+}

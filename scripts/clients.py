@@ -1,0 +1,90 @@
+"""Asks a server what its clients ask, through the clients themselves, and compares with what the command says.
+
+Called by scripts/clients: clients.py SCONCE MINILM_ADDRESS RERANKER_ADDRESS
+"""
+
+import json
+import subprocess
+import sys
+
+import cohere
+import openai
+from huggingface_hub import InferenceClient
+
+sconce, minilm, reranker = sys.argv[1:]
+texts = ["A sconce holds a candle in its place.", "how do I place a model on the right device?"]
+documents = ["the candle burns", "a text about something else", "its place"]
+
+
+def command(*arguments):
+    done = subprocess.run([sconce, *arguments], check=True, capture_output=True, text=True)
+    return done.stdout
+
+
+def near(a, b, tolerance=1e-3):
+    """Whether two vectors of length one point the same way."""
+    assert len(a) == len(b), (len(a), len(b))
+    cosine = sum(x * y for x, y in zip(a, b))
+    assert abs(1 - cosine) < tolerance, cosine
+
+
+lines = command("embed", "target/parts/minilm", "--offline", *texts).splitlines()
+expected = [json.loads(line)["embedding"] for line in lines]
+
+# openai: base64, which its client asks for by itself, and floats.
+client = openai.OpenAI(base_url=f"{minilm}/v1", api_key="any", max_retries=0)
+assert [model.id for model in client.models.list()] == ["minilm"]
+for arguments in ({}, {"encoding_format": "float"}, {"encoding_format": "base64"}):
+    answer = client.embeddings.create(model="minilm", input=texts, **arguments)
+    assert answer.usage.total_tokens > 10 and answer.model == "minilm"
+    for item, vector in zip(answer.data, expected):
+        if isinstance(item.embedding, str):
+            import array
+            import base64
+
+            item.embedding = list(array.array("f", base64.b64decode(item.embedding)))
+        near(item.embedding, vector)
+near(client.embeddings.create(model="minilm", input=texts[0]).data[0].embedding, expected[0])
+raw = client.embeddings.with_raw_response.create(model="minilm", input=texts, user="me")
+assert raw.headers["x-sconce-ignored"] == "user" and "cpu" in raw.headers["x-sconce-placement"]
+for wrong, kind in (
+    ({"model": "other", "input": "a"}, openai.NotFoundError),
+    ({"model": "minilm", "input": "a", "dimensions": 7}, openai.BadRequestError),
+    ({"model": "minilm", "input": []}, openai.BadRequestError),
+    ({"model": "minilm", "input": "word " * 2000}, openai.BadRequestError),
+):
+    try:
+        client.embeddings.create(**wrong)
+        raise AssertionError(f"{wrong} was answered")
+    except kind as error:
+        assert error.body["message"], error
+
+# huggingface_hub.
+hub = InferenceClient(model=minilm)
+near([float(x) for x in hub.feature_extraction(texts[0])[0]], expected[0])
+near([float(x) for x in hub.feature_extraction(texts[1], normalize=True, truncate=True)[0]], expected[1])
+alike = hub.sentence_similarity(texts[0], other_sentences=texts)
+assert abs(alike[0] - 1) < 1e-3 and alike[1] < 0.9, alike
+
+# cohere, both of its interfaces.
+said = json.loads(
+    command("rerank", "crates/testkit/goldens/tiny-bert-rerank", "--offline", "--json", "--query", texts[0], *documents)
+)
+order = [(line["index"], line["score"]) for line in said["ranked"]]
+for rank in (
+    cohere.ClientV2(api_key="any", base_url=reranker).rerank,
+    cohere.Client(api_key="any", base_url=reranker).rerank,
+):
+    answer = rank(model="tiny-bert-rerank", query=texts[0], documents=documents)
+    got = [(result.index, result.relevance_score) for result in answer.results]
+    assert [index for index, _ in got] == [index for index, _ in order], (got, order)
+    assert all(abs(a - b) < 1e-3 for (_, a), (_, b) in zip(got, order)), (got, order)
+    best = rank(model="tiny-bert-rerank", query=texts[0], documents=documents, top_n=1)
+    assert [result.index for result in best.results] == [order[0][0]]
+try:
+    cohere.ClientV2(api_key="any", base_url=reranker).rerank(model="none", query="a", documents=["b"])
+    raise AssertionError("an unknown model was answered")
+except cohere.errors.NotFoundError:
+    pass
+
+print(f"openai {openai.__version__}, cohere {cohere.__version__}, huggingface_hub: all as the command says")
