@@ -82,15 +82,16 @@ impl Connection {
     }
 }
 
-/// The bytes of a request.
+/// The bytes of a request; one that gets has no body.
 pub(crate) fn request(method: &str, path: &str, headers: &[(&str, &str)], body: &[u8]) -> Vec<u8> {
     let mut head = format!("{method} {path} HTTP/1.1\r\nhost: localhost\r\n");
     for (name, value) in headers {
         head += &format!("{name}: {value}\r\n");
     }
-    if method != "GET" {
-        head += &format!("content-type: application/json\r\ncontent-length: {}\r\n", body.len());
+    if method == "GET" {
+        return [head.as_bytes(), b"\r\n"].concat();
     }
+    head += &format!("content-type: application/json\r\ncontent-length: {}\r\n", body.len());
     [head.as_bytes(), b"\r\n", body].concat()
 }
 

@@ -42,6 +42,7 @@ impl Dice {
     /// `body` with something changed in it.
     fn spoil(&mut self, body: &mut Value) {
         if let Value::Object(fields) = body
+            && !fields.is_empty()
             && self.roll(3) > 0
         {
             let names: Vec<String> = fields.keys().cloned().collect();
