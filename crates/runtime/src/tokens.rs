@@ -124,13 +124,13 @@ impl Tokens {
         let encoding = self.tokenizer.encode(text, special).map_err(VocabularyError::Tokenizer)?;
         let of_text = encoding.get_special_tokens_mask().iter().zip(encoding.get_offsets());
         let tokens = encoding.get_ids().iter().zip(encoding.get_tokens()).zip(of_text);
-        let piece = |((&id, text), (&mask, &place)): ((&u32, &String), (&u32, &(usize, usize)))| Piece {
+        let pieces = tokens.map(|((&id, text), (&mask, &place))| Piece {
             id,
             text: text.clone(),
             special: mask == 1,
             place,
-        };
-        Ok(tokens.map(piece).collect())
+        });
+        Ok(pieces.collect())
     }
 
     /// The text that token ids stand for.

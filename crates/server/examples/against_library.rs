@@ -68,18 +68,18 @@ fn compare(name: &str, file: &str, dtype: Option<&str>) -> Result<(), Failure> {
         let embedded = model.embed(&texts)?;
         let library = texts.len() as f64 / began.elapsed().as_secs_f64();
         let output = generator(address, file, CLIENTS)?;
-        let served: f64 = output[0];
+        let through: f64 = output[0];
         if round > 0 {
             println!(
-                "library {library:.0} texts/s on {}, server {served:.0} texts/s, ratio {:.3}; p50 {:.1} ms, p99 \
+                "library {library:.0} texts/s on {}, server {through:.0} texts/s, ratio {:.3}; p50 {:.1} ms, p99 \
                  {:.1} ms; the clients took {:.0} % of one core",
                 embedded.placements[0],
-                served / library,
+                through / library,
                 output[1],
                 output[2],
                 output[3],
             );
-            ratios.push(served / library);
+            ratios.push(through / library);
         }
     }
     ratios.sort_by(f64::total_cmp);
@@ -143,12 +143,12 @@ fn generate(address: SocketAddr, file: &str, clients: usize) -> Result<(), Failu
             std::thread::spawn(move || -> Result<Vec<Duration>, Failure> {
                 let (mut stream, mut times) = (connect(address)?, Vec::new());
                 while let Some(request) = requests.get(next.fetch_add(1, Ordering::Relaxed)) {
-                    let sent = Instant::now();
+                    let asked_at = Instant::now();
                     let (status, _) = ask(&mut stream, request.as_bytes())?;
                     if status != 200 {
                         return Err(format!("status {status}").into());
                     }
-                    times.push(sent.elapsed());
+                    times.push(asked_at.elapsed());
                 }
                 Ok(times)
             })

@@ -42,7 +42,7 @@ pub(crate) struct Call {
     pub(crate) from_cohere: bool,
     priority: Option<Priority>,
     truncate: Option<bool>,
-    _held: Option<Held>,
+    held: Option<Held>,
 }
 
 /// What it took to answer.
@@ -93,7 +93,7 @@ where
         let mut call = Call::new(&app, &parts.headers)?;
         call.shed()?;
         let (bytes, held) = body::read(&app, &parts.headers, body).await?;
-        call._held = Some(held);
+        call.held = Some(held);
         let strict = app.settings.strict;
         let (parsed, unread) = if bytes.len() > LONG_BODY {
             let size = bytes.len();
@@ -151,7 +151,7 @@ impl Call {
             Some(_) => return Err(wrong("`x-sconce-truncate` is `error` or `truncate`")),
         };
         let from_cohere = headers.contains_key("x-fern-sdk-name") || headers.contains_key("x-client-name");
-        Ok(Call { app: Arc::clone(app), from_cohere, priority, truncate, _held: None })
+        Ok(Call { app: Arc::clone(app), from_cohere, priority, truncate, held: None })
     }
 
     /// Refuses before anything is read where too much waits already.

@@ -135,7 +135,10 @@ mod tests {
         Waiting { tokens, want: Want::Pooled, arrived }
     }
 
-    fn lists() -> impl Strategy<Value = (Vec<(usize, u64)>, Vec<(usize, u64)>)> {
+    /// Entries as tokens and age.
+    type List = Vec<(usize, u64)>;
+
+    fn lists() -> impl Strategy<Value = (List, List)> {
         let list = || prop::collection::vec((1usize..700, 0u64..2000), 0..60);
         (list(), list())
     }

@@ -47,7 +47,8 @@ pub(crate) struct Embedding {
     object: &'static str,
     index: usize,
     #[schema(value_type = Object)]
-    embedding: Numbers,
+    #[serde(rename = "embedding")]
+    numbers: Numbers,
 }
 
 #[derive(Serialize)]
@@ -90,7 +91,7 @@ pub(crate) async fn embeddings(State(app): State<Arc<App>>, request: Request) ->
         let numbers = vectors.iter().map(Vec::len).sum();
         let data = vectors.into_iter().enumerate().map(|(index, vector)| {
             let embedding = if base64 { Numbers::Base64(encoded(&vector)) } else { Numbers::Floats(vector) };
-            Embedding { object: "embedding", index, embedding }
+            Embedding { object: "embedding", index, numbers: embedding }
         });
         let answer = Embeddings {
             object: "list",

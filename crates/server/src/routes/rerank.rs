@@ -159,6 +159,7 @@ fn id(query: &str, documents: &[String]) -> String {
         hash.update(text.len().to_le_bytes());
         hash.update(text);
     }
-    let digits: String = hash.finalize().iter().take(16).map(|byte| format!("{byte:02x}")).collect();
+    let hash = hash.finalize();
+    let digits = hash.iter().take(16).fold(String::new(), |digits, byte| digits + &format!("{byte:02x}"));
     format!("{}-{}-{}-{}-{}", &digits[..8], &digits[8..12], &digits[12..16], &digits[16..20], &digits[20..])
 }
