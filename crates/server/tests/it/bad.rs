@@ -97,7 +97,7 @@ fn headers_and_bodies_beyond_their_limits_are_refused() {
     stream.set_write_timeout(Some(Duration::from_secs(10))).expect("a timeout");
     let head = "POST /embed HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n";
     stream.write_all(head.as_bytes()).expect("a head can be sent");
-    let piece = [b"10000\r\n".as_slice(), &[b' '; 65536], b"\r\n"].concat();
+    let piece = [b"10000\r\n".as_slice(), &vec![b' '; 65536], b"\r\n"].concat();
     let sent = (0..16384).take_while(|_| stream.write_all(&piece).is_ok()).count();
     assert!(sent < 1000, "{sent} pieces were taken");
 

@@ -43,8 +43,8 @@ pub(crate) struct Connection {
 impl Connection {
     pub(crate) fn open(address: SocketAddr) -> io::Result<Connection> {
         let stream = TcpStream::connect(address)?;
-        stream.set_read_timeout(Some(Duration::from_secs(60)))?;
-        stream.set_write_timeout(Some(Duration::from_secs(60)))?;
+        stream.set_read_timeout(Some(Duration::from_mins(1)))?;
+        stream.set_write_timeout(Some(Duration::from_mins(1)))?;
         stream.set_nodelay(true)?;
         Ok(Connection { reader: BufReader::new(stream) })
     }
@@ -84,15 +84,14 @@ impl Connection {
 
 /// The bytes of a request; one that gets has no body.
 pub(crate) fn request(method: &str, path: &str, headers: &[(&str, &str)], body: &[u8]) -> Vec<u8> {
-    let mut head = format!("{method} {path} HTTP/1.1\r\nhost: localhost\r\n");
-    for (name, value) in headers {
-        head += &format!("{name}: {value}\r\n");
-    }
+    let first = format!("{method} {path} HTTP/1.1\r\nhost: localhost\r\n");
+    let mut lines: Vec<String> = vec![first];
+    lines.extend(headers.iter().map(|(name, value)| format!("{name}: {value}\r\n")));
     if method == "GET" {
-        return [head.as_bytes(), b"\r\n"].concat();
+        return [lines.concat().as_bytes(), b"\r\n"].concat();
     }
-    head += &format!("content-type: application/json\r\ncontent-length: {}\r\n", body.len());
-    [head.as_bytes(), b"\r\n", body].concat()
+    lines.push(format!("content-type: application/json\r\ncontent-length: {}\r\n", body.len()));
+    [lines.concat().as_bytes(), b"\r\n", body].concat()
 }
 
 /// One request on a connection of its own.

@@ -36,14 +36,19 @@ fn plain(value: &Value) -> Value {
             let field = |(name, value): (&String, &Value)| {
                 let value = match value {
                     Value::Number(_) | Value::String(_) if changing.contains(&name.as_str()) => json!("…"),
-                    value => plain(value),
+                    Value::Null
+                    | Value::Bool(_)
+                    | Value::Number(_)
+                    | Value::String(_)
+                    | Value::Array(_)
+                    | Value::Object(_) => plain(value),
                 };
                 (name.clone(), value)
             };
             Value::Object(fields.iter().map(field).collect())
         }
         Value::String(text) if text.len() > 400 => json!(format!("… {} letters", text.len())),
-        other => other.clone(),
+        other @ (Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_)) => other.clone(),
     }
 }
 
