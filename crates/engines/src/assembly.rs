@@ -4,7 +4,7 @@ use std::cell::RefCell;
 use std::collections::HashSet;
 
 use sconce_kernels::isa::Isa;
-use sconce_kernels::product::{Matrix, Store};
+use sconce_kernels::product::{Matrix, Space, Store};
 use sconce_kernels::rows::{Activation, Spread, normalize};
 
 use crate::description::{Description, NormKind, NormPlacement, Relative};
@@ -331,6 +331,6 @@ fn projected(rows: &[f32], linear: &Linear) -> Vec<f32> {
     let matrix = Matrix::pack(Isa::best(), &linear.weight, linear.outputs(), linear.inputs);
     let stride = linear.outputs();
     let store = &mut Store { bias: &linear.bias, activation: Activation::Identity, to: &mut to, stride };
-    matrix.multiply(rows, linear.inputs, count, &mut Vec::new(), store);
+    matrix.multiply(rows, linear.inputs, count, &mut Space::default(), store);
     to
 }

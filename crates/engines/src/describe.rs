@@ -36,7 +36,7 @@ pub fn numbers(config: &Value, sizes: &Sizes) -> Option<u128> {
     Some(layers.saturating_mul(wide(d.hidden)).saturating_add(relative))
 }
 
-fn from_config(config: &Value, sizes: &Sizes) -> Result<Description, Obstacle> {
+pub(crate) fn from_config(config: &Value, sizes: &Sizes) -> Result<Description, Obstacle> {
     let model_type = config["model_type"].as_str().unwrap_or_default();
     let Some(family) = families::of(config) else {
         return Err(unknown(model_type, config, sizes));

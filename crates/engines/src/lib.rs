@@ -21,6 +21,7 @@ mod queries;
 mod steps;
 mod threads;
 pub mod weights;
+pub mod work;
 
 use std::sync::Arc;
 

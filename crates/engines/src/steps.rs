@@ -5,7 +5,7 @@ use sconce_core::files::ModelFiles;
 use sconce_core::head::{Dense, DenseActivation, Step};
 use sconce_kernels::isa::Isa;
 use sconce_kernels::math::{gelu, gelu_tanh};
-use sconce_kernels::product::{Matrix, Store};
+use sconce_kernels::product::{Matrix, Space, Store};
 use sconce_kernels::rows::{Activation, Norm, Spread};
 
 use crate::finish::finish;
@@ -120,7 +120,7 @@ impl Linear {
         let mut to = vec![0.0; rows * outputs];
         let store =
             &mut Store { bias: &self.bias, activation: Activation::Identity, to: &mut to, stride: outputs };
-        self.matrix.multiply(x, inputs, rows, &mut Vec::new(), store);
+        self.matrix.multiply(x, inputs, rows, &mut Space::default(), store);
         self.activate(&mut to);
         to
     }
@@ -132,7 +132,7 @@ impl Linear {
         let mut keep = |_row: usize, column: usize, values: &mut [f32]| {
             tops[column..].iter_mut().zip(values).for_each(|(top, x)| *top = larger(*top, *x));
         };
-        self.matrix.multiply(x, inputs, x.len() / inputs.max(1), &mut Vec::new(), &mut keep);
+        self.matrix.multiply(x, inputs, x.len() / inputs.max(1), &mut Space::default(), &mut keep);
         tops.iter_mut().zip(&self.bias).for_each(|(top, bias)| *top += bias);
         self.activate(&mut tops);
         tops

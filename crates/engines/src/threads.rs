@@ -41,11 +41,15 @@ impl Threads {
 
     /// Runs `work` once on each thread, where what it starts stays on that thread.
     pub(crate) fn apart(&self, work: impl Fn() + Sync) {
-        std::thread::scope(|scope| {
-            for pool in &self.apart {
-                scope.spawn(|| pool.install(&work));
+        fn on_each(pools: &[ThreadPool], work: &(impl Fn() + Sync)) {
+            if let [pool, rest @ ..] = pools {
+                pool.in_place_scope(|scope| {
+                    scope.spawn(|_| work());
+                    on_each(rest, work);
+                });
             }
-        });
+        }
+        on_each(&self.apart, &work);
         if self.apart.is_empty() {
             work();
         }
@@ -84,16 +88,23 @@ impl Threads {
     }
 }
 
-/// Ranges of sequences of at most about `size` tokens, as many for each thread.
+/// Ranges of sequences of about `size` tokens, half as large towards the end, so that all threads end at about the
+/// same time; few tokens are shared out evenly.
 fn blocks(batch: &Batch, threads: usize, size: usize) -> Vec<Range<usize>> {
-    let rounds = batch.tokens().div_ceil(threads * size);
-    let target = batch.tokens().div_ceil(threads * rounds).max(size / 8);
+    let total = batch.tokens();
+    let (share, least) = if total <= threads * size { (1, size / 8) } else { (2, size / 2) };
+    let target = |left: usize| left.div_ceil(threads * share).clamp(least, size);
     let mut blocks = Vec::new();
-    let (mut start, mut tokens) = (0, 0);
+    let (mut start, mut tokens, mut aim) = (0, 0, target(total));
+    let mut left = total;
     for (index, sequence) in batch.sequences.iter().enumerate() {
-        if tokens > 0 && tokens + sequence.length / 2 > target {
+        if tokens > 0 && tokens + sequence.length / 2 > aim {
             blocks.push(start..index);
+            left -= tokens;
             (start, tokens) = (index, 0);
+            if share > 1 {
+                aim = target(left);
+            }
         }
         tokens += sequence.length;
     }
@@ -118,5 +129,22 @@ mod tests {
             let covered: Vec<usize> = blocks(&batch, 2, 384).into_iter().flatten().collect();
             assert_eq!(covered, (0..count).collect::<Vec<_>>());
         }
+    }
+
+    #[test]
+    fn few_tokens_are_shared_out_and_many_end_in_small_blocks() {
+        let sizes = |count: usize| {
+            let mut batch = Batch::new(Want::Pooled);
+            (0..count).for_each(|_| batch.push(&[1; 16], &[0; 16], 0));
+            blocks(&batch, 2, 256).into_iter().map(|block| block.len() * 16).collect::<Vec<_>>()
+        };
+        assert_eq!(sizes(1), [16]);
+        assert_eq!(sizes(8), [64, 64]);
+        assert_eq!(sizes(32), [256, 256]);
+        let many = sizes(250);
+        assert!(
+            many[..10].iter().all(|size| *size == 256)
+                && many[many.len() - 2..].iter().all(|size| *size <= 128)
+        );
     }
 }

@@ -4,6 +4,7 @@ use std::ops::Range;
 
 use pulp::{Simd, WithSimd};
 
+use crate::buffer::Buffer;
 use crate::isa::Isa;
 use crate::math::exp;
 use crate::rows::{largest, sum};
@@ -110,11 +111,11 @@ pub enum Added<'a> {
 /// Room that is kept between calls.
 #[derive(Default)]
 pub struct Scratch {
-    queries: Vec<f32>,
-    keys: Vec<f32>,
-    values: Vec<f32>,
-    scores: Vec<f32>,
-    mixed: Vec<f32>,
+    queries: Buffer<f32>,
+    keys: Buffer<f32>,
+    values: Buffer<f32>,
+    scores: Buffer<f32>,
+    mixed: Buffer<f32>,
 }
 
 /// One head of one sequence of `length` tokens: `rows` to `output`, whose rows are `output_stride` apart. `bias` is
@@ -162,11 +163,11 @@ impl WithSimd for Attend<'_, '_> {
         let keys = length.next_multiple_of(wide);
         let columns = at.head.next_multiple_of(wide);
         pack(head, scratch, wide);
-        scratch.scores.resize(QUERIES * keys, 0.0);
-        scratch.mixed.resize(QUERIES * columns, 0.0);
+        scratch.scores.grow(QUERIES * keys);
+        scratch.mixed.grow(QUERIES * columns);
 
-        let (key_vectors, _) = S::as_simd_f32s(&scratch.keys);
-        let (value_vectors, _) = S::as_simd_f32s(&scratch.values);
+        let (key_vectors, _) = S::as_simd_f32s(&scratch.keys[..keys * at.head]);
+        let (value_vectors, _) = S::as_simd_f32s(&scratch.values[..columns * length]);
         for first in (0..length).step_by(QUERIES) {
             let place = |r: usize| (first + r).min(length - 1);
             let seen = reach.of(first, length).start..reach.of(place(QUERIES - 1), length).end;
@@ -176,7 +177,7 @@ impl WithSimd for Attend<'_, '_> {
             for (panel, keys_here) in panels.take(seen.end.div_ceil(wide)).skip(seen.start / wide) {
                 store::<S>(products(simd, queries, keys_here), &mut scratch.scores, keys, panel * wide);
             }
-            for (r, scores) in scratch.scores.chunks_exact_mut(keys).enumerate() {
+            for (r, scores) in scratch.scores.chunks_exact_mut(keys).take(QUERIES).enumerate() {
                 let own = reach.of(place(r), length);
                 scores[seen.start..own.start].fill(0.0);
                 scores[own.end..seen.end].fill(0.0);
@@ -210,23 +211,25 @@ impl WithSimd for Attend<'_, '_> {
 #[inline(always)]
 fn pack(head: &Head<'_>, scratch: &mut Scratch, wide: usize) {
     let Head { rows, length, at, bias, scale, .. } = *head;
-    scratch.queries.resize(length * at.head, 0.0);
-    scratch.keys.resize(length.next_multiple_of(wide) * at.head, 0.0);
-    scratch.values.resize(at.head.next_multiple_of(wide) * length, 0.0);
+    let (queries, keys) = (length * at.head, length.next_multiple_of(wide) * at.head);
+    let values = at.head.next_multiple_of(wide) * length;
+    scratch.queries.grow(queries);
+    scratch.keys.grow(keys);
+    scratch.values.grow(values);
     let bias = |which: usize, d: usize| bias.map_or(0.0, |bias| bias[at.parts[which] + d]);
-    for (row, query) in scratch.queries.chunks_exact_mut(at.head).enumerate() {
+    for (row, query) in scratch.queries[..queries].chunks_exact_mut(at.head).enumerate() {
         for (d, (to, from)) in query.iter_mut().zip(at.part(rows, row, 0)).enumerate() {
             *to = (from + bias(0, d)) * scale;
         }
     }
-    for (panel, keys) in scratch.keys.chunks_exact_mut(wide * at.head).enumerate() {
+    for (panel, keys) in scratch.keys[..keys].chunks_exact_mut(wide * at.head).enumerate() {
         for lane in 0..wide.min(length - panel * wide) {
             for (d, from) in at.part(rows, panel * wide + lane, 1).iter().enumerate() {
                 keys[d * wide + lane] = from + bias(1, d);
             }
         }
     }
-    for (panel, values) in scratch.values.chunks_exact_mut(wide * length).enumerate() {
+    for (panel, values) in scratch.values[..values].chunks_exact_mut(wide * length).enumerate() {
         let first = panel * wide;
         let count = wide.min(at.head - first);
         for (row, to) in values.chunks_exact_mut(wide).enumerate() {

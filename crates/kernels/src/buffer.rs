@@ -17,9 +17,28 @@ mod sealed {
 impl Number for f32 {}
 impl Number for u16 {}
 
+/// A cache line.
 #[repr(C, align(64))]
 #[derive(Clone, Copy)]
-struct Line([u8; LINE]);
+pub(crate) struct Line([u8; LINE]);
+
+impl Line {
+    /// Numbers in a line.
+    pub(crate) const fn of<T>() -> usize {
+        LINE / size_of::<T>()
+    }
+
+    /// Asks for it, so that it is near when it is read.
+    #[inline(always)]
+    pub(crate) fn fetch(&self) {
+        #[cfg(target_arch = "x86_64")]
+        {
+            use std::arch::x86_64::{_MM_HINT_T1, _mm_prefetch};
+            // SAFETY: prefetching reads nothing.
+            unsafe { _mm_prefetch::<_MM_HINT_T1>(std::ptr::from_ref(self).cast()) };
+        }
+    }
+}
 
 /// Numbers on whole cache lines, zero at first.
 #[derive(Clone, Default)]
@@ -42,6 +61,11 @@ impl<T: Number> Buffer<T> {
             self.lines.resize((length * size_of::<T>()).div_ceil(LINE), Line([0; LINE]));
             self.length = length;
         }
+    }
+
+    /// The lines from the number `from` on.
+    pub(crate) fn lines_from(&self, from: usize) -> &[Line] {
+        self.lines.get(from / Line::of::<T>()..).unwrap_or_default()
     }
 }
 

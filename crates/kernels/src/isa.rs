@@ -80,19 +80,25 @@ impl Isa {
         }
     }
 
-    /// Runs `work`, which is not written for vectors, compiled for these instructions all the same.
-    #[inline(always)]
-    pub fn run(self, work: impl FnOnce()) {
-        struct Work<F>(F);
-        impl<F: FnOnce()> WithSimd for Work<F> {
+    /// Runs `work` compiled for these instructions, though it is not written for vectors.
+    pub fn run(self, work: impl Vectorized) {
+        struct Work<W>(W);
+        impl<W: Vectorized> WithSimd for Work<W> {
             type Output = ();
             #[inline(always)]
             fn with_simd<S: Simd>(self, _: S) {
-                (self.0)();
+                self.0.run();
             }
         }
         self.dispatch(Work(work));
     }
+}
+
+/// Work whose loops the compiler turns into vector code. A function or a closure would not do: it may be compiled by
+/// itself, for the plainest processor.
+pub trait Vectorized {
+    /// Does it; to be marked `#[inline(always)]`.
+    fn run(self);
 }
 
 impl fmt::Display for Isa {

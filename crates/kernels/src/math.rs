@@ -10,7 +10,7 @@ pub fn exp(x: f32) -> f32 {
     let power = rounded - ROUND;
     // ln 2 in two parts: the first times any power is exact.
     let rest = (x - power * 0.693_359_4) + power * 2.121_944_4e-4;
-    let curve = TAIL.iter().rev().fold(0.0, |sum, c| sum * rest + c);
+    let curve = TAIL.iter().rev().fold(0.0, |sum, c| f32::mul_add(sum, rest, *c));
     let tail = 1.0 + rest + rest * rest * curve;
     f32::from_bits((rounded.to_bits() << 23).wrapping_add(tail.to_bits()))
 }
@@ -46,8 +46,8 @@ pub fn quick_gelu(x: f32) -> f32 {
 pub fn erf(x: f32) -> f32 {
     let x = x.clamp(-ERF_ONE, ERF_ONE);
     let square = x * x;
-    let above = ERF_ABOVE.iter().rev().fold(0.0, |sum, c| sum * square + c);
-    let below = ERF_BELOW.iter().rev().fold(0.0, |sum, c| sum * square + c);
+    let above = ERF_ABOVE.iter().rev().fold(0.0, |sum, c| f32::mul_add(sum, square, *c));
+    let below = ERF_BELOW.iter().rev().fold(0.0, |sum, c| f32::mul_add(sum, square, *c));
     x * above / below
 }
 

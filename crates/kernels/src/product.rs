@@ -1,8 +1,11 @@
 //! Products in f32 with prepacked weights: a few rows times two vectors of columns at a time, all in registers.
 
+use std::ops::Range;
+
 use pulp::{Simd, WithSimd};
 
-use crate::isa::Isa;
+use crate::buffer::{Buffer, Line};
+use crate::isa::{Isa, Vectorized};
 use crate::rows::Activation;
 
 /// Vectors of columns taken together.
@@ -10,19 +13,50 @@ const WIDE: usize = 2;
 /// Rows taken together where there are 32 registers, and where there are 16.
 const ROWS_OF_32: usize = 12;
 const ROWS_OF_16: usize = 6;
-/// The widest panel of columns of any instruction set.
-const MOST: usize = 32;
+/// Inputs taken at a time: so much of a panel of weights stays in the nearest cache for all rows.
+const DEPTH: usize = 192;
+/// Inputs between two lines of weights that are asked for ahead.
+const APART: usize = 8;
 
-/// What becomes of a product: it is handed over in pieces of rows, while they are warm.
+/// What becomes of a product: it is handed over in pieces while they are warm.
 pub trait Epilogue {
-    /// `values` are the columns from `column` on of `row`.
-    fn take(&mut self, row: usize, column: usize, values: &mut [f32]);
+    /// Takes a piece.
+    fn take(&mut self, piece: Piece<'_>);
 }
 
+/// Some rows and columns of a product.
+#[derive(Debug)]
+pub struct Piece<'a> {
+    /// The first row, and the first column.
+    pub row: usize,
+    /// See `row`.
+    pub column: usize,
+    /// Rows and columns that are part of the product.
+    pub rows: usize,
+    /// See `rows`.
+    pub columns: usize,
+    /// Rows one after the other, each filled up with zeros.
+    pub values: &'a mut [f32],
+    /// Numbers in a row of `values`.
+    pub wide: usize,
+}
+
+impl Piece<'_> {
+    /// Each row's number and its part of the product.
+    #[inline(always)]
+    fn rows(&mut self) -> impl Iterator<Item = (usize, &mut [f32])> {
+        let columns = self.columns;
+        let rows = self.values.chunks_exact_mut(self.wide).take(self.rows);
+        (self.row..).zip(rows.map(move |row| &mut row[..columns]))
+    }
+}
+
+/// Each row of each piece by itself: its number, its first column, its values.
 impl<F: FnMut(usize, usize, &mut [f32])> Epilogue for F {
     #[inline(always)]
-    fn take(&mut self, row: usize, column: usize, values: &mut [f32]) {
-        self(row, column, values);
+    fn take(&mut self, mut piece: Piece<'_>) {
+        let column = piece.column;
+        piece.rows().for_each(|(row, values)| self(row, column, values));
     }
 }
 
@@ -40,14 +74,25 @@ pub struct Store<'a> {
 
 impl Epilogue for Store<'_> {
     #[inline(always)]
-    fn take(&mut self, row: usize, column: usize, values: &mut [f32]) {
-        let count = values.len();
-        for (value, bias) in values.iter_mut().zip(&self.bias[column..column + count]) {
-            *value += bias;
+    fn take(&mut self, mut piece: Piece<'_>) {
+        let (column, columns) = (piece.column, piece.columns);
+        for (_, values) in piece.rows() {
+            values.iter_mut().zip(&self.bias[column..column + columns]).for_each(|(x, bias)| *x += bias);
         }
-        self.activation.apply(values);
-        self.to[row * self.stride + column..][..count].copy_from_slice(values);
+        // All at once: what is done to one number takes long, and many can be under way.
+        self.activation.apply(piece.values);
+        for (row, values) in piece.rows() {
+            copy(values, &mut self.to[row * self.stride + column..][..columns]);
+        }
     }
+}
+
+/// A few numbers, without the call that copying any number of them is.
+#[inline(always)]
+fn copy(from: &[f32], to: &mut [f32]) {
+    let ((from, last), (to, room)) = (from.as_chunks::<8>(), to.as_chunks_mut::<8>());
+    to.iter_mut().zip(from).for_each(|(to, from)| *to = *from);
+    room.iter_mut().zip(last).for_each(|(to, from)| *to = *from);
 }
 
 /// Adds `product + bias` to rows.
@@ -62,13 +107,23 @@ pub struct AddTo<'a> {
 
 impl Epilogue for AddTo<'_> {
     #[inline(always)]
-    fn take(&mut self, row: usize, column: usize, values: &mut [f32]) {
-        let count = values.len();
-        let to = &mut self.to[row * self.stride + column..][..count];
-        for ((to, value), bias) in to.iter_mut().zip(values.iter()).zip(&self.bias[column..column + count]) {
-            *to += value + bias;
+    fn take(&mut self, mut piece: Piece<'_>) {
+        let (column, columns) = (piece.column, piece.columns);
+        for (row, values) in piece.rows() {
+            let to = &mut self.to[row * self.stride + column..][..columns];
+            let bias = &self.bias[column..column + columns];
+            for ((to, value), bias) in to.iter_mut().zip(values.iter()).zip(bias) {
+                *to += value + bias;
+            }
         }
     }
+}
+
+/// Room that is kept between products.
+#[derive(Default)]
+pub struct Space {
+    left: Buffer<f32>,
+    sums: Buffer<f32>,
 }
 
 /// Weights `[outputs, inputs]`, packed in panels of columns as the kernel reads them.
@@ -77,7 +132,7 @@ pub struct Matrix {
     inputs: usize,
     outputs: usize,
     wide: usize,
-    panels: Vec<f32>,
+    panels: Buffer<f32>,
 }
 
 impl Matrix {
@@ -91,7 +146,7 @@ impl Matrix {
             }
         }
         let wide = WIDE * isa.dispatch(Lanes);
-        let mut panels = vec![0.0; outputs.next_multiple_of(wide) * inputs];
+        let mut panels = Buffer::zeros(outputs.next_multiple_of(wide) * inputs);
         for (number, panel) in panels.chunks_exact_mut((wide * inputs).max(1)).enumerate() {
             for lane in 0..wide.min(outputs - number * wide) {
                 let row = &weights[(number * wide + lane) * inputs..][..inputs];
@@ -113,17 +168,62 @@ impl Matrix {
         self.outputs
     }
 
-    /// `a · weightsᵀ` for the rows of `a`, which are `stride` apart; `scratch` keeps its room between calls.
+    /// `a · weightsᵀ` for the rows of `a`, which are `stride` apart; `space` is kept between calls.
     pub fn multiply(
         &self,
         a: &[f32],
         stride: usize,
         rows: usize,
-        scratch: &mut Vec<f32>,
+        space: &mut Space,
         epilogue: &mut impl Epilogue,
     ) {
         assert!(stride >= self.inputs && a.len() >= rows * stride);
-        self.isa.dispatch(Multiply { matrix: self, a, stride, rows, scratch, epilogue });
+        let panels = 0..self.panels();
+        self.isa.dispatch(Multiply { matrix: self, a, stride, rows, panels, space, epilogue });
+    }
+
+    /// Panels of columns, by which the work may be shared out.
+    pub fn panels(&self) -> usize {
+        self.outputs.div_ceil(self.wide)
+    }
+
+    /// The columns of some panels of the product.
+    pub fn part(&self, a: &[f32], stride: usize, rows: usize, panels: Range<usize>) -> Part {
+        assert!(stride >= self.inputs && a.len() >= rows * stride && panels.end <= self.panels());
+        let (first, end) = (panels.start * self.wide, (panels.end * self.wide).min(self.outputs));
+        let mut part = Part { first, rows, columns: end - first, values: vec![0.0; rows * (end - first)] };
+        let columns = part.columns;
+        let epilogue = &mut |row: usize, column: usize, values: &mut [f32]| {
+            copy(values, &mut part.values[row * columns + column - first..][..values.len()]);
+        };
+        let space = &mut Space::default();
+        self.isa.dispatch(Multiply { matrix: self, a, stride, rows, panels, space, epilogue });
+        part
+    }
+}
+
+/// Some columns of a product.
+pub struct Part {
+    first: usize,
+    rows: usize,
+    columns: usize,
+    values: Vec<f32>,
+}
+
+impl Part {
+    /// Hands it over.
+    pub fn give(&mut self, isa: Isa, epilogue: &mut impl Epilogue) {
+        struct Work<'a, E>(&'a mut E, Piece<'a>);
+        impl<E: Epilogue> Vectorized for Work<'_, E> {
+            #[inline(always)]
+            fn run(self) {
+                self.0.take(self.1);
+            }
+        }
+        let Part { first: column, rows, columns, ref mut values } = *self;
+        if columns > 0 {
+            isa.run(Work(epilogue, Piece { row: 0, column, rows, columns, values, wide: columns }));
+        }
     }
 }
 
@@ -132,7 +232,8 @@ struct Multiply<'a, E> {
     a: &'a [f32],
     stride: usize,
     rows: usize,
-    scratch: &'a mut Vec<f32>,
+    panels: Range<usize>,
+    space: &'a mut Space,
     epilogue: &'a mut E,
 }
 
@@ -152,53 +253,102 @@ impl<E: Epilogue> WithSimd for Multiply<'_, E> {
 impl<E: Epilogue> Multiply<'_, E> {
     #[inline(always)]
     fn run<S: Simd, const R: usize>(self, simd: S) {
-        let Multiply { matrix, a, stride, rows, scratch, epilogue } = self;
+        let Multiply { matrix, a, stride, rows, panels: taken, space, epilogue } = self;
         let Matrix { inputs, outputs, wide, panels, .. } = matrix;
         let (inputs, outputs, wide) = (*inputs, *outputs, *wide);
-        pack_rows::<R>(a, stride, rows, inputs, scratch);
+        let blocks = rows.div_ceil(R);
+        let Space { left, sums } = space;
+        left.grow(blocks * R * inputs);
+        sums.grow(blocks * R * wide);
+        for (block, to) in left.chunks_exact_mut((R * inputs).max(1)).take(blocks).enumerate() {
+            pack_rows::<R>(|row| &a[(block * R + row).min(rows - 1) * stride..][..inputs], to);
+        }
         let (vectors, _) = S::as_simd_f32s(panels);
-        let mut piece = [[0.0f32; MOST]; R];
-        for (number, panel) in vectors.chunks_exact(WIDE * inputs).enumerate() {
+        for (number, panel) in
+            vectors.chunks_exact(WIDE * inputs).enumerate().take(taken.end).skip(taken.start)
+        {
             let column = number * wide;
-            let count = wide.min(outputs - column);
-            for (block, left) in scratch.chunks_exact(R * inputs).enumerate() {
-                let sums = products::<S, R>(simd, left, panel);
-                for (piece, sums) in piece.iter_mut().zip(&sums) {
-                    let (room, _) = S::as_mut_simd_f32s(&mut piece[..wide]);
-                    room.copy_from_slice(sums);
-                }
-                let first = block * R;
-                for (row, piece) in piece.iter_mut().enumerate().take(rows - first) {
-                    epilogue.take(first + row, column, &mut piece[..count]);
+            for from in (0..inputs).step_by(DEPTH) {
+                let to = (from + DEPTH).min(inputs);
+                let right = &panel[WIDE * from..WIDE * to];
+                // What is multiplied next lies far: with every block of rows a piece of it is asked for.
+                let next = panels.lines_from((number * inputs + to) * wide);
+                let each = next.len().min(DEPTH * wide / Line::of::<f32>()).div_ceil(blocks);
+                for (block, left) in left.chunks_exact(R * inputs).take(blocks).enumerate() {
+                    let next = next.get(block * each..).unwrap_or_default();
+                    let next = &next[..each.min(next.len())];
+                    let values = &mut sums[block * R * wide..][..R * wide];
+                    let (sums, _) = S::as_mut_simd_f32s(values).0.as_chunks_mut::<WIDE>();
+                    let mut here = [[simd.splat_f32s(0.0); WIDE]; R];
+                    if from > 0 {
+                        here.iter_mut().zip(&*sums).for_each(|(here, sums)| *here = *sums);
+                    }
+                    let here = products::<S, R>(simd, here, &left[R * from..R * to], right, next);
+                    sums.iter_mut().zip(here).for_each(|(sums, here)| *sums = here);
+                    if to == inputs {
+                        let (row, columns) = (block * R, wide.min(outputs - column));
+                        epilogue.take(Piece { row, column, rows: R.min(rows - row), columns, values, wide });
+                    }
                 }
             }
         }
     }
 }
 
-/// The rows of `a` in blocks of `R`, each block column after column; missing rows are zero.
+/// Rows as the kernel reads them: the first number of each, then the second of each.
 #[inline(always)]
-fn pack_rows<const R: usize>(a: &[f32], stride: usize, rows: usize, inputs: usize, to: &mut Vec<f32>) {
-    to.clear();
-    to.resize(rows.next_multiple_of(R) * inputs, 0.0);
-    for (block, to) in to.chunks_exact_mut(R * inputs).enumerate() {
-        for row in 0..R.min(rows - block * R) {
-            let from = &a[(block * R + row) * stride..][..inputs];
-            for (to, x) in to.as_chunks_mut::<R>().0.iter_mut().zip(from) {
-                to[row] = *x;
+fn pack_rows<'a, const R: usize>(row: impl Fn(usize) -> &'a [f32], to: &mut [f32]) {
+    let (to, _) = to.as_chunks_mut::<R>();
+    if R.is_multiple_of(4) {
+        (0..R).step_by(4).for_each(|first| turn::<R, 4>([0, 1, 2, 3].map(|n| row(first + n)), first, to));
+    } else {
+        (0..R).step_by(2).for_each(|first| turn::<R, 2>([0, 1].map(|n| row(first + n)), first, to));
+    }
+}
+
+/// `N` of the rows, in squares that the compiler turns in registers.
+#[inline(always)]
+fn turn<const R: usize, const N: usize>(rows: [&[f32]; N], first: usize, to: &mut [[f32; R]]) {
+    let (squares, rest) = to.as_chunks_mut::<N>();
+    let whole = squares.len();
+    for (n, row) in rows.iter().enumerate() {
+        for (to, x) in rest.iter_mut().zip(&row[whole * N..]) {
+            to[first + n] = *x;
+        }
+    }
+    let rows = rows.map(|row| &row.as_chunks::<N>().0[..whole]);
+    for (at, square) in squares.iter_mut().enumerate() {
+        let mut from = [[0.0; N]; N];
+        for (from, row) in from.iter_mut().zip(&rows) {
+            *from = row[at];
+        }
+        for (column, to) in square.iter_mut().enumerate() {
+            for (to, from) in to[first..first + N].iter_mut().zip(&from) {
+                *to = from[column];
             }
         }
     }
 }
 
+/// `sums + left · panel`; meanwhile the lines of `next` are asked for, a few at a time.
 #[inline(always)]
-fn products<S: Simd, const R: usize>(simd: S, left: &[f32], panel: &[S::f32s]) -> [[S::f32s; WIDE]; R] {
-    let mut sums = [[simd.splat_f32s(0.0); WIDE]; R];
-    for (right, left) in panel.as_chunks::<WIDE>().0.iter().zip(left.as_chunks::<R>().0) {
-        for (sums, x) in sums.iter_mut().zip(left) {
-            let x = simd.splat_f32s(*x);
-            for (sum, right) in sums.iter_mut().zip(right) {
-                *sum = simd.mul_add_e_f32s(x, *right, *sum);
+fn products<S: Simd, const R: usize>(
+    simd: S,
+    mut sums: [[S::f32s; WIDE]; R],
+    left: &[f32],
+    panel: &[S::f32s],
+    next: &[Line],
+) -> [[S::f32s; WIDE]; R] {
+    let mut next = next.chunks((next.len() * APART).div_ceil(DEPTH).max(1));
+    let left = left.as_chunks::<R>().0.chunks(APART);
+    for (right, left) in panel.as_chunks::<WIDE>().0.chunks(APART).zip(left) {
+        next.next().unwrap_or_default().iter().for_each(Line::fetch);
+        for (right, left) in right.iter().zip(left) {
+            for (sums, x) in sums.iter_mut().zip(left) {
+                let x = simd.splat_f32s(*x);
+                for (sum, right) in sums.iter_mut().zip(right) {
+                    *sum = simd.mul_add_e_f32s(x, *right, *sum);
+                }
             }
         }
     }

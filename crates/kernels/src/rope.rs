@@ -1,6 +1,6 @@
 //! Rotation of a head's numbers by their token's position.
 
-use crate::isa::Isa;
+use crate::isa::{Isa, Vectorized};
 
 /// The angles of every position up to some length, as cosines and sines.
 #[derive(Clone, Debug)]
@@ -18,17 +18,25 @@ pub struct Angles {
 impl Angles {
     /// Turns the heads of `head` numbers that lie one after the other in `row`, which is the token at `position`.
     pub fn turn(&self, isa: Isa, row: &mut [f32], head: usize, position: usize) {
-        isa.run(|| {
-            let place = position * self.pairs..(position + 1) * self.pairs;
-            let (cosines, sines) = (&self.cosines[place.clone()], &self.sines[place]);
-            for numbers in row.chunks_exact_mut(head) {
-                if self.neighbours {
-                    turn_neighbours(numbers, cosines, sines);
-                } else {
-                    turn_halves(numbers, cosines, sines);
-                }
+        isa.run(Turn(self, row, head, position));
+    }
+}
+
+struct Turn<'a>(&'a Angles, &'a mut [f32], usize, usize);
+
+impl Vectorized for Turn<'_> {
+    #[inline(always)]
+    fn run(self) {
+        let Turn(angles, row, head, position) = self;
+        let place = position * angles.pairs..(position + 1) * angles.pairs;
+        let (cosines, sines) = (&angles.cosines[place.clone()], &angles.sines[place]);
+        for numbers in row.chunks_exact_mut(head) {
+            if angles.neighbours {
+                turn_neighbours(numbers, cosines, sines);
+            } else {
+                turn_halves(numbers, cosines, sines);
             }
-        });
+        }
     }
 }
 

@@ -1,6 +1,6 @@
 //! What is done to rows between products: activations, and norms.
 
-use crate::isa::Isa;
+use crate::isa::{Isa, Vectorized};
 use crate::math::{gelu, gelu_tanh, quick_gelu, silu};
 
 /// Partial sums kept side by side, so that a sum over a row is vector code.
@@ -29,12 +29,19 @@ impl Activation {
     pub(crate) fn apply(self, values: &mut [f32]) {
         match self {
             Activation::Identity => {}
-            Activation::Gelu => values.iter_mut().for_each(|x| *x = gelu(*x)),
-            Activation::GeluTanh => values.iter_mut().for_each(|x| *x = gelu_tanh(*x)),
-            Activation::Relu => values.iter_mut().for_each(|x| *x = x.max(0.0)),
-            Activation::Silu => values.iter_mut().for_each(|x| *x = silu(*x)),
-            Activation::QuickGelu => values.iter_mut().for_each(|x| *x = quick_gelu(*x)),
+            Activation::Gelu => each(values, gelu),
+            Activation::GeluTanh => each(values, gelu_tanh),
+            Activation::Relu => each(values, |x| x.max(0.0)),
+            Activation::Silu => each(values, silu),
+            Activation::QuickGelu => each(values, quick_gelu),
         }
+    }
+}
+
+#[inline(always)]
+fn each(values: &mut [f32], f: impl Fn(f32) -> f32) {
+    for x in values {
+        *x = f(*x);
     }
 }
 
@@ -63,11 +70,17 @@ pub struct Norm {
 impl Norm {
     /// Normalises the first numbers of each row of `x`, rows being `stride` apart.
     pub fn apply(&self, isa: Isa, x: &mut [f32], stride: usize) {
-        isa.run(|| {
-            for row in x.chunks_exact_mut(stride) {
-                self.row(&mut row[..self.weight.len()]);
+        struct Work<'a>(&'a Norm, &'a mut [f32], usize);
+        impl Vectorized for Work<'_> {
+            #[inline(always)]
+            fn run(self) {
+                let Work(norm, x, stride) = self;
+                for row in x.chunks_exact_mut(stride) {
+                    norm.row(&mut row[..norm.weight.len()]);
+                }
             }
-        });
+        }
+        isa.run(Work(self, x, stride));
     }
 
     /// Normalises one row.
@@ -93,27 +106,41 @@ pub fn normalize(row: &mut [f32], spread: Spread, weight: &[f32], shift: &[f32],
 }
 
 /// `activation(row + bias)` for rows one after the other.
-#[inline(always)]
-pub fn bias_activation(rows: &mut [f32], bias: &[f32], activation: Activation) {
-    for row in rows.chunks_exact_mut(bias.len()) {
-        row.iter_mut().zip(bias).for_each(|(x, bias)| *x += bias);
-        activation.apply(row);
+pub fn bias_activation(isa: Isa, rows: &mut [f32], bias: &[f32], activation: Activation) {
+    struct Work<'a>(&'a mut [f32], &'a [f32], Activation);
+    impl Vectorized for Work<'_> {
+        #[inline(always)]
+        fn run(self) {
+            let Work(rows, bias, activation) = self;
+            for row in rows.chunks_exact_mut(bias.len()) {
+                row.iter_mut().zip(bias).for_each(|(x, bias)| *x += bias);
+                activation.apply(row);
+            }
+        }
     }
+    isa.run(Work(rows, bias, activation));
 }
 
 /// `activation(gate) · up` for rows that hold the gate's numbers and then those that it lets through, both after
 /// their bias is added; into rows of half the width.
-#[inline(always)]
-pub fn gate(rows: &mut [f32], bias: &[f32], activation: Activation, to: &mut [f32]) {
-    let half = bias.len() / 2;
-    for (row, to) in rows.chunks_exact_mut(bias.len()).zip(to.chunks_exact_mut(half)) {
-        row.iter_mut().zip(bias).for_each(|(x, bias)| *x += bias);
-        let (gate, up) = row.split_at_mut(half);
-        activation.apply(gate);
-        for ((to, gate), up) in to.iter_mut().zip(gate).zip(up) {
-            *to = *gate * *up;
+pub fn gate(isa: Isa, rows: &mut [f32], bias: &[f32], activation: Activation, to: &mut [f32]) {
+    struct Work<'a>(&'a mut [f32], &'a [f32], Activation, &'a mut [f32]);
+    impl Vectorized for Work<'_> {
+        #[inline(always)]
+        fn run(self) {
+            let Work(rows, bias, activation, to) = self;
+            let half = bias.len() / 2;
+            for (row, to) in rows.chunks_exact_mut(bias.len()).zip(to.chunks_exact_mut(half)) {
+                row.iter_mut().zip(bias).for_each(|(x, bias)| *x += bias);
+                let (gate, up) = row.split_at_mut(half);
+                activation.apply(gate);
+                for ((to, gate), up) in to.iter_mut().zip(gate).zip(up) {
+                    *to = *gate * *up;
+                }
+            }
         }
     }
+    isa.run(Work(rows, bias, activation, to));
 }
 
 /// The sum of `f` over `row`, in several partial sums.

@@ -3,7 +3,7 @@
 use proptest::prelude::*;
 use sconce_kernels::attention::{Added, Columns, Disentangled, Distances, Head, Reach, Scratch};
 use sconce_kernels::isa::Isa;
-use sconce_kernels::product::Matrix;
+use sconce_kernels::product::{Matrix, Space, Store};
 use sconce_kernels::rope::Angles;
 use sconce_kernels::rows::{Activation, Norm, Spread, gate};
 
@@ -80,16 +80,22 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(40))]
 
     #[test]
-    fn products_in_f32_are_right(rows in 1usize..70, outputs in 1usize..100, inputs in 1usize..130, seed: u64) {
+    fn products_in_f32_are_right(rows in 1usize..70, outputs in 1usize..100, inputs in 1usize..430, seed: u64) {
         let (a, w) = (numbers(seed, rows * inputs), numbers(!seed, outputs * inputs));
         let want = plain_product(&a, &w, rows, outputs, inputs);
         for isa in Isa::available() {
             let matrix = Matrix::pack(isa, &w, outputs, inputs);
             let mut got = vec![f32::NAN; rows * outputs];
-            matrix.multiply(&a, inputs, rows, &mut Vec::new(), &mut |row: usize, column: usize, values: &mut [f32]| {
+            matrix.multiply(&a, inputs, rows, &mut Space::default(), &mut |row: usize, column: usize, values: &mut [f32]| {
                 got[row * outputs + column..][..values.len()].copy_from_slice(values);
             });
             near(&got, &want, 1e-4)?;
+            let (mut again, bias, panels) = (vec![f32::NAN; rows * outputs], vec![0.0; outputs], matrix.panels());
+            for share in [0..panels / 2, panels / 2..panels] {
+                let to = &mut Store { bias: &bias, activation: Activation::Identity, to: &mut again, stride: outputs };
+                matrix.part(&a, inputs, rows, share).give(isa, to);
+            }
+            prop_assert_eq!(again, got);
         }
     }
 
@@ -172,7 +178,7 @@ proptest! {
         }).collect();
         for isa in Isa::available() {
             let (mut rows, mut got) = (x.clone(), vec![f32::NAN; want.len()]);
-            isa.run(|| gate(&mut rows, &bias, activations[which], &mut got));
+            gate(isa, &mut rows, &bias, activations[which], &mut got);
             near(&got, &want, 2e-3)?;
         }
     }
@@ -362,7 +368,7 @@ mod bf16 {
                 x.iter_mut().enumerate().filter(|(place, _)| place % padded >= half).for_each(|(_, x)| *x = 0.0);
                 let wide = laid(&x, 2 * padded);
                 let mut want = vec![0.0; rows * padded];
-                gate(&mut x, &vec![0.0; 2 * padded], Activation::Silu, &mut want);
+                gate(Isa::Plain, &mut x, &vec![0.0; 2 * padded], Activation::Silu, &mut want);
                 let mut gated = Panels::default();
                 gated.shape(rows, half);
                 gate_rows(unit, rows, &wide, Activation::Silu, &mut gated);

@@ -1,5 +1,7 @@
 //! Which texts are computed together: a pure function of their lengths and what batches cost.
 
+use std::cmp::Reverse;
+
 use sconce_core::engine::Cost;
 
 /// Tokens in one batch: enough for every thread, few enough that a batch that must be replayed costs little.
@@ -23,6 +25,10 @@ pub(crate) fn batches(lengths: &[usize], cost: Cost, budget: usize) -> Vec<Vec<u
             }
         }
         taken += lengths[text];
+    }
+    // The longest first: what comes last is what threads share out among them to end together.
+    for batch in &mut batches {
+        batch.sort_by_key(|&text| Reverse(lengths[text]));
     }
     batches
 }

@@ -52,6 +52,7 @@ pub use sconce_core::head::Scoring;
 pub use sconce_core::obstacle::Obstacle;
 pub use sconce_core::placement::{Dtype, EngineId, Placement};
 pub use sconce_engines::native::peak::Peak;
+pub use sconce_engines::work::Work;
 pub use sconce_planner as planner;
 pub use sconce_planner::band::Band;
 pub use sconce_planner::plan::{Plan, Wish};

@@ -13,14 +13,13 @@ use std::process::ExitCode;
 
 use sconce::prove::Depth;
 use sconce::tokens::Tokens;
-use sconce::{ModelSource, Peak};
+use sconce::{ModelSource, Peak, Work};
 
 use crate::arguments;
 use crate::input::Input;
 use crate::screen::{Bars, print, print_json};
 use page::Report;
 use plot::Picture;
-use roofline::Work;
 use runner::Runner;
 use server::Server;
 
@@ -77,7 +76,7 @@ pub(crate) fn run(arguments: &arguments::Bench) -> anyhow::Result<ExitCode> {
     let report = Report {
         model: &subject.card.name,
         rounds: arguments.rounds,
-        work: Work::of(&subject.card.sizes.value),
+        work: Work::of(&subject.card).ok(),
         lengths,
         short: tokens.encode("", workload::SHORT)?.ids.len(),
         peak,

@@ -3,10 +3,10 @@
 use std::fmt::Write as _;
 
 use sconce::core::placement::Dtype;
-use sconce::{Device, Peak};
+use sconce::{Device, Peak, Work};
 use serde_json::{Value, json};
 
-use super::roofline::{Work, bandwidth_share, gemm_share};
+use super::roofline::{bandwidth_share, gemm_share};
 use super::runner::Runner;
 use super::server::Server;
 use crate::screen::{counted, rendered, table};
@@ -18,7 +18,8 @@ const BAR: f64 = 16.0;
 pub(super) struct Report<'a> {
     pub(super) model: &'a str,
     pub(super) rounds: u16,
-    pub(super) work: Work,
+    /// None for a model that only its graph describes.
+    pub(super) work: Option<Work>,
     /// Tokens of each text.
     pub(super) lengths: Vec<usize>,
     /// Tokens of the short text.
@@ -33,21 +34,21 @@ impl Report<'_> {
     }
 
     /// Billions of operations a second with all texts.
-    fn gflops(&self, runner: &Runner) -> f64 {
-        self.work.flops(&self.lengths) / runner.seconds / 1e9
+    fn gflops(&self, runner: &Runner) -> Option<f64> {
+        Some(self.work?.flops(&self.lengths) / runner.seconds / 1e9)
     }
 
     pub(super) fn gemm_share(&self, runner: &Runner) -> Option<f64> {
-        gemm_share(&self.peak, runner.placement()?, self.gflops(runner))
+        gemm_share(&self.peak, runner.placement()?, self.gflops(runner)?)
     }
 
     /// Of one short text, which reads all weights for a few tokens.
     fn bandwidth_share(&self, runner: &Runner) -> Option<f64> {
-        bandwidth_share(&self.peak, runner.placement()?, &self.work, runner.alone)
+        bandwidth_share(&self.peak, runner.placement()?, &self.work?, runner.alone)
     }
 
-    fn flops_per_token(&self) -> f64 {
-        self.work.flops(&self.lengths) / self.tokens() as f64
+    fn flops_per_token(&self) -> Option<f64> {
+        Some(self.work?.flops(&self.lengths) / self.tokens() as f64)
     }
 
     pub(super) fn page(&self) -> String {
@@ -99,11 +100,13 @@ impl Report<'_> {
             products.collect::<Vec<_>>().join(", "),
             self.peak.bandwidth_gb_s
         );
-        let _ = writeln!(
-            text,
-            "gemm: share of these products, at {:.1} MFLOP a token; memory: of reading all weights once for one text",
-            self.flops_per_token() / 1e6
-        );
+        if let Some(flops) = self.flops_per_token() {
+            let _ = writeln!(
+                text,
+                "gemm: share of these products, at {:.1} MFLOP a token; memory: of reading all weights once for one text",
+                flops / 1e6
+            );
+        }
         for runner in &self.runners {
             if let Some(reason) = &runner.failed {
                 let _ = writeln!(

@@ -185,12 +185,11 @@ fn names<B: DrawingBackend>(
 
 /// What each reached with one short text and with growing batches, under what memory and products allow.
 fn roofline(report: &Report<'_>, runners: &[(&Runner, RGBColor)]) -> Panel {
-    let (work, peak) = (&report.work, &report.peak);
+    let peak = &report.peak;
     let mut lines = Vec::new();
     for (runner, colour) in runners {
-        let Some(placement) = runner.placement().filter(|placement| placement.device == Device::Cpu) else {
-            continue;
-        };
+        let placement = runner.placement().filter(|placement| placement.device == Device::Cpu);
+        let (Some(placement), Some(work)) = (placement, report.work) else { continue };
         let point = |length: usize, texts: usize, seconds: f64| {
             let flops = work.flops(&vec![length; texts]);
             (flops / work.bytes(placement.dtype), flops / seconds / 1e9)

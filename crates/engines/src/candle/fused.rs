@@ -5,7 +5,7 @@ use std::sync::Arc;
 use candle_core::{CpuStorage, CustomOp2, InplaceOp2, InplaceOp3, Layout, Result, Shape, bail};
 use rayon::prelude::*;
 
-use sconce_kernels::isa::Isa;
+use sconce_kernels::isa::{Isa, Vectorized};
 use sconce_kernels::rope::Angles;
 use sconce_kernels::rows::{Activation, Norm, Spread, bias_activation, gate, normalize};
 
@@ -47,7 +47,7 @@ impl InplaceOp2 for BiasActivation {
         let bias = numbers(bias, bias_layout)?;
         let x = numbers_mut(x, x_layout)?;
         let isa = Isa::best();
-        x.par_chunks_mut(ROWS * bias.len()).for_each(|rows| isa.run(|| bias_activation(rows, bias, self.0)));
+        x.par_chunks_mut(ROWS * bias.len()).for_each(|rows| bias_activation(isa, rows, bias, self.0));
         Ok(())
     }
 }
@@ -77,7 +77,7 @@ impl CustomOp2 for Gate {
         chunks.for_each_init(Vec::new, |room, (to, rows)| {
             room.clear();
             room.extend_from_slice(rows);
-            isa.run(|| gate(room, bias, self.0, to));
+            gate(isa, room, bias, self.0, to);
         });
         Ok((CpuStorage::F32(output), Shape::from((count, half))))
     }
@@ -109,26 +109,27 @@ impl InplaceOp3 for AddNorm {
         let width = if self.norm.is_some() { parameters.len() / 3 } else { parameters.len() };
         let isa = Isa::best();
         let chunks = x.par_chunks_mut(ROWS * width).zip(residual.par_chunks(ROWS * width));
-        chunks.for_each(|(rows, residual)| {
-            isa.run(|| {
-                for (row, residual) in rows.chunks_exact_mut(width).zip(residual.chunks_exact(width)) {
-                    add_norm(row, residual, parameters, self.norm);
-                }
-            });
-        });
+        chunks.for_each(|(rows, residual)| isa.run(AddNorms(rows, residual, parameters, self.norm, width)));
         Ok(())
     }
 }
 
-#[inline(always)]
-fn add_norm(row: &mut [f32], residual: &[f32], parameters: &[f32], norm: Option<(Spread, f32)>) {
-    let (bias, rest) = parameters.split_at(row.len());
-    for ((x, residual), bias) in row.iter_mut().zip(residual).zip(bias) {
-        *x += residual + bias;
-    }
-    if let Some((spread, epsilon)) = norm {
-        let (weight, shift) = rest.split_at(row.len());
-        normalize(row, spread, weight, shift, epsilon);
+struct AddNorms<'a>(&'a mut [f32], &'a [f32], &'a [f32], Option<(Spread, f32)>, usize);
+
+impl Vectorized for AddNorms<'_> {
+    #[inline(always)]
+    fn run(self) {
+        let AddNorms(rows, residual, parameters, norm, width) = self;
+        let (bias, rest) = parameters.split_at(width);
+        for (row, residual) in rows.chunks_exact_mut(width).zip(residual.chunks_exact(width)) {
+            for ((x, residual), bias) in row.iter_mut().zip(residual).zip(bias) {
+                *x += residual + bias;
+            }
+            if let Some((spread, epsilon)) = norm {
+                let (weight, shift) = rest.split_at(width);
+                normalize(row, spread, weight, shift, epsilon);
+            }
+        }
     }
 }
 
@@ -152,19 +153,26 @@ impl InplaceOp2 for RowNorm {
     ) -> Result<()> {
         let parameters = numbers(parameters, parameters_layout)?;
         let x = numbers_mut(x, x_layout)?;
+        let isa = Isa::best();
+        x.par_chunks_mut(ROWS * parameters.len() / 3)
+            .for_each(|rows| isa.run(RowNorms(self, rows, parameters)));
+        Ok(())
+    }
+}
+
+struct RowNorms<'a>(&'a RowNorm, &'a mut [f32], &'a [f32]);
+
+impl Vectorized for RowNorms<'_> {
+    #[inline(always)]
+    fn run(self) {
+        let RowNorms(norm, rows, parameters) = self;
         let width = parameters.len() / 3;
         let (bias, rest) = parameters.split_at(width);
         let (weight, shift) = rest.split_at(width);
-        let isa = Isa::best();
-        x.par_chunks_mut(ROWS * width).for_each(|rows| {
-            isa.run(|| {
-                for row in rows.chunks_exact_mut(width) {
-                    row.iter_mut().zip(bias).for_each(|(x, bias)| *x += bias);
-                    normalize(row, self.spread, weight, shift, self.epsilon);
-                }
-            });
-        });
-        Ok(())
+        for row in rows.chunks_exact_mut(width) {
+            row.iter_mut().zip(bias).for_each(|(x, bias)| *x += bias);
+            normalize(row, norm.spread, weight, shift, norm.epsilon);
+        }
     }
 }
 

@@ -10,8 +10,8 @@ use sconce_kernels::isa::Isa;
 use sconce_kernels::product::Matrix;
 use sconce_kernels::rows::Activation;
 
-use super::bf16::{OnTiles, PackBf16, Room};
-use super::f32::{InF32, PackF32};
+use super::bf16::{self, OnTiles, PackBf16};
+use super::f32::{self, InF32, PackF32};
 use super::weights::Weights;
 use crate::description::Description;
 use crate::head::Head;
@@ -22,8 +22,9 @@ use crate::weights::{Tensors, WeightsError};
 const BLOCK: usize = 256;
 
 thread_local! {
-    /// Room for blocks in bf16, kept by each thread.
-    static ROOM: RefCell<Room> = RefCell::default();
+    /// Room for blocks, kept by each thread.
+    static IN_F32: RefCell<f32::Room> = RefCell::default();
+    static ON_TILES: RefCell<bf16::Room> = RefCell::default();
 }
 
 pub(super) struct NativeEncoder {
@@ -76,11 +77,12 @@ impl NativeEncoder {
         let d = &self.description;
         let hidden = match &self.model {
             Packed::F32(weights, isa) => {
-                InF32 { d, weights, isa: *isa, activation: self.activation }.hidden(batch)
+                let model = InF32 { d, weights, isa: *isa, activation: self.activation };
+                IN_F32.with_borrow_mut(|room| model.hidden(batch, room))
             }
             Packed::Bf16(weights, unit) => {
                 let model = OnTiles { d, weights, activation: self.activation, unit: *unit };
-                ROOM.with_borrow_mut(|room| model.hidden(batch, room))
+                ON_TILES.with_borrow_mut(|room| model.hidden(batch, room))
             }
         };
         match (&self.head, batch.want) {

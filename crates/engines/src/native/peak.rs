@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 
 use sconce_core::placement::Dtype;
 use sconce_kernels::bf16::{Bf16, Finish, MatrixBf16, Panels, narrow};
-use sconce_kernels::isa::Isa;
-use sconce_kernels::product::{Matrix, Store};
+use sconce_kernels::isa::{Isa, Vectorized};
+use sconce_kernels::product::{Matrix, Space, Store};
 use sconce_kernels::rows::Activation;
 
 use crate::threads::Threads;
@@ -62,7 +62,7 @@ fn f32_rate(threads: &Threads, isa: Isa, (inputs, outputs): (usize, usize)) -> f
     let (a, bias) = (vec![0.25; ROWS * inputs], vec![0.125; outputs]);
     rate(threads, 2 * ROWS * inputs * outputs, || {
         let mut to = vec![0.0; ROWS * outputs];
-        let mut scratch = Vec::new();
+        let mut scratch = Space::default();
         let (a, bias, matrix) = (&a, &bias, &matrix);
         move || {
             let mut store = Store { bias, activation: Activation::Identity, to: &mut to, stride: outputs };
@@ -112,6 +112,15 @@ fn rate<W: FnMut()>(threads: &Threads, units: usize, work: impl Fn() -> W + Sync
     (0..TRIES).map(|_| once()).fold(0.0, f64::max)
 }
 
+struct Read<'a>(&'a [u64]);
+
+impl Vectorized for Read<'_> {
+    #[inline(always)]
+    fn run(self) {
+        black_box(self.0.iter().fold(0u64, |sum, x| sum.wrapping_add(*x)));
+    }
+}
+
 /// Bytes a second of the best pass over one long buffer, each thread over its part.
 fn bandwidth(threads: &Threads, isa: Isa) -> f64 {
     let mut numbers: Vec<u64> = Vec::new();
@@ -127,10 +136,7 @@ fn bandwidth(threads: &Threads, isa: Isa) -> f64 {
         let started = Instant::now();
         threads.apart(|| {
             let part = left.lock().unwrap_or_else(PoisonError::into_inner).pop();
-            isa.run(|| {
-                let sum = part.unwrap_or_default().iter().fold(0u64, |sum, x| sum.wrapping_add(*x));
-                black_box(sum);
-            });
+            isa.run(Read(part.unwrap_or_default()));
         });
         (count * 8) as f64 / started.elapsed().as_secs_f64()
     };

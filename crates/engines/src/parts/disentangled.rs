@@ -2,7 +2,7 @@
 
 use sconce_kernels::attention::Disentangled;
 use sconce_kernels::isa::Isa;
-use sconce_kernels::product::Matrix;
+use sconce_kernels::product::{Matrix, Space};
 use serde::Serialize;
 
 /// Disentangled attention as data.
@@ -72,7 +72,7 @@ pub(crate) struct PackedPlaces {
 pub(crate) struct PlaceScores {
     queries: Vec<f32>,
     keys: Vec<f32>,
-    scratch: Vec<f32>,
+    space: Space,
 }
 
 impl PackedPlaces {
@@ -109,7 +109,7 @@ impl PackedPlaces {
         parts: [usize; 2],
         scale: f32,
     ) -> Disentangled<'a> {
-        let PlaceScores { queries, keys, scratch } = room;
+        let PlaceScores { queries, keys, space } = room;
         for (which, (places, to)) in
             [(&self.keys, &mut *queries), (&self.queries, &mut *keys)].into_iter().enumerate()
         {
@@ -126,7 +126,7 @@ impl PackedPlaces {
                 &from,
                 matrix.inputs(),
                 length,
-                scratch,
+                space,
                 &mut |row: usize, column: usize, values: &mut [f32]| {
                     let to = &mut to[row * self.kinds + column..][..values.len()];
                     to.iter_mut().zip(values).for_each(|(to, value)| *to = *value * scale);

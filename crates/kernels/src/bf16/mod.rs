@@ -6,6 +6,7 @@
 mod finish;
 mod head;
 mod number;
+#[cfg_attr(not(target_arch = "x86_64"), expect(dead_code, reason = "only tiles and vectors read them"))]
 mod panels;
 
 #[cfg(target_arch = "x86_64")]

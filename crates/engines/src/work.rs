@@ -1,0 +1,99 @@
+//! What a model asks of a machine: operations and bytes, by its description.
+
+use sconce_core::card::ModelCard;
+use sconce_core::obstacle::Obstacle;
+use sconce_core::placement::Dtype;
+
+use crate::description::{Description, describe};
+
+/// What a model asks for.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Work {
+    /// Operations for each pair of a token with one that it looks at.
+    attention: f64,
+    /// Numbers in the weights of all layers, which one pass reads at least once.
+    weights: f64,
+}
+
+impl Work {
+    /// Of the model with this card.
+    pub fn of(card: &ModelCard) -> Result<Work, Obstacle> {
+        Ok(Work::by(&describe(card)?))
+    }
+
+    fn by(d: &Description) -> Work {
+        let layer = d.hidden * (d.qkv_width() + d.query_width() + d.up_width() + d.intermediate);
+        let layers = d.layers as f64;
+        Work { attention: layers * 4.0 * d.query_width() as f64, weights: layers * layer as f64 }
+    }
+
+    /// Operations for texts of these lengths, as if every token looked at every other.
+    pub fn flops(&self, lengths: &[usize]) -> f64 {
+        let dense = 2.0 * self.weights;
+        lengths.iter().map(|&length| length as f64 * (dense + self.attention * length as f64)).sum()
+    }
+
+    /// Bytes of weights that one call reads at least.
+    pub fn bytes(&self, dtype: Dtype) -> f64 {
+        self.weights * dtype.bits() as f64 / 8.0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use sconce_core::card::Sizes;
+    use serde_json::json;
+
+    use super::*;
+    use crate::describe::from_config;
+
+    fn work(config: &serde_json::Value, sizes: &Sizes) -> Work {
+        Work::by(&from_config(config, sizes).unwrap())
+    }
+
+    fn same(got: f64, want: f64) {
+        assert!((got - want).abs() < 0.5, "{got} instead of {want}");
+    }
+
+    #[test]
+    fn operations_are_those_of_products_and_of_attention() {
+        let minilm = Sizes {
+            layers: 6,
+            hidden: 384,
+            heads: 12,
+            intermediate: 1536,
+            vocabulary: 30522,
+            positions: 512,
+        };
+        let config = json!({
+            "model_type": "bert", "hidden_act": "gelu", "layer_norm_eps": 1e-12, "type_vocab_size": 2,
+            "position_embedding_type": "absolute",
+        });
+        let work = work(&config, &minilm);
+        // 10.6 million weights in the layers, each used once a token.
+        same(work.weights, 10_616_832.0);
+        same(work.flops(&[1]), 2.0 * 10_616_832.0 + 6.0 * 4.0 * 384.0);
+        same(work.flops(&[3, 3]), 2.0 * work.flops(&[3]));
+        assert!(work.flops(&[6]) > 2.0 * work.flops(&[3]));
+        same(work.bytes(Dtype::F32), 42_467_328.0);
+        same(work.bytes(Dtype::Bf16), 21_233_664.0);
+    }
+
+    #[test]
+    fn gates_count_and_shared_keys_do_not() {
+        let qwen = Sizes {
+            layers: 28,
+            hidden: 1024,
+            heads: 16,
+            intermediate: 3072,
+            vocabulary: 9,
+            positions: 32768,
+        };
+        let config = json!({
+            "model_type": "qwen3", "hidden_act": "silu", "rms_norm_eps": 1e-6, "head_dim": 128,
+            "num_key_value_heads": 8, "rope_theta": 1_000_000.0,
+        });
+        let layer = 1024.0 * (2048.0 + 2.0 * 1024.0) + 2048.0 * 1024.0 + 3.0 * 1024.0 * 3072.0;
+        same(work(&config, &qwen).weights, 28.0 * layer);
+    }
+}
