@@ -145,6 +145,9 @@ pub(crate) struct Rerank {
     /// What to look for in words, where the model takes an instruction
     #[arg(long, value_name = "TEXT")]
     pub(crate) instruction: Option<String>,
+    /// Rank by the score of this label, where the model is a classifier of pairs
+    #[arg(long, value_name = "NAME")]
+    pub(crate) label: Option<String>,
     /// Print JSON
     #[arg(long)]
     pub(crate) json: bool,

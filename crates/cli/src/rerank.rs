@@ -44,6 +44,7 @@ pub(crate) fn run(arguments: &arguments::Rerank) -> anyhow::Result<ExitCode> {
         cut: if arguments.keep_query { Cut::Second } else { Cut::Longest },
         top: arguments.top,
         instruction: arguments.instruction.clone(),
+        label: arguments.label.clone(),
     };
     let started = Instant::now();
     let ranking = model.rerank(&arguments.query, &texts, &options)?;

@@ -50,7 +50,7 @@ fn instead(task: Task) -> &'static str {
     match task {
         Task::Embed => "use `embed` or `similarity`",
         Task::Rerank => "use `rerank`",
-        Task::Classify => "use `classify`",
+        Task::Classify => "use `classify`, or `rerank --label` for pairs",
         Task::Sparse => "use `embed --sparse`",
         Task::Tokens => "use `rerank` or `embed --tokens`",
     }

@@ -23,6 +23,8 @@ pub struct RerankOptions {
     pub top: Option<usize>,
     /// What the model is told to look for, where it takes an instruction.
     pub instruction: Option<String>,
+    /// The label whose score ranks documents, where the model is a classifier of pairs.
+    pub label: Option<String>,
 }
 
 /// Documents, best first.
@@ -73,8 +75,8 @@ pub struct Labelled {
 }
 
 impl Model {
-    /// `documents` by how well they fit `query`, best first: by the scores of a cross-encoder, or by the best
-    /// matches of tokens.
+    /// `documents` by how well they fit `query`, best first: by the scores of a cross-encoder, by a label of a
+    /// classifier of pairs, or by the best matches of tokens.
     pub fn rerank<T: AsRef<str> + Sync>(
         &self,
         query: &str,
@@ -92,7 +94,17 @@ impl Model {
 
     /// The task by which the model ranks documents as `options` ask, where it does.
     pub fn check_rerank(&self, options: &RerankOptions) -> Result<Task, Error> {
-        let task = self.expect("rerank", &[Task::Rerank, Task::Tokens])?;
+        let task = match &options.label {
+            None => self.expect("rerank", &[Task::Rerank, Task::Tokens])?,
+            Some(label) => {
+                let task = self.expect("rerank by a label", &[Task::Classify])?;
+                if !self.label_names().contains(label) {
+                    let known = self.label_names().join("`, `");
+                    return Err(Error::Request(format!("the labels are `{known}`; asked for: `{label}`")));
+                }
+                task
+            }
+        };
         if options.instruction.is_some() && self.card().head.template.is_none() {
             return Err(Error::Request(
                 "this model takes no instruction; asked for: `instruction`".to_owned(),
@@ -122,7 +134,14 @@ impl Model {
             [no, yes] if head.template.is_some() => &[instruct::relevance(*no, *yes)],
             row => row,
         };
-        scored(answer, scoring.unwrap_or(Scoring::Raw)).first().copied().unwrap_or(f32::NAN)
+        let asked = |label: &String| self.label_names().iter().position(|name| name == label);
+        let place = options.label.as_ref().and_then(asked).unwrap_or(0);
+        scored(answer, scoring.unwrap_or(Scoring::Raw)).get(place).copied().unwrap_or(f32::NAN)
+    }
+
+    /// The names of a classifier's scores, in their order.
+    fn label_names(&self) -> &[String] {
+        self.card().head.labels.as_ref().map_or(&[], |said| &said.value)
     }
 
     /// The labels of each text.
@@ -161,12 +180,14 @@ impl Model {
     /// A classifier's row as labels with their scores, the best first.
     pub fn labels(&self, row: &[f32], options: &ClassifyOptions) -> Vec<Labelled> {
         let head = &self.card().head;
-        let labels = head.labels.as_ref().map_or(&[][..], |said| &said.value);
         let scoring =
             options.scoring.or(head.scoring.as_ref().map(|said| said.value)).unwrap_or(Scoring::Softmax);
         let scores = scored(row, scoring);
-        let labelled =
-            labels.iter().zip(scores).map(|(label, score)| Labelled { label: label.clone(), score });
+        let labelled = self
+            .label_names()
+            .iter()
+            .zip(scores)
+            .map(|(label, score)| Labelled { label: label.clone(), score });
         let mut labelled: Vec<_> = labelled.collect();
         labelled.sort_by(|a, b| b.score.total_cmp(&a.score));
         labelled

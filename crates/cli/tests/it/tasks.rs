@@ -1,6 +1,7 @@
 //! Tasks other than embedding, as a person types them.
 
 use sconce_testkit::goldens::Golden;
+use sconce_testkit::parts;
 use serde_json::Value;
 
 use crate::scene::{Scene, numbers};
@@ -125,4 +126,29 @@ fn a_reference_that_does_not_fit_is_refused() {
     let none = scene.with("none.jsonl", "{\"text\": \"a\"}\n");
     scene.run(&["verify", "tiny-bert", "--reference", &none]).fails(2, &["no field `embedding` in text 1"]);
     scene.run(&["verify", "tiny-bert", "--reference", "a.csv"]).fails(2, &["`.jsonl`, `.npz` or `.npy`"]);
+}
+
+#[test]
+fn a_real_classifier_ranks_what_follows_above_what_contradicts() {
+    let scene = Scene::new();
+    let model = parts::folder("pairs");
+    let model = model.to_str().expect("a path that is text");
+    let run = |arguments: &[&str]| {
+        let mut command = scene.command(arguments);
+        let output = command.env("ORT_DYLIB_PATH", parts::onnxruntime()).output().expect("the command runs");
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        serde_json::from_slice::<Value>(&output.stdout).expect("the data is JSON")
+    };
+    let (text, follows, contradicts) = (
+        "Two children are swimming in the lake.",
+        "Children are in the water.",
+        "The children are asleep in bed.",
+    );
+    let typed = ["rerank", model, "--query", text, "--label", "entailment", "--json", contradicts, follows];
+    let answer = run(&typed);
+    assert_eq!((&answer["ranked"][0]["index"], &answer["ranked"][0]["text"]), (&1.into(), &follows.into()));
+    let answer = run(&["classify", model, "--pair", follows, "--json", text]);
+    assert_eq!(answer["texts"][0]["labels"][0]["label"], "entailment", "{answer}");
+    let answer = run(&["classify", model, "--pair", contradicts, "--json", text]);
+    assert_eq!(answer["texts"][0]["labels"][0]["label"], "not_entailment", "{answer}");
 }

@@ -78,9 +78,15 @@ impl Encoder for OnnxEncoder {
     fn encode(&mut self, batch: &Batch) -> Result<Output, EngineError> {
         self.limits.check(batch)?;
         let lengths: Vec<usize> = batch.sequences.iter().map(|sequence| sequence.length).collect();
+        if let Some(length) = self.graph.length
+            && lengths.iter().any(|&own| own > length)
+        {
+            return Err(EngineError::Malformed(format!("a text longer than the graph's {length} tokens")));
+        }
         let mut all = Given::default();
         for bucket in alike(&lengths) {
             let longest = bucket.iter().map(|&member| lengths[member]).max().unwrap_or(1);
+            let longest = self.graph.length.unwrap_or(longest);
             for members in bucket.chunks((AT_ONCE / longest).max(1)) {
                 self.run(batch, members, longest, &mut all)?;
             }

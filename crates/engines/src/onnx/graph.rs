@@ -10,6 +10,8 @@ use sconce_core::obstacle::Obstacle;
 pub(super) struct Graph {
     pub(super) inputs: Vec<Input>,
     pub(super) output: Output,
+    /// Tokens that every text is padded to, where the graph takes no other number.
+    pub(super) length: Option<usize>,
 }
 
 /// An input of a graph.
@@ -19,6 +21,8 @@ pub(super) struct Input {
     pub(super) feed: Feed,
     /// Whether it takes whole numbers of 32 bits instead of 64.
     pub(super) narrow: bool,
+    /// Tokens that a text has to have, where that is fixed.
+    length: Option<usize>,
 }
 
 /// What is fed to an input.
@@ -62,11 +66,13 @@ const SCORES: [(&str, Gives); 1] = [("logits", Gives::Scores)];
 impl Graph {
     /// What `session` takes and gives for the task of `card`'s model.
     pub(super) fn of(session: &Session, card: &ModelCard) -> Result<Graph, Obstacle> {
-        let inputs = session
+        let longest = card.max_length.value;
+        let inputs: Vec<Input> = session
             .inputs()
             .iter()
-            .map(|outlet| input(outlet.name(), outlet.dtype()))
+            .map(|outlet| input(outlet.name(), outlet.dtype(), longest))
             .collect::<Result<_, _>>()?;
+        let length = inputs.iter().find_map(|input| input.length);
         let outputs: Vec<&str> = session.outputs().iter().map(Outlet::name).collect();
         let known = match card.task.value {
             Task::Embed => &VECTORS[..],
@@ -77,11 +83,11 @@ impl Graph {
                 return Err(Obstacle::LoadFailed { says });
             }
         };
-        Ok(Graph { inputs, output: output(&outputs, known)? })
+        Ok(Graph { inputs, output: output(&outputs, known)?, length })
     }
 }
 
-fn input(name: &str, takes: &ValueType) -> Result<Input, Obstacle> {
+fn input(name: &str, takes: &ValueType, longest: usize) -> Result<Input, Obstacle> {
     let refused = |what: String| Err(Obstacle::LoadFailed { says: format!("its input `{name}` {what}") });
     let feed = match name {
         "input_ids" => Feed::Ids,
@@ -93,17 +99,22 @@ fn input(name: &str, takes: &ValueType) -> Result<Input, Obstacle> {
     let ValueType::Tensor { ty, shape, .. } = takes else {
         return refused("is no tensor".to_owned());
     };
-    if let Some(size) = shape.iter().find(|&&size| size >= 0) {
-        let sizes: Vec<String> =
-            shape.iter().map(|size| if *size < 0 { "any".into() } else { size.to_string() }).collect();
-        let sizes = sizes.join(" x ");
-        return refused(format!("takes {sizes} tokens: {size} is fixed; export it with dynamic axes"));
+    let fixed = |place: usize| shape.get(place).and_then(|&size| usize::try_from(size).ok());
+    if let Some(texts) = fixed(0) {
+        return refused(format!("takes {texts} texts and no other number; export it with dynamic axes"));
+    }
+    let length = fixed(1);
+    if let Some(length) = length.filter(|&length| length < longest) {
+        return refused(format!(
+            "takes {length} tokens, and a text may have {longest}; say `--max-length {length}`, or export it with \
+             dynamic axes"
+        ));
     }
     let narrow = *ty == TensorElementType::Int32;
     if !narrow && *ty != TensorElementType::Int64 {
         return refused(format!("takes {ty} and not whole numbers"));
     }
-    Ok(Input { name: name.to_owned(), feed, narrow })
+    Ok(Input { name: name.to_owned(), feed, narrow, length })
 }
 
 fn output(outputs: &[&str], known: &[(&str, Gives)]) -> Result<Output, Obstacle> {
@@ -123,11 +134,11 @@ mod tests {
 
     fn fed(name: &str, ty: TensorElementType, sizes: [i64; 2]) -> Result<Input, Obstacle> {
         let dimension_symbols = SymbolicDimensions::empty(2);
-        input(name, &ValueType::Tensor { ty, shape: Shape::new(sizes), dimension_symbols })
+        input(name, &ValueType::Tensor { ty, shape: Shape::new(sizes), dimension_symbols }, 256)
     }
 
     #[test]
-    fn inputs_go_by_their_names_and_a_fixed_shape_says_so() {
+    fn inputs_go_by_their_names_and_a_shape_that_is_too_short_says_so() {
         let whole = TensorElementType::Int64;
         for (name, feed) in [
             ("input_ids", Feed::Ids),
@@ -139,8 +150,11 @@ mod tests {
         }
         assert!(fed("input_ids", TensorElementType::Int32, [-1, -1]).is_ok_and(|input| input.narrow));
         let says = |refused: Result<Input, Obstacle>| refused.expect_err("it can't be fed").to_string();
-        let fixed = says(fed("input_ids", whole, [-1, 128]));
-        assert!(fixed.contains("takes any x 128 tokens") && fixed.contains("dynamic axes"), "{fixed}");
+        assert_eq!(fed("input_ids", whole, [-1, 256]).map(|input| input.length), Ok(Some(256)));
+        let short = says(fed("input_ids", whole, [-1, 128]));
+        assert!(short.contains("takes 128 tokens, and a text may have 256"), "{short}");
+        let lone = says(fed("input_ids", whole, [1, -1]));
+        assert!(lone.contains("takes 1 texts") && lone.contains("dynamic axes"), "{lone}");
         assert!(says(fed("pixel_values", whole, [-1, -1])).contains("none that this version feeds"));
         assert!(says(fed("input_ids", TensorElementType::Float32, [-1, -1])).contains("whole numbers"));
     }

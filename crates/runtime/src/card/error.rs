@@ -87,6 +87,12 @@ pub enum CardError {
         /// The architectures whose heads are known.
         known: Vec<&'static str>,
     },
+    /// A reranker with several scores, of which none is the one to rank by.
+    #[error(
+        "`--task rerank` needs one score a pair, and `config.json` has {0} labels\n\
+         hint: without `--task`, `sconce rerank --label NAME` ranks by one of them"
+    )]
+    SeveralLabels(usize),
     /// A value that this version does not know.
     #[error("`{file}` says `{key}`: `{value}`, which this version does not know")]
     UnknownValue {

@@ -20,6 +20,9 @@ pub(super) fn read(facts: &Facts<'_>, task: Task) -> Result<Modules, CardError> 
         return by_words(facts);
     }
     let (config, count) = (facts.config, labels(facts.config));
+    if task == Task::Rerank && count != 1 {
+        return Err(CardError::SeveralLabels(count));
+    }
     let (mode, steps) =
         heads::classifier(facts.architecture, config, facts.sizes.hidden, count).ok_or_else(|| {
             CardError::NoHead {

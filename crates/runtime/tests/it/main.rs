@@ -12,6 +12,7 @@ mod hub;
 mod minilm;
 mod models_page;
 mod mutations;
+mod pairs;
 mod peek;
 mod running;
 mod shapes;

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use axum::extract::{Request, State};
 use axum::response::Response;
-use sconce::{Cut, RerankOptions};
+use sconce::RerankOptions;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 use utoipa::ToSchema;
@@ -113,7 +113,7 @@ async fn answer(
     let host = call.host(body.model.as_deref())?;
     check(&host, &body)?;
     let options =
-        RerankOptions { scoring: None, cut: Cut::Longest, top: body.top_n, instruction: body.instruction };
+        RerankOptions { top: body.top_n, instruction: body.instruction, ..RerankOptions::default() };
     let truncates = call.truncates(body.truncate, true);
     let documents: Vec<String> = body.documents.0.into_iter().map(|document| document.0).collect();
     let id = id(&body.query, &documents);

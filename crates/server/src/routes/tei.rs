@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use axum::extract::{Request, State};
 use axum::response::Response;
-use sconce::{Cut, RerankOptions, Scoring, Task};
+use sconce::{RerankOptions, Scoring, Task};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
@@ -239,12 +239,8 @@ pub(crate) async fn rerank(State(app): State<Arc<App>>, request: Request) -> Res
     handle(app, Dialect::Tei, "rerank", request, |call, body: RerankBody| async move {
         let host = call.host(None)?;
         only_right(body.truncation_direction.as_deref())?;
-        let options = RerankOptions {
-            scoring: body.raw_scores.then_some(Scoring::Raw),
-            cut: Cut::Longest,
-            top: None,
-            instruction: None,
-        };
+        let options =
+            RerankOptions { scoring: body.raw_scores.then_some(Scoring::Raw), ..RerankOptions::default() };
         let truncates = call.truncates(body.truncate, true);
         let (ranked, mut texts, work) =
             asks::rerank(&call, &host, body.query, body.texts.0, options, truncates).await?;
