@@ -16,6 +16,7 @@ from transformers import (
     DistilBertTokenizer,
     MPNetTokenizer,
     PreTrainedTokenizerBase,
+    Qwen2Tokenizer,
     RobertaTokenizer,
     XLMRobertaTokenizer,
 )
@@ -50,6 +51,15 @@ def roberta() -> PreTrainedTokenizerBase:
     return RobertaTokenizer(vocab=numbered(tokens), merges=merges, model_max_length=MAX_LENGTH)
 
 
+def qwen() -> PreTrainedTokenizerBase:
+    """With the words that a reranker answers, each as one token."""
+    pieces, merges = byte_pairs(340, ["yes", "no"] * 200)
+    tokenizer = Qwen2Tokenizer(vocab=numbered(pieces), merges=merges)
+    tokenizer.add_special_tokens({"additional_special_tokens": ["<|im_start|>", "<|im_end|>"]})
+    tokenizer.add_tokens(["<think>", "</think>"])
+    return tokenizer
+
+
 def xlm_roberta() -> PreTrainedTokenizerBase:
     vocabulary = [*unscored("<s>", "<pad>", "</s>", "<unk>"), *unigrams(251), *unscored("<mask>")]
     return XLMRobertaTokenizer(vocab=vocabulary, model_max_length=MAX_LENGTH)
@@ -80,13 +90,13 @@ def unigrams(size: int) -> list[tuple[str, float]]:
     return [(piece, round(math.log((counts[piece] + 1) / total), 4)) for piece in pieces]
 
 
-def byte_pairs(size: int) -> tuple[list[str], list[tuple[str, str]]]:
+def byte_pairs(size: int, more: list[str] = []) -> tuple[list[str], list[tuple[str, str]]]:
     """All 256 bytes and the pieces merged from them, and the merges in order."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     alphabet = pre_tokenizers.ByteLevel.alphabet()
     trainer = trainers.BpeTrainer(vocab_size=size, initial_alphabet=alphabet, show_progress=False)
-    tokenizer.train_from_iterator(SENTENCES, trainer)
+    tokenizer.train_from_iterator([*SENTENCES, *more], trainer)
     model = json.loads(tokenizer.to_str())["model"]
     return sorted(model["vocab"], key=model["vocab"].get), list(map(tuple, model["merges"]))
 

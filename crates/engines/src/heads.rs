@@ -48,7 +48,7 @@ impl Bias {
 struct Masked {
     layer: &'static str,
     layer_bias: Bias,
-    norm: &'static str,
+    norm: &'static [&'static str],
     norm_bias: Bias,
     /// The key of the layer's activation; none where it is always the exact GELU.
     activation_key: Option<&'static str>,
@@ -79,7 +79,7 @@ const HEADS: &[Heads] = &[
         masked: Some(Masked {
             layer: "cls.predictions.transform.dense",
             layer_bias: Bias::Always,
-            norm: "cls.predictions.transform.LayerNorm",
+            norm: &["cls.predictions.transform.LayerNorm"],
             norm_bias: Bias::Always,
             table: WORDS,
             activation_key: Some("hidden_act"),
@@ -98,7 +98,7 @@ const HEADS: &[Heads] = &[
         masked: Some(Masked {
             layer: "lm_head.dense",
             layer_bias: Bias::Always,
-            norm: "lm_head.layer_norm",
+            norm: &["lm_head.layer_norm"],
             norm_bias: Bias::Always,
             table: WORDS,
             activation_key: None,
@@ -117,7 +117,7 @@ const HEADS: &[Heads] = &[
         masked: Some(Masked {
             layer: "vocab_transform",
             layer_bias: Bias::Always,
-            norm: "vocab_layer_norm",
+            norm: &["vocab_layer_norm"],
             norm_bias: Bias::Always,
             table: WORDS,
             activation_key: Some("activation"),
@@ -125,6 +125,34 @@ const HEADS: &[Heads] = &[
             words_bias: &["vocab_projector.bias"],
             fixed_epsilon: Some(1e-12),
         }),
+    },
+    Heads {
+        model_types: &["new", "gte"],
+        pooled: PoolingMode::Cls,
+        classifier: &[
+            part(&["new.pooler.dense", "gte.pooler.dense", "pooler.dense"], DenseActivation::Tanh),
+            part(&["classifier"], DenseActivation::Identity),
+        ],
+        masked: Some(Masked {
+            layer: "lm_head.dense",
+            layer_bias: Bias::Always,
+            norm: &["lm_head.norm", "lm_head.layer_norm"],
+            norm_bias: Bias::Always,
+            table: WORDS,
+            activation_key: Some("hidden_act"),
+            words: "lm_head.decoder.weight",
+            words_bias: &["lm_head.decoder.bias"],
+            fixed_epsilon: None,
+        }),
+    },
+    Heads {
+        model_types: &["nomic_bert"],
+        pooled: PoolingMode::Cls,
+        classifier: &[
+            part(&["bert.pooler.dense", "nomic_bert.pooler.dense", "pooler.dense"], DenseActivation::Tanh),
+            part(&["classifier"], DenseActivation::Identity),
+        ],
+        masked: None,
     },
     Heads {
         model_types: &["deberta", "deberta-v2"],
@@ -150,7 +178,7 @@ const HEADS: &[Heads] = &[
         masked: Some(Masked {
             layer: "head.dense",
             layer_bias: Bias::Said("classifier_bias"),
-            norm: "head.norm",
+            norm: &["head.norm"],
             norm_bias: Bias::Said("norm_bias"),
             activation_key: Some("classifier_activation"),
             words: "decoder.weight",
@@ -176,7 +204,7 @@ const HEADS: &[Heads] = &[
 const DECODER_WORDS: [&str; 3] = ["lm_head.weight", "model.embed_tokens.weight", "embed_tokens.weight"];
 
 /// Where the token table lies, whose weights the words of a masked language model share.
-const TOKEN_TABLE: [&str; 6] = ["", "bert.", "roberta.", "distilbert.", "mpnet.", "model."];
+const TOKEN_TABLE: [&str; 8] = ["", "bert.", "roberta.", "distilbert.", "mpnet.", "model.", "new.", "gte."];
 
 fn named(model_type: &str) -> Option<&'static Heads> {
     HEADS.iter().find(|heads| heads.model_types.contains(&model_type))
@@ -213,7 +241,7 @@ pub fn classifier(
         let bias = part.bias.is_there(config);
         steps.push(Step::Dense(dense(part.names, bias, hidden, output, part.activation)));
         if let Some(name) = part.norm {
-            steps.push(norm(name, Bias::Said("norm_bias").is_there(config), config, None));
+            steps.push(norm(&[name], Bias::Said("norm_bias").is_there(config), config, None));
         }
     }
     Some((pooled, steps))
@@ -247,9 +275,10 @@ pub fn masked(model_type: &str, config: &Value, hidden: usize, words: usize) -> 
 }
 
 /// A layer norm of the model's own weights.
-fn norm(name: &str, bias: bool, config: &Value, fixed: Option<f64>) -> Step {
+fn norm(names: &[&str], bias: bool, config: &Value, fixed: Option<f64>) -> Step {
     let said = ["layer_norm_eps", "norm_eps"].iter().find_map(|key| config[*key].as_f64());
-    Step::Norm(LayerNorm { name: vec![name.to_owned()], bias, epsilon: fixed.or(said).unwrap_or(1e-12) })
+    let name = names.iter().map(|&name| name.to_owned()).collect();
+    Step::Norm(LayerNorm { name, bias, epsilon: fixed.or(said).unwrap_or(1e-12) })
 }
 
 /// The scores of a few of a decoder's `words` as the next one, by their ids.

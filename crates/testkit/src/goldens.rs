@@ -41,7 +41,11 @@ pub const SPARSE: [&str; 6] = [
 ];
 
 /// Heads of families whose goldens have no tokenizer: answers for token ids alone.
-pub const WIDER_HEADS: [&str; 6] = [
+pub const WIDER_HEADS: [&str; 10] = [
+    "tiny-gte-rerank",
+    "tiny-gte-sparse",
+    "tiny-nomic-classify",
+    "tiny-jina-rerank",
     "tiny-deberta-v2-rerank",
     "tiny-modernbert-rerank",
     "tiny-modernbert-classify",

@@ -8,7 +8,7 @@ use crate::parts::rope::Rope;
 pub(super) const GTE: Family = Family {
     name: "GTE (new)",
     model_types: &["new", "gte"],
-    known_as: "gte-base-en-v1.5, gte-large-en-v1.5, gte-multilingual-base, snowflake-arctic-embed-m-v2.0",
+    known_as: "gte-base-en-v1.5, gte-large-en-v1.5, gte-multilingual-base, -reranker-base, snowflake-arctic-embed-m-v2.0",
     goldens: &["tiny-gte"],
     describe: |c, d| {
         c.none_of(&["is_decoder", "logn_attention_scale", "logn_attention_clip1"])?;

@@ -8,7 +8,7 @@ use crate::description::{Biases, Relative};
 pub(super) const JINA: Family = Family {
     name: "JinaBERT v2",
     when: Some(("position_embedding_type", "alibi")),
-    known_as: "jina-embeddings-v2-small-en, jina-embeddings-v2-base-en, -de, -es, -zh",
+    known_as: "jina-embeddings-v2-small-en, jina-embeddings-v2-base-en, -de, -es, -zh, jina-reranker-v1-*",
     goldens: &["tiny-jina"],
     describe: |c, d| {
         c.none_of(&["is_decoder", "add_cross_attention"])?;

@@ -118,6 +118,12 @@ fn a_model_without_a_known_head_says_so() {
         error.contains("no description of the head for `rerank` in the architecture `electra`"),
         "{error}"
     );
+    // Its classifier reads what the decoder makes of a text, and there is no decoder here.
+    let copy =
+        Copy::of("tiny-t5").setting("config.json", "architectures", json!(["T5ForSequenceClassification"]));
+    std::fs::remove_file(copy.file("modules.json")).expect("it was there");
+    let error = copy.read().expect_err("no such head").to_string();
+    assert!(error.contains("no description of the head for `classify` in the architecture `t5`"), "{error}");
     let copy = Copy::of("tiny-bert-sparse").json("1_SpladePooling/config.json", |config| {
         config["pooling_strategy"] = json!("sum");
     });

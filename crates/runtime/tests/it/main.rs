@@ -9,6 +9,7 @@ mod faults;
 mod graphs;
 mod heads;
 mod hub;
+mod instruct;
 mod minilm;
 mod models_page;
 mod mutations;
