@@ -24,6 +24,16 @@ pub struct Sequence {
     pub length: usize,
     /// How many leading tokens pooling passes over (a prompt that is not to be pooled).
     pub skip: usize,
+    /// How many trailing tokens no token sees, not even they themselves (what some models fill up queries with).
+    #[serde(default)]
+    pub unseen: usize,
+}
+
+impl Sequence {
+    /// How many leading tokens are seen.
+    pub fn seen(&self) -> usize {
+        self.length - self.unseen
+    }
 }
 
 /// What is asked of an engine.
@@ -90,8 +100,13 @@ impl Batch {
 
     /// Adds a sequence at the end.
     pub fn push(&mut self, ids: &[u32], types: &[u32], skip: usize) {
+        self.push_filled(ids, types, skip, 0);
+    }
+
+    /// Adds a sequence whose last `unseen` tokens no token sees.
+    pub fn push_filled(&mut self, ids: &[u32], types: &[u32], skip: usize, unseen: usize) {
         debug_assert_eq!(ids.len(), types.len());
-        self.sequences.push(Sequence { start: self.ids.len(), length: ids.len(), skip });
+        self.sequences.push(Sequence { start: self.ids.len(), length: ids.len(), skip, unseen });
         self.ids.extend_from_slice(ids);
         self.types.extend_from_slice(types);
     }
@@ -107,17 +122,18 @@ impl Batch {
         let mut part = Batch::new(self.want);
         for sequence in &self.sequences[range] {
             let place = sequence.start..sequence.start + sequence.length;
-            part.push(&self.ids[place.clone()], &self.types[place], sequence.skip);
+            let Sequence { skip, unseen, .. } = *sequence;
+            part.push_filled(&self.ids[place.clone()], &self.types[place], skip, unseen);
         }
         part
     }
 
-    /// Whether it can be computed at all: no empty sequence, no gap, no overlap, types beside ids.
+    /// Whether it can be computed at all: no sequence of which nothing is seen, no gap, no overlap, types beside ids.
     pub fn is_well_formed(&self) -> bool {
         let mut end = 0;
         self.types.len() == self.ids.len()
             && self.sequences.iter().all(|sequence| {
-                let follows = sequence.start == end && sequence.length > 0;
+                let follows = sequence.start == end && sequence.length > sequence.unseen;
                 end = sequence.start.saturating_add(sequence.length);
                 follows
             })
@@ -133,19 +149,21 @@ mod tests {
     fn a_part_is_a_batch_of_its_own() {
         let mut batch = Batch::new(Want::Pooled);
         batch.push(&[1, 2, 3], &[0, 0, 0], 0);
-        batch.push(&[4, 5], &[0, 1], 1);
+        batch.push_filled(&[4, 5], &[0, 1], 1, 1);
         batch.push(&[6], &[0], 0);
         let part = batch.part(1..3);
         assert!(batch.is_well_formed() && part.is_well_formed());
         assert_eq!(part.ids, [4, 5, 6]);
-        assert_eq!(part.sequences[0], Sequence { start: 0, length: 2, skip: 1 });
+        assert_eq!(part.sequences[0], Sequence { start: 0, length: 2, skip: 1, unseen: 1 });
         assert_eq!(part.sequences[1].start, 2);
     }
 
     #[test]
-    fn an_empty_sequence_is_not_well_formed() {
-        let mut batch = Batch::new(Want::Tokens);
-        batch.push(&[], &[], 0);
-        assert!(!batch.is_well_formed());
+    fn a_sequence_of_which_nothing_is_seen_is_not_well_formed() {
+        for (ids, unseen) in [(&[][..], 0), (&[1, 2], 2)] {
+            let mut batch = Batch::new(Want::Tokens);
+            batch.push_filled(ids, &vec![0; ids.len()], 0, unseen);
+            assert!(!batch.is_well_formed());
+        }
     }
 }

@@ -129,7 +129,8 @@ impl Span {
 
     /// The kernels' name for it.
     pub(crate) fn reach(&self) -> Reach {
-        Reach { before: self.before.unwrap_or(usize::MAX), after: self.after.unwrap_or(usize::MAX) }
+        let far = |tokens: Option<usize>| tokens.unwrap_or(usize::MAX);
+        Reach { before: far(self.before), after: far(self.after), ..Reach::ALL }
     }
 }
 
@@ -309,6 +310,11 @@ impl Description {
         }
         if let Some(kind) = batch.types.iter().find(|&&kind| kind as usize >= self.types.max(1)) {
             return malformed(format!("token type {kind} of {}", self.types));
+        }
+        let windows = [Some(&self.global), self.local.as_ref()].into_iter().flatten();
+        let back = windows.filter_map(|span| span.before).min().unwrap_or(usize::MAX);
+        if batch.sequences.iter().any(|sequence| sequence.unseen > back) {
+            return malformed(format!("tokens that see nothing within {back} tokens before them"));
         }
         let room = self.longest;
         match batch.sequences.iter().find(|sequence| sequence.length > room) {

@@ -33,23 +33,26 @@ impl Columns {
     }
 }
 
-/// Which keys a query sees, by their distance.
+/// Which keys a query sees: by their distance, and of the first so many.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Reach {
     /// How far back.
     pub before: usize,
     /// How far ahead: not at all where attention is causal.
     pub after: usize,
+    /// Keys that are seen at all, the first so many; every query has to reach back to one of them.
+    pub seen: usize,
 }
 
 impl Reach {
     /// Every key.
-    pub const ALL: Reach = Reach { before: usize::MAX, after: usize::MAX };
+    pub const ALL: Reach = Reach { before: usize::MAX, after: usize::MAX, seen: usize::MAX };
 
     /// The keys, of `length`, that `query` sees.
     #[inline(always)]
     pub fn of(self, query: usize, length: usize) -> Range<usize> {
-        query.saturating_sub(self.before)..query.saturating_add(self.after).saturating_add(1).min(length)
+        let end = query.saturating_add(self.after).saturating_add(1).min(length).min(self.seen);
+        query.saturating_sub(self.before).min(end)..end
     }
 }
 

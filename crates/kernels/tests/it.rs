@@ -52,7 +52,7 @@ fn plain_attention(head: &Head<'_>) -> Vec<f32> {
     for q in 0..length {
         let score = |k: usize| {
             let apart = (q.abs_diff(k), k < q);
-            if if apart.1 { apart.0 > reach.before } else { apart.0 > reach.after } {
+            if k >= reach.seen || if apart.1 { apart.0 > reach.before } else { apart.0 > reach.after } {
                 return f64::NEG_INFINITY;
             }
             let dot: f64 = (0..at.head).map(|d| number(q, 0, d) * number(k, 1, d)).sum();
@@ -73,7 +73,10 @@ fn plain_attention(head: &Head<'_>) -> Vec<f32> {
 /// How far a query sees: everything, causally, a window, a causal window.
 fn reaches() -> impl Strategy<Value = Reach> {
     let side = || prop_oneof![Just(usize::MAX), Just(0), 1usize..40];
-    (side(), side()).prop_map(|(before, after)| Reach { before, after })
+    // Where not all keys are seen, every query reaches back to those that are.
+    let some = (side(), 1usize..150).prop_map(|(after, seen)| Reach { after, seen, ..Reach::ALL });
+    let all = (side(), side()).prop_map(|(before, after)| Reach { before, after, ..Reach::ALL });
+    prop_oneof![all, some]
 }
 
 proptest! {

@@ -107,7 +107,7 @@ impl Model {
                 let mut batch = Batch::new(want);
                 for &member in members {
                     let text = &texts[member];
-                    batch.push(&text.ids, &text.types, text.skip);
+                    batch.push_filled(&text.ids, &text.types, text.skip, text.unseen);
                 }
                 let served = self.serving().compute(&Arc::new(batch))?;
                 let mut values = served.rows.values.as_slice();

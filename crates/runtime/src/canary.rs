@@ -7,7 +7,7 @@ use crate::error::Error;
 use crate::pairs::Cut;
 use crate::tokens::Tokens;
 
-/// `texts` as one batch: alone, in pairs, or some of both.
+/// `texts` as one batch: alone, in pairs, or some of both; where queries differ from documents, some of both too.
 pub(crate) fn batch(
     tokens: &Tokens,
     card: &ModelCard,
@@ -22,12 +22,13 @@ pub(crate) fn batch(
             Task::Classify => index % 2 == 1,
             Task::Embed | Task::Sparse | Task::Tokens => false,
         };
-        let tokenized = if paired {
-            tokens.pair(card, other, text, Cut::Longest, None)?
-        } else {
-            tokens.encode("", text)?
+        let tokenized = match &card.head.sides {
+            _ if paired => tokens.pair(card, other, text, Cut::Longest, None)?,
+            // Queries may be filled up with tokens that no other sees.
+            Some(sides) if index % 2 == 1 => tokens.query(&sides.value, text)?,
+            Some(_) | None => tokens.encode("", text)?,
         };
-        batch.push(&tokenized.ids, &tokenized.types, 0);
+        batch.push_filled(&tokenized.ids, &tokenized.types, 0, tokenized.unseen);
     }
     Ok(batch)
 }

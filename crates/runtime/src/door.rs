@@ -104,7 +104,8 @@ impl Model {
             return Err(Error::Request("a list of token ids is empty".to_owned()));
         }
         let used = &ids[..ids.len().min(self.card().max_length.value)];
-        Ok(Tokenized { ids: used.to_vec(), types: vec![0; used.len()], skip: 0, whole: ids.len() })
+        let (types, whole) = (vec![0; used.len()], ids.len());
+        Ok(Tokenized { ids: used.to_vec(), types, skip: 0, unseen: 0, whole })
     }
 
     /// The tokens of a text with their spelling and their place in it; nothing is cut.

@@ -77,13 +77,6 @@ impl Model {
     /// Queries as tokens, in the way of models that compare tokens.
     pub fn encode_queries<T: AsRef<str> + Sync>(&self, queries: &[T]) -> Result<Vec<Tokenized>, Error> {
         let sides = sides(self.card());
-        if sides.expansion.is_some_and(|expansion| !expansion.attended) {
-            return Err(Error::Request(
-                "queries of this model are filled up with mask tokens that its other tokens do not see, which this \
-                 version does not compute"
-                    .to_owned(),
-            ));
-        }
         self.tokenize(queries, |tokens, text| tokens.query(&sides, text))
     }
 
@@ -108,12 +101,13 @@ fn sides(card: &ModelCard) -> Sides {
 
 impl Tokens {
     /// A query with its marker, filled up with mask tokens where the model does so.
-    fn query(&self, sides: &Sides, text: &str) -> Result<Tokenized, VocabularyError> {
+    pub(crate) fn query(&self, sides: &Sides, text: &str) -> Result<Tokenized, VocabularyError> {
         let length = sides.expansion.map(|expansion| expansion.to).or(sides.query_length);
         let mut query = self.encode_within(length.unwrap_or(usize::MAX), &sides.query, text)?;
         if let Some(expansion) = sides.expansion.filter(|expansion| expansion.to > query.ids.len()) {
             let mask = ["[MASK]", "<mask>"].into_iter().find_map(|mask| self.id(mask));
             let mask = mask.ok_or_else(|| VocabularyError::NoSuchToken("[MASK]".to_owned()))?;
+            query.unseen = if expansion.attended { 0 } else { expansion.to - query.ids.len() };
             query.ids.resize(expansion.to, mask);
             query.types.resize(expansion.to, 0);
             query.whole = expansion.to;

@@ -58,7 +58,7 @@ impl Tokens {
         let whole = before.len() + text.len() + after.len();
         text.truncate(self.max_length.saturating_sub(before.len() + after.len()));
         let ids = [before, text, after].concat();
-        Ok(Tokenized { types: vec![0; ids.len()], ids, skip: 0, whole })
+        Ok(Tokenized { types: vec![0; ids.len()], ids, skip: 0, unseen: 0, whole })
     }
 }
 

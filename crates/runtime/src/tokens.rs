@@ -27,6 +27,8 @@ pub struct Tokenized {
     pub types: Vec<u32>,
     /// Leading tokens that belong to the prompt.
     pub skip: usize,
+    /// Trailing tokens that none sees.
+    pub unseen: usize,
     /// Tokens that the whole text has.
     pub whole: usize,
 }
@@ -116,7 +118,7 @@ impl Tokens {
         let encoding = self.tokenizer.post_process(text, second, true).map_err(VocabularyError::Tokenizer)?;
         let ids = encoding.get_ids().to_vec();
         let types = if self.typed { encoding.get_type_ids().to_vec() } else { vec![0; ids.len()] };
-        Ok(Tokenized { ids, types, skip, whole })
+        Ok(Tokenized { ids, types, skip, unseen: 0, whole })
     }
 
     /// The tokens of a text with their spelling and their place, with special ones around them or not.

@@ -67,7 +67,7 @@ fn compute(name: &str, model: &Model, queue: &Queue, metrics: &Metrics, entries:
     let mut batch = Batch::new(entries.first().map_or(Want::Pooled, |entry| entry.job.want));
     for entry in entries {
         let text = &entry.job.texts[entry.index];
-        batch.push(&text.ids, &text.types, text.skip);
+        batch.push_filled(&text.ids, &text.types, text.skip, text.unseen);
     }
     let tokens = batch.tokens();
     match model.compute(batch) {

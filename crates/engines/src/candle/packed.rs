@@ -64,7 +64,7 @@ impl CustomOp2 for PackedAttention {
                         (None, None) => Added::None,
                     };
                     let bias = self.biased.then_some(bias);
-                    let (scale, reach) = (self.scale, self.reach);
+                    let (scale, reach) = (self.scale, Reach { seen: sequence.seen(), ..self.reach });
                     Head { rows, length, at, bias, scale, reach, added }.attend(isa, scratch, output, width);
                 },
             );

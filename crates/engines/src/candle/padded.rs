@@ -50,8 +50,9 @@ impl PaddedAttention {
             let mut padding = Vec::with_capacity(count * length);
             for &member in &members {
                 let Sequence { start, length: own, .. } = sequences[member];
+                let seen = sequences[member].seen();
                 rows.extend((0..length).map(|t| (start + t.min(own - 1)) as u32));
-                padding.extend((0..length).map(|t| if t < own { 0.0 } else { MASKED }));
+                padding.extend((0..length).map(|t| if t < seen { 0.0 } else { MASKED }));
                 for t in 0..own {
                     back[start + t] = first + t as u32;
                 }

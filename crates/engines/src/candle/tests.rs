@@ -74,7 +74,11 @@ fn the_path_for_accelerators_gives_what_the_fused_one_gives() {
     let twins = every_kind().into_iter().map(|(name, description)| (name, description.twin()));
     for (name, description) in plain.into_iter().chain(every_kind()).chain(twins) {
         for lengths in [&[1][..], &[33], &[128, 1, 7, 96, 95, 94, 2], &[5; 9]] {
-            let batch = probe::batch(lengths, 7, Want::Tokens, &description);
+            let mut batch = probe::batch(lengths, 7, Want::Tokens, &description);
+            // Some tokens at the end of longer texts are seen by none.
+            for sequence in batch.sequences.iter_mut().filter(|sequence| sequence.length > 40) {
+                sequence.unseen = sequence.length % 7;
+            }
             let fused = run(Path::Fused, &description, Dtype::F32, &batch);
             let portable = run(Path::Portable, &description, Dtype::F32, &batch);
             let apart = farthest(&fused, &portable);

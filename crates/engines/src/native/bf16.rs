@@ -4,7 +4,7 @@
 use std::ops::Range;
 
 use sconce_core::batch::Batch;
-use sconce_core::obstacle::Obstacle;
+use sconce_kernels::attention::Reach;
 use sconce_kernels::bf16::{
     Bf16, Finish, HeadBf16, MatrixBf16, Panels, STEP, ScratchBf16, Tiles, add_rows, gate_rows, narrow,
     norm_rows, widen,
@@ -13,8 +13,9 @@ use sconce_kernels::isa::Isa;
 use sconce_kernels::rope::Angles;
 use sconce_kernels::rows::{Activation, Norm};
 
+use super::placed;
 use super::weights::{Layer, Linear, Packing, Table, Weights};
-use crate::description::{Description, NormPlacement, Relative};
+use crate::description::{Description, NormPlacement};
 use crate::queries::Heads;
 
 /// Matrices for tiles.
@@ -38,17 +39,6 @@ impl Packing<MatrixBf16> for PackBf16 {
     }
 }
 
-/// Whether every part of a description is there on tiles.
-pub(super) fn fits(d: &Description) -> Result<(), Obstacle> {
-    match d.relative {
-        Some(Relative::Disentangled(_)) => {
-            let says = "the native engine has it in f32 alone; candle has it in bf16";
-            Err(super::missing("disentangled attention in bf16", says))
-        }
-        Some(Relative::Buckets(_) | Relative::Slopes) | None => Ok(()),
-    }
-}
-
 /// Room for a block, kept between blocks.
 #[derive(Default)]
 pub(super) struct Room {
@@ -60,6 +50,7 @@ pub(super) struct Room {
     wide: Panels<u16>,
     gated: Panels<u16>,
     attention: ScratchBf16,
+    placed: placed::Room,
 }
 
 /// One model on tiles.
@@ -127,7 +118,7 @@ impl OnTiles<'_> {
         if let Some(norm) = &layer.attention_norms[0] {
             norm_rows(unit, norm, tokens, &mut room.x, &mut room.rounded, false);
         }
-        let Room { rounded, qkv, mixed, attention, .. } = room;
+        let Room { rounded, qkv, mixed, attention, placed, .. } = room;
         let plain = Activation::Identity;
         let to = Finish::Store { bias: &layer.qkv.bias, activation: plain, to: qkv.all() };
         self.product(tiles, &layer.qkv.matrix, rounded, tokens, to);
@@ -138,6 +129,11 @@ impl OnTiles<'_> {
         let (heads, keys) = (d.heads * panels, d.kv_heads * panels);
         let span = d.local.as_ref().filter(|_| layer.is_local).unwrap_or(&d.global);
         for s in &batch.sequences {
+            let reach = Reach { seen: s.seen(), ..span.reach() };
+            if let Some(places) = &layer.places {
+                placed::attend(d, places, reach, s, qkv, mixed, placed);
+                continue;
+            }
             for head in 0..d.heads {
                 let (query, shared) = (head * panels, head / (d.heads / d.kv_heads) * panels);
                 let task = HeadBf16 {
@@ -149,7 +145,7 @@ impl OnTiles<'_> {
                     key: heads + shared,
                     value: heads + keys + shared,
                     scale: d.scale as f32,
-                    reach: span.reach(),
+                    reach,
                     distances: weights.biases.as_ref().map(|biases| biases.head(head)),
                 };
                 task.attend(tiles, attention, mixed, query);

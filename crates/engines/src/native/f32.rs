@@ -2,7 +2,7 @@
 
 use rayon::prelude::*;
 use sconce_core::batch::Batch;
-use sconce_kernels::attention::{Added, Head, Scratch};
+use sconce_kernels::attention::{Added, Head, Reach, Scratch};
 use sconce_kernels::isa::Isa;
 use sconce_kernels::product::{AddTo, Epilogue, Matrix, Space, Store};
 use sconce_kernels::rope::Angles;
@@ -111,7 +111,7 @@ impl InF32<'_> {
                     }
                     (None, None) => Added::None,
                 };
-                let reach = span.reach();
+                let reach = Reach { seen: s.seen(), ..span.reach() };
                 let task = Head { rows, length: s.length, at, bias: None, scale, reach, added };
                 task.attend(isa, scratch, &mut mixed[s.start * width + head * d.head..], width);
             }

@@ -4,6 +4,7 @@ mod bf16;
 mod encoder;
 mod f32;
 pub mod peak;
+mod placed;
 mod weights;
 
 use std::sync::{Arc, OnceLock};
@@ -55,7 +56,6 @@ impl NativeEngine {
                     missing("bf16 products", says)
                 };
                 let unit = Bf16::of(self.isa).ok_or_else(missing)?;
-                bf16::fits(description)?;
                 NativeEncoder::bf16(description, tensors, unit, head, threads)
                     .map_err(|error| load_failed(&error))
             }

@@ -173,7 +173,7 @@ fn padded(batch: &Batch, sequences: &[Sequence], longest: usize, feed: Feed, lim
         let place = sequence.start..sequence.start + sequence.length;
         let own: Vec<u32> = match feed {
             Feed::Ids => batch.ids[place].to_vec(),
-            Feed::Mask => vec![1; sequence.length],
+            Feed::Mask => vec![1; sequence.seen()],
             Feed::Types => batch.types[place].to_vec(),
             Feed::Positions => limits.positions(&batch.ids[place]),
         };

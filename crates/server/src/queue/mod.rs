@@ -225,8 +225,8 @@ mod tests {
         let text = |&length: &usize| Tokenized {
             ids: vec![1; length],
             types: vec![0; length],
-            skip: 0,
             whole: length,
+            ..Tokenized::default()
         };
         Arc::new(Job::new(lengths.iter().map(text).collect(), Want::Pooled, priority, false).0)
     }
