@@ -16,7 +16,8 @@ use crate::screen::{Bars, print, print_json, refusals, rendered, table};
 
 pub(crate) fn run(arguments: &arguments::Plan) -> anyhow::Result<ExitCode> {
     let runtime = arguments.model.runtime();
-    let source = ModelSource::parse(&arguments.model.model, arguments.model.revision.as_deref());
+    let source = ModelSource::parse(&arguments.model.model, arguments.model.revision.as_deref())
+        .wished(&arguments.model.wish());
     let mut bars = Bars::default();
     let subject = runtime.subject(&source, &arguments.model.overrides(), &mut |event| bars.draw(&event))?;
     let wish = arguments.model.wish();

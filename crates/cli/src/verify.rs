@@ -40,7 +40,8 @@ pub(crate) fn run(arguments: &arguments::Verify) -> anyhow::Result<ExitCode> {
     };
     let reference = Reference::read(path, arguments.input.as_deref())?;
     let runtime = arguments.model.runtime();
-    let source = ModelSource::parse(&arguments.model.model, arguments.model.revision.as_deref());
+    let source = ModelSource::parse(&arguments.model.model, arguments.model.revision.as_deref())
+        .wished(&arguments.model.wish());
     let mut bars = Bars::default();
     let overrides = arguments.model.overrides();
     let subject = runtime.subject(&source, &overrides, &mut |event| bars.draw(&event))?;

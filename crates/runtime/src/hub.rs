@@ -7,6 +7,7 @@ mod cache;
 mod client;
 mod download;
 mod error;
+mod graphs;
 mod listing;
 mod names;
 mod part;
@@ -19,6 +20,7 @@ use std::time::Duration;
 
 pub use cache::CachedModel;
 pub use error::HubError;
+pub use graphs::Graphs;
 pub use names::is_wanted;
 
 use cache::Repository;
@@ -37,6 +39,8 @@ pub struct Hub {
     pub offline: bool,
     /// How long a silent hub is waited for.
     pub patience: Duration,
+    /// Which graph is fetched beside what is wanted.
+    pub graphs: Graphs,
 }
 
 /// What `fetch` is doing.
@@ -90,10 +94,10 @@ impl Hub {
     ) -> Result<PathBuf, HubError> {
         let repository = Repository::new(&self.cache, id, revision)?;
         if self.offline {
-            return repository.whole(wanted);
+            return repository.whole(wanted, &self.graphs);
         }
         match self.fetch_from_hub(&repository, wanted, progress) {
-            Err(error) if error.may_pass() => match repository.whole(wanted) {
+            Err(error) if error.may_pass() => match repository.whole(wanted, &self.graphs) {
                 Ok(folder) => {
                     progress(Progress::FromCache { why: &error });
                     Ok(folder)
@@ -117,7 +121,7 @@ impl Hub {
     ) -> Result<PathBuf, HubError> {
         let client = Client::new(self, repository)?;
         let listing = client.list()?;
-        let mut files = listing.pick(wanted);
+        let mut files = listing.pick(wanted, &self.graphs);
         if files.is_empty() {
             return Err(HubError::NothingWanted {
                 id: repository.id.clone(),
@@ -144,6 +148,7 @@ impl fmt::Debug for Hub {
             .field("token", &self.token.as_ref().map(|_| "…"))
             .field("offline", &self.offline)
             .field("patience", &self.patience)
+            .field("graphs", &self.graphs)
             .finish()
     }
 }

@@ -17,8 +17,8 @@ pub fn inspect(source: &ModelSource, overrides: &Overrides, offline: bool) -> Re
     let read = |folder: &Path| Ok(card::read(&source.to_string(), folder, overrides)?.card);
     match source {
         ModelSource::Folder(folder) => read(folder),
-        ModelSource::Hub { id, revision } => {
-            let mut hub = Hub::from_environment();
+        ModelSource::Hub { id, revision, graphs } => {
+            let mut hub = Hub { graphs: graphs.clone(), ..Hub::from_environment() };
             hub.offline |= offline;
             if let Some(folder) = hub.cached_whole(id, revision, &hub::is_wanted) {
                 return read(&folder);

@@ -165,7 +165,7 @@ impl ModelBuilder {
     /// Opens the model and tells `events` what is going on.
     pub fn open_telling(self, events: &mut dyn FnMut(Event<'_>)) -> Result<Model, Error> {
         let runtime = self.runtime.unwrap_or_else(|| Runtime::builder().offline(self.offline).build());
-        let source = ModelSource::parse(&self.name, self.revision.as_deref());
+        let source = ModelSource::parse(&self.name, self.revision.as_deref()).wished(&self.wish);
         let subject = Arc::new(runtime.subject(&source, &self.overrides, events)?);
         check_weights(&subject.card, &self.wish)?;
         // What no engine knows is refused as such, not for what its tokenizer or its sizes lack.

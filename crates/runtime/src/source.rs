@@ -3,8 +3,10 @@
 use std::fmt;
 use std::path::{Path, PathBuf};
 
+use sconce_planner::plan::Wish;
+
 use crate::event::Event;
-use crate::hub::{self, Hub, HubError};
+use crate::hub::{self, Graphs, Hub, HubError};
 
 /// Where a model comes from.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -17,6 +19,8 @@ pub enum ModelSource {
         id: String,
         /// A branch, a tag or a commit.
         revision: String,
+        /// Which of its graphs is fetched.
+        graphs: Graphs,
     },
 }
 
@@ -27,7 +31,19 @@ impl ModelSource {
         if looks_like_a_path || Path::new(text).is_dir() {
             return ModelSource::Folder(PathBuf::from(text));
         }
-        ModelSource::Hub { id: text.to_owned(), revision: revision.unwrap_or("main").to_owned() }
+        let revision = revision.unwrap_or("main").to_owned();
+        ModelSource::Hub { id: text.to_owned(), revision, graphs: Graphs::default() }
+    }
+
+    /// The same, with the graph that `wish` asks for.
+    #[must_use]
+    pub fn wished(self, wish: &Wish) -> ModelSource {
+        match self {
+            ModelSource::Folder(folder) => ModelSource::Folder(folder),
+            ModelSource::Hub { id, revision, .. } => {
+                ModelSource::Hub { id, revision, graphs: Graphs::wished(wish) }
+            }
+        }
     }
 
     /// The folder with the model's files, fetched first where it must be.
@@ -38,8 +54,8 @@ impl ModelSource {
     ) -> Result<PathBuf, HubError> {
         match self {
             ModelSource::Folder(folder) => Ok(folder.clone()),
-            ModelSource::Hub { id, revision } => {
-                let mut hub = Hub::from_environment();
+            ModelSource::Hub { id, revision, graphs } => {
+                let mut hub = Hub { graphs: graphs.clone(), ..Hub::from_environment() };
                 hub.offline |= offline;
                 hub.fetch(id, revision, &hub::is_wanted, &mut |progress| events(Event::Hub(progress)))
             }

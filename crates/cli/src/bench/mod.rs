@@ -47,7 +47,8 @@ pub(crate) fn run(arguments: &arguments::Bench) -> anyhow::Result<ExitCode> {
 
     let mut bars = Bars::default();
     let runtime = arguments.model.runtime();
-    let source = ModelSource::parse(&arguments.model.model, arguments.model.revision.as_deref());
+    let source = ModelSource::parse(&arguments.model.model, arguments.model.revision.as_deref())
+        .wished(&arguments.model.wish());
     let subject = runtime.subject(&source, &arguments.model.overrides(), &mut |event| bars.draw(&event))?;
     let plan =
         runtime.plan(&subject, &arguments.model.wish(), Depth::Canary, &mut |event| bars.draw(&event))?;

@@ -138,7 +138,7 @@ fn describe_graph(folder: &Path, name: &str) -> Result<(Weights, Vec<PathBuf>), 
         }
     }
     let stored = header.as_ref().and_then(|header| header.stored).unwrap_or_else(|| header::by_name(name));
-    let bytes = header.map_or(0, |header| header.bytes).max(1).min(length.max(1));
+    let bytes = header.map_or(length, |header| header.bytes).max(1).min(length.max(1));
     let identity = hex(&hash.finalize());
     Ok((Weights { name: name.to_owned(), format: Format::Onnx, stored, bytes, identity }, paths))
 }

@@ -10,6 +10,7 @@ use hf_hub::{Repo, RepoType};
 use serde_json::Value;
 
 use super::error::HubError;
+use super::graphs::Graphs;
 use super::names::{check_id, check_revision, is_commit, is_hostile, is_plain, is_wanted};
 
 /// A model in the cache at one revision.
@@ -61,11 +62,11 @@ impl Repository {
     }
 
     /// The snapshot of the revision, if it has all that a model needs of what is wanted.
-    pub(super) fn whole(&self, wanted: &dyn Fn(&str) -> bool) -> Result<PathBuf, HubError> {
+    pub(super) fn whole(&self, wanted: &dyn Fn(&str) -> bool, graphs: &Graphs) -> Result<PathBuf, HubError> {
         let missing = match self.commit() {
             Some(commit) => {
                 let snapshot = self.snapshot(&commit);
-                let missing = missing(&snapshot, wanted);
+                let missing = missing(&snapshot, wanted, graphs);
                 if missing.is_empty() {
                     return Ok(snapshot);
                 }
@@ -153,16 +154,20 @@ pub(super) fn is_whole(path: &Path, size: Option<u64>) -> bool {
 
 /// What a snapshot lacks of what is wanted and any model needs. Python's tools name a commit in `refs` before its
 /// files are there, and fetch only what they use.
-fn missing(snapshot: &Path, wanted: &dyn Fn(&str) -> bool) -> Vec<String> {
+fn missing(snapshot: &Path, wanted: &dyn Fn(&str) -> bool, graphs: &Graphs) -> Vec<String> {
     let mut needed = BTreeSet::from(["config.json".to_owned()]);
     let tokenizers = ["tokenizer.json", "vocab.txt", "vocab.json"];
     if !tokenizers.iter().any(|name| snapshot.join(name).is_file()) {
         needed.insert(tokenizers[0].to_owned());
     }
-    needed.extend(weights(snapshot));
+    let graph = graphs.missing(snapshot);
+    // A graph is enough, and beside one that was asked for there may be no other weights.
+    if graph.is_none() {
+        needed.extend(weights(snapshot));
+    }
     needed.extend(modules(&read_json(&snapshot.join("modules.json"))));
     needed.retain(|name| wanted(name) && !snapshot.join(name).is_file());
-    needed.into_iter().collect()
+    needed.into_iter().chain(graph.unwrap_or_default()).collect()
 }
 
 /// The files of weights that a snapshot needs: one, or all that its index names.
@@ -228,7 +233,7 @@ pub(super) fn models(cache: &Path) -> Vec<CachedModel> {
                 .into_iter()
                 .filter_map(|(_, file)| fs::metadata(file).ok())
                 .map(|file| file.len());
-            let (bytes, whole) = (sizes.sum(), missing(&folder, &is_wanted).is_empty());
+            let (bytes, whole) = (sizes.sum(), missing(&folder, &is_wanted, &Graphs::default()).is_empty());
             models.push(CachedModel { id: id.clone(), revision, commit, bytes, folder, whole });
         }
     }

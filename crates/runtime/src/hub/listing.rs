@@ -3,6 +3,7 @@
 use serde::Deserialize;
 
 use super::error::HubError;
+use super::graphs::{Graphs, is_part};
 use super::names::{is_blob, is_hostile, is_plain};
 
 /// A model's files at one commit.
@@ -61,9 +62,13 @@ impl Listing {
     }
 
     /// The wanted files, weights last: a snapshot that has its weights has the rest.
-    pub(super) fn pick(&self, wanted: &dyn Fn(&str) -> bool) -> Vec<File> {
-        let mut files: Vec<File> = self.files.iter().filter(|file| wanted(&file.name)).cloned().collect();
-        files.sort_by_key(|file| file.name.ends_with(".safetensors"));
+    pub(super) fn pick(&self, wanted: &dyn Fn(&str) -> bool, graphs: &Graphs) -> Vec<File> {
+        let names: Vec<&str> = self.files.iter().map(|file| file.name.as_str()).collect();
+        let graph = graphs.of(&names);
+        let of_graph = |name: &str| graph.as_ref().is_some_and(|graph| is_part(graph, name));
+        let is_picked = |file: &&File| wanted(&file.name) || of_graph(&file.name);
+        let mut files: Vec<File> = self.files.iter().filter(is_picked).cloned().collect();
+        files.sort_by_key(|file| of_graph(&file.name) || file.name.ends_with(".safetensors"));
         files
     }
 }
@@ -105,7 +110,7 @@ mod tests {
                 sha256: Some("5a5a".into()),
             },
         ];
-        assert_eq!(listing.pick(&|name| name != "README.md"), expected);
+        assert_eq!(listing.pick(&|name| name != "README.md", &Graphs::default()), expected);
     }
 
     #[test]

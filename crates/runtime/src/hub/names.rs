@@ -3,7 +3,7 @@
 use super::error::HubError;
 
 /// Whether a model that runs here has use for this file of its repository: configuration, tokenizer, and weights
-/// as safetensors. Never code, pickles, or weights of other engines.
+/// as safetensors. Never code, pickles, or weights of other engines; which graph comes with them, `Graphs` says.
 pub fn is_wanted(file: &str) -> bool {
     match file.split_once('/') {
         None => is_wanted_at_root(file),

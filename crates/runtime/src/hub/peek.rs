@@ -29,11 +29,11 @@ impl Hub {
     ) -> Result<(), HubError> {
         let repository = Repository::new(&self.cache, id, revision)?;
         if self.offline {
-            return repository.whole(wanted).map(|_| ());
+            return repository.whole(wanted, &self.graphs).map(|_| ());
         }
         let client = Client::new(self, &repository)?;
         let listing = client.list()?;
-        for file in listing.pick(wanted) {
+        for file in listing.pick(wanted, &self.graphs) {
             let path = folder.join(&file.name);
             let kept = |source| HubError::Cache { path: path.clone(), source };
             fs::create_dir_all(path.parent().unwrap_or(folder)).map_err(kept)?;
@@ -58,7 +58,8 @@ impl Hub {
         revision: &str,
         wanted: &dyn Fn(&str) -> bool,
     ) -> Option<std::path::PathBuf> {
-        Repository::new(&self.cache, id, revision).and_then(|repository| repository.whole(wanted)).ok()
+        let repository = Repository::new(&self.cache, id, revision);
+        repository.and_then(|repository| repository.whole(wanted, &self.graphs)).ok()
     }
 }
 

@@ -7,7 +7,7 @@ use std::time::Duration;
 use hf_hub::Cache;
 use hf_hub::api::sync::ApiBuilder;
 
-use super::Hub;
+use super::{Graphs, Hub};
 
 /// Long enough for a hub that has to wake its storage, short enough to fall back on the cache.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -29,7 +29,7 @@ pub(super) fn read(get: &dyn Fn(&str) -> Option<String>, home: Option<PathBuf>) 
     let patience = get("HF_HUB_DOWNLOAD_TIMEOUT")
         .and_then(|value| value.parse().ok())
         .map_or(PATIENCE, Duration::from_secs);
-    Hub { cache, endpoint, token, offline, patience }
+    Hub { cache, endpoint, token, offline, patience, graphs: Graphs::default() }
 }
 
 /// The words that Python's tools take for yes.

@@ -1,13 +1,14 @@
 //! The hub's client against a hub on loopback: what it asks for, and what it keeps.
 
 mod faults;
+mod graphs;
 
 use std::fmt::Write as _;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use sconce::hub::{Hub, HubError, Progress, is_wanted};
+use sconce::hub::{Graphs, Hub, HubError, Progress, is_wanted};
 use sconce_testkit::hub_server::{HubFile, HubModel, HubServer};
 use sha2::{Digest, Sha256};
 use tempfile::TempDir;
@@ -85,6 +86,7 @@ impl Scene {
             token: None,
             offline: false,
             patience: Duration::from_secs(10),
+            graphs: Graphs::default(),
         };
         Scene { server, hub, folder }
     }

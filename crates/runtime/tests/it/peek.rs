@@ -5,7 +5,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use sconce::card::{self, Overrides};
-use sconce::hub::{Hub, HubError, is_wanted};
+use sconce::hub::{Graphs, Hub, HubError, is_wanted};
 use sconce_testkit::goldens;
 use sconce_testkit::hub_server::{HubFile, HubModel, HubServer};
 use tempfile::TempDir;
@@ -46,6 +46,7 @@ fn scene(golden: &str) -> Scene {
         token: None,
         offline: false,
         patience: Duration::from_secs(10),
+        graphs: Graphs::default(),
     };
     Scene { server, hub, folder }
 }
