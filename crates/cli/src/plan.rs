@@ -7,6 +7,7 @@ use std::process::ExitCode;
 use sconce::core::obstacle::bytes;
 use sconce::planner::evidence::Goal;
 use sconce::planner::plan::Sound;
+use sconce::planner::receipt::Near;
 use sconce::prove::Depth;
 use sconce::{Device, ModelCard, ModelSource, Plan};
 use serde_json::json;
@@ -87,26 +88,33 @@ pub(crate) fn described(card: &ModelCard, plan: &Plan) -> String {
     page
 }
 
-/// What the vectors of the built-in sample are worth, wherever real weights were tried.
+/// What the answers to the built-in sample are worth, wherever real weights were tried.
 fn receipts(plan: &Plan) -> String {
-    let mut rows =
-        table(&["engine", "device", "dtype", "weights", "band", "least cosine", "mean", "ranks", "nodes"]);
+    let mut rows = Vec::new();
     let mut remarks = String::new();
-    let mut texts = 0;
+    let (mut texts, mut kind) = (0, ("vectors", "least cosine", "mean"));
     for sound in plan.sound() {
         let Sound { placement, band, findings, .. } = sound;
         let Some(Ok(canary)) = &findings.canary else { continue };
         let Some(receipt) = &canary.receipt else { continue };
         texts = receipt.texts;
         let nodes = canary.nodes.iter().map(|(provider, count)| format!("{count} by {}", short(provider)));
-        rows.add_row(vec![
+        let near = match receipt.near {
+            Near::Vectors { least, mean } => [format!("{least:.6}"), format!("{mean:.6}")],
+            Near::Scores { farthest } => {
+                kind = ("raw scores", "max |d|", "");
+                [format!("{farthest:.1e}"), String::new()]
+            }
+        };
+        let [first, second] = near;
+        rows.push(vec![
             placement.engine.to_string(),
             placement.device.to_string(),
             placement.dtype.to_string(),
             placement.weights.clone(),
             band.to_string(),
-            format!("{:.6}", receipt.least),
-            format!("{:.6}", receipt.mean),
+            first,
+            second,
             format!("{:.5}", receipt.ranks),
             nodes.collect::<Vec<_>>().join(", "),
         ]);
@@ -117,10 +125,12 @@ fn receipts(plan: &Plan) -> String {
     if texts == 0 {
         return String::new();
     }
-    format!(
-        "the vectors of {texts} built-in texts beside the reference's:\n\n{}\n\n{remarks}",
-        rendered(&rows)
-    )
+    let (what, first, second) = kind;
+    let mut all = table(&["engine", "device", "dtype", "weights", "band", first, second, "ranks", "nodes"]);
+    rows.into_iter().for_each(|row| {
+        all.add_row(row);
+    });
+    format!("the {what} of {texts} built-in texts beside the reference's:\n\n{}\n\n{remarks}", rendered(&all))
 }
 
 /// `CPUExecutionProvider`, without what all of them end in.

@@ -1,5 +1,6 @@
 //! How far from the reference numbers may lie.
 
+use std::f64::consts::FRAC_1_SQRT_2;
 use std::fmt;
 use std::str::FromStr;
 
@@ -26,8 +27,10 @@ impl Band {
         match self {
             Band::Exact => 1e-5,
             Band::Half => 1e-3,
-            // A cosine of 0.7; vectors of texts that have nothing in common lie at about 1.
-            Band::Coarse => 0.3,
+            // An angle of 45 degrees. Vectors of texts that have nothing in common stand at right angles, so that
+            // one within half of that is still nearer to its own text than to any of those; beyond it a ranking
+            // may put them first, and the numbers are of no use, whatever made them.
+            Band::Coarse => 1.0 - FRAC_1_SQRT_2,
         }
     }
 

@@ -1,4 +1,4 @@
-//! What a placement's vectors are worth: how near they lie to the reference's, and whether they rank texts alike.
+//! What a placement's numbers are worth: how near they lie to the reference's, and whether they rank texts alike.
 
 use std::fmt;
 
@@ -13,47 +13,82 @@ pub fn sentences() -> impl Iterator<Item = &'static str> {
     SENTENCES.lines()
 }
 
-/// How a placement's vectors of the sample compare with the reference's.
+/// How a placement's answers to the sample compare with the reference's.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Receipt {
-    /// How many texts.
+    /// How many texts, or pairs of texts.
     pub texts: usize,
-    /// The least cosine between a text's two vectors.
-    pub least: f64,
-    /// The mean cosine.
-    pub mean: f64,
-    /// How alike each text ranks all others by nearness: Spearman's coefficient, the mean over the texts.
+    /// How near the numbers are.
+    #[serde(flatten)]
+    pub near: Near,
+    /// How alike texts are ranked, by Spearman's coefficient: all others by nearness to each text, the mean over the
+    /// texts; all texts by each of their scores, the mean over the scores.
     pub ranks: f64,
+}
+
+/// How near numbers are to the reference's.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(untagged)]
+pub enum Near {
+    /// Vectors.
+    Vectors {
+        /// The least cosine between a text's two vectors.
+        least: f64,
+        /// The mean cosine.
+        mean: f64,
+    },
+    /// Raw scores.
+    Scores {
+        /// The largest difference of two scores.
+        farthest: f64,
+    },
 }
 
 impl fmt::Display for Receipt {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Receipt { texts, least, mean, ranks } = self;
-        write!(
-            f,
-            "cosine {least:.4} at least and {mean:.4} on average over {texts} texts, ranks alike to {ranks:.4}"
-        )
+        let Receipt { texts, near, ranks } = self;
+        match near {
+            Near::Vectors { least, mean } => {
+                write!(f, "cosine {least:.4} at least and {mean:.4} on average over {texts} texts")?;
+            }
+            Near::Scores { farthest } => write!(f, "scores {farthest:.4} away at most over {texts} texts")?,
+        }
+        write!(f, ", ranks alike to {ranks:.4}")
     }
 }
 
-/// The receipt for `rows`; none where a number is not finite, or there are too few rows to rank.
-pub fn receipt(rows: &Rows, reference: &Rows) -> Option<Receipt> {
+fn comparable(rows: &Rows, reference: &Rows) -> Option<usize> {
     let texts = rows.iter().len();
-    if texts < 3 || rows.width != reference.width || texts != reference.iter().len() {
-        return None;
-    }
+    (texts >= 3 && rows.width == reference.width && texts == reference.iter().len()).then_some(texts)
+}
+
+/// The receipt for vectors; none where a number is not finite, or there are too few rows to rank.
+pub fn of_vectors(rows: &Rows, reference: &Rows) -> Option<Receipt> {
+    let texts = comparable(rows, reference)?;
     let cosines: Vec<f64> = rows.iter().zip(reference.iter()).map(|(a, b)| cosine(a, b)).collect();
     let here: Vec<&[f32]> = rows.iter().collect();
     let there: Vec<&[f32]> = reference.iter().collect();
     let alike = (0..texts).map(|text| spearman(&ranks(&here, text), &ranks(&there, text)));
-    let receipt = Receipt {
-        texts,
-        least: cosines.iter().copied().fold(f64::INFINITY, f64::min),
-        mean: cosines.iter().sum::<f64>() / texts as f64,
-        ranks: alike.sum::<f64>() / texts as f64,
-    };
+    let ranks = alike.sum::<f64>() / texts as f64;
+    let least = cosines.iter().copied().fold(f64::INFINITY, f64::min);
+    let mean = cosines.iter().sum::<f64>() / texts as f64;
     // A sum keeps what `min` would drop.
-    receipt.mean.is_finite().then_some(receipt)
+    mean.is_finite().then_some(Receipt { texts, near: Near::Vectors { least, mean }, ranks })
+}
+
+/// The receipt for raw scores, a row of them for each text; none where a number is not finite, or there are too few.
+pub fn of_scores(rows: &Rows, reference: &Rows) -> Option<Receipt> {
+    let texts = comparable(rows, reference)?;
+    let pairs = rows.values.iter().zip(&reference.values);
+    let apart: Vec<f64> = pairs.map(|(&a, &b)| (f64::from(a) - f64::from(b)).abs()).collect();
+    let column = |rows: &Rows, label: usize| -> Vec<f64> {
+        places(&rows.iter().map(|row| f64::from(row[label])).collect::<Vec<_>>())
+    };
+    let alike = (0..rows.width).map(|label| spearman(&column(rows, label), &column(reference, label)));
+    let ranks = alike.sum::<f64>() / rows.width as f64;
+    let farthest = apart.iter().copied().fold(0.0, f64::max);
+    let finite = apart.iter().all(|apart| apart.is_finite());
+    finite.then_some(Receipt { texts, near: Near::Scores { farthest }, ranks })
 }
 
 fn cosine(a: &[f32], b: &[f32]) -> f64 {
@@ -66,9 +101,14 @@ fn cosine(a: &[f32], b: &[f32]) -> f64 {
 fn ranks(rows: &[&[f32]], of: usize) -> Vec<f64> {
     let near: Vec<f64> =
         rows.iter().enumerate().filter(|(row, _)| *row != of).map(|(_, row)| cosine(rows[of], row)).collect();
-    let mut order: Vec<usize> = (0..near.len()).collect();
-    order.sort_by(|&a, &b| near[b].total_cmp(&near[a]));
-    let mut places = vec![0.0; near.len()];
+    places(&near)
+}
+
+/// The place of each number in the order from the largest down.
+fn places(numbers: &[f64]) -> Vec<f64> {
+    let mut order: Vec<usize> = (0..numbers.len()).collect();
+    order.sort_by(|&a, &b| numbers[b].total_cmp(&numbers[a]));
+    let mut places = vec![0.0; numbers.len()];
     for (place, &row) in order.iter().enumerate() {
         places[row] = place as f64;
     }
@@ -95,8 +135,9 @@ mod tests {
         let some = rows(&[1.0, 0.0, 0.8, 0.6, 0.0, 1.0, -1.0, 0.1]);
         let longer = rows(&some.values.iter().map(|x| 3.0 * x).collect::<Vec<_>>());
         for other in [&some, &longer] {
-            let receipt = receipt(other, &some).expect("four rows rank");
-            assert!((receipt.least - 1.0).abs() < 1e-9 && (receipt.mean - 1.0).abs() < 1e-9, "{receipt:?}");
+            let receipt = of_vectors(other, &some).expect("four rows rank");
+            let Near::Vectors { least, mean } = receipt.near else { panic!("{receipt:?}") };
+            assert!((least - 1.0).abs() < 1e-9 && (mean - 1.0).abs() < 1e-9, "{receipt:?}");
             assert!((receipt.ranks - 1.0).abs() < 1e-9);
         }
     }
@@ -105,8 +146,24 @@ mod tests {
     fn one_text_that_strays_shows_in_the_least_and_in_the_ranks() {
         let some = rows(&[1.0, 0.0, 0.8, 0.6, 0.0, 1.0, -1.0, 0.1]);
         let other = rows(&[1.0, 0.0, -0.8, 0.6, 0.0, 1.0, -1.0, 0.1]);
-        let receipt = receipt(&other, &some).expect("four rows rank");
-        assert!(receipt.least < 0.0 && receipt.mean > receipt.least && receipt.ranks < 0.9, "{receipt:?}");
+        let receipt = of_vectors(&other, &some).expect("four rows rank");
+        let Near::Vectors { least, mean } = receipt.near else { panic!("{receipt:?}") };
+        assert!(least < 0.0 && mean > least && receipt.ranks < 0.9, "{receipt:?}");
+    }
+
+    #[test]
+    fn scores_have_the_farthest_and_the_ranks_of_every_label() {
+        let some = rows(&[1.0, 0.0, 0.8, 0.6, 0.0, 1.0, -1.0, 0.1]);
+        let shifted = rows(&some.values.iter().map(|x| x + 0.25).collect::<Vec<_>>());
+        let receipt = of_scores(&shifted, &some).expect("four rows rank");
+        let Near::Scores { farthest } = receipt.near else { panic!("{receipt:?}") };
+        assert!((farthest - 0.25).abs() < 1e-6 && (receipt.ranks - 1.0).abs() < 1e-9, "{receipt:?}");
+        // The first two texts change places under one of the two labels.
+        let swapped = rows(&[0.8, 0.0, 1.0, 0.6, 0.0, 1.0, -1.0, 0.1]);
+        let receipt = of_scores(&swapped, &some).expect("four rows rank");
+        assert!((receipt.ranks - 0.9).abs() < 1e-9, "{receipt:?}");
+        let kept = serde_json::to_string(&receipt).expect("it can be written");
+        assert_eq!(serde_json::from_str::<Receipt>(&kept).expect("it can be read"), receipt);
     }
 
     #[test]
@@ -114,7 +171,10 @@ mod tests {
         let some = rows(&[1.0, 0.0, 0.8, 0.6, 0.0, 1.0]);
         for wrong in [&[f32::NAN, 0.0, 0.8, 0.6, 0.0, 1.0][..], &[0.0, 0.0, 0.8, 0.6, 0.0, 1.0], &[1.0, 0.0]]
         {
-            assert_eq!(receipt(&rows(wrong), &some), None, "{wrong:?}");
+            assert_eq!(of_vectors(&rows(wrong), &some), None, "{wrong:?}");
+        }
+        for wrong in [&[f32::NAN, 0.0, 0.8, 0.6, 0.0, 1.0][..], &[1.0, 0.0]] {
+            assert_eq!(of_scores(&rows(wrong), &some), None, "{wrong:?}");
         }
     }
 

@@ -12,7 +12,7 @@ use sconce_planner::evidence::{Agreement, Canary, Evidence, Findings, Goal, Spee
 use sconce_planner::explain::{explain, grouped};
 use sconce_planner::grid::{Chair, grid, reference};
 use sconce_planner::plan::{Plan, Refusal, Wish, plan};
-use sconce_planner::receipt::Receipt;
+use sconce_planner::receipt::{Near, Receipt};
 
 const METAL: Device = Device::Metal(0);
 const CUDA: Device = Device::Cuda(0);
@@ -189,7 +189,7 @@ fn a_half_dtype_is_exact_only_once_real_weights_said_so() {
         plan(&card(), &grid, &Evidence::from([(grid[0].0.clone(), findings.clone())]), &exact)
     };
     assert_eq!(refusals(&decide(&findings))[0].1, &looser(Band::Half, 1e-9, None));
-    let receipt = Some(Receipt { texts: 8, least: 0.99, mean: 0.995, ranks: 0.9 });
+    let receipt = Some(Receipt { texts: 8, near: Near::Vectors { least: 0.99, mean: 0.995 }, ranks: 0.9 });
     let canary = |error| {
         Some(Ok(Canary {
             error: Distance(Some(error)),

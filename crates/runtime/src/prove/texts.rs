@@ -13,8 +13,10 @@ use crate::tokens::Tokens;
 pub(crate) struct Texts {
     /// The texts that are timed.
     pub(super) canary: Batch,
-    /// The sample that receipts are made with, where the model makes one vector of a text.
+    /// The sample that receipts are made with, where the model makes one vector of a text, or scores.
     sample: Option<Batch>,
+    /// Scores a text, where it gives scores: those of all texts come back as one row.
+    scores: Option<usize>,
     /// A long text at many lengths, in batches of two so that padding takes part. For graphs, which have no twin.
     sweep: Vec<Batch>,
 }
@@ -43,10 +45,12 @@ impl Texts {
             }
             batch
         });
-        let vectors = card.task.value == Task::Embed;
+        let scores = card.task.value.scores();
+        let sampled = scores || card.task.value == Task::Embed;
         Ok(Texts {
             canary: canary::batch(tokens, card, CANARIES)?,
-            sample: vectors.then(|| canary::batch(tokens, card, receipt::sentences())).transpose()?,
+            sample: sampled.then(|| canary::batch(tokens, card, receipt::sentences())).transpose()?,
+            scores: scores.then(|| card.width()),
             sweep: sweep.collect(),
         })
     }
@@ -59,13 +63,18 @@ impl Texts {
 
     /// The receipt in the answers to those batches.
     pub(super) fn receipt(&self, rows: &Rows, reference: &Rows) -> Option<Receipt> {
-        receipt::receipt(&self.of_sample(rows)?, &self.of_sample(reference)?)
+        let (rows, reference) = (self.of_sample(rows)?, self.of_sample(reference)?);
+        match self.scores {
+            Some(_) => receipt::of_scores(&rows, &reference),
+            None => receipt::of_vectors(&rows, &reference),
+        }
     }
 
     fn of_sample(&self, rows: &Rows) -> Option<Rows> {
-        let start = self.canary.sequences.len() * rows.width;
-        let end = start + self.sample.as_ref()?.sequences.len() * rows.width;
-        Some(Rows { width: rows.width, values: rows.values.get(start..end)?.to_vec(), norms: Vec::new() })
+        let width = self.scores.unwrap_or(rows.width);
+        let start = self.canary.sequences.len() * width;
+        let end = start + self.sample.as_ref()?.sequences.len() * width;
+        Some(Rows { width, values: rows.values.get(start..end)?.to_vec(), norms: Vec::new() })
     }
 
     /// The norms of whole texts, which a text of a user's resembles: those of the sweep come after them.

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use sconce::planner::band::Band;
 use sconce::planner::plan::{Plan, Refusal, Sound, Wish};
+use sconce::planner::receipt::Near;
 use sconce::prove::Depth;
 use sconce::{ClassifyOptions, Device, Dtype, EngineId, Model, Obstacle, Placement, Runtime};
 use sconce_core::card::ModelCard;
@@ -95,7 +96,8 @@ fn three_sets_of_weights_are_placements_of_one_model_each_with_its_receipt() {
     for (sound, least) in [(reference, 0.999_999), (half, 0.999_99), (quantised, 0.99)] {
         let receipt = sound.findings.receipt().expect("real weights have a receipt");
         println!("{} {}: {:?} {receipt}", sound.placement, sound.band, sound.findings.error());
-        assert!(receipt.texts >= 40 && receipt.least >= least && receipt.ranks > 0.99, "{receipt:?}");
+        let Near::Vectors { least: found, .. } = receipt.near else { panic!("{receipt:?}") };
+        assert!(receipt.texts >= 40 && found >= least && receipt.ranks > 0.99, "{receipt:?}");
     }
     let Some(Ok(canary)) = &quantised.findings.canary else { panic!("it was tried") };
     assert!(canary.nodes["CPUExecutionProvider"] > 50, "{:?}", canary.nodes);
