@@ -5,20 +5,37 @@ use std::process::ExitCode;
 use sconce::core::card::{Dimensions, ModelCard, Said};
 use sconce::core::head::{Sides, Step};
 use sconce::core::obstacle::bytes;
-use sconce::{ModelSource, inspect};
+use sconce::{Inspection, ModelSource, inspect};
 
 use crate::arguments;
 use crate::screen::{print, print_json, rendered, table};
 
+/// Names that are told before it is said how many more there are.
+const FEW: usize = 4;
+
 pub(crate) fn run(arguments: &arguments::Inspect) -> anyhow::Result<ExitCode> {
     let source = ModelSource::parse(&arguments.model, arguments.revision.as_deref());
-    let card = inspect(&source, &arguments.says.overrides(), arguments.offline)?;
+    let inspection = inspect(&source, &arguments.says.overrides(), arguments.offline)?;
     if arguments.json {
-        print_json(&card)?;
+        print_json(&inspection)?;
     } else {
-        print(&described(&card))?;
+        print(&format!("{}{}", described(&inspection.card), unread(&inspection)))?;
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// A sentence for each set of weights with tensors that nothing reads.
+fn unread(inspection: &Inspection) -> String {
+    let told = |(weights, names): (&String, &Vec<String>)| {
+        let more = names.len().saturating_sub(FEW);
+        let more = if more == 0 { String::new() } else { format!(" and {more} more") };
+        let few: Vec<String> = names.iter().take(FEW).map(|name| format!("`{name}`")).collect();
+        format!(
+            "\nnothing reads {}{more} of {weights}: the model may be another than it is taken for\n",
+            few.join(", ")
+        )
+    };
+    inspection.unread.iter().map(told).collect()
 }
 
 /// The card as a table of facts and who said them.

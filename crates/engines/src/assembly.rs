@@ -97,6 +97,11 @@ impl<'a> Assembly<'a> {
         }
     }
 
+    /// The names of the tensors that were read.
+    pub(crate) fn used(&self) -> HashSet<String> {
+        self.read.borrow().clone()
+    }
+
     /// The first of `names` that is there, whole; the first of all where none is.
     fn one(&self, names: &[&str], layer: usize, end: &str) -> String {
         let full = |name: &&str| format!("{}{}{end}", self.prefix, name.replace("{}", &layer.to_string()));

@@ -20,6 +20,7 @@ mod probe;
 mod queries;
 mod steps;
 mod threads;
+pub mod unread;
 pub mod weights;
 pub mod work;
 

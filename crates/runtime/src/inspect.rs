@@ -1,20 +1,35 @@
 //! What a model says of itself, before its weights are fetched.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use sconce_core::card::ModelCard;
+use sconce_core::card::{Format, ModelCard};
+use sconce_core::engine::Subject;
+use sconce_engines::unread::unread;
+use sconce_engines::weights::Header;
+use serde::Serialize;
 
-use crate::card::{self, Overrides};
+use crate::card::{self, CardError, Overrides};
 use crate::error::Error;
 use crate::hub::{self, Hub};
 use crate::source::ModelSource;
 
+/// What a model says of itself, and what of its weights nothing here reads.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Inspection {
+    /// What it says.
+    #[serde(flatten)]
+    pub card: ModelCard,
+    /// By set of weights, the tensors that have no place in the description of the family nor in the head.
+    pub unread: BTreeMap<String, Vec<String>>,
+}
+
 /// What the model says of itself, from its settings and the headers of its weights: a folder's, the cache's, or the
 /// hub's, of which only those are fetched.
-pub fn inspect(source: &ModelSource, overrides: &Overrides, offline: bool) -> Result<ModelCard, Error> {
-    let read = |folder: &Path| Ok(card::read(&source.to_string(), folder, overrides)?.card);
+pub fn inspect(source: &ModelSource, overrides: &Overrides, offline: bool) -> Result<Inspection, Error> {
+    let read = |folder: &Path| Ok(inspection(card::read(&source.to_string(), folder, overrides)?)?);
     match source {
         ModelSource::Folder(folder) => read(folder),
         ModelSource::Hub { id, revision, graphs } => {
@@ -28,6 +43,21 @@ pub fn inspect(source: &ModelSource, overrides: &Overrides, offline: bool) -> Re
             read(&folder.0)
         }
     }
+}
+
+fn inspection(Subject { card, files }: Subject) -> Result<Inspection, CardError> {
+    let mut all = BTreeMap::new();
+    for weights in card.weights.iter().filter(|weights| weights.format == Format::Safetensors) {
+        let mut names = Vec::new();
+        for path in files.weights.get(&weights.name).into_iter().flatten() {
+            names.extend(Header::read(path)?.metadata.tensors().into_keys());
+        }
+        let unread = unread(&card, &names);
+        if !unread.is_empty() {
+            all.insert(weights.name.clone(), unread);
+        }
+    }
+    Ok(Inspection { card, unread: all })
 }
 
 /// A folder that goes away.

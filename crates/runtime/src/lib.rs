@@ -40,7 +40,7 @@ pub use door::{Computed, Incident, Trip};
 pub use embeddings::Embeddings;
 pub use error::{Error, Fault, Retry};
 pub use event::Event;
-pub use inspect::inspect;
+pub use inspect::{Inspection, inspect};
 pub use late::{Matrix, TokenEmbeddings, maxsim};
 pub use model::{EmbedOptions, Model, ModelBuilder};
 pub use pairs::Cut;

@@ -21,6 +21,7 @@ mod support;
 mod task_faults;
 mod tasks;
 mod texts;
+mod unread;
 mod watched;
 mod wider;
 mod wider_mutations;

@@ -1,0 +1,117 @@
+//! Tensors of a weight file that nothing reads: parts of a model that its description or its head lacks. By names
+//! alone, so that it can be told before the weights are fetched.
+
+use std::collections::HashSet;
+
+use sconce_core::card::ModelCard;
+use sconce_core::head::Step;
+
+use crate::assembly::Assembly;
+use crate::description::{Description, Positions, describe};
+use crate::weights::{Tensors, WeightsError};
+
+/// What checkpoints carry along beside an encoder, and no answer depends on: tables of positions that are counted,
+/// BERT's pooler, heads that were trained with it, a decoder, a tower for pictures.
+const IDLE: [&str; 20] = [
+    "position_ids",
+    "inv_freq",
+    "pooler.",
+    "lm_head.",
+    "cls.predictions.",
+    "cls.seq_relationship.",
+    "lm_predictions.",
+    "mask_predictions.",
+    "vocab_transform.",
+    "vocab_layer_norm.",
+    "vocab_projector.",
+    "head.dense.",
+    "head.norm.",
+    "decoder.",
+    "generator_",
+    "discriminator_predictions.",
+    "vision_model.",
+    "visual_projection.",
+    "text_projection.",
+    "logit_scale",
+];
+
+/// The tensors among `names` that neither the description of `card`'s model nor its head reads, in order; without
+/// those that are known to be carried along. None where no description fits.
+pub fn unread(card: &ModelCard, names: &[String]) -> Vec<String> {
+    let Ok(description) = describe(card) else { return Vec::new() };
+    let listed = Listed(names.iter().map(String::as_str).collect());
+    let small = small(&description);
+    let Ok(assembly) = Assembly::new(&small, &listed) else { return Vec::new() };
+    // A tensor that is missing is the loader's to tell.
+    let _ = read(&assembly, small.layers);
+    let mut used = assembly.used();
+    used.extend(of_head(card, &listed));
+    let carried = |name: &str| {
+        IDLE.iter().any(|part| name.contains(part))
+            || description.family.names.unused.iter().any(|part| name.contains(part))
+    };
+    let mut unread: Vec<String> =
+        names.iter().filter(|name| !used.contains(*name) && !carried(name)).cloned().collect();
+    unread.sort_unstable();
+    unread
+}
+
+/// The same model with as few numbers as there can be: which tensors are read does not depend on their sizes.
+fn small(d: &Description) -> Description {
+    Description {
+        head: 1,
+        hidden: d.heads,
+        intermediate: 1,
+        vocabulary: 1,
+        longest: 1,
+        positions: d.positions.map(|table| Positions { rows: 1, ..table }),
+        ..d.clone()
+    }
+}
+
+fn read(assembly: &Assembly<'_>, layers: usize) -> Result<(), WeightsError> {
+    assembly.words()?;
+    assembly.positions()?;
+    assembly.types()?;
+    assembly.embedding_norm()?;
+    assembly.final_norm()?;
+    assembly.biases()?;
+    (0..layers).try_for_each(|layer| assembly.layer(layer).map(|_| ()))
+}
+
+/// What the head reads among the model's own weights.
+fn of_head(card: &ModelCard, listed: &Listed<'_>) -> Vec<String> {
+    let mut used = Vec::new();
+    let mut first = |names: Vec<String>| {
+        used.extend(names.into_iter().find(|name| listed.0.contains(name.as_str())));
+    };
+    for step in card.token_steps().iter().chain(&card.steps.value) {
+        match step {
+            Step::Dense(dense) if dense.folder.is_none() => {
+                first(dense.weight.clone());
+                first(dense.bias.clone());
+            }
+            Step::Norm(norm) => {
+                for parts in [["weight", "gamma"], ["bias", "beta"]] {
+                    let spelled = |name: &String| parts.map(|part| format!("{name}.{part}"));
+                    first(norm.name.iter().flat_map(spelled).collect());
+                }
+            }
+            Step::Dense(_) | Step::LogRelu(_) | Step::Normalize => {}
+        }
+    }
+    used
+}
+
+/// The names of a file, and zeros for whatever is asked.
+struct Listed<'a>(HashSet<&'a str>);
+
+impl Tensors for Listed<'_> {
+    fn shape(&self, name: &str) -> Option<Vec<usize>> {
+        self.0.contains(name).then(Vec::new)
+    }
+
+    fn read(&self, _name: &str, shape: &[usize]) -> Result<Vec<f32>, WeightsError> {
+        Ok(vec![0.0; shape.iter().product()])
+    }
+}
