@@ -19,7 +19,10 @@ pub(super) fn read(facts: &Facts<'_>, task: Task) -> Result<Modules, CardError> 
     if task == Task::Rerank && facts.config["architectures"][0].as_str().is_some_and(is_decoder) {
         return by_words(facts);
     }
-    let (config, count) = (facts.config, labels(facts.config));
+    let config = facts.config;
+    // A reranker that its files do not call so does not count its one score either.
+    let counted = config["id2label"].is_object() || config["num_labels"].is_u64();
+    let count = if task == Task::Rerank && !counted { 1 } else { labels(config) };
     if task == Task::Rerank && count != 1 {
         return Err(CardError::SeveralLabels(count));
     }

@@ -1,5 +1,6 @@
 //! Every golden of a head against being blind: one thing changed at a time must show.
 
+use sconce::card::{self, Overrides};
 use sconce_core::batch::{Batch, Want};
 use sconce_core::card::Task;
 use sconce_core::placement::Dtype;
@@ -108,6 +109,18 @@ fn a_head_that_is_not_there_is_an_obstacle_and_never_a_guess() {
         panic!("a head of another width loads");
     };
     assert!(obstacle.to_string().contains("has shape [1, 32], the config promises [2, 32]"), "{obstacle}");
+}
+
+#[test]
+fn a_reranker_that_its_files_do_not_call_so_is_one_by_the_users_word() {
+    let name = "tiny-jina-rerank";
+    let copy = Copy::of(name).json("config.json", |config| {
+        config["architectures"] = json!(["JinaBertModel"]);
+        config.as_object_mut().expect("an object").remove("id2label");
+    });
+    let overrides = Overrides { task: Some(Task::Rerank), ..Overrides::default() };
+    let subject = card::read(name, copy.path(), &overrides).expect("the copy is a model");
+    assert!(worst_answer(load(&subject, Dtype::F32).as_mut(), name) < TOLERANCE);
 }
 
 #[test]
