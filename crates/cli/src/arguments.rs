@@ -35,7 +35,7 @@ pub(crate) enum Command {
     Similarity(Similarity),
     /// Show what a model is made of and which file says so, without fetching its weights
     Inspect(Inspect),
-    /// Compare every placement with vectors made by sentence-transformers
+    /// Compare every placement with vectors or scores made by sentence-transformers
     Verify(Verify),
     /// Run the real model on every placement that works, in turns
     Bench(Bench),
@@ -214,7 +214,8 @@ pub(crate) struct Verify {
     #[command(flatten)]
     pub(crate) model: ModelArguments,
     /// Vectors to compare with: .jsonl with `text` and `embedding` a line, .npz with `texts` and `embeddings`, or .npy
-    /// beside --input; without it the recipe to make them is printed
+    /// beside --input; for rerankers and classifiers `text`, `pair` and raw `scores`, or `texts`, `pairs` and `scores`;
+    /// without it the recipe to make them is printed
     #[arg(long, value_name = "FILE")]
     pub(crate) reference: Option<PathBuf>,
     /// The texts of a reference that holds vectors alone: a file as for `embed`

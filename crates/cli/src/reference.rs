@@ -1,4 +1,4 @@
-//! Vectors that somebody else made, and the texts they belong to.
+//! Vectors or scores that somebody else made, and the texts they belong to.
 
 use std::fs::{self, File};
 use std::io::Read;
@@ -11,9 +11,11 @@ use zip::ZipArchive;
 use crate::input::Input;
 use crate::npy::Array;
 
-/// Texts and the vectors that somebody else made of them.
+/// Texts and the vectors, or raw scores, that somebody else made of them.
 pub(crate) struct Reference {
     pub(crate) texts: Vec<String>,
+    /// The second texts of pairs; empty where texts stand alone.
+    pub(crate) pairs: Vec<String>,
     pub(crate) vectors: Vec<Vec<f32>>,
 }
 
@@ -28,7 +30,8 @@ impl Reference {
                 let input = input.context("`.npy` holds no texts: name their file with `--input`")?;
                 let texts = Input::open(input)?.all()?.into_iter().map(|record| record.text).collect();
                 let bytes = fs::read(path).with_context(named)?;
-                Reference { texts, vectors: Array::parse(&bytes).with_context(named)?.rows()? }
+                let vectors = Array::parse(&bytes).with_context(named)?.rows()?;
+                Reference { texts, pairs: Vec::new(), vectors }
             }
             Some(_) | None => bail!("a reference is `.jsonl`, `.npz` or `.npy`, not: `{}`", path.display()),
         };
@@ -36,16 +39,22 @@ impl Reference {
         if texts != vectors || texts == 0 {
             bail!("`{}` has {texts} texts and {vectors} vectors", path.display());
         }
+        let pairs = reference.pairs.len();
+        if pairs != 0 && pairs != texts {
+            bail!("`{}` has {texts} texts and {pairs} texts to pair them with", path.display());
+        }
         Ok(reference)
     }
 }
 
 fn lines(path: &Path) -> anyhow::Result<Reference> {
-    let mut reference = Reference { texts: Vec::new(), vectors: Vec::new() };
+    let mut reference = Reference { texts: Vec::new(), pairs: Vec::new(), vectors: Vec::new() };
     for (number, record) in Input::open(path)?.all()?.into_iter().enumerate() {
-        let numbers = record.fields.get("embedding").and_then(Value::as_array);
+        let numbers = ["embedding", "scores"].iter().find_map(|field| record.fields.get(*field)?.as_array());
+        reference.pairs.extend(record.fields.get("pair").and_then(Value::as_str).map(str::to_owned));
         let vector = numbers.map(|numbers| numbers.iter().filter_map(Value::as_f64).map(|x| x as f32));
-        let vector = vector.with_context(|| format!("no field `embedding` in text {}", number + 1))?;
+        let vector =
+            vector.with_context(|| format!("no field `embedding` or `scores` in text {}", number + 1))?;
         reference.vectors.push(vector.collect());
         reference.texts.push(record.text);
     }
@@ -54,11 +63,16 @@ fn lines(path: &Path) -> anyhow::Result<Reference> {
 
 fn archive(path: &Path) -> anyhow::Result<Reference> {
     let mut archive = ZipArchive::new(File::open(path)?)?;
+    let named: Vec<String> = archive.file_names().map(str::to_owned).collect();
+    let has = |name: &str| named.contains(&format!("{name}.npy"));
+    let numbers = if has("scores") { "scores" } else { "embeddings" };
+    let paired = has("pairs");
     let mut array = |name: &str| {
         let mut bytes = Vec::new();
         let file = archive.by_name(&format!("{name}.npy"));
         file.with_context(|| format!("no array `{name}`"))?.read_to_end(&mut bytes)?;
         Array::parse(&bytes)
     };
-    Ok(Reference { texts: array("texts")?.words()?, vectors: array("embeddings")?.rows()? })
+    let pairs = if paired { array("pairs")?.words()? } else { Vec::new() };
+    Ok(Reference { texts: array("texts")?.words()?, pairs, vectors: array(numbers)?.rows()? })
 }

@@ -1,4 +1,4 @@
-//! `sconce verify`: every placement that works against vectors that sentence-transformers made.
+//! `sconce verify`: every placement that works against vectors or scores that sentence-transformers made.
 
 use std::fmt::Write;
 use std::process::ExitCode;
@@ -6,7 +6,9 @@ use std::process::ExitCode;
 use sconce::planner::cases::CANARIES;
 use sconce::planner::plan::Wish;
 use sconce::prove::Depth;
-use sconce::{Band, Model, ModelSource, Placement, Task, cosine};
+use sconce::{
+    Account, Band, ClassifyOptions, Model, ModelSource, Placement, RerankOptions, Scoring, Task, cosine,
+};
 use serde::Serialize;
 use serde_json::json;
 
@@ -22,8 +24,11 @@ struct Verified {
     band: Band,
     /// The largest difference of two numbers.
     max_difference: f64,
-    least_cosine: f64,
-    mean_cosine: f64,
+    /// Of vectors.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    least_cosine: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    mean_cosine: Option<f64>,
     /// The largest distance, which the band is about.
     distance: f64,
     /// Whether it keeps its band.
@@ -34,7 +39,7 @@ struct Verified {
 
 pub(crate) fn run(arguments: &arguments::Verify) -> anyhow::Result<ExitCode> {
     let Some(path) = &arguments.reference else {
-        print(&recipe(&arguments.model.model))?;
+        print(&recipe(&arguments.model.model, scores(arguments)))?;
         eprintln!("hint: then `sconce verify {} --reference reference.npz`", arguments.model.model);
         return Ok(ExitCode::from(2));
     };
@@ -45,18 +50,19 @@ pub(crate) fn run(arguments: &arguments::Verify) -> anyhow::Result<ExitCode> {
     let mut bars = Bars::default();
     let overrides = arguments.model.overrides();
     let subject = runtime.subject(&source, &overrides, &mut |event| bars.draw(&event))?;
-    if subject.card.task.value != Task::Embed {
+    let task = subject.card.task.value;
+    if task != Task::Embed && !task.scores() {
+        anyhow::bail!("`verify` compares vectors of texts and scores, and this model {}", task.does());
+    }
+    if task == Task::Rerank && reference.pairs.is_empty() {
         anyhow::bail!(
-            "`verify` compares vectors of texts, and this model {}",
-            subject.card.task.value.does()
+            "a reranker's scores are of pairs, and the reference has no field or array `pair`, `pairs`"
         );
     }
-    if let Some(vector) = reference.vectors.iter().find(|vector| vector.len() != subject.card.width()) {
-        anyhow::bail!(
-            "the reference's vectors have {} numbers, the model's {}",
-            vector.len(),
-            subject.card.width()
-        );
+    // A reranker that answers with words gives one score too.
+    let width = if task == Task::Rerank { 1 } else { subject.card.width() };
+    if let Some(vector) = reference.vectors.iter().find(|vector| vector.len() != width) {
+        anyhow::bail!("the reference's vectors have {} numbers, the model's {width}", vector.len());
     }
     let wish = arguments.model.wish();
     let plan = runtime.plan(&subject, &wish, Depth::Twin, &mut |event| bars.draw(&event))?;
@@ -76,7 +82,11 @@ pub(crate) fn run(arguments: &arguments::Verify) -> anyhow::Result<ExitCode> {
             builder = builder.revision(revision);
         }
         let model = builder.open_telling(&mut |event| bars.draw(&event))?;
-        verified.push(compared(&model, &reference)?);
+        verified.push(if task.scores() {
+            scored(&model, &reference)?
+        } else {
+            compared(&model, &reference)?
+        });
     }
     bars.clear();
     if arguments.json {
@@ -106,18 +116,70 @@ fn compared(model: &Model, reference: &Reference) -> anyhow::Result<Verified> {
         distance = larger(distance, apart.iter().map(|x| x * x).sum::<f64>() / (2.0 * size));
         cosines.push(f64::from(cosine(got, want)));
     }
-    let chosen = model.plan().chosen;
-    let band = chosen.as_ref().map_or(Band::Coarse, |chosen| chosen.band);
+    let band = band(model);
     Ok(Verified {
         placement: embeddings.placements[0].clone(),
         band,
         max_difference: difference,
-        least_cosine: cosines.iter().copied().fold(f64::INFINITY, f64::min),
-        mean_cosine: cosines.iter().sum::<f64>() / cosines.len() as f64,
+        least_cosine: Some(cosines.iter().copied().fold(f64::INFINITY, f64::min)),
+        mean_cosine: Some(cosines.iter().sum::<f64>() / cosines.len() as f64),
         distance,
         holds: distance <= band.tolerance(),
         truncated: embeddings.truncated.len(),
     })
+}
+
+fn band(model: &Model) -> Band {
+    model.plan().chosen.as_ref().map_or(Band::Coarse, |chosen| chosen.band)
+}
+
+/// One placement's raw scores beside the reference's: all together, since one near zero has no length that an error
+/// could be held against.
+fn scored(model: &Model, reference: &Reference) -> anyhow::Result<Verified> {
+    let (mut difference, mut apart, mut size, mut truncated) = (0.0f64, 0.0f64, 0.0f64, 0);
+    let mut placements = Vec::new();
+    for (index, (text, want)) in reference.texts.iter().zip(&reference.vectors).enumerate() {
+        let (got, account) = raw(model, text, reference.pairs.get(index))?;
+        truncated += account.truncated.len();
+        placements = account.placements;
+        for (&got, &want) in got.iter().zip(want) {
+            let off = (f64::from(got) - f64::from(want)).abs();
+            difference = larger(difference, off);
+            apart += off * off;
+            size += f64::from(want) * f64::from(want);
+        }
+    }
+    let (band, distance) = (band(model), apart / (2.0 * size));
+    Ok(Verified {
+        placement: placements[0].clone(),
+        band,
+        max_difference: difference,
+        least_cosine: None,
+        mean_cosine: None,
+        distance,
+        holds: distance <= band.tolerance(),
+        truncated,
+    })
+}
+
+/// The raw scores of a text or a pair, in the order of the labels.
+fn raw(model: &Model, text: &str, pair: Option<&String>) -> anyhow::Result<(Vec<f32>, Account)> {
+    let scoring = Some(Scoring::Raw);
+    let labels = match (model.card().task.value, pair) {
+        (Task::Rerank, Some(pair)) => {
+            let options = RerankOptions { scoring, ..RerankOptions::default() };
+            let ranking = model.rerank(text, &[pair], &options)?;
+            return Ok((ranking.ranked.iter().map(|one| one.score).collect(), ranking.account));
+        }
+        (_, Some(pair)) => {
+            let options = ClassifyOptions { scoring, ..ClassifyOptions::default() };
+            model.classify_pairs(&[(text, pair.as_str())], &options)?
+        }
+        (_, None) => model.classify(&[text], &ClassifyOptions { scoring, ..ClassifyOptions::default() })?,
+    };
+    let names = model.card().head.labels.as_ref().map_or(&[][..], |said| &said.value);
+    let score = |name: &String| labels.texts[0].iter().find(|one| one.label == *name).map(|one| one.score);
+    Ok((names.iter().filter_map(score).collect(), labels.account))
 }
 
 /// The larger of two; what is not a number is larger than all.
@@ -138,8 +200,8 @@ fn page(verified: &[Verified], texts: usize) -> String {
             weights.clone(),
             one.band.to_string(),
             format!("{:.1e}", one.max_difference),
-            format!("{:.7}", one.least_cosine),
-            format!("{:.7}", one.mean_cosine),
+            one.least_cosine.map_or_else(String::new, |cosine| format!("{cosine:.7}")),
+            one.mean_cosine.map_or_else(String::new, |cosine| format!("{cosine:.7}")),
         ]);
     }
     let mut page = format!("{}\n", rendered(&rows));
@@ -147,9 +209,31 @@ fn page(verified: &[Verified], texts: usize) -> String {
     page
 }
 
+/// Whether the model gives scores, as far as can be told without fetching it.
+fn scores(arguments: &arguments::Verify) -> bool {
+    let source = ModelSource::parse(&arguments.model.model, arguments.model.revision.as_deref());
+    let inspection = sconce::inspect(&source, &arguments.model.overrides(), arguments.model.offline);
+    inspection.is_ok_and(|inspection| inspection.card.task.value.scores())
+}
+
 /// How to make a reference of one's own.
-fn recipe(model: &str) -> String {
+fn recipe(model: &str, scores: bool) -> String {
     let texts = CANARIES.map(|text| format!("    {},\n", json!(text))).concat();
+    if scores {
+        return format!(
+            "# writes reference.npz: the raw scores that sentence-transformers gives to these pairs, or to your own\n\
+             import numpy\n\
+             import torch\n\
+             from sentence_transformers import CrossEncoder\n\n\
+             texts = [\n{texts}]\n\
+             pairs = texts[1:] + texts[:1]\n\
+             model = CrossEncoder({}, device=\"cpu\")\n\
+             scores = model.predict(list(zip(texts, pairs)), activation_fn=torch.nn.Identity())\n\
+             numpy.savez(\"reference.npz\", texts=numpy.array(texts), pairs=numpy.array(pairs),\n\
+             \x20           scores=scores.reshape(len(texts), -1).astype(\"float32\"))\n",
+            json!(model)
+        );
+    }
     format!(
         "# writes reference.npz: what sentence-transformers makes of these texts, or of your own\n\
          import numpy\n\

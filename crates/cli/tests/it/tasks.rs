@@ -1,8 +1,8 @@
 //! Tasks other than embedding, as a person types them.
 
-use sconce_testkit::goldens::Golden;
+use sconce_testkit::goldens::{self, Golden};
 use sconce_testkit::parts;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::scene::{Scene, numbers};
 
@@ -118,13 +118,47 @@ fn verify_holds_every_placement_to_a_reference() {
 }
 
 #[test]
+fn verify_holds_scores_to_a_reference() {
+    let scene = Scene::new();
+    let recipe = scene.run(&["verify", "tiny-bert-rerank"]);
+    assert_eq!(recipe.code, 2);
+    assert!(recipe.data.contains("CrossEncoder(\"tiny-bert-rerank\""), "{}", recipe.data);
+    for name in ["tiny-bert-rerank", "tiny-bert-classify"] {
+        let golden = Golden::read(name, "golden.safetensors");
+        let pairs = std::fs::read(goldens::folder(name).join("pairs.json")).expect("the golden has pairs");
+        let pairs: Vec<(String, String)> = serde_json::from_slice(&pairs).expect("pairs");
+        let lines = |sign: f64| -> String {
+            let line = |((text, pair), scores): (&(String, String), &[f64])| {
+                let scores: Vec<f64> = scores.iter().map(|score| sign * score).collect();
+                json!({ "text": text, "pair": pair, "scores": scores }).to_string() + "\n"
+            };
+            pairs.iter().zip(golden.rows("logits.pairs")).map(line).collect()
+        };
+        let reference = scene.with("scores.jsonl", lines(1.0));
+        let typed = ["verify", name, "--engine", "candle", "--json", "--reference"];
+        let answer = scene.run(&[&typed[..], &[&reference]].concat()).succeeds().json();
+        let placements = answer["placements"].as_array().expect("placements");
+        assert!(placements.len() == 3 && placements.iter().all(|one| one["holds"] == true), "{answer}");
+        let exact = placements.iter().find(|one| one["placement"]["dtype"] == "f32").expect("f32 works");
+        assert!(exact["max_difference"].as_f64().expect("a number") < 1e-4, "{answer}");
+        let spoiled = scene.with("spoiled.jsonl", lines(-1.0));
+        let answer = scene.run(&["verify", name, "--dtype", "f32", "--reference", &spoiled]);
+        assert!(answer.code == 1 && answer.data.contains("LEAVES"), "{} {}", answer.data, answer.words);
+    }
+    let alone = scene.with("alone.jsonl", "{\"text\": \"a\", \"scores\": [1]}\n");
+    scene.run(&["verify", "tiny-bert-rerank", "--reference", &alone]).fails(2, &["scores are of pairs"]);
+}
+
+#[test]
 fn a_reference_that_does_not_fit_is_refused() {
     let scene = Scene::new();
     let short = scene.with("short.jsonl", "{\"text\": \"a\", \"embedding\": [1, 2]}\n");
     let answer = scene.run(&["verify", "tiny-bert", "--reference", &short]);
     answer.fails(2, &["vectors have 2 numbers, the model's 32"]);
     let none = scene.with("none.jsonl", "{\"text\": \"a\"}\n");
-    scene.run(&["verify", "tiny-bert", "--reference", &none]).fails(2, &["no field `embedding` in text 1"]);
+    scene
+        .run(&["verify", "tiny-bert", "--reference", &none])
+        .fails(2, &["no field `embedding` or `scores` in text 1"]);
     scene.run(&["verify", "tiny-bert", "--reference", "a.csv"]).fails(2, &["`.jsonl`, `.npz` or `.npy`"]);
 }
 
