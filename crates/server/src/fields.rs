@@ -40,15 +40,19 @@ const LISTED: usize = 16;
 
 /// The fields that `T` has, and the names of the others.
 pub(crate) fn parse<T: DeserializeOwned>(bytes: &[u8], strict: bool) -> Result<(T, Vec<String>), Refusal> {
-    let mut unread = Vec::new();
+    let (mut unread, mut meant) = (Vec::new(), None);
     let mut reader = serde_json::Deserializer::from_slice(bytes);
     let parsed = serde_ignored::deserialize(&mut reader, |path| {
+        let path = path.to_string();
+        let name = path.rsplit('.').next().unwrap_or_default();
+        if meant.is_none() && MEANT.contains(&name) {
+            meant = Some(name.to_owned());
+        }
         if unread.len() < LISTED {
-            unread.push(path.to_string().chars().filter(char::is_ascii_graphic).take(64).collect());
+            unread.push(path.chars().filter(char::is_ascii_graphic).take(64).collect::<String>());
         }
     });
     let value = parsed.and_then(|value| reader.end().map(|()| value)).map_err(|error| refusal(&error))?;
-    let meant = unread.iter().find(|name: &&String| MEANT.contains(&name.as_str()));
     if let Some(name) = meant {
         let message = format!("`{name}` would change the numbers and is not known on this route");
         return Err(Refusal::new(Kind::Validation, message));
@@ -88,6 +92,9 @@ mod tests {
         assert_eq!(parsed(user, false), Ok(("a".to_owned(), vec!["user".to_owned()])));
         assert_eq!(parsed(user, true), Err(Kind::Validation));
         assert_eq!(parsed(r#"{"input": "a", "dimension": 3}"#, false), Err(Kind::Validation));
+        let behind = r#""other": 1, "#.repeat(LISTED);
+        let last = format!("{{{behind}\"input\": \"a\", \"dimension\": 3}}");
+        assert_eq!(parsed(&last, false), Err(Kind::Validation), "however many others there are");
     }
 
     #[test]

@@ -29,8 +29,7 @@ pub(crate) async fn listen(app: Arc<App>, listener: TcpListener, stop: impl Futu
         builder
             .timer(TokioTimer::new())
             .header_read_timeout(app.settings.read_limit)
-            .max_buf_size(app.settings.max_headers.max(8192))
-            .pipeline_flush(true);
+            .max_buf_size(app.settings.max_headers.max(8192));
         let service = TowerToHyperService::new(service.clone());
         let connection = watcher.watch(builder.serve_connection(TokioIo::new(stream), service));
         tokio::spawn(async move {

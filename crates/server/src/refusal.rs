@@ -1,8 +1,10 @@
 //! What a client is told when it gets no answer: one table from what went wrong to status, body and metric.
 
+use std::fmt::Write as _;
+
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
-use sconce::{Error, Fault, Retry};
+use sconce::{Error, Fault, Retry, Task};
 use serde_json::{Value, json};
 
 /// Why there is no answer.
@@ -168,7 +170,34 @@ impl From<Error> for Refusal {
             (_, Fault::Machine, Retry::Later) => Kind::NotReady,
             (_, Fault::Machine, Retry::Never | Retry::Elsewhere) => Kind::Machine,
         };
-        Refusal::new(kind, error.to_string())
+        Refusal::new(kind, told(&error))
+    }
+}
+
+/// An error with its causes. Its hints are for whoever types commands, and what helps a client is said here.
+fn told(error: &Error) -> String {
+    let mut lines: Vec<String> = error.to_string().lines().map(str::to_owned).collect();
+    lines.retain(|line| !line.trim_start().starts_with("hint:"));
+    let mut text = lines.join("\n");
+    if let Error::WrongTask { has, .. } = error {
+        let _ = write!(text, "; its routes are {}", routes(*has));
+    }
+    let mut cause = std::error::Error::source(error);
+    while let Some(error) = cause {
+        let _ = write!(text, ": {error}");
+        cause = error.source();
+    }
+    text
+}
+
+/// What a model of this task is asked by.
+fn routes(task: Task) -> &'static str {
+    match task {
+        Task::Embed => "`/embed`, `/embed_all`, `/similarity` and `/v1/embeddings`",
+        Task::Rerank => "`/rerank`, `/v1/rerank` and `/v2/rerank`",
+        Task::Classify => "`/predict`",
+        Task::Sparse => "`/embed_sparse` and `/similarity`",
+        Task::Tokens => "`/embed_all`, `/rerank`, `/v1/rerank`, `/v2/rerank` and `/similarity`",
     }
 }
 

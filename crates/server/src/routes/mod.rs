@@ -58,6 +58,7 @@ pub(crate) fn router(app: &Arc<App>) -> Router {
 fn dialect(path: &str) -> Dialect {
     match path {
         "/v1/rerank" | "/v2/rerank" => Dialect::Rerank,
+        "/embeddings" => Dialect::OpenAi,
         path if path.starts_with("/v1/") => Dialect::OpenAi,
         _ => Dialect::Tei,
     }

@@ -150,6 +150,18 @@ fn bodies_that_make_no_sense_are_refused() {
 }
 
 #[test]
+fn an_answer_is_not_lost_over_the_garbage_behind_its_question() {
+    let stage = tiny("tiny-bert");
+    let body = json!({"inputs": "a"}).to_string();
+    for question in [request("GET", "/livez", &[], b""), request("POST", "/embed", &[], body.as_bytes())] {
+        let mut connection = Connection::open(*stage).expect("a connection");
+        connection.write(&[question.as_slice(), b"\x00 garbage \xff\r\n\r\n"].concat()).expect("sent");
+        assert_eq!(connection.read().expect("an answer").status, 200);
+        assert!(connection.read().is_ok_and(|answer| answer.status == 400) || connection.read().is_err());
+    }
+}
+
+#[test]
 fn long_texts_cost_little() {
     let stage = tiny("tiny-bert");
     // Made before memory is looked at: client and server share a process here.
