@@ -199,19 +199,37 @@ impl Plan {
 
     /// Refuses `placement`. Where it was the chosen one, the next takes its place: the first, or once answers
     /// were given the first that lies no farther from the reference than they were `promised` to.
-    pub fn retire(&mut self, placement: &Placement, why: Obstacle, promised: Option<Band>) {
+    /// What was known of it is given back, so that it can return.
+    pub fn retire(&mut self, placement: &Placement, why: Obstacle, promised: Option<Band>) -> Option<Sound> {
         let of_it = |sound: &Sound| sound.placement == *placement;
-        if self.chosen.as_ref().is_some_and(of_it) {
-            let fits = |sound: &Sound| promised.is_none_or(|band| sound.band <= band);
-            let next = self.fallbacks.iter().position(fits);
-            self.chosen = next.map(|next| Sound { note: None, replays: true, ..self.fallbacks.remove(next) });
-        } else if let Some(place) = self.fallbacks.iter().position(of_it) {
-            self.fallbacks.remove(place);
+        let retired = if self.chosen.as_ref().is_some_and(of_it) {
+            let retired = self.chosen.take();
+            self.choose(promised);
+            retired
         } else {
-            return;
-        }
+            let place = self.fallbacks.iter().position(of_it)?;
+            Some(self.fallbacks.remove(place))
+        };
         self.refused.push(Refused { placement: placement.clone(), why: Refusal::Obstacle(why) });
         self.compare(promised);
+        retired
+    }
+
+    /// Takes back a placement that was retired, to where it was among the others.
+    pub fn restore(&mut self, sound: Sound, promised: Option<Band>) {
+        self.refused.retain(|refused| refused.placement != sound.placement);
+        self.fallbacks.extend(self.chosen.take());
+        self.fallbacks.push(sound);
+        self.fallbacks.sort_by(|a, b| weight(a).total_cmp(&weight(b)));
+        self.choose(promised);
+        self.compare(promised);
+    }
+
+    /// Chooses the first fallback that lies no farther from the reference than was promised.
+    fn choose(&mut self, promised: Option<Band>) {
+        let fits = |sound: &Sound| promised.is_none_or(|band| sound.band <= band);
+        let next = self.fallbacks.iter().position(fits);
+        self.chosen = next.map(|next| Sound { note: None, replays: true, ..self.fallbacks.remove(next) });
     }
 
     /// Says of every fallback how it compares with the chosen one.

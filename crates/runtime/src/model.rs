@@ -5,6 +5,7 @@ use std::sync::Arc;
 use rayon::prelude::*;
 use sconce_core::card::{Dimensions, ModelCard, PoolingMode, Task};
 use sconce_core::device::Device;
+use sconce_core::obstacle::Obstacle;
 use sconce_core::placement::{Dtype, EngineId, Placement};
 use sconce_planner::band::Band;
 use sconce_planner::evidence::Goal;
@@ -203,6 +204,22 @@ impl Model {
     /// The placement that serves now.
     pub fn placement(&self) -> Option<Placement> {
         self.plan().chosen.map(|chosen| chosen.placement)
+    }
+
+    /// The numerics class of the vectors that it gives now.
+    pub fn class(&self) -> Option<String> {
+        self.inner.serving.class()
+    }
+
+    /// What was taken out of service while it ran.
+    pub fn quarantined(&self) -> Vec<Placement> {
+        self.inner.serving.quarantined()
+    }
+
+    /// Tries the real weights anew on a placement that was taken out of service, in a process of its own; where
+    /// they are right it returns to its place in the plan. Takes as long as proving does, and holds nobody up.
+    pub fn readmit(&self, placement: &Placement) -> Result<(), Obstacle> {
+        self.inner.serving.readmit(placement)
     }
 
     /// One vector for each text.

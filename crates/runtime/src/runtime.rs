@@ -10,6 +10,7 @@ use sconce_core::engine::{Engine, Subject};
 use sconce_core::hardware::Hardware;
 use sconce_core::obstacle::Obstacle;
 use sconce_core::placement::Placement;
+use sconce_planner::evidence::Canary;
 use sconce_planner::grid::{self, Chair};
 use sconce_planner::plan::{Plan, Wish, plan};
 
@@ -277,8 +278,20 @@ impl Runtime {
             limit: inner.limit,
             subject,
             texts,
+            anew: false,
             events,
         }
+    }
+
+    /// Tries the real weights on a placement, whatever is known of them.
+    pub(crate) fn try_anew(&self, subject: &Subject, placement: &Placement) -> Result<Canary, Obstacle> {
+        let failed = |error: Error| Obstacle::LoadFailed { says: error.to_string() };
+        let tokens =
+            Tokens::open(&subject.files.folder, &subject.card).map_err(|error| failed(error.into()))?;
+        let texts = Texts::of(&tokens, &subject.card).map_err(failed)?;
+        let mut unheard = |_: Event<'_>| {};
+        let gathering = self.gathering(subject, None, &mut unheard);
+        Gathering { anew: true, ..gathering }.real(&self.grid(subject), placement, &texts)
     }
 
     /// Where a model would run by this wish.

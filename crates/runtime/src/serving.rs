@@ -42,6 +42,8 @@ struct State {
     seat: Option<Arc<Seat>>,
     /// The band of the first answer given: later ones lie no farther from the reference.
     promised: Option<Band>,
+    /// What was taken out of service, and may return.
+    quarantined: Vec<Sound>,
 }
 
 /// The placement that serves now.
@@ -75,7 +77,7 @@ impl Serving {
         let Survey { grid, evidence, .. } =
             runtime.survey(&subject, Depth::Twin, &|placement| wish.admits(placement), events)?;
         let plan = plan(&subject.card, &grid, &evidence, &wish);
-        let state = Mutex::new(State { plan, seat: None, promised: None });
+        let state = Mutex::new(State { plan, seat: None, promised: None, quarantined: Vec::new() });
         let serving = Serving { runtime: runtime.clone(), subject, wish, state, taking: Mutex::new(()) };
         serving.seat(events)?;
         Ok(serving)
@@ -92,6 +94,40 @@ impl Serving {
     /// What batches cost on the placement that serves now.
     pub(crate) fn cost(&self) -> Cost {
         self.lock().seat.as_ref().map_or(Cost::Packed, |seat| seat.loaded.cost)
+    }
+
+    /// The numerics class of what is computed now.
+    pub(crate) fn class(&self) -> Option<String> {
+        self.lock().seat.as_ref().map(|seat| seat.class.clone())
+    }
+
+    /// What was taken out of service.
+    pub(crate) fn quarantined(&self) -> Vec<Placement> {
+        self.lock().quarantined.iter().map(|sound| sound.placement.clone()).collect()
+    }
+
+    /// Tries the real weights anew on a placement that was taken out of service. Where they are right again it
+    /// returns to its place in the plan, loaded before anybody waits for it.
+    pub(crate) fn readmit(&self, placement: &Placement) -> Result<(), Obstacle> {
+        let of_it = |sound: &Sound| sound.placement == *placement;
+        let Some(sound) = self.lock().quarantined.iter().find(|sound| of_it(sound)).cloned() else {
+            return Ok(());
+        };
+        let wish = self.lock().promised.unwrap_or(self.wish.band);
+        within(&self.runtime.try_anew(&self.subject, placement)?, wish)?;
+        let _one_at_a_time = self.taking.lock().unwrap_or_else(PoisonError::into_inner);
+        let promised = self.lock().promised;
+        let seat = self.take(&sound, promised, &mut |_| {}).map_err(|obstructed| match obstructed {
+            Obstructed::Obstacle(obstacle) => obstacle,
+            Obstructed::Error(error) => Obstacle::LoadFailed { says: error.to_string() },
+        })?;
+        let mut state = self.lock();
+        state.quarantined.retain(|sound| !of_it(sound));
+        state.plan.restore(sound, promised);
+        if state.plan.is_chosen(placement) {
+            state.seat = Some(Arc::new(seat));
+        }
+        Ok(())
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -255,7 +291,9 @@ impl From<Box<Error>> for Obstructed {
 impl State {
     /// Takes `placement` out of the plan and lets the next take over.
     fn retire(&mut self, placement: &Placement, obstacle: Obstacle) {
-        self.plan.retire(placement, obstacle, self.promised);
+        let returns = matches!(obstacle, Obstacle::Quarantined { .. });
+        let retired = self.plan.retire(placement, obstacle, self.promised);
+        self.quarantined.extend(retired.filter(|_| returns));
         if self.seat.as_ref().is_some_and(|seat| !self.plan.is_chosen(&seat.placement)) {
             self.seat = None;
         }

@@ -12,6 +12,7 @@ mod metrics;
 mod opening;
 mod queue;
 mod refusal;
+mod returning;
 mod routes;
 mod settings;
 mod threads;

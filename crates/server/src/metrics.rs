@@ -32,6 +32,8 @@ pub(crate) struct Metrics {
     pub(crate) trips: IntCounterVec,
     pub(crate) fallbacks: IntCounterVec,
     pub(crate) splits: IntCounterVec,
+    /// Tries of placements that were out of service, by model, placement and outcome.
+    pub(crate) returns: IntCounterVec,
     /// Requests whose client has gone, and the tokens that this spared.
     pub(crate) cancelled: IntCounterVec,
     pub(crate) spared: IntCounterVec,
@@ -100,6 +102,11 @@ impl Metrics {
                 "sconce_batch_splits_total",
                 "Batches split because memory ran out",
                 placed,
+            )?,
+            returns: make.counters(
+                "sconce_returns_total",
+                "Placements out of service that were tried again",
+                &["model", "placement", "outcome"],
             )?,
             cancelled: make.counters("sconce_cancelled_total", "Requests whose client left", &["model"])?,
             spared: make.counters(

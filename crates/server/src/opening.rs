@@ -7,6 +7,7 @@ use sconce::{Error, ModelBuilder};
 
 use crate::app::{App, Host, Phase, Slot};
 use crate::queue::Queue;
+use crate::returning::watch;
 use crate::worker::{measure, work};
 
 /// Opens a model for its slot, telling how far it is.
@@ -26,10 +27,15 @@ fn open_quietly(app: &Arc<App>, slot: &Arc<Slot>, builder: ModelBuilder) -> Resu
     let queue = Arc::new(Queue::new(rate, app.settings.queue_seconds));
     let host = Arc::new(Host { name: slot.name.clone(), model, queue });
     let (worker, counted) = (Arc::clone(&host), Arc::clone(app));
-    let thread = thread::Builder::new().name("sconce-worker".to_owned());
-    let started = thread.spawn(move || work(&worker.name, &worker.model, &worker.queue, &counted.metrics));
-    started.map_err(|error| Error::Request(format!("no thread can be had: {error}")))?;
+    spawn("sconce-worker", move || work(&worker.name, &worker.model, &worker.queue, &counted.metrics))?;
+    let (watched, counted) = (Arc::clone(&host), Arc::clone(app));
+    spawn("sconce-returning", move || watch(&counted, &watched))?;
     slot.fill(host);
     ready.set(1);
     Ok(())
+}
+
+fn spawn(name: &str, body: impl FnOnce() + Send + 'static) -> Result<(), Error> {
+    let spawned = thread::Builder::new().name(name.to_owned()).spawn(body);
+    spawned.map(drop).map_err(|error| Error::Request(format!("no thread can be had: {error}")))
 }

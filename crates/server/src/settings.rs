@@ -38,6 +38,8 @@ pub struct Settings {
     pub grace: Duration,
     /// How long connections are still taken after that, so that what was sent before is answered.
     pub linger: Duration,
+    /// How long a placement that was taken out of service waits for its first new try.
+    pub return_after: Duration,
     /// Threads that work on text.
     pub text_threads: usize,
 }
@@ -59,6 +61,7 @@ impl Default for Settings {
             read_limit: Duration::from_secs(20),
             grace: Duration::from_secs(30),
             linger: Duration::from_millis(300),
+            return_after: Duration::from_secs(30),
             text_threads: std::thread::available_parallelism().map_or(1, usize::from),
         }
     }

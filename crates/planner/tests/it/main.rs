@@ -258,11 +258,27 @@ fn who_retires_makes_room_for_the_next_that_keeps_the_promise() {
         assert_eq!(plan.sound().count() + plan.refused.len(), 4);
     }
     let mut plan = start();
+    let mut gone = Vec::new();
     for cell in a_machine() {
-        plan.retire(&placement(cell.0, cell.1), why(), None);
+        gone.extend(plan.retire(&placement(cell.0, cell.1), why(), None));
     }
     assert!(plan.chosen.is_none() && plan.fallbacks.is_empty());
     assert_eq!(plan.refused.len(), 4);
+    // Whoever returns takes the place that it had.
+    for sound in gone {
+        plan.restore(sound, None);
+    }
+    assert_eq!(order(&plan), order(&start()));
+    assert!(plan.refused.is_empty());
+}
+
+#[test]
+fn who_returns_takes_over_only_where_the_promise_is_kept() {
+    let mut plan = decide(&a_machine(), &Wish { dtype: None, ..Wish::default() });
+    let why = Obstacle::Quarantined { why: "a test".to_owned() };
+    let gone = plan.retire(&placement(METAL, Dtype::F16), why, None).expect("it was there");
+    plan.restore(gone, Some(Band::Exact));
+    assert_eq!(order(&plan)[..2], ["metal:0/f32", "(metal:0/f16)"]);
 }
 
 #[test]

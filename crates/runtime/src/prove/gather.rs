@@ -53,6 +53,8 @@ pub(crate) struct Gathering<'a> {
     pub(crate) subject: &'a Subject,
     /// What real weights are tried on; none where no tokenizer is at hand, and then none are.
     pub(crate) texts: Option<&'a Texts>,
+    /// Whether all is tried as if nothing were known, and nothing of it kept.
+    pub(crate) anew: bool,
     pub(crate) events: &'a mut dyn FnMut(Event<'_>),
 }
 
@@ -71,9 +73,7 @@ impl Gathering<'_> {
             .filter(|(placement, obstacle)| obstacle.is_none() && admits(placement))
             .map(|(p, _)| p.clone())
             .collect();
-        let reference =
-            grid::reference(&self.subject.card, grid.iter().filter(|(_, o)| o.is_none()).map(|(p, _)| p))
-                .cloned();
+        let reference = self.reference(&grid);
         let mut references = References::default();
         for placement in open {
             let mut findings = Findings::default();
@@ -95,6 +95,22 @@ impl Gathering<'_> {
         Survey { grid, evidence, proved }
     }
 
+    /// The real weights on one placement of `grid`.
+    pub(crate) fn real(
+        &mut self,
+        grid: &[(Placement, Option<Obstacle>)],
+        placement: &Placement,
+        texts: &Texts,
+    ) -> Result<Canary, Obstacle> {
+        let reference = self.reference(grid);
+        self.canary(placement, reference.as_ref(), texts, &mut References::default())
+    }
+
+    fn reference(&self, grid: &[(Placement, Option<Obstacle>)]) -> Option<Placement> {
+        let open = grid.iter().filter(|(_, obstacle)| obstacle.is_none()).map(|(placement, _)| placement);
+        grid::reference(&self.subject.card, open).cloned()
+    }
+
     fn engine(&self, placement: &Placement) -> Result<Arc<dyn Engine>, Obstacle> {
         let engine = self.engines.iter().find(|engine| engine.id() == placement.engine);
         engine.cloned().ok_or_else(|| Obstacle::engine_not_in_this_version(placement.engine))
@@ -112,6 +128,9 @@ impl Gathering<'_> {
         placement: &Placement,
         find: impl FnOnce(&mut Self) -> Result<T, Obstacle>,
     ) -> Result<T, Obstacle> {
+        if self.anew {
+            return find(self);
+        }
         let build = self.engine(placement)?.build();
         let fingerprint = Fingerprint::new(build, self.hardware, placement.device);
         let key = Key { kind, fingerprint: &fingerprint, subject, placement };

@@ -89,6 +89,8 @@ pub(crate) struct Report {
 struct Serving {
     placement: Option<String>,
     band: Option<String>,
+    /// The numerics class of its vectors.
+    class: Option<String>,
     task: String,
     max_length: usize,
     width: usize,
@@ -122,6 +124,7 @@ fn serving(host: &Host) -> Serving {
     Serving {
         placement: plan.chosen.as_ref().map(|chosen| short(&chosen.placement)),
         band: plan.chosen.as_ref().map(|chosen| chosen.band.to_string()),
+        class: host.model.class(),
         task: card.task.value.to_string(),
         max_length: card.max_length.value,
         width: card.width(),

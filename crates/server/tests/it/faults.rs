@@ -2,14 +2,15 @@
 
 use std::sync::atomic::Ordering;
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use sconce::{Device, EngineId};
+use sconce_server::Settings;
 use sconce_testkit::fake::{FakeEngine, Fault, Mishap};
 use serde_json::json;
 
 use crate::client::{get, metric, post};
-use crate::stage::{METAL, fake, healthy};
+use crate::stage::{METAL, fake, fake_builder, healthy, settings, start};
 
 const SHORT: Duration = Duration::from_millis(400);
 /// Batches that a warm-up on fakes takes.
@@ -32,7 +33,9 @@ fn a_placement_that_errs_lies_hangs_or_panics_costs_no_client_its_answer() {
     ] {
         let engine = FakeEngine::new(EngineId::Candle).with(METAL, Fault::FromBatch(WARM_UP + 5, mishap));
         let batches = std::sync::Arc::clone(&engine.batches);
-        let stage = fake(engine, SHORT);
+        // Only who hangs is to be given up soon: telling of a panic takes its time too.
+        let patience = if mishap == Mishap::Hang { SHORT } else { Duration::from_secs(10) };
+        let stage = fake(engine, patience);
         assert!(batches.load(Ordering::SeqCst) <= WARM_UP, "the warm-up is longer than this test thinks");
         let address = *stage;
         let clients: Vec<_> = (0..8)
@@ -78,6 +81,36 @@ fn a_batch_that_does_not_fit_is_split_and_its_placement_stays() {
     assert_eq!(answer.header("x-sconce-placement"), Some("candle/metal:0/f32"));
     assert_eq!(vectors(&answer.expect(200)), healthy(&texts));
     assert!(metric(*stage, "sconce_batch_splits_total") > 0.5);
+}
+
+#[test]
+fn a_placement_out_of_service_returns_once_it_is_right_again() {
+    let home = tempfile::tempdir().expect("a folder");
+    // It fails at its sixth batch after the warm-up, and so does it again after every return.
+    let engine = FakeEngine::new(EngineId::Candle).with(METAL, Fault::FromBatch(WARM_UP + 6, Mishap::Nan));
+    let settings = Settings { return_after: Duration::from_millis(200), ..settings() };
+    let stage = start(fake_builder(engine, SHORT, home.path()), settings, Some(home)).ready();
+    let place = || {
+        let answer = post(*stage, "/embed", &json!({"inputs": "a text"}));
+        let place = answer.header("x-sconce-placement").expect("a placement").to_owned();
+        assert_eq!(vectors(&answer.expect(200)), healthy(&["a text".to_owned()]));
+        place
+    };
+    let until = |want: &str| {
+        let began = Instant::now();
+        while place() != want {
+            assert!(began.elapsed() < Duration::from_secs(20), "never on {want}");
+            thread::sleep(Duration::from_millis(10));
+        }
+    };
+    until("candle/metal:0/f32");
+    until("candle/cpu/f32");
+    until("candle/metal:0/f32");
+    let text = get(*stage, "/metrics").text();
+    let line =
+        "sconce_returns_total{model=\"model\",outcome=\"returned\",placement=\"candle/metal:0/f32\"} 1";
+    assert!(text.contains(line), "{text}");
+    assert!(!get(*stage, "/v1/report").text().contains("quarantined"));
 }
 
 #[test]

@@ -111,7 +111,12 @@ fn what_clients_who_left_had_asked_for_is_not_computed() {
     assert!(metric(address, "sconce_cancelled_total") > 0.5);
     assert!(metric(address, "sconce_cancelled_tokens_total") > 0.5);
     assert!(metric(address, "sconce_queue_tokens").abs() < 0.5);
-    post(address, "/embed", &json!({"inputs": "still here"})).expect(200);
+    let answer = post(address, "/embed", &json!({"inputs": "still here"}));
+    let report = get(address, "/v1/report").expect(200);
+    let serving = &report["models"][0]["serving"];
+    assert_eq!(serving["class"].as_str(), answer.header("x-sconce-class"), "{serving}");
+    assert_eq!(serving["placement"].as_str(), answer.header("x-sconce-placement"), "{serving}");
+    answer.expect(200);
 }
 
 #[test]
