@@ -91,7 +91,7 @@ pub(crate) async fn embed_all(
         Kept::Rows(values, _) => values.chunks_exact(width.max(1)).map(<[f32]>::to_vec).collect(),
         Kept::Nothing | Kept::Words(_) => Vec::new(),
     };
-    Ok((answered.kept.iter().zip(&answered.texts).map(rows).collect(), answered.work))
+    Ok((answered.kept.iter().zip(&answered.job.texts).map(rows).collect(), answered.work))
 }
 
 /// The weights of words for each input.
@@ -160,7 +160,7 @@ async fn best_matches(
         Ok(texts)
     };
     let answered = call.rows(host, bytes, Want::Projected, truncates, encode).await?;
-    let mut matrices = answered.kept.iter().zip(&answered.texts).enumerate().map(|(at, (kept, text))| {
+    let mut matrices = answered.kept.iter().zip(&answered.job.texts).enumerate().map(|(at, (kept, text))| {
         let values = if let Kept::Rows(values, _) = kept { values.as_slice() } else { &[] };
         if at == 0 { host.model.query_matrix(values) } else { host.model.document_matrix(text, values) }
     });

@@ -14,6 +14,7 @@ use sconce::tokens::Tokenized;
 use sconce::{Error, Incident, Model, Placement, Task, Truncation};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
+use tokio::sync::oneshot;
 
 use crate::app::{App, Held, Host};
 use crate::body;
@@ -62,7 +63,7 @@ pub(crate) struct Work {
 
 /// Rows of texts, and what they took.
 pub(crate) struct Answered {
-    pub(crate) texts: Vec<Tokenized>,
+    pub(crate) job: Arc<Job>,
     pub(crate) kept: Vec<Kept>,
     pub(crate) work: Work,
 }
@@ -193,7 +194,8 @@ impl Call {
         Ok(all)
     }
 
-    /// Texts to tokens, and tokens to rows.
+    /// Texts to tokens, and tokens to rows. The thread that made the tokens puts them in the queue, so that nobody
+    /// has to be woken in between.
     pub(crate) async fn rows(
         &self,
         host: &Arc<Host>,
@@ -203,47 +205,16 @@ impl Call {
         encode: impl FnOnce(&Model) -> Result<Vec<Tokenized>, Error> + Send + 'static,
     ) -> Result<Answered, Refusal> {
         let began = Instant::now();
-        let model = host.model.clone();
-        let encoding = self.app.threads.run(bytes, move || encode(&model)).await;
-        let texts = encoding.map_err(|_| busy())?.ok_or_else(broken)??;
-        let mut work = Work { model: host.name.clone(), texts: texts.len(), ..Work::default() };
-        work.tokenizing = began.elapsed();
-        work.tokens = texts.iter().map(|text| text.ids.len()).sum();
-        work.truncated = truncated(&texts);
-        if let (Some(cut), false) = (work.truncated.first(), truncates) {
-            return Err(Refusal::new(
-                Kind::TooLong,
-                format!(
-                    "the model takes {} tokens, and input {} has {}; to have it cut, say `truncate`: true",
-                    cut.used, cut.index, cut.tokens
-                ),
-            ));
-        }
-        let numbers = work.tokens * host.model.card().sizes.value.hidden;
-        if want != Want::Pooled && numbers > self.app.settings.max_numbers {
-            let most = self.app.settings.max_numbers;
-            let message = format!("an answer has at most {most} numbers; this one would have {numbers}");
-            return Err(Refusal::new(Kind::TooLarge, message));
-        }
-        let (job, outcome) = {
-            let sparse = host.model.card().task.value == Task::Sparse;
-            Job::new(texts, want, self.priority(host, &work), sparse)
-        };
-        let ticket = Ticket { app: &self.app, host, job: Arc::new(job), done: false };
-        host.queue.admit(&ticket.job).map_err(full)?;
-        let outcome = outcome.await;
-        let job = ticket.finish();
-        let Outcome { kept, placements, classes, incidents, queued, computing } =
-            outcome.map_err(|_| Refusal::new(Kind::NotReady, "the server is stopping"))??;
+        let (app, host, priority) = (Arc::clone(&self.app), Arc::clone(host), self.priority);
+        let queueing = self.app.threads.run(bytes, move || {
+            let texts = encode(&host.model)?;
+            queue(app, host, texts, want, truncates, priority, began)
+        });
+        let (ticket, work) = queueing.await.map_err(|_| busy())?.ok_or_else(broken)??;
+        let (job, outcome) = ticket.wait().await?;
+        let Outcome { kept, placements, classes, incidents, queued, computing } = outcome;
         let work = Work { placements, classes, incidents, queued, computing, ..work };
-        let texts = Arc::try_unwrap(job).map_or_else(|job| job.texts.clone(), |job| job.texts);
-        Ok(Answered { texts, kept, work })
-    }
-
-    /// Who waits: as the header says, else by how long it takes.
-    fn priority(&self, host: &Host, work: &Work) -> Priority {
-        let large = work.texts > 1 && host.queue.rate().seconds(work.tokens) > BULK;
-        self.priority.unwrap_or(if large { Priority::Bulk } else { Priority::Interactive })
+        Ok(Answered { job, kept, work })
     }
 
     /// Writes an answer of about so many numbers.
@@ -264,6 +235,45 @@ impl Call {
     }
 }
 
+/// A place in the queue for tokens that came of texts since `began`.
+fn queue(
+    app: Arc<App>,
+    host: Arc<Host>,
+    texts: Vec<Tokenized>,
+    want: Want,
+    truncates: bool,
+    priority: Option<Priority>,
+    began: Instant,
+) -> Result<(Ticket, Work), Refusal> {
+    let mut work = Work { model: host.name.clone(), texts: texts.len(), ..Work::default() };
+    work.tokenizing = began.elapsed();
+    work.tokens = texts.iter().map(|text| text.ids.len()).sum();
+    work.truncated = truncated(&texts);
+    if let (Some(cut), false) = (work.truncated.first(), truncates) {
+        return Err(Refusal::new(
+            Kind::TooLong,
+            format!(
+                "the model takes {} tokens, and input {} has {}; to have it cut, say `truncate`: true",
+                cut.used, cut.index, cut.tokens
+            ),
+        ));
+    }
+    let numbers = work.tokens * host.model.card().sizes.value.hidden;
+    let most = app.settings.max_numbers;
+    if want != Want::Pooled && numbers > most {
+        let message = format!("an answer has at most {most} numbers; this one would have {numbers}");
+        return Err(Refusal::new(Kind::TooLarge, message));
+    }
+    // Who waits: as the header says, else by how long it takes.
+    let large = work.texts > 1 && host.queue.rate().seconds(work.tokens) > BULK;
+    let priority = priority.unwrap_or(if large { Priority::Bulk } else { Priority::Interactive });
+    let sparse = host.model.card().task.value == Task::Sparse;
+    let (job, outcome) = Job::new(texts, want, priority, sparse);
+    let job = Arc::new(job);
+    host.queue.admit(&job).map_err(full)?;
+    Ok((Ticket { app, host, job, outcome, done: false }, work))
+}
+
 pub(crate) fn wrong(message: impl Into<String>) -> Refusal {
     Refusal::new(Kind::Validation, message)
 }
@@ -274,21 +284,25 @@ fn truncated(texts: &[Tokenized]) -> Vec<Truncation> {
 }
 
 /// A place in the queue, given up when the request is dropped.
-struct Ticket<'a> {
-    app: &'a App,
-    host: &'a Host,
+struct Ticket {
+    app: Arc<App>,
+    host: Arc<Host>,
     job: Arc<Job>,
+    outcome: oneshot::Receiver<Result<Outcome, Refusal>>,
     done: bool,
 }
 
-impl Ticket<'_> {
-    fn finish(mut self) -> Arc<Job> {
+impl Ticket {
+    /// What became of the job.
+    async fn wait(mut self) -> Result<(Arc<Job>, Outcome), Refusal> {
+        let outcome = (&mut self.outcome).await;
         self.done = true;
-        Arc::clone(&self.job)
+        let outcome = outcome.map_err(|_| Refusal::new(Kind::NotReady, "the server is stopping"))??;
+        Ok((Arc::clone(&self.job), outcome))
     }
 }
 
-impl Drop for Ticket<'_> {
+impl Drop for Ticket {
     fn drop(&mut self) {
         if !self.done {
             let spared = self.host.queue.leave(&self.job);
