@@ -61,29 +61,28 @@ fn compare(name: &str, file: &str, dtype: Option<&str>) -> Result<(), Failure> {
     while ready()?.0 != 200 {
         std::thread::sleep(Duration::from_millis(50));
     }
-    println!("{} texts, {CLIENTS} clients, one text a request", texts.len());
+    let placement = model.placement().ok_or("nothing serves")?;
+    println!("{} texts, {CLIENTS} clients, one text a request, {placement}\n", texts.len());
+    println!(
+        "| round | library, texts/s | server, texts/s | ratio | p50, ms | p99, ms | clients, % of one core |"
+    );
+    println!("|---|---|---|---|---|---|---|");
     let mut ratios = Vec::new();
     for round in 0..=ROUNDS {
         let began = Instant::now();
-        let embedded = model.embed(&texts)?;
+        model.embed(&texts)?;
         let library = texts.len() as f64 / began.elapsed().as_secs_f64();
-        let output = generator(address, file, CLIENTS)?;
-        let through: f64 = output[0];
+        let [through, p50, p99, share] = generator(address, file, CLIENTS)?;
         if round > 0 {
+            let ratio = through / library;
             println!(
-                "library {library:.0} texts/s on {}, server {through:.0} texts/s, ratio {:.3}; p50 {:.1} ms, p99 \
-                 {:.1} ms; the clients took {:.0} % of one core",
-                embedded.placements[0],
-                through / library,
-                output[1],
-                output[2],
-                output[3],
+                "| {round} | {library:.0} | {through:.0} | {ratio:.3} | {p50:.1} | {p99:.1} | {share:.0} |"
             );
-            ratios.push(through / library);
+            ratios.push(ratio);
         }
     }
     ratios.sort_by(f64::total_cmp);
-    println!("ratio, median of {ROUNDS} rounds: {:.3}", ratios[ROUNDS / 2]);
+    println!("\nratio, median of {ROUNDS} rounds: {:.3} (bar: 0.9)", ratios[ROUNDS / 2]);
     latency(&model, address)?;
     server.stop();
     server.wait()?;
@@ -113,20 +112,20 @@ fn latency(model: &Model, address: SocketAddr) -> Result<(), Failure> {
     };
     let (library, served) = (middle(&mut library), middle(&mut served));
     println!(
-        "one short text: library p50 {library:.3} ms, server p50 {served:.3} ms, added {:.3} ms",
+        "one short text: library p50 {library:.3} ms, server p50 {served:.3} ms, added {:.3} ms (bar: 0.5)",
         served - library
     );
     Ok(())
 }
 
-fn generator(address: SocketAddr, file: &str, clients: usize) -> Result<Vec<f64>, Failure> {
+fn generator(address: SocketAddr, file: &str, clients: usize) -> Result<[f64; 4], Failure> {
     let output = Command::new(std::env::current_exe()?)
         .args(["generate", &address.to_string(), file, &clients.to_string()])
         .stderr(Stdio::inherit())
         .output()?;
     let text = String::from_utf8(output.stdout)?;
     let numbers: Vec<f64> = text.split_whitespace().map(str::parse).collect::<Result<_, _>>()?;
-    if numbers.len() == 4 { Ok(numbers) } else { Err(format!("the clients failed: {text}").into()) }
+    numbers.try_into().map_err(|_| format!("the clients failed: {text}").into())
 }
 
 /// Sends every text once, `clients` at a time, and prints texts/s, p50, p99 and its own share of a core.
