@@ -1,5 +1,6 @@
 //! Vectors or scores that somebody else made, and the texts they belong to.
 
+use std::borrow::Cow;
 use std::fs::{self, File};
 use std::io::Read;
 use std::path::Path;
@@ -63,7 +64,7 @@ fn lines(path: &Path) -> anyhow::Result<Reference> {
 
 fn archive(path: &Path) -> anyhow::Result<Reference> {
     let mut archive = ZipArchive::new(File::open(path)?)?;
-    let named: Vec<String> = archive.file_names().map(str::to_owned).collect();
+    let named = archive.file_names().map(|name| name.map(Cow::into_owned)).collect::<Result<Vec<_>, _>>()?;
     let has = |name: &str| named.contains(&format!("{name}.npy"));
     let numbers = if has("scores") { "scores" } else { "embeddings" };
     let paired = has("pairs");
