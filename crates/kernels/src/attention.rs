@@ -7,7 +7,7 @@ use pulp::{Simd, WithSimd};
 use crate::buffer::Buffer;
 use crate::isa::Isa;
 use crate::math::exp;
-use crate::rows::{largest, sum};
+use crate::rows::{copy, largest, sum};
 
 /// Queries taken together, so that each key and value is loaded once for all of them.
 const QUERIES: usize = 4;
@@ -204,7 +204,7 @@ impl WithSimd for Attend<'_, '_> {
             }
             for r in 0..QUERIES.min(length - first) {
                 let to = &mut output[(first + r) * output_stride..][..at.head];
-                to.copy_from_slice(&scratch.mixed[r * columns..][..at.head]);
+                copy(&scratch.mixed[r * columns..][..at.head], to);
             }
         }
     }

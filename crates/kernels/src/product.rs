@@ -6,7 +6,7 @@ use pulp::{Simd, WithSimd};
 
 use crate::buffer::{Buffer, Line};
 use crate::isa::{Isa, Vectorized};
-use crate::rows::Activation;
+use crate::rows::{Activation, copy};
 
 /// Vectors of columns taken together.
 const WIDE: usize = 2;
@@ -85,14 +85,6 @@ impl Epilogue for Store<'_> {
             copy(values, &mut self.to[row * self.stride + column..][..columns]);
         }
     }
-}
-
-/// A few numbers, without the call that copying any number of them is.
-#[inline(always)]
-fn copy(from: &[f32], to: &mut [f32]) {
-    let ((from, last), (to, room)) = (from.as_chunks::<8>(), to.as_chunks_mut::<8>());
-    to.iter_mut().zip(from).for_each(|(to, from)| *to = *from);
-    room.iter_mut().zip(last).for_each(|(to, from)| *to = *from);
 }
 
 /// Adds `product + bias` to rows.
@@ -279,12 +271,9 @@ impl<E: Epilogue> Multiply<'_, E> {
                     let next = &next[..each.min(next.len())];
                     let values = &mut sums[block * R * wide..][..R * wide];
                     let (sums, _) = S::as_mut_simd_f32s(values).0.as_chunks_mut::<WIDE>();
-                    let mut here = [[simd.splat_f32s(0.0); WIDE]; R];
-                    if from > 0 {
-                        here.iter_mut().zip(&*sums).for_each(|(here, sums)| *here = *sums);
-                    }
-                    let here = products::<S, R>(simd, here, &left[R * from..R * to], right, next);
-                    sums.iter_mut().zip(here).for_each(|(sums, here)| *sums = here);
+                    let Some(sums) = sums.first_chunk_mut::<R>() else { continue };
+                    let before = if from == 0 { [[simd.splat_f32s(0.0); WIDE]; R] } else { *sums };
+                    *sums = products::<S, R>(simd, before, &left[R * from..R * to], right, next);
                     if to == inputs {
                         let (row, columns) = (block * R, wide.min(outputs - column));
                         epilogue.take(Piece { row, column, rows: R.min(rows - row), columns, values, wide });

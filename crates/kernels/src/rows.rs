@@ -143,6 +143,14 @@ pub fn gate(isa: Isa, rows: &mut [f32], bias: &[f32], activation: Activation, to
     isa.run(Work(rows, bias, activation, to));
 }
 
+/// A few numbers, without the call that copying any number of them is.
+#[inline(always)]
+pub(crate) fn copy(from: &[f32], to: &mut [f32]) {
+    let ((from, last), (to, room)) = (from.as_chunks::<8>(), to.as_chunks_mut::<8>());
+    to.iter_mut().zip(from).for_each(|(to, from)| *to = *from);
+    room.iter_mut().zip(last).for_each(|(to, from)| *to = *from);
+}
+
 /// The sum of `f` over `row`, in several partial sums.
 #[inline(always)]
 pub(crate) fn sum(row: &[f32], f: impl Fn(f32) -> f32) -> f32 {
