@@ -106,11 +106,13 @@ def main():
         print("\n" + ", ".join(f"{end}: {count}" for end, count in sorted(ends.items(), key=str)))
         wrong = sum(count for end, count in ends.items() if end not in (200, 400, 422, 429, "left"))
         rise = slope(points)
+        # In a few minutes the allocator has not settled yet.
+        most = 1 if options.minutes >= 15 else 4
         finish(
             [
                 ("requests", sum(ends.values()), "", True),
                 ("ended otherwise than they should", wrong, "0", wrong == 0),
-                ("memory after warm-up, MB a minute", rise, "< 1", rise < 1),
+                ("memory after warm-up, MB a minute", rise, f"< {most}", rise < most),
                 ("file descriptors, most - least", max(held) - min(held), f"<= {2 * options.clients}", max(held) - min(held) <= 2 * options.clients),
                 ("exit code", worker.stop(), "0", worker.process.returncode == 0),
             ]
