@@ -127,9 +127,9 @@ fn receipts(plan: &Plan) -> String {
     }
     let (what, first, second) = kind;
     let mut all = table(&["engine", "device", "dtype", "weights", "band", first, second, "ranks", "nodes"]);
-    rows.into_iter().for_each(|row| {
+    for row in rows {
         all.add_row(row);
-    });
+    }
     format!("the {what} of {texts} built-in texts beside the reference's:\n\n{}\n\n{remarks}", rendered(&all))
 }
 

@@ -1,6 +1,5 @@
 //! Vectors or scores that somebody else made, and the texts they belong to.
 
-use std::borrow::Cow;
 use std::fs::{self, File};
 use std::io::Read;
 use std::path::Path;
@@ -64,16 +63,13 @@ fn lines(path: &Path) -> anyhow::Result<Reference> {
 
 fn archive(path: &Path) -> anyhow::Result<Reference> {
     let mut archive = ZipArchive::new(File::open(path)?)?;
-    let named = archive.file_names().map(|name| name.map(Cow::into_owned)).collect::<Result<Vec<_>, _>>()?;
-    let has = |name: &str| named.contains(&format!("{name}.npy"));
-    let numbers = if has("scores") { "scores" } else { "embeddings" };
-    let paired = has("pairs");
     let mut array = |name: &str| {
         let mut bytes = Vec::new();
         let file = archive.by_name(&format!("{name}.npy"));
         file.with_context(|| format!("no array `{name}`"))?.read_to_end(&mut bytes)?;
         Array::parse(&bytes)
     };
-    let pairs = if paired { array("pairs")?.words()? } else { Vec::new() };
-    Ok(Reference { texts: array("texts")?.words()?, pairs, vectors: array(numbers)?.rows()? })
+    let pairs = array("pairs").map_or_else(|_| Ok(Vec::new()), |pairs| pairs.words())?;
+    let numbers = array("scores").or_else(|_| array("embeddings"))?;
+    Ok(Reference { texts: array("texts")?.words()?, pairs, vectors: numbers.rows()? })
 }

@@ -38,9 +38,8 @@ impl Graphs {
         let weighs = |name: &&str| !name.contains('/') && name.ends_with(".safetensors");
         match self {
             Graphs::Named(name) => Some(name.clone()),
-            Graphs::Usual => usual(),
             Graphs::Otherwise if names.iter().any(weighs) => None,
-            Graphs::Otherwise => usual(),
+            Graphs::Usual | Graphs::Otherwise => usual(),
         }
     }
 
