@@ -87,4 +87,19 @@ try:
 except cohere.errors.NotFoundError:
     pass
 
+kinds = ["float", "int8", "uint8", "binary", "ubinary"]
+answer = cohere.ClientV2(api_key="any", base_url=minilm).embed(
+    model="minilm", texts=texts, input_type="search_document", embedding_types=kinds
+)
+for at, vector in enumerate(expected):
+    near(answer.embeddings.float_[at], vector)
+    bytes_ = answer.embeddings.int8[at]
+    length = sum(x * x for x in bytes_) ** 0.5
+    near([x / length for x in bytes_], vector)
+    assert answer.embeddings.uint8[at] == [x + 128 for x in bytes_]
+    bits = [int(x > 0) for x in answer.embeddings.float_[at]]
+    packed = [int("".join(map(str, bits[place : place + 8])), 2) for place in range(0, len(bits), 8)]
+    assert answer.embeddings.ubinary[at] == packed
+    assert answer.embeddings.binary[at] == [x - 128 for x in packed]
+
 print(f"openai {openai.__version__}, cohere {cohere.__version__}, huggingface_hub: all as the command says")

@@ -1,6 +1,5 @@
 //! What can be typed, and its help.
 
-use std::net::IpAddr;
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
 
@@ -10,6 +9,7 @@ use sconce::planner::evidence::Goal;
 use sconce::{Band, Device, Dtype, EngineId, PoolingMode, Task, Wish};
 
 use crate::bench::server::Address;
+use crate::config::{Flags, Show};
 
 /// Run embedding models on the best place that provably works, and see the proof.
 #[derive(Parser)]
@@ -39,8 +39,10 @@ pub(crate) enum Command {
     Verify(Verify),
     /// Run the real model on every placement that works, in turns
     Bench(Bench),
-    /// Serve a model over HTTP, to clients of OpenAI, TEI, Cohere and Jina
-    Serve(Serve),
+    /// Serve models over HTTP, to clients of OpenAI, TEI, Cohere and Jina
+    Serve(Flags),
+    /// Show the settings of `serve` that hold, and where each came from
+    Config(Show),
     /// List the models in the hub's cache
     Models(Models),
 }
@@ -262,48 +264,6 @@ pub(crate) struct Bench {
         value_parser = clap::value_parser!(u16).range(1..)
     )]
     pub(crate) patience: u16,
-}
-
-#[derive(Args)]
-pub(crate) struct Serve {
-    #[command(flatten)]
-    pub(crate) model: ModelArguments,
-    /// The address to listen on; one that others can reach needs a key
-    #[arg(long, default_value = "127.0.0.1")]
-    pub(crate) host: IpAddr,
-    /// The port to listen on; 0 takes a free one
-    #[arg(long, default_value = "8080")]
-    pub(crate) port: u16,
-    /// What requests and answers call the model [default: its id, or its folder's name]
-    #[arg(long)]
-    pub(crate) name: Option<String>,
-    /// Serve requests for any `model` with this one
-    #[arg(long)]
-    pub(crate) any_model: bool,
-    /// Refuse fields that a route does not know, instead of listing them in a header
-    #[arg(long)]
-    pub(crate) strict: bool,
-    /// Keys that are let in, one a line, as they are or as `sha256:` and the hash; `SCONCE_API_KEY` holds one more
-    #[arg(long, value_name = "FILE", help_heading = "Who may ask")]
-    pub(crate) api_key_file: Option<PathBuf>,
-    /// Listen without a key where others can reach it
-    #[arg(long, help_heading = "Who may ask")]
-    pub(crate) insecure_no_key: bool,
-    /// Inputs of one request
-    #[arg(long, value_name = "N", default_value = "2048", help_heading = "Limits", value_parser = clap::value_parser!(u16).range(1..=16384))]
-    pub(crate) max_inputs: u16,
-    /// Megabytes of one body
-    #[arg(long, value_name = "MB", default_value = "8", help_heading = "Limits", value_parser = clap::value_parser!(u16).range(1..=1024))]
-    pub(crate) max_body: u16,
-    /// Seconds of measured work that may wait, before requests are refused
-    #[arg(long, value_name = "SECONDS", default_value = "2", help_heading = "Limits")]
-    pub(crate) queue_seconds: f64,
-    /// Seconds that a request may take
-    #[arg(long, value_name = "SECONDS", default_value = "60", help_heading = "Limits")]
-    pub(crate) time_limit: u16,
-    /// Seconds that requests may take to finish after SIGTERM
-    #[arg(long, value_name = "SECONDS", default_value = "30", help_heading = "Limits")]
-    pub(crate) grace: u16,
 }
 
 #[derive(Args)]

@@ -3,6 +3,7 @@
 mod arguments;
 mod bench;
 mod classify;
+mod config;
 mod doctor;
 mod embed;
 mod input;
@@ -40,6 +41,7 @@ fn main() -> ExitCode {
         Command::Verify(arguments) => verify::run(arguments),
         Command::Bench(arguments) => bench::run(arguments),
         Command::Serve(arguments) => serve::run(arguments),
+        Command::Config(arguments) => config::run(arguments),
         Command::Models(arguments) => models::run(arguments),
     };
     match done {

@@ -1,58 +1,51 @@
-//! `sconce serve`: a model over HTTP, until somebody says stop.
+//! `sconce serve`: models over HTTP, until somebody says stop.
 
 use std::net::{SocketAddr, TcpListener};
 use std::path::Path;
 use std::process::ExitCode;
-use std::time::Duration;
 
 use anyhow::{Context, bail};
-use sconce::Model;
-use sconce_server::{Keys, Serve, ServeError, Server, Settings};
+use sconce::{Model, Runtime};
+use sconce_server::{Serve, ServeError, Server, Settings};
 
-use crate::arguments;
+use crate::config::{Effective, Entry, Flags, Values, effective};
+use crate::screen::complain;
 
 /// Holds a key.
 const KEY: &str = "SCONCE_API_KEY";
 
-pub(crate) fn run(arguments: &arguments::Serve) -> anyhow::Result<ExitCode> {
-    let keys = keys(arguments.api_key_file.as_deref())?;
-    let address = SocketAddr::new(arguments.host, arguments.port);
-    if keys.is_empty() && !arguments.host.is_loopback() && !arguments.insecure_no_key {
+pub(crate) fn run(flags: &Flags) -> anyhow::Result<ExitCode> {
+    let all = effective(flags)?;
+    let values = all.values()?;
+    let settings = settings(&values)?;
+    let address = SocketAddr::new(values.host, values.port);
+    if settings.keys.is_empty() && !values.host.is_loopback() && !values.insecure_no_key {
         bail!(
             "`{}` can be reached by others, and there is no key\n\
              hint: `--api-key-file FILE` or `{KEY}` sets one; `--insecure-no-key` goes without",
-            arguments.host
+            values.host
         );
     }
-    let listener = TcpListener::bind(address).with_context(|| format!("can't listen on `{address}`"))?;
-    let typed = &arguments.model;
-    let mut builder = Model::builder(&typed.model)
-        .runtime(&typed.runtime())
-        .wish(typed.wish())
-        .overrides(typed.overrides());
-    if let Some(revision) = &typed.revision {
-        builder = builder.revision(revision);
+    let runtime = values.runtime();
+    let entries = all.entries()?;
+    if entries.is_empty() {
+        bail!("no model to serve\nhint: `sconce serve MODEL…`, or `models` in the file of settings");
     }
-    let own = if Path::new(&typed.model).is_dir() { folder_name(&typed.model) } else { typed.model.clone() };
-    let serve = Serve {
-        name: arguments.name.clone().unwrap_or_else(|| own.clone()),
-        aliases: vec![own, typed.model.clone()],
-        builder,
-    };
-    let settings = Settings {
-        keys,
-        strict: arguments.strict,
-        any_model: arguments.any_model,
-        max_inputs: usize::from(arguments.max_inputs),
-        max_body: usize::from(arguments.max_body) << 20,
-        queue_seconds: arguments.queue_seconds,
-        time_limit: Duration::from_secs(arguments.time_limit.into()),
-        grace: Duration::from_secs(arguments.grace.into()),
-        ..Settings::default()
-    };
-    let server = Server::start(listener, serve, settings)?;
+    if entries.len() > 1 && !values.name.is_empty() {
+        bail!(
+            "`name` is for one model, and there are: {}\nhint: `models.NAME` in the file names each",
+            entries.len()
+        );
+    }
+    let models: Vec<Serve> = entries.iter().map(|entry| serve(entry, &values, &runtime)).collect();
+    check_names(&models)?;
+    let scheme = if settings.tls.is_some() { "https" } else { "http" };
+    let listener = TcpListener::bind(address).with_context(|| format!("can't listen on `{address}`"))?;
+    let server = Server::start(listener, models, settings)?;
     server.stop_on_signals()?;
-    eprintln!("listening on http://{}", server.address());
+    let flags = flags.clone();
+    server.reload_on_signal(move || reread(&flags, &all))?;
+    eprintln!("listening on {scheme}://{}", server.address());
     match server.wait() {
         Ok(()) => Ok(ExitCode::SUCCESS),
         Err(ServeError::Model(error)) => Err(error.into()),
@@ -60,24 +53,60 @@ pub(crate) fn run(arguments: &arguments::Serve) -> anyhow::Result<ExitCode> {
     }
 }
 
+/// The settings as they stand now; none where they can't be read, which leaves all as it was.
+fn reread(flags: &Flags, before: &Effective) -> Option<Settings> {
+    let read = || {
+        let all = effective(flags)?;
+        let settings = settings(&all.values()?)?;
+        anyhow::Ok((settings, before.needs_a_restart(&all)))
+    };
+    match read() {
+        Ok((settings, late)) => {
+            eprintln!("settings read again: {:?}", settings.keys);
+            for name in late {
+                eprintln!("note: `{name}` takes a restart");
+            }
+            Some(settings)
+        }
+        Err(error) => {
+            complain(&error.context("the settings stay as they were"));
+            None
+        }
+    }
+}
+
+fn settings(values: &Values) -> anyhow::Result<Settings> {
+    let keys = values.keys(std::env::var(KEY).ok().as_deref())?;
+    Ok(Settings { worker: values.worker()?, tls: values.tls()?, ..values.settings(keys) })
+}
+
+/// A model as the server takes it.
+fn serve(entry: &Entry, values: &Values, runtime: &Runtime) -> Serve {
+    let Entry { name, source, aliases, how } = entry;
+    let mut builder =
+        Model::builder(source).runtime(runtime).wish(how.wish.clone()).overrides(how.overrides.clone());
+    if let Some(revision) = &how.revision {
+        builder = builder.revision(revision);
+    }
+    let own = if Path::new(source).is_dir() { folder_name(source) } else { source.clone() };
+    let given = Some(values.name.clone()).filter(|name| !name.is_empty());
+    let name = name.clone().or(given).unwrap_or_else(|| own.clone());
+    Serve { name, aliases: [aliases.as_slice(), &[own, source.clone()]].concat(), builder, when: how.when }
+}
+
+/// Every model has a name of its own.
+fn check_names(models: &[Serve]) -> anyhow::Result<()> {
+    for (at, model) in models.iter().enumerate() {
+        if models[..at].iter().any(|other| other.name == model.name) {
+            bail!("two models are called `{}`\nhint: `models.NAME` in the file names each", model.name);
+        }
+    }
+    Ok(())
+}
+
 /// The last part of a path, which says more than the way to it.
 fn folder_name(path: &str) -> String {
     let whole = Path::new(path).canonicalize();
     let name = whole.as_deref().unwrap_or(Path::new(path)).file_name();
     name.map_or_else(|| path.to_owned(), |name| name.to_string_lossy().into_owned())
-}
-
-fn keys(file: Option<&Path>) -> anyhow::Result<Keys> {
-    let mut keys = Keys::default();
-    if let Some(path) = file {
-        let text =
-            std::fs::read_to_string(path).with_context(|| format!("`{}` can't be read", path.display()))?;
-        keys.extend(Keys::read(&text).with_context(|| format!("`{}`", path.display()))?);
-    }
-    if let Ok(key) = std::env::var(KEY)
-        && !key.trim().is_empty()
-    {
-        keys.extend(Keys::read(&key).with_context(|| format!("`{KEY}`"))?);
-    }
-    Ok(keys)
 }

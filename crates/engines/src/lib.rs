@@ -27,6 +27,7 @@ pub mod work;
 use std::sync::Arc;
 
 use sconce_core::engine::Engine;
+pub use sconce_kernels::memory::give_back;
 
 /// Every engine of this version, built in or not, on `threads` threads.
 pub fn all(threads: usize) -> Vec<Arc<dyn Engine>> {

@@ -1,7 +1,7 @@
 //! CPU kernels for transformers, on plain slices: products with prepacked weights, attention over packed
 //! sequences, norms. Each is chosen at run time by what the processor has, and held against plain code.
 //!
-//! This is the only crate with `unsafe`, and in it only `bf16` and `buffer` have any.
+//! This is the only crate with `unsafe`, and in it only `bf16`, `buffer` and `memory` have any.
 
 /// The version of these kernels.
 pub const VERSION: &str = env!("CARGO_PKG_VERSION");
@@ -11,6 +11,7 @@ pub mod bf16;
 pub mod buffer;
 pub mod isa;
 pub mod math;
+pub mod memory;
 pub mod product;
 pub mod rope;
 pub mod rows;

@@ -94,6 +94,12 @@ impl Model {
         self.tokenize(texts, |tokens, text| tokens.encode(prompt, text))
     }
 
+    /// A text in pieces that the model takes whole after this prompt, each with its tokens; one where it is short
+    /// enough.
+    pub fn chunks(&self, prompt: Option<&str>, text: &str) -> Result<Vec<(String, usize)>, Error> {
+        Ok(self.tokens().chunks(self.prompt(prompt), text)?)
+    }
+
     /// Token ids as they are, cut to what the model takes.
     pub fn encode_ids(&self, ids: &[u32]) -> Result<Tokenized, Error> {
         let words = self.card().sizes.value.vocabulary;

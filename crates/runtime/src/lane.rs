@@ -64,6 +64,7 @@ enum Job {
     Load(u64, Arc<dyn Engine>, Arc<Subject>, Placement, Reply<Result<Cost, Obstacle>>),
     Encode(u64, Arc<Batch>, Reply<Result<Output, LaneError>>),
     Unload(u64),
+    Settle(Reply<()>),
 }
 
 /// What a lane says of a job: that its turn has come, then what came of it.
@@ -126,6 +127,14 @@ impl Lanes {
     ) -> Result<Output, LaneError> {
         let job = |reply| Job::Encode(loaded.id, Arc::clone(batch), reply);
         self.run(&loaded.lane, device, patience, job)?
+    }
+
+    /// Waits until all that was asked before is done, such as unloading; not for lanes that hang.
+    pub(crate) fn settle(&self) {
+        let lanes = self.lanes.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        for (device, lane) in lanes {
+            let _ = self.run(&lane, device, GLANCE, Job::Settle);
+        }
     }
 
     /// Runs a job: those before it take the time they need, it takes at most `patience`.
@@ -202,6 +211,9 @@ fn work(models: &mut HashMap<u64, Box<dyn Encoder>>, job: Job) {
         }
         Job::Unload(id) => {
             models.remove(&id);
+        }
+        Job::Settle(reply) => {
+            let _ = reply.send(Word::Done(()));
         }
     }
 }

@@ -9,7 +9,7 @@ use sconce_core::obstacle::Obstacle;
 use sconce_core::placement::{Dtype, EngineId, Placement};
 use sconce_planner::band::Band;
 use sconce_planner::evidence::Goal;
-use sconce_planner::plan::{Plan, Wish};
+use sconce_planner::plan::{Plan, Wish, plan};
 
 use crate::card::Overrides;
 use crate::embeddings::{Embeddings, cut};
@@ -38,7 +38,7 @@ struct Inner {
 }
 
 /// How a model is to be opened.
-#[derive(Default)]
+#[derive(Clone, Default)]
 pub struct ModelBuilder {
     name: String,
     revision: Option<String>,
@@ -46,6 +46,25 @@ pub struct ModelBuilder {
     wish: Wish,
     overrides: Overrides,
     offline: bool,
+}
+
+/// What a model will take, or takes, and where.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Claim {
+    /// The placement.
+    pub placement: Placement,
+    /// What the weights are, to tell whether they changed.
+    pub identity: String,
+    /// Bytes of the weights in the numbers of the placement.
+    pub bytes: u64,
+}
+
+impl Claim {
+    fn of(card: &ModelCard, placement: &Placement) -> Option<Claim> {
+        let weights = card.weights_named(&placement.weights)?;
+        let (identity, bytes) = (weights.identity.clone(), weights.bytes_in(placement.dtype));
+        Some(Claim { placement: placement.clone(), identity, bytes })
+    }
 }
 
 /// How texts are to be embedded.
@@ -158,6 +177,25 @@ impl ModelBuilder {
         self
     }
 
+    /// The runtime that the model will use, made now if none was given.
+    pub fn own_runtime(&mut self) -> Runtime {
+        let offline = self.offline;
+        self.runtime.get_or_insert_with(|| Runtime::builder().offline(offline).build()).clone()
+    }
+
+    /// What the model will take by the plan of now, before its weights are loaded.
+    pub fn claim(&self, events: &mut dyn FnMut(Event<'_>)) -> Result<Claim, Error> {
+        let runtime = self.clone().own_runtime();
+        let source = ModelSource::parse(&self.name, self.revision.as_deref());
+        let subject = runtime.subject(&source, &self.overrides, events)?;
+        check_weights(&subject.card, &self.wish)?;
+        let admits = |placement: &Placement| self.wish.admits(placement);
+        let survey = runtime.survey(&subject, Depth::Twin, &admits, events)?;
+        let plan = plan(&subject.card, &survey.grid, &survey.evidence, &self.wish);
+        let chosen = plan.chosen.as_ref().and_then(|chosen| Claim::of(&subject.card, &chosen.placement));
+        chosen.ok_or_else(|| Error::NoPlacement { plan: Box::new(plan) })
+    }
+
     /// Opens the model.
     pub fn open(self) -> Result<Model, Error> {
         self.open_telling(&mut |_| {})
@@ -220,6 +258,11 @@ impl Model {
     /// they are right it returns to its place in the plan. Takes as long as proving does, and holds nobody up.
     pub fn readmit(&self, placement: &Placement) -> Result<(), Obstacle> {
         self.inner.serving.readmit(placement)
+    }
+
+    /// What the model takes, and where.
+    pub fn claim(&self) -> Option<Claim> {
+        Claim::of(self.card(), &self.placement()?)
     }
 
     /// One vector for each text.

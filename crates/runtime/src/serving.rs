@@ -21,6 +21,7 @@ use crate::guard::Guard;
 use crate::lane::{LaneError, Loaded};
 use crate::prove::{Depth, Survey, canary_subject};
 use crate::runtime::Runtime;
+use crate::shadow::Watch;
 
 /// A hung batch is one that takes this many times what it should.
 const HUNG: f64 = 10.0;
@@ -35,6 +36,7 @@ pub(crate) struct Serving {
     state: Mutex<State>,
     /// Held while a placement is proved and loaded, which may take minutes: the state stays free meanwhile.
     taking: Mutex<()>,
+    watch: Watch,
 }
 
 struct State {
@@ -78,13 +80,39 @@ impl Serving {
             runtime.survey(&subject, Depth::Twin, &|placement| wish.admits(placement), events)?;
         let plan = plan(&subject.card, &grid, &evidence, &wish);
         let state = Mutex::new(State { plan, seat: None, promised: None, quarantined: Vec::new() });
-        let serving = Serving { runtime: runtime.clone(), subject, wish, state, taking: Mutex::new(()) };
+        let (runtime, taking, watch) = (runtime.clone(), Mutex::new(()), Watch::default());
+        let serving = Serving { runtime, subject, wish, state, taking, watch };
         serving.seat(events)?;
         Ok(serving)
     }
 
     pub(crate) fn subject(&self) -> &Subject {
         &self.subject
+    }
+
+    pub(crate) fn runtime(&self) -> &Runtime {
+        &self.runtime
+    }
+
+    pub(crate) fn watch(&self) -> &Watch {
+        &self.watch
+    }
+
+    /// The band of `placement`, if it serves now.
+    pub(crate) fn band_of(&self, placement: &Placement) -> Option<Band> {
+        let state = self.lock();
+        state.seat.as_ref().filter(|seat| seat.placement == *placement).map(|seat| seat.band)
+    }
+
+    /// Takes `placement` out of service.
+    pub(crate) fn demote(&self, placement: &Placement, why: &str) {
+        self.lock().retire(placement, Obstacle::Quarantined { why: why.to_owned() });
+    }
+
+    /// Loads the weights on `placement`, whatever the plan says of it.
+    pub(crate) fn load(&self, placement: &Placement) -> Result<Loaded, Obstacle> {
+        let engine = self.runtime.engine(placement)?;
+        self.runtime.inner.lanes.load(engine, &self.subject, placement, LOADING)
     }
 
     pub(crate) fn plan(&self) -> Plan {
@@ -243,8 +271,7 @@ impl Serving {
         let canary =
             canary.ok_or_else(|| Obstacle::LoadFailed { says: "its canary is missing".to_owned() })?;
         let band = within(&canary, promised.unwrap_or(self.wish.band))?;
-        let engine = self.runtime.engine(placement)?;
-        let loaded = self.runtime.inner.lanes.load(engine, &self.subject, placement, LOADING)?;
+        let loaded = self.load(placement)?;
         let subject = canary_subject(&self.subject, &placement.weights);
         Ok(Seat {
             placement: placement.clone(),

@@ -135,6 +135,16 @@ impl Tokens {
         Ok(pieces.collect())
     }
 
+    /// `text` in pieces of as many tokens as there is room for after `prompt`, cut between words where there are any,
+    /// each with its tokens.
+    pub(crate) fn chunks(&self, prompt: &str, text: &str) -> Result<Vec<(String, usize)>, VocabularyError> {
+        let before = if prompt.is_empty() { 0 } else { self.pieces(prompt, false)?.len() };
+        let room = self.max_length.saturating_sub(self.added + before).max(1);
+        let places: Vec<(usize, usize)> =
+            self.pieces(text, false)?.into_iter().map(|piece| piece.place).collect();
+        Ok(cut_between(text, &places, room))
+    }
+
     /// The text that token ids stand for.
     pub fn decode(&self, ids: &[u32], skip_special: bool) -> Result<String, VocabularyError> {
         self.tokenizer.decode(ids, skip_special).map_err(VocabularyError::Tokenizer)
@@ -154,6 +164,26 @@ impl Tokens {
     }
 }
 
+/// Cuts `text`, whose tokens lie at these places, into pieces of at most `room` tokens. A cut is moved back to the
+/// beginning of a word, if one begins in the last quarter of the piece.
+fn cut_between(text: &str, places: &[(usize, usize)], room: usize) -> Vec<(String, usize)> {
+    let mut pieces = Vec::new();
+    let (mut first, mut start) = (0, 0);
+    while places.len() - first > room {
+        let end = first + room;
+        let begins = |at: &usize| places[*at].0 > places[*at - 1].1;
+        let cut = (first + room - room / 4..=end).rev().filter(|at| *at > first).find(begins).unwrap_or(end);
+        let mut place = places[cut].0;
+        while !text.is_char_boundary(place) {
+            place -= 1;
+        }
+        pieces.push((text[start..place].to_owned(), cut - first));
+        (first, start) = (cut, place);
+    }
+    pieces.push((text[start..].to_owned(), places.len() - first));
+    pieces
+}
+
 /// Makes the words before queries and documents tokens of their own, where the vocabulary has them: they were in
 /// training.
 fn mark(tokenizer: &mut Tokenizer, markers: [&String; 2]) -> Result<(), VocabularyError> {
@@ -162,4 +192,23 @@ fn mark(tokenizer: &mut Tokenizer, markers: [&String; 2]) -> Result<(), Vocabula
     let tokens: Vec<AddedToken> = known.map(|word| AddedToken::from(word, true).normalized(false)).collect();
     tokenizer.add_special_tokens(tokens).map_err(VocabularyError::Tokenizer)?;
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_long_text_is_cut_between_words_and_nothing_is_lost() {
+        let text = "one two threefour five";
+        let places = [(0, 3), (4, 7), (8, 13), (13, 17), (18, 22)];
+        let cut = |room| cut_between(text, &places, room);
+        let piece = |text: &str, tokens| (text.to_owned(), tokens);
+        assert_eq!(cut(5), [piece(text, 5)]);
+        assert_eq!(cut(4), [piece("one two threefour ", 4), piece("five", 1)]);
+        assert_eq!(cut(3), [piece("one two three", 3), piece("four five", 2)], "no word begins near enough");
+        assert_eq!(cut(1).len(), 5);
+        assert_eq!(cut(2).into_iter().map(|(text, _)| text).collect::<String>(), text);
+        assert_eq!(cut_between("", &[], 4), [piece("", 0)]);
+    }
 }

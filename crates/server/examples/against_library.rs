@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use sconce::{Model, Runtime};
-use sconce_server::{Serve, Server, Settings};
+use sconce_server::{Serve, Server, Settings, When};
 
 const CLIENTS: usize = 64;
 const ROUNDS: usize = 5;
@@ -53,9 +53,10 @@ fn compare(name: &str, file: &str, dtype: Option<&str>) -> Result<(), Failure> {
     };
     let model = builder()?.open()?;
     let listener = TcpListener::bind("127.0.0.1:0")?;
-    let serve = Serve { name: "model".to_owned(), aliases: Vec::new(), builder: builder()? };
+    let serve =
+        Serve { name: "model".to_owned(), aliases: Vec::new(), builder: builder()?, when: When::Start };
     let settings = Settings { queue_seconds: 30.0, ..Settings::default() };
-    let server = Server::start(listener, serve, settings)?;
+    let server = Server::start(listener, vec![serve], settings)?;
     let address = server.address();
     let ready = || ask(&mut connect(address)?, b"GET /readyz HTTP/1.1\r\nhost: x\r\n\r\n");
     while ready()?.0 != 200 {

@@ -8,11 +8,11 @@ use sconce::{
     maxsim, ranked, sparse_dot,
 };
 
-use crate::app::Host;
 use crate::call::{Answered, Call, Work, wrong};
 use crate::inputs::Inputs;
 use crate::queue::Kept;
 use crate::refusal::Refusal;
+use crate::slot::Host;
 
 /// How vectors are asked for.
 pub(crate) struct Vectors {
@@ -33,12 +33,66 @@ pub(crate) async fn embed(
     let prompt = prompt(host, asked.prompt, &inputs)?;
     let options = EmbedOptions { prompt, dimensions: asked.dimensions, force_dimensions: false };
     host.model.check_embed(&options)?;
+    if call.chunks {
+        return embed_chunks(call, host, inputs, &options, asked.normalize).await;
+    }
     let answered = encode(call, host, inputs, options.prompt.clone(), Want::Pooled, asked.truncates).await?;
     let finish = |kept: &Kept| match kept {
         Kept::Rows(row, norm) => vector(host, row, *norm, &options, asked.normalize),
         Kept::Nothing | Kept::Words(_) => Vec::new(),
     };
     Ok((answered.kept.iter().map(finish).collect(), answered.work))
+}
+
+/// One vector for each text, the mean of those of its pieces, each by its tokens.
+async fn embed_chunks(
+    call: &Call,
+    host: &Arc<Host>,
+    inputs: Inputs,
+    options: &EmbedOptions,
+    normalize: Option<bool>,
+) -> Result<(Vec<Vec<f32>>, Work), Refusal> {
+    let texts = texts(inputs, "token ids are used as they are: no `x-sconce-truncate: chunk`")?;
+    let bytes = call.check_sizes(&lengths(&texts), 0)?;
+    let (model, prompt) = (host.model.clone(), options.prompt.clone());
+    let cut = move || {
+        let one = |text: &String| model.chunks(prompt.as_deref(), text);
+        texts.iter().map(one).collect::<Result<Vec<_>, _>>()
+    };
+    let chunks = call.on_threads(bytes, cut).await??;
+    let pieces: Vec<String> = chunks.iter().flatten().map(|(text, _)| text.clone()).collect();
+    let answered =
+        encode(call, host, Inputs::Texts(pieces), options.prompt.clone(), Want::Pooled, true).await?;
+    let mut rows = answered.kept.iter();
+    let mean = |pieces: &Vec<(String, usize)>| {
+        let parts = pieces.iter().zip(&mut rows).map(|((_, tokens), kept)| match kept {
+            Kept::Rows(row, norm) => (vector(host, row, *norm, options, normalize), *tokens as f32),
+            Kept::Nothing | Kept::Words(_) => (Vec::new(), 0.0),
+        });
+        weighted(&parts.collect::<Vec<_>>(), normalize.unwrap_or(host.model.card().normalizes()))
+    };
+    let vectors = chunks.iter().map(mean).collect();
+    Ok((vectors, Work { chunks: Some(answered.kept.len()), ..answered.work }))
+}
+
+/// The mean of vectors by their weights, made one long where they are; one alone stays as it is.
+fn weighted(parts: &[(Vec<f32>, f32)], unit: bool) -> Vec<f32> {
+    let [(first, _), rest @ ..] = parts else { return Vec::new() };
+    if rest.is_empty() {
+        return first.clone();
+    }
+    let all: f32 = parts.iter().map(|(_, weight)| weight).sum();
+    let mut mean = vec![0.0; first.len()];
+    for (vector, weight) in parts {
+        mean.iter_mut().zip(vector).for_each(|(sum, x)| *sum += x * weight / all.max(1.0));
+    }
+    if unit {
+        let length = mean.iter().map(|&x| f64::from(x) * f64::from(x)).sum::<f64>().sqrt() as f32;
+        for x in &mut mean {
+            *x /= length.max(f32::MIN_POSITIVE);
+        }
+    }
+    mean
 }
 
 /// A row as the vector that was asked for.
@@ -70,6 +124,7 @@ pub(crate) async fn embed_all(
     named: Option<String>,
     truncates: bool,
 ) -> Result<(Vec<Vec<Vec<f32>>>, Work), Refusal> {
+    call.refuse_chunks()?;
     let task = host.model.expect("embed_all", &[Task::Embed, Task::Tokens])?;
     let (answered, width) = if task == Task::Tokens {
         let texts = texts(inputs, "a model that compares tokens takes texts, not token ids")?;
@@ -102,6 +157,7 @@ pub(crate) async fn embed_sparse(
     named: Option<String>,
     truncates: bool,
 ) -> Result<(Vec<Vec<Weight>>, Work), Refusal> {
+    call.refuse_chunks()?;
     host.model.expect("embed_sparse", &[Task::Sparse])?;
     let prompt = prompt(host, named, &inputs)?;
     let answered = encode(call, host, inputs, prompt, Want::Pooled, truncates).await?;
@@ -124,6 +180,7 @@ pub(crate) async fn rerank(
     options: RerankOptions,
     truncates: bool,
 ) -> Result<(Vec<Ranked>, Vec<String>, Work), Refusal> {
+    call.refuse_chunks()?;
     let task = host.model.check_rerank(&options)?;
     let documents: Arc<[String]> = documents.into();
     let (scores, work) = if task == Task::Tokens {
@@ -176,6 +233,7 @@ pub(crate) async fn classify(
     scoring: Option<Scoring>,
     truncates: bool,
 ) -> Result<(Vec<Vec<Labelled>>, Work), Refusal> {
+    call.refuse_chunks()?;
     host.model.expect("predict", &[Task::Classify])?;
     let lengths: Vec<usize> = sequences
         .iter()

@@ -15,7 +15,7 @@ pub(crate) async fn read(
     headers: &HeaderMap,
     body: Body,
 ) -> Result<(Vec<u8>, Held), Refusal> {
-    let most = app.settings.max_body;
+    let most = app.settings().max_body;
     let too_large = || Refusal::new(Kind::TooLarge, format!("a body has at most {most} bytes"));
     if let Some(encoding) = headers.get(header::CONTENT_ENCODING)
         && encoding != "identity"
@@ -39,7 +39,7 @@ pub(crate) async fn read(
         }
         Ok((bytes, held))
     };
-    let limit = app.settings.read_limit;
+    let limit = app.settings().read_limit;
     tokio::time::timeout(limit, reading).await.unwrap_or_else(|_| {
         let message = format!("the body did not come within {} s", limit.as_secs_f64());
         Err(Refusal::new(Kind::Syntax, message))

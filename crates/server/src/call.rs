@@ -16,11 +16,13 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tokio::sync::oneshot;
 
-use crate::app::{App, Held, Host};
+use crate::app::{App, Held};
 use crate::body;
 use crate::fields::parse;
+use crate::keys::Guest;
 use crate::queue::{Full, Job, Kept, Outcome, Priority};
 use crate::refusal::{Dialect, Kind, Refusal};
+use crate::slot::Host;
 use crate::worker::short;
 
 /// Bodies above this are parsed on a thread of their own.
@@ -43,7 +45,34 @@ pub(crate) struct Call {
     pub(crate) from_cohere: bool,
     priority: Option<Priority>,
     truncate: Option<bool>,
+    /// Whether the vector of a long text is the mean of those of its pieces.
+    pub(crate) chunks: bool,
+    asks: Asks,
+    guest: Guest,
     held: Option<Held>,
+}
+
+/// Which model is asked, and how long the answer may wait for it.
+pub(crate) struct Asks {
+    model: Option<String>,
+    wait: Option<Duration>,
+}
+
+impl Asks {
+    /// What headers say: `x-sconce-model`, and `prefer: wait=SECONDS`.
+    pub(crate) fn of(headers: &HeaderMap) -> Asks {
+        let word = |name: &str| headers.get(name).and_then(|value| value.to_str().ok()).map(str::trim);
+        let mut preferences = word("prefer").into_iter().flat_map(|all| all.split([',', ';']));
+        let wait = preferences.find_map(|one| one.trim().strip_prefix("wait=")?.parse().ok());
+        Asks { model: word("x-sconce-model").map(str::to_owned), wait: wait.map(Duration::from_secs) }
+    }
+
+    /// The open model of this name, or of the one that a header names.
+    pub(crate) async fn host(&self, app: &App, name: Option<&str>) -> Result<Arc<Host>, Refusal> {
+        let settings = app.settings();
+        let wait = self.wait.unwrap_or(settings.load_wait).min(settings.time_limit);
+        app.host(name.or(self.model.as_deref()), wait).await
+    }
 }
 
 /// What it took to answer.
@@ -53,6 +82,8 @@ pub(crate) struct Work {
     pub(crate) texts: usize,
     pub(crate) tokens: usize,
     pub(crate) truncated: Vec<Truncation>,
+    /// Pieces of texts whose vectors were averaged.
+    pub(crate) chunks: Option<usize>,
     pub(crate) placements: Vec<Placement>,
     pub(crate) classes: Vec<String>,
     pub(crate) incidents: Vec<Incident>,
@@ -89,16 +120,17 @@ where
     let started = Instant::now();
     app.metrics.requests.with_label_values(&[method]).inc();
     let (parts, body) = request.into_parts();
-    let limit = app.settings.time_limit;
+    let limit = app.settings().time_limit;
     let answering = async {
-        let mut call = Call::new(&app, &parts.headers)?;
+        let guest = parts.extensions.get::<Guest>().copied().unwrap_or_default();
+        let mut call = Call::new(&app, &parts.headers, guest)?;
         call.shed()?;
         let (bytes, held) = body::read(&app, &parts.headers, body).await?;
         call.held = Some(held);
-        let strict = app.settings.strict;
+        let strict = app.settings().strict;
         let (parsed, unread) = if bytes.len() > LONG_BODY {
             let size = bytes.len();
-            let parsing = app.threads.run(size, move || parse::<T>(&bytes, strict)).await;
+            let parsing = app.threads.run(guest.owner, size, move || parse::<T>(&bytes, strict)).await;
             parsing.map_err(|_| busy())?.ok_or_else(broken)??
         } else {
             parse::<T>(&bytes, strict)?
@@ -137,7 +169,7 @@ fn full(full: Full) -> Refusal {
 }
 
 impl Call {
-    fn new(app: &Arc<App>, headers: &HeaderMap) -> Result<Call, Refusal> {
+    fn new(app: &Arc<App>, headers: &HeaderMap, guest: Guest) -> Result<Call, Refusal> {
         let word = |name: &str| headers.get(name).map(|value| value.to_str().unwrap_or("?").trim());
         let priority = match word("x-sconce-priority") {
             None => None,
@@ -146,13 +178,15 @@ impl Call {
             Some(_) => return Err(wrong("`x-sconce-priority` is `interactive` or `bulk`")),
         };
         let truncate = match word("x-sconce-truncate") {
-            None => None,
+            None | Some("chunk") => None,
             Some("truncate" | "true") => Some(true),
             Some("error" | "false") => Some(false),
-            Some(_) => return Err(wrong("`x-sconce-truncate` is `error` or `truncate`")),
+            Some(_) => return Err(wrong("`x-sconce-truncate` is `error`, `truncate` or `chunk`")),
         };
+        let chunks = word("x-sconce-truncate") == Some("chunk");
         let from_cohere = headers.contains_key("x-fern-sdk-name") || headers.contains_key("x-client-name");
-        Ok(Call { app: Arc::clone(app), from_cohere, priority, truncate, held: None })
+        let asks = Asks::of(headers);
+        Ok(Call { app: Arc::clone(app), from_cohere, priority, truncate, chunks, asks, guest, held: None })
     }
 
     /// Refuses before anything is read where too much waits already.
@@ -160,14 +194,32 @@ impl Call {
         if let [slot] = self.app.slots.as_slice()
             && let Some(host) = slot.host()
         {
-            host.queue.room(self.priority.unwrap_or(Priority::Interactive), 1).map_err(full)?;
+            let priority = self.priority.unwrap_or(Priority::Interactive);
+            host.queue.room(priority, self.guest.owner, 1).map_err(full)?;
         }
         Ok(())
     }
 
     /// The open model of this name.
-    pub(crate) fn host(&self, name: Option<&str>) -> Result<Arc<Host>, Refusal> {
-        self.app.host(name).cloned()
+    pub(crate) async fn host(&self, name: Option<&str>) -> Result<Arc<Host>, Refusal> {
+        self.asks.host(&self.app, name).await
+    }
+
+    /// Whether texts of a request that no mean can be made of are to be cut into pieces.
+    pub(crate) fn refuse_chunks(&self) -> Result<(), Refusal> {
+        if self.chunks {
+            return Err(wrong("`x-sconce-truncate: chunk` is for vectors of texts"));
+        }
+        Ok(())
+    }
+
+    /// Work on text, on the threads for it.
+    pub(crate) async fn on_threads<T: Send + 'static>(
+        &self,
+        bytes: usize,
+        task: impl FnOnce() -> T + Send + 'static,
+    ) -> Result<T, Refusal> {
+        self.app.threads.run(self.guest.owner, bytes, task).await.map_err(|_| busy())?.ok_or_else(broken)
     }
 
     /// Whether long texts are cut, by the body, the header, or the habit of the route.
@@ -177,7 +229,7 @@ impl Call {
 
     /// Whether texts of so many `bytes` each are within the limits.
     pub(crate) fn check_sizes(&self, bytes: &[usize], again: usize) -> Result<usize, Refusal> {
-        let most = self.app.settings.max_inputs;
+        let most = self.app.settings().max_inputs;
         if bytes.is_empty() {
             return Err(Refusal::new(Kind::Empty, "`inputs` is empty"));
         }
@@ -205,12 +257,12 @@ impl Call {
         encode: impl FnOnce(&Model) -> Result<Vec<Tokenized>, Error> + Send + 'static,
     ) -> Result<Answered, Refusal> {
         let began = Instant::now();
-        let (app, host, priority) = (Arc::clone(&self.app), Arc::clone(host), self.priority);
-        let queueing = self.app.threads.run(bytes, move || {
+        let (app, host, asker) = (Arc::clone(&self.app), Arc::clone(host), (self.guest, self.priority));
+        let queueing = self.on_threads(bytes, move || {
             let texts = encode(&host.model)?;
-            queue(app, host, texts, want, truncates, priority, began)
+            queue(app, host, texts, want, truncates, asker, began)
         });
-        let (ticket, work) = queueing.await.map_err(|_| busy())?.ok_or_else(broken)??;
+        let (ticket, work) = queueing.await??;
         let (job, outcome) = ticket.wait().await?;
         let Outcome { kept, placements, classes, incidents, queued, computing } = outcome;
         let work = Work { placements, classes, incidents, queued, computing, ..work };
@@ -225,11 +277,7 @@ impl Call {
         work: Work,
     ) -> Result<Answer, Refusal> {
         let write = move || serde_json::to_vec(&body);
-        let written = if numbers > LONG_ANSWER {
-            self.app.threads.run(0, write).await.map_err(|_| busy())?.ok_or_else(broken)?
-        } else {
-            write()
-        };
+        let written = if numbers > LONG_ANSWER { self.on_threads(0, write).await? } else { write() };
         let body = written.map_err(|error| Refusal::new(Kind::Model, error.to_string()))?;
         Ok(Answer { body, work })
     }
@@ -242,7 +290,7 @@ fn queue(
     texts: Vec<Tokenized>,
     want: Want,
     truncates: bool,
-    priority: Option<Priority>,
+    (guest, priority): (Guest, Option<Priority>),
     began: Instant,
 ) -> Result<(Ticket, Work), Refusal> {
     let mut work = Work { model: host.name.clone(), texts: texts.len(), ..Work::default() };
@@ -259,16 +307,20 @@ fn queue(
         ));
     }
     let numbers = work.tokens * host.model.card().sizes.value.hidden;
-    let most = app.settings.max_numbers;
+    let most = app.settings().max_numbers;
     if want != Want::Pooled && numbers > most {
         let message = format!("an answer has at most {most} numbers; this one would have {numbers}");
         return Err(Refusal::new(Kind::TooLarge, message));
     }
+    app.purses.charge(guest, work.tokens).map_err(|seconds| {
+        let message = "the key has used up the tokens that it is good for";
+        Refusal::new(Kind::Overloaded, message).after(seconds)
+    })?;
     // Who waits: as the header says, else by how long it takes.
     let large = work.texts > 1 && host.queue.rate().seconds(work.tokens) > BULK;
     let priority = priority.unwrap_or(if large { Priority::Bulk } else { Priority::Interactive });
     let sparse = host.model.card().task.value == Task::Sparse;
-    let (job, outcome) = Job::new(texts, want, priority, sparse);
+    let (job, outcome) = Job::new(texts, want, priority, sparse, guest.owner);
     let job = Arc::new(job);
     host.queue.admit(&job).map_err(full)?;
     Ok((Ticket { app, host, job, outcome, done: false }, work))
@@ -327,10 +379,14 @@ fn write_headers(headers: &mut HeaderMap, work: &Work, unread: &[String], dialec
         return;
     }
     let milliseconds = |time: Duration| time.as_secs_f64() * 1e3;
+    put("x-sconce-model", work.model.clone());
     put("x-sconce-placement", work.placements.iter().map(short).collect::<Vec<_>>().join(", "));
     put("x-sconce-class", work.classes.join(", "));
     put("x-sconce-tokens", work.tokens.to_string());
     put("x-sconce-truncated", listed(&work.truncated));
+    if let Some(chunks) = work.chunks {
+        put("x-sconce-chunks", chunks.to_string());
+    }
     if !work.incidents.is_empty() {
         let told = work
             .incidents

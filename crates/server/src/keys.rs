@@ -4,13 +4,31 @@ use std::fmt;
 
 use axum::http::{HeaderMap, header};
 use sha2::{Digest, Sha256};
-use subtle::{Choice, ConstantTimeEq};
+use subtle::ConstantTimeEq;
 
 /// The hashes of the keys that are let in. None lets everybody in.
 #[derive(Clone, Default)]
 pub struct Keys {
-    hashes: Vec<[u8; 32]>,
+    known: Vec<Known>,
 }
+
+#[derive(Clone)]
+struct Known {
+    hash: [u8; 32],
+    rate: Option<f64>,
+}
+
+/// Who asks: the holder of a key, or anybody where there are none.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(crate) struct Guest {
+    pub(crate) owner: Owner,
+    /// Tokens a second that the key is good for.
+    pub(crate) rate: Option<f64>,
+}
+
+/// A key's holder, told from others and no more.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub(crate) struct Owner(pub(crate) u64);
 
 /// A line that is no key.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -18,61 +36,80 @@ pub enum KeyError {
     /// A hash that is none.
     #[error("`sha256:` is followed by 64 hexadecimal digits; line {0} is not")]
     Hash(usize),
+    /// A rate that is none.
+    #[error("` rate=` is followed by tokens a second; line {0} is not")]
+    Rate(usize),
     /// No key at all.
     #[error("no key in it: a line is a key, or `sha256:` and its hash")]
     None,
 }
 
 impl Keys {
-    /// One key a line, as it is or as `sha256:` and its hash; empty lines and those that begin with `#` are none.
+    /// One key a line, as it is or as `sha256:` and its hash, and where it is good for so many tokens a second, ` rate=`
+    /// and how many; empty lines and those that begin with `#` are none.
     pub fn read(text: &str) -> Result<Keys, KeyError> {
-        let mut hashes = Vec::new();
+        let mut known = Vec::new();
         for (number, line) in text.lines().enumerate() {
             let line = line.trim();
             if line.is_empty() || line.starts_with('#') {
                 continue;
             }
-            hashes.push(match line.strip_prefix("sha256:") {
+            let (line, rate) = match line.rsplit_once(" rate=") {
+                None => (line, None),
+                Some((line, rate)) => {
+                    let rate = rate.parse().ok().filter(|rate: &f64| rate.is_finite() && *rate > 0.0);
+                    (line.trim_end(), Some(rate.ok_or(KeyError::Rate(number + 1))?))
+                }
+            };
+            let hash = match line.strip_prefix("sha256:") {
                 Some(hex) => digits(hex).ok_or(KeyError::Hash(number + 1))?,
                 None => Sha256::digest(line).into(),
-            });
+            };
+            known.push(Known { hash, rate });
         }
-        if hashes.is_empty() { Err(KeyError::None) } else { Ok(Keys { hashes }) }
+        if known.is_empty() { Err(KeyError::None) } else { Ok(Keys { known }) }
     }
 
     /// These keys and those.
     pub fn extend(&mut self, other: Keys) {
-        self.hashes.extend(other.hashes);
+        self.known.extend(other.known);
     }
 
     /// Whether there is none.
     pub fn is_empty(&self) -> bool {
-        self.hashes.is_empty()
+        self.known.is_empty()
     }
 
-    /// Whether a request with these headers is let in.
-    pub(crate) fn admit(&self, headers: &HeaderMap) -> bool {
-        if self.hashes.is_empty() {
-            return true;
+    /// Whose request it is that has these headers, if it is let in.
+    pub(crate) fn admit(&self, headers: &HeaderMap) -> Option<Guest> {
+        if self.known.is_empty() {
+            return Some(Guest::default());
         }
         let bearer = headers.get(header::AUTHORIZATION).and_then(|value| {
             let (scheme, key) = value.to_str().ok()?.split_once(' ')?;
             scheme.eq_ignore_ascii_case("bearer").then(|| key.trim())
         });
         let key = bearer.or_else(|| headers.get("x-api-key").and_then(|value| value.to_str().ok()));
-        key.is_some_and(|key| self.knows(key))
+        key.and_then(|key| self.holder(key))
     }
 
     /// Every hash is compared to its end, so that time tells nothing.
-    fn knows(&self, key: &str) -> bool {
+    fn holder(&self, key: &str) -> Option<Guest> {
         let hash: [u8; 32] = Sha256::digest(key).into();
-        self.hashes.iter().fold(Choice::from(0), |any, known| any | known.ct_eq(&hash)).into()
+        let mut holder = None;
+        for known in &self.known {
+            if bool::from(known.hash.ct_eq(&hash)) {
+                let start = known.hash.first_chunk().map_or(0, |start| u64::from_le_bytes(*start));
+                holder = Some(Guest { owner: Owner(start), rate: known.rate });
+            }
+        }
+        holder
     }
 }
 
 impl fmt::Debug for Keys {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} keys", self.hashes.len())
+        write!(f, "{} keys", self.known.len())
     }
 }
 
@@ -102,16 +139,25 @@ mod tests {
         let hash = "2c26b46b68ffc68ff99b453c1d30413413422d706483bfa0f98a5e886266e7ae";
         let keys = Keys::read(&format!("# ours\none\n\nsha256:{hash}\n")).expect("two keys");
         for key in ["one", "foo"] {
-            assert!(keys.admit(&headers("authorization", &format!("Bearer {key}"))), "{key}");
-            assert!(keys.admit(&headers("x-api-key", key)), "{key}");
+            assert!(keys.admit(&headers("authorization", &format!("Bearer {key}"))).is_some(), "{key}");
+            assert!(keys.admit(&headers("x-api-key", key)).is_some(), "{key}");
         }
         for value in ["Bearer two", "Bearer ", "one", "Basic one", "Bearer on"] {
-            assert!(!keys.admit(&headers("authorization", value)), "{value}");
+            assert!(keys.admit(&headers("authorization", value)).is_none(), "{value}");
         }
-        assert!(!keys.admit(&HeaderMap::new()));
-        assert!(Keys::default().admit(&HeaderMap::new()));
+        assert!(keys.admit(&HeaderMap::new()).is_none());
+        assert!(Keys::default().admit(&HeaderMap::new()).is_some());
         assert_eq!(Keys::read("sha256:12").err(), Some(KeyError::Hash(1)));
         assert_eq!(Keys::read("\n#\n").err(), Some(KeyError::None));
         assert_eq!(format!("{keys:?}"), "2 keys");
+    }
+
+    #[test]
+    fn a_key_may_be_good_for_so_many_tokens_a_second() {
+        let keys = Keys::read("one rate=2.5\ntwo\n").expect("two keys");
+        let guest = |key: &str| keys.admit(&headers("x-api-key", key)).expect("it is let in");
+        assert_eq!((guest("one").rate, guest("two").rate), (Some(2.5), None));
+        assert_ne!(guest("one").owner, guest("two").owner);
+        assert_eq!(Keys::read("one rate=fast").err(), Some(KeyError::Rate(1)));
     }
 }

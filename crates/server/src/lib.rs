@@ -5,32 +5,44 @@ mod asks;
 mod body;
 mod call;
 mod fields;
+mod herald;
 mod inputs;
+mod keeper;
 mod keys;
+mod ledger;
 mod listen;
 mod metrics;
 mod opening;
+mod purse;
 mod queue;
 mod refusal;
 mod returning;
+mod room;
 mod routes;
 mod settings;
+mod shadow;
+mod slot;
 mod threads;
+mod tls;
 mod worker;
 
 use std::io;
 use std::net::{SocketAddr, TcpListener};
-use std::sync::Arc;
+use std::sync::{Arc, mpsc};
 use std::thread;
 
 use sconce::ModelBuilder;
 use tokio::sync::watch;
 
-use app::{App, Slot};
+use app::App;
+pub use keeper::When;
+use keeper::{Keeper, Kept};
 pub use keys::{KeyError, Keys};
 use metrics::Metrics;
-pub use settings::Settings;
+pub use settings::{Callback, Settings, Worker};
+use slot::Slot;
 use threads::Threads;
+pub use tls::{Tls, TlsError};
 
 /// Bytes of text that may wait to be tokenized.
 const WAITING_TEXT: usize = 32 << 20;
@@ -57,39 +69,59 @@ pub struct Serve {
     pub aliases: Vec<String>,
     /// How it is opened.
     pub builder: ModelBuilder,
+    /// When it is loaded.
+    pub when: When,
 }
 
 /// A server that runs on threads of its own.
 pub struct Server {
     address: SocketAddr,
     stop: watch::Sender<bool>,
+    app: Arc<App>,
     thread: thread::JoinHandle<Result<(), ServeError>>,
 }
 
 impl Server {
-    /// Starts to serve on `listener` at once, and opens the model meanwhile. Where it can't be opened the server
-    /// ends with the reason.
-    pub fn start(listener: TcpListener, serve: Serve, settings: Settings) -> Result<Server, ServeError> {
+    /// Starts to serve on `listener` at once, and opens models meanwhile. Where none can be opened the server ends
+    /// with the reason of the first.
+    pub fn start(listener: TcpListener, serve: Vec<Serve>, settings: Settings) -> Result<Server, ServeError> {
         let address = listener.local_addr()?;
         listener.set_nonblocking(true)?;
-        let Serve { name, aliases, builder } = serve;
-        let slot = Arc::new(Slot::new(name, aliases));
+        if settings.memory_limit.is_some() && sconce::resident().is_none() {
+            return Err(io::Error::other("this system does not tell how much memory a process has").into());
+        }
+        let (mut slots, mut kept) = (Vec::new(), Vec::new());
+        for Serve { name, aliases, builder, when } in serve {
+            slots.push(Arc::new(Slot::new(name, aliases, when)));
+            kept.push(Kept::new(builder));
+        }
+        let (wanted, wants) = mpsc::channel();
         let threads = Threads::start(settings.text_threads, WAITING_TEXT)?;
-        let app = Arc::new(App::new(settings, Metrics::new()?, threads, vec![Arc::clone(&slot)]));
         let (stop, stopped) = watch::channel(false);
+        let worker = settings.worker.clone();
+        let scheme = if settings.tls.is_some() { "https" } else { "http" };
+        let app = Arc::new(App::new(settings, Metrics::new()?, threads, slots, wanted, stop.clone()));
         let runtime =
             tokio::runtime::Builder::new_multi_thread().enable_all().thread_name("sconce-http").build()?;
         let signal = stop.clone();
+        let shared = Arc::clone(&app);
         let body = move || -> Result<(), ServeError> {
-            let opening = {
+            let keeper = {
                 let (app, signal) = (Arc::clone(&app), signal.clone());
-                thread::Builder::new().name("sconce-opening".to_owned()).spawn(move || {
-                    let opened = opening::open(&app, &slot, builder);
-                    if opened.is_err() {
+                thread::Builder::new().name("sconce-keeper".to_owned()).spawn(move || {
+                    let kept = Keeper::new(app, kept).keep(&wants);
+                    if kept.is_err() {
                         let _ = signal.send(true);
                     }
-                    opened
+                    kept
                 })?
+            };
+            let herald = {
+                let (app, url) = (Arc::clone(&app), worker.url.clone());
+                let url = url.unwrap_or_else(|| format!("{scheme}://{address}"));
+                thread::Builder::new()
+                    .name("sconce-herald".to_owned())
+                    .spawn(move || herald::herald(&app, &url, &worker))?
             };
             runtime.block_on(async {
                 let listener = tokio::net::TcpListener::from_std(listener)?;
@@ -97,16 +129,17 @@ impl Server {
                 io::Result::Ok(())
             })?;
             runtime.shutdown_background();
+            let _ = herald.join();
             // A model that is still being opened is not waited for.
-            if opening.is_finished()
-                && let Ok(opened) = opening.join()
+            if keeper.is_finished()
+                && let Ok(kept) = keeper.join()
             {
-                opened?;
+                kept?;
             }
             Ok(())
         };
         let thread = thread::Builder::new().name("sconce-serve".to_owned()).spawn(body)?;
-        Ok(Server { address, stop, thread })
+        Ok(Server { address, stop, app: shared, thread })
     }
 
     /// Where it listens.
@@ -126,6 +159,28 @@ impl Server {
         thread::Builder::new().name("sconce-signals".to_owned()).spawn(move || {
             runtime.block_on(signalled());
             let _ = stop.send(true);
+        })?;
+        Ok(())
+    }
+
+    /// Behaves in another way from now on. What is made once stays: threads, places for connections.
+    pub fn reload(&self, settings: Settings) {
+        self.app.settle(settings);
+    }
+
+    /// On SIGHUP behaves as `read` says; where it says nothing, as before.
+    pub fn reload_on_signal(
+        &self,
+        mut read: impl FnMut() -> Option<Settings> + Send + 'static,
+    ) -> Result<(), ServeError> {
+        let app = Arc::clone(&self.app);
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        thread::Builder::new().name("sconce-reload".to_owned()).spawn(move || {
+            let _ = runtime.block_on(hung_up(|| {
+                if let Some(settings) = read() {
+                    app.settle(settings);
+                }
+            }));
         })?;
         Ok(())
     }
@@ -157,6 +212,22 @@ async fn signalled() {
         () = terminated => {}
         _ = tokio::signal::ctrl_c() => {}
     }
+}
+
+/// Tells of every SIGHUP.
+#[cfg(unix)]
+async fn hung_up(mut tell: impl FnMut()) -> io::Result<()> {
+    let mut signal = tokio::signal::unix::signal(tokio::signal::unix::SignalKind::hangup())?;
+    while signal.recv().await.is_some() {
+        tell();
+    }
+    Ok(())
+}
+
+/// There is no such signal.
+#[cfg(not(unix))]
+async fn hung_up(_tell: impl FnMut()) -> io::Result<()> {
+    std::future::pending().await
 }
 
 /// Done at the first signal to end.

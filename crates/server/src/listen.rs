@@ -21,19 +21,31 @@ const PAUSE: Duration = Duration::from_millis(50);
 /// Takes and serves connections until `stop` is done, then sees them out.
 pub(crate) async fn listen(app: Arc<App>, listener: TcpListener, stop: impl Future<Output = ()>) {
     let service = router(&app);
-    let places = Arc::new(Semaphore::new(app.settings.max_connections));
+    let places = Arc::new(Semaphore::new(app.settings().max_connections));
     let watcher = GracefulShutdown::new();
     let take = |stream: TcpStream, place: OwnedSemaphorePermit| {
         let _ = stream.set_nodelay(true);
         let mut builder = http1::Builder::new();
         builder
             .timer(TokioTimer::new())
-            .header_read_timeout(app.settings.read_limit)
-            .max_buf_size(app.settings.max_headers.max(8192));
+            .header_read_timeout(app.settings().read_limit)
+            .max_buf_size(app.settings().max_headers.max(8192));
         let service = TowerToHyperService::new(service.clone());
-        let connection = watcher.watch(builder.serve_connection(TokioIo::new(stream), service));
+        // The certificate of now: one that is replaced meanwhile serves those who come later.
+        let (settings, watcher) = (app.settings(), watcher.watcher());
         tokio::spawn(async move {
-            let _ = connection.await;
+            match &settings.tls {
+                None => {
+                    let _ = watcher.watch(builder.serve_connection(TokioIo::new(stream), service)).await;
+                }
+                Some(tls) => {
+                    if let Ok(Ok(stream)) =
+                        tokio::time::timeout(settings.read_limit, tls.accept(stream)).await
+                    {
+                        let _ = watcher.watch(builder.serve_connection(TokioIo::new(stream), service)).await;
+                    }
+                }
+            }
             drop(place);
         });
     };
@@ -46,7 +58,7 @@ pub(crate) async fn listen(app: Arc<App>, listener: TcpListener, stop: impl Futu
     }
     // Not ready at once; what was sent before the word came is still taken, and answered with `connection: close`.
     app.lie_down();
-    let linger = tokio::time::sleep(app.settings.linger);
+    let linger = tokio::time::sleep(app.settings().linger);
     let mut linger = pin!(linger);
     loop {
         tokio::select! {
@@ -55,7 +67,7 @@ pub(crate) async fn listen(app: Arc<App>, listener: TcpListener, stop: impl Futu
         }
     }
     drop(listener);
-    let _ = tokio::time::timeout(app.settings.grace, watcher.shutdown()).await;
+    let _ = tokio::time::timeout(app.settings().grace, watcher.shutdown()).await;
     for slot in &app.slots {
         if let Some(host) = slot.host() {
             host.queue.close();

@@ -7,6 +7,7 @@ use prometheus::{
 };
 
 use crate::call::Work;
+use crate::ledger::Bytes;
 
 /// What is counted. Each server has its own.
 pub(crate) struct Metrics {
@@ -38,7 +39,17 @@ pub(crate) struct Metrics {
     pub(crate) cancelled: IntCounterVec,
     pub(crate) spared: IntCounterVec,
     truncated: IntCounterVec,
-    pub(crate) ready: IntGaugeVec,
+    ready: IntGaugeVec,
+    /// Tokens a second that large batches reach, as measured.
+    pub(crate) rate: IntGaugeVec,
+    answers: IntCounterVec,
+    loads: IntCounterVec,
+    unloads: IntCounterVec,
+    model_bytes: IntGaugeVec,
+    process_bytes: IntGaugeVec,
+    /// How alike batches are to the reference's, and what followed.
+    pub(crate) shadow_cosine: HistogramVec,
+    pub(crate) shadow_checks: IntCounterVec,
 }
 
 /// TEI counts texts by what is done with them.
@@ -116,6 +127,38 @@ impl Metrics {
             )?,
             truncated: make.counters("sconce_truncated_total", "Texts that were cut", &["model"])?,
             ready: make.gauges("sconce_ready", "Whether the model serves", &["model"])?,
+            rate: make.gauges(
+                "sconce_tokens_per_second",
+                "Tokens a second that large batches reach, as measured",
+                &["model"],
+            )?,
+            answers: make.counters("sconce_answers_total", "Requests answered", &["model", "method"])?,
+            loads: make.counters("sconce_loads_total", "Times that the model was loaded", &["model"])?,
+            unloads: make.counters(
+                "sconce_unloads_total",
+                "Times that the model was unloaded: because it was idle, to make room, or over the limit",
+                &["model", "why"],
+            )?,
+            model_bytes: make.gauges(
+                "sconce_model_bytes",
+                "Memory that the model was predicted to take and took at its last load, and at most meanwhile",
+                &["model", "kind"],
+            )?,
+            process_bytes: make.gauges(
+                "sconce_process_bytes",
+                "Memory that the process has, and may have",
+                &["kind"],
+            )?,
+            shadow_cosine: make.keep(HistogramVec::new(
+                HistogramOpts::new("sconce_shadow_cosine", "Cosines of vectors to those of the reference")
+                    .buckets(vec![0.0, 0.5, 0.9, 0.99, 0.995, 0.999, 0.9995, 0.9999, 0.99999, 1.0]),
+                placed,
+            )?)?,
+            shadow_checks: make.counters(
+                "sconce_shadow_checks_total",
+                "Batches that the reference computed again: agrees, drifts, demoted, failed",
+                &["model", "placement", "outcome"],
+            )?,
             registry,
         })
     }
@@ -138,6 +181,7 @@ impl Metrics {
                 phase.observe(seconds);
             }
         };
+        self.answers.with_label_values(&[model, method]).inc();
         observe(&self.phases);
         self.input_length.observe(work.tokens as f64);
         self.truncated.with_label_values(&[model]).inc_by(work.truncated.len() as u64);
@@ -150,6 +194,35 @@ impl Metrics {
             family.success.inc_by(work.texts as u64);
             family.duration.observe(seconds);
             observe(&family.phases);
+        }
+    }
+
+    /// A model that is there and not loaded yet.
+    pub(crate) fn listed(&self, model: &str) {
+        self.ready.with_label_values(&[model]).set(0);
+    }
+
+    /// A model that was loaded.
+    pub(crate) fn loaded(&self, model: &str, guess: Bytes, truth: Bytes) {
+        self.loads.with_label_values(&[model]).inc();
+        self.ready.with_label_values(&[model]).set(1);
+        for (kind, bytes) in [("predicted", guess.stays), ("measured", truth.stays), ("peak", truth.peak)] {
+            self.model_bytes.with_label_values(&[model, kind]).set(whole(bytes));
+        }
+    }
+
+    /// A model that was unloaded.
+    pub(crate) fn unloaded(&self, model: &str, why: &str) {
+        self.unloads.with_label_values(&[model, why]).inc();
+        self.ready.with_label_values(&[model]).set(0);
+    }
+
+    /// What the process has, and may have.
+    pub(crate) fn memory(&self, resident: Option<u64>, limit: Option<u64>) {
+        for (kind, bytes) in [("resident", resident), ("limit", limit)] {
+            if let Some(bytes) = bytes {
+                self.process_bytes.with_label_values(&[kind]).set(whole(bytes));
+            }
         }
     }
 
@@ -218,4 +291,8 @@ fn times(name: &str, help: &str) -> Result<HistogramOpts, prometheus::Error> {
 /// Buckets from one to half a million.
 fn sizes(name: &str, help: &str) -> Result<HistogramOpts, prometheus::Error> {
     Ok(HistogramOpts::new(name, help).buckets(exponential_buckets(1.0, 2.0, 20)?))
+}
+
+fn whole(bytes: u64) -> i64 {
+    i64::try_from(bytes).unwrap_or(i64::MAX)
 }

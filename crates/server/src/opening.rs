@@ -1,41 +1,37 @@
 //! From a name to a model that serves: opened, proved, warmed up, its worker started.
 
-use std::sync::Arc;
-use std::thread;
+use std::sync::{Arc, Mutex};
+use std::thread::{self, JoinHandle};
+use std::time::Instant;
 
 use sconce::{Error, ModelBuilder};
 
-use crate::app::{App, Host, Phase, Slot};
+use crate::app::App;
 use crate::queue::Queue;
 use crate::returning::watch;
+use crate::shadow::Checks;
+use crate::slot::{Host, Phase, Slot};
 use crate::worker::{measure, work};
 
 /// Opens a model for its slot, telling how far it is.
-pub(crate) fn open(app: &Arc<App>, slot: &Arc<Slot>, builder: ModelBuilder) -> Result<(), Error> {
-    let opened = open_quietly(app, slot, builder);
-    if let Err(error) = &opened {
-        slot.enter(Phase::Failed { why: error.to_string() });
-    }
-    opened
-}
-
-fn open_quietly(app: &Arc<App>, slot: &Arc<Slot>, builder: ModelBuilder) -> Result<(), Error> {
-    let ready = app.metrics.ready.with_label_values(&[&slot.name]);
-    ready.set(0);
+pub(crate) fn open(app: &Arc<App>, slot: &Slot, builder: ModelBuilder) -> Result<Arc<Host>, Error> {
     let model = builder.open_telling(&mut |event| slot.enter(Phase::of(&event)))?;
     let rate = measure(&model, &mut |texts| slot.enter(Phase::WarmingUp { texts }))?;
-    let queue = Arc::new(Queue::new(rate, app.settings.queue_seconds));
-    let host = Arc::new(Host { name: slot.name.clone(), model, queue });
-    let (worker, counted) = (Arc::clone(&host), Arc::clone(app));
-    spawn("sconce-worker", move || work(&worker.name, &worker.model, &worker.queue, &counted.metrics))?;
-    let (watched, counted) = (Arc::clone(&host), Arc::clone(app));
+    let queue = Arc::new(Queue::new(rate, app.settings().queue_seconds));
+    let (name, since, worker) = (slot.name.clone(), Instant::now(), Mutex::default());
+    let host = Arc::new(Host { name, model, queue, since, worker });
+    let (own, counted) = (Arc::clone(&host), Arc::clone(app));
+    let worker = spawn("sconce-worker", move || {
+        let mut checks = Checks::new(Arc::clone(&counted), own.name.clone(), own.model.clone());
+        work(&own.name, &own.model, &own.queue, &counted.metrics, &mut checks);
+    })?;
+    host.hire(worker);
+    let (watched, counted) = (Arc::downgrade(&host), Arc::clone(app));
     spawn("sconce-returning", move || watch(&counted, &watched))?;
-    slot.fill(host);
-    ready.set(1);
-    Ok(())
+    Ok(host)
 }
 
-fn spawn(name: &str, body: impl FnOnce() + Send + 'static) -> Result<(), Error> {
+fn spawn(name: &str, body: impl FnOnce() + Send + 'static) -> Result<JoinHandle<()>, Error> {
     let spawned = thread::Builder::new().name(name.to_owned()).spawn(body);
-    spawned.map(drop).map_err(|error| Error::Request(format!("no thread can be had: {error}")))
+    spawned.map_err(|error| Error::Request(format!("no thread can be had: {error}")))
 }

@@ -1,13 +1,14 @@
 //! The way back: a placement that was taken out of service is tried again, each time after twice as long.
 
 use std::collections::HashMap;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use sconce::Placement;
 
-use crate::app::{App, Host};
+use crate::app::App;
+use crate::slot::Host;
 use crate::worker::short;
 
 /// The longest that a placement waits for its next try.
@@ -43,12 +44,13 @@ fn wait(first: Duration, tries: u32) -> Duration {
     first.saturating_mul(2u32.saturating_pow(tries)).min(LONGEST)
 }
 
-/// Tries what is out of service until the server stops.
-pub(crate) fn watch(app: &Arc<App>, host: &Arc<Host>) {
-    let first = app.settings.return_after;
+/// Tries what is out of service until the server stops or the model is unloaded.
+pub(crate) fn watch(app: &Arc<App>, host: &Weak<Host>) {
+    let first = app.settings().return_after;
     let mut tries = Tries::default();
     while !app.is_stopping() {
         thread::sleep(GLANCE.min(first));
+        let Some(host) = host.upgrade() else { return };
         for placement in tries.due(host.model.quarantined(), Instant::now(), first) {
             let outcome = if host.model.readmit(&placement).is_ok() { "returned" } else { "refused" };
             app.metrics.returns.with_label_values(&[&host.name, &short(&placement), outcome]).inc();

@@ -1,8 +1,10 @@
 //! How a server is to behave, where it is not the default.
 
+use std::fmt;
 use std::time::Duration;
 
 use crate::keys::Keys;
+use crate::tls::Tls;
 
 /// The most inputs that a body is read for at all.
 pub(crate) const MOST_INPUTS: usize = 1 << 14;
@@ -42,6 +44,48 @@ pub struct Settings {
     pub return_after: Duration,
     /// Threads that work on text.
     pub text_threads: usize,
+    /// Bytes of memory that the process may have: models are loaded and unloaded so that it has no more.
+    pub memory_limit: Option<u64>,
+    /// How long after its last request a model is unloaded; none keeps it.
+    pub idle_unload: Option<Duration>,
+    /// How long a request waits for a model that is being loaded, unless it says so itself.
+    pub load_wait: Duration,
+    /// One batch in so many is computed again on the reference; 0 is none.
+    pub shadow_every: u64,
+    /// Who it is in a pool.
+    pub worker: Worker,
+    /// The certificate that connections are taken under; none takes them as they are.
+    pub tls: Option<Tls>,
+    /// Pages whose scripts may ask, by their origins; `*` is all.
+    pub cors_origins: Vec<String>,
+}
+
+/// Who a server is in a pool, and whom it tells of itself.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Worker {
+    /// Its name there.
+    pub id: String,
+    /// The address that others reach it by, where it is not the one that it listens on.
+    pub url: Option<String>,
+    /// Whom it tells.
+    pub callback: Option<Callback>,
+    /// How often it tells that it is alive.
+    pub heartbeat: Option<Duration>,
+}
+
+/// Whom a worker tells of itself.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Callback {
+    /// Where calls are sent.
+    pub url: String,
+    /// What they are signed with; empty is not at all.
+    pub token: String,
+}
+
+impl fmt::Debug for Callback {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.url)
+    }
 }
 
 impl Default for Settings {
@@ -63,6 +107,13 @@ impl Default for Settings {
             linger: Duration::from_millis(300),
             return_after: Duration::from_secs(30),
             text_threads: std::thread::available_parallelism().map_or(1, usize::from),
+            memory_limit: None,
+            idle_unload: None,
+            load_wait: Duration::from_secs(30),
+            shadow_every: 0,
+            worker: Worker::default(),
+            tls: None,
+            cors_origins: Vec::new(),
         }
     }
 }

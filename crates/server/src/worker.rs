@@ -10,6 +10,7 @@ use sconce::{Computed, Error, Model};
 use crate::metrics::Metrics;
 use crate::queue::{Entry, Queue, Rate};
 use crate::refusal::{Kind, Refusal};
+use crate::shadow::Checks;
 
 /// A text that every model has words for, to measure with.
 const TEXT: &str = "When the lamplighter reached the last street he turned around and counted the lights behind \
@@ -51,18 +52,25 @@ pub(crate) fn measure(model: &Model, tell: &mut dyn FnMut(usize)) -> Result<Rate
     }
 }
 
-/// Computes what waits until the queue is closed.
-pub(crate) fn work(name: &str, model: &Model, queue: &Arc<Queue>, metrics: &Metrics) {
+/// Computes what waits until the queue is closed; `checks` says of every batch whether the reference sees it, too.
+pub(crate) fn work(name: &str, model: &Model, queue: &Arc<Queue>, metrics: &Metrics, checks: &mut Checks) {
     let width = model.card().width().max(model.card().sizes.value.hidden);
     while let Some(entries) = queue.next(|| model.cost(), width) {
-        let one = AssertUnwindSafe(|| compute(name, model, queue, metrics, &entries));
+        let one = AssertUnwindSafe(|| compute(name, model, queue, metrics, &entries, checks));
         if catch_unwind(one).is_err() {
             fail(&entries, &Refusal::new(Kind::Machine, "the worker failed over this batch"));
         }
     }
 }
 
-fn compute(name: &str, model: &Model, queue: &Queue, metrics: &Metrics, entries: &[Entry]) {
+fn compute(
+    name: &str,
+    model: &Model,
+    queue: &Queue,
+    metrics: &Metrics,
+    entries: &[Entry],
+    checks: &mut Checks,
+) {
     let began = Instant::now();
     let mut batch = Batch::new(entries.first().map_or(Want::Pooled, |entry| entry.job.want));
     for entry in entries {
@@ -70,6 +78,7 @@ fn compute(name: &str, model: &Model, queue: &Queue, metrics: &Metrics, entries:
         batch.push_filled(&text.ids, &text.types, text.skip, text.unseen);
     }
     let tokens = batch.tokens();
+    let second = checks.take().then(|| batch.clone());
     match model.compute(batch) {
         Ok(computed) => {
             let seconds = began.elapsed().as_secs_f64();
@@ -79,6 +88,9 @@ fn compute(name: &str, model: &Model, queue: &Queue, metrics: &Metrics, entries:
             hand_out(entries, &computed, began);
             note(name, metrics, &computed);
             metrics.batch(name, &short(&computed.placement), entries.len(), tokens, seconds);
+            if let Some(batch) = second {
+                checks.send(batch, computed);
+            }
         }
         Err(error) => fail(entries, &Refusal::from(error)),
     }

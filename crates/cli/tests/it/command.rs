@@ -356,6 +356,8 @@ fn help_says_what_can_be_typed() {
         "inspect",
         "verify",
         "bench",
+        "serve",
+        "config",
         "models",
     ] {
         let arguments: Vec<&str> = [command, "--help"].into_iter().filter(|word| !word.is_empty()).collect();

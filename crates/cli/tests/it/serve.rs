@@ -13,13 +13,19 @@ use crate::scene::Scene;
 /// How often the server is told to end under load.
 const CYCLES: &str = "SCONCE_SIGTERM_CYCLES";
 
-struct Served {
-    child: Child,
-    address: SocketAddr,
+/// A server of its own process.
+pub(crate) struct Served {
+    pub(crate) child: Child,
+    pub(crate) address: SocketAddr,
 }
 
 fn serve(scene: &Scene, arguments: &[&str]) -> Served {
-    let all = [&["serve", "tiny-bert", "--offline", "--port", "0"], arguments].concat();
+    serve_with(scene, &[&["tiny-bert", "--offline", "--port", "0"], arguments].concat())
+}
+
+/// A server with these arguments.
+pub(crate) fn serve_with(scene: &Scene, arguments: &[&str]) -> Served {
+    let all = [&["serve"], arguments].concat();
     let mut child = scene.command(&all).stdin(Stdio::null()).spawn().expect("it starts");
     let mut words = BufReader::new(child.stderr.take().expect("its words"));
     let mut line = String::new();
@@ -32,7 +38,29 @@ fn serve(scene: &Scene, arguments: &[&str]) -> Served {
 }
 
 /// One request on a connection that is kept; none where the connection ended before an answer began.
-fn ask(stream: &mut BufReader<TcpStream>, bytes: &[u8]) -> std::io::Result<(u16, bool)> {
+pub(crate) fn ask(stream: &mut BufReader<TcpStream>, bytes: &[u8]) -> std::io::Result<(u16, bool)> {
+    exchange(stream, bytes).map(|(status, closes, _)| (status, closes))
+}
+
+/// One request on a connection of its own: its status and its body.
+pub(crate) fn converse(
+    address: SocketAddr,
+    method: &str,
+    path: &str,
+    headers: &[(&str, &str)],
+    body: &str,
+) -> (u16, String) {
+    let headers: String =
+        headers.iter().fold(String::new(), |all, (name, value)| all + &format!("{name}: {value}\r\n"));
+    let length = body.len();
+    let request =
+        format!("{method} {path} HTTP/1.1\r\nhost: x\r\n{headers}content-length: {length}\r\n\r\n{body}");
+    let mut stream = connect(address).expect("a connection");
+    let (status, _, body) = exchange(&mut stream, request.as_bytes()).expect("an answer");
+    (status, String::from_utf8(body).expect("text"))
+}
+
+fn exchange(stream: &mut BufReader<TcpStream>, bytes: &[u8]) -> std::io::Result<(u16, bool, Vec<u8>)> {
     stream.get_mut().write_all(bytes)?;
     let mut line = String::new();
     if stream.read_line(&mut line)? == 0 {
@@ -53,17 +81,17 @@ fn ask(stream: &mut BufReader<TcpStream>, bytes: &[u8]) -> std::io::Result<(u16,
     }
     let mut body = vec![0; length];
     stream.read_exact(&mut body)?;
-    Ok((status, closes))
+    Ok((status, closes, body))
 }
 
-fn connect(address: SocketAddr) -> std::io::Result<BufReader<TcpStream>> {
+pub(crate) fn connect(address: SocketAddr) -> std::io::Result<BufReader<TcpStream>> {
     let stream = TcpStream::connect(address)?;
-    stream.set_read_timeout(Some(Duration::from_secs(30)))?;
+    stream.set_read_timeout(Some(Duration::from_mins(2)))?;
     stream.set_nodelay(true)?;
     Ok(BufReader::new(stream))
 }
 
-fn wait_until_ready(address: SocketAddr) {
+pub(crate) fn wait_until_ready(address: SocketAddr) {
     let began = Instant::now();
     loop {
         let ready = connect(address)
@@ -76,7 +104,7 @@ fn wait_until_ready(address: SocketAddr) {
     }
 }
 
-fn terminate(child: &Child) {
+pub(crate) fn terminate(child: &Child) {
     let sent = Command::new("kill").args(["-TERM", &child.id().to_string()]).status();
     assert!(sent.expect("kill runs").success());
 }

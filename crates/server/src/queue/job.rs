@@ -9,6 +9,7 @@ use sconce::tokens::Tokenized;
 use sconce::{Computed, Incident, Placement, Weight, weights};
 use tokio::sync::oneshot;
 
+use crate::keys::Owner;
 use crate::queue::next_batch::Priority;
 use crate::refusal::Refusal;
 
@@ -20,6 +21,8 @@ pub(crate) struct Job {
     /// Whether rows are kept as the few words that weigh something.
     pub(crate) sparse: bool,
     pub(crate) arrived: Instant,
+    /// Whose it is.
+    pub(crate) owner: Owner,
     gone: AtomicBool,
     progress: Mutex<Progress>,
 }
@@ -65,12 +68,13 @@ impl Job {
         want: Want,
         priority: Priority,
         sparse: bool,
+        owner: Owner,
     ) -> (Job, oneshot::Receiver<Result<Outcome, Refusal>>) {
         let (reply, outcome) = oneshot::channel();
         let answer = Outcome { kept: vec![Kept::Nothing; texts.len()], ..Outcome::default() };
         let progress = Mutex::new(Progress { answer, left: texts.len(), reply: Some(reply) });
         let (arrived, gone) = (Instant::now(), AtomicBool::new(false));
-        (Job { texts, want, priority, sparse, arrived, gone, progress }, outcome)
+        (Job { texts, want, priority, sparse, arrived, owner, gone, progress }, outcome)
     }
 
     pub(crate) fn tokens(&self) -> usize {

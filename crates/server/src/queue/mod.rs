@@ -1,18 +1,20 @@
 //! Texts that wait for a model: admitted by their tokens, taken in batches, and gone when nobody waits for them.
 
 mod job;
+mod list;
 mod next_batch;
 mod rate;
 
-use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use sconce::core::engine::Cost;
 
+use crate::keys::Owner;
 pub(crate) use job::{Job, Kept, Outcome};
+use list::List;
 pub(crate) use next_batch::Priority;
-use next_batch::{Traffic, WINDOW, Waiting, next_batch};
+use next_batch::{Traffic, Waiting, next_batch};
 pub(crate) use rate::Rate;
 
 /// How long after an interactive request bulk batches stay short.
@@ -24,23 +26,17 @@ const GLANCE: Duration = Duration::from_millis(250);
 pub(crate) struct Queue {
     state: Mutex<State>,
     wake: Condvar,
-    /// How much work, in seconds of measured time, may wait in each list.
-    seconds: f64,
 }
 
 struct State {
     interactive: List,
     bulk: List,
     rate: Rate,
+    /// How much work, in seconds of measured time, may wait in each list.
+    seconds: f64,
     last: Priority,
     interactive_at: Option<Instant>,
     closed: bool,
-}
-
-#[derive(Default)]
-struct List {
-    entries: VecDeque<Entry>,
-    tokens: usize,
 }
 
 /// One text of a job.
@@ -49,6 +45,8 @@ pub(crate) struct Entry {
     pub(crate) job: Arc<Job>,
     pub(crate) index: usize,
     waiting: Waiting,
+    /// When it would be done if every owner had an equal share, in tokens.
+    tag: u64,
 }
 
 impl Entry {
@@ -69,11 +67,12 @@ impl Queue {
             interactive: List::default(),
             bulk: List::default(),
             rate,
+            seconds,
             last: Priority::Interactive,
             interactive_at: None,
             closed: false,
         };
-        Queue { state: Mutex::new(state), wake: Condvar::new(), seconds }
+        Queue { state: Mutex::new(state), wake: Condvar::new() }
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -81,24 +80,22 @@ impl Queue {
     }
 
     /// Whether there is room for `tokens` more. What is alone always has room, however much it is.
-    pub(crate) fn room(&self, priority: Priority, tokens: usize) -> Result<(), Full> {
-        self.lock().room(priority, tokens, self.seconds)
+    pub(crate) fn room(&self, priority: Priority, owner: Owner, tokens: usize) -> Result<(), Full> {
+        self.lock().room(priority, owner, tokens)
     }
 
     /// Takes in a job, unless too much waits already.
     pub(crate) fn admit(&self, job: &Arc<Job>) -> Result<(), Full> {
         let tokens = job.tokens();
         let mut state = self.lock();
-        state.room(job.priority, tokens, self.seconds)?;
+        if state.closed {
+            return Err(Full { seconds: 1.0 });
+        }
+        state.room(job.priority, job.owner, tokens)?;
         if job.priority == Priority::Interactive {
             state.interactive_at = Some(job.arrived);
         }
-        let list = state.list(job.priority);
-        list.tokens += tokens;
-        list.entries.extend(job.texts.iter().enumerate().map(|(index, text)| {
-            let waiting = Waiting { tokens: text.ids.len(), want: job.want, arrived: job.arrived };
-            Entry { job: Arc::clone(job), index, waiting }
-        }));
+        state.list(job.priority).admit(job);
         drop(state);
         self.wake.notify_one();
         Ok(())
@@ -133,6 +130,11 @@ impl Queue {
         }
     }
 
+    /// Lets so many seconds of work wait from now on.
+    pub(crate) fn limit(&self, seconds: f64) {
+        self.lock().seconds = seconds;
+    }
+
     /// Takes note of how long a batch took.
     pub(crate) fn observe(&self, tokens: usize, seconds: f64) {
         self.lock().rate.observe(tokens, seconds);
@@ -145,8 +147,8 @@ impl Queue {
     /// Texts and tokens that wait.
     pub(crate) fn size(&self) -> (usize, usize) {
         let state = self.lock();
-        let texts = state.interactive.entries.len() + state.bulk.entries.len();
-        (texts, state.interactive.tokens + state.bulk.tokens)
+        let texts = state.interactive.len() + state.bulk.len();
+        (texts, state.interactive.tokens() + state.bulk.tokens())
     }
 
     /// Lets its worker end once nothing waits.
@@ -164,53 +166,17 @@ impl State {
         }
     }
 
-    fn room(&mut self, priority: Priority, tokens: usize, seconds: f64) -> Result<(), Full> {
-        let rate = self.rate;
-        let waits = self.list(priority).tokens;
-        if waits == 0 || waits + tokens <= rate.tokens(seconds) {
+    /// Who has less than a fair share waiting has room, however much the others have.
+    fn room(&mut self, priority: Priority, owner: Owner, tokens: usize) -> Result<(), Full> {
+        let (rate, seconds) = (self.rate, self.seconds);
+        let list = self.list(priority);
+        let (waits, most) = (list.tokens(), rate.tokens(seconds));
+        let (own, owners) = list.share(owner);
+        let fair = owners > 1 && (own == 0 || own + tokens <= most / owners);
+        if waits == 0 || waits + tokens <= most || fair {
             return Ok(());
         }
-        Err(Full { seconds: rate.seconds((waits + tokens).saturating_sub(rate.tokens(seconds))) })
-    }
-}
-
-impl List {
-    /// The first of those that wait.
-    fn waiting(&self) -> Vec<Waiting> {
-        self.entries.iter().take(WINDOW).map(|entry| entry.waiting).collect()
-    }
-
-    /// Drops what nobody waits for; its tokens.
-    fn purge(&mut self) -> usize {
-        let mut spared = 0;
-        self.entries.retain(|entry| {
-            let gone = entry.job.is_gone();
-            if gone {
-                spared += entry.waiting.tokens;
-            }
-            !gone
-        });
-        self.tokens -= spared;
-        spared
-    }
-
-    /// Takes out the entries at these places, which ascend.
-    fn take(&mut self, members: &[usize]) -> Vec<Entry> {
-        let reach = members.last().map_or(0, |last| last + 1).min(self.entries.len());
-        let mut next = members.iter().copied().peekable();
-        let (mut taken, mut left) = (Vec::with_capacity(members.len()), Vec::new());
-        for (at, entry) in self.entries.drain(..reach).enumerate() {
-            if next.next_if_eq(&at).is_some() {
-                self.tokens -= entry.waiting.tokens;
-                taken.push(entry);
-            } else {
-                left.push(entry);
-            }
-        }
-        for entry in left.into_iter().rev() {
-            self.entries.push_front(entry);
-        }
-        taken
+        Err(Full { seconds: rate.seconds((waits + tokens).saturating_sub(most)) })
     }
 }
 
@@ -222,13 +188,18 @@ mod tests {
     use super::*;
 
     fn job(lengths: &[usize], priority: Priority) -> Arc<Job> {
+        of(1, lengths, priority)
+    }
+
+    fn of(owner: u64, lengths: &[usize], priority: Priority) -> Arc<Job> {
         let text = |&length: &usize| Tokenized {
             ids: vec![1; length],
             types: vec![0; length],
             whole: length,
             ..Tokenized::default()
         };
-        Arc::new(Job::new(lengths.iter().map(text).collect(), Want::Pooled, priority, false).0)
+        let texts = lengths.iter().map(text).collect();
+        Arc::new(Job::new(texts, Want::Pooled, priority, false, Owner(owner)).0)
     }
 
     fn queue() -> Queue {
@@ -270,5 +241,35 @@ mod tests {
         assert_eq!(taken(queue.next(|| Cost::Packed, 1).expect("a batch")), [0, 2]);
         assert_eq!(taken(queue.next(|| Cost::Packed, 1).expect("a batch")), [1]);
         assert_eq!(queue.size(), (0, 0));
+    }
+
+    #[test]
+    fn an_owner_who_floods_leaves_the_others_their_share() {
+        let queue = queue();
+        let interactive = Priority::Interactive;
+        while queue.admit(&of(1, &[40; 5], interactive)).is_ok() {}
+        assert_eq!(queue.size().1, 2000, "two seconds of work");
+        let other = of(2, &[10], interactive);
+        queue.admit(&other).expect("the other has its share");
+        queue.admit(&of(1, &[10], interactive)).expect_err("the first has had more than its share");
+        let batch = queue.next(|| Cost::Packed, 1).expect("a batch");
+        assert!(Arc::ptr_eq(&batch[0].job, &other), "who has had nothing goes first");
+        // From here on both have something waiting, and take turns.
+        queue.admit(&of(2, &[20; 40], interactive)).expect("within its share");
+        for _ in 0..10 {
+            let batch = queue.next(|| Cost::Packed, 1).expect("a batch");
+            let tokens = |owner| {
+                let own = batch.iter().filter(|entry| entry.job.owner == Owner(owner));
+                own.map(Entry::tokens).sum::<usize>()
+            };
+            assert_eq!(tokens(1) + tokens(2), 40, "what fits into fifty");
+        }
+        let (own, owners) = queue.lock().interactive.share(Owner(2));
+        assert!(
+            (160..=240).contains(&(800 - own)),
+            "half of ten batches of forty tokens, and not {}",
+            800 - own
+        );
+        assert_eq!(owners, 2);
     }
 }

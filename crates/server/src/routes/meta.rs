@@ -1,19 +1,21 @@
 //! What the server says of itself: whether it lives and serves, what it counts, and the proof of where it runs.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use axum::Json;
 use axum::extract::State;
-use axum::http::{StatusCode, header};
+use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use sconce::{Plan, Task};
 use serde::Serialize;
 use serde_json::{Value, json};
 use utoipa::ToSchema;
 
-use crate::app::{App, Host, Phase};
+use crate::app::App;
+use crate::call::Asks;
 use crate::refusal::{Dialect, Kind, Refusal};
+use crate::slot::{Host, Memory, Phase, Slot};
 use crate::worker::short;
 
 /// The process lives. Nothing is looked at.
@@ -39,7 +41,7 @@ pub(crate) async fn readyz(State(app): State<Arc<App>>) -> Response {
 pub(crate) async fn startupz(State(app): State<Arc<App>>) -> Response {
     let models: BTreeMap<&str, Phase> =
         app.slots.iter().map(|slot| (slot.name.as_str(), slot.phase())).collect();
-    let up = app.slots.iter().all(|slot| slot.host().is_some());
+    let up = !app.slots.iter().any(|slot| slot.is_starting());
     let status = if up { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
     let seconds = app.started.elapsed().as_secs_f64();
     (status, Json(json!({ "started": up, "seconds": seconds, "models": models }))).into_response()
@@ -58,16 +60,20 @@ fn waits_for(app: &App) -> Option<String> {
     if app.is_stopping() {
         return Some("the server is stopping".to_owned());
     }
-    let waiting = app.slots.iter().find(|slot| slot.host().is_none())?;
+    let waiting = app.slots.iter().find(|slot| slot.is_starting())?;
     Some(format!("`{}`: {}", waiting.name, waiting.phase().reason()))
 }
 
 /// What is counted.
 #[utoipa::path(get, path = "/metrics", tag = "operation", responses((status = 200)))]
 pub(crate) async fn metrics(State(app): State<Arc<App>>) -> Response {
+    app.metrics.memory(sconce::resident(), app.settings().memory_limit);
     for slot in &app.slots {
-        let (texts, tokens) = slot.host().map_or((0, 0), |host| host.queue.size());
+        let host = slot.host();
+        let (texts, tokens) = host.as_ref().map_or((0, 0), |host| host.queue.size());
         let name = [slot.name.as_str()];
+        let rate = host.map_or(0.0, |host| host.queue.rate().tokens_per_second);
+        app.metrics.rate.with_label_values(&name).set(rate as i64);
         app.metrics.queue_size.with_label_values(&name).set(i64::try_from(texts).unwrap_or(i64::MAX));
         app.metrics.queue_tokens.with_label_values(&name).set(i64::try_from(tokens).unwrap_or(i64::MAX));
     }
@@ -78,7 +84,12 @@ pub(crate) async fn metrics(State(app): State<Arc<App>>) -> Response {
 #[derive(Serialize, ToSchema)]
 pub(crate) struct Report {
     model: String,
+    /// What else it may be called.
+    aliases: Vec<String>,
     phase: String,
+    /// Bytes that it was thought to take and took when it was last loaded.
+    #[schema(value_type = Option<Object>)]
+    memory: Option<Memory>,
     #[schema(value_type = Option<Object>)]
     serving: Option<Serving>,
     #[schema(value_type = Option<Object>)]
@@ -88,6 +99,10 @@ pub(crate) struct Report {
 #[derive(Serialize)]
 struct Serving {
     placement: Option<String>,
+    /// The device that computes.
+    device: Option<String>,
+    /// The engine that does.
+    backend: Option<String>,
     band: Option<String>,
     /// The numerics class of its vectors.
     class: Option<String>,
@@ -105,17 +120,44 @@ struct Serving {
 /// The placements of every model with their evidence, and what stands against the others.
 #[utoipa::path(get, path = "/v1/report", tag = "operation", responses((status = 200, body = BTreeMap<String, Report>)))]
 pub(crate) async fn report(State(app): State<Arc<App>>) -> Response {
-    let models: Vec<Report> = app
-        .slots
-        .iter()
-        .map(|slot| Report {
+    Json(report_of(&app)).into_response()
+}
+
+/// What the worker can do and how it knows: what it answers, tells its pool, and repeats as a heartbeat.
+pub(crate) fn report_of(app: &App) -> Value {
+    let one = |slot: &Arc<Slot>| {
+        let host = slot.host();
+        Report {
             model: slot.name.clone(),
+            aliases: slot.aliases.clone(),
             phase: slot.phase().reason(),
-            serving: slot.host().map(|host| serving(host)),
-            plan: slot.host().map(|host| host.model.plan()),
-        })
-        .collect();
-    Json(json!({ "version": env!("CARGO_PKG_VERSION"), "models": models })).into_response()
+            memory: slot.memory(),
+            serving: host.as_ref().map(|host| serving(host)),
+            plan: host.as_ref().map(|host| host.model.plan()),
+        }
+    };
+    let models: Vec<Report> = app.slots.iter().map(one).collect();
+    let told = |what: fn(&Serving) -> Option<&String>| -> BTreeSet<String> {
+        models.iter().filter_map(|model| what(model.serving.as_ref()?)).cloned().collect()
+    };
+    let memory = json!({ "resident": sconce::resident(), "limit": app.settings().memory_limit });
+    json!({
+        "version": env!("CARGO_PKG_VERSION"),
+        "worker_id": app.settings().worker.id,
+        "ready": waits_for(app).is_none(),
+        "capabilities": told(|serving| Some(&serving.task)),
+        "device": told(|serving| serving.device.as_ref()),
+        "backend": told(|serving| serving.backend.as_ref()),
+        "memory": memory,
+        "models": models,
+    })
+}
+
+/// Has the worker stop as SIGTERM does: not ready at once, what is under way is finished.
+#[utoipa::path(post, path = "/v1/drain", tag = "operation", responses((status = 202)))]
+pub(crate) async fn drain(State(app): State<Arc<App>>) -> Response {
+    app.drain();
+    (StatusCode::ACCEPTED, Json(json!({ "draining": true }))).into_response()
 }
 
 fn serving(host: &Host) -> Serving {
@@ -123,6 +165,8 @@ fn serving(host: &Host) -> Serving {
     let (queued_texts, queued_tokens) = host.queue.size();
     Serving {
         placement: plan.chosen.as_ref().map(|chosen| short(&chosen.placement)),
+        device: plan.chosen.as_ref().map(|chosen| chosen.placement.device.to_string()),
+        backend: plan.chosen.as_ref().map(|chosen| chosen.placement.engine.to_string()),
         band: plan.chosen.as_ref().map(|chosen| chosen.band.to_string()),
         class: host.model.class(),
         task: card.task.value.to_string(),
@@ -137,9 +181,9 @@ fn serving(host: &Host) -> Serving {
 
 /// The model, as TEI tells of it.
 #[utoipa::path(get, path = "/info", tag = "TEI", responses((status = 200), (status = 503)))]
-pub(crate) async fn info(State(app): State<Arc<App>>) -> Response {
-    match app.host(None) {
-        Ok(host) => Json(tei_info(&app, host)).into_response(),
+pub(crate) async fn info(State(app): State<Arc<App>>, headers: HeaderMap) -> Response {
+    match Asks::of(&headers).host(&app, None).await {
+        Ok(host) => Json(tei_info(&app, &host)).into_response(),
         Err(refusal) => refusal.respond(Dialect::Tei),
     }
 }
@@ -172,13 +216,13 @@ fn tei_info(app: &App, host: &Host) -> Value {
             .map(|weights| &weights.identity),
         "model_dtype": placement.map(|placement| placement.dtype.to_string()),
         "model_type": model_type,
-        "max_concurrent_requests": app.settings.max_connections,
+        "max_concurrent_requests": app.settings().max_connections,
         "max_input_length": card.max_length.value,
         "max_batch_tokens": budget.bulk,
         "max_batch_requests": null,
-        "max_client_batch_size": app.settings.max_inputs,
+        "max_client_batch_size": app.settings().max_inputs,
         "auto_truncate": true,
-        "tokenization_workers": app.settings.text_threads,
+        "tokenization_workers": app.settings().text_threads,
         "version": env!("CARGO_PKG_VERSION"),
         "sha": null,
         "docker_label": null,

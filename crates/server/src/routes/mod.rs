@@ -1,5 +1,7 @@
 //! The routes, who may take them, and their description.
 
+mod cohere;
+mod cors;
 mod meta;
 mod openai;
 mod openapi;
@@ -17,14 +19,16 @@ use axum::response::Response;
 use axum::routing::{get, post};
 
 use crate::app::App;
+use crate::keys::Guest;
 use crate::refusal::{Dialect, Kind, Refusal};
+pub(crate) use meta::report_of;
 
 /// Routes that need no key: an orchestrator has none.
 const OPEN: [&str; 4] = ["/livez", "/readyz", "/startupz", "/health"];
 
 /// All routes.
 pub(crate) fn router(app: &Arc<App>) -> Router {
-    Router::new()
+    let router = Router::new()
         .route("/", post(tei::root).get(meta::info))
         .route("/embed", post(tei::embed))
         .route("/embed_all", post(tei::embed_all))
@@ -42,7 +46,9 @@ pub(crate) fn router(app: &Arc<App>) -> Router {
         .route("/v1/models/{*id}", get(openai::model))
         .route("/v1/rerank", post(rerank::first))
         .route("/v2/rerank", post(rerank::second))
+        .route("/v2/embed", post(cohere::embed))
         .route("/v1/report", get(meta::report))
+        .route("/v1/drain", post(meta::drain))
         .route("/metrics", get(meta::metrics))
         .route("/livez", get(meta::livez))
         .route("/readyz", get(meta::readyz))
@@ -51,13 +57,18 @@ pub(crate) fn router(app: &Arc<App>) -> Router {
         .fallback(nowhere)
         .method_not_allowed_fallback(not_so)
         .layer(middleware::from_fn_with_state(Arc::clone(app), keep_the_door))
-        .with_state(Arc::clone(app))
+        .with_state(Arc::clone(app));
+    match cors::layer(&app.settings().cors_origins) {
+        None => router,
+        // Outermost: what browsers ask beforehand comes without a key.
+        Some(cors) => router.layer(cors),
+    }
 }
 
 /// How errors look to whoever takes this route.
 fn dialect(path: &str) -> Dialect {
     match path {
-        "/v1/rerank" | "/v2/rerank" => Dialect::Rerank,
+        "/v1/rerank" | "/v2/rerank" | "/v2/embed" => Dialect::Rerank,
         "/embeddings" => Dialect::OpenAi,
         path if path.starts_with("/v1/") => Dialect::OpenAi,
         _ => Dialect::Tei,
@@ -79,9 +90,11 @@ fn refuse(app: &App, kind: Kind, message: &str, request: &Request) -> Response {
 }
 
 /// Lets in whoever has a key, and asks clients to go once the server is stopping.
-async fn keep_the_door(State(app): State<Arc<App>>, request: Request, next: Next) -> Response {
+async fn keep_the_door(State(app): State<Arc<App>>, mut request: Request, next: Next) -> Response {
     let open = OPEN.contains(&request.uri().path());
-    let mut response = if open || app.settings.keys.admit(request.headers()) {
+    let guest = app.settings().keys.admit(request.headers()).or(open.then(Guest::default));
+    let mut response = if let Some(guest) = guest {
+        request.extensions_mut().insert(guest);
         next.run(request).await
     } else {
         let message = "this server wants a key: `Authorization: Bearer KEY`";

@@ -10,11 +10,12 @@ use base64::engine::general_purpose::STANDARD;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use crate::app::{App, Slot};
+use crate::app::App;
 use crate::asks::{self, Vectors};
 use crate::call::{handle, wrong};
 use crate::inputs::Inputs;
 use crate::refusal::Dialect;
+use crate::slot::Slot;
 
 /// Texts or token ids to embed.
 #[derive(Deserialize, ToSchema)]
@@ -75,7 +76,7 @@ impl Usage {
 #[utoipa::path(post, path = "/v1/embeddings", tag = "OpenAI", request_body = EmbeddingsBody, responses((status = 200, body = Embeddings), (status = 400), (status = 404), (status = 429)))]
 pub(crate) async fn embeddings(State(app): State<Arc<App>>, request: Request) -> Response {
     handle(app, Dialect::OpenAi, "embeddings", request, |call, body: EmbeddingsBody| async move {
-        let host = call.host(body.model.as_deref())?;
+        let host = call.host(body.model.as_deref()).await?;
         let base64 = match body.encoding_format.as_deref() {
             None | Some("float") => false,
             Some("base64") => true,
@@ -105,7 +106,7 @@ pub(crate) async fn embeddings(State(app): State<Arc<App>>, request: Request) ->
 }
 
 /// Numbers as little-endian bytes in base64.
-fn encoded(vector: &[f32]) -> String {
+pub(super) fn encoded(vector: &[f32]) -> String {
     let bytes: Vec<u8> = vector.iter().flat_map(|x| x.to_le_bytes()).collect();
     STANDARD.encode(bytes)
 }
@@ -135,7 +136,8 @@ pub(crate) struct ModelObject {
 }
 
 fn object(app: &App, slot: &Slot) -> ModelObject {
-    let card = slot.host().map(|host| host.model.card());
+    let host = slot.host();
+    let card = host.as_ref().map(|host| host.model.card());
     let since = std::time::SystemTime::now().checked_sub(app.started.elapsed());
     let created = since.and_then(|since| since.duration_since(std::time::UNIX_EPOCH).ok());
     ModelObject {

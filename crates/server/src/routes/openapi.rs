@@ -4,7 +4,7 @@ use axum::Json;
 use axum::response::{IntoResponse, Response};
 use utoipa::OpenApi;
 
-use crate::routes::{meta, openai, rerank, tei, text};
+use crate::routes::{cohere, meta, openai, rerank, tei, text};
 
 #[derive(OpenApi)]
 #[openapi(
@@ -27,6 +27,7 @@ use crate::routes::{meta, openai, rerank, tei, text};
         openai::model,
         rerank::first,
         rerank::second,
+        cohere::embed,
         meta::info,
         meta::health,
         meta::livez,
@@ -34,6 +35,7 @@ use crate::routes::{meta, openai, rerank, tei, text};
         meta::startupz,
         meta::metrics,
         meta::report,
+        meta::drain,
     )
 )]
 struct Description;

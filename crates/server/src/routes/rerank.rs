@@ -9,12 +9,13 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 use utoipa::ToSchema;
 
-use crate::app::{App, Host};
+use crate::app::App;
 use crate::asks;
 use crate::call::{Answer, Call, handle, wrong};
 use crate::inputs::{Document, Few};
 use crate::refusal::{Dialect, Refusal};
 use crate::routes::openai::Usage;
+use crate::slot::Host;
 
 /// Documents to rank by a query.
 #[derive(Deserialize, ToSchema)]
@@ -110,7 +111,7 @@ async fn answer(
     return_documents: bool,
     version: &'static str,
 ) -> Result<Answer, Refusal> {
-    let host = call.host(body.model.as_deref())?;
+    let host = call.host(body.model.as_deref()).await?;
     check(&host, &body)?;
     let options =
         RerankOptions { top: body.top_n, instruction: body.instruction, ..RerankOptions::default() };
@@ -153,7 +154,7 @@ fn check(host: &Host, body: &RankBody) -> Result<(), Refusal> {
 }
 
 /// A name for an answer: the same question has the same.
-fn id(query: &str, documents: &[String]) -> String {
+pub(super) fn id(query: &str, documents: &[String]) -> String {
     let mut hash = Sha256::new();
     for text in std::iter::once(query).chain(documents.iter().map(String::as_str)) {
         hash.update(text.len().to_le_bytes());

@@ -10,7 +10,7 @@ use utoipa::ToSchema;
 
 use crate::app::App;
 use crate::asks::{self, Vectors};
-use crate::call::{Answer, Call, handle, wrong};
+use crate::call::{Answer, Asks, Call, handle, wrong};
 use crate::inputs::{Any, Few, Inputs, Sequences};
 use crate::refusal::{Dialect, Refusal};
 
@@ -125,7 +125,8 @@ fn only_right(direction: Option<&str>) -> Result<(), Refusal> {
 /// The route of the model's task, at the address that Hugging Face's clients call.
 #[utoipa::path(post, path = "/", tag = "TEI", request_body = Object, responses((status = 200), (status = 424), (status = 429)))]
 pub(crate) async fn root(state: State<Arc<App>>, request: Request) -> Response {
-    let task = state.host(None).map(|host| host.model.card().task.value);
+    let host = Asks::of(request.headers()).host(&state, None).await;
+    let task = host.map(|host| host.model.card().task.value);
     match task {
         Ok(Task::Rerank) => rerank(state, request).await,
         Ok(Task::Classify) => predict(state, request).await,
@@ -181,7 +182,7 @@ pub(crate) async fn embed(State(app): State<Arc<App>>, request: Request) -> Resp
 }
 
 async fn answer_embed(call: Call, body: EmbedBody<Inputs>) -> Result<Answer, Refusal> {
-    let host = call.host(None)?;
+    let host = call.host(None).await?;
     // Some clients put these beside the texts, some in an object of their own.
     let given = body.parameters.unwrap_or_default();
     only_right(body.truncation_direction.or(given.truncation_direction).as_deref())?;
@@ -200,7 +201,7 @@ async fn answer_embed(call: Call, body: EmbedBody<Inputs>) -> Result<Answer, Ref
 #[utoipa::path(post, path = "/embed_all", tag = "TEI", request_body = EmbedBody<String>, responses((status = 200, body = Vec<Vec<Vec<f32>>>), (status = 422), (status = 424), (status = 429)))]
 pub(crate) async fn embed_all(State(app): State<Arc<App>>, request: Request) -> Response {
     handle(app, Dialect::Tei, "embed_all", request, |call, body: EmbedBody<Inputs>| async move {
-        let host = call.host(None)?;
+        let host = call.host(None).await?;
         only_right(body.truncation_direction.as_deref())?;
         if body.normalize.is_some() || body.dimensions.is_some() {
             return Err(wrong("vectors of tokens are given as they are: no `normalize`, no `dimensions`"));
@@ -217,7 +218,7 @@ pub(crate) async fn embed_all(State(app): State<Arc<App>>, request: Request) -> 
 #[utoipa::path(post, path = "/embed_sparse", tag = "TEI", request_body = EmbedBody<String>, responses((status = 200, body = Vec<Vec<SparseValue>>), (status = 422), (status = 424), (status = 429)))]
 pub(crate) async fn embed_sparse(State(app): State<Arc<App>>, request: Request) -> Response {
     handle(app, Dialect::Tei, "embed_sparse", request, |call, body: EmbedBody<Inputs>| async move {
-        let host = call.host(None)?;
+        let host = call.host(None).await?;
         only_right(body.truncation_direction.as_deref())?;
         if body.normalize.is_some() || body.dimensions.is_some() {
             return Err(wrong("weights of words are given as they are: no `normalize`, no `dimensions`"));
@@ -237,7 +238,7 @@ pub(crate) async fn embed_sparse(State(app): State<Arc<App>>, request: Request) 
 #[utoipa::path(post, path = "/rerank", tag = "TEI", request_body = RerankBody, responses((status = 200, body = Vec<Rank>), (status = 422), (status = 424), (status = 429)))]
 pub(crate) async fn rerank(State(app): State<Arc<App>>, request: Request) -> Response {
     handle(app, Dialect::Tei, "rerank", request, |call, body: RerankBody| async move {
-        let host = call.host(None)?;
+        let host = call.host(None).await?;
         only_right(body.truncation_direction.as_deref())?;
         let options =
             RerankOptions { scoring: body.raw_scores.then_some(Scoring::Raw), ..RerankOptions::default() };
@@ -259,7 +260,7 @@ pub(crate) async fn rerank(State(app): State<Arc<App>>, request: Request) -> Res
 #[utoipa::path(post, path = "/predict", tag = "TEI", request_body = PredictBody, responses((status = 200, body = Vec<Prediction>), (status = 422), (status = 424), (status = 429)))]
 pub(crate) async fn predict(State(app): State<Arc<App>>, request: Request) -> Response {
     handle(app, Dialect::Tei, "predict", request, |call, body: PredictBody| async move {
-        let host = call.host(None)?;
+        let host = call.host(None).await?;
         only_right(body.truncation_direction.as_deref())?;
         let many = body.inputs.many;
         let truncates = call.truncates(body.truncate, true);
@@ -282,7 +283,7 @@ pub(crate) async fn similarity(State(app): State<Arc<App>>, request: Request) ->
 }
 
 async fn answer_similarity(call: Call, body: SimilarityBody) -> Result<Answer, Refusal> {
-    let host = call.host(None)?;
+    let host = call.host(None).await?;
     let parameters = body.parameters.unwrap_or_default();
     only_right(parameters.truncation_direction.as_deref())?;
     let truncates = call.truncates(parameters.truncate, true);

@@ -9,9 +9,9 @@ use utoipa::ToSchema;
 
 use crate::app::App;
 use crate::asks::prompt;
-use crate::call::{Call, Work, handle, wrong};
+use crate::call::{Work, handle, wrong};
 use crate::inputs::Inputs;
-use crate::refusal::{Dialect, Kind, Refusal};
+use crate::refusal::Dialect;
 
 /// Texts to cut into tokens.
 #[derive(Deserialize, ToSchema)]
@@ -52,7 +52,7 @@ fn yes() -> bool {
 #[utoipa::path(post, path = "/tokenize", tag = "TEI", request_body = TokenizeBody, responses((status = 200, body = Vec<Vec<SimpleToken>>), (status = 422)))]
 pub(crate) async fn tokenize(State(app): State<Arc<App>>, request: Request) -> Response {
     handle(app, Dialect::Tei, "tokenize", request, |call, body: TokenizeBody| async move {
-        let host = call.host(None)?;
+        let host = call.host(None).await?;
         let named = prompt(&host, body.prompt_name, &body.inputs)?;
         let before = named.and_then(|name| host.model.card().prompts.value.get(&name).cloned());
         let texts = match body.inputs {
@@ -62,15 +62,17 @@ pub(crate) async fn tokenize(State(app): State<Arc<App>>, request: Request) -> R
         };
         let bytes = call.check_sizes(&texts.iter().map(String::len).collect::<Vec<_>>(), 0)?;
         let (model, special) = (host.model.clone(), body.add_special_tokens);
-        let tokens = on_threads(&call, bytes, move || {
-            let one = |text: &String| {
-                let text = before.as_ref().map_or_else(|| text.clone(), |before| format!("{before}{text}"));
-                let pieces = model.pieces(&text, special)?.into_iter();
-                Ok(pieces.map(token).collect())
-            };
-            texts.iter().map(one).collect::<Result<Vec<Vec<SimpleToken>>, sconce::Error>>()
-        })
-        .await??;
+        let tokens = call
+            .on_threads(bytes, move || {
+                let one = |text: &String| {
+                    let text =
+                        before.as_ref().map_or_else(|| text.clone(), |before| format!("{before}{text}"));
+                    let pieces = model.pieces(&text, special)?.into_iter();
+                    Ok(pieces.map(token).collect())
+                };
+                texts.iter().map(one).collect::<Result<Vec<Vec<SimpleToken>>, sconce::Error>>()
+            })
+            .await??;
         let size = tokens.iter().map(Vec::len).sum();
         call.write(tokens, size, Work::default()).await
     })
@@ -92,7 +94,7 @@ fn token(piece: sconce::tokens::Piece) -> SimpleToken {
 #[utoipa::path(post, path = "/decode", tag = "TEI", request_body = DecodeBody, responses((status = 200, body = Vec<String>), (status = 422)))]
 pub(crate) async fn decode(State(app): State<Arc<App>>, request: Request) -> Response {
     handle(app, Dialect::Tei, "decode", request, |call, body: DecodeBody| async move {
-        let host = call.host(None)?;
+        let host = call.host(None).await?;
         let bytes = call.check_sizes(&body.ids.bytes(), 0)?;
         let many = match body.ids {
             Inputs::Ids(ids) => vec![ids],
@@ -100,21 +102,12 @@ pub(crate) async fn decode(State(app): State<Arc<App>>, request: Request) -> Res
             Inputs::One(_) | Inputs::Texts(_) => return Err(wrong("`ids` are token ids")),
         };
         let (model, skip) = (host.model.clone(), body.skip_special_tokens);
-        let texts = on_threads(&call, bytes, move || {
-            many.iter().map(|ids| model.decode(ids, skip)).collect::<Result<Vec<_>, _>>()
-        })
-        .await??;
+        let texts = call
+            .on_threads(bytes, move || {
+                many.iter().map(|ids| model.decode(ids, skip)).collect::<Result<Vec<_>, _>>()
+            })
+            .await??;
         call.write(texts, 0, Work::default()).await
     })
     .await
-}
-
-async fn on_threads<T: Send + 'static>(
-    call: &Call,
-    bytes: usize,
-    task: impl FnOnce() -> T + Send + 'static,
-) -> Result<T, Refusal> {
-    let done = call.app.threads.run(bytes, task).await;
-    let done = done.map_err(|_| Refusal::new(Kind::Overloaded, "too much text waits to be read"))?;
-    done.ok_or_else(|| Refusal::new(Kind::Model, "the text could not be worked on"))
 }

@@ -126,3 +126,40 @@ fn where_no_placement_is_left_the_client_is_told_so_and_life_goes_on() {
     assert_eq!(post(*stage, "/embed", &json!({"inputs": "a"})).status, 424);
     assert_eq!(get(*stage, "/livez").status, 200);
 }
+
+#[test]
+fn a_placement_that_drifts_is_demoted_within_three_checks_and_no_client_hears_of_it() {
+    let drift = Fault::FromBatch(WARM_UP + 3, Mishap::Drift);
+    let home = tempfile::tempdir().expect("a folder");
+    let builder = fake_builder(FakeEngine::new(EngineId::Candle).with(METAL, drift), SHORT, home.path());
+    let checked = Settings { shadow_every: 1, ..settings() };
+    let stage = start(builder, checked, Some(home)).ready();
+    let checks = |outcome: &str| {
+        let text = get(*stage, "/metrics").text();
+        let line = text.lines().find(|line| {
+            line.starts_with("sconce_shadow_checks_total") && line.contains(&format!("outcome=\"{outcome}\""))
+        });
+        line.and_then(|line| line.rsplit(' ').next()?.parse::<u64>().ok()).unwrap_or(0)
+    };
+    let began = Instant::now();
+    while checks("demoted") == 0 {
+        post(*stage, "/embed", &json!({"inputs": "a text"})).expect(200);
+        assert!(began.elapsed() < Duration::from_secs(30), "{}", get(*stage, "/metrics").text());
+        // Each batch has its check before the next.
+        thread::sleep(Duration::from_millis(30));
+    }
+    assert!(checks("agrees") > 0, "it was healthy at first");
+    assert!(checks("drifts") + checks("demoted") <= 3, "{}", get(*stage, "/metrics").text());
+    let answer = post(*stage, "/embed", &json!({"inputs": "a text"}));
+    assert_eq!(answer.header("x-sconce-placement"), Some("candle/cpu/f32"));
+    assert_eq!(vectors(&answer.expect(200)), healthy(&["a text".to_owned()]));
+    let text = get(*stage, "/metrics").text();
+    assert!(
+        text.contains("sconce_shadow_cosine_bucket{model=\"model\",placement=\"candle/metal:0/f32\""),
+        "{text}"
+    );
+    assert!(text.contains("kind=\"drift\""), "{text}");
+    let report = get(*stage, "/v1/report").text();
+    assert!(report.contains("it drifted: 2 batches in a row"), "{report}");
+    assert!(metric(*stage, "te_request_failure").abs() < 1e-9);
+}

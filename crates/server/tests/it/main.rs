@@ -2,9 +2,12 @@
 
 mod bad;
 mod client;
+mod doors;
+mod fair;
 mod faults;
 mod fuzz;
 mod life;
 mod minilm;
+mod several;
 mod shapes;
 mod stage;

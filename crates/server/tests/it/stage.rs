@@ -10,7 +10,7 @@ use sconce::core::device::DeviceKind;
 use sconce::core::engine::Engine;
 use sconce::core::hardware::{Cpu, Gpu, Hardware};
 use sconce::{Device, Dtype, EngineId, Model, ModelBuilder, Runtime};
-use sconce_server::{Serve, Server, Settings};
+use sconce_server::{Serve, Server, Settings, When};
 use sconce_testkit::fake::FakeEngine;
 use sconce_testkit::goldens;
 use tempfile::TempDir;
@@ -46,18 +46,29 @@ impl Drop for Stage {
 
 /// Settings whose servers stop quickly.
 pub(crate) fn settings() -> Settings {
-    Settings { linger: Duration::from_millis(10), grace: Duration::from_secs(5), ..Settings::default() }
+    Settings {
+        linger: Duration::from_millis(10),
+        grace: Duration::from_secs(5),
+        load_wait: Duration::ZERO,
+        ..Settings::default()
+    }
 }
 
 /// A server under the name `model`, not waited for.
 pub(crate) fn start(builder: ModelBuilder, settings: Settings, home: Option<TempDir>) -> Stage {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
-    let serve = Serve { name: "model".to_owned(), aliases: vec!["alias".to_owned()], builder };
-    let server = Server::start(listener, serve, settings).expect("it starts");
+    let serve =
+        Serve { name: "model".to_owned(), aliases: vec!["alias".to_owned()], builder, when: When::Start };
+    let server = Server::start(listener, vec![serve], settings).expect("it starts");
     Stage { address: server.address(), server: Some(server), _home: home }
 }
 
 impl Stage {
+    /// The server itself.
+    pub(crate) fn running(&self) -> &Server {
+        self.server.as_ref().expect("it runs until it is dropped")
+    }
+
     /// The same, once it serves.
     pub(crate) fn ready(self) -> Stage {
         let began = Instant::now();

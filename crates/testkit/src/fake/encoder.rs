@@ -66,6 +66,9 @@ impl Encoder for FakeEncoder {
             )]
             match fault {
                 Fault::Late(milliseconds) => thread::sleep(Duration::from_millis(milliseconds)),
+                Fault::Slow(microseconds) => {
+                    thread::sleep(Duration::from_micros(microseconds * batch.tokens() as u64));
+                }
                 Fault::OutOfMemory { above } if batch.tokens() > above => {
                     return Err(EngineError::OutOfMemory("the fake has no more memory".into()));
                 }

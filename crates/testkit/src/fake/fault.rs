@@ -63,6 +63,8 @@ pub enum Fault {
     SlowerThanCpu(f64),
     /// Each batch takes this many milliseconds, at run time only.
     Late(u64),
+    /// Each token takes this many microseconds, at run time only.
+    Slow(u64),
     /// Something goes wrong at the n-th batch of an encoder, the first being 1, and at every later one.
     FromBatch(usize, Mishap),
 }
@@ -78,6 +80,8 @@ pub enum Mishap {
     Zero,
     /// A vector's norm is out of all bounds.
     Norm,
+    /// Vectors of other texts: nothing is strange about them but that they are wrong.
+    Drift,
     /// A row is missing.
     Rows,
     /// A panic.
@@ -177,6 +181,7 @@ impl Mishap {
             Mishap::Nan => rows.values[0] = f32::NAN,
             Mishap::Zero => rows.values[..rows.width].fill(0.0),
             Mishap::Norm => rows.norms[0] = STRANGE_NORM,
+            Mishap::Drift => rows.values.chunks_mut(rows.width.max(1)).for_each(<[f32]>::reverse),
             Mishap::Rows => {
                 rows.values.truncate(rows.values.len() - rows.width);
                 rows.norms.pop();

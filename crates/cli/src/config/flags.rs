@@ -1,0 +1,84 @@
+//! Flags made from the keys: what the file says of a key is its help.
+
+use std::path::PathBuf;
+
+use clap::parser::ValueSource;
+use clap::{Arg, ArgAction, ArgMatches, Args, Command, FromArgMatches, value_parser};
+use toml::Value;
+
+use crate::config::keys::keys;
+
+/// What was typed.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct Flags {
+    /// Models.
+    pub(crate) models: Vec<String>,
+    /// The file of settings.
+    pub(crate) config: Option<PathBuf>,
+    /// Keys and what was typed for them.
+    pub(crate) said: Vec<(String, String)>,
+}
+
+impl Args for Flags {
+    fn augment_args(command: Command) -> Command {
+        let models = Arg::new("models")
+            .value_name("MODEL")
+            .num_args(0..)
+            .help("Folders of models, or their ids on the hub [default: the models of the file]");
+        let model = Arg::new("model")
+            .long("model")
+            .value_name("PATH")
+            .action(ArgAction::Append)
+            .help("The same, for those who start workers with flags alone");
+        let config = Arg::new("config")
+            .long("config")
+            .value_name("FILE")
+            .value_parser(value_parser!(PathBuf))
+            .help("The file of settings; `sconce config --template` prints one with every key");
+        let flags = keys().iter().map(|key| {
+            let arg = Arg::new(key.name.as_str()).long(key.flag.as_str()).help_heading(key.section.as_str());
+            let help = key.comment.trim_end_matches('.').to_owned();
+            match &key.default {
+                Value::Boolean(_) => arg.action(ArgAction::SetTrue).help(help),
+                Value::Integer(0) => arg.help(help),
+                Value::String(text) if text.is_empty() => arg.help(help),
+                Value::Array(items) if items.is_empty() => arg.help(help),
+                Value::String(text) => arg.help(format!("{help} [default: {text}]")),
+                other @ (Value::Integer(_)
+                | Value::Float(_)
+                | Value::Datetime(_)
+                | Value::Array(_)
+                | Value::Table(_)) => arg.help(format!("{help} [default: {other}]")),
+            }
+        });
+        command.arg(models).arg(model).arg(config).args(flags)
+    }
+
+    fn augment_args_for_update(command: Command) -> Command {
+        Flags::augment_args(command)
+    }
+}
+
+impl FromArgMatches for Flags {
+    fn from_arg_matches(matches: &ArgMatches) -> Result<Flags, clap::Error> {
+        let typed = |name: &str| {
+            let there = matches.value_source(name) == Some(ValueSource::CommandLine);
+            let raw = if there { matches.get_raw(name) } else { None };
+            raw.and_then(|mut values| values.next_back()).map(|value| value.to_string_lossy().into_owned())
+        };
+        let said = keys().iter().filter_map(|key| typed(&key.name).map(|text| (key.name.clone(), text)));
+        Ok(Flags {
+            models: ["models", "model"]
+                .iter()
+                .flat_map(|name| matches.get_many(name).into_iter().flatten().cloned())
+                .collect(),
+            config: matches.get_one("config").cloned(),
+            said: said.collect(),
+        })
+    }
+
+    fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), clap::Error> {
+        *self = Flags::from_arg_matches(matches)?;
+        Ok(())
+    }
+}

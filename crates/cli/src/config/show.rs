@@ -1,0 +1,77 @@
+//! `sconce config`: what holds, and who said so.
+
+use std::process::ExitCode;
+
+use clap::Args;
+use serde_json::json;
+use toml::Value;
+
+use crate::config::keys::TEMPLATE;
+use crate::config::{Effective, Flags, effective};
+use crate::screen::{print, print_json, rendered, table};
+
+/// What can be typed.
+#[derive(Args)]
+pub(crate) struct Show {
+    #[command(flatten)]
+    flags: Flags,
+    /// Print a file with every key, its meaning and its default
+    #[arg(long)]
+    template: bool,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+pub(crate) fn run(arguments: &Show) -> anyhow::Result<ExitCode> {
+    if arguments.template {
+        print(TEMPLATE)?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let all = effective(&arguments.flags)?;
+    all.values()?;
+    all.entries()?;
+    if arguments.json {
+        print_json(&as_json(&all))?;
+    } else {
+        print(&as_table(&all))?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn as_table(all: &Effective) -> String {
+    let mut rows = table(&["key", "value", "from"]);
+    for setting in &all.settings {
+        rows.add_row(vec![setting.key.name.clone(), setting.value.to_string(), setting.origin.to_string()]);
+    }
+    for (name, model) in &all.models {
+        let name = name.as_deref().map_or_else(|| "models".to_owned(), |name| format!("models.{name}"));
+        for (key, value) in model {
+            rows.add_row(vec![format!("{name}.{key}"), value.to_string(), all.models_from.to_string()]);
+        }
+    }
+    format!("{}\n", rendered(&rows))
+}
+
+fn as_json(all: &Effective) -> serde_json::Value {
+    let settings = all.settings.iter().map(|setting| {
+        let told = json!({
+            "value": plain(&setting.value), "from": setting.origin.to_string(), "default": plain(&setting.key.default),
+            "meaning": setting.key.comment, "sighup": setting.key.again,
+        });
+        (setting.key.name.clone(), told)
+    });
+    let models = all.models.iter().map(|(name, model)| {
+        let said: serde_json::Map<_, _> =
+            model.iter().map(|(key, value)| (key.clone(), plain(value))).collect();
+        json!({ "name": name, "said": said, "from": all.models_from.to_string() })
+    });
+    json!({
+        "settings": settings.collect::<serde_json::Map<_, _>>(),
+        "models": models.collect::<Vec<_>>(),
+    })
+}
+
+fn plain(value: &Value) -> serde_json::Value {
+    serde_json::to_value(value).unwrap_or_default()
+}

@@ -1,0 +1,88 @@
+//! Layers and what they refuse.
+
+use super::*;
+
+fn flags(said: &[(&str, &str)]) -> Flags {
+    let said = said.iter().map(|(name, text)| ((*name).to_owned(), (*text).to_owned()));
+    Flags { said: said.collect(), ..Flags::default() }
+}
+
+fn file(text: &str) -> (PathBuf, Table) {
+    (PathBuf::from("some.toml"), text.parse().expect("TOML"))
+}
+
+fn variables(all: &[(&str, &str)]) -> Vec<(String, String)> {
+    all.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect()
+}
+
+fn refused(file: Option<(PathBuf, Table)>, variables: &[(String, String)], flags: &Flags) -> String {
+    let refused = layered(file, variables, flags).and_then(|all| all.values().and(all.entries())).err();
+    format!("{:#}", refused.expect("it is refused"))
+}
+
+#[test]
+fn what_is_typed_goes_over_the_environment_over_the_file_over_the_default() {
+    let file = file("port = 1\nhost = \"::1\"\nstrict = true\nmax_inputs = 5");
+    let environment =
+        variables(&[("SCONCE_SERVE_PORT", "2"), ("SCONCE_SERVE_MAX_INPUTS", "6"), ("SCONCE_PORT", "9")]);
+    let all = layered(Some(file), &environment, &flags(&[("port", "3")])).expect("all is known");
+    let values = all.values().expect("all is right");
+    assert_eq!((values.port, values.max_inputs, values.strict, values.grace), (3, 6, true, 30));
+    let origin = |name: &str| {
+        all.settings.iter().find(|setting| setting.key.name == name).map(|setting| setting.origin.to_string())
+    };
+    let origins = ["port", "max_inputs", "host", "grace"].map(origin).map(Option::unwrap_or_default);
+    assert_eq!(origins, ["`--port`", "`SCONCE_SERVE_MAX_INPUTS`", "`some.toml`", "default"]);
+}
+
+#[test]
+fn what_is_unknown_or_wrong_is_refused_with_its_origin_and_the_nearest() {
+    let none = Flags::default();
+    for (text, words) in [
+        ("prot = 1", ["`prot`", "`some.toml`", "nearest is `port`"]),
+        ("port = \"x\"", ["`port` is a whole number", "`some.toml`", "x"]),
+        ("port = 70000", ["`port` in `some.toml`", "70000", "u16"]),
+        ("max_inputs = 0", ["`max_inputs` in `some.toml`", "1 to 16384", "0"]),
+        ("engine = \"candel\"", ["`engine` in `some.toml`", "candel", ""]),
+        ("[models.a]\nsuorce = \"x\"", ["`suorce`", "`models.a`", "nearest is `source`"]),
+        ("[models.a]\nband = \"half\"", ["`models.a`", "source", ""]),
+        ("models = 3", ["`models`", "", ""]),
+    ] {
+        let refused = refused(Some(file(text)), &[], &none);
+        assert!(words.iter().all(|word| refused.contains(word)), "{text}: {refused}");
+    }
+    let refused = refused(None, &variables(&[("SCONCE_SERVE_PROT", "1")]), &none);
+    assert!(refused.contains("SCONCE_SERVE_PROT") && refused.contains("`port`"), "{refused}");
+}
+
+#[test]
+fn the_defaults_are_those_of_the_server() {
+    let values = layered(None, &[], &Flags::default()).and_then(|all| all.values()).expect("all is right");
+    let said = values.settings(sconce_server::Keys::default());
+    assert_eq!(format!("{said:?}"), format!("{:?}", sconce_server::Settings::default()));
+}
+
+#[test]
+fn a_model_has_the_settings_of_all_but_for_its_own() {
+    let text = "band = \"exact\"\nmax_length = 9\n[models.a]\nsource = \"x/y\"\naliases = [\"b\"]\nmax_length = 7\n\
+                [models.c]\nsource = \"./z\"";
+    let all = layered(Some(file(text)), &[], &Flags::default()).expect("all is known");
+    let entries = all.entries().expect("all is right");
+    let told: Vec<_> = entries
+        .iter()
+        .map(|entry| (entry.name.as_deref(), entry.source.as_str(), entry.how.overrides.max_length))
+        .collect();
+    assert_eq!(told, [(Some("a"), "x/y", Some(7)), (Some("c"), "./z", Some(9))]);
+    assert!(entries.iter().all(|entry| entry.how.wish.band == sconce::Band::Exact));
+    let typed = Flags { models: vec!["./other".to_owned()], ..Flags::default() };
+    let entries = layered(Some(file(text)), &[], &typed).and_then(|all| all.entries()).expect("all is right");
+    assert_eq!(entries.iter().map(|entry| entry.source.as_str()).collect::<Vec<_>>(), ["./other"]);
+}
+
+#[test]
+fn what_a_running_server_does_not_take_up_is_named() {
+    let before = layered(Some(file("port = 1")), &[], &Flags::default()).expect("all is known");
+    let after =
+        layered(Some(file("port = 2\nmax_inputs = 7")), &[], &Flags::default()).expect("all is known");
+    assert_eq!(before.needs_a_restart(&after), ["port"]);
+}

@@ -1,0 +1,253 @@
+//! What the keys mean, with their types.
+
+use std::net::IpAddr;
+use std::path::Path;
+use std::str::FromStr;
+use std::time::Duration;
+
+use anyhow::{Context, bail};
+use sconce::card::Overrides;
+use sconce::planner::evidence::Goal;
+use sconce::{Band, Device, Runtime, Wish};
+use sconce_server::{Callback, Keys, Settings, Tls, When, Worker};
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
+use toml::{Table, Value};
+
+use crate::config::keys::keys;
+
+/// Keys of a model beside those that hold for all.
+pub(crate) const ENTRY: [&str; 2] = ["source", "aliases"];
+
+/// The settings of a server.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a key of the file")]
+pub(crate) struct Values {
+    pub(crate) name: String,
+    pub(crate) any_model: bool,
+    pub(crate) strict: bool,
+    pub(crate) load_wait: u32,
+    pub(crate) idle_unload: u32,
+    pub(crate) memory_limit: u64,
+    pub(crate) shadow_every: u64,
+    pub(crate) host: IpAddr,
+    pub(crate) port: u16,
+    pub(crate) tls_certificate: String,
+    pub(crate) tls_key: String,
+    pub(crate) cors_origins: Vec<String>,
+    pub(crate) worker_id: String,
+    pub(crate) callback_url: String,
+    pub(crate) callback_token_file: String,
+    pub(crate) advertise_url: String,
+    pub(crate) heartbeat: u32,
+    pub(crate) api_key_file: String,
+    pub(crate) insecure_no_key: bool,
+    pub(crate) max_inputs: usize,
+    pub(crate) max_body: usize,
+    pub(crate) queue_seconds: f64,
+    pub(crate) time_limit: u32,
+    pub(crate) grace: u32,
+    pub(crate) threads: usize,
+    pub(crate) offline: bool,
+}
+
+/// The settings of a model, as they are said.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Said {
+    engine: String,
+    device: String,
+    metal_device: String,
+    cuda_device: String,
+    dtype: String,
+    weights: String,
+    band: String,
+    latency: bool,
+    load: String,
+    task: String,
+    pooling: String,
+    normalize: String,
+    max_length: usize,
+    revision: String,
+}
+
+/// The settings of a model.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct How {
+    pub(crate) wish: Wish,
+    pub(crate) overrides: Overrides,
+    pub(crate) revision: Option<String>,
+    pub(crate) when: When,
+}
+
+/// A model to serve.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Entry {
+    pub(crate) name: Option<String>,
+    pub(crate) source: String,
+    pub(crate) aliases: Vec<String>,
+    pub(crate) how: How,
+}
+
+/// The settings of a server from a table of all of them.
+pub(super) fn server(table: Table) -> anyhow::Result<Values> {
+    let values: Values = read(table)?;
+    let within = |name: &str, value: f64, least: f64, most: f64| {
+        if (least..=most).contains(&value) {
+            return Ok(());
+        }
+        bail!("`{name}` is {least} to {most}, and not: {value}");
+    };
+    within("max_inputs", values.max_inputs as f64, 1.0, 16384.0)?;
+    within("max_body", values.max_body as f64, 1.0, 1024.0)?;
+    within("queue_seconds", values.queue_seconds, 0.0, 3600.0)?;
+    within("time_limit", f64::from(values.time_limit), 1.0, 86400.0)?;
+    Ok(values)
+}
+
+/// Whether the few values of `table` are right, all others being the defaults.
+pub(super) fn check(table: &Table, of_a_model: bool) -> anyhow::Result<()> {
+    let some = keys().iter().filter(|key| key.is_of_a_model() == of_a_model);
+    let mut all: Table = some.map(|key| (key.name.clone(), key.default.clone())).collect();
+    all.extend(table.clone());
+    if of_a_model { read::<Said>(all)?.how().map(|_| ()) } else { server(all).map(|_| ()) }
+}
+
+/// A model from its own table and the settings that hold for all.
+pub(super) fn entry(name: Option<String>, table: &Table, mut all: Table) -> anyhow::Result<Entry> {
+    let own = table.iter().filter(|(key, _)| !ENTRY.contains(&key.as_str()));
+    all.extend(own.map(|(key, value)| (key.clone(), value.clone())));
+    let text = |value: &Value| value.as_str().map(str::to_owned);
+    let source = table.get("source").and_then(text);
+    let source = source.context("a model has a `source`: its folder, or its id on the hub")?;
+    let aliases = match table.get("aliases") {
+        None => Some(Vec::new()),
+        Some(list) => list.as_array().and_then(|list| list.iter().map(text).collect()),
+    };
+    let aliases = aliases.context("`aliases` is a list of texts")?;
+    Ok(Entry { name, source, aliases, how: read::<Said>(all)?.how()? })
+}
+
+fn read<T: DeserializeOwned>(table: Table) -> anyhow::Result<T> {
+    Value::Table(table).try_into().map_err(|error: toml::de::Error| anyhow::anyhow!("{}", error.message()))
+}
+
+/// What a text says, if anything.
+fn read_text<T: FromStr<Err: std::fmt::Display>>(text: &str) -> anyhow::Result<Option<T>> {
+    if text.is_empty() {
+        return Ok(None);
+    }
+    text.parse().map(Some).map_err(|error: T::Err| anyhow::anyhow!("{error}"))
+}
+
+impl Said {
+    /// The device, in whichever of three ways it was said.
+    fn device(&self) -> anyhow::Result<Option<Device>> {
+        let numbered = |kind: &str, number: &str| {
+            if number.is_empty() { String::new() } else { format!("{kind}:{number}") }
+        };
+        let ways =
+            [self.device.clone(), numbered("metal", &self.metal_device), numbered("cuda", &self.cuda_device)];
+        let said: Vec<&String> = ways.iter().filter(|way| !way.is_empty()).collect();
+        match said.as_slice() {
+            [] => Ok(None),
+            [one] => read_text(one),
+            _ => bail!("one device is said: `device`, `metal_device` or `cuda_device`"),
+        }
+    }
+
+    fn how(&self) -> anyhow::Result<How> {
+        let wish = Wish {
+            engine: read_text(&self.engine)?,
+            device: self.device()?,
+            dtype: read_text(&self.dtype)?,
+            weights: read_text(&self.weights)?,
+            band: read_text(&self.band)?.unwrap_or(Band::Half),
+            goal: if self.latency { Goal::Latency } else { Goal::Throughput },
+        };
+        let overrides = Overrides {
+            task: read_text(&self.task)?,
+            pooling: read_text(&self.pooling)?,
+            normalize: read_text(&self.normalize)?,
+            max_length: (self.max_length > 0).then_some(self.max_length),
+        };
+        let when = match self.load.as_str() {
+            "start" => When::Start,
+            "demand" => When::Demand,
+            other => bail!("`load` is `start` or `demand`, and not: {other}"),
+        };
+        Ok(How { wish, overrides, revision: read_text(&self.revision)?, when })
+    }
+}
+
+impl Values {
+    /// The server's settings, with these keys to its door.
+    pub(crate) fn settings(&self, keys: Keys) -> Settings {
+        Settings {
+            keys,
+            strict: self.strict,
+            any_model: self.any_model,
+            max_inputs: self.max_inputs,
+            max_body: self.max_body << 20,
+            queue_seconds: self.queue_seconds,
+            time_limit: Duration::from_secs(self.time_limit.into()),
+            grace: Duration::from_secs(self.grace.into()),
+            load_wait: Duration::from_secs(self.load_wait.into()),
+            idle_unload: (self.idle_unload > 0).then(|| Duration::from_secs(self.idle_unload.into())),
+            shadow_every: self.shadow_every,
+            cors_origins: self.cors_origins.clone(),
+            memory_limit: (self.memory_limit > 0).then_some(self.memory_limit << 20),
+            ..Settings::default()
+        }
+    }
+
+    /// Who it is in a pool; `settings` does not know the token, which lies in a file.
+    pub(crate) fn worker(&self) -> anyhow::Result<Worker> {
+        let text = |text: &String| Some(text.clone()).filter(|text| !text.is_empty());
+        let token = match text(&self.callback_token_file) {
+            None => String::new(),
+            Some(path) => {
+                let read =
+                    std::fs::read_to_string(&path).with_context(|| format!("`{path}` can't be read"))?;
+                read.trim().to_owned()
+            }
+        };
+        let heartbeat = (self.heartbeat > 0).then(|| Duration::from_secs(self.heartbeat.into()));
+        let callback = text(&self.callback_url).map(|url| Callback { url, token });
+        Ok(Worker { id: self.worker_id.clone(), url: text(&self.advertise_url), callback, heartbeat })
+    }
+
+    /// The certificate, read from its files.
+    pub(crate) fn tls(&self) -> anyhow::Result<Option<Tls>> {
+        let (certificate, key) = match (self.tls_certificate.as_str(), self.tls_key.as_str()) {
+            ("", "") => return Ok(None),
+            ("", _) | (_, "") => bail!("`tls_certificate` and `tls_key` go together"),
+            both => both,
+        };
+        let read = |path: &str| std::fs::read(path).with_context(|| format!("`{path}` can't be read"));
+        let tls = Tls::read(&read(certificate)?, &read(key)?);
+        Ok(Some(tls.with_context(|| format!("`{certificate}` and `{key}`"))?))
+    }
+
+    /// The keys to its door: those of the file, and `one`.
+    pub(crate) fn keys(&self, one: Option<&str>) -> anyhow::Result<Keys> {
+        let mut keys = Keys::default();
+        if !self.api_key_file.is_empty() {
+            let path = Path::new(&self.api_key_file);
+            let text = std::fs::read_to_string(path)
+                .with_context(|| format!("`{}` can't be read", path.display()))?;
+            keys.extend(Keys::read(&text).with_context(|| format!("`{}`", path.display()))?);
+        }
+        if let Some(one) = one.filter(|one| !one.trim().is_empty()) {
+            keys.extend(Keys::read(one)?);
+        }
+        Ok(keys)
+    }
+
+    /// What all models share.
+    pub(crate) fn runtime(&self) -> Runtime {
+        let builder = Runtime::builder().offline(self.offline);
+        if self.threads > 0 { builder.threads(self.threads).build() } else { builder.build() }
+    }
+}

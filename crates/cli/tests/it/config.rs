@@ -1,0 +1,123 @@
+//! `sconce config`, and a server that reads its settings again.
+
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::net::SocketAddr;
+use std::process::{Child, Command, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use crate::scene::Scene;
+use crate::serve::{ask, connect, wait_until_ready};
+
+#[test]
+fn every_setting_says_where_it_came_from() {
+    let scene = Scene::new();
+    let file = scene.with("some.toml", "port = 1\nstrict = true\n[models.small]\nsource = \"tiny-bert\"\n");
+    let mut command = scene.command(&["config", "--config", &file, "--max-body", "9", "--json"]);
+    let output = command.env("SCONCE_SERVE_PORT", "2").output().expect("it runs");
+    let told: serde_json::Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    let setting =
+        |name: &str| (told["settings"][name]["value"].clone(), told["settings"][name]["from"].clone());
+    assert_eq!(setting("port"), (2.into(), "`SCONCE_SERVE_PORT`".into()));
+    assert_eq!(setting("strict"), (true.into(), format!("`{file}`").into()));
+    assert_eq!(setting("max_body"), (9.into(), "`--max-body`".into()));
+    assert_eq!(setting("host"), ("127.0.0.1".into(), "default".into()));
+    assert_eq!(told["models"][0]["name"], "small");
+    let table = scene.run(&["config", "--config", &file]).succeeds().data;
+    let line = table.lines().find(|line| line.starts_with(" port")).expect("a line").to_owned();
+    assert_eq!(line.split_whitespace().collect::<Vec<_>>(), ["port", "1", &format!("`{file}`")]);
+}
+
+#[test]
+fn the_template_is_a_file_of_defaults() {
+    let scene = Scene::new();
+    let template = scene.run(&["config", "--template"]).succeeds().data;
+    let file = scene.with("all.toml", &template);
+    let told = scene.run(&["config", "--config", &file, "--json"]).succeeds().json();
+    for (name, setting) in told["settings"].as_object().expect("settings") {
+        assert_eq!(setting["value"], setting["default"], "{name}");
+        assert_eq!(setting["from"], format!("`{file}`"), "{name}");
+    }
+}
+
+#[test]
+fn what_is_unknown_is_refused_with_the_nearest() {
+    let scene = Scene::new();
+    let file = scene.with("some.toml", "max_boddy = 1\n");
+    let words = ["no setting is called `max_boddy`", &file, "nearest is `max_body`"];
+    scene.run(&["config", "--config", &file]).fails(2, &words);
+    scene.run(&["serve", "tiny-bert", "--config", &file]).fails(2, &words);
+    let file = scene.with("other.toml", "port = \"x\"\n");
+    scene.run(&["config", "--config", &file]).fails(2, &["`port` is a whole number"]);
+    scene.run(&["config", "--config", &scene.name("no-such.toml")]).fails(2, &["no-such.toml"]);
+    scene.run(&["serve", "--offline"]).fails(2, &["no model to serve", "sconce serve MODEL"]);
+}
+
+/// A server and what it says.
+struct Served {
+    child: Child,
+    address: SocketAddr,
+    words: BufReader<std::process::ChildStderr>,
+}
+
+fn serve(scene: &Scene, file: &str) -> Served {
+    let mut child =
+        scene.command(&["serve", "--config", file]).stdin(Stdio::null()).spawn().expect("it starts");
+    let mut words = BufReader::new(child.stderr.take().expect("its words"));
+    let mut line = String::new();
+    words.read_line(&mut line).expect("it says where it listens");
+    let address = line.trim().rsplit('/').next().and_then(|address| address.parse().ok());
+    Served { address: address.unwrap_or_else(|| panic!("no address in: {line}")), child, words }
+}
+
+fn signal(child: &Child, name: &str) {
+    let sent = Command::new("kill").args([name, &child.id().to_string()]).status();
+    assert!(sent.expect("kill runs").success());
+}
+
+fn embed(address: SocketAddr, key: &str, texts: usize) -> u16 {
+    let body = serde_json::json!({ "input": vec!["a"; texts], "model": "small" }).to_string();
+    let request = format!(
+        "POST /v1/embeddings HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {key}\r\ncontent-length: {}\r\n\r\n{body}",
+        body.len()
+    );
+    ask(&mut connect(address).expect("a connection"), request.as_bytes()).expect("an answer").0
+}
+
+#[test]
+fn keys_and_limits_are_read_again_on_sighup_and_what_is_wrong_changes_nothing() {
+    let scene = Scene::new();
+    let keys = scene.with("keys", "old\n");
+    let settings = |rest: &str| {
+        format!(
+            "port = 0\noffline = true\napi_key_file = \"{keys}\"\n{rest}\n[models.small]\nsource = \"tiny-bert\"\n"
+        )
+    };
+    let file = scene.with("sconce.toml", settings("max_inputs = 2"));
+    let mut served = serve(&scene, &file);
+    wait_until_ready(served.address);
+    assert_eq!([embed(served.address, "old", 3), embed(served.address, "old", 2)], [400, 200]);
+    let mut next = || {
+        let mut line = String::new();
+        served.words.read_line(&mut line).expect("words");
+        line
+    };
+    scene.with("keys", "new\n");
+    scene.with("sconce.toml", settings("max_inputs = 3\ngrace = 5").replace("port = 0", "port = 1"));
+    signal(&served.child, "-HUP");
+    assert_eq!(next(), "settings read again: 1 keys\n");
+    assert_eq!(next(), "note: `port` takes a restart\n");
+    let began = Instant::now();
+    while embed(served.address, "new", 3) != 200 {
+        assert!(began.elapsed() < Duration::from_secs(10), "the new key is not let in");
+        thread::sleep(Duration::from_millis(10));
+    }
+    assert_eq!([embed(served.address, "old", 1), embed(served.address, "new", 4)], [401, 400]);
+    fs::write(scene.file("sconce.toml"), "max_inptus = 9\n").expect("a file can be written");
+    signal(&served.child, "-HUP");
+    assert!(next().contains("the settings stay as they were"));
+    assert_eq!(embed(served.address, "new", 3), 200);
+    signal(&served.child, "-TERM");
+    assert_eq!(served.child.wait().expect("it ends").code(), Some(0));
+}

@@ -1,0 +1,155 @@
+//! Several real models in one process, within a memory limit that does not hold all of them.
+
+use std::fmt::Write as _;
+use std::fs;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use sconce::{Dtype, EngineId, Model, PoolingMode, Runtime};
+use serde_json::{Value, json};
+
+use crate::scene::Scene;
+use crate::serve::{Served, converse, serve_with, terminate, wait_until_ready};
+
+const CLIENTS: usize = 8;
+const REQUESTS: usize = 500;
+/// The same weights pooled in three ways, so that an answer of another model shows.
+const MODELS: [(&str, PoolingMode); 3] =
+    [("one", PoolingMode::Mean), ("two", PoolingMode::Cls), ("three", PoolingMode::Max)];
+
+fn copy(from: &Path, to: &Path) {
+    fs::create_dir_all(to).expect("a folder");
+    for entry in fs::read_dir(from).expect("the model is there").flatten() {
+        let target = to.join(entry.file_name());
+        if entry.path().is_dir() {
+            copy(&entry.path(), &target);
+        } else {
+            fs::copy(entry.path(), target).expect("a copy");
+        }
+    }
+}
+
+fn settings(scene: &Scene, names: &[(&str, PoolingMode)], megabytes: u64) -> String {
+    let mut text = format!(
+        "port = 0\noffline = true\nengine = \"native\"\ndtype = \"f32\"\nmemory_limit = {megabytes}\n\
+         queue_seconds = 60\n"
+    );
+    for (name, pooling) in names {
+        let folder = scene.name(name);
+        let _ = write!(
+            text,
+            "[models.{name}]\nsource = \"{folder}\"\npooling = \"{}\"\nload = \"demand\"\n",
+            pooling.name()
+        );
+    }
+    text
+}
+
+fn embed(address: SocketAddr, model: &str, text: &str) -> (u16, Value) {
+    let body = json!({ "input": text, "model": model }).to_string();
+    let (status, answer) = converse(address, "POST", "/v1/embeddings", &[("prefer", "wait=60")], &body);
+    (status, serde_json::from_str(&answer).unwrap_or_default())
+}
+
+fn report(address: SocketAddr) -> Value {
+    serde_json::from_str(&converse(address, "GET", "/v1/report", &[], "").1).expect("a report")
+}
+
+fn resident(process: u32) -> u64 {
+    let text = fs::read_to_string(format!("/proc/{process}/status")).unwrap_or_default();
+    let line = text.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap_or("0");
+    line.split_whitespace().next().and_then(|count| count.parse::<u64>().ok()).unwrap_or(0) * 1024
+}
+
+fn end(mut served: Served) {
+    terminate(&served.child);
+    assert_eq!(served.child.wait().expect("it ends").code(), Some(0));
+}
+
+#[test]
+fn three_models_take_turns_in_memory_that_holds_two() {
+    let part = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/parts/minilm");
+    assert!(part.is_dir(), "no MiniLM in `target/parts`: fetch it with `scripts/parts minilm-trio`");
+    let scene = Scene::new();
+    for (name, _) in MODELS {
+        copy(&part, &scene.file(name));
+    }
+    // What one takes, so that the limit can be set to hold two and not three.
+    let file = scene.with("one.toml", settings(&scene, &MODELS[..1], 0));
+    let served = serve_with(&scene, &["--config", &file]);
+    wait_until_ready(served.address);
+    assert_eq!(embed(served.address, "one", "a text").0, 200);
+    let told = report(served.address);
+    let measured = &told["models"][0]["memory"]["measured"];
+    let [stays, peak] = ["stays", "peak"].map(|kind| measured[kind].as_u64().expect("bytes"));
+    let with_one = told["memory"]["resident"].as_u64().expect("bytes");
+    end(served);
+    let limit = (with_one + stays / 10 + peak.max(stays)) >> 20;
+    assert!(with_one + 2 * stays > limit << 20, "{with_one} {stays} {peak}: three would fit");
+
+    let file = scene.with("three.toml", settings(&scene, &MODELS, limit));
+    let served = serve_with(&scene, &["--config", &file]);
+    wait_until_ready(served.address);
+    let (address, process) = (served.address, served.child.id());
+    let (most, done) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicBool::new(false)));
+    let watching = {
+        let (most, done) = (Arc::clone(&most), Arc::clone(&done));
+        thread::spawn(move || {
+            while !done.load(Ordering::Relaxed) {
+                most.fetch_max(resident(process), Ordering::Relaxed);
+                thread::sleep(Duration::from_millis(1));
+            }
+        })
+    };
+    let clients: Vec<_> = (0..CLIENTS)
+        .map(|client| {
+            thread::spawn(move || {
+                let ask = |number: usize| {
+                    let (name, _) = MODELS[(number * 7 + number / 5 + client) % MODELS.len()];
+                    let text = format!("request {number} of client {client} asks for {name}");
+                    let (status, answer) = embed(address, name, &text);
+                    assert_eq!((status, &answer["model"]), (200, &json!(name)), "{answer}");
+                    let vector = answer["data"][0]["embedding"].clone();
+                    (name, text, serde_json::from_value::<Vec<f32>>(vector).expect("a vector"))
+                };
+                (0..=REQUESTS / CLIENTS).map(ask).collect::<Vec<_>>()
+            })
+        })
+        .collect();
+    let answers: Vec<_> =
+        clients.into_iter().flat_map(|client| client.join().expect("all are answered")).collect();
+    done.store(true, Ordering::Relaxed);
+    watching.join().expect("it watches");
+    let unloaded = converse(address, "GET", "/metrics", &[], "").1;
+    assert!(unloaded.contains("sconce_unloads_total{model=\"one\",why=\"room\"}"), "{unloaded}");
+    end(served);
+
+    let runtime = Runtime::builder().home(scene.file("home")).offline(true).build();
+    for (name, pooling) in MODELS {
+        let folder: PathBuf = scene.file(name);
+        let model = Model::builder(&folder.to_string_lossy()).runtime(&runtime).engine(EngineId::Native);
+        let model = model.dtype(Dtype::F32).pooling(pooling).open().expect("it opens");
+        let own: Vec<_> = answers.iter().filter(|(of, ..)| *of == name).collect();
+        let texts: Vec<&str> = own.iter().map(|(_, text, _)| text.as_str()).collect();
+        let want = model.embed(&texts).expect("it embeds");
+        for ((_, text, vector), want) in own.iter().zip(&want) {
+            assert!(sconce::cosine(vector, want) > 0.9999, "{text}");
+        }
+    }
+    let ledger = fs::read_to_string(scene.file("home").join("evidence/memory.ledger")).expect("a ledger");
+    let bytes = |line: &Value, of: &str, kind: &str| line[of][kind].as_u64().expect("bytes") as f64;
+    let errors: Vec<f64> = ledger
+        .lines()
+        .map(|line| serde_json::from_str::<Value>(line).expect("a line is JSON"))
+        .map(|line| bytes(&line, "guess", "stays") / bytes(&line, "truth", "stays") - 1.0)
+        .collect();
+    let most = most.load(Ordering::Relaxed) as f64 / f64::from(1 << 20);
+    println!("{} answers, at most {most:.1} of {limit} MB, {} loads", answers.len(), errors.len());
+    println!("errors of the ledger's guesses: {errors:.3?}");
+    assert!(most <= limit as f64, "{most} of {limit} MB");
+    assert!(errors.len() > 5 && errors[5..].iter().all(|error| error.abs() < 0.1), "{errors:.3?}");
+}

@@ -1,0 +1,103 @@
+//! A pool's manager, written from docs/worker.md alone: it starts a worker, is called, reads the report, drains it.
+
+use std::io::{BufRead, BufReader, Write};
+use std::net::{TcpListener, TcpStream};
+use std::process::Stdio;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use hmac::{Hmac, Mac};
+use serde_json::Value;
+use sha2::Sha256;
+
+use crate::scene::Scene;
+
+const TOKEN: &str = "a token that both know";
+
+/// Where workers call.
+struct Manager {
+    listener: TcpListener,
+}
+
+impl Manager {
+    fn url(&self) -> String {
+        format!("http://{}/workers", self.listener.local_addr().expect("an address"))
+    }
+
+    /// The next call, which is answered with `status`; a signature that is wrong or old fails the test.
+    fn take_call(&self, status: u16) -> Value {
+        let (stream, _) = self.listener.accept().expect("a call");
+        stream.set_read_timeout(Some(Duration::from_secs(30))).expect("a limit");
+        let (headers, body) = read(&mut BufReader::new(&stream));
+        write!(&stream, "HTTP/1.1 {status} x\r\ncontent-length: 0\r\nconnection: close\r\n\r\n")
+            .expect("an answer");
+        let header = |name: &str| {
+            let found = headers.iter().find(|(known, _)| known == name).map(|(_, value)| value.as_str());
+            found.unwrap_or_else(|| panic!("no `{name}`"))
+        };
+        let time = header("x-sconce-timestamp");
+        let mut hash = Hmac::<Sha256>::new_from_slice(TOKEN.as_bytes()).expect("a key");
+        hash.update(format!("{time}.").as_bytes());
+        hash.update(&body);
+        let signature: String = hash
+            .finalize()
+            .into_bytes()
+            .iter()
+            .fold(String::new(), |digits, byte| digits + &format!("{byte:02x}"));
+        assert_eq!(header("x-sconce-signature"), format!("sha256={signature}"));
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).expect("a clock").as_secs();
+        assert!(now.abs_diff(time.parse().expect("seconds")) < 60, "{time}");
+        serde_json::from_slice(&body).expect("JSON")
+    }
+}
+
+/// Headers and body of one message.
+fn read(stream: &mut impl BufRead) -> (Vec<(String, String)>, Vec<u8>) {
+    let (mut headers, mut line) = (Vec::new(), String::new());
+    stream.read_line(&mut line).expect("a first line");
+    loop {
+        line.clear();
+        stream.read_line(&mut line).expect("a header");
+        let Some((name, value)) = line.trim_end().split_once(": ") else { break };
+        headers.push((name.to_ascii_lowercase(), value.to_owned()));
+    }
+    let length = headers.iter().find(|(name, _)| name == "content-length");
+    let mut body = vec![0; length.map_or(0, |(_, value)| value.parse().expect("a length"))];
+    stream.read_exact(&mut body).expect("a body");
+    (headers, body)
+}
+
+/// One request to a worker.
+fn ask(url: &str, method: &str, path: &str) -> Value {
+    let address = url.strip_prefix("http://").expect("a plain address");
+    let stream = TcpStream::connect(address).expect("the worker listens");
+    write!(&stream, "{method} {path} HTTP/1.1\r\nhost: x\r\ncontent-length: 0\r\n\r\n").expect("a request");
+    serde_json::from_slice(&read(&mut BufReader::new(&stream)).1).expect("JSON")
+}
+
+#[test]
+fn a_manager_starts_a_worker_is_called_reads_its_report_and_drains_it() {
+    let scene = Scene::new();
+    let manager = Manager { listener: TcpListener::bind("127.0.0.1:0").expect("a port") };
+    let token = scene.with("token", format!("{TOKEN}\n"));
+    let (url, arguments) =
+        (manager.url(), ["serve", "--offline", "--worker-id", "seven", "--model", "tiny-bert"]);
+    let more = ["--port", "0", "--callback-url", &url, "--callback-token-file", &token, "--heartbeat", "1"];
+    let mut command = scene.command(&[&arguments[..], &more].concat());
+    let mut worker = command.stdin(Stdio::null()).stderr(Stdio::null()).spawn().expect("it starts");
+    // Whoever does not take a call is called again.
+    assert_eq!(manager.take_call(503)["event"], "ready");
+    let ready = manager.take_call(204);
+    assert_eq!((&ready["event"], &ready["worker_id"]), (&"ready".into(), &"seven".into()));
+    let report = &ready["report"];
+    assert_eq!(report["capabilities"], serde_json::json!(["embed"]));
+    assert_eq!(report["device"], serde_json::json!(["cpu"]));
+    assert!(["candle", "native"].contains(&report["backend"][0].as_str().expect("an engine")));
+    assert!(report["memory"]["resident"].as_u64().is_some_and(|bytes| bytes > 1 << 20));
+    assert!(report["models"][0]["serving"]["tokens_per_second"].as_f64().is_some_and(|rate| rate > 0.0));
+    let address = ready["url"].as_str().expect("an address");
+    assert_eq!(ask(address, "GET", "/v1/report")["models"][0]["model"], "tiny-bert");
+    assert_eq!(manager.take_call(204)["event"], "heartbeat");
+    assert_eq!(ask(address, "POST", "/v1/drain")["draining"], true);
+    while manager.take_call(204)["event"] != "stopping" {}
+    assert_eq!(worker.wait().expect("it ends").code(), Some(0));
+}

@@ -1,0 +1,57 @@
+//! How much memory this process has, as the system tells it.
+
+use std::fs;
+use std::process::Command;
+
+use crate::runtime::Runtime;
+
+/// Bytes of main memory that this process has now; none where the system does not tell.
+pub fn resident() -> Option<u64> {
+    if let Ok(text) = fs::read_to_string("/proc/self/status") {
+        return kilobytes(&text, "VmRSS:");
+    }
+    let told =
+        Command::new("ps").args(["-o", "rss=", "-p", &std::process::id().to_string()]).output().ok()?;
+    let kilobytes: u64 = String::from_utf8(told.stdout).ok()?.trim().parse().ok()?;
+    Some(kilobytes * 1024)
+}
+
+/// The most that it had since this was last asked; none where the system does not keep it.
+pub fn peak() -> Option<u64> {
+    let text = fs::read_to_string("/proc/self/status").ok()?;
+    // The system forgets the most when told this number.
+    fs::write("/proc/self/clear_refs", "5").ok()?;
+    kilobytes(&text, "VmHWM:")
+}
+
+fn kilobytes(text: &str, name: &str) -> Option<u64> {
+    let line = text.lines().find_map(|line| line.strip_prefix(name))?;
+    let count: u64 = line.split_ascii_whitespace().next()?.parse().ok()?;
+    Some(count * 1024)
+}
+
+impl Runtime {
+    /// Waits until what was dropped is unloaded, and gives what is free back to the system.
+    pub fn give_back(&self) {
+        self.inner.lanes.settle();
+        sconce_engines::give_back();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_taken_shows_and_what_is_given_back_does_too() {
+        let before = resident().expect("this system tells");
+        // Small pieces, which an allocator keeps for later.
+        let pieces: Vec<Vec<u8>> = (0..40_000).map(|n| vec![n as u8; 2000]).collect();
+        let between = resident().expect("this system tells");
+        assert!(between > before + (60 << 20), "{before} {between}");
+        drop(pieces);
+        sconce_engines::give_back();
+        let after = resident().expect("this system tells");
+        assert!(after + (40 << 20) < between, "{between} {after}");
+    }
+}

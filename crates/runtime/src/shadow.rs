@@ -1,0 +1,159 @@
+//! A second opinion: a batch that was answered is computed again on the reference, and a placement that has drifted
+//! away from it is taken out of service.
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use sconce_core::batch::{Batch, Rows};
+use sconce_core::placement::Placement;
+use sconce_planner::band::Band;
+
+use crate::door::Computed;
+use crate::error::Error;
+use crate::lane::Loaded;
+use crate::model::Model;
+use crate::serving::Serving;
+
+/// How often in a row a placement may lie beyond its band before it has to go.
+const STRIKES: usize = 2;
+/// How long the reference may take for a batch.
+const PATIENCE: Duration = Duration::from_mins(2);
+
+/// What the reference said of a batch.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Shadow {
+    /// The placement that was checked.
+    pub placement: Placement,
+    /// The placement that it was checked by.
+    pub reference: Placement,
+    /// How alike each row is to the reference's; of scores, all together.
+    pub cosines: Vec<f64>,
+    /// What follows.
+    pub verdict: Verdict,
+}
+
+/// What follows from a check.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// It keeps its band.
+    Agrees,
+    /// It does not.
+    Drifts,
+    /// It did not again, and was taken out of service, with the reason.
+    Demoted(String),
+}
+
+/// The reference as it is loaded, and how often the placement that serves has drifted in a row.
+#[derive(Default)]
+pub(crate) struct Watch {
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    reference: Option<Arc<Loaded>>,
+    drifted: Option<(Placement, usize)>,
+}
+
+impl Model {
+    /// Has the reference compute `batch` again, which gave `computed`, and takes the placement out of service where
+    /// it drifts. None where there is nothing to compare: the reference itself serves, or the placement is gone.
+    pub fn shadow(&self, batch: Batch, computed: &Computed) -> Result<Option<Shadow>, Error> {
+        self.serving().shadow(&Arc::new(batch), computed)
+    }
+}
+
+impl Serving {
+    fn shadow(&self, batch: &Arc<Batch>, computed: &Computed) -> Result<Option<Shadow>, Error> {
+        let placement = &computed.placement;
+        let (Some(reference), Some(band)) = (self.plan().reference, self.band_of(placement)) else {
+            return Ok(None);
+        };
+        if reference == *placement {
+            return Ok(None);
+        }
+        let loaded = self.reference(&reference)?;
+        let lanes = &self.runtime().inner.lanes;
+        let rows = match lanes.encode(&loaded, reference.device, batch, PATIENCE) {
+            Ok(output) => output.into_rows(),
+            Err(error) => return Err(Error::Request(format!("the reference gave no rows: {error}"))),
+        };
+        let scores = self.subject().card.task.value.scores();
+        let distances = distances(&computed.rows, &rows, scores);
+        let mean = distances.iter().sum::<f64>() / distances.len().max(1) as f64;
+        let verdict = self.judge(placement, &reference, mean, band);
+        let cosines = distances.iter().map(|distance| (1.0 - distance).max(-1.0)).collect();
+        Ok(Some(Shadow { placement: placement.clone(), reference, cosines, verdict }))
+    }
+
+    fn judge(&self, placement: &Placement, reference: &Placement, mean: f64, band: Band) -> Verdict {
+        let strikes = {
+            let mut state = self.watch().state.lock().unwrap_or_else(PoisonError::into_inner);
+            if mean <= band.tolerance() {
+                state.drifted = None;
+                return Verdict::Agrees;
+            }
+            let before = state.drifted.take().filter(|(drifted, _)| drifted == placement);
+            let strikes = before.map_or(0, |(_, strikes)| strikes) + 1;
+            state.drifted = Some((placement.clone(), strikes));
+            strikes
+        };
+        if strikes < STRIKES {
+            return Verdict::Drifts;
+        }
+        let why = format!(
+            "it drifted: {strikes} batches in a row lay {mean:.1e} from {reference} on the mean, and band `{band}` \
+             allows {:.0e}",
+            band.tolerance()
+        );
+        self.demote(placement, &why);
+        Verdict::Demoted(why)
+    }
+
+    /// The reference, loaded once.
+    fn reference(&self, reference: &Placement) -> Result<Arc<Loaded>, Error> {
+        let mut state = self.watch().state.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(loaded) = &state.reference {
+            return Ok(Arc::clone(loaded));
+        }
+        let loaded = self.load(reference).map_err(|obstacle| {
+            Error::Request(format!("the reference {reference} can't be loaded: {obstacle}"))
+        })?;
+        Ok(Arc::clone(state.reference.insert(Arc::new(loaded))))
+    }
+}
+
+/// How far each row lies from the reference's, as `1 - cos` is for vectors of one length; all of them together where
+/// they are scores, since one near zero has no length to be held against.
+fn distances(rows: &Rows, reference: &Rows, together: bool) -> Vec<f64> {
+    if rows.width != reference.width || rows.values.len() != reference.values.len() {
+        return vec![f64::INFINITY];
+    }
+    let apart = |a: &[f32], b: &[f32]| {
+        let square = |x: f64| x * x;
+        let apart: f64 = a.iter().zip(b).map(|(&a, &b)| square(f64::from(a) - f64::from(b))).sum();
+        let size: f64 = b.iter().map(|&b| square(f64::from(b))).sum();
+        let distance = if apart == 0.0 { 0.0 } else { apart / (2.0 * size) };
+        if distance.is_finite() { distance } else { f64::INFINITY }
+    };
+    if together {
+        return vec![apart(&rows.values, &reference.values)];
+    }
+    rows.iter().zip(reference.iter()).map(|(a, b)| apart(a, b)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_not_finite_is_never_near() {
+        let rows = |values: &[f32]| Rows { width: 2, values: values.to_vec(), norms: Vec::new() };
+        let same = distances(&rows(&[0.6, 0.8, 1.0, 0.0]), &rows(&[0.6, 0.8, 0.0, 1.0]), false);
+        assert_eq!(same, [0.0, 1.0]);
+        assert_eq!(distances(&rows(&[f32::NAN, 0.8]), &rows(&[0.6, 0.8]), false), [f64::INFINITY]);
+        assert_eq!(distances(&rows(&[0.6, 0.8]), &rows(&[0.6, 0.8, 0.6, 0.8]), false), [f64::INFINITY]);
+        let scores = distances(&rows(&[3.0, 0.01]), &rows(&[3.0, 0.0]), true);
+        assert!(scores[0] < 1e-5, "{scores:?}");
+    }
+}

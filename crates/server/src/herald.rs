@@ -1,0 +1,96 @@
+//! Tells whoever manages a pool that this worker is ready, that it is alive, and that it goes.
+
+use std::sync::Arc;
+use std::thread;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use hmac::{Hmac, Mac};
+use serde_json::json;
+use sha2::Sha256;
+
+use crate::app::App;
+use crate::routes::report_of;
+use crate::settings::Worker;
+
+/// How often it looks whether something has changed.
+const GLANCE: Duration = Duration::from_millis(50);
+/// After a call that was not taken.
+const FIRST_PAUSE: Duration = Duration::from_millis(250);
+/// At most, after many.
+const LONGEST_PAUSE: Duration = Duration::from_secs(30);
+/// How long a call may take.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// How long the last may.
+const LAST_PATIENCE: Duration = Duration::from_secs(1);
+
+/// Tells of a worker at `url` until the server stops.
+pub(crate) fn herald(app: &Arc<App>, url: &str, worker: &Worker) {
+    let Some(callback) = &worker.callback else { return };
+    let tell = |event: &str, patience: Duration| {
+        let body = json!({
+            "event": event, "worker_id": worker.id, "url": url, "report": report_of(app),
+        });
+        post(&callback.url, &body.to_string(), callback.token.as_bytes(), patience)
+    };
+    let wait = |time: Duration| {
+        let began = Instant::now();
+        while began.elapsed() < time && !app.is_stopping() {
+            thread::sleep(GLANCE.min(time));
+        }
+        !app.is_stopping()
+    };
+    while app.slots.iter().any(|slot| slot.is_starting()) {
+        if !wait(GLANCE) {
+            return;
+        }
+    }
+    let mut pause = FIRST_PAUSE;
+    while !tell("ready", PATIENCE) {
+        if !wait(pause) {
+            return;
+        }
+        pause = (2 * pause).min(LONGEST_PAUSE);
+    }
+    while wait(worker.heartbeat.unwrap_or(LONGEST_PAUSE)) {
+        if worker.heartbeat.is_some() {
+            tell("heartbeat", PATIENCE);
+        }
+    }
+    tell("stopping", LAST_PATIENCE);
+}
+
+/// Whether a call was taken.
+fn post(url: &str, body: &str, token: &[u8], patience: Duration) -> bool {
+    // What is signed goes to the address that was named and to no other.
+    let config = ureq::Agent::config_builder().timeout_global(Some(patience)).http_status_as_error(false);
+    let agent = ureq::Agent::new_with_config(config.max_redirects(0).build());
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |now| now.as_secs()).to_string();
+    let mut request =
+        agent.post(url).header("content-type", "application/json").header("x-sconce-timestamp", &now);
+    if !token.is_empty() {
+        request = request.header("x-sconce-signature", format!("sha256={}", signature(token, &now, body)));
+    }
+    request.send(body).is_ok_and(|response| response.status().is_success())
+}
+
+/// The keyed hash of time and body, in hexadecimal digits.
+fn signature(token: &[u8], time: &str, body: &str) -> String {
+    // A key may have any length.
+    let Ok(mut hash) = Hmac::<Sha256>::new_from_slice(token) else { return String::new() };
+    hash.update(time.as_bytes());
+    hash.update(b".");
+    hash.update(body.as_bytes());
+    hash.finalize().into_bytes().iter().fold(String::new(), |digits, byte| digits + &format!("{byte:02x}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_signature_is_that_of_openssl() {
+        // printf '1700000000.{"a":1}' | openssl dgst -sha256 -hmac secret
+        let told = "49f24e537407743fa4a0242bb63b94b9a47ee99cbbe071ccd8a22550ae411686";
+        assert_eq!(signature(b"secret", "1700000000", "{\"a\":1}"), told);
+    }
+}

@@ -1,0 +1,149 @@
+//! What models were thought to take and what they took: each load corrects the next guess.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+
+/// Lines that are kept.
+const LINES: usize = 512;
+/// Loads of the same model that a guess is made from.
+const LATEST: usize = 3;
+/// What a model takes beside its weights, where nothing is known yet.
+const BESIDE: u64 = 48 << 20;
+
+/// A load: the guess, and the truth.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Line {
+    /// What the weights are.
+    pub(crate) identity: String,
+    /// Where they were loaded.
+    pub(crate) placement: String,
+    /// The engine and the numbers that they were computed in, which say most about what is kept beside them.
+    pub(crate) manner: String,
+    /// Bytes of the weights in those numbers.
+    pub(crate) weights: u64,
+    /// What was guessed.
+    pub(crate) guess: Bytes,
+    /// What was measured.
+    pub(crate) truth: Bytes,
+}
+
+/// What a model takes of the process's memory.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Bytes {
+    /// Once it serves.
+    pub(crate) stays: u64,
+    /// While it is loaded, at most.
+    pub(crate) peak: u64,
+}
+
+/// A model that is to be loaded.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Load {
+    pub(crate) identity: String,
+    pub(crate) placement: String,
+    pub(crate) manner: String,
+    pub(crate) weights: u64,
+}
+
+/// All loads, kept in a file.
+#[derive(Debug, Default)]
+pub(crate) struct Ledger {
+    path: PathBuf,
+    lines: Vec<Line>,
+}
+
+impl Ledger {
+    /// What is known; nothing where no file can be read.
+    pub(crate) fn open(path: &Path) -> Ledger {
+        let text = fs::read_to_string(path).unwrap_or_default();
+        let lines = text.lines().filter_map(|line| serde_json::from_str(line).ok()).collect();
+        Ledger { path: path.to_owned(), lines }
+    }
+
+    /// What a model will take.
+    pub(crate) fn guess(&self, load: &Load) -> Bytes {
+        guess(&self.lines, load)
+    }
+
+    /// Writes down what a model took. A ledger that can't be written is kept in memory.
+    pub(crate) fn note(&mut self, load: Load, guess: Bytes, truth: Bytes) {
+        let Load { identity, placement, manner, weights } = load;
+        self.lines.push(Line { identity, placement, manner, weights, guess, truth });
+        if self.lines.len() > LINES {
+            self.lines.remove(0);
+        }
+        let text: String = self
+            .lines
+            .iter()
+            .filter_map(|line| serde_json::to_string(line).ok())
+            .map(|line| line + "\n")
+            .collect();
+        let draft = self.path.with_extension(format!("{}.draft", std::process::id()));
+        let folder = self.path.parent().unwrap_or(Path::new("."));
+        let written = fs::create_dir_all(folder)
+            .and_then(|()| fs::write(&draft, text))
+            .and_then(|()| fs::rename(&draft, &self.path));
+        if written.is_err() {
+            let _ = fs::remove_file(&draft);
+        }
+    }
+}
+
+/// What a model will take: what it took the last times; what others of its manner took for each byte of their
+/// weights; where neither is known, its weights once, again while they are read, and something beside.
+fn guess(lines: &[Line], load: &Load) -> Bytes {
+    let same = |line: &&Line| line.identity == load.identity && line.placement == load.placement;
+    let own: Vec<&Line> = lines.iter().rev().filter(same).take(LATEST).collect();
+    if !own.is_empty() {
+        let stays = median(own.iter().map(|line| line.truth.stays as f64)) as u64;
+        let peak = own.iter().map(|line| line.truth.peak).max().unwrap_or(0);
+        return Bytes { stays, peak: peak.max(stays) };
+    }
+    let alike: Vec<&Line> =
+        lines.iter().filter(|line| line.manner == load.manner && line.weights > 0).collect();
+    if alike.is_empty() {
+        let stays = load.weights + load.weights / 4 + BESIDE;
+        return Bytes { stays, peak: stays + load.weights };
+    }
+    let scaled = |of: fn(&Bytes) -> u64| {
+        let ratios = alike.iter().map(|line| of(&line.truth) as f64 / line.weights as f64);
+        (median(ratios) * load.weights as f64) as u64
+    };
+    let stays = scaled(|bytes| bytes.stays);
+    Bytes { stays, peak: scaled(|bytes| bytes.peak).max(stays) }
+}
+
+fn median(values: impl Iterator<Item = f64>) -> f64 {
+    let mut values: Vec<f64> = values.collect();
+    values.sort_by(f64::total_cmp);
+    values.get(values.len() / 2).copied().unwrap_or(0.0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn load(identity: &str, weights: u64) -> Load {
+        let (placement, manner) = ("candle/cpu/model/f32".to_owned(), "candle/f32".to_owned());
+        Load { identity: identity.to_owned(), placement, manner, weights }
+    }
+
+    #[test]
+    fn a_guess_is_corrected_by_others_and_most_by_the_model_itself() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("deep/memory.ledger");
+        let mut ledger = Ledger::open(&path);
+        let first = ledger.guess(&load("a", 100 << 20));
+        assert_eq!(first, Bytes { stays: 173 << 20, peak: 273 << 20 });
+        ledger.note(load("a", 100 << 20), first, Bytes { stays: 120 << 20, peak: 150 << 20 });
+        assert_eq!(ledger.guess(&load("b", 200 << 20)), Bytes { stays: 240 << 20, peak: 300 << 20 });
+        for stays in [118, 122, 300] {
+            ledger.note(load("a", 100 << 20), first, Bytes { stays: stays << 20, peak: stays << 20 });
+        }
+        assert_eq!(ledger.guess(&load("a", 100 << 20)), Bytes { stays: 122 << 20, peak: 300 << 20 });
+        let again = Ledger::open(&path);
+        assert_eq!(again.lines, ledger.lines);
+    }
+}

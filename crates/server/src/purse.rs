@@ -1,0 +1,68 @@
+//! How many tokens each key may still use, where it is good for so many a second.
+
+use std::collections::HashMap;
+use std::sync::{Mutex, PoisonError};
+use std::time::Instant;
+
+use crate::keys::{Guest, Owner};
+
+/// Seconds of its rate that a key saves up at most.
+const SAVED: f64 = 2.0;
+
+/// What each key may still use.
+#[derive(Default)]
+pub(crate) struct Purses {
+    purses: Mutex<HashMap<Owner, Purse>>,
+}
+
+/// What one key may still use; less than nothing after a large request.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Purse {
+    tokens: f64,
+    since: Instant,
+}
+
+impl Purses {
+    /// Takes so many tokens; where nothing is left, the seconds until something is.
+    pub(crate) fn charge(&self, guest: Guest, tokens: usize) -> Result<(), f64> {
+        let Some(rate) = guest.rate else { return Ok(()) };
+        let now = Instant::now();
+        let mut purses = self.purses.lock().unwrap_or_else(PoisonError::into_inner);
+        let purse = purses.entry(guest.owner).or_insert(Purse { tokens: SAVED * rate, since: now });
+        *purse = purse.charged(rate, tokens, now)?;
+        Ok(())
+    }
+}
+
+impl Purse {
+    /// What is left after so many tokens.
+    fn charged(self, rate: f64, tokens: usize, now: Instant) -> Result<Purse, f64> {
+        let saved = rate * now.saturating_duration_since(self.since).as_secs_f64();
+        let there = (self.tokens + saved).min(SAVED * rate);
+        if there <= 0.0 {
+            return Err(-there / rate);
+        }
+        Ok(Purse { tokens: there - tokens as f64, since: now })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn a_key_uses_what_it_saved_and_then_its_rate() {
+        let start = Instant::now();
+        let at = |milliseconds| start + Duration::from_millis(milliseconds);
+        let purse = Purse { tokens: 200.0, since: start };
+        let purse = purse.charged(100.0, 250, at(0)).expect("something is there");
+        let wait = purse.charged(100.0, 1, at(100)).expect_err("forty are owed");
+        assert!((wait - 0.4).abs() < 1e-6, "{wait}");
+        let purse = purse.charged(100.0, 10, at(600)).expect("ten are there");
+        assert!(purse.tokens.abs() < 1e-6);
+        let purse = purse.charged(100.0, 0, at(60_000)).expect("it has saved");
+        assert!((purse.tokens - 200.0).abs() < 1e-6);
+    }
+}

@@ -1,0 +1,224 @@
+//! Vectors in the words of Cohere's second interface: as numbers, as bytes and as bits.
+
+use std::sync::Arc;
+
+use axum::extract::{Request, State};
+use axum::response::Response;
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+use crate::app::App;
+use crate::asks::{self, Vectors};
+use crate::call::{handle, wrong};
+use crate::inputs::{Few, Inputs};
+use crate::refusal::{Dialect, Refusal};
+use crate::routes::{openai, rerank};
+use crate::slot::Host;
+
+/// Texts to embed.
+#[derive(Deserialize, ToSchema)]
+pub(crate) struct CohereBody {
+    model: Option<String>,
+    #[schema(value_type = Option<Vec<String>>)]
+    texts: Option<Few<String>>,
+    /// Texts as contents, where they might have been pictures.
+    #[schema(value_type = Option<Vec<Object>>)]
+    inputs: Option<Few<Contents>>,
+    /// What the vectors are for: where the model has a prompt for it, it is put before the texts.
+    input_type: Option<String>,
+    /// `float`, `int8`, `uint8`, `binary`, `ubinary`, `base64`.
+    embedding_types: Option<Vec<String>>,
+    /// `NONE` refuses long texts, `END` cuts them.
+    truncate: Option<String>,
+    output_dimension: Option<usize>,
+    /// Tokens of a text: at least those that the model takes.
+    max_tokens: Option<usize>,
+}
+
+/// What one input holds.
+#[derive(Deserialize)]
+struct Contents {
+    content: Few<Content>,
+}
+
+#[derive(Deserialize)]
+struct Content {
+    text: Option<String>,
+}
+
+/// Vectors by their types.
+#[derive(Serialize, ToSchema)]
+pub(crate) struct ByType {
+    id: String,
+    response_type: &'static str,
+    embeddings: Types,
+    texts: Vec<String>,
+    #[schema(value_type = Object)]
+    meta: serde_json::Value,
+}
+
+/// Vectors in every type that was asked for.
+#[derive(Default, Serialize, ToSchema)]
+pub(crate) struct Types {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    float: Option<Vec<Vec<f32>>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    int8: Option<Vec<Vec<i8>>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    uint8: Option<Vec<Vec<u8>>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    binary: Option<Vec<Vec<i8>>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    ubinary: Option<Vec<Vec<u8>>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    base64: Option<Vec<String>>,
+}
+
+/// Texts to vectors, for Cohere's clients.
+#[utoipa::path(post, path = "/v2/embed", tag = "Cohere and Jina", request_body = CohereBody, responses((status = 200, body = ByType), (status = 400), (status = 404), (status = 429)))]
+pub(crate) async fn embed(State(app): State<Arc<App>>, request: Request) -> Response {
+    handle(app, Dialect::Rerank, "embed", request, |call, body: CohereBody| async move {
+        let host = call.host(body.model.as_deref()).await?;
+        let types = body.embedding_types.unwrap_or_else(|| vec!["float".to_owned()]);
+        check(&types)?;
+        let length = host.model.card().max_length.value;
+        if let Some(tokens) = body.max_tokens.filter(|&tokens| tokens < length) {
+            let message = format!(
+                "a text is cut where the model ends, at {length} tokens; asked for `max_tokens`: {tokens}"
+            );
+            return Err(wrong(message));
+        }
+        let truncate = match body.truncate.as_deref() {
+            None => None,
+            Some("NONE") => Some(false),
+            Some("END") => Some(true),
+            Some(_) => return Err(wrong("texts are cut at their end: `truncate` is `NONE` or `END`")),
+        };
+        let prompt = body.input_type.as_deref().map(|kind| prompt(&host, kind)).transpose()?.flatten();
+        let texts = texts(body.texts, body.inputs)?;
+        let asked = Vectors {
+            truncates: call.truncates(truncate, true),
+            prompt,
+            dimensions: body.output_dimension,
+            normalize: None,
+        };
+        let inputs = Inputs::Texts(texts.clone());
+        let (vectors, work) = asks::embed(&call, &host, inputs, asked).await?;
+        let numbers = vectors.iter().map(Vec::len).sum::<usize>() * types.len();
+        let billed = serde_json::json!({ "input_tokens": work.tokens });
+        let answer = ByType {
+            id: rerank::id("", &texts),
+            response_type: "embeddings_by_type",
+            embeddings: by_type(&types, vectors),
+            texts,
+            meta: serde_json::json!({ "api_version": { "version": "2" }, "billed_units": billed }),
+        };
+        call.write(answer, numbers, work).await
+    })
+    .await
+}
+
+fn check(types: &[String]) -> Result<(), Refusal> {
+    const KNOWN: [&str; 6] = ["float", "int8", "uint8", "binary", "ubinary", "base64"];
+    match types.iter().find(|kind| !KNOWN.contains(&kind.as_str())) {
+        None if types.is_empty() => Err(wrong("`embedding_types` is empty")),
+        None => Ok(()),
+        Some(_) => {
+            Err(wrong(format!("`embedding_types` are {}", KNOWN.map(|kind| format!("`{kind}`")).join(", "))))
+        }
+    }
+}
+
+fn texts(texts: Option<Few<String>>, inputs: Option<Few<Contents>>) -> Result<Vec<String>, Refusal> {
+    match (texts, inputs) {
+        (Some(texts), None) => Ok(texts.0),
+        (None, Some(inputs)) => {
+            let text = |contents: Contents| {
+                let all: Option<Vec<String>> =
+                    contents.content.0.into_iter().map(|content| content.text).collect();
+                all.map(|all| all.join("\n")).ok_or_else(|| wrong("texts alone are embedded: no pictures"))
+            };
+            inputs.0.into_iter().map(text).collect()
+        }
+        (Some(_), Some(_)) => Err(wrong("`texts` or `inputs`, not both")),
+        (None, None) => Err(wrong("`texts` is missing")),
+    }
+}
+
+/// The model's prompt for a use, if it has one.
+fn prompt(host: &Host, kind: &str) -> Result<Option<String>, Refusal> {
+    let names: &[&str] = match kind {
+        "search_query" => &["search_query", "query"],
+        "search_document" => &["search_document", "document", "passage"],
+        "classification" => &["classification", "Classification"],
+        "clustering" => &["clustering", "Clustering"],
+        _ => {
+            let known = "`search_query`, `search_document`, `classification` or `clustering`";
+            return Err(wrong(format!("`input_type` is {known}")));
+        }
+    };
+    let known = &host.model.card().prompts.value;
+    Ok(names.iter().find(|name| known.contains_key(**name)).map(|name| (*name).to_owned()))
+}
+
+fn by_type(types: &[String], vectors: Vec<Vec<f32>>) -> Types {
+    let mut all = Types::default();
+    for kind in types {
+        match kind.as_str() {
+            "int8" => all.int8 = Some(vectors.iter().map(|vector| bytes(vector)).collect()),
+            "uint8" => {
+                let shifted = |vector: &Vec<f32>| {
+                    bytes(vector).iter().map(|x| x.wrapping_add(-128).cast_unsigned()).collect()
+                };
+                all.uint8 = Some(vectors.iter().map(shifted).collect());
+            }
+            "ubinary" => all.ubinary = Some(vectors.iter().map(|vector| bits(vector)).collect()),
+            "binary" => {
+                let shifted = |vector: &Vec<f32>| {
+                    bits(vector).iter().map(|x| x.wrapping_sub(128).cast_signed()).collect()
+                };
+                all.binary = Some(vectors.iter().map(shifted).collect());
+            }
+            "base64" => all.base64 = Some(vectors.iter().map(|vector| openai::encoded(vector)).collect()),
+            _ => {}
+        }
+    }
+    if types.iter().any(|kind| kind == "float") {
+        all.float = Some(vectors);
+    }
+    all
+}
+
+/// A vector stretched so that its largest number is 127: to be compared by cosine.
+fn bytes(vector: &[f32]) -> Vec<i8> {
+    let largest = vector.iter().fold(f32::MIN_POSITIVE, |largest, x| largest.max(x.abs()));
+    vector.iter().map(|x| (x / largest * 127.0).round() as i8).collect()
+}
+
+/// Which numbers are above zero, eight to a byte, the first in its highest bit.
+fn bits(vector: &[f32]) -> Vec<u8> {
+    let byte = |eight: &[f32]| {
+        let bit = |(at, x): (usize, &f32)| if *x > 0.0 { 128u8 >> at } else { 0 };
+        eight.iter().enumerate().map(bit).sum()
+    };
+    vector.chunks(8).map(byte).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bytes_keep_the_direction_and_bits_the_signs() {
+        let vector = vec![0.5, -0.25, 0.0, 0.125, -0.5, 0.01, -0.01, 0.4, 0.3];
+        let all = ["int8", "uint8", "binary", "ubinary", "float"].map(str::to_owned);
+        let types = by_type(&all, vec![vector.clone()]);
+        assert_eq!(types.int8, Some(vec![vec![127, -64, 0, 32, -127, 3, -3, 102, 76]]));
+        assert_eq!(types.uint8, Some(vec![vec![255, 64, 128, 160, 1, 131, 125, 230, 204]]));
+        // numpy.packbits([1,0,0,1,0,1,0,1,1]) is 149, 128.
+        assert_eq!(types.ubinary, Some(vec![vec![149, 128]]));
+        assert_eq!(types.binary, Some(vec![vec![21, 0]]));
+        assert_eq!(types.float, Some(vec![vector]));
+        assert!(types.base64.is_none());
+    }
+}
