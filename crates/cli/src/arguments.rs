@@ -7,6 +7,7 @@ use clap::{Args, Parser, Subcommand};
 use sconce::card::Overrides;
 use sconce::planner::evidence::Goal;
 use sconce::{Band, Device, Dtype, EngineId, PoolingMode, Task, Wish};
+use sconce_server::LogFormat;
 
 use crate::bench::server::Address;
 use crate::config::{Flags, Show};
@@ -43,8 +44,16 @@ pub(crate) enum Command {
     Serve(Flags),
     /// Show the settings of `serve` that hold, and where each came from
     Config(Show),
+    /// Watch what a running server does
+    Top(Top),
     /// List the models in the hub's cache
     Models(Models),
+    /// Put a model into one file, for machines without a network
+    Bundle(Bundle),
+    /// Print completions for a shell
+    Completions(Completions),
+    /// Write a page for `man` for every command
+    Man(Man),
 }
 
 #[derive(Args)]
@@ -196,7 +205,7 @@ pub(crate) struct Similarity {
 
 #[derive(Args)]
 pub(crate) struct Inspect {
-    /// The folder of a model, or its id on the hub
+    /// The folder of a model, its id on the hub, or a bundle
     pub(crate) model: String,
     #[command(flatten)]
     pub(crate) says: Says,
@@ -267,16 +276,59 @@ pub(crate) struct Bench {
 }
 
 #[derive(Args)]
+pub(crate) struct Top {
+    /// Where it listens; its key is read from `SCONCE_API_KEY`
+    #[arg(default_value = "http://127.0.0.1:8080")]
+    pub(crate) url: String,
+    /// Seconds between two looks
+    #[arg(long, value_name = "SECONDS", default_value = "1")]
+    pub(crate) interval: f64,
+    /// Print one table and end
+    #[arg(long)]
+    pub(crate) once: bool,
+}
+
+#[derive(Args)]
 pub(crate) struct Models {
     /// Print JSON
     #[arg(long)]
     pub(crate) json: bool,
 }
 
+#[derive(Args)]
+pub(crate) struct Bundle {
+    #[command(flatten)]
+    pub(crate) model: ModelArguments,
+    /// The file to write: every command takes it as MODEL
+    #[arg(long, short, value_name = "FILE.sconce")]
+    pub(crate) output: PathBuf,
+    /// What the model is called [default: its id, or its folder's name]
+    #[arg(long)]
+    pub(crate) name: Option<String>,
+    /// Load the real weights on every placement first, so that the evidence in the file is of them
+    #[arg(long)]
+    pub(crate) full: bool,
+    /// Print what is in the file as JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Args)]
+pub(crate) struct Completions {
+    /// The shell
+    pub(crate) shell: clap_complete::Shell,
+}
+
+#[derive(Args)]
+pub(crate) struct Man {
+    /// The folder that the pages are written to; it is made where there is none
+    pub(crate) folder: PathBuf,
+}
+
 /// Which model, what the user says of it, and where it is to run.
 #[derive(Args)]
 pub(crate) struct ModelArguments {
-    /// The folder of a model, or its id on the hub
+    /// The folder of a model, its id on the hub, or a bundle
     pub(crate) model: String,
     /// Only this engine: candle, native, onnx
     #[arg(long, help_heading = "Where it runs")]

@@ -2,6 +2,7 @@
 
 mod arguments;
 mod bench;
+mod bundle;
 mod classify;
 mod config;
 mod doctor;
@@ -12,6 +13,7 @@ mod manifest;
 mod models;
 mod npy;
 mod opening;
+mod pages;
 mod plan;
 mod reference;
 mod rerank;
@@ -19,6 +21,7 @@ mod screen;
 mod serve;
 mod similarity;
 mod summary;
+mod top;
 mod verify;
 
 use std::process::ExitCode;
@@ -43,6 +46,10 @@ fn main() -> ExitCode {
         Command::Serve(arguments) => serve::run(arguments),
         Command::Config(arguments) => config::run(arguments),
         Command::Models(arguments) => models::run(arguments),
+        Command::Top(arguments) => top::run(arguments),
+        Command::Bundle(arguments) => bundle::run(arguments),
+        Command::Completions(arguments) => pages::completions(arguments),
+        Command::Man(arguments) => pages::man(arguments),
     };
     match done {
         Ok(code) => code,

@@ -5,8 +5,8 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use anyhow::{Context, bail};
-use sconce::{Model, Runtime};
-use sconce_server::{Serve, ServeError, Server, Settings};
+use sconce::{Model, ModelSource, Runtime};
+use sconce_server::{LogFormat, Serve, ServeError, Server, Settings};
 
 use crate::config::{Effective, Entry, Flags, Values, effective};
 use crate::screen::complain;
@@ -41,11 +41,16 @@ pub(crate) fn run(flags: &Flags) -> anyhow::Result<ExitCode> {
     check_names(&models)?;
     let scheme = if settings.tls.is_some() { "https" } else { "http" };
     let listener = TcpListener::bind(address).with_context(|| format!("can't listen on `{address}`"))?;
+    let log = settings.sight.log.unwrap_or_default();
     let server = Server::start(listener, models, settings)?;
     server.stop_on_signals()?;
     let flags = flags.clone();
     server.reload_on_signal(move || reread(&flags, &all))?;
-    eprintln!("listening on {scheme}://{}", server.address());
+    let address = format!("{scheme}://{}", server.address());
+    match log {
+        LogFormat::Human => eprintln!("listening on {address}"),
+        LogFormat::Json => eprintln!("{}", LogFormat::Json.line("listening", &[("address", address.into())])),
+    }
     match server.wait() {
         Ok(()) => Ok(ExitCode::SUCCESS),
         Err(ServeError::Model(error)) => Err(error.into()),
@@ -77,7 +82,7 @@ fn reread(flags: &Flags, before: &Effective) -> Option<Settings> {
 
 fn settings(values: &Values) -> anyhow::Result<Settings> {
     let keys = values.keys(std::env::var(KEY).ok().as_deref())?;
-    Ok(Settings { worker: values.worker()?, tls: values.tls()?, ..values.settings(keys) })
+    Ok(Settings { worker: values.worker()?, tls: values.tls()?, sight: values.sight()?, ..values.settings(keys) })
 }
 
 /// A model as the server takes it.
@@ -88,7 +93,7 @@ fn serve(entry: &Entry, values: &Values, runtime: &Runtime) -> Serve {
     if let Some(revision) = &how.revision {
         builder = builder.revision(revision);
     }
-    let own = if Path::new(source).is_dir() { folder_name(source) } else { source.clone() };
+    let own = ModelSource::parse(source, None).name();
     let given = Some(values.name.clone()).filter(|name| !name.is_empty());
     let name = name.clone().or(given).unwrap_or_else(|| own.clone());
     Serve { name, aliases: [aliases.as_slice(), &[own, source.clone()]].concat(), builder, when: how.when }
@@ -102,11 +107,4 @@ fn check_names(models: &[Serve]) -> anyhow::Result<()> {
         }
     }
     Ok(())
-}
-
-/// The last part of a path, which says more than the way to it.
-fn folder_name(path: &str) -> String {
-    let whole = Path::new(path).canonicalize();
-    let name = whole.as_deref().unwrap_or(Path::new(path)).file_name();
-    name.map_or_else(|| path.to_owned(), |name| name.to_string_lossy().into_owned())
 }

@@ -4,6 +4,7 @@ use sconce_core::card::Task;
 use sconce_planner::explain::explain;
 use sconce_planner::plan::Plan;
 
+use crate::bundle::BundleError;
 use crate::card::CardError;
 use crate::hub::HubError;
 use crate::vocabulary::VocabularyError;
@@ -14,6 +15,9 @@ pub enum Error {
     /// The model could not be found or fetched.
     #[error(transparent)]
     Hub(#[from] HubError),
+    /// A bundle could not be made or used.
+    #[error(transparent)]
+    Bundle(#[from] BundleError),
     /// The model's files do not say enough, or something else than is known.
     #[error(transparent)]
     Card(#[from] CardError),
@@ -82,7 +86,7 @@ impl Error {
     /// Whose fault it is.
     pub fn fault(&self) -> Fault {
         match self {
-            Error::Card(_) | Error::Vocabulary(_) => Fault::Model,
+            Error::Card(_) | Error::Vocabulary(_) | Error::Bundle(_) => Fault::Model,
             Error::Hub(_) | Error::NoPlacement { .. } => Fault::Machine,
             Error::Request(_) | Error::WrongTask { .. } => Fault::Caller,
         }
@@ -93,6 +97,7 @@ impl Error {
         match self {
             Error::Hub(error) if error.may_pass() => Retry::Later,
             Error::Hub(_)
+            | Error::Bundle(_)
             | Error::Card(_)
             | Error::Vocabulary(_)
             | Error::Request(_)

@@ -21,6 +21,7 @@ use std::time::Duration;
 pub use cache::CachedModel;
 pub use error::HubError;
 pub use graphs::Graphs;
+pub(crate) use names::is_hostile;
 pub use names::is_wanted;
 
 use cache::Repository;

@@ -11,9 +11,11 @@ use sconce_engines::unread::unread;
 use sconce_engines::weights::Header;
 use serde::Serialize;
 
+use crate::bundle;
 use crate::card::{self, CardError, Overrides};
 use crate::error::Error;
 use crate::hub::{self, Hub};
+use crate::runtime::default_home;
 use crate::source::ModelSource;
 
 /// What a model says of itself, and what of its weights nothing here reads.
@@ -32,6 +34,7 @@ pub fn inspect(source: &ModelSource, overrides: &Overrides, offline: bool) -> Re
     let read = |folder: &Path| Ok(inspection(card::read(&source.to_string(), folder, overrides)?)?);
     match source {
         ModelSource::Folder(folder) => read(folder),
+        ModelSource::Bundle(path) => read(&bundle::unpack(path, &default_home().join("bundles"))?),
         ModelSource::Hub { id, revision, graphs } => {
             let mut hub = Hub { graphs: graphs.clone(), ..Hub::from_environment() };
             hub.offline |= offline;

@@ -8,6 +8,7 @@
 
 mod answers;
 mod batching;
+pub mod bundle;
 mod canary;
 pub mod card;
 mod door;

@@ -55,6 +55,8 @@ pub(crate) struct Inner {
     pub(crate) limit: Duration,
     pub(crate) patience: Duration,
     pub(crate) offline: bool,
+    /// Where bundles are unpacked.
+    pub(crate) bundles: PathBuf,
     pub(crate) lanes: Lanes,
     pub(crate) tokenizing: Option<rayon::ThreadPool>,
 }
@@ -144,6 +146,7 @@ impl RuntimeBuilder {
                 hardware: self.hardware.unwrap_or_else(hardware::detect),
                 prover: launch.map_or_else(|| Prover::on_a_thread(&home), Prover::Child),
                 store: Store::new(home.join("evidence")),
+                bundles: home.join("bundles"),
                 limit: self.limit.unwrap_or(Duration::from_mins(1)),
                 patience: self.patience.unwrap_or(Duration::from_secs(5)),
                 offline: self.offline,
@@ -154,7 +157,7 @@ impl RuntimeBuilder {
     }
 }
 
-fn default_home() -> PathBuf {
+pub(crate) fn default_home() -> PathBuf {
     let variable = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
     variable("SCONCE_HOME")
         .or_else(|| variable("XDG_CACHE_HOME").map(|cache| cache.join("sconce")))
@@ -217,7 +220,7 @@ impl Runtime {
         overrides: &Overrides,
         events: &mut dyn FnMut(Event<'_>),
     ) -> Result<Subject, Error> {
-        let folder = source.fetch(self.inner.offline, events)?;
+        let folder = source.fetch(self.inner.offline, &self.inner.bundles, events)?;
         Ok(card::read(&source.to_string(), &folder, overrides)?)
     }
 

@@ -10,6 +10,7 @@ use tokio::sync::watch;
 use crate::metrics::Metrics;
 use crate::purse::Purses;
 use crate::refusal::{Kind, Refusal};
+use crate::seeing::Seeing;
 use crate::settings::Settings;
 use crate::slot::{Host, Slot};
 use crate::threads::Threads;
@@ -26,6 +27,7 @@ pub(crate) struct App {
     /// What each key may still use.
     pub(crate) purses: Purses,
     pub(crate) started: Instant,
+    pub(crate) seeing: Seeing,
     stopping: AtomicBool,
     bodies: AtomicUsize,
 }
@@ -68,6 +70,7 @@ impl App {
         stop: watch::Sender<bool>,
     ) -> App {
         let (stopping, bodies) = (AtomicBool::new(false), AtomicUsize::new(0));
+        let seeing = Seeing::new(&settings.sight);
         let (settings, purses) = (RwLock::new(Arc::new(settings)), Purses::default());
         App {
             settings,
@@ -77,6 +80,7 @@ impl App {
             wanted,
             stop,
             purses,
+            seeing,
             started: Instant::now(),
             stopping,
             bodies,

@@ -20,7 +20,7 @@ use crate::app::{App, Held};
 use crate::body;
 use crate::fields::parse;
 use crate::keys::Guest;
-use crate::queue::{Full, Job, Kept, Outcome, Priority};
+use crate::queue::{Full, Job, Kept, Outcome, Priority, Stretch};
 use crate::refusal::{Dialect, Kind, Refusal};
 use crate::slot::Host;
 use crate::worker::short;
@@ -90,6 +90,18 @@ pub(crate) struct Work {
     pub(crate) tokenizing: Duration,
     pub(crate) queued: Duration,
     pub(crate) computing: Duration,
+    pub(crate) steps: Option<Steps>,
+}
+
+/// What was done when.
+#[derive(Clone, Debug)]
+pub(crate) struct Steps {
+    /// The texts were to be tokenized.
+    pub(crate) arrived: Instant,
+    pub(crate) tokenized: Instant,
+    /// They came into the queue.
+    pub(crate) queued: Instant,
+    pub(crate) batches: Vec<Stretch>,
 }
 
 /// Rows of texts, and what they took.
@@ -147,6 +159,7 @@ where
             app.metrics.answered(method, &answer.work.model, &answer.work, seconds);
             let mut response = Response::new(Body::from(answer.body));
             write_headers(response.headers_mut(), &answer.work, &unread, dialect, seconds);
+            response.extensions_mut().insert(answer.work);
             response
         }
         Err(refusal) => {
@@ -264,8 +277,10 @@ impl Call {
         });
         let (ticket, work) = queueing.await??;
         let (job, outcome) = ticket.wait().await?;
-        let Outcome { kept, placements, classes, incidents, queued, computing } = outcome;
-        let work = Work { placements, classes, incidents, queued, computing, ..work };
+        let Outcome { kept, placements, classes, incidents, queued, computing, batches } = outcome;
+        let tokenized = began + work.tokenizing;
+        let steps = Some(Steps { arrived: began, tokenized, queued: job.arrived, batches });
+        let work = Work { placements, classes, incidents, queued, computing, steps, ..work };
         Ok(Answered { job, kept, work })
     }
 

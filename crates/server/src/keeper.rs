@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use sconce::core::obstacle::bytes;
 use sconce::{Claim, Error, ModelBuilder, Runtime, peak, resident};
+use serde_json::json;
 
 use crate::app::App;
 use crate::ledger::{Bytes, Ledger, Load};
@@ -75,7 +76,10 @@ impl Keeper {
         while !self.app.is_stopping() {
             if let Some((at, makes_room)) = waiting.pop_front() {
                 if let Err(error) = self.load(at, makes_room) {
-                    self.app.slots[at].fail(error.to_string());
+                    let (slot, why) = (&self.app.slots[at], error.to_string());
+                    let told = [("model", json!(slot.name)), ("why", json!(why))];
+                    self.app.seeing.warn("model can't be opened", &told);
+                    slot.fail(why);
                     failure.get_or_insert(error);
                 }
                 if self.app.slots.iter().all(|slot| slot.has_failed())

@@ -18,6 +18,9 @@ use crate::routes::router;
 /// After a failure to take a connection, such as too many open files.
 const PAUSE: Duration = Duration::from_millis(50);
 
+/// How long it may take to send the last traces.
+const FAREWELL: Duration = Duration::from_secs(2);
+
 /// Takes and serves connections until `stop` is done, then sees them out.
 pub(crate) async fn listen(app: Arc<App>, listener: TcpListener, stop: impl Future<Output = ()>) {
     let service = router(&app);
@@ -58,6 +61,7 @@ pub(crate) async fn listen(app: Arc<App>, listener: TcpListener, stop: impl Futu
     }
     // Not ready at once; what was sent before the word came is still taken, and answered with `connection: close`.
     app.lie_down();
+    app.seeing.tell("stopping", &[]);
     let linger = tokio::time::sleep(app.settings().linger);
     let mut linger = pin!(linger);
     loop {
@@ -73,6 +77,7 @@ pub(crate) async fn listen(app: Arc<App>, listener: TcpListener, stop: impl Futu
             host.queue.close();
         }
     }
+    let _ = tokio::task::spawn_blocking(move || app.seeing.flush(FAREWELL)).await;
 }
 
 /// A connection and its place, once there is one.

@@ -5,13 +5,14 @@ use std::thread::{self, JoinHandle};
 use std::time::Instant;
 
 use sconce::{Error, ModelBuilder};
+use serde_json::json;
 
 use crate::app::App;
 use crate::queue::Queue;
 use crate::returning::watch;
 use crate::shadow::Checks;
 use crate::slot::{Host, Phase, Slot};
-use crate::worker::{measure, work};
+use crate::worker::{measure, short, work};
 
 /// Opens a model for its slot, telling how far it is.
 pub(crate) fn open(app: &Arc<App>, slot: &Slot, builder: ModelBuilder) -> Result<Arc<Host>, Error> {
@@ -28,6 +29,11 @@ pub(crate) fn open(app: &Arc<App>, slot: &Slot, builder: ModelBuilder) -> Result
     host.hire(worker);
     let (watched, counted) = (Arc::downgrade(&host), Arc::clone(app));
     spawn("sconce-returning", move || watch(&counted, &watched))?;
+    let plan = host.model.plan();
+    let placement = plan.chosen.as_ref().map(|chosen| short(&chosen.placement));
+    let rate = json!(rate.tokens_per_second.round());
+    let told = [("model", json!(slot.name)), ("placement", json!(placement)), ("tokens_per_second", rate)];
+    app.seeing.tell("model ready", &told);
     Ok(host)
 }
 

@@ -4,6 +4,7 @@ use std::fmt;
 use std::time::Duration;
 
 use crate::keys::Keys;
+use crate::seeing::Sight;
 use crate::tls::Tls;
 
 /// The most inputs that a body is read for at all.
@@ -58,6 +59,8 @@ pub struct Settings {
     pub tls: Option<Tls>,
     /// Pages whose scripts may ask, by their origins; `*` is all.
     pub cors_origins: Vec<String>,
+    /// What is to be seen of it: its log and its traces.
+    pub sight: Sight,
 }
 
 /// Who a server is in a pool, and whom it tells of itself.
@@ -114,6 +117,7 @@ impl Default for Settings {
             worker: Worker::default(),
             tls: None,
             cors_origins: Vec::new(),
+            sight: Sight::default(),
         }
     }
 }

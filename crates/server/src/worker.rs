@@ -8,7 +8,7 @@ use sconce::core::batch::{Batch, Want};
 use sconce::{Computed, Error, Model};
 
 use crate::metrics::Metrics;
-use crate::queue::{Entry, Queue, Rate};
+use crate::queue::{Entry, Queue, Rate, Stretch};
 use crate::refusal::{Kind, Refusal};
 use crate::shadow::Checks;
 
@@ -79,13 +79,17 @@ fn compute(
     }
     let tokens = batch.tokens();
     let second = checks.take().then(|| batch.clone());
+    let computing = Instant::now();
     match model.compute(batch) {
         Ok(computed) => {
+            let done = Instant::now();
             let seconds = began.elapsed().as_secs_f64();
             if computed.incidents.is_empty() {
                 queue.observe(tokens, seconds);
             }
-            hand_out(entries, &computed, began);
+            let texts = entries.len();
+            let batch = Stretch { began, computing, computed: done, ended: done, texts, tokens };
+            hand_out(entries, &computed, batch);
             note(name, metrics, &computed);
             metrics.batch(name, &short(&computed.placement), entries.len(), tokens, seconds);
             if let Some(batch) = second {
@@ -116,7 +120,7 @@ fn note(name: &str, metrics: &Metrics, computed: &Computed) {
 }
 
 /// Gives every job the rows of its texts, those of one job together.
-fn hand_out(entries: &[Entry], computed: &Computed, began: Instant) {
+fn hand_out(entries: &[Entry], computed: &Computed, batch: Stretch) {
     let rows = &computed.rows;
     let mut start = 0;
     let mut at = 0;
@@ -139,7 +143,7 @@ fn hand_out(entries: &[Entry], computed: &Computed, began: Instant) {
             let norm = if pooled { norms.get(first + nth).copied() } else { None };
             (index, values, norm)
         });
-        run[0].job.take(computed, with_norms, began);
+        run[0].job.take(computed, with_norms, batch);
     }
 }
 

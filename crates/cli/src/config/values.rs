@@ -9,7 +9,7 @@ use anyhow::{Context, bail};
 use sconce::card::Overrides;
 use sconce::planner::evidence::Goal;
 use sconce::{Band, Device, Runtime, Wish};
-use sconce_server::{Callback, Keys, Settings, Tls, When, Worker};
+use sconce_server::{Callback, Collector, Keys, LogFormat, Settings, Sight, Tls, When, Worker};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use toml::{Table, Value};
@@ -48,6 +48,9 @@ pub(crate) struct Values {
     pub(crate) queue_seconds: f64,
     pub(crate) time_limit: u32,
     pub(crate) grace: u32,
+    pub(crate) log_format: String,
+    pub(crate) log_requests: bool,
+    pub(crate) otlp_endpoint: String,
     pub(crate) threads: usize,
     pub(crate) offline: bool,
 }
@@ -216,6 +219,31 @@ impl Values {
         let heartbeat = (self.heartbeat > 0).then(|| Duration::from_secs(self.heartbeat.into()));
         let callback = text(&self.callback_url).map(|url| Callback { url, token });
         Ok(Worker { id: self.worker_id.clone(), url: text(&self.advertise_url), callback, heartbeat })
+    }
+
+    /// The log and the traces that were asked for, by OpenTelemetry's own variables where no key says otherwise.
+    pub(crate) fn sight(&self) -> anyhow::Result<Sight> {
+        let variable = |name: &str| std::env::var(name).ok().filter(|value| !value.trim().is_empty());
+        let named = || variable("OTEL_EXPORTER_OTLP_ENDPOINT").filter(|_| !self.offline);
+        let said = Some(self.otlp_endpoint.clone()).filter(|endpoint| !endpoint.is_empty());
+        if said.is_some() && self.offline {
+            bail!("`otlp_endpoint` sends traces, and `offline` opens no socket");
+        }
+        let endpoint = said.or_else(named);
+        if let Some(endpoint) =
+            endpoint.as_ref().filter(|url| !url.starts_with("http://") && !url.starts_with("https://"))
+        {
+            bail!("a collector's address begins with `http://` or `https://`, not: `{endpoint}`");
+        }
+        let headers = variable("OTEL_EXPORTER_OTLP_HEADERS").unwrap_or_default();
+        let headers = headers.split(',').filter_map(|pair| pair.split_once('='));
+        let headers = headers.map(|(name, value)| (name.trim().to_owned(), value.trim().to_owned())).collect();
+        let service = variable("OTEL_SERVICE_NAME").unwrap_or_else(|| "sconce".to_owned());
+        Ok(Sight {
+            log: read_text::<LogFormat>(&self.log_format)?,
+            requests: self.log_requests,
+            traces: endpoint.map(|endpoint| Collector { endpoint, headers, service }),
+        })
     }
 
     /// The certificate, read from its files.

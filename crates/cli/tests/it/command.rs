@@ -359,6 +359,10 @@ fn help_says_what_can_be_typed() {
         "serve",
         "config",
         "models",
+        "top",
+        "bundle",
+        "completions",
+        "man",
     ] {
         let arguments: Vec<&str> = [command, "--help"].into_iter().filter(|word| !word.is_empty()).collect();
         let help = scene.run(&arguments).succeeds();

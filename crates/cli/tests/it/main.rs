@@ -1,13 +1,16 @@
 //! One integration binary: two cores link once.
 
 mod bench;
+mod bundle;
 mod command;
 mod config;
 mod embedding_server;
 mod manifest;
 mod minilm;
 mod mpnet;
+mod pages;
 mod pool;
 mod scene;
+mod seeing;
 mod serve;
 mod tasks;

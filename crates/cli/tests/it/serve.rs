@@ -104,6 +104,15 @@ pub(crate) fn wait_until_ready(address: SocketAddr) {
     }
 }
 
+/// What a page says.
+pub(crate) fn body(address: SocketAddr, path: &str) -> String {
+    let mut stream = TcpStream::connect(address).expect("a connection");
+    write!(stream, "GET {path} HTTP/1.0\r\n\r\n").expect("writes");
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).expect("an answer");
+    answer
+}
+
 pub(crate) fn terminate(child: &Child) {
     let sent = Command::new("kill").args(["-TERM", &child.id().to_string()]).status();
     assert!(sent.expect("kill runs").success());

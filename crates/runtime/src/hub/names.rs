@@ -61,7 +61,7 @@ pub(super) fn is_blob(name: &str) -> bool {
 }
 
 /// Whether a file's name would lead out of the folder it belongs in, here or on another system.
-pub(super) fn is_hostile(file: &str) -> bool {
+pub(crate) fn is_hostile(file: &str) -> bool {
     let is_bad = |part: &str| matches!(part, "" | "." | "..");
     file.split('/').any(is_bad) || file.contains(|c: char| c == '\\' || c == ':' || c.is_control())
 }

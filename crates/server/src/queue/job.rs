@@ -44,6 +44,22 @@ pub(crate) enum Kept {
     Words(Vec<Weight>),
 }
 
+/// One batch, by the clock.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Stretch {
+    /// Its texts were taken from the queue.
+    pub(crate) began: Instant,
+    /// The model began to compute.
+    pub(crate) computing: Instant,
+    /// And was done.
+    pub(crate) computed: Instant,
+    /// A job had its rows.
+    pub(crate) ended: Instant,
+    /// Texts and tokens of all jobs in it.
+    pub(crate) texts: usize,
+    pub(crate) tokens: usize,
+}
+
 /// What became of a job.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Outcome {
@@ -59,6 +75,8 @@ pub(crate) struct Outcome {
     pub(crate) queued: Duration,
     /// In batches.
     pub(crate) computing: Duration,
+    /// The batches that it was in.
+    pub(crate) batches: Vec<Stretch>,
 }
 
 impl Job {
@@ -90,19 +108,21 @@ impl Job {
         self.gone.load(Ordering::Relaxed)
     }
 
-    /// Takes the rows of some of its texts out of a computed batch that began at `began`.
+    /// Takes the rows of some of its texts out of a computed batch.
     pub(crate) fn take<'a>(
         &self,
         computed: &Computed,
         rows: impl Iterator<Item = (usize, &'a [f32], Option<f32>)>,
-        began: Instant,
+        batch: Stretch,
     ) {
         let mut progress = self.progress.lock().unwrap_or_else(PoisonError::into_inner);
         let answer = &mut progress.answer;
         if answer.placements.is_empty() {
-            answer.queued = began.saturating_duration_since(self.arrived);
+            answer.queued = batch.began.saturating_duration_since(self.arrived);
         }
-        answer.computing += began.elapsed();
+        let ended = Instant::now();
+        answer.computing += ended.saturating_duration_since(batch.began);
+        answer.batches.push(Stretch { ended, ..batch });
         if !answer.placements.contains(&computed.placement) {
             answer.placements.push(computed.placement.clone());
         }

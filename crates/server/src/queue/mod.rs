@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use sconce::core::engine::Cost;
 
 use crate::keys::Owner;
-pub(crate) use job::{Job, Kept, Outcome};
+pub(crate) use job::{Job, Kept, Outcome, Stretch};
 use list::List;
 pub(crate) use next_batch::Priority;
 use next_batch::{Traffic, Waiting, next_batch};

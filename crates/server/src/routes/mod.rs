@@ -2,6 +2,7 @@
 
 mod cohere;
 mod cors;
+mod docs;
 mod meta;
 mod openai;
 mod openapi;
@@ -21,10 +22,11 @@ use axum::routing::{get, post};
 use crate::app::App;
 use crate::keys::Guest;
 use crate::refusal::{Dialect, Kind, Refusal};
+use crate::seeing::watch;
 pub(crate) use meta::report_of;
 
 /// Routes that need no key: an orchestrator has none.
-const OPEN: [&str; 4] = ["/livez", "/readyz", "/startupz", "/health"];
+pub(crate) const OPEN: [&str; 4] = ["/livez", "/readyz", "/startupz", "/health"];
 
 /// All routes.
 pub(crate) fn router(app: &Arc<App>) -> Router {
@@ -54,9 +56,11 @@ pub(crate) fn router(app: &Arc<App>) -> Router {
         .route("/readyz", get(meta::readyz))
         .route("/startupz", get(meta::startupz))
         .route("/openapi.json", get(openapi::serve))
+        .route("/docs", get(docs::page))
         .fallback(nowhere)
         .method_not_allowed_fallback(not_so)
         .layer(middleware::from_fn_with_state(Arc::clone(app), keep_the_door))
+        .layer(middleware::from_fn_with_state(Arc::clone(app), watch))
         .with_state(Arc::clone(app));
     match cors::layer(&app.settings().cors_origins) {
         None => router,
@@ -91,7 +95,8 @@ fn refuse(app: &App, kind: Kind, message: &str, request: &Request) -> Response {
 
 /// Lets in whoever has a key, and asks clients to go once the server is stopping.
 async fn keep_the_door(State(app): State<Arc<App>>, mut request: Request, next: Next) -> Response {
-    let open = OPEN.contains(&request.uri().path());
+    let path = request.uri().path();
+    let open = OPEN.contains(&path) || path == "/docs";
     let guest = app.settings().keys.admit(request.headers()).or(open.then(Guest::default));
     let mut response = if let Some(guest) = guest {
         request.extensions_mut().insert(guest);

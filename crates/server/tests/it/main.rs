@@ -2,6 +2,8 @@
 
 mod bad;
 mod client;
+mod dashboard;
+mod docs;
 mod doors;
 mod fair;
 mod faults;
@@ -11,3 +13,4 @@ mod minilm;
 mod several;
 mod shapes;
 mod stage;
+mod traces;

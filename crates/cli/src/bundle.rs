@@ -1,0 +1,38 @@
+//! `sconce bundle`: a model, what it needs and what is known of it, in one file.
+
+use std::process::ExitCode;
+
+use sconce::ModelSource;
+use sconce::core::obstacle::bytes;
+use sconce::prove::Depth;
+use serde_json::json;
+
+use crate::arguments;
+use crate::screen::{Bars, counted, print_json};
+
+pub(crate) fn run(arguments: &arguments::Bundle) -> anyhow::Result<ExitCode> {
+    let runtime = arguments.model.runtime();
+    let source = ModelSource::parse(&arguments.model.model, arguments.model.revision.as_deref());
+    let mut bars = Bars::default();
+    let subject = runtime.subject(&source, &arguments.model.overrides(), &mut |event| bars.draw(&event))?;
+    let wish = arguments.model.wish();
+    let depth = if arguments.full { Depth::Canary } else { Depth::Twin };
+    let plan = runtime.plan(&subject, &wish, depth, &mut |event| bars.draw(&event))?;
+    bars.clear();
+    let evidence = json!({
+        "sconce": env!("CARGO_PKG_VERSION"),
+        "hardware": runtime.hardware(),
+        "card": subject.card,
+        "wish": wish,
+        "plan": plan,
+    });
+    let evidence = [("plan.json", serde_json::to_vec_pretty(&evidence)?)];
+    let name = arguments.name.clone().unwrap_or_else(|| source.name());
+    let list = sconce::bundle::write(&subject, &name, &evidence, &arguments.output)?;
+    let all = bytes(list.files.iter().map(|file| file.bytes).sum());
+    eprintln!("`{}`: {}, {all}, as `{name}`", arguments.output.display(), counted(list.files.len(), "file"));
+    if arguments.json {
+        print_json(&list)?;
+    }
+    Ok(ExitCode::SUCCESS)
+}

@@ -1,0 +1,25 @@
+//! `sconce completions` and `sconce man`: what can be typed, as shells and `man` read it.
+
+use std::fs;
+use std::process::ExitCode;
+
+use anyhow::Context;
+use clap::CommandFactory;
+
+use crate::arguments::{Arguments, Completions, Man};
+use crate::screen::print;
+
+pub(crate) fn completions(arguments: &Completions) -> anyhow::Result<ExitCode> {
+    let mut script = Vec::new();
+    clap_complete::generate(arguments.shell, &mut Arguments::command(), "sconce", &mut script);
+    print(&String::from_utf8(script)?)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+pub(crate) fn man(arguments: &Man) -> anyhow::Result<ExitCode> {
+    let folder = &arguments.folder;
+    let unwritten = || format!("pages can't be written to `{}`", folder.display());
+    fs::create_dir_all(folder).with_context(unwritten)?;
+    clap_mangen::generate_to(Arguments::command(), folder).with_context(unwritten)?;
+    Ok(ExitCode::SUCCESS)
+}

@@ -1,0 +1,148 @@
+//! What an operator sees: the log in both forms, and `sconce top`.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::process::{Child, Command, Stdio};
+use std::thread::JoinHandle;
+
+use serde_json::Value;
+
+use crate::scene::Scene;
+use crate::serve::wait_until_ready;
+
+const TRACE: &str = "4bf92f3577b34da6a3ce929d0e0e4736";
+
+struct Seen {
+    child: Child,
+    address: SocketAddr,
+    first: String,
+    rest: JoinHandle<String>,
+}
+
+fn serve(scene: &Scene, arguments: &[&str]) -> Seen {
+    let fixed = ["serve", "tiny-bert", "--offline", "--port", "0", "--engine", "candle", "--dtype", "f32"];
+    let mut command = scene.command(&[&fixed, arguments].concat());
+    let mut child = command.stdin(Stdio::null()).spawn().expect("it starts");
+    let mut words = BufReader::new(child.stderr.take().expect("its words"));
+    let mut first = String::new();
+    words.read_line(&mut first).expect("it says where it listens");
+    let at = first.find("127.0.0.1:").expect("an address");
+    let end = first[at..].find(['"', '\n']).expect("the end of an address");
+    let address = first[at..at + end].parse().expect("an address");
+    let rest = std::thread::spawn(move || {
+        let mut rest = String::new();
+        words.read_to_string(&mut rest).expect("text");
+        rest
+    });
+    wait_until_ready(address);
+    Seen { child, address, first, rest }
+}
+
+impl Seen {
+    fn embed(&self, headers: &str) -> String {
+        let body = r#"{"inputs": ["a text", "another one"]}"#;
+        let mut stream = TcpStream::connect(self.address).expect("a connection");
+        write!(
+            stream,
+            "POST /embed HTTP/1.0\r\ncontent-type: application/json\r\ncontent-length: {}\r\n{headers}\r\n{body}",
+            body.len()
+        )
+        .expect("writes");
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).expect("an answer");
+        answer
+    }
+
+    /// Ends it; all that it said after the first line.
+    fn end(mut self) -> String {
+        let sent = Command::new("kill").args(["-TERM", &self.child.id().to_string()]).status();
+        assert!(sent.expect("kill runs").success());
+        assert_eq!(self.child.wait().expect("it ends").code(), Some(0));
+        self.rest.join().expect("no panic")
+    }
+}
+
+#[test]
+fn as_json_every_line_is_an_object_and_names_the_trace() {
+    let scene = Scene::new();
+    let seen = serve(&scene, &["--log-format", "json", "--log-requests"]);
+    let answer = seen.embed(&format!("traceparent: 00-{TRACE}-00f067aa0ba902b7-01\r\n"));
+    assert!(
+        answer.starts_with("HTTP/1.0 200") && answer.contains(&format!("traceparent: 00-{TRACE}-")),
+        "{answer}"
+    );
+    let first = seen.first.clone();
+    let all = first + &seen.end();
+    let lines: Vec<Value> = all
+        .lines()
+        .map(|line| serde_json::from_str(line).unwrap_or_else(|_| panic!("not JSON: {line}")))
+        .collect();
+    for line in &lines {
+        let time = line["time"].as_str().expect("a time");
+        assert!(time.len() == 24 && time.ends_with('Z') && line["level"].is_string(), "{line}");
+    }
+    let events: Vec<&str> = lines.iter().filter_map(|line| line["event"].as_str()).collect();
+    assert_eq!((events[0], *events.last().expect("lines")), ("listening", "stopping"));
+    let ready = lines.iter().find(|line| line["event"] == "model ready").expect("a line");
+    assert_eq!((&ready["model"], &ready["placement"]), (&"tiny-bert".into(), &"candle/cpu/f32".into()));
+    let request = lines.iter().find(|line| line["route"] == "/embed").expect("a line");
+    assert_eq!((&request["status"], &request["texts"]), (&200.into(), &2.into()));
+    assert_eq!(request["trace"], TRACE);
+    let parts = ["tokenize_ms", "queue_ms", "compute_ms"].map(|name| request[name].as_f64().expect("a time"));
+    assert!(parts.iter().sum::<f64>() <= request["ms"].as_f64().expect("a time"), "{request}");
+}
+
+#[test]
+fn for_people_a_line_is_short_and_requests_are_told_only_when_asked_for() {
+    let scene = Scene::new();
+    let seen = serve(&scene, &[]);
+    assert!(seen.first.starts_with("listening on http://127.0.0.1:"), "{}", seen.first);
+    seen.embed("");
+    let rest = seen.end();
+    assert!(
+        rest.contains(" info model ready model=tiny-bert placement=candle/cpu/f32 tokens_per_second="),
+        "{rest}"
+    );
+    assert!(rest.trim_end().ends_with(" info stopping") && !rest.contains("/embed"), "{rest}");
+    scene.run(&["serve", "tiny-bert", "--log-format", "xml"]).fails(2, &["xml", "human", "json"]);
+    let both = ["serve", "tiny-bert", "--offline", "--otlp-endpoint", "http://127.0.0.1:1"];
+    scene.run(&both).fails(2, &["--otlp-endpoint", "--offline"]);
+    scene
+        .run(&["serve", "tiny-bert", "--otlp-endpoint", "collector:4318"])
+        .fails(2, &["begins with `http://`"]);
+}
+
+/// A page with its numbers taken out.
+fn masked(page: &str) -> String {
+    let mut masked = String::new();
+    for line in page.lines() {
+        let words = line.split_whitespace().map(|word| {
+            let bare = word.trim_end_matches([',', ':']);
+            let is_number =
+                bare.parse::<f64>().is_ok() || bare.starts_with("http://") || word.contains(['█', '░']);
+            if is_number { format!("N{}", &word[bare.len()..]) } else { word.to_owned() }
+        });
+        masked += &words.collect::<Vec<_>>().join(" ");
+        masked += "\n";
+    }
+    // What is a thousand on one machine is not on another.
+    masked.replace("N k", "N").replace("N M", "N")
+}
+
+#[test]
+fn top_shows_models_and_their_lanes() {
+    let scene = Scene::new();
+    let seen = serve(&scene, &[]);
+    let url = format!("http://{}", seen.address);
+    let top = || {
+        let answer = scene.run(&["top", &url, "--once", "--interval", "0.3"]).succeeds();
+        assert_eq!(answer.words, "");
+        answer.data
+    };
+    seen.embed("");
+    insta::assert_snapshot!("top", masked(&top()));
+    scene.run(&["top", &url]).fails(2, &["draws on a terminal", "hint: `--once`"]);
+    seen.end();
+    scene.run(&["top", &url, "--once"]).fails(2, &[&url, "can't be reached"]);
+    scene.run(&["top", "localhost:8080", "--once"]).fails(2, &["begins with `http://`"]);
+}

@@ -1,0 +1,38 @@
+//! `/docs`: one page to try the routes with, whole in this binary.
+
+use std::sync::LazyLock;
+
+use axum::http::header;
+use axum::response::{Html, IntoResponse, Response};
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use sha2::{Digest, Sha256};
+
+const PAGE: &str = include_str!("docs.html");
+
+/// The page's own script and style run, and nothing else: it talks to this server alone.
+static POLICY: LazyLock<String> = LazyLock::new(|| {
+    let hash = |open: &str, close: &str| {
+        let inside = PAGE
+            .split_once(open)
+            .and_then(|(_, rest)| rest.split_once(close))
+            .map_or("", |(inside, _)| inside);
+        STANDARD.encode(Sha256::digest(inside))
+    };
+    format!(
+        "default-src 'none'; connect-src 'self'; script-src 'sha256-{}'; style-src 'sha256-{}'; \
+         base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+        hash("<script>", "</script>"),
+        hash("<style>", "</style>")
+    )
+});
+
+/// The page. It tells nothing that a key is needed for: what it shows it asks for with the key that is typed in.
+pub(crate) async fn page() -> Response {
+    let headers = [
+        (header::CONTENT_SECURITY_POLICY, POLICY.as_str()),
+        (header::X_CONTENT_TYPE_OPTIONS, "nosniff"),
+        (header::REFERRER_POLICY, "no-referrer"),
+    ];
+    (headers, Html(PAGE)).into_response()
+}

@@ -1,0 +1,138 @@
+//! What an operator sees of requests: a line in the log, and spans for whoever collects traces.
+
+mod context;
+mod export;
+mod log;
+mod span;
+
+use std::sync::Arc;
+use std::time::{Duration, Instant, SystemTime};
+
+use axum::extract::{MatchedPath, Request, State};
+use axum::http::HeaderValue;
+use axum::middleware::Next;
+use axum::response::Response;
+use serde_json::{Value, json};
+
+use crate::app::App;
+use crate::call::Work;
+use crate::routes::OPEN;
+use crate::seeing::context::Context;
+use crate::seeing::export::Exporter;
+use crate::seeing::log::{Level, Log};
+use crate::seeing::span::{Span, spans};
+use crate::worker::short;
+
+pub use export::Collector;
+pub use log::LogFormat;
+
+/// What is to be seen of a server.
+#[derive(Clone, Debug, Default)]
+pub struct Sight {
+    /// How its log is written; none writes none.
+    pub log: Option<LogFormat>,
+    /// Whether every request has a line in it, not only those that a server is to blame for.
+    pub requests: bool,
+    /// Who collects traces.
+    pub traces: Option<Collector>,
+}
+
+/// What a server shows of itself.
+pub(crate) struct Seeing {
+    log: Log,
+    requests: bool,
+    exporter: Option<Exporter>,
+    /// One moment by both clocks, so that spans have the times of a calendar and the distances of a stopwatch.
+    anchor: (Instant, SystemTime),
+}
+
+impl Seeing {
+    pub(crate) fn new(sight: &Sight) -> Seeing {
+        let log = Log::start(sight.log);
+        let exporter = sight.traces.clone().map(|collector| Exporter::start(collector, log.clone()));
+        Seeing { log, requests: sight.requests, exporter, anchor: (Instant::now(), SystemTime::now()) }
+    }
+
+    /// Something that is as it should be.
+    pub(crate) fn tell(&self, event: &str, fields: &[(&str, Value)]) {
+        self.log.write(Level::Info, event, fields);
+    }
+
+    /// Something that somebody should look at.
+    pub(crate) fn warn(&self, event: &str, fields: &[(&str, Value)]) {
+        self.log.write(Level::Warn, event, fields);
+    }
+
+    /// Sends and writes what is left, within `limit`.
+    pub(crate) fn flush(&self, limit: Duration) {
+        if let Some(exporter) = &self.exporter {
+            exporter.flush(limit);
+        }
+        self.log.flush(limit);
+    }
+
+    fn at(&self, moment: Instant) -> SystemTime {
+        let (instant, time) = self.anchor;
+        match moment.checked_duration_since(instant) {
+            Some(later) => time + later,
+            None => time - instant.duration_since(moment),
+        }
+    }
+
+    fn has_seen(&self, context: &Context, route: &str, began: Instant, response: &Response) {
+        let (ended, status) = (Instant::now(), response.status().as_u16());
+        let work = response.extensions().get::<Work>();
+        if let Some(exporter) = &self.exporter
+            && context.sampled
+        {
+            let request = Span::request(context, route, status, began, ended);
+            exporter.send(spans(request, work, &|moment| self.at(moment)));
+        }
+        for incident in work.into_iter().flat_map(|work| &work.incidents) {
+            let (place, kind) = (short(&incident.placement), incident.kind.name());
+            let fields = [("placement", json!(place)), ("kind", json!(kind))];
+            self.warn("placement retired", &[&fields[..], &[("trace", json!(context.trace()))]].concat());
+        }
+        // TEI's clients know a failed dependency, 424, where others are told 5xx; who asks whether it is up knows why.
+        let theirs = status < 500 && status != 424 || OPEN.contains(&route);
+        if theirs && !self.requests {
+            return;
+        }
+        let mut fields = vec![
+            ("route", json!(route)),
+            ("status", json!(status)),
+            ("ms", json!(milliseconds(ended.duration_since(began)))),
+        ];
+        if let Some(work) = work.filter(|work| work.texts > 0) {
+            fields.extend([
+                ("model", json!(work.model)),
+                ("texts", json!(work.texts)),
+                ("tokens", json!(work.tokens)),
+                ("placement", json!(work.placements.iter().map(short).collect::<Vec<_>>().join(", "))),
+                ("tokenize_ms", json!(milliseconds(work.tokenizing))),
+                ("queue_ms", json!(milliseconds(work.queued))),
+                ("compute_ms", json!(milliseconds(work.computing))),
+            ]);
+        }
+        fields.push(("trace", json!(context.trace())));
+        if theirs { self.tell("request", &fields) } else { self.warn("request", &fields) }
+    }
+}
+
+fn milliseconds(time: Duration) -> f64 {
+    (time.as_secs_f64() * 1e6).round() / 1e3
+}
+
+/// Sees a request on its way in and its answer on its way out.
+pub(crate) async fn watch(State(app): State<Arc<App>>, request: Request, next: Next) -> Response {
+    let began = Instant::now();
+    let context = Context::of(request.headers());
+    let route = request.extensions().get::<MatchedPath>();
+    let route = route.map_or("none", MatchedPath::as_str).to_owned();
+    let mut response = next.run(request).await;
+    if let Ok(value) = HeaderValue::from_str(&context.header()) {
+        response.headers_mut().insert("traceparent", value);
+    }
+    app.seeing.has_seen(&context, &route, began, &response);
+    response
+}
