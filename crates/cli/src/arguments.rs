@@ -7,7 +7,6 @@ use clap::{Args, Parser, Subcommand};
 use sconce::card::Overrides;
 use sconce::planner::evidence::Goal;
 use sconce::{Band, Device, Dtype, EngineId, PoolingMode, Task, Wish};
-use sconce_server::LogFormat;
 
 use crate::bench::server::Address;
 use crate::config::{Flags, Show};

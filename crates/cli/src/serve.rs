@@ -1,7 +1,6 @@
 //! `sconce serve`: models over HTTP, until somebody says stop.
 
 use std::net::{SocketAddr, TcpListener};
-use std::path::Path;
 use std::process::ExitCode;
 
 use anyhow::{Context, bail};
@@ -82,7 +81,12 @@ fn reread(flags: &Flags, before: &Effective) -> Option<Settings> {
 
 fn settings(values: &Values) -> anyhow::Result<Settings> {
     let keys = values.keys(std::env::var(KEY).ok().as_deref())?;
-    Ok(Settings { worker: values.worker()?, tls: values.tls()?, sight: values.sight()?, ..values.settings(keys) })
+    Ok(Settings {
+        worker: values.worker()?,
+        tls: values.tls()?,
+        sight: values.sight()?,
+        ..values.settings(keys)
+    })
 }
 
 /// A model as the server takes it.

@@ -1,5 +1,6 @@
 //! The thread that takes batches from a model's queue and has them computed.
 
+use std::cmp::Reverse;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::Instant;
@@ -55,7 +56,9 @@ pub(crate) fn measure(model: &Model, tell: &mut dyn FnMut(usize)) -> Result<Rate
 /// Computes what waits until the queue is closed; `checks` says of every batch whether the reference sees it, too.
 pub(crate) fn work(name: &str, model: &Model, queue: &Arc<Queue>, metrics: &Metrics, checks: &mut Checks) {
     let width = model.card().width().max(model.card().sizes.value.hidden);
-    while let Some(entries) = queue.next(|| model.cost(), width) {
+    while let Some(mut entries) = queue.next(|| model.cost(), width) {
+        // The longest first: what comes last is what threads share out among them to end together.
+        entries.sort_by_key(|entry| Reverse(entry.tokens()));
         let one = AssertUnwindSafe(|| compute(name, model, queue, metrics, &entries, checks));
         if catch_unwind(one).is_err() {
             fail(&entries, &Refusal::new(Kind::Machine, "the worker failed over this batch"));

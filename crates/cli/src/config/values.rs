@@ -237,7 +237,8 @@ impl Values {
         }
         let headers = variable("OTEL_EXPORTER_OTLP_HEADERS").unwrap_or_default();
         let headers = headers.split(',').filter_map(|pair| pair.split_once('='));
-        let headers = headers.map(|(name, value)| (name.trim().to_owned(), value.trim().to_owned())).collect();
+        let headers =
+            headers.map(|(name, value)| (name.trim().to_owned(), value.trim().to_owned())).collect();
         let service = variable("OTEL_SERVICE_NAME").unwrap_or_else(|| "sconce".to_owned());
         Ok(Sight {
             log: read_text::<LogFormat>(&self.log_format)?,

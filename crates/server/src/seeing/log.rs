@@ -15,9 +15,10 @@ use serde_json::{Map, Value};
 const WAITING: usize = 4096;
 
 /// How the log is written.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum LogFormat {
     /// `2026-03-01T12:00:00.000Z info request route=/embed status=200`.
+    #[default]
     Human,
     /// An object a line, with `time`, `level` and `event`.
     Json,
