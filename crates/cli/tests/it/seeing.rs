@@ -106,7 +106,7 @@ fn for_people_a_line_is_short_and_requests_are_told_only_when_asked_for() {
     assert!(rest.trim_end().ends_with(" info stopping") && !rest.contains("/embed"), "{rest}");
     scene.run(&["serve", "tiny-bert", "--log-format", "xml"]).fails(2, &["xml", "human", "json"]);
     let both = ["serve", "tiny-bert", "--offline", "--otlp-endpoint", "http://127.0.0.1:1"];
-    scene.run(&both).fails(2, &["--otlp-endpoint", "--offline"]);
+    scene.run(&both).fails(2, &["`otlp_endpoint`", "`offline` opens no socket"]);
     scene
         .run(&["serve", "tiny-bert", "--otlp-endpoint", "collector:4318"])
         .fails(2, &["begins with `http://`"]);

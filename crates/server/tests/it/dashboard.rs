@@ -8,7 +8,7 @@ use sconce_server::Settings;
 use sconce_testkit::fake::{FakeEngine, Fault, Mishap};
 use serde_json::{Value, json};
 
-use crate::client::{Connection, get, metric, post, request};
+use crate::client::{Connection, get, metric, post, post_with, request};
 use crate::stage::{METAL, fake, fake_builder, settings, start};
 
 const DASHBOARD: &str = include_str!("../../../../packaging/grafana/sconce.json");
@@ -80,7 +80,7 @@ fn queries() -> Vec<String> {
     asked.chain(listed).collect()
 }
 
-/// A server on which everything that is counted has happened, and another whose memory is small.
+/// Servers on which everything that is counted has happened.
 fn pages() -> Vec<String> {
     let home = tempfile::tempdir().expect("a folder");
     let engine = FakeEngine::new(EngineId::Candle).with(METAL, Fault::FromBatch(13, Mishap::Nan));
@@ -108,7 +108,20 @@ fn pages() -> Vec<String> {
     let small = fake(small, Duration::from_secs(5));
     let texts: Vec<String> = (0..500).map(|n| format!("{n} is one of several hundred texts")).collect();
     post(*small, "/embed", &json!({"inputs": texts})).expect(200);
-    vec![get(*stage, "/metrics").text(), get(*small, "/metrics").text()]
+    // One that is checked by its shadow and unloaded once nobody asks.
+    let home = tempfile::tempdir().expect("a folder");
+    let builder = fake_builder(FakeEngine::new(EngineId::Candle), Duration::from_secs(5), home.path());
+    let idle_unload = Some(Duration::from_millis(500));
+    let watched = start(builder, Settings { shadow_every: 1, idle_unload, ..settings() }, Some(home)).ready();
+    while metric(*watched, "sconce_shadow_checks_total") < 0.5 {
+        let (patient, body) = ([("prefer", "wait=60")], json!({"inputs": "a text"}));
+        post_with(*watched, "/embed", &patient, &body).expect(200);
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    while metric(*watched, "sconce_unloads_total") < 0.5 {
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    [*stage, *small, *watched].map(|address| get(address, "/metrics").text()).to_vec()
 }
 
 #[test]
