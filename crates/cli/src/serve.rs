@@ -1,6 +1,6 @@
 //! `sconce serve`: models over HTTP, until somebody says stop.
 
-use std::net::{SocketAddr, TcpListener};
+use std::net::{IpAddr, SocketAddr, TcpListener};
 use std::process::ExitCode;
 
 use anyhow::{Context, bail};
@@ -11,17 +11,34 @@ use crate::config::{Effective, Entry, Flags, Values, effective};
 use crate::screen::complain;
 
 /// Holds a key.
-const KEY: &str = "SCONCE_API_KEY";
+pub(crate) const KEY: &str = "SCONCE_API_KEY";
 
 pub(crate) fn run(flags: &Flags) -> anyhow::Result<ExitCode> {
     let all = effective(flags)?;
     let values = all.values()?;
-    let settings = settings(&values)?;
+    let log = values.log()?;
+    match start(flags, all, &values).and_then(|server| Ok(server.wait()?)) {
+        Ok(()) => Ok(ExitCode::SUCCESS),
+        // Whoever reads JSON reads all of it.
+        Err(error) if log == LogFormat::Json => {
+            eprintln!("{}", log.error("ended", &[("why", format!("{error:#}").into())]));
+            Ok(ExitCode::from(2))
+        }
+        Err(error) => match error.downcast::<ServeError>() {
+            Ok(ServeError::Model(error)) => Err(error.into()),
+            Ok(error) => Err(error.into()),
+            Err(error) => Err(error),
+        },
+    }
+}
+
+fn start(flags: &Flags, all: Effective, values: &Values) -> anyhow::Result<Server> {
+    let settings = settings(values)?;
     let address = SocketAddr::new(values.host, values.port);
-    if settings.keys.is_empty() && !values.host.is_loopback() && !values.insecure_no_key {
+    check_door(values.host, &settings, values)?;
+    if values.host.is_unspecified() && settings.worker.callback.is_some() && settings.worker.url.is_none() {
         bail!(
-            "`{}` can be reached by others, and there is no key\n\
-             hint: `--api-key-file FILE` or `{KEY}` sets one; `--insecure-no-key` goes without",
+            "`{}` is no address that others can be told\nhint: `--advertise-url http://NAME:PORT` says one",
             values.host
         );
     }
@@ -36,44 +53,67 @@ pub(crate) fn run(flags: &Flags) -> anyhow::Result<ExitCode> {
             entries.len()
         );
     }
-    let models: Vec<Serve> = entries.iter().map(|entry| serve(entry, &values, &runtime)).collect();
-    check_names(&models)?;
+    let models: Vec<Serve> = entries.iter().map(|entry| serve(entry, values, &runtime)).collect();
+    check_names(&models, &entries)?;
     let scheme = if settings.tls.is_some() { "https" } else { "http" };
     let listener = TcpListener::bind(address).with_context(|| format!("can't listen on `{address}`"))?;
     let log = settings.sight.log.unwrap_or_default();
     let server = Server::start(listener, models, settings)?;
     server.stop_on_signals()?;
     let flags = flags.clone();
-    server.reload_on_signal(move || reread(&flags, &all))?;
+    server.reload_on_signal(move || reread(&flags, &all, log))?;
     let address = format!("{scheme}://{}", server.address());
     match log {
         LogFormat::Human => eprintln!("listening on {address}"),
         LogFormat::Json => eprintln!("{}", LogFormat::Json.line("listening", &[("address", address.into())])),
     }
-    match server.wait() {
-        Ok(()) => Ok(ExitCode::SUCCESS),
-        Err(ServeError::Model(error)) => Err(error.into()),
-        Err(error) => Err(error.into()),
-    }
+    Ok(server)
 }
 
-/// The settings as they stand now; none where they can't be read, which leaves all as it was.
-fn reread(flags: &Flags, before: &Effective) -> Option<Settings> {
+/// Whether those who can reach it need a key.
+fn check_door(host: IpAddr, settings: &Settings, values: &Values) -> anyhow::Result<()> {
+    if settings.keys.is_empty() && !host.is_loopback() && !values.insecure_no_key {
+        bail!(
+            "`{host}` can be reached by others, and there is no key\n\
+             hint: `--api-key-file FILE` or `{KEY}` sets one; `--insecure-no-key` goes without"
+        );
+    }
+    Ok(())
+}
+
+/// The settings as they stand now; none where they can't be read, or would open a door that was closed, which leaves
+/// all as it was.
+fn reread(flags: &Flags, before: &Effective, log: LogFormat) -> Option<Settings> {
     let read = || {
-        let all = effective(flags)?;
-        let settings = settings(&all.values()?)?;
+        let (all, old) = (effective(flags)?, before.values()?);
+        let values = all.values()?;
+        let settings = settings(&values)?;
+        check_door(old.host, &settings, &values)?;
+        if old.tls_certificate.is_empty() != values.tls_certificate.is_empty() {
+            bail!("to begin with TLS, or to go without it, takes a restart");
+        }
         anyhow::Ok((settings, before.needs_a_restart(&all)))
     };
-    match read() {
-        Ok((settings, late)) => {
+    match (read(), log) {
+        (Ok((settings, late)), LogFormat::Human) => {
             eprintln!("settings read again: {:?}", settings.keys);
             for name in late {
                 eprintln!("note: `{name}` takes a restart");
             }
             Some(settings)
         }
-        Err(error) => {
+        (Ok((settings, late)), LogFormat::Json) => {
+            let keys = format!("{:?}", settings.keys);
+            let fields = [("keys", keys.into()), ("take_a_restart", late.into())];
+            eprintln!("{}", log.line("settings read again", &fields));
+            Some(settings)
+        }
+        (Err(error), LogFormat::Human) => {
             complain(&error.context("the settings stay as they were"));
+            None
+        }
+        (Err(error), LogFormat::Json) => {
+            eprintln!("{}", log.error("settings stay as they were", &[("why", format!("{error:#}").into())]));
             None
         }
     }
@@ -103,11 +143,17 @@ fn serve(entry: &Entry, values: &Values, runtime: &Runtime) -> Serve {
     Serve { name, aliases: [aliases.as_slice(), &[own, source.clone()]].concat(), builder, when: how.when }
 }
 
-/// Every model has a name of its own.
-fn check_names(models: &[Serve]) -> anyhow::Result<()> {
-    for (at, model) in models.iter().enumerate() {
-        if models[..at].iter().any(|other| other.name == model.name) {
-            bail!("two models are called `{}`\nhint: `models.NAME` in the file names each", model.name);
+/// Every model has names of its own.
+fn check_names(models: &[Serve], entries: &[Entry]) -> anyhow::Result<()> {
+    let mut taken: Vec<&String> = Vec::new();
+    for (model, entry) in models.iter().zip(entries) {
+        for name in [&model.name].into_iter().chain(&entry.aliases) {
+            if taken.contains(&name) {
+                bail!(
+                    "two models are called `{name}`\nhint: `models.NAME` and its `aliases` in the file name each"
+                );
+            }
+            taken.push(name);
         }
     }
     Ok(())

@@ -53,13 +53,19 @@ pub struct Subject {
     pub files: ModelFiles,
 }
 
-/// A loaded model. It lives on one thread.
-pub trait Encoder {
+/// A loaded model.
+pub trait Encoder: Send + Sync {
     /// Computes a batch.
-    fn encode(&mut self, batch: &Batch) -> Result<Output, EngineError>;
+    fn encode(&self, batch: &Batch) -> Result<Output, EngineError>;
 
     /// What batches cost.
     fn cost(&self) -> Cost;
+
+    /// How many batches are computed at once to keep all of it busy. Where it is one, a thread of the device's own is
+    /// the only one that asks; where it is more, so many threads may.
+    fn hands(&self) -> usize {
+        1
+    }
 }
 
 /// What a batch costs beside its tokens.

@@ -44,12 +44,12 @@ pub(crate) fn speed_batch(batch: usize, length: usize, description: &Description
 }
 
 /// The time of a batch; its numbers do not matter.
-pub(crate) fn time_of(encoder: &mut dyn Encoder, batch: &Batch) -> Result<Sample, Obstacle> {
+pub(crate) fn time_of(encoder: &dyn Encoder, batch: &Batch) -> Result<Sample, Obstacle> {
     Ok(Sample { rows: Rows::default(), ..timed(encoder, batch, TIMED)? })
 }
 
 /// Computes `batch` once, and then again until `enough` seconds are spent; the time is the best.
-pub(crate) fn timed(encoder: &mut dyn Encoder, batch: &Batch, enough: f64) -> Result<Sample, Obstacle> {
+pub(crate) fn timed(encoder: &dyn Encoder, batch: &Batch, enough: f64) -> Result<Sample, Obstacle> {
     let mut sample = Sample { seconds: f64::INFINITY, ..Sample::default() };
     let begun = Instant::now();
     while sample.seconds.is_infinite() || begun.elapsed().as_secs_f64() < enough {
@@ -61,7 +61,7 @@ pub(crate) fn timed(encoder: &mut dyn Encoder, batch: &Batch, enough: f64) -> Re
 }
 
 /// The first of `batches` timed, the others computed once; the rows of all of them.
-pub(crate) fn canary(encoder: &mut dyn Encoder, batches: &[Batch]) -> Result<Sample, Obstacle> {
+pub(crate) fn canary(encoder: &dyn Encoder, batches: &[Batch]) -> Result<Sample, Obstacle> {
     let Some((first, others)) = batches.split_first() else { return Ok(Sample::default()) };
     let mut sample = timed(encoder, first, TIMED)?;
     for batch in others {

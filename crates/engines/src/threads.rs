@@ -2,15 +2,44 @@
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use rayon::{ThreadPool, ThreadPoolBuilder};
 use sconce_core::batch::{Batch, Rows};
 
-/// One pool of all threads for lone work, and as many pools of one for work that splits.
+/// One pool of all threads for lone work, and as many pools of one for work that splits; after them a spare one, for
+/// a batch that comes when every thread has one: it need not wait, for the system shares the processors out.
 pub(crate) struct Threads {
     together: Option<ThreadPool>,
     apart: Vec<ThreadPool>,
+    count: usize,
+    taken: Mutex<Taken>,
+}
+
+/// Who is at work.
+#[derive(Default)]
+struct Taken {
+    /// Batches.
+    batches: usize,
+    /// How many of them each thread has to do with.
+    threads: Vec<usize>,
+}
+
+/// The threads that a batch has: all of them if it is alone, and else its share of them, those with the least to do.
+struct Share<'a> {
+    of: &'a Threads,
+    alone: bool,
+    threads: Vec<usize>,
+}
+
+impl Drop for Share<'_> {
+    fn drop(&mut self) {
+        let mut taken = self.of.lock();
+        taken.batches -= 1;
+        for &thread in &self.threads {
+            taken.threads[thread] -= 1;
+        }
+    }
 }
 
 impl Threads {
@@ -24,11 +53,30 @@ impl Threads {
                 .ok()
         };
         let count = count.max(1);
-        Threads { together: pool(count, "all"), apart: (0..count).filter_map(|_| pool(1, "one")).collect() }
+        let apart: Vec<ThreadPool> = (0..=count).filter_map(|_| pool(1, "one")).collect();
+        let taken = Mutex::new(Taken { batches: 0, threads: vec![0; apart.len()] });
+        Threads { together: pool(count, "all"), count: count.min(apart.len()), apart, taken }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Taken> {
+        self.taken.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn share(&self) -> Share<'_> {
+        let mut taken = self.lock();
+        taken.batches += 1;
+        let reach = if taken.batches > self.count { taken.threads.len() } else { self.count };
+        let mut threads: Vec<usize> = (0..reach).collect();
+        threads.sort_by_key(|&thread| taken.threads[thread]);
+        threads.truncate((self.count / taken.batches).max(1));
+        for &thread in &threads {
+            taken.threads[thread] += 1;
+        }
+        Share { of: self, alone: taken.batches == 1, threads }
     }
 
     pub(crate) fn count(&self) -> usize {
-        self.apart.len().max(1)
+        self.count.max(1)
     }
 
     /// Runs `work` with all threads at its disposal.
@@ -41,35 +89,37 @@ impl Threads {
 
     /// Runs `work` once on each thread, where what it starts stays on that thread.
     pub(crate) fn apart(&self, work: impl Fn() + Sync) {
-        fn on_each(pools: &[ThreadPool], work: &(impl Fn() + Sync)) {
-            if let [pool, rest @ ..] = pools {
-                pool.in_place_scope(|scope| {
-                    scope.spawn(|_| work());
-                    on_each(rest, work);
-                });
-            }
-        }
-        on_each(&self.apart, &work);
-        if self.apart.is_empty() {
+        self.on_each(&(0..self.count).collect::<Vec<_>>(), &work);
+        if self.count == 0 {
             work();
         }
     }
 
+    fn on_each(&self, threads: &[usize], work: &(impl Fn() + Sync)) {
+        if let [thread, rest @ ..] = threads {
+            self.apart[*thread].in_place_scope(|scope| {
+                scope.spawn(|_| work());
+                self.on_each(rest, work);
+            });
+        }
+    }
+
     /// Computes whole sequences in blocks of about `size` tokens, each block on one thread from beginning to end; a
-    /// lone block has all threads.
+    /// lone block of a batch that is alone has all threads. Batches that come at once share the threads.
     pub(crate) fn in_blocks<E: Send>(
         &self,
         batch: &Batch,
         size: usize,
         work: impl Fn(&Batch) -> Result<Rows, E> + Sync,
     ) -> Result<Rows, E> {
-        let blocks = blocks(batch, self.count(), size);
-        if blocks.len() == 1 {
+        let share = self.share();
+        let blocks = blocks(batch, share.threads.len().max(1), size);
+        if blocks.len() == 1 && share.alone || share.threads.is_empty() {
             return self.together(|| work(batch));
         }
         let next = AtomicUsize::new(0);
         let done = Mutex::new(Vec::with_capacity(blocks.len()));
-        self.apart(|| {
+        self.on_each(&share.threads, &|| {
             while let Some(block) = blocks.get(next.fetch_add(1, Ordering::Relaxed)) {
                 let rows = work(&batch.part(block.clone()));
                 done.lock().unwrap_or_else(PoisonError::into_inner).push((block.start, rows));
@@ -129,6 +179,27 @@ mod tests {
             let covered: Vec<usize> = blocks(&batch, 2, 384).into_iter().flatten().collect();
             assert_eq!(covered, (0..count).collect::<Vec<_>>());
         }
+    }
+
+    #[test]
+    fn batches_that_come_at_once_share_the_threads() {
+        let threads = Threads::new(4);
+        let alone = threads.share();
+        assert!(alone.alone);
+        assert_eq!(alone.threads, [0, 1, 2, 3]);
+        let second = threads.share();
+        assert!(!second.alone);
+        assert_eq!(second.threads, [0, 1], "half of them");
+        drop(alone);
+        assert_eq!(threads.share().threads, [2, 3], "those with the least to do");
+        let others: Vec<Share<'_>> = (0..3).map(|_| threads.share()).collect();
+        assert_eq!(
+            others.iter().map(|share| share.threads.clone()).collect::<Vec<_>>(),
+            [[2, 3].as_slice(), &[0], &[1]]
+        );
+        assert_eq!(threads.share().threads, [4], "who comes when all have one does not wait");
+        drop((second, others));
+        assert_eq!(threads.lock().threads, [0; 5]);
     }
 
     #[test]

@@ -76,6 +76,12 @@ impl Model {
         self.serving().cost()
     }
 
+    /// How many batches, each computed by a thread that calls [`compute`](Model::compute), keep that placement busy.
+    /// Where it is more than one, another is not kept waiting but computed beside them.
+    pub fn hands(&self) -> usize {
+        self.serving().hands()
+    }
+
     /// Computes one batch under the guard: replayed elsewhere where its placement fails, split where memory runs out.
     pub fn compute(&self, batch: Batch) -> Result<Computed, Error> {
         if batch.sequences.is_empty() || !batch.is_well_formed() {

@@ -1,12 +1,13 @@
-//! One thread a device: it owns every model loaded there and runs one batch at a time, so that no driver is ever
-//! entered twice. What panics or hangs in model code ends here.
+//! One thread a device: it loads and unloads every model there and runs one batch at a time, so that no driver is ever
+//! entered twice. Models that can do with more have hands beside it, each with a batch of its own. What panics or hangs
+//! in model code ends here.
 
 use std::any::Any;
 use std::collections::HashMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::mpsc::{self, RecvTimeoutError, Sender, SyncSender};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender, SyncSender};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread;
 use std::time::Duration;
 
@@ -16,7 +17,8 @@ use sconce_core::engine::{Cost, Encoder, Engine, EngineError, Subject};
 use sconce_core::obstacle::Obstacle;
 use sconce_core::placement::Placement;
 
-/// How often whoever waits for a turn looks whether the lane still lives.
+/// How often whoever waits looks whether the lane still lives. Patience is counted in glances and not by the clock: a
+/// process that was stopped, or a machine that slept, has not waited meanwhile.
 const GLANCE: Duration = Duration::from_millis(100);
 
 /// The lanes of one runtime, by device.
@@ -26,12 +28,24 @@ pub(crate) struct Lanes {
     next: AtomicU64,
 }
 
-/// The way to a lane's thread.
+/// The way to a lane's thread, and to its hands.
 #[derive(Clone)]
 struct Lane {
     jobs: Sender<Job>,
-    /// Seconds after which it was given up.
-    hung: Arc<OnceLock<f64>>,
+    hands: Sender<Job>,
+    crew: Arc<Crew>,
+}
+
+/// What the threads of a lane have in common.
+struct Crew {
+    device: Device,
+    models: Mutex<HashMap<u64, Arc<dyn Encoder>>>,
+    /// Where the hands find their jobs.
+    jobs: Mutex<Receiver<Job>>,
+    /// How many hands there are.
+    hands: Mutex<usize>,
+    /// Seconds after which the lane was given up.
+    hung: OnceLock<f64>,
 }
 
 /// A model loaded on a lane. Dropping it unloads it.
@@ -39,6 +53,7 @@ pub(crate) struct Loaded {
     id: u64,
     lane: Lane,
     pub(crate) cost: Cost,
+    pub(crate) hands: usize,
 }
 
 impl Drop for Loaded {
@@ -61,7 +76,7 @@ pub(crate) enum LaneError {
 }
 
 enum Job {
-    Load(u64, Arc<dyn Engine>, Arc<Subject>, Placement, Reply<Result<Cost, Obstacle>>),
+    Load(u64, Arc<dyn Engine>, Arc<Subject>, Placement, Reply<Result<(Cost, usize), Obstacle>>),
     Encode(u64, Arc<Batch>, Reply<Result<Output, LaneError>>),
     Unload(u64),
     Settle(Reply<()>),
@@ -78,24 +93,7 @@ type Reply<T> = SyncSender<Word<T>>;
 impl Lanes {
     fn lane(&self, device: Device) -> Lane {
         let mut lanes = self.lanes.lock().unwrap_or_else(PoisonError::into_inner);
-        let start = || {
-            let (sender, jobs) = mpsc::channel();
-            let hung = Arc::new(OnceLock::new());
-            let given_up = Arc::clone(&hung);
-            let thread = thread::Builder::new().name(format!("sconce-{device}"));
-            // Where no thread can be had the lane is gone from the start, and every job on it says so.
-            let _ = thread.spawn(move || {
-                let mut models = HashMap::new();
-                while let Ok(job) = jobs.recv() {
-                    if given_up.get().is_some() {
-                        return;
-                    }
-                    work(&mut models, job);
-                }
-            });
-            Lane { jobs: sender, hung }
-        };
-        lanes.entry(device).or_insert_with(start).clone()
+        lanes.entry(device).or_insert_with(|| Lane::start(device)).clone()
     }
 
     /// Loads a model on its device's lane, waiting at most `patience` once its turn has come.
@@ -109,8 +107,12 @@ impl Lanes {
         let lane = self.lane(placement.device);
         let id = self.next.fetch_add(1, Ordering::Relaxed);
         let job = |reply| Job::Load(id, Arc::clone(engine), Arc::clone(subject), placement.clone(), reply);
-        match self.run(&lane, placement.device, patience, job) {
-            Ok(cost) => Ok(Loaded { id, lane, cost: cost? }),
+        match self.run(&lane, &lane.jobs, patience, job) {
+            Ok(answer) => {
+                let (cost, hands) = answer?;
+                let hands = if hands > 1 && lane.crew.hire(hands) { hands } else { 1 };
+                Ok(Loaded { id, lane, cost, hands })
+            }
             Err(LaneError::Hung(seconds)) => Err(Obstacle::TimedOut { case: "loading".to_owned(), seconds }),
             Err(error) => Err(Obstacle::LoadFailed { says: error.to_string() }),
         }
@@ -121,19 +123,19 @@ impl Lanes {
     pub(crate) fn encode(
         &self,
         loaded: &Loaded,
-        device: Device,
         batch: &Arc<Batch>,
         patience: Duration,
     ) -> Result<Output, LaneError> {
         let job = |reply| Job::Encode(loaded.id, Arc::clone(batch), reply);
-        self.run(&loaded.lane, device, patience, job)?
+        let to = if loaded.hands > 1 { &loaded.lane.hands } else { &loaded.lane.jobs };
+        self.run(&loaded.lane, to, patience, job)?
     }
 
     /// Waits until all that was asked before is done, such as unloading; not for lanes that hang.
     pub(crate) fn settle(&self) {
         let lanes = self.lanes.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        for (device, lane) in lanes {
-            let _ = self.run(&lane, device, GLANCE, Job::Settle);
+        for lane in lanes.values() {
+            let _ = self.run(lane, &lane.jobs, GLANCE, Job::Settle);
         }
     }
 
@@ -141,79 +143,138 @@ impl Lanes {
     fn run<T>(
         &self,
         lane: &Lane,
-        device: Device,
+        to: &Sender<Job>,
         patience: Duration,
         job: impl FnOnce(Reply<T>) -> Job,
     ) -> Result<T, LaneError> {
-        let lost = || lane.hung.get().map_or(LaneError::Gone, |&seconds| LaneError::Hung(seconds));
+        let hung = &lane.crew.hung;
+        let lost = || hung.get().map_or(LaneError::Gone, |&seconds| LaneError::Hung(seconds));
         let (reply, words) = mpsc::sync_channel(2);
-        lane.jobs.send(job(reply)).map_err(|_| lost())?;
+        to.send(job(reply)).map_err(|_| lost())?;
+        let mut left = None;
         loop {
-            match words.recv_timeout(GLANCE) {
-                Ok(Word::Begun) => break,
+            match words.recv_timeout(left.map_or(GLANCE, |left: Duration| left.min(GLANCE))) {
+                Ok(Word::Begun) => left = Some(patience),
                 Ok(Word::Done(answer)) => return Ok(answer),
-                Err(RecvTimeoutError::Timeout) if lane.hung.get().is_none() => {}
+                Err(RecvTimeoutError::Timeout) if hung.get().is_none() => {
+                    left = left.map(|left| left.saturating_sub(GLANCE));
+                    if left.is_some_and(|left| left.is_zero()) {
+                        self.abandon(lane, patience);
+                        return Err(lost());
+                    }
+                }
                 Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => return Err(lost()),
-            }
-        }
-        match words.recv_timeout(patience) {
-            Ok(Word::Done(answer)) => Ok(answer),
-            Ok(Word::Begun) | Err(RecvTimeoutError::Disconnected) => Err(lost()),
-            Err(RecvTimeoutError::Timeout) => {
-                self.abandon(lane, device, patience);
-                Err(lost())
             }
         }
     }
 
-    /// Lets the next job on `device` start a new lane, unless one has already.
-    fn abandon(&self, lane: &Lane, device: Device, patience: Duration) {
-        let _ = lane.hung.set(patience.as_secs_f64());
+    /// Lets the next job on the lane's device start a new lane, unless one has already.
+    fn abandon(&self, lane: &Lane, patience: Duration) {
+        let _ = lane.crew.hung.set(patience.as_secs_f64());
         let mut lanes = self.lanes.lock().unwrap_or_else(PoisonError::into_inner);
-        if lanes.get(&device).is_some_and(|current| Arc::ptr_eq(&current.hung, &lane.hung)) {
+        let device = lane.crew.device;
+        if lanes.get(&device).is_some_and(|current| Arc::ptr_eq(&current.crew, &lane.crew)) {
             lanes.remove(&device);
         }
     }
 }
 
-fn work(models: &mut HashMap<u64, Box<dyn Encoder>>, job: Job) {
-    match job {
-        Job::Load(id, engine, subject, placement, reply) => {
-            let _ = reply.send(Word::Begun);
-            let load = AssertUnwindSafe(|| engine.load(&subject, &placement));
-            let loaded = catch_unwind(load).unwrap_or_else(|panic| {
-                Err(Obstacle::LoadFailed { says: LaneError::Panicked(panic_message(&*panic)).to_string() })
-            });
-            let cost = loaded.map(|encoder| {
-                let cost = encoder.cost();
-                models.insert(id, encoder);
-                cost
-            });
-            // A load that nobody waits for any more is undone.
-            if reply.send(Word::Done(cost)).is_err() {
-                models.remove(&id);
+impl Lane {
+    fn start(device: Device) -> Lane {
+        let (sender, jobs) = mpsc::channel();
+        let (hands, for_hands) = mpsc::channel();
+        let crew = Arc::new(Crew {
+            device,
+            models: Mutex::default(),
+            jobs: Mutex::new(for_hands),
+            hands: Mutex::new(0),
+            hung: OnceLock::new(),
+        });
+        let _ = crew.spawn(move |crew| {
+            while let Ok(job) = jobs.recv() {
+                if crew.hung.get().is_some() {
+                    return;
+                }
+                crew.work(job);
             }
+        });
+        Lane { jobs: sender, hands, crew }
+    }
+}
+
+impl Crew {
+    /// Starts a thread of the lane. Where none can be had the lane is gone from the start, and every job on it says
+    /// so.
+    fn spawn(self: &Arc<Crew>, body: impl FnOnce(&Crew) + Send + 'static) -> bool {
+        let crew = Arc::clone(self);
+        thread::Builder::new().name(format!("sconce-{}", self.device)).spawn(move || body(&crew)).is_ok()
+    }
+
+    /// Sees to it that there are so many hands, and one more for what can't wait; whether there are any.
+    fn hire(self: &Arc<Crew>, wanted: usize) -> bool {
+        let hand = |crew: &Crew| {
+            loop {
+                let job = crew.jobs.lock().unwrap_or_else(PoisonError::into_inner).recv();
+                match job {
+                    Ok(job) if crew.hung.get().is_none() => crew.work(job),
+                    Ok(_) | Err(_) => return,
+                }
+            }
+        };
+        let mut hands = self.hands.lock().unwrap_or_else(PoisonError::into_inner);
+        while *hands <= wanted && self.spawn(hand) {
+            *hands += 1;
         }
-        Job::Encode(id, batch, reply) => {
-            let _ = reply.send(Word::Begun);
-            let output = match models.get_mut(&id) {
-                None => Err(LaneError::Gone),
-                Some(encoder) => match catch_unwind(AssertUnwindSafe(|| encoder.encode(&batch))) {
-                    Ok(output) => output.map_err(LaneError::Engine),
-                    Err(panic) => {
-                        // What it left behind is not to be trusted.
-                        models.remove(&id);
-                        Err(LaneError::Panicked(panic_message(&*panic)))
-                    }
-                },
-            };
-            let _ = reply.send(Word::Done(output));
-        }
-        Job::Unload(id) => {
-            models.remove(&id);
-        }
-        Job::Settle(reply) => {
-            let _ = reply.send(Word::Done(()));
+        *hands > 0
+    }
+
+    fn models(&self) -> MutexGuard<'_, HashMap<u64, Arc<dyn Encoder>>> {
+        self.models.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn work(&self, job: Job) {
+        match job {
+            Job::Load(id, engine, subject, placement, reply) => {
+                let _ = reply.send(Word::Begun);
+                let load = AssertUnwindSafe(|| engine.load(&subject, &placement));
+                let loaded = catch_unwind(load).unwrap_or_else(|panic| {
+                    Err(Obstacle::LoadFailed {
+                        says: LaneError::Panicked(panic_message(&*panic)).to_string(),
+                    })
+                });
+                let answer = loaded.map(|encoder| {
+                    let answer = (encoder.cost(), encoder.hands());
+                    self.models().insert(id, Arc::from(encoder));
+                    answer
+                });
+                // A load that nobody waits for any more is undone.
+                if reply.send(Word::Done(answer)).is_err() {
+                    self.models().remove(&id);
+                }
+            }
+            Job::Encode(id, batch, reply) => {
+                let _ = reply.send(Word::Begun);
+                let encoder = self.models().get(&id).cloned();
+                let output = match encoder {
+                    None => Err(LaneError::Gone),
+                    Some(encoder) => match catch_unwind(AssertUnwindSafe(|| encoder.encode(&batch))) {
+                        Ok(output) => output.map_err(LaneError::Engine),
+                        Err(panic) => {
+                            // What it left behind is not to be trusted.
+                            self.models().remove(&id);
+                            Err(LaneError::Panicked(panic_message(&*panic)))
+                        }
+                    },
+                };
+                let _ = reply.send(Word::Done(output));
+            }
+            Job::Unload(id) => {
+                let model = self.models().remove(&id);
+                drop(model);
+            }
+            Job::Settle(reply) => {
+                let _ = reply.send(Word::Done(()));
+            }
         }
     }
 }

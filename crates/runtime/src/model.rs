@@ -60,7 +60,7 @@ pub struct Claim {
 }
 
 impl Claim {
-    fn of(card: &ModelCard, placement: &Placement) -> Option<Claim> {
+    pub(crate) fn of(card: &ModelCard, placement: &Placement) -> Option<Claim> {
         let weights = card.weights_named(&placement.weights)?;
         let (identity, bytes) = (weights.identity.clone(), weights.bytes_in(placement.dtype));
         Some(Claim { placement: placement.clone(), identity, bytes })

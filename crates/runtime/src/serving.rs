@@ -18,7 +18,7 @@ use crate::error::Error;
 use crate::event::Event;
 use crate::fingerprint::hash;
 use crate::guard::Guard;
-use crate::lane::{LaneError, Loaded};
+use crate::lane::{LaneError, Lanes, Loaded};
 use crate::prove::{Depth, Survey, canary_subject};
 use crate::runtime::Runtime;
 use crate::shadow::Watch;
@@ -90,10 +90,6 @@ impl Serving {
         &self.subject
     }
 
-    pub(crate) fn runtime(&self) -> &Runtime {
-        &self.runtime
-    }
-
     pub(crate) fn watch(&self) -> &Watch {
         &self.watch
     }
@@ -110,9 +106,9 @@ impl Serving {
     }
 
     /// Loads the weights on `placement`, whatever the plan says of it.
-    pub(crate) fn load(&self, placement: &Placement) -> Result<Loaded, Obstacle> {
+    pub(crate) fn load_on(&self, lanes: &Lanes, placement: &Placement) -> Result<Loaded, Obstacle> {
         let engine = self.runtime.engine(placement)?;
-        self.runtime.inner.lanes.load(engine, &self.subject, placement, LOADING)
+        lanes.load(engine, &self.subject, placement, LOADING)
     }
 
     pub(crate) fn plan(&self) -> Plan {
@@ -122,6 +118,11 @@ impl Serving {
     /// What batches cost on the placement that serves now.
     pub(crate) fn cost(&self) -> Cost {
         self.lock().seat.as_ref().map_or(Cost::Packed, |seat| seat.loaded.cost)
+    }
+
+    /// How many batches at once keep the placement that serves now busy.
+    pub(crate) fn hands(&self) -> usize {
+        self.lock().seat.as_ref().map_or(1, |seat| seat.loaded.hands)
     }
 
     /// The numerics class of what is computed now.
@@ -194,7 +195,7 @@ impl Serving {
         let expected =
             Duration::from_secs_f64(HUNG * batch.tokens() as f64 / seat.tokens_per_second.max(1.0));
         let patience = expected.max(self.runtime.inner.patience);
-        match self.runtime.inner.lanes.encode(&seat.loaded, seat.placement.device, batch, patience) {
+        match self.runtime.inner.lanes.encode(&seat.loaded, batch, patience) {
             Ok(output) => {
                 let rows = output.into_rows();
                 let breach = match batch.want {
@@ -271,7 +272,7 @@ impl Serving {
         let canary =
             canary.ok_or_else(|| Obstacle::LoadFailed { says: "its canary is missing".to_owned() })?;
         let band = within(&canary, promised.unwrap_or(self.wish.band))?;
-        let loaded = self.load(placement)?;
+        let loaded = self.load_on(&self.runtime.inner.lanes, placement)?;
         let subject = canary_subject(&self.subject, &placement.weights);
         Ok(Seat {
             placement: placement.clone(),

@@ -1,23 +1,26 @@
 //! A second opinion: a batch that was answered is computed again on the reference, and a placement that has drifted
 //! away from it is taken out of service.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use sconce_core::batch::{Batch, Rows};
+use sconce_core::batch::{Batch, Rows, Want};
 use sconce_core::placement::Placement;
 use sconce_planner::band::Band;
 
 use crate::door::Computed;
 use crate::error::Error;
-use crate::lane::Loaded;
-use crate::model::Model;
+use crate::lane::{Lanes, Loaded};
+use crate::model::{Claim, Model};
 use crate::serving::Serving;
 
 /// How often in a row a placement may lie beyond its band before it has to go.
 const STRIKES: usize = 2;
 /// How long the reference may take for a batch.
 const PATIENCE: Duration = Duration::from_mins(2);
+/// Texts of a batch that are checked, and their tokens: enough to see a drift, few enough to take little from others.
+const TEXTS: usize = 8;
+const TOKENS: usize = 1024;
 
 /// What the reference said of a batch.
 #[derive(Clone, Debug, PartialEq)]
@@ -46,25 +49,50 @@ pub enum Verdict {
 /// The reference as it is loaded, and how often the placement that serves has drifted in a row.
 #[derive(Default)]
 pub(crate) struct Watch {
+    /// Lanes of its own: nothing that serves waits behind the reference, or goes down with it.
+    lanes: Lanes,
     state: Mutex<State>,
 }
 
 #[derive(Default)]
 struct State {
     reference: Option<Arc<Loaded>>,
+    checks: usize,
     drifted: Option<(Placement, usize)>,
 }
 
 impl Model {
-    /// Has the reference compute `batch` again, which gave `computed`, and takes the placement out of service where
-    /// it drifts. None where there is nothing to compare: the reference itself serves, or the placement is gone.
-    pub fn shadow(&self, batch: Batch, computed: &Computed) -> Result<Option<Shadow>, Error> {
-        self.serving().shadow(&Arc::new(batch), computed)
+    /// Has the reference compute some texts of `batch` again, which gave `computed`, and takes the placement out of
+    /// service where it drifts. None where there is nothing to compare: the reference itself serves, or the placement
+    /// is gone.
+    pub fn shadow(&self, batch: &Batch, computed: &Computed) -> Result<Option<Shadow>, Error> {
+        self.serving().shadow(batch, computed)
+    }
+
+    /// What the reference will take, where the next check has to load it.
+    pub fn reference_to_load(&self) -> Option<Claim> {
+        let serving = self.serving();
+        let loaded = serving.watch().lock().reference.is_some();
+        let reference = serving.plan().reference.filter(|_| !loaded)?;
+        Claim::of(self.card(), &reference).filter(|claim| Some(&claim.placement) != self.placement().as_ref())
+    }
+}
+
+impl Drop for Watch {
+    fn drop(&mut self) {
+        self.lock().reference = None;
+        self.lanes.settle();
+    }
+}
+
+impl Watch {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Serving {
-    fn shadow(&self, batch: &Arc<Batch>, computed: &Computed) -> Result<Option<Shadow>, Error> {
+    fn shadow(&self, batch: &Batch, computed: &Computed) -> Result<Option<Shadow>, Error> {
         let placement = &computed.placement;
         let (Some(reference), Some(band)) = (self.plan().reference, self.band_of(placement)) else {
             return Ok(None);
@@ -73,13 +101,18 @@ impl Serving {
             return Ok(None);
         }
         let loaded = self.reference(&reference)?;
-        let lanes = &self.runtime().inner.lanes;
-        let rows = match lanes.encode(&loaded, reference.device, batch, PATIENCE) {
+        let checks = {
+            let mut state = self.watch().lock();
+            state.checks += 1;
+            state.checks
+        };
+        let (some, given) = some_of(batch, &computed.rows, checks);
+        let rows = match self.watch().lanes.encode(&loaded, &Arc::new(some), PATIENCE) {
             Ok(output) => output.into_rows(),
             Err(error) => return Err(Error::Request(format!("the reference gave no rows: {error}"))),
         };
         let scores = self.subject().card.task.value.scores();
-        let distances = distances(&computed.rows, &rows, scores);
+        let distances = distances(&given, &rows, scores);
         let mean = distances.iter().sum::<f64>() / distances.len().max(1) as f64;
         let verdict = self.judge(placement, &reference, mean, band);
         let cosines = distances.iter().map(|distance| (1.0 - distance).max(-1.0)).collect();
@@ -88,7 +121,7 @@ impl Serving {
 
     fn judge(&self, placement: &Placement, reference: &Placement, mean: f64, band: Band) -> Verdict {
         let strikes = {
-            let mut state = self.watch().state.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut state = self.watch().lock();
             if mean <= band.tolerance() {
                 state.drifted = None;
                 return Verdict::Agrees;
@@ -112,15 +145,35 @@ impl Serving {
 
     /// The reference, loaded once.
     fn reference(&self, reference: &Placement) -> Result<Arc<Loaded>, Error> {
-        let mut state = self.watch().state.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(loaded) = &state.reference {
+        if let Some(loaded) = &self.watch().lock().reference {
             return Ok(Arc::clone(loaded));
         }
-        let loaded = self.load(reference).map_err(|obstacle| {
+        let loaded = self.load_on(&self.watch().lanes, reference).map_err(|obstacle| {
             Error::Request(format!("the reference {reference} can't be loaded: {obstacle}"))
         })?;
-        Ok(Arc::clone(state.reference.insert(Arc::new(loaded))))
+        Ok(Arc::clone(self.watch().lock().reference.insert(Arc::new(loaded))))
     }
+}
+
+/// Some texts of a batch, other ones each time, and the rows that were given for them.
+fn some_of(batch: &Batch, rows: &Rows, turn: usize) -> (Batch, Rows) {
+    let sequences = &batch.sequences;
+    let first = turn % sequences.len().max(1);
+    let mut tokens = 0;
+    let fits = sequences[first..].iter().take(TEXTS).take_while(|sequence| {
+        tokens += sequence.length;
+        tokens <= TOKENS
+    });
+    let last = first + fits.count().max(1);
+    let row = |index: usize| match batch.want {
+        Want::Pooled => index,
+        Want::Tokens | Want::Projected => {
+            sequences.get(index).map_or(batch.tokens(), |sequence| sequence.start)
+        }
+    };
+    let numbers = row(first) * rows.width..row(last) * rows.width;
+    let given = rows.values.get(numbers).unwrap_or_default().to_vec();
+    (batch.part(first..last), Rows { width: rows.width, values: given, norms: Vec::new() })
 }
 
 /// How far each row lies from the reference's, as `1 - cos` is for vectors of one length; all of them together where
@@ -145,6 +198,33 @@ fn distances(rows: &Rows, reference: &Rows, together: bool) -> Vec<f64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn some_texts_are_checked_and_other_ones_each_time() {
+        for want in [Want::Pooled, Want::Tokens] {
+            let mut batch = Batch::new(want);
+            let mut rows = Rows { width: 1, ..Rows::default() };
+            for n in 0..20u16 {
+                let length = 300;
+                batch.push(&vec![u32::from(n); length], &vec![0; length], 0);
+                let count = if want == Want::Pooled { 1 } else { length };
+                rows.values.extend(vec![f32::from(n); count]);
+            }
+            let mut seen = [false; 20];
+            for turn in 0..20 {
+                let (some, given) = some_of(&batch, &rows, turn);
+                let each = if want == Want::Pooled { 1 } else { 300 };
+                assert_eq!(given.values.len(), some.sequences.len() * each);
+                assert!(some.tokens() <= TOKENS);
+                for (sequence, values) in some.sequences.iter().zip(given.values.chunks(each)) {
+                    let id = some.ids[sequence.start];
+                    seen[id as usize] = true;
+                    assert!(values.iter().all(|&value| (value - id as f32).abs() < 0.5));
+                }
+            }
+            assert_eq!(seen, [true; 20]);
+        }
+    }
 
     #[test]
     fn what_is_not_finite_is_never_near() {

@@ -1,17 +1,19 @@
 //! All that requests share: models by their names, what is counted, threads, and whether it is time to stop.
 
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::Sender;
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
 use tokio::sync::watch;
 
+use crate::keys::Owner;
 use crate::metrics::Metrics;
 use crate::purse::Purses;
 use crate::refusal::{Kind, Refusal};
 use crate::seeing::Seeing;
 use crate::settings::Settings;
+use crate::shares::Shares;
 use crate::slot::{Host, Slot};
 use crate::threads::Threads;
 
@@ -29,31 +31,34 @@ pub(crate) struct App {
     pub(crate) started: Instant,
     pub(crate) seeing: Seeing,
     stopping: AtomicBool,
-    bodies: AtomicUsize,
+    bodies: Mutex<Shares>,
 }
 
 /// Bytes of bodies that are held.
 pub(crate) struct Held {
     app: Arc<App>,
+    owner: Owner,
     bytes: usize,
 }
 
 impl Drop for Held {
     fn drop(&mut self) {
-        self.app.bodies.fetch_sub(self.bytes, Ordering::AcqRel);
+        self.app.bodies().weigh(self.owner, 0, self.bytes);
     }
 }
 
 impl Held {
-    pub(crate) fn none(app: &Arc<App>) -> Held {
-        Held { app: Arc::clone(app), bytes: 0 }
+    pub(crate) fn none(app: &Arc<App>, owner: Owner) -> Held {
+        Held { app: Arc::clone(app), owner, bytes: 0 }
     }
 
     /// Holds so many bytes more, if there is room for them.
     pub(crate) fn grow(&mut self, bytes: usize) -> Result<(), Refusal> {
-        self.bytes += bytes;
-        let all = self.app.bodies.fetch_add(bytes, Ordering::AcqRel) + bytes;
-        if all <= self.app.settings().max_bodies || all == self.bytes {
+        let most = self.app.settings().max_bodies;
+        let mut bodies = self.app.bodies();
+        if bodies.has_room(self.owner, bytes, most) {
+            bodies.weigh(self.owner, bytes, 0);
+            self.bytes += bytes;
             return Ok(());
         }
         Err(Refusal::new(Kind::Overloaded, "the bodies of other requests take all the room there is"))
@@ -69,7 +74,7 @@ impl App {
         wanted: Sender<usize>,
         stop: watch::Sender<bool>,
     ) -> App {
-        let (stopping, bodies) = (AtomicBool::new(false), AtomicUsize::new(0));
+        let (stopping, bodies) = (AtomicBool::new(false), Mutex::default());
         let seeing = Seeing::new(&settings.sight);
         let (settings, purses) = (RwLock::new(Arc::new(settings)), Purses::default());
         App {
@@ -98,6 +103,10 @@ impl App {
             host.queue.limit(settings.queue_seconds);
         }
         *self.settings.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(settings);
+    }
+
+    fn bodies(&self) -> MutexGuard<'_, Shares> {
+        self.bodies.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Has the server stop as a signal does.
@@ -138,6 +147,13 @@ impl App {
         })
     }
 
+    /// Has a model loaded, unless it is, or will be, or could not be a moment ago.
+    pub(crate) fn want(&self, place: usize) {
+        if self.slots[place].want() {
+            let _ = self.wanted.send(place);
+        }
+    }
+
     /// The slot of this name.
     pub(crate) fn slot(&self, name: Option<&str>) -> Result<&Arc<Slot>, Refusal> {
         self.place(name).map(|place| &self.slots[place])
@@ -153,9 +169,7 @@ impl App {
             if let Some(host) = slot.visit() {
                 return Ok(host);
             }
-            if slot.want() {
-                let _ = self.wanted.send(place);
-            }
+            self.want(place);
             let waits = !slot.has_failed() && !self.is_stopping();
             if !waits || tokio::time::timeout_at(began + wait, phases.changed()).await.is_err() {
                 let took = slot.memory().map_or(1.0, |memory| memory.load_seconds);

@@ -61,6 +61,11 @@ async fn embed_chunks(
     };
     let chunks = call.on_threads(bytes, cut).await??;
     let pieces: Vec<String> = chunks.iter().flatten().map(|(text, _)| text.clone()).collect();
+    let most = call.app.settings().max_inputs;
+    if pieces.len() > most {
+        let count = pieces.len();
+        return Err(wrong(format!("the texts make {count} pieces, and a request has at most {most}")));
+    }
     let answered =
         encode(call, host, Inputs::Texts(pieces), options.prompt.clone(), Want::Pooled, true).await?;
     let mut rows = answered.kept.iter();

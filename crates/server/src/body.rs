@@ -7,11 +7,13 @@ use axum::http::{HeaderMap, header};
 use http_body_util::BodyExt;
 
 use crate::app::{App, Held};
+use crate::keys::Owner;
 use crate::refusal::{Kind, Refusal};
 
 /// The whole body, and its place among all bodies that are held.
 pub(crate) async fn read(
     app: &Arc<App>,
+    owner: Owner,
     headers: &HeaderMap,
     body: Body,
 ) -> Result<(Vec<u8>, Held), Refusal> {
@@ -27,7 +29,7 @@ pub(crate) async fn read(
         return Err(too_large());
     }
     let reading = async {
-        let (mut bytes, mut held, mut body) = (Vec::new(), Held::none(app), body);
+        let (mut bytes, mut held, mut body) = (Vec::new(), Held::none(app, owner), body);
         while let Some(frame) = body.frame().await {
             let frame = frame.map_err(|_| Refusal::new(Kind::Syntax, "the body ended early"))?;
             let Ok(piece) = frame.into_data() else { continue };

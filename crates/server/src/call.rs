@@ -137,7 +137,7 @@ where
         let guest = parts.extensions.get::<Guest>().copied().unwrap_or_default();
         let mut call = Call::new(&app, &parts.headers, guest)?;
         call.shed()?;
-        let (bytes, held) = body::read(&app, &parts.headers, body).await?;
+        let (bytes, held) = body::read(&app, guest.owner, &parts.headers, body).await?;
         call.held = Some(held);
         let strict = app.settings().strict;
         let (parsed, unread) = if bytes.len() > LONG_BODY {
@@ -337,7 +337,10 @@ fn queue(
     let sparse = host.model.card().task.value == Task::Sparse;
     let (job, outcome) = Job::new(texts, want, priority, sparse, guest.owner);
     let job = Arc::new(job);
-    host.queue.admit(&job).map_err(full)?;
+    host.queue.admit(&job).map_err(|error| {
+        app.purses.refund(guest, work.tokens);
+        full(error)
+    })?;
     Ok((Ticket { app, host, job, outcome, done: false }, work))
 }
 

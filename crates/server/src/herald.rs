@@ -1,6 +1,8 @@
 //! Tells whoever manages a pool that this worker is ready, that it is alive, and that it goes.
 
+use std::cell::Cell;
 use std::sync::Arc;
+use std::sync::mpsc::{self, RecvTimeoutError};
 use std::thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -10,7 +12,7 @@ use sha2::Sha256;
 
 use crate::app::App;
 use crate::routes::report_of;
-use crate::settings::Worker;
+use crate::settings::{Callback, Worker};
 
 /// How often it looks whether something has changed.
 const GLANCE: Duration = Duration::from_millis(50);
@@ -26,11 +28,36 @@ const LAST_PATIENCE: Duration = Duration::from_secs(1);
 /// Tells of a worker at `url` until the server stops.
 pub(crate) fn herald(app: &Arc<App>, url: &str, worker: &Worker) {
     let Some(callback) = &worker.callback else { return };
-    let tell = |event: &str, patience: Duration| {
+    let failing = Cell::new(false);
+    let tell = |event: &str, last: bool| {
         let body = json!({
             "event": event, "worker_id": worker.id, "url": url, "report": report_of(app),
         });
-        post(&callback.url, &body.to_string(), callback.token.as_bytes(), patience)
+        let (call, (told, answer)) = ((callback.clone(), body.to_string()), mpsc::sync_channel(1));
+        let patience = if last { LAST_PATIENCE } else { PATIENCE };
+        let thread = thread::Builder::new().name("sconce-call".to_owned());
+        let _ = thread.spawn(move || told.send(post(&call.0, &call.1, patience)));
+        // Who is called may hang, and the server stops meanwhile.
+        let outcome = loop {
+            match answer.recv_timeout(GLANCE) {
+                Ok(outcome) => break outcome,
+                Err(RecvTimeoutError::Timeout) if last || !app.is_stopping() => {}
+                Err(RecvTimeoutError::Timeout) => return false,
+                Err(RecvTimeoutError::Disconnected) => break Err("no thread can be had".to_owned()),
+            }
+        };
+        let fields = |why: &str| [("event", json!(event)), ("to", json!(callback.url)), ("why", json!(why))];
+        match &outcome {
+            Ok(()) if failing.replace(false) => app.seeing.tell("callback taken again", &fields("")[..2]),
+            Ok(()) => {}
+            Err(why) => {
+                app.metrics.callback_failures.inc();
+                if !failing.replace(true) {
+                    app.seeing.warn("callback not taken", &fields(why));
+                }
+            }
+        }
+        outcome.is_ok()
     };
     let wait = |time: Duration| {
         let began = Instant::now();
@@ -45,7 +72,7 @@ pub(crate) fn herald(app: &Arc<App>, url: &str, worker: &Worker) {
         }
     }
     let mut pause = FIRST_PAUSE;
-    while !tell("ready", PATIENCE) {
+    while !tell("ready", false) {
         if !wait(pause) {
             return;
         }
@@ -53,14 +80,14 @@ pub(crate) fn herald(app: &Arc<App>, url: &str, worker: &Worker) {
     }
     while wait(worker.heartbeat.unwrap_or(LONGEST_PAUSE)) {
         if worker.heartbeat.is_some() {
-            tell("heartbeat", PATIENCE);
+            tell("heartbeat", false);
         }
     }
-    tell("stopping", LAST_PATIENCE);
+    tell("stopping", true);
 }
 
-/// Whether a call was taken.
-fn post(url: &str, body: &str, token: &[u8], patience: Duration) -> bool {
+/// Makes a call; why it was not taken.
+fn post(Callback { url, token }: &Callback, body: &str, patience: Duration) -> Result<(), String> {
     // What is signed goes to the address that was named and to no other.
     let config = ureq::Agent::config_builder().timeout_global(Some(patience)).http_status_as_error(false);
     let agent = ureq::Agent::new_with_config(config.max_redirects(0).build());
@@ -68,9 +95,11 @@ fn post(url: &str, body: &str, token: &[u8], patience: Duration) -> bool {
     let mut request =
         agent.post(url).header("content-type", "application/json").header("x-sconce-timestamp", &now);
     if !token.is_empty() {
-        request = request.header("x-sconce-signature", format!("sha256={}", signature(token, &now, body)));
+        request = request
+            .header("x-sconce-signature", format!("sha256={}", signature(token.as_bytes(), &now, body)));
     }
-    request.send(body).is_ok_and(|response| response.status().is_success())
+    let status = request.send(body).map_err(|error| error.to_string())?.status();
+    if status.is_success() { Ok(()) } else { Err(format!("the answer was {status}")) }
 }
 
 /// The keyed hash of time and body, in hexadecimal digits.

@@ -14,7 +14,7 @@ use crate::app::App;
 use crate::ledger::{Bytes, Ledger, Load};
 use crate::opening::open;
 use crate::room::{Guest, Room, room, too_much};
-use crate::slot::{Host, Phase, Slot};
+use crate::slot::{Phase, Slot};
 use crate::worker::short;
 
 /// How often it looks around.
@@ -196,11 +196,14 @@ impl Keeper {
         let (idle, now) = (self.app.settings().idle_unload, Instant::now());
         for guest in self.guests() {
             let rests = idle.is_some_and(|idle| now.saturating_duration_since(guest.asked) > idle);
-            if rests && self.app.slots[guest.slot].host().is_some_and(|host| !is_busy(&host, 1)) {
+            if rests && self.app.slots[guest.slot].host().is_some_and(|host| !host.is_busy(true)) {
                 self.unload(guest.slot, "idle");
             }
         }
-        if let Some(slot) = too_much(self.limit(), resident().unwrap_or(0), &self.guests()) {
+        // Elsewhere than on Linux it takes a process to ask how much is in use.
+        let over =
+            self.limit().and_then(|limit| too_much(Some(limit), resident().unwrap_or(0), &self.guests()));
+        if let Some(slot) = over {
             self.unload(slot, "limit");
         }
     }
@@ -210,8 +213,9 @@ impl Keeper {
         let slot = &self.app.slots[at];
         let Some(host) = slot.take() else { return };
         self.app.metrics.unloaded(&slot.name, why);
+        self.app.seeing.tell("model unloaded", &[("model", json!(slot.name)), ("why", json!(why))]);
         let began = Instant::now();
-        while is_busy(&host, 0) && began.elapsed() < self.app.settings().time_limit {
+        while host.is_busy(false) && began.elapsed() < self.app.settings().time_limit {
             thread::sleep(MOMENT);
         }
         host.queue.close();
@@ -219,11 +223,6 @@ impl Keeper {
         drop(host);
         self.models[at].runtime.give_back();
     }
-}
-
-/// Whether anybody but its worker, its slot if it is still there, and whoever asks here holds it.
-fn is_busy(host: &Arc<Host>, slots: usize) -> bool {
-    Arc::strong_count(host) > 2 + slots
 }
 
 /// A load for the ledger.

@@ -16,6 +16,7 @@ pub struct Keys {
 struct Known {
     hash: [u8; 32],
     rate: Option<f64>,
+    operator: bool,
 }
 
 /// Who asks: the holder of a key, or anybody where there are none.
@@ -24,6 +25,8 @@ pub(crate) struct Guest {
     pub(crate) owner: Owner,
     /// Tokens a second that the key is good for.
     pub(crate) rate: Option<f64>,
+    /// Whether it may stop the worker where not all may.
+    pub(crate) operator: bool,
 }
 
 /// A key's holder, told from others and no more.
@@ -46,7 +49,8 @@ pub enum KeyError {
 
 impl Keys {
     /// One key a line, as it is or as `sha256:` and its hash, and where it is good for so many tokens a second, ` rate=`
-    /// and how many; empty lines and those that begin with `#` are none.
+    /// and how many, and at the end ` operator` where it may stop the worker and others may not; empty lines and those
+    /// that begin with `#` are none.
     pub fn read(text: &str) -> Result<Keys, KeyError> {
         let mut known = Vec::new();
         for (number, line) in text.lines().enumerate() {
@@ -54,6 +58,10 @@ impl Keys {
             if line.is_empty() || line.starts_with('#') {
                 continue;
             }
+            let (line, operator) = match line.strip_suffix(" operator") {
+                Some(line) => (line.trim_end(), true),
+                None => (line, false),
+            };
             let (line, rate) = match line.rsplit_once(" rate=") {
                 None => (line, None),
                 Some((line, rate)) => {
@@ -65,7 +73,7 @@ impl Keys {
                 Some(hex) => digits(hex).ok_or(KeyError::Hash(number + 1))?,
                 None => Sha256::digest(line).into(),
             };
-            known.push(Known { hash, rate });
+            known.push(Known { hash, rate, operator });
         }
         if known.is_empty() { Err(KeyError::None) } else { Ok(Keys { known }) }
     }
@@ -78,6 +86,11 @@ impl Keys {
     /// Whether there is none.
     pub fn is_empty(&self) -> bool {
         self.known.is_empty()
+    }
+
+    /// Whether some keys are those of operators, and the others are not.
+    pub(crate) fn names_operators(&self) -> bool {
+        self.known.iter().any(|known| known.operator)
     }
 
     /// Whose request it is that has these headers, if it is let in.
@@ -100,7 +113,7 @@ impl Keys {
         for known in &self.known {
             if bool::from(known.hash.ct_eq(&hash)) {
                 let start = known.hash.first_chunk().map_or(0, |start| u64::from_le_bytes(*start));
-                holder = Some(Guest { owner: Owner(start), rate: known.rate });
+                holder = Some(Guest { owner: Owner(start), rate: known.rate, operator: known.operator });
             }
         }
         holder
@@ -159,5 +172,13 @@ mod tests {
         assert_eq!((guest("one").rate, guest("two").rate), (Some(2.5), None));
         assert_ne!(guest("one").owner, guest("two").owner);
         assert_eq!(Keys::read("one rate=fast").err(), Some(KeyError::Rate(1)));
+        assert!(!keys.names_operators());
+        let keys = Keys::read("one rate=2.5 operator\ntwo\n").expect("two keys");
+        let guest = |key: &str| keys.admit(&headers("x-api-key", key)).expect("it is let in");
+        assert_eq!(
+            (guest("one").rate, guest("one").operator, guest("two").operator),
+            (Some(2.5), true, false)
+        );
+        assert!(keys.names_operators());
     }
 }

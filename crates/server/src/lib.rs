@@ -22,6 +22,7 @@ mod routes;
 mod seeing;
 mod settings;
 mod shadow;
+mod shares;
 mod slot;
 mod threads;
 mod tls;

@@ -42,6 +42,7 @@ pub(crate) struct Metrics {
     ready: IntGaugeVec,
     /// Tokens a second that large batches reach, as measured.
     pub(crate) rate: IntGaugeVec,
+    pub(crate) hands: IntGaugeVec,
     answers: IntCounterVec,
     loads: IntCounterVec,
     unloads: IntCounterVec,
@@ -50,6 +51,8 @@ pub(crate) struct Metrics {
     /// How alike batches are to the reference's, and what followed.
     pub(crate) shadow_cosine: HistogramVec,
     pub(crate) shadow_checks: IntCounterVec,
+    /// Calls to a pool's manager that were not taken.
+    pub(crate) callback_failures: IntCounter,
 }
 
 /// TEI counts texts by what is done with them.
@@ -66,35 +69,18 @@ impl Metrics {
     pub(crate) fn new() -> Result<Metrics, prometheus::Error> {
         let registry = Registry::new();
         let make = Maker { registry: &registry };
-        let phases = |prefix: &str, help: &str| -> Result<[Histogram; 3], prometheus::Error> {
-            let one = |phase| make.times(&format!("{prefix}_{phase}_duration"), help);
-            Ok([one(PHASES[0])?, one(PHASES[1])?, one(PHASES[2])?])
-        };
-        let mut families = Vec::new();
-        for name in ["embed", "predict", "rerank"] {
-            let prefix = format!("te_{name}");
-            families.push((
-                name,
-                Family {
-                    count: make.counter(&format!("{prefix}_count"), "Texts asked for")?,
-                    success: make.counter(&format!("{prefix}_success"), "Texts answered")?,
-                    duration: make.times(&format!("{prefix}_duration"), "Seconds for a request")?,
-                    phases: phases(&prefix, "Seconds in this phase")?,
-                },
-            ));
-        }
         let placed = &["model", "placement"];
         Ok(Metrics {
             requests: make.counters("te_request_count", "Requests", &["method"])?,
             successes: make.counters("te_request_success", "Requests answered", &["method"])?,
             failures: make.counters("te_request_failure", "Requests refused", &["err"])?,
             duration: make.many_times("te_request_duration", "Seconds for a request", &["method"])?,
-            phases: phases("te_request", "Seconds in this phase")?,
+            phases: make.phases("te_request")?,
             input_length: make.sizes("te_request_input_length", "Tokens of a request")?,
             queue_size: make.gauges("te_queue_size", "Texts that wait", &["model"])?,
             batch_size: make.sizes("te_batch_next_size", "Texts in a batch")?,
             batch_tokens: make.sizes("te_batch_next_tokens", "Tokens in a batch")?,
-            families,
+            families: make.families()?,
             queue_tokens: make.gauges("sconce_queue_tokens", "Tokens that wait", &["model"])?,
             tokens: make.counters("sconce_tokens_computed_total", "Tokens computed", placed)?,
             batches: make.many_sizes("sconce_batch_tokens", "Tokens in a batch", placed)?,
@@ -132,6 +118,11 @@ impl Metrics {
                 "Tokens a second that large batches reach, as measured",
                 &["model"],
             )?,
+            hands: make.gauges(
+                "sconce_hands",
+                "Batches that are computed at once where all threads are busy",
+                placed,
+            )?,
             answers: make.counters("sconce_answers_total", "Requests answered", &["model", "method"])?,
             loads: make.counters("sconce_loads_total", "Times that the model was loaded", &["model"])?,
             unloads: make.counters(
@@ -156,8 +147,12 @@ impl Metrics {
             )?)?,
             shadow_checks: make.counters(
                 "sconce_shadow_checks_total",
-                "Batches that the reference computed again: agrees, drifts, demoted, failed",
+                "Batches that the reference computed again: agrees, drifts, demoted, failed; no_room where the reference does not fit",
                 &["model", "placement", "outcome"],
+            )?,
+            callback_failures: make.counter(
+                "sconce_callback_failures_total",
+                "Calls to the pool's manager that were not taken",
             )?,
             registry,
         })
@@ -252,6 +247,26 @@ impl Maker<'_> {
     fn keep<T: Collector + Clone + 'static>(&self, made: T) -> Result<T, prometheus::Error> {
         self.registry.register(Box::new(made.clone()))?;
         Ok(made)
+    }
+
+    /// TEI's phases of a request.
+    fn phases(&self, prefix: &str) -> Result<[Histogram; 3], prometheus::Error> {
+        let one = |phase| self.times(&format!("{prefix}_{phase}_duration"), "Seconds in this phase");
+        Ok([one(PHASES[0])?, one(PHASES[1])?, one(PHASES[2])?])
+    }
+
+    fn families(&self) -> Result<Vec<(&'static str, Family)>, prometheus::Error> {
+        let family = |name| {
+            let prefix = format!("te_{name}");
+            let family = Family {
+                count: self.counter(&format!("{prefix}_count"), "Texts asked for")?,
+                success: self.counter(&format!("{prefix}_success"), "Texts answered")?,
+                duration: self.times(&format!("{prefix}_duration"), "Seconds for a request")?,
+                phases: self.phases(&prefix)?,
+            };
+            Ok((name, family))
+        };
+        ["embed", "predict", "rerank"].into_iter().map(family).collect()
     }
 
     fn counter(&self, name: &str, help: &str) -> Result<IntCounter, prometheus::Error> {

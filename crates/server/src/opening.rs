@@ -1,4 +1,4 @@
-//! From a name to a model that serves: opened, proved, warmed up, its worker started.
+//! From a name to a model that serves: opened, proved, warmed up, its workers started.
 
 use std::sync::{Arc, Mutex};
 use std::thread::{self, JoinHandle};
@@ -19,14 +19,14 @@ pub(crate) fn open(app: &Arc<App>, slot: &Slot, builder: ModelBuilder) -> Result
     let model = builder.open_telling(&mut |event| slot.enter(Phase::of(&event)))?;
     let rate = measure(&model, &mut |texts| slot.enter(Phase::WarmingUp { texts }))?;
     let queue = Arc::new(Queue::new(rate, app.settings().queue_seconds));
-    let (name, since, worker) = (slot.name.clone(), Instant::now(), Mutex::default());
-    let host = Arc::new(Host { name, model, queue, since, worker });
-    let (own, counted) = (Arc::clone(&host), Arc::clone(app));
-    let worker = spawn("sconce-worker", move || {
-        let mut checks = Checks::new(Arc::clone(&counted), own.name.clone(), own.model.clone());
-        work(&own.name, &own.model, &own.queue, &counted.metrics, &mut checks);
-    })?;
-    host.hire(worker);
+    let (name, since, workers) = (slot.name.clone(), Instant::now(), Mutex::default());
+    let host = Arc::new(Host { name, model, queue, since, workers });
+    let checks = Arc::new(Checks::new(Arc::clone(app), host.name.clone(), host.model.clone()));
+    let hands = host.model.hands();
+    for hand in 0..hands + usize::from(hands > 1) {
+        let (own, counted, checks) = (Arc::clone(&host), Arc::clone(app), Arc::clone(&checks));
+        host.hire(spawn("sconce-worker", move || work(hand, &own, &counted, &checks))?);
+    }
     let (watched, counted) = (Arc::downgrade(&host), Arc::clone(app));
     spawn("sconce-returning", move || watch(&counted, &watched))?;
     let plan = host.model.plan();

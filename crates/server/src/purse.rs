@@ -32,6 +32,14 @@ impl Purses {
         *purse = purse.charged(rate, tokens, now)?;
         Ok(())
     }
+
+    /// Gives back what was taken for work that was refused.
+    pub(crate) fn refund(&self, guest: Guest, tokens: usize) {
+        let mut purses = self.purses.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(purse) = purses.get_mut(&guest.owner) {
+            purse.tokens += tokens as f64;
+        }
+    }
 }
 
 impl Purse {
@@ -51,6 +59,15 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
+
+    #[test]
+    fn what_was_refused_costs_nothing() {
+        let (purses, guest) = (Purses::default(), Guest { rate: Some(0.001), ..Guest::default() });
+        for _ in 0..50 {
+            purses.charge(guest, 1000).expect("something is there");
+            purses.refund(guest, 1000);
+        }
+    }
 
     #[test]
     fn a_key_uses_what_it_saved_and_then_its_rate() {

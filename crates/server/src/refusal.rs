@@ -32,6 +32,8 @@ pub(crate) enum Kind {
     Method,
     /// No key, or a wrong one.
     Unauthorized,
+    /// Not for whoever asks.
+    Forbidden,
     /// Too much waits already.
     Overloaded,
     /// It took too long.
@@ -94,6 +96,7 @@ impl Kind {
             Kind::NoRoute => row(404, 404, "Validation", invalid, "no_such_route"),
             Kind::Method => row(405, 405, "Validation", invalid, "method_not_allowed"),
             Kind::Unauthorized => row(401, 401, "Unauthorized", invalid, "invalid_api_key"),
+            Kind::Forbidden => row(403, 403, "Unauthorized", invalid, "forbidden"),
             Kind::Overloaded => row(429, 429, "Overloaded", "rate_limit_error", "overloaded"),
             Kind::TimedOut => row(503, 503, "Overloaded", server, "timed_out"),
             Kind::NotReady => row(503, 503, "Unhealthy", server, "not_ready"),

@@ -6,6 +6,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use sconce::Placement;
+use serde_json::json;
 
 use crate::app::App;
 use crate::slot::Host;
@@ -52,7 +53,13 @@ pub(crate) fn watch(app: &Arc<App>, host: &Weak<Host>) {
         thread::sleep(GLANCE.min(first));
         let Some(host) = host.upgrade() else { return };
         for placement in tries.due(host.model.quarantined(), Instant::now(), first) {
-            let outcome = if host.model.readmit(&placement).is_ok() { "returned" } else { "refused" };
+            let outcome = if host.model.readmit(&placement).is_ok() {
+                let told = [("model", json!(host.name)), ("placement", json!(short(&placement)))];
+                app.seeing.tell("placement returned", &told);
+                "returned"
+            } else {
+                "refused"
+            };
             app.metrics.returns.with_label_values(&[&host.name, &short(&placement), outcome]).inc();
         }
     }

@@ -1,14 +1,15 @@
 //! One batch in so many goes to the reference as well, on a thread of its own: nobody waits for it.
 
-use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 
 use sconce::core::batch::Batch;
-use sconce::{Computed, Model, Verdict};
+use sconce::{Computed, Model, Verdict, resident};
+use serde_json::json;
 
 use crate::app::App;
-use crate::metrics::Metrics;
 use crate::worker::short;
 
 /// Counts batches, and sends those whose turn it is to the thread that checks them.
@@ -16,8 +17,8 @@ pub(crate) struct Checks {
     app: Arc<App>,
     name: String,
     model: Model,
-    count: u64,
-    thread: Option<(SyncSender<Answered>, JoinHandle<()>)>,
+    count: AtomicU64,
+    thread: Mutex<Option<(SyncSender<Answered>, JoinHandle<()>)>>,
 }
 
 /// A batch, and what came of it.
@@ -25,26 +26,27 @@ type Answered = (Batch, Computed);
 
 impl Checks {
     pub(crate) fn new(app: Arc<App>, name: String, model: Model) -> Checks {
-        Checks { app, name, model, count: 0, thread: None }
+        Checks { app, name, model, count: AtomicU64::new(0), thread: Mutex::new(None) }
     }
 
     /// Whether this batch is one that is checked.
-    pub(crate) fn take(&mut self) -> bool {
+    pub(crate) fn take(&self) -> bool {
         let every = self.app.settings().shadow_every;
-        self.count += 1;
-        every > 0 && self.count.is_multiple_of(every)
+        let count = self.count.fetch_add(1, Ordering::Relaxed) + 1;
+        every > 0 && count.is_multiple_of(every)
     }
 
     /// Has a batch checked; one that comes while another is under way is not.
-    pub(crate) fn send(&mut self, batch: Batch, computed: Computed) {
-        if self.thread.is_none() {
+    pub(crate) fn send(&self, batch: Batch, computed: Computed) {
+        let mut at_work = self.thread.lock().unwrap_or_else(PoisonError::into_inner);
+        if at_work.is_none() {
             let (sender, checks) = sync_channel(1);
             let (app, name, model) = (Arc::clone(&self.app), self.name.clone(), self.model.clone());
             let thread = thread::Builder::new().name("sconce-shadow".to_owned());
-            let started = thread.spawn(move || check(&app.metrics, &name, &model, &checks));
-            self.thread = started.ok().map(|thread| (sender, thread));
+            let started = thread.spawn(move || check(&app, &name, &model, &checks));
+            *at_work = started.ok().map(|thread| (sender, thread));
         }
-        if let Some((sender, _)) = &self.thread {
+        if let Some((sender, _)) = &*at_work {
             let _ = sender.try_send((batch, computed));
         }
     }
@@ -52,17 +54,22 @@ impl Checks {
 
 impl Drop for Checks {
     fn drop(&mut self) {
-        if let Some((sender, thread)) = self.thread.take() {
+        if let Some((sender, thread)) = self.thread.get_mut().unwrap_or_else(PoisonError::into_inner).take() {
             drop(sender);
             let _ = thread.join();
         }
     }
 }
 
-fn check(metrics: &Metrics, name: &str, model: &Model, checks: &Receiver<Answered>) {
+fn check(app: &App, name: &str, model: &Model, checks: &Receiver<Answered>) {
+    let metrics = &app.metrics;
     while let Ok((batch, computed)) = checks.recv() {
         let place = short(&computed.placement);
-        let outcome = match model.shadow(batch, &computed) {
+        if !has_room(app, model) {
+            metrics.shadow_checks.with_label_values(&[name, &place, "no_room"]).inc();
+            continue;
+        }
+        let outcome = match model.shadow(&batch, &computed) {
             Ok(None) => continue,
             Ok(Some(shadow)) => {
                 for cosine in shadow.cosines {
@@ -71,7 +78,9 @@ fn check(metrics: &Metrics, name: &str, model: &Model, checks: &Receiver<Answere
                 match shadow.verdict {
                     Verdict::Agrees => "agrees",
                     Verdict::Drifts => "drifts",
-                    Verdict::Demoted(_) => {
+                    Verdict::Demoted(why) => {
+                        let told = [("model", json!(name)), ("placement", json!(place)), ("why", json!(why))];
+                        app.seeing.warn("placement demoted", &told);
                         metrics.trips.with_label_values(&[name, &place, "drift"]).inc();
                         "demoted"
                     }
@@ -80,5 +89,13 @@ fn check(metrics: &Metrics, name: &str, model: &Model, checks: &Receiver<Answere
             Err(_) => "failed",
         };
         metrics.shadow_checks.with_label_values(&[name, &place, outcome]).inc();
+    }
+}
+
+/// Whether the reference is loaded, or fits into what the process may have.
+fn has_room(app: &App, model: &Model) -> bool {
+    match (app.settings().memory_limit, model.reference_to_load()) {
+        (Some(limit), Some(claim)) => resident().unwrap_or(0) + claim.bytes <= limit,
+        (None, _) | (_, None) => true,
     }
 }

@@ -54,21 +54,30 @@ pub(crate) struct Host {
     pub(crate) queue: Arc<Queue>,
     /// Since when.
     pub(crate) since: Instant,
-    pub(crate) worker: Mutex<Option<JoinHandle<()>>>,
+    pub(crate) workers: Mutex<Vec<JoinHandle<()>>>,
 }
 
 impl Host {
-    /// Keeps hold of its worker.
-    pub(crate) fn hire(&self, worker: JoinHandle<()>) {
-        *self.worker.lock().unwrap_or_else(PoisonError::into_inner) = Some(worker);
+    fn crew(&self) -> MutexGuard<'_, Vec<JoinHandle<()>>> {
+        self.workers.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits until its worker has ended.
+    /// Keeps hold of a worker.
+    pub(crate) fn hire(&self, worker: JoinHandle<()>) {
+        self.crew().push(worker);
+    }
+
+    /// Waits until its workers have ended.
     pub(crate) fn join(&self) {
-        let worker = self.worker.lock().unwrap_or_else(PoisonError::into_inner).take();
-        if let Some(worker) = worker {
+        let workers = std::mem::take(&mut *self.crew());
+        for worker in workers {
             let _ = worker.join();
         }
+    }
+
+    /// Whether anybody but its workers, its slot if `shown` there, and whoever asks here holds it.
+    pub(crate) fn is_busy(self: &Arc<Host>, shown: bool) -> bool {
+        Arc::strong_count(self) > 1 + self.crew().len() + usize::from(shown)
     }
 }
 
@@ -126,7 +135,10 @@ impl Phase {
             }
             Phase::WarmingUp { texts } => format!("it is warming up, with batches of {texts} texts"),
             Phase::Ready => "it serves".to_owned(),
-            Phase::Failed { why, .. } => format!("it can't be opened: {why}"),
+            // Hints are for operators, who find them in the log.
+            Phase::Failed { why, .. } => {
+                format!("it can't be opened: {}", why.split("\nhint:").next().unwrap_or(why))
+            }
             Phase::Asleep => "it is not loaded, and the next request has it loaded".to_owned(),
             Phase::Queued => "it is loaded as soon as its turn comes".to_owned(),
             Phase::WaitingForRoom => {

@@ -1,5 +1,6 @@
 //! Threads for work on text that takes longer than a connection may wait: tokenizing, and writing long answers.
-//! Owners take turns, so that nobody's texts wait behind all of another's.
+//! Owners take turns, so that nobody's texts wait behind all of another's, and one thread is kept for what is short, so
+//! that a line of text never waits behind a list of hundreds.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -8,6 +9,10 @@ use std::thread;
 use tokio::sync::oneshot;
 
 use crate::keys::Owner;
+use crate::shares::Shares;
+
+/// Bytes of a task that is short: a text of some hundred words.
+const SHORT: usize = 4096;
 
 type Task = Box<dyn FnOnce() + Send>;
 
@@ -20,15 +25,20 @@ pub(crate) struct Threads {
 #[derive(Default)]
 struct Shared {
     state: Mutex<State>,
-    wake: Condvar,
+    /// For the thread that does only what is short, and for the others.
+    wake: [Condvar; 2],
 }
+
+/// The owners that have something waiting, the next to have its turn first.
+#[derive(Default)]
+struct Turns(VecDeque<(Owner, VecDeque<Task>)>);
 
 #[derive(Default)]
 struct State {
-    /// The owners that have something waiting, the next to have its turn first.
-    turns: VecDeque<(Owner, VecDeque<Task>)>,
-    /// Bytes that wait or are worked on, for each owner.
-    bytes: Vec<(Owner, usize)>,
+    short: Turns,
+    long: Turns,
+    /// Bytes that wait or are worked on.
+    bytes: Shares,
     closed: bool,
 }
 
@@ -45,7 +55,7 @@ struct Weight {
 
 impl Drop for Weight {
     fn drop(&mut self) {
-        self.shared.lock().weigh(self.owner, 0, self.bytes);
+        self.shared.lock().bytes.weigh(self.owner, 0, self.bytes);
     }
 }
 
@@ -54,47 +64,38 @@ impl Shared {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The next task, of the owner whose turn it is; none once nobody can ask any more.
-    fn next(&self) -> Option<Task> {
+    /// The next task, what is short before what is `long`, if that is done at all; none once nobody can ask any more.
+    fn next(&self, long: bool) -> Option<Task> {
         let mut state = self.lock();
         loop {
-            if let Some((owner, mut tasks)) = state.turns.pop_front() {
-                let task = tasks.pop_front();
-                if !tasks.is_empty() {
-                    state.turns.push_back((owner, tasks));
-                }
+            let task = state.short.next();
+            let task = if long { task.or_else(|| state.long.next()) } else { task };
+            if task.is_some() {
                 return task;
             }
             if state.closed {
                 return None;
             }
-            state = self.wake.wait(state).unwrap_or_else(PoisonError::into_inner);
+            state = self.wake[usize::from(long)].wait(state).unwrap_or_else(PoisonError::into_inner);
         }
     }
 }
 
-impl State {
-    /// Adds and takes away bytes of an owner.
-    fn weigh(&mut self, owner: Owner, more: usize, less: usize) {
-        match self.bytes.iter_mut().find(|(known, _)| *known == owner) {
-            Some((_, bytes)) => *bytes = (*bytes + more).saturating_sub(less),
-            None => self.bytes.push((owner, more)),
+impl Turns {
+    /// The next task of the owner whose turn it is.
+    fn next(&mut self) -> Option<Task> {
+        let (owner, mut tasks) = self.0.pop_front()?;
+        let task = tasks.pop_front();
+        if !tasks.is_empty() {
+            self.0.push_back((owner, tasks));
         }
-        self.bytes.retain(|(_, bytes)| *bytes > 0);
-    }
-
-    /// Whether so many bytes more may wait: within the bound, or within the owner's share of it.
-    fn has_room(&self, owner: Owner, bytes: usize, most: usize) -> bool {
-        let all: usize = self.bytes.iter().map(|(_, bytes)| bytes).sum();
-        let own = self.bytes.iter().find(|(known, _)| *known == owner).map_or(0, |(_, bytes)| *bytes);
-        let owners = self.bytes.len() + usize::from(own == 0);
-        all == 0 || all + bytes <= most || owners > 1 && (own == 0 || own + bytes <= most / owners)
+        task
     }
 
     fn add(&mut self, owner: Owner, task: Task) {
-        match self.turns.iter_mut().find(|(known, _)| *known == owner) {
+        match self.0.iter_mut().find(|(known, _)| *known == owner) {
             Some((_, tasks)) => tasks.push_back(task),
-            None => self.turns.push_back((owner, VecDeque::from([task]))),
+            None => self.0.push_back((owner, VecDeque::from([task]))),
         }
     }
 }
@@ -104,9 +105,10 @@ impl Threads {
     pub(crate) fn start(count: usize, most: usize) -> std::io::Result<Threads> {
         let threads = Threads { shared: Arc::default(), most };
         for number in 0..count.max(1) {
+            let long = number > 0 || count <= 1;
             let shared = Arc::clone(&threads.shared);
             thread::Builder::new().name(format!("sconce-text-{number}")).spawn(move || {
-                while let Some(task) = shared.next() {
+                while let Some(task) = shared.next(long) {
                     let _ = std::panic::catch_unwind(std::panic::AssertUnwindSafe(task));
                 }
             })?;
@@ -123,12 +125,14 @@ impl Threads {
         task: impl FnOnce() -> T + Send + 'static,
     ) -> Result<Option<T>, TooMuch> {
         let (reply, answer) = oneshot::channel();
+        // What holds no text at all is a long answer that is written.
+        let short = (1..=SHORT).contains(&bytes);
         {
             let mut state = self.shared.lock();
-            if !state.has_room(owner, bytes, self.most) {
+            if !state.bytes.has_room(owner, bytes, self.most) {
                 return Err(TooMuch);
             }
-            state.weigh(owner, bytes, 0);
+            state.bytes.weigh(owner, bytes, 0);
             let weight = Weight { owner, bytes, shared: Arc::clone(&self.shared) };
             let task = move || {
                 let _weight = weight;
@@ -136,9 +140,10 @@ impl Threads {
                     let _ = reply.send(task());
                 }
             };
-            state.add(owner, Box::new(task));
+            let turns = if short { &mut state.short } else { &mut state.long };
+            turns.add(owner, Box::new(task));
         }
-        self.shared.wake.notify_one();
+        self.shared.wake.iter().skip(usize::from(!short)).for_each(Condvar::notify_one);
         Ok(answer.await.ok())
     }
 }
@@ -146,7 +151,7 @@ impl Threads {
 impl Drop for Threads {
     fn drop(&mut self) {
         self.shared.lock().closed = true;
-        self.shared.wake.notify_all();
+        self.shared.wake.iter().for_each(Condvar::notify_all);
     }
 }
 
@@ -155,7 +160,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn owners_take_turns_and_one_that_floods_leaves_room_for_the_others() {
+    fn owners_take_turns_and_what_is_short_comes_first() {
         let mut state = State::default();
         let (one, two) = (Owner(1), Owner(2));
         let done = Arc::new(Mutex::new(Vec::new()));
@@ -164,21 +169,17 @@ mod tests {
             Box::new(move || done.lock().expect("no panic").push(name))
         };
         for _ in 0..3 {
-            state.weigh(one, 40, 0);
-            state.add(one, task(1));
+            state.short.add(one, task(1));
         }
-        assert!(!state.has_room(one, 1, 100));
-        assert!(state.has_room(two, 70, 100), "who has nothing waiting has room");
-        state.weigh(two, 30, 0);
-        state.add(two, task(2));
-        assert!(state.has_room(two, 20, 100) && !state.has_room(two, 30, 100));
-        let shared = Shared { state: Mutex::new(state), wake: Condvar::new() };
+        state.short.add(two, task(2));
+        let shared = Shared { state: Mutex::new(state), wake: Default::default() };
         shared.lock().closed = true;
-        while let Some(task) = shared.next() {
+        shared.lock().long.add(one, task(3));
+        while let Some(task) = shared.next(false) {
             task();
         }
         assert_eq!(*done.lock().expect("no panic"), [1, 2, 1, 1]);
-        shared.lock().weigh(two, 0, 30);
-        assert_eq!(shared.lock().bytes, [(one, 120)]);
+        shared.next(true).expect("the long one")();
+        assert_eq!(*done.lock().expect("no panic"), [1, 2, 1, 1, 3]);
     }
 }

@@ -1,4 +1,4 @@
-//! The thread that takes batches from a model's queue and has them computed.
+//! The threads that take batches from a model's queue and have them computed: as many as keep its placement busy.
 
 use std::cmp::Reverse;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -7,11 +7,13 @@ use std::time::Instant;
 
 use sconce::core::batch::{Batch, Want};
 use sconce::{Computed, Error, Model};
+use serde_json::json;
 
-use crate::metrics::Metrics;
-use crate::queue::{Entry, Queue, Rate, Stretch};
+use crate::app::App;
+use crate::queue::{Entry, Rate, Stretch, Taken};
 use crate::refusal::{Kind, Refusal};
 use crate::shadow::Checks;
+use crate::slot::Host;
 
 /// A text that every model has words for, to measure with.
 const TEXT: &str = "When the lamplighter reached the last street he turned around and counted the lights behind \
@@ -53,28 +55,25 @@ pub(crate) fn measure(model: &Model, tell: &mut dyn FnMut(usize)) -> Result<Rate
     }
 }
 
-/// Computes what waits until the queue is closed; `checks` says of every batch whether the reference sees it, too.
-pub(crate) fn work(name: &str, model: &Model, queue: &Arc<Queue>, metrics: &Metrics, checks: &mut Checks) {
+/// Computes what waits until the queue is closed; `checks` says of every batch whether the reference sees it, too. The
+/// others of a placement that has more hands do the same.
+pub(crate) fn work(hand: usize, host: &Host, app: &App, checks: &Checks) {
+    let Host { model, queue, .. } = host;
     let width = model.card().width().max(model.card().sizes.value.hidden);
-    while let Some(mut entries) = queue.next(|| model.cost(), width) {
+    while let Some(mut taken) = queue.next(hand, || (model.cost(), model.hands()), width) {
         // The longest first: what comes last is what threads share out among them to end together.
-        entries.sort_by_key(|entry| Reverse(entry.tokens()));
-        let one = AssertUnwindSafe(|| compute(name, model, queue, metrics, &entries, checks));
+        taken.entries.sort_by_key(|entry| Reverse(entry.tokens()));
+        let one = AssertUnwindSafe(|| compute(host, app, &taken, checks));
         if catch_unwind(one).is_err() {
-            fail(&entries, &Refusal::new(Kind::Machine, "the worker failed over this batch"));
+            fail(&taken.entries, &Refusal::new(Kind::Machine, "the worker failed over this batch"));
         }
     }
 }
 
-fn compute(
-    name: &str,
-    model: &Model,
-    queue: &Queue,
-    metrics: &Metrics,
-    entries: &[Entry],
-    checks: &mut Checks,
-) {
-    let began = Instant::now();
+fn compute(host: &Host, app: &App, taken: &Taken<'_>, checks: &Checks) {
+    let Host { name, model, .. } = host;
+    let metrics = &app.metrics;
+    let (entries, began) = (&taken.entries, taken.began);
     let mut batch = Batch::new(entries.first().map_or(Want::Pooled, |entry| entry.job.want));
     for entry in entries {
         let text = &entry.job.texts[entry.index];
@@ -86,14 +85,14 @@ fn compute(
     match model.compute(batch) {
         Ok(computed) => {
             let done = Instant::now();
-            let seconds = began.elapsed().as_secs_f64();
             if computed.incidents.is_empty() {
-                queue.observe(tokens, seconds);
+                taken.observe(tokens, done);
             }
             let texts = entries.len();
             let batch = Stretch { began, computing, computed: done, ended: done, texts, tokens };
             hand_out(entries, &computed, batch);
-            note(name, metrics, &computed);
+            note(name, app, &computed);
+            let seconds = done.saturating_duration_since(began).as_secs_f64();
             metrics.batch(name, &short(&computed.placement), entries.len(), tokens, seconds);
             if let Some(batch) = second {
                 checks.send(batch, computed);
@@ -108,9 +107,17 @@ pub(crate) fn short(placement: &sconce::Placement) -> String {
     format!("{}/{}/{}", placement.engine, placement.device, placement.dtype)
 }
 
-fn note(name: &str, metrics: &Metrics, computed: &Computed) {
+fn note(name: &str, app: &App, computed: &Computed) {
+    let metrics = &app.metrics;
     for incident in &computed.incidents {
-        let place = short(&incident.placement);
+        let (place, kind) = (short(&incident.placement), incident.kind.name());
+        let told = [
+            ("model", json!(name)),
+            ("placement", json!(place)),
+            ("kind", json!(kind)),
+            ("why", json!(incident.why)),
+        ];
+        app.seeing.warn("placement retired", &told);
         metrics.trips.with_label_values(&[name, &place, incident.kind.name()]).inc();
     }
     let place = short(&computed.placement);

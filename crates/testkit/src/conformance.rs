@@ -23,13 +23,14 @@ pub struct Examined<'a> {
 /// # Panics
 /// Where it does not do what every engine must.
 pub fn examine(examined: &Examined<'_>) {
-    let mut encoder = examined.load();
-    let encoder = encoder.as_mut();
+    let encoder = examined.load();
+    let encoder = encoder.as_ref();
     examined.a_text_is_the_same_alone_and_in_company(encoder);
     examined.the_order_of_texts_does_not_matter(encoder);
     examined.every_length_gives_numbers(encoder);
     examined.tokens_come_back_one_for_one(encoder);
     examined.what_can_not_be_computed_is_refused(encoder);
+    examined.many_ask_one_model_at_once(encoder);
     examined.models_load_and_run_beside_each_other(encoder);
 }
 
@@ -45,7 +46,7 @@ impl Examined<'_> {
         (0..length).map(|place| (5 + (seed * 31 + place * 17) % (vocabulary - 5)) as u32).collect()
     }
 
-    fn pooled(&self, encoder: &mut dyn Encoder, texts: &[Vec<u32>]) -> Rows {
+    fn pooled(&self, encoder: &dyn Encoder, texts: &[Vec<u32>]) -> Rows {
         let rows = encoder.encode(&batch(texts, Want::Pooled)).expect("the batch is computed").into_rows();
         let width = self.subject.card.width();
         assert_eq!((rows.width, rows.values.len()), (width, width * texts.len()), "{}", self.placement);
@@ -67,7 +68,7 @@ impl Examined<'_> {
         lengths.iter().enumerate().map(|(seed, &length)| self.text(length.clamp(1, longest), seed)).collect()
     }
 
-    fn a_text_is_the_same_alone_and_in_company(&self, encoder: &mut dyn Encoder) {
+    fn a_text_is_the_same_alone_and_in_company(&self, encoder: &dyn Encoder) {
         let texts = self.texts();
         let together = self.pooled(encoder, &texts);
         for (text, together) in texts.iter().zip(together.iter()) {
@@ -80,7 +81,7 @@ impl Examined<'_> {
         }
     }
 
-    fn the_order_of_texts_does_not_matter(&self, encoder: &mut dyn Encoder) {
+    fn the_order_of_texts_does_not_matter(&self, encoder: &dyn Encoder) {
         let mut texts = self.texts();
         let forth = self.pooled(encoder, &texts);
         texts.reverse();
@@ -90,13 +91,13 @@ impl Examined<'_> {
         }
     }
 
-    fn every_length_gives_numbers(&self, encoder: &mut dyn Encoder) {
+    fn every_length_gives_numbers(&self, encoder: &dyn Encoder) {
         for length in 1..=self.subject.card.max_length.value {
             self.pooled(encoder, &[self.text(length, length)]);
         }
     }
 
-    fn tokens_come_back_one_for_one(&self, encoder: &mut dyn Encoder) {
+    fn tokens_come_back_one_for_one(&self, encoder: &dyn Encoder) {
         let texts = self.texts();
         let rows = encoder.encode(&batch(&texts, Want::Tokens)).expect("the batch is computed").into_rows();
         let tokens: usize = texts.iter().map(Vec::len).sum();
@@ -111,7 +112,7 @@ impl Examined<'_> {
         }
     }
 
-    fn what_can_not_be_computed_is_refused(&self, encoder: &mut dyn Encoder) {
+    fn what_can_not_be_computed_is_refused(&self, encoder: &dyn Encoder) {
         let sizes = &self.subject.card.sizes.value;
         let mut overlapping = batch(&[self.text(4, 0), self.text(4, 1)], Want::Pooled);
         overlapping.sequences[1].start = 2;
@@ -128,15 +129,32 @@ impl Examined<'_> {
         self.pooled(encoder, &self.texts());
     }
 
-    fn models_load_and_run_beside_each_other(&self, encoder: &mut dyn Encoder) {
+    fn many_ask_one_model_at_once(&self, encoder: &dyn Encoder) {
+        let texts = self.texts();
+        let want = self.pooled(encoder, &texts);
+        thread::scope(|scope| {
+            for first in 0..4 {
+                let (texts, want) = (&texts, &want);
+                scope.spawn(move || {
+                    for _ in 0..3 {
+                        let got = self.pooled(encoder, &texts[first % texts.len()..]);
+                        let own = &want.values[first % texts.len() * want.width..];
+                        self.expect_alike(&got.values, own, "a text beside those of others");
+                    }
+                });
+            }
+        });
+    }
+
+    fn models_load_and_run_beside_each_other(&self, encoder: &dyn Encoder) {
         let texts = self.texts();
         let want = self.pooled(encoder, &texts);
         thread::scope(|scope| {
             for _ in 0..3 {
                 scope.spawn(|| {
-                    let mut own = self.load();
+                    let own = self.load();
                     for _ in 0..3 {
-                        let got = self.pooled(own.as_mut(), &texts);
+                        let got = self.pooled(own.as_ref(), &texts);
                         self.expect_alike(&got.values, &want.values, "a model beside others");
                     }
                 });

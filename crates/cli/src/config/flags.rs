@@ -37,9 +37,18 @@ impl Args for Flags {
             .help("The file of settings; `sconce config --template` prints one with every key");
         let flags = keys().iter().map(|key| {
             let arg = Arg::new(key.name.as_str()).long(key.flag.as_str()).help_heading(key.section.as_str());
+            let arg = arg.value_name(match &key.default {
+                Value::Boolean(_) => "BOOL",
+                Value::Integer(_) | Value::Float(_) => "N",
+                Value::Array(_) => "LIST",
+                Value::String(_) | Value::Datetime(_) | Value::Table(_) => "TEXT",
+            });
             let help = key.comment.trim_end_matches('.').to_owned();
             match &key.default {
-                Value::Boolean(_) => arg.action(ArgAction::SetTrue).help(help),
+                Value::Boolean(_) => {
+                    let says = arg.num_args(0..=1).require_equals(true).default_missing_value("true");
+                    says.hide_possible_values(true).value_parser(["true", "false"]).help(help)
+                }
                 Value::Integer(0) => arg.help(help),
                 Value::String(text) if text.is_empty() => arg.help(help),
                 Value::Array(items) if items.is_empty() => arg.help(help),

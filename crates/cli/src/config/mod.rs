@@ -107,10 +107,12 @@ fn layered(
     if let Some((path, table)) = file {
         let origin = Origin::File(path);
         for (name, value) in table {
-            if let ("models", Value::Table(models)) = (name.as_str(), &value) {
-                all.take_models(models.clone(), &origin)?;
-            } else {
-                all.say(&name, &origin, |key| key.fit(&value))?;
+            match (name.as_str(), &value) {
+                ("models", Value::Table(models)) => all.take_models(models.clone(), &origin)?,
+                ("models", _) => bail!(
+                    "`models` in {origin} holds a table for each model\nhint: `[models.NAME]`, and under it `source = \"…\"`"
+                ),
+                _ => all.say(&name, &origin, |key| key.fit(&value))?,
             }
         }
     }

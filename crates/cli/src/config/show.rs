@@ -9,6 +9,7 @@ use toml::Value;
 use crate::config::keys::TEMPLATE;
 use crate::config::{Effective, Flags, effective};
 use crate::screen::{print, print_json, rendered, table};
+use crate::serve::KEY;
 
 /// What can be typed.
 #[derive(Args)]
@@ -29,8 +30,12 @@ pub(crate) fn run(arguments: &Show) -> anyhow::Result<ExitCode> {
         return Ok(ExitCode::SUCCESS);
     }
     let all = effective(&arguments.flags)?;
-    all.values()?;
     all.entries()?;
+    // What could not be served is refused here, too.
+    let values = all.values()?;
+    values.worker()?;
+    values.tls()?;
+    values.sight()?;
     if arguments.json {
         print_json(&as_json(&all))?;
     } else {
@@ -44,6 +49,9 @@ fn as_table(all: &Effective) -> String {
     for setting in &all.settings {
         rows.add_row(vec![setting.key.name.clone(), setting.value.to_string(), setting.origin.to_string()]);
     }
+    for (name, value) in beside() {
+        rows.add_row(vec![name.to_owned(), value, "the environment".to_owned()]);
+    }
     for (name, model) in &all.models {
         let name = name.as_deref().map_or_else(|| "models".to_owned(), |name| format!("models.{name}"));
         for (key, value) in model {
@@ -51,6 +59,16 @@ fn as_table(all: &Effective) -> String {
         }
     }
     format!("{}\n", rendered(&rows))
+}
+
+/// What the environment says in names that are not ours alone, or that are kept from sight.
+fn beside() -> Vec<(&'static str, String)> {
+    let set = |name| std::env::var(name).ok().filter(|value| !value.trim().is_empty());
+    let shown = ["OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_SERVICE_NAME", "SCONCE_HOME", "HF_HOME", "HF_ENDPOINT"];
+    let hidden = [KEY, "OTEL_EXPORTER_OTLP_HEADERS", "HF_TOKEN"];
+    let shown = shown.into_iter().filter_map(|name| set(name).map(|value| (name, format!("{value:?}"))));
+    let hidden = hidden.into_iter().filter_map(|name| set(name).map(|_| (name, "(set)".to_owned())));
+    shown.chain(hidden).collect()
 }
 
 fn as_json(all: &Effective) -> serde_json::Value {
@@ -69,6 +87,7 @@ fn as_json(all: &Effective) -> serde_json::Value {
     json!({
         "settings": settings.collect::<serde_json::Map<_, _>>(),
         "models": models.collect::<Vec<_>>(),
+        "environment": beside().into_iter().collect::<std::collections::BTreeMap<_, _>>(),
     })
 }
 

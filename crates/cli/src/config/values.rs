@@ -106,6 +106,13 @@ pub(super) fn server(table: Table) -> anyhow::Result<Values> {
     within("max_body", values.max_body as f64, 1.0, 1024.0)?;
     within("queue_seconds", values.queue_seconds, 0.0, 3600.0)?;
     within("time_limit", f64::from(values.time_limit), 1.0, 86400.0)?;
+    let is_origin = |origin: &&String| {
+        let host = origin.split_once("://").map_or("", |(_, host)| host);
+        *origin == "*" || is_url(origin) && !host.is_empty() && !host.contains('/')
+    };
+    if let Some(other) = values.cors_origins.iter().find(|origin| !is_origin(origin)) {
+        bail!("an origin is `*` or as browsers say it, such as `https://example.org`, and not: `{other}`");
+    }
     Ok(values)
 }
 
@@ -130,6 +137,10 @@ pub(super) fn entry(name: Option<String>, table: &Table, mut all: Table) -> anyh
     };
     let aliases = aliases.context("`aliases` is a list of texts")?;
     Ok(Entry { name, source, aliases, how: read::<Said>(all)?.how()? })
+}
+
+fn is_url(text: &str) -> bool {
+    text.starts_with("http://") || text.starts_with("https://")
 }
 
 fn read<T: DeserializeOwned>(table: Table) -> anyhow::Result<T> {
@@ -200,7 +211,7 @@ impl Values {
             idle_unload: (self.idle_unload > 0).then(|| Duration::from_secs(self.idle_unload.into())),
             shadow_every: self.shadow_every,
             cors_origins: self.cors_origins.clone(),
-            memory_limit: (self.memory_limit > 0).then_some(self.memory_limit << 20),
+            memory_limit: (self.memory_limit > 0).then_some(self.memory_limit * 1_000_000),
             ..Settings::default()
         }
     }
@@ -217,6 +228,11 @@ impl Values {
             }
         };
         let heartbeat = (self.heartbeat > 0).then(|| Duration::from_secs(self.heartbeat.into()));
+        for (name, url) in [("callback_url", &self.callback_url), ("advertise_url", &self.advertise_url)] {
+            if !url.is_empty() && !is_url(url) {
+                bail!("`{name}` begins with `http://` or `https://`, not: `{url}`");
+            }
+        }
         let callback = text(&self.callback_url).map(|url| Callback { url, token });
         Ok(Worker { id: self.worker_id.clone(), url: text(&self.advertise_url), callback, heartbeat })
     }
@@ -230,9 +246,7 @@ impl Values {
             bail!("`otlp_endpoint` sends traces, and `offline` opens no socket");
         }
         let endpoint = said.or_else(named);
-        if let Some(endpoint) =
-            endpoint.as_ref().filter(|url| !url.starts_with("http://") && !url.starts_with("https://"))
-        {
+        if let Some(endpoint) = endpoint.as_ref().filter(|url| !is_url(url)) {
             bail!("a collector's address begins with `http://` or `https://`, not: `{endpoint}`");
         }
         let headers = variable("OTEL_EXPORTER_OTLP_HEADERS").unwrap_or_default();
@@ -241,10 +255,15 @@ impl Values {
             headers.map(|(name, value)| (name.trim().to_owned(), value.trim().to_owned())).collect();
         let service = variable("OTEL_SERVICE_NAME").unwrap_or_else(|| "sconce".to_owned());
         Ok(Sight {
-            log: read_text::<LogFormat>(&self.log_format)?,
+            log: Some(self.log()?),
             requests: self.log_requests,
             traces: endpoint.map(|endpoint| Collector { endpoint, headers, service }),
         })
+    }
+
+    /// How the log is written.
+    pub(crate) fn log(&self) -> anyhow::Result<LogFormat> {
+        Ok(read_text(&self.log_format)?.unwrap_or_default())
     }
 
     /// The certificate, read from its files.

@@ -124,3 +124,67 @@ fn keys_and_limits_are_read_again_on_sighup_and_what_is_wrong_changes_nothing() 
     signal(&served.child, "-TERM");
     assert_eq!(served.child.wait().expect("it ends").code(), Some(0));
 }
+
+#[test]
+fn a_reload_opens_no_door_that_was_closed() {
+    let scene = Scene::new();
+    let keys = scene.with("keys", "one\n");
+    let settings = |rest: &str| {
+        format!(
+            "port = 0\nhost = \"0.0.0.0\"\noffline = true\n{rest}\n[models.small]\nsource = \"tiny-bert\"\n"
+        )
+    };
+    let file = scene.with("sconce.toml", settings(&format!("api_key_file = \"{keys}\"")));
+    let mut served = serve(&scene, &file);
+    served.address.set_ip(std::net::Ipv4Addr::LOCALHOST.into());
+    wait_until_ready(served.address);
+    assert_eq!(embed(served.address, "none", 1), 401);
+    scene.with("sconce.toml", settings(""));
+    signal(&served.child, "-HUP");
+    let mut line = String::new();
+    while !line.contains("the settings stay as they were") {
+        line.clear();
+        assert!(served.words.read_line(&mut line).expect("words") > 0, "it ended");
+    }
+    assert!(line.contains("can be reached by others, and there is no key"), "{line}");
+    assert_eq!([embed(served.address, "none", 1), embed(served.address, "one", 1)], [401, 200]);
+    signal(&served.child, "-TERM");
+    assert_eq!(served.child.wait().expect("it ends").code(), Some(0));
+}
+
+#[test]
+fn what_could_not_be_served_is_refused_and_the_environment_is_shown() {
+    let scene = Scene::new();
+    scene
+        .run(&["config", "--tls-certificate", "a.pem"])
+        .fails(2, &["`tls_certificate` and `tls_key` go together"]);
+    scene
+        .run(&["config", "--callback-url", "manager:9000"])
+        .fails(2, &["`callback_url` begins with `http://`"]);
+    scene.run(&["config", "--cors-origins", "https://slash.example/"]).fails(2, &["an origin is `*`"]);
+    let file = scene.with("list.toml", "models = [\"a\"]\n");
+    scene.run(&["config", "--config", &file]).fails(2, &["`models`", "[models.NAME]"]);
+    let same = "[models.a]\nsource = \"tiny-bert\"\naliases = [\"x\"]\n[models.b]\nsource = \"tiny-bert\"\naliases = [\"a\"]\n";
+    let file = scene.with("same.toml", same);
+    scene.run(&["serve", "--offline", "--config", &file]).fails(2, &["two models are called `a`"]);
+    scene
+        .run(&[
+            "serve",
+            "tiny-bert",
+            "--offline",
+            "--host",
+            "0.0.0.0",
+            "--insecure-no-key",
+            "--callback-url",
+            "http://m/",
+        ])
+        .fails(2, &["no address that others can be told", "--advertise-url"]);
+    let mut command = scene.command(&["config", "--strict=false", "--json"]);
+    let command = command.env("SCONCE_API_KEY", "secret").env("OTEL_EXPORTER_OTLP_ENDPOINT", "http://c:4318");
+    let output = command.output().expect("it runs");
+    let told: serde_json::Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    assert_eq!(told["environment"]["SCONCE_API_KEY"], "(set)");
+    assert_eq!(told["environment"]["OTEL_EXPORTER_OTLP_ENDPOINT"], "\"http://c:4318\"");
+    assert_eq!(told["settings"]["strict"]["from"], "`--strict`");
+    assert_eq!(told["settings"]["strict"]["value"], false);
+}

@@ -89,8 +89,8 @@ fn three_models_take_turns_in_memory_that_holds_two() {
     let [stays, peak] = ["stays", "peak"].map(|kind| measured[kind].as_u64().expect("bytes"));
     let with_one = told["memory"]["resident"].as_u64().expect("bytes");
     end(served);
-    let limit = (with_one + stays / 10 + peak.max(stays)) >> 20;
-    assert!(with_one + 2 * stays > limit << 20, "{with_one} {stays} {peak}: three would fit");
+    let limit = (with_one + stays / 10 + peak.max(stays)) / 1_000_000;
+    assert!(with_one + 2 * stays > limit * 1_000_000, "{with_one} {stays} {peak}: three would fit");
 
     let file = scene.with("three.toml", settings(&scene, &MODELS, limit));
     let served = serve_with(&scene, &["--config", &file]);
@@ -150,7 +150,7 @@ fn three_models_take_turns_in_memory_that_holds_two() {
         let error = bytes(&line, "guess", "stays") / bytes(&line, "truth", "stays") - 1.0;
         errors.entry(line["identity"].to_string()).or_default().push(error);
     }
-    let most = most.load(Ordering::Relaxed) as f64 / f64::from(1 << 20);
+    let most = most.load(Ordering::Relaxed) as f64 / 1e6;
     println!("{} answers, at most {most:.1} of {limit} MB, {} loads", answers.len(), ledger.lines().count());
     println!("errors of the ledger's guesses: {errors:.3?}");
     assert!(most <= limit as f64, "{most} of {limit} MB");

@@ -1,6 +1,6 @@
 //! A pool's manager, written from docs/worker.md alone: it starts a worker, is called, reads the report, drains it.
 
-use std::io::{BufRead, BufReader, Write};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::process::Stdio;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -100,4 +100,35 @@ fn a_manager_starts_a_worker_is_called_reads_its_report_and_drains_it() {
     assert_eq!(ask(address, "POST", "/v1/drain")["draining"], true);
     while manager.take_call(204)["event"] != "stopping" {}
     assert_eq!(worker.wait().expect("it ends").code(), Some(0));
+}
+
+#[test]
+fn a_manager_that_hangs_does_not_keep_a_worker_from_ending() {
+    let scene = Scene::new();
+    // It takes connections, as the system does for it, and never answers.
+    let manager = Manager { listener: TcpListener::bind("127.0.0.1:0").expect("a port") };
+    let url = manager.url();
+    let fixed = ["serve", "tiny-bert", "--offline", "--port", "0", "--callback-url", &url];
+    let mut child = scene.command(&fixed).stdin(Stdio::null()).spawn().expect("it starts");
+    let mut words = BufReader::new(child.stderr.take().expect("its words"));
+    let (_call, _) = manager.listener.accept().expect("a call");
+    let began = std::time::Instant::now();
+    crate::serve::terminate(&child);
+    assert_eq!(child.wait().expect("it ends").code(), Some(0));
+    assert!(began.elapsed() < Duration::from_secs(5), "{:?}", began.elapsed());
+    let mut told = String::new();
+    words.read_to_string(&mut told).expect("text");
+    assert!(!told.contains("callback not taken"), "it was not refused: {told}");
+    // Nobody is there at all: that is told once.
+    drop(manager);
+    let mut child = scene.command(&fixed).stdin(Stdio::null()).spawn().expect("it starts");
+    let mut words = BufReader::new(child.stderr.take().expect("its words"));
+    let mut line = String::new();
+    while !line.contains("callback not taken") {
+        line.clear();
+        assert!(words.read_line(&mut line).expect("words") > 0, "it ended");
+    }
+    assert!(line.contains(&url), "{line}");
+    crate::serve::terminate(&child);
+    assert_eq!(child.wait().expect("it ends").code(), Some(0));
 }

@@ -71,6 +71,9 @@ fn as_json_every_line_is_an_object_and_names_the_trace() {
         answer.starts_with("HTTP/1.0 200") && answer.contains(&format!("traceparent: 00-{TRACE}-")),
         "{answer}"
     );
+    let sent = Command::new("kill").args(["-HUP", &seen.child.id().to_string()]).status();
+    assert!(sent.expect("kill runs").success());
+    std::thread::sleep(std::time::Duration::from_millis(300));
     let first = seen.first.clone();
     let all = first + &seen.end();
     let lines: Vec<Value> = all
@@ -83,6 +86,7 @@ fn as_json_every_line_is_an_object_and_names_the_trace() {
     }
     let events: Vec<&str> = lines.iter().filter_map(|line| line["event"].as_str()).collect();
     assert_eq!((events[0], *events.last().expect("lines")), ("listening", "stopping"));
+    assert!(events.contains(&"settings read again"), "{events:?}");
     let ready = lines.iter().find(|line| line["event"] == "model ready").expect("a line");
     assert_eq!((&ready["model"], &ready["placement"]), (&"tiny-bert".into(), &"candle/cpu/f32".into()));
     let request = lines.iter().find(|line| line["route"] == "/embed").expect("a line");

@@ -114,7 +114,11 @@ pub(crate) fn body(address: SocketAddr, path: &str) -> String {
 }
 
 pub(crate) fn terminate(child: &Child) {
-    let sent = Command::new("kill").args(["-TERM", &child.id().to_string()]).status();
+    signal(child, "TERM");
+}
+
+fn signal(child: &Child, name: &str) {
+    let sent = Command::new("kill").args([&format!("-{name}"), &child.id().to_string()]).status();
     assert!(sent.expect("kill runs").success());
 }
 
@@ -170,6 +174,40 @@ fn under_load_every_request_that_was_sent_before_the_signal_is_answered() {
     }
     println!("{cycles} cycles, {answered} requests answered, none cut");
     assert!(answered > 0);
+}
+
+#[test]
+fn a_process_that_was_stopped_or_slept_does_not_take_its_placement_for_hung() {
+    let scene = Scene::new();
+    let Served { mut child, address } = serve(&scene, &[]);
+    wait_until_ready(address);
+    let over = Arc::new(AtomicBool::new(false));
+    let clients: Vec<_> = (0..4)
+        .map(|_| {
+            let over = Arc::clone(&over);
+            thread::spawn(move || {
+                let body = serde_json::json!({ "inputs": vec!["many words ".repeat(12); 64] }).to_string();
+                while !over.load(Ordering::SeqCst) {
+                    let headers = [("content-type", "application/json")];
+                    assert_eq!(converse(address, "POST", "/embed", &headers, &body).0, 200);
+                }
+            })
+        })
+        .collect();
+    thread::sleep(Duration::from_millis(500));
+    signal(&child, "STOP");
+    // Longer than a batch may take.
+    thread::sleep(Duration::from_secs(6));
+    signal(&child, "CONT");
+    thread::sleep(Duration::from_millis(500));
+    over.store(true, Ordering::SeqCst);
+    for client in clients {
+        client.join().expect("every answer came");
+    }
+    let metrics = body(address, "/metrics");
+    assert!(!metrics.contains("sconce_guard_trips_total{"), "{metrics}");
+    terminate(&child);
+    assert!(child.wait().expect("it ends").success());
 }
 
 #[test]

@@ -25,7 +25,7 @@ pub(super) struct CandleEncoder {
 }
 
 impl Encoder for CandleEncoder {
-    fn encode(&mut self, batch: &Batch) -> std::result::Result<Output, EngineError> {
+    fn encode(&self, batch: &Batch) -> std::result::Result<Output, EngineError> {
         self.transformer.description().check(batch)?;
         let rows = match self.path {
             Path::Fused => self.threads.in_blocks(batch, BLOCK, |block| self.rows(block)),
@@ -42,6 +42,13 @@ impl Encoder for CandleEncoder {
         match self.path {
             Path::Fused => Cost::Packed,
             Path::Portable => Cost::Padded,
+        }
+    }
+
+    fn hands(&self) -> usize {
+        match self.path {
+            Path::Fused => self.threads.count(),
+            Path::Portable => 1,
         }
     }
 }

@@ -118,14 +118,14 @@ impl Engine for CandleEngine {
                 let batch = probe::batch(lengths, *seed, *want, &twin);
                 let mut encoder = self.build_encoder(&twin, &Generated, placement)?;
                 encoder.head = Some(Head::telling());
-                probe::timed(&mut encoder, &batch, 0.0)
+                probe::timed(&encoder, &batch, 0.0)
             }
             ProbeCase::Speed { batch, length } => {
                 let layer = describe(&model.card)?.one_layer();
                 let batch = probe::speed_batch(*batch, *length, &layer);
-                probe::time_of(&mut self.build_encoder(&layer, &Generated, placement)?, &batch)
+                probe::time_of(&self.build_encoder(&layer, &Generated, placement)?, &batch)
             }
-            ProbeCase::Canary { batches } => probe::canary(self.load(model, placement)?.as_mut(), batches),
+            ProbeCase::Canary { batches } => probe::canary(self.load(model, placement)?.as_ref(), batches),
         }
     }
 

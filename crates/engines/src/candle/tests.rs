@@ -58,7 +58,7 @@ fn run(path: Path, description: &Description, dtype: Dtype, batch: &Batch) -> Ro
     let placement =
         Placement { engine: EngineId::Candle, device: Device::Cpu, weights: String::new(), dtype };
     let engine = CandleEngine::new(2);
-    let mut encoder = engine.build_on(path, description, &Generated, &placement).expect("it loads");
+    let encoder = engine.build_on(path, description, &Generated, &placement).expect("it loads");
     encoder.encode(batch).expect("it computes").into_rows()
 }
 
@@ -123,9 +123,9 @@ fn a_batch_that_would_read_past_a_table_is_refused() {
         weights: String::new(),
         dtype: Dtype::F32,
     };
-    let mut encoder =
+    let encoder =
         CandleEngine::new(1).build_on(Path::Fused, &description, &Generated, &placement).expect("it loads");
-    let mut refused = |ids: &[u32], types: &[u32]| {
+    let refused = |ids: &[u32], types: &[u32]| {
         let mut batch = Batch::new(Want::Tokens);
         batch.push(ids, types, 0);
         encoder.encode(&batch).is_err()

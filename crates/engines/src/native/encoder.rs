@@ -96,7 +96,7 @@ impl NativeEncoder {
 }
 
 impl Encoder for NativeEncoder {
-    fn encode(&mut self, batch: &Batch) -> Result<Output, EngineError> {
+    fn encode(&self, batch: &Batch) -> Result<Output, EngineError> {
         self.description.check(batch)?;
         let rows = self.threads.in_blocks(batch, BLOCK, |block| Ok(self.rows(block)))?;
         Ok(match batch.want {
@@ -107,5 +107,9 @@ impl Encoder for NativeEncoder {
 
     fn cost(&self) -> Cost {
         Cost::Packed
+    }
+
+    fn hands(&self) -> usize {
+        self.threads.count()
     }
 }

@@ -117,15 +117,15 @@ impl Engine for NativeEngine {
             ProbeCase::Twin { lengths, seed, want } => {
                 let twin = describe(&model.card)?.twin();
                 let batch = probe::batch(lengths, *seed, *want, &twin);
-                let mut encoder = self.encoder(&twin, &Generated, placement.dtype, Some(Head::telling()))?;
-                probe::timed(&mut encoder, &batch, 0.0)
+                let encoder = self.encoder(&twin, &Generated, placement.dtype, Some(Head::telling()))?;
+                probe::timed(&encoder, &batch, 0.0)
             }
             ProbeCase::Speed { batch, length } => {
                 let layer = describe(&model.card)?.one_layer();
                 let batch = probe::speed_batch(*batch, *length, &layer);
-                probe::time_of(&mut self.encoder(&layer, &Generated, placement.dtype, None)?, &batch)
+                probe::time_of(&self.encoder(&layer, &Generated, placement.dtype, None)?, &batch)
             }
-            ProbeCase::Canary { batches } => probe::canary(self.load(model, placement)?.as_mut(), batches),
+            ProbeCase::Canary { batches } => probe::canary(self.load(model, placement)?.as_ref(), batches),
         }
     }
 

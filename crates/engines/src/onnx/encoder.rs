@@ -1,6 +1,7 @@
 //! A graph that is loaded: sequences of like length are padded together, and the padding taken out again.
 
 use std::borrow::Cow;
+use std::sync::{Mutex, PoisonError};
 
 use half::{bf16, f16};
 use ort::session::{Session, SessionInputValue, SessionOutputs};
@@ -20,7 +21,8 @@ use crate::head::Head;
 const AT_ONCE: usize = 4096;
 
 pub(super) struct OnnxEncoder {
-    pub(super) session: Session,
+    /// One run at a time.
+    pub(super) session: Mutex<Session>,
     pub(super) graph: Graph,
     /// What follows token vectors; none where the graph itself goes on to scores.
     pub(super) head: Option<Head>,
@@ -75,7 +77,7 @@ impl Limits {
 }
 
 impl Encoder for OnnxEncoder {
-    fn encode(&mut self, batch: &Batch) -> Result<Output, EngineError> {
+    fn encode(&self, batch: &Batch) -> Result<Output, EngineError> {
         self.limits.check(batch)?;
         let lengths: Vec<usize> = batch.sequences.iter().map(|sequence| sequence.length).collect();
         if let Some(length) = self.graph.length
@@ -109,7 +111,7 @@ struct Given {
 impl OnnxEncoder {
     /// Computes `members` of `batch`, padded to `longest`, and puts their rows at their places.
     fn run(
-        &mut self,
+        &self,
         batch: &Batch,
         members: &[usize],
         longest: usize,
@@ -123,7 +125,8 @@ impl OnnxEncoder {
             inputs.push((Cow::Borrowed(&input.name), value));
         }
         let output = &self.graph.output;
-        let outputs = self.session.run(inputs).map_err(fault::engine_error)?;
+        let mut session = self.session.lock().unwrap_or_else(PoisonError::into_inner);
+        let outputs = session.run(inputs).map_err(fault::engine_error)?;
         let (shape, values) = read(&outputs, &output.name)?;
         let (rows, total) = match output.gives {
             Gives::Tokens => (longest, batch.tokens()),

@@ -1,7 +1,7 @@
 //! The engine: its library, the graphs of a model, and what they answer.
 
 use std::path::Path;
-use std::sync::OnceLock;
+use std::sync::{Mutex, OnceLock, PoisonError};
 
 use sconce_core::batch::{Batch, Want};
 use sconce_core::card::{Format, ModelCard};
@@ -67,7 +67,7 @@ impl OnnxEngine {
             .map_err(|error| Obstacle::LoadFailed { says: error.told() })?;
         Ok(OnnxEncoder {
             graph,
-            session,
+            session: Mutex::new(session),
             head,
             limits: Limits::of(&model.card),
             normalizes: model.card.normalizes(),
@@ -82,9 +82,10 @@ impl OnnxEngine {
         batch: &Batch,
         sample: &mut Sample,
     ) -> Result<(), Obstacle> {
-        let mut encoder = self.encoder(model, placement, Some(&nodes::record()))?;
-        probe::timed(&mut encoder, batch, 0.0)?;
-        let record = encoder.session.end_profiling().map_err(|error| session::failed(&error))?;
+        let encoder = self.encoder(model, placement, Some(&nodes::record()))?;
+        probe::timed(&encoder, batch, 0.0)?;
+        let mut session = encoder.session.into_inner().unwrap_or_else(PoisonError::into_inner);
+        let record = session.end_profiling().map_err(|error| session::failed(&error))?;
         sample.nodes = nodes::read(record.as_ref());
         Ok(())
     }
@@ -139,10 +140,10 @@ impl Engine for OnnxEngine {
             }),
             ProbeCase::Speed { batch, length } => {
                 let batch = speed_batch(*batch, *length, model.card.sizes.value.vocabulary);
-                probe::time_of(&mut self.encoder(model, placement, None)?, &batch)
+                probe::time_of(&self.encoder(model, placement, None)?, &batch)
             }
             ProbeCase::Canary { batches } => {
-                let mut sample = probe::canary(&mut self.encoder(model, placement, None)?, batches)?;
+                let mut sample = probe::canary(&self.encoder(model, placement, None)?, batches)?;
                 if let Some(batch) = batches.first() {
                     self.nodes(model, placement, batch, &mut sample)?;
                 }

@@ -19,7 +19,7 @@ fn encoder(engine: EngineId, name: &str) -> Box<dyn Encoder> {
 fn hidden_states_are_those_of_transformers() {
     for (engine, name) in cells() {
         let golden = Golden::read(name, "golden.safetensors");
-        let worst = worst(&golden, encoder(engine, name).as_mut());
+        let worst = worst(&golden, encoder(engine, name).as_ref());
         println!("{engine} {name}: {worst:.1e}");
         assert!(worst < 1e-4, "{engine} {name} is off by {worst}");
     }
@@ -31,7 +31,7 @@ fn every_length_from_1_to_512_is_right_alone_and_in_mixed_batches() {
         let golden = Golden::read(name, "golden.safetensors");
         let ids = golden.ids("ids");
         let means = golden.rows("mean");
-        let mut encoder = encoder(engine, name);
+        let encoder = encoder(engine, name);
         let mean = |values: &[f32]| -> Vec<f32> {
             let count = values.len() / 32;
             (0..32).map(|d| values.iter().skip(d).step_by(32).sum::<f32>() / count as f32).collect()
@@ -40,7 +40,7 @@ fn every_length_from_1_to_512_is_right_alone_and_in_mixed_batches() {
         for first in 1..=32 {
             let lengths: Vec<usize> = (0..16).map(|n| first + 32 * (n * 7 % 16)).collect();
             let sequences: Vec<&[u32]> = lengths.iter().map(|&length| &ids[..length]).collect();
-            for (length, values) in lengths.iter().zip(tokens(encoder.as_mut(), &sequences, None)) {
+            for (length, values) in lengths.iter().zip(tokens(encoder.as_ref(), &sequences, None)) {
                 let off = apart(&mean(&values), means[length - 1]);
                 assert!(off < 1e-4, "{engine} {name} at length {length} is off by {off}");
             }
@@ -52,12 +52,12 @@ fn every_length_from_1_to_512_is_right_alone_and_in_mixed_batches() {
 fn a_text_alone_equals_the_same_text_in_a_batch() {
     for (engine, name) in cells() {
         let ids = Golden::read(name, "golden.safetensors").ids("ids");
-        let mut encoder = encoder(engine, name);
+        let encoder = encoder(engine, name);
         let sequences: Vec<&[u32]> = [3, 200, 1, 64, 511, 33].iter().map(|&length| &ids[..length]).collect();
-        let together = tokens(encoder.as_mut(), &sequences, None);
+        let together = tokens(encoder.as_ref(), &sequences, None);
         for (ids, together) in sequences.iter().zip(together) {
             let alone: Vec<f64> =
-                tokens(encoder.as_mut(), &[ids], None).remove(0).into_iter().map(f64::from).collect();
+                tokens(encoder.as_ref(), &[ids], None).remove(0).into_iter().map(f64::from).collect();
             let off = apart(&together, &alone);
             assert!(off <= 1e-5, "{engine} {name}: {} tokens differ by {off}", ids.len());
         }
@@ -70,7 +70,7 @@ fn half_precision_stays_near_at_every_length() {
         let golden = Golden::read(name, "golden.safetensors");
         let ids = golden.ids("ids");
         for (dtype, allowed) in [(Dtype::F16, 1e-4), (Dtype::Bf16, 1e-2)] {
-            let mut encoder = match load_on(engine, &subject(name), dtype) {
+            let encoder = match load_on(engine, &subject(name), dtype) {
                 Ok(encoder) => encoder,
                 Err(obstacle) => {
                     println!("{engine} {dtype}: {obstacle}");
@@ -79,7 +79,7 @@ fn half_precision_stays_near_at_every_length() {
                 }
             };
             for length in golden.lengths() {
-                let got = tokens(encoder.as_mut(), &[&ids[..length]], None).remove(0);
+                let got = tokens(encoder.as_ref(), &[&ids[..length]], None).remove(0);
                 let want = golden.rows(&format!("hidden.{length}"));
                 let far =
                     got.chunks(32).zip(want).map(|(a, b)| 1.0 - goldens::cosine(a, b)).fold(0.0, f64::max);

@@ -29,7 +29,7 @@ impl Mutant {
         change(tensors.iter_mut().find(|found| found.name == tensor).expect("the golden has this tensor"));
         write_tensors(&self.copy.file("model.safetensors"), &tensors);
         let subject = self.copy.read().expect("the copy is a model");
-        worst(&self.golden, load(&subject, Dtype::F32).as_mut())
+        worst(&self.golden, load(&subject, Dtype::F32).as_ref())
     }
 
     fn named(&self, ends: &[&str]) -> Vec<&str> {
@@ -42,7 +42,7 @@ impl Mutant {
 fn moved_by_config(name: &str, key: &str, value: Value) -> f64 {
     let copy = Copy::of(name).setting("config.json", key, value);
     let subject = copy.read().expect("the copy is a model");
-    worst(&Golden::read(name, "golden.safetensors"), load(&subject, Dtype::F32).as_mut())
+    worst(&Golden::read(name, "golden.safetensors"), load(&subject, Dtype::F32).as_ref())
 }
 
 fn zero(tensor: &mut Tensor) {
@@ -170,11 +170,11 @@ fn the_bias_by_distance_shows() {
 fn a_sequence_does_not_see_its_neighbours() {
     for name in TINY {
         let ids = Golden::read(name, "golden.safetensors").ids("ids");
-        let mut encoder = load(&subject(name), Dtype::F32);
+        let encoder = load(&subject(name), Dtype::F32);
         let (own, before, after) = (&ids[..70], &ids[100..190], &ids[200..250]);
         let (other_before, other_after) = (&ids[300..390], &ids[400..450]);
-        let first = tokens(encoder.as_mut(), &[before, own, after], None);
-        let second = tokens(encoder.as_mut(), &[other_before, own, other_after], None);
+        let first = tokens(encoder.as_ref(), &[before, own, after], None);
+        let second = tokens(encoder.as_ref(), &[other_before, own, other_after], None);
         assert_eq!(first[1], second[1], "{name}");
         assert_ne!(first[0], second[0], "{name}");
     }

@@ -41,11 +41,7 @@ pub(crate) fn load_on(
 }
 
 /// The hidden states of each of `sequences`, computed in one batch.
-pub(crate) fn tokens(
-    encoder: &mut dyn Encoder,
-    sequences: &[&[u32]],
-    types: Option<&[u32]>,
-) -> Vec<Vec<f32>> {
+pub(crate) fn tokens(encoder: &dyn Encoder, sequences: &[&[u32]], types: Option<&[u32]>) -> Vec<Vec<f32>> {
     let mut batch = Batch::new(Want::Tokens);
     for ids in sequences {
         batch.push(ids, types.unwrap_or(&vec![0; ids.len()]), 0);
@@ -63,7 +59,7 @@ pub(crate) fn tokens(
 }
 
 /// The largest difference over every hidden state that the golden has.
-pub(crate) fn worst(golden: &Golden, encoder: &mut dyn Encoder) -> f64 {
+pub(crate) fn worst(golden: &Golden, encoder: &dyn Encoder) -> f64 {
     let ids = golden.ids("ids");
     let lengths = golden.lengths();
     let singles = lengths.iter().map(|&length| {

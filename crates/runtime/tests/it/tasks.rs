@@ -24,7 +24,7 @@ fn off(got: &[f32], want: &[f64]) -> f64 {
 }
 
 /// One row a sequence.
-fn answers(encoder: &mut dyn Encoder, sequences: &[(&[u32], &[u32])]) -> Vec<Vec<f32>> {
+fn answers(encoder: &dyn Encoder, sequences: &[(&[u32], &[u32])]) -> Vec<Vec<f32>> {
     let mut batch = Batch::new(Want::Pooled);
     for (ids, types) in sequences {
         batch.push(ids, types, 0);
@@ -34,7 +34,7 @@ fn answers(encoder: &mut dyn Encoder, sequences: &[(&[u32], &[u32])]) -> Vec<Vec
 }
 
 /// The answers to the golden's ids at every length, in one batch.
-fn at_lengths(encoder: &mut dyn Encoder, golden: &Golden) -> Vec<Vec<f32>> {
+fn at_lengths(encoder: &dyn Encoder, golden: &Golden) -> Vec<Vec<f32>> {
     let (ids, types) = (golden.ids("ids"), [0; 128]);
     let sequences: Vec<_> = LENGTHS.iter().map(|&length| (&ids[..length], &types[..length])).collect();
     answers(encoder, &sequences)
@@ -46,7 +46,7 @@ pub(crate) fn pairs(name: &str) -> Vec<(String, String)> {
 }
 
 /// How far a loaded head lies from its golden, over lengths and pairs.
-pub(crate) fn worst_score(subject: &Subject, encoder: &mut dyn Encoder, name: &str) -> f64 {
+pub(crate) fn worst_score(subject: &Subject, encoder: &dyn Encoder, name: &str) -> f64 {
     let golden = Golden::read(name, "golden.safetensors");
     let tokens = Tokens::open(&subject.files.folder, &subject.card).expect("a tokenizer");
     let mut worst = 0.0f64;
@@ -65,8 +65,8 @@ fn scores_are_those_of_transformers() {
     for name in RERANK.into_iter().chain(CLASSIFY) {
         let subject = subject(name);
         for engine in INTERPRETERS {
-            let mut encoder = load_on(engine, &subject, Dtype::F32).expect("the golden loads");
-            let worst = worst_score(&subject, encoder.as_mut(), name);
+            let encoder = load_on(engine, &subject, Dtype::F32).expect("the golden loads");
+            let worst = worst_score(&subject, encoder.as_ref(), name);
             println!("{engine} {name}: {worst:.1e}");
             assert!(worst < TOLERANCE, "{engine} {name} is off by {worst}");
         }
@@ -74,7 +74,7 @@ fn scores_are_those_of_transformers() {
 }
 
 /// How far weights of words lie from their golden, over lengths.
-pub(crate) fn worst_weight(encoder: &mut dyn Encoder, name: &str) -> f64 {
+pub(crate) fn worst_weight(encoder: &dyn Encoder, name: &str) -> f64 {
     let golden = Golden::read(name, "golden.safetensors");
     let got = at_lengths(encoder, &golden);
     let pairs = got.iter().zip(golden.rows("sparse.ids"));
@@ -85,8 +85,8 @@ pub(crate) fn worst_weight(encoder: &mut dyn Encoder, name: &str) -> f64 {
 fn weights_of_words_are_those_of_transformers() {
     for name in SPARSE {
         for engine in INTERPRETERS {
-            let mut encoder = load_on(engine, &subject(name), Dtype::F32).expect("the golden loads");
-            let worst = worst_weight(encoder.as_mut(), name);
+            let encoder = load_on(engine, &subject(name), Dtype::F32).expect("the golden loads");
+            let worst = worst_weight(encoder.as_ref(), name);
             println!("{engine} {name}: {worst:.1e}");
             assert!(worst < TOLERANCE, "{engine} {name} is off by {worst}");
         }
@@ -94,7 +94,7 @@ fn weights_of_words_are_those_of_transformers() {
 }
 
 /// How far answers lie from a golden that has them for ids alone.
-pub(crate) fn worst_answer(encoder: &mut dyn Encoder, name: &str) -> f64 {
+pub(crate) fn worst_answer(encoder: &dyn Encoder, name: &str) -> f64 {
     let golden = Golden::read(name, "golden.safetensors");
     let got = at_lengths(encoder, &golden);
     let pairs = got.iter().zip(golden.rows("answers.ids"));
@@ -112,7 +112,7 @@ fn heads_of_the_other_families_are_those_of_transformers() {
             (EngineId::Candle, Dtype::Bf16),
             (EngineId::Native, Dtype::Bf16),
         ] {
-            let mut encoder = match load_on(engine, &subject(name), dtype) {
+            let encoder = match load_on(engine, &subject(name), dtype) {
                 Ok(encoder) => encoder,
                 Err(obstacle) => {
                     assert!((engine, dtype) == (EngineId::Native, Dtype::Bf16), "{name}: {obstacle}");
@@ -120,12 +120,12 @@ fn heads_of_the_other_families_are_those_of_transformers() {
                 }
             };
             if dtype == Dtype::F32 {
-                let worst = worst_answer(encoder.as_mut(), name);
+                let worst = worst_answer(encoder.as_ref(), name);
                 println!("{engine} {name}: {worst:.1e}");
                 assert!(worst < TOLERANCE, "{engine} {name} is off by {worst}");
             } else {
                 let near =
-                    cosine(&at_lengths(encoder.as_mut(), &golden).concat(), golden.numbers("answers.ids"));
+                    cosine(&at_lengths(encoder.as_ref(), &golden).concat(), golden.numbers("answers.ids"));
                 assert!(near >= 0.999, "{engine} {name} {dtype}: cosine {near}");
             }
         }
@@ -139,11 +139,11 @@ fn half_precision_stays_near() {
         for (engine, dtype) in
             [(EngineId::Candle, Dtype::F16), (EngineId::Candle, Dtype::Bf16), (EngineId::Native, Dtype::Bf16)]
         {
-            let Ok(mut encoder) = load_on(engine, &subject(name), dtype) else {
+            let Ok(encoder) = load_on(engine, &subject(name), dtype) else {
                 assert_eq!(engine, EngineId::Native, "{name} {dtype} loads on Candle");
                 continue;
             };
-            let got = at_lengths(encoder.as_mut(), &golden).concat();
+            let got = at_lengths(encoder.as_ref(), &golden).concat();
             let want = if golden.has("sparse.ids") { "sparse.ids" } else { "logits.ids" };
             let near = cosine(&got, golden.numbers(want));
             assert!(near >= 0.999, "{engine} {name} {dtype}: cosine {near}");
@@ -157,10 +157,10 @@ fn an_answer_alone_equals_the_same_in_a_batch() {
         let golden = Golden::read(name, "golden.safetensors");
         let (ids, types) = (golden.ids("ids"), [0; 128]);
         for engine in INTERPRETERS {
-            let mut encoder = load_on(engine, &subject(name), Dtype::F32).expect("the golden loads");
-            let together = at_lengths(encoder.as_mut(), &golden);
+            let encoder = load_on(engine, &subject(name), Dtype::F32).expect("the golden loads");
+            let together = at_lengths(encoder.as_ref(), &golden);
             for (&length, together) in LENGTHS.iter().zip(together) {
-                let alone = answers(encoder.as_mut(), &[(&ids[..length], &types[..length])]).remove(0);
+                let alone = answers(encoder.as_ref(), &[(&ids[..length], &types[..length])]).remove(0);
                 let alone: Vec<f64> = alone.into_iter().map(f64::from).collect();
                 assert!(off(&together, &alone) < 1e-5, "{engine} {name} at {length}");
             }
@@ -183,8 +183,8 @@ fn pairs_are_joined_and_cut_as_the_peers_do() {
         assert_eq!(joined[2].ids, golden.ids("pair.ids"), "{name}");
         assert!(!joined[0].is_truncated() && joined[5].is_truncated() && joined[6].is_truncated(), "{name}");
         let second = encode(&pairs[5], Cut::Second);
-        let mut encoder = load_on(EngineId::Candle, &subject, Dtype::F32).expect("the golden loads");
-        let got = answers(encoder.as_mut(), &[(&second.ids, &second.types)]).remove(0);
+        let encoder = load_on(EngineId::Candle, &subject, Dtype::F32).expect("the golden loads");
+        let got = answers(encoder.as_ref(), &[(&second.ids, &second.types)]).remove(0);
         assert!(off(&got, golden.numbers("logits.second")) < TOLERANCE, "{name}");
     }
 }

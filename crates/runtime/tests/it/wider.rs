@@ -46,7 +46,7 @@ fn every_family_has_a_golden() {
 fn hidden_states_are_those_of_the_reference() {
     for (engine, name) in cells() {
         let golden = golden(name);
-        let worst = worst(&golden, encoder(engine, name).as_mut());
+        let worst = worst(&golden, encoder(engine, name).as_ref());
         println!("{engine} {name}: {worst:.1e}");
         assert!(worst < 1e-4, "{engine} {name} is off by {worst}");
     }
@@ -58,7 +58,7 @@ fn every_length_is_right_in_mixed_batches() {
         let golden = golden(name);
         let (ids, means) = (golden.ids("ids"), golden.rows("mean"));
         let width = means[0].len();
-        let mut encoder = encoder(engine, name);
+        let encoder = encoder(engine, name);
         let mean = |values: &[f32]| -> Vec<f32> {
             let count = (values.len() / width) as f32;
             (0..width).map(|d| values.iter().skip(d).step_by(width).sum::<f32>() / count).collect()
@@ -67,7 +67,7 @@ fn every_length_is_right_in_mixed_batches() {
         for first in 1..=20 {
             let lengths: Vec<usize> = (0..8).map(|n| first + 20 * (n * 3 % 8)).collect();
             let sequences: Vec<&[u32]> = lengths.iter().map(|&length| &ids[..length]).collect();
-            for (length, values) in lengths.iter().zip(tokens(encoder.as_mut(), &sequences, None)) {
+            for (length, values) in lengths.iter().zip(tokens(encoder.as_ref(), &sequences, None)) {
                 let off = apart(&mean(&values), means[length - 1]);
                 assert!(off < 1e-4, "{engine} {name} at length {length} is off by {off}");
             }
@@ -79,12 +79,12 @@ fn every_length_is_right_in_mixed_batches() {
 fn a_text_alone_equals_the_same_text_among_others() {
     for (engine, name) in cells() {
         let ids = golden(name).ids("ids");
-        let mut encoder = encoder(engine, name);
+        let encoder = encoder(engine, name);
         let sequences: Vec<&[u32]> = [3, 200, 1, 64, 319, 33].iter().map(|&length| &ids[..length]).collect();
-        let together = tokens(encoder.as_mut(), &sequences, None);
+        let together = tokens(encoder.as_ref(), &sequences, None);
         for (ids, together) in sequences.iter().zip(together) {
             let alone: Vec<f64> =
-                tokens(encoder.as_mut(), &[ids], None).remove(0).into_iter().map(f64::from).collect();
+                tokens(encoder.as_ref(), &[ids], None).remove(0).into_iter().map(f64::from).collect();
             let off = apart(&together, &alone);
             assert!(off <= 2e-5, "{engine} {name}: {} tokens differ by {off}", ids.len());
         }
@@ -98,7 +98,7 @@ fn positions_are_right_far_out() {
         let ids = golden.ids("ids");
         for length in tails(&golden) {
             let want = golden.numbers(&format!("tail.{length}"));
-            let got = tokens(encoder(engine, name).as_mut(), &[&ids[..length]], None).remove(0);
+            let got = tokens(encoder(engine, name).as_ref(), &[&ids[..length]], None).remove(0);
             let off = apart(&got[got.len() - want.len()..], want);
             println!("{engine} {name} at {length}: {off:.1e}");
             assert!(off < 1e-4, "{engine} {name} at {length} is off by {off}");
@@ -112,7 +112,7 @@ fn half_precision_stays_near_at_every_length_and_far_out() {
         let golden = golden(name);
         let (ids, width) = (golden.ids("ids"), golden.rows("mean")[0].len());
         for dtype in [Dtype::F16, Dtype::Bf16] {
-            let mut encoder = match load_on(engine, &subject(name), dtype) {
+            let encoder = match load_on(engine, &subject(name), dtype) {
                 Ok(encoder) => encoder,
                 Err(obstacle) => {
                     assert!(engine == EngineId::Native && obstacle.code() == "op_missing", "{obstacle}");
@@ -124,7 +124,7 @@ fn half_precision_stays_near_at_every_length_and_far_out() {
             for (length, tensor) in
                 whole.chain(tails(&golden).map(|length| (length, format!("tail.{length}"))))
             {
-                let got = tokens(encoder.as_mut(), &[&ids[..length]], None).remove(0);
+                let got = tokens(encoder.as_ref(), &[&ids[..length]], None).remove(0);
                 let want = golden.numbers(&tensor);
                 let got = &got[got.len() - want.len()..];
                 let cosines = got.chunks(width).zip(want.chunks(width)).map(|(a, b)| goldens::cosine(a, b));

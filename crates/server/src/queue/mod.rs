@@ -1,16 +1,19 @@
 //! Texts that wait for a model: admitted by their tokens, taken in batches, and gone when nobody waits for them.
 
+mod busy;
 mod job;
 mod list;
 mod next_batch;
 mod rate;
 
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread;
 use std::time::{Duration, Instant};
 
 use sconce::core::engine::Cost;
 
 use crate::keys::Owner;
+use busy::Busy;
 pub(crate) use job::{Job, Kept, Outcome, Stretch};
 use list::List;
 pub(crate) use next_batch::Priority;
@@ -26,6 +29,8 @@ const GLANCE: Duration = Duration::from_millis(250);
 pub(crate) struct Queue {
     state: Mutex<State>,
     wake: Condvar,
+    /// For the hand that is kept for interactive texts.
+    wake_spare: Condvar,
 }
 
 struct State {
@@ -36,6 +41,9 @@ struct State {
     seconds: f64,
     last: Priority,
     interactive_at: Option<Instant>,
+    busy: Busy,
+    /// How many of those at work are bulk.
+    bulk_at_work: usize,
     closed: bool,
 }
 
@@ -55,6 +63,41 @@ impl Entry {
     }
 }
 
+/// A batch that was taken, until it is dropped.
+pub(crate) struct Taken<'a> {
+    pub(crate) entries: Vec<Entry>,
+    pub(crate) began: Instant,
+    priority: Priority,
+    spare: bool,
+    /// What all hands had spent by then.
+    spent: f64,
+    queue: &'a Queue,
+}
+
+impl Taken<'_> {
+    /// Takes note of when its tokens were computed: the others that were at work meanwhile count as well, or the model
+    /// would seem as slow as one of its hands.
+    pub(crate) fn observe(&self, tokens: usize, done: Instant) {
+        if self.spare {
+            return;
+        }
+        let mut state = self.queue.lock();
+        let seconds = done.saturating_duration_since(self.began).as_secs_f64();
+        let hands = (state.busy.change(done, 0) - self.spent) / seconds.max(1e-9);
+        state.rate.observe(tokens, seconds / hands.max(1.0));
+    }
+}
+
+impl Drop for Taken<'_> {
+    fn drop(&mut self) {
+        if !self.spare {
+            let mut state = self.queue.lock();
+            state.busy.change(Instant::now(), -1);
+            state.bulk_at_work -= usize::from(self.priority == Priority::Bulk);
+        }
+    }
+}
+
 /// There is no room; how long it takes until there is some.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Full {
@@ -70,9 +113,11 @@ impl Queue {
             seconds,
             last: Priority::Interactive,
             interactive_at: None,
+            busy: Busy::new(),
+            bulk_at_work: 0,
             closed: false,
         };
-        Queue { state: Mutex::new(state), wake: Condvar::new() }
+        Queue { state: Mutex::new(state), wake: Condvar::new(), wake_spare: Condvar::new() }
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -98,6 +143,7 @@ impl Queue {
         state.list(job.priority).admit(job);
         drop(state);
         self.wake.notify_one();
+        self.wake_spare.notify_one();
         Ok(())
     }
 
@@ -107,37 +153,72 @@ impl Queue {
         self.lock().list(job.priority).purge()
     }
 
-    /// The next batch, waiting for one; none once the queue is closed and empty. `cost` and `width` are those of
-    /// the model that computes it.
-    pub(crate) fn next(&self, cost: impl Fn() -> Cost, width: usize) -> Option<Vec<Entry>> {
+    /// The next batch, waiting for one; none once the queue is closed and empty. The model that computes it tells the
+    /// cost and how many hands it has. Where it has several, the one after the last is a spare one: it takes
+    /// interactive texts while all others are busy, some of them with bulk. Whoever is none of these waits.
+    pub(crate) fn next(
+        &self,
+        hand: usize,
+        model: impl Fn() -> (Cost, usize),
+        width: usize,
+    ) -> Option<Taken<'_>> {
+        let role = || match model().1 {
+            hands if hand < hands => Some(false),
+            hands if hands > 1 && hand == hands => Some(true),
+            _ => None,
+        };
+        let spare = loop {
+            match role() {
+                Some(spare) => break spare,
+                None if self.lock().closed => return None,
+                None => thread::sleep(GLANCE),
+            }
+        };
         let mut state = self.lock();
         loop {
+            if spare && (state.bulk_at_work == 0 || state.busy.batches() < model().1) {
+                if state.closed {
+                    return None;
+                }
+                state = self.wake_spare.wait_timeout(state, GLANCE).unwrap_or_else(PoisonError::into_inner).0;
+                continue;
+            }
             state.interactive.purge();
             state.bulk.purge();
             let now = Instant::now();
             let lately = state.interactive_at.is_some_and(|at| now.saturating_duration_since(at) < LATELY);
             let traffic = Traffic { interactive: lately, last: state.last };
-            let budget = state.rate.budget(cost(), width);
-            let (interactive, bulk) = (state.interactive.waiting(), state.bulk.waiting());
+            let (cost, hands) = model();
+            let mut budget = state.rate.budget(cost, width, hands);
+            let (interactive, mut bulk) = (state.interactive.waiting(), state.bulk.waiting());
+            if spare {
+                budget.interactive = budget.shared;
+                bulk.clear();
+            }
             if let Some(pick) = next_batch(&interactive, &bulk, now, &budget, traffic) {
-                state.last = pick.priority;
-                return Some(state.list(pick.priority).take(&pick.members));
+                let (priority, entries) = (pick.priority, state.list(pick.priority).take(&pick.members));
+                let spent = state.busy.change(now, isize::from(!spare));
+                if !spare {
+                    state.last = priority;
+                    state.bulk_at_work += usize::from(priority == Priority::Bulk);
+                }
+                if state.interactive.len() + state.bulk.len() > 0 {
+                    self.wake.notify_one();
+                    self.wake_spare.notify_one();
+                }
+                return Some(Taken { entries, began: now, priority, spare, spent, queue: self });
             }
             if state.closed {
                 return None;
             }
-            state = self.wake.wait_timeout(state, GLANCE).unwrap_or_else(PoisonError::into_inner).0;
+            let wake = if spare { &self.wake_spare } else { &self.wake };
+            state = wake.wait_timeout(state, GLANCE).unwrap_or_else(PoisonError::into_inner).0;
         }
     }
 
     /// Lets so many seconds of work wait from now on.
     pub(crate) fn limit(&self, seconds: f64) {
         self.lock().seconds = seconds;
-    }
-
-    /// Takes note of how long a batch took.
-    pub(crate) fn observe(&self, tokens: usize, seconds: f64) {
-        self.lock().rate.observe(tokens, seconds);
     }
 
     pub(crate) fn rate(&self) -> Rate {
@@ -155,6 +236,7 @@ impl Queue {
     pub(crate) fn close(&self) {
         self.lock().closed = true;
         self.wake.notify_all();
+        self.wake_spare.notify_all();
     }
 }
 
@@ -224,11 +306,11 @@ mod tests {
         queue.admit(&stays).expect("room");
         assert_eq!(queue.leave(&gone), 60);
         assert_eq!(queue.size(), (1, 7));
-        let batch = queue.next(|| Cost::Packed, 1).expect("something waits");
-        assert_eq!(batch.len(), 1);
-        assert!(Arc::ptr_eq(&batch[0].job, &stays));
+        let batch = queue.next(0, || (Cost::Packed, 1), 1).expect("something waits");
+        assert_eq!(batch.entries.len(), 1);
+        assert!(Arc::ptr_eq(&batch.entries[0].job, &stays));
         queue.close();
-        assert!(queue.next(|| Cost::Packed, 1).is_none());
+        assert!(queue.next(0, || (Cost::Packed, 1), 1).is_none());
     }
 
     #[test]
@@ -236,11 +318,38 @@ mod tests {
         let queue = queue();
         let all = job(&[30, 30, 10], Priority::Interactive);
         queue.admit(&all).expect("room");
-        let taken = |batch: Vec<Entry>| batch.iter().map(|entry| entry.index).collect::<Vec<_>>();
+        let taken = |batch: Taken<'_>| batch.entries.iter().map(|entry| entry.index).collect::<Vec<_>>();
         // Fifty milliseconds are fifty tokens.
-        assert_eq!(taken(queue.next(|| Cost::Packed, 1).expect("a batch")), [0, 2]);
-        assert_eq!(taken(queue.next(|| Cost::Packed, 1).expect("a batch")), [1]);
+        assert_eq!(taken(queue.next(0, || (Cost::Packed, 1), 1).expect("a batch")), [0, 2]);
+        assert_eq!(taken(queue.next(0, || (Cost::Packed, 1), 1).expect("a batch")), [1]);
         assert_eq!(queue.size(), (0, 0));
+    }
+
+    #[test]
+    fn a_spare_hand_takes_interactive_texts_while_all_others_are_busy_with_bulk() {
+        let queue = queue();
+        let hand = |hand| queue.next(hand, || (Cost::Packed, 2), 1);
+        queue.admit(&job(&[10; 40], Priority::Bulk)).expect("room");
+        let first = hand(0).expect("bulk");
+        thread::scope(|scope| {
+            let spare = scope.spawn(|| hand(2));
+            let second = hand(1).expect("bulk");
+            thread::sleep(Duration::from_millis(20));
+            assert!(!spare.is_finished(), "bulk is not for it");
+            let waits = job(&[5], Priority::Interactive);
+            queue.admit(&waits).expect("room");
+            let taken = spare.join().expect("no panic").expect("a text");
+            assert!(Arc::ptr_eq(&taken.entries[0].job, &waits));
+            drop((first, second));
+            assert_eq!(queue.lock().bulk_at_work, 0);
+            assert_eq!(queue.lock().busy.batches(), 0);
+            let spare = scope.spawn(|| hand(2).is_none());
+            queue.admit(&job(&[5], Priority::Interactive)).expect("room");
+            thread::sleep(Duration::from_millis(20));
+            assert!(!spare.is_finished(), "the others have nothing to do");
+            queue.close();
+            assert!(spare.join().expect("no panic"));
+        });
     }
 
     #[test]
@@ -252,14 +361,14 @@ mod tests {
         let other = of(2, &[10], interactive);
         queue.admit(&other).expect("the other has its share");
         queue.admit(&of(1, &[10], interactive)).expect_err("the first has had more than its share");
-        let batch = queue.next(|| Cost::Packed, 1).expect("a batch");
-        assert!(Arc::ptr_eq(&batch[0].job, &other), "who has had nothing goes first");
+        let batch = queue.next(0, || (Cost::Packed, 1), 1).expect("a batch");
+        assert!(Arc::ptr_eq(&batch.entries[0].job, &other), "who has had nothing goes first");
         // From here on both have something waiting, and take turns.
         queue.admit(&of(2, &[20; 40], interactive)).expect("within its share");
         for _ in 0..10 {
-            let batch = queue.next(|| Cost::Packed, 1).expect("a batch");
+            let batch = queue.next(0, || (Cost::Packed, 1), 1).expect("a batch");
             let tokens = |owner| {
-                let own = batch.iter().filter(|entry| entry.job.owner == Owner(owner));
+                let own = batch.entries.iter().filter(|entry| entry.job.owner == Owner(owner));
                 own.map(Entry::tokens).sum::<usize>()
             };
             assert_eq!(tokens(1) + tokens(2), 40, "what fits into fifty");

@@ -54,9 +54,9 @@ impl Rate {
         (seconds * self.tokens_per_second) as usize
     }
 
-    /// The budget of batches whose rows are `width` numbers.
-    pub(crate) fn budget(&self, cost: Cost, width: usize) -> Budget {
-        let tokens = |seconds| self.tokens(seconds).max(1);
+    /// The budget of batches whose rows are `width` numbers, where so many `hands` have one each at the same time.
+    pub(crate) fn budget(&self, cost: Cost, width: usize, hands: usize) -> Budget {
+        let tokens = |seconds| (self.tokens(seconds) / hands.max(1)).max(1);
         Budget {
             interactive: tokens(INTERACTIVE),
             bulk: tokens(BULK),
@@ -76,8 +76,9 @@ mod tests {
     fn the_budget_is_time_times_what_was_measured() {
         let rate = Rate::from(&[(16, 0.002), (1024, 0.016), (4096, 0.0625)]);
         assert!((rate.tokens_per_second - 65536.0).abs() < 1.0);
-        let budget = rate.budget(Cost::Packed, 384);
+        let budget = rate.budget(Cost::Packed, 384, 1);
         assert_eq!((budget.interactive, budget.bulk, budget.shared), (3276, 13107, 1310));
+        assert_eq!(rate.budget(Cost::Packed, 384, 4).shared, 327, "a quarter of the machine each");
         assert!((rate.seconds(65536) - 1.0).abs() < 1e-9);
     }
 

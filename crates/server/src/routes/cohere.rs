@@ -17,6 +17,9 @@ use crate::slot::Host;
 
 /// Texts to embed.
 #[derive(Deserialize, ToSchema)]
+#[schema(example = json!({
+    "texts": ["A sconce does.", "The harbour at night."], "input_type": "search_document", "embedding_types": ["float"]
+}))]
 pub(crate) struct CohereBody {
     model: Option<String>,
     #[schema(value_type = Option<Vec<String>>)]

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use axum::Json;
-use axum::extract::State;
+use axum::extract::{Request, State};
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use sconce::{Plan, Task};
@@ -14,6 +14,7 @@ use utoipa::ToSchema;
 
 use crate::app::App;
 use crate::call::Asks;
+use crate::keys::Guest;
 use crate::refusal::{Dialect, Kind, Refusal};
 use crate::slot::{Host, Memory, Phase, Slot};
 use crate::worker::short;
@@ -60,7 +61,14 @@ fn waits_for(app: &App) -> Option<String> {
     if app.is_stopping() {
         return Some("the server is stopping".to_owned());
     }
-    let waiting = app.slots.iter().find(|slot| slot.is_starting())?;
+    let waiting = app.slots.iter().find(|slot| slot.is_starting());
+    // Where no model can be opened it is asked for again by whoever looks: nobody else would.
+    let hopeless = || {
+        (0..app.slots.len()).for_each(|place| app.want(place));
+        app.slots.first()
+    };
+    let failed = !app.slots.is_empty() && app.slots.iter().all(|slot| slot.has_failed());
+    let waiting = waiting.or_else(|| if failed { hopeless() } else { None })?;
     Some(format!("`{}`: {}", waiting.name, waiting.phase().reason()))
 }
 
@@ -68,10 +76,16 @@ fn waits_for(app: &App) -> Option<String> {
 #[utoipa::path(get, path = "/metrics", tag = "operation", responses((status = 200)))]
 pub(crate) async fn metrics(State(app): State<Arc<App>>) -> Response {
     app.metrics.memory(sconce::resident(), app.settings().memory_limit);
+    app.metrics.hands.reset();
     for slot in &app.slots {
         let host = slot.host();
         let (texts, tokens) = host.as_ref().map_or((0, 0), |host| host.queue.size());
         let name = [slot.name.as_str()];
+        if let Some((host, placement)) = host.as_ref().and_then(|host| Some((host, host.model.placement()?)))
+        {
+            let hands = i64::try_from(host.model.hands()).unwrap_or(i64::MAX);
+            app.metrics.hands.with_label_values(&[&slot.name, &short(&placement)]).set(hands);
+        }
         let rate = host.map_or(0.0, |host| host.queue.rate().tokens_per_second);
         app.metrics.rate.with_label_values(&name).set(rate as i64);
         app.metrics.queue_size.with_label_values(&name).set(i64::try_from(texts).unwrap_or(i64::MAX));
@@ -118,7 +132,7 @@ struct Serving {
 }
 
 /// The placements of every model with their evidence, and what stands against the others.
-#[utoipa::path(get, path = "/v1/report", tag = "operation", responses((status = 200, body = BTreeMap<String, Report>)))]
+#[utoipa::path(get, path = "/v1/report", tag = "operation", responses((status = 200, body = Object)))]
 pub(crate) async fn report(State(app): State<Arc<App>>) -> Response {
     Json(report_of(&app)).into_response()
 }
@@ -153,11 +167,35 @@ pub(crate) fn report_of(app: &App) -> Value {
     })
 }
 
-/// Has the worker stop as SIGTERM does: not ready at once, what is under way is finished.
-#[utoipa::path(post, path = "/v1/drain", tag = "operation", responses((status = 202)))]
-pub(crate) async fn drain(State(app): State<Arc<App>>) -> Response {
+/// Has the worker stop as SIGTERM does: not ready at once, what is under way is finished. Where keys of operators are
+/// known, only they may.
+#[utoipa::path(post, path = "/v1/drain", tag = "operation", responses((status = 202), (status = 403)))]
+pub(crate) async fn drain(State(app): State<Arc<App>>, request: Request) -> Response {
+    let guest = request.extensions().get::<Guest>().copied().unwrap_or_default();
+    let refused = if is_of_another_page(request.headers()) {
+        Some("a page of another origin may not stop a worker")
+    } else if app.settings().keys.names_operators() && !guest.operator {
+        Some("only a key with ` operator` after it may stop a worker")
+    } else {
+        None
+    };
+    if let Some(message) = refused {
+        let refusal = Refusal::new(Kind::Forbidden, message);
+        app.metrics.refused(refusal.code());
+        return refusal.respond(Dialect::OpenAi);
+    }
     app.drain();
     (StatusCode::ACCEPTED, Json(json!({ "draining": true }))).into_response()
+}
+
+/// Whether a browser sent this for a page that did not come from here.
+fn is_of_another_page(headers: &HeaderMap) -> bool {
+    let word = |name: &str| headers.get(name).map(|value| value.to_str().unwrap_or("?"));
+    match (word("sec-fetch-site"), word("origin")) {
+        (Some(site), _) => site != "same-origin" && site != "none",
+        (None, Some(origin)) => origin.split_once("://").map(|(_, host)| host) != word("host"),
+        (None, None) => false,
+    }
 }
 
 fn serving(host: &Host) -> Serving {
@@ -208,7 +246,7 @@ fn tei_info(app: &App, host: &Host) -> Value {
         Task::Rerank => json!({ "reranker": names }),
         Task::Classify => json!({ "classifier": names }),
     };
-    let budget = host.queue.rate().budget(host.model.cost(), card.width());
+    let budget = host.queue.rate().budget(host.model.cost(), card.width(), host.model.hands());
     json!({
         "model_id": host.name,
         "model_sha": placement

@@ -123,7 +123,8 @@ fn only_right(direction: Option<&str>) -> Result<(), Refusal> {
 }
 
 /// The route of the model's task, at the address that Hugging Face's clients call.
-#[utoipa::path(post, path = "/", tag = "TEI", request_body = Object, responses((status = 200), (status = 424), (status = 429)))]
+#[utoipa::path(post, path = "/", tag = "TEI",
+    request_body(content = Object, example = json!({ "inputs": "On a sconce." })), responses((status = 200), (status = 424), (status = 429)))]
 pub(crate) async fn root(state: State<Arc<App>>, request: Request) -> Response {
     let host = Asks::of(request.headers()).host(&state, None).await;
     let task = host.map(|host| host.model.card().task.value);

@@ -42,6 +42,11 @@ impl LogFormat {
         self.written(SystemTime::now(), Level::Info, event, fields)
     }
 
+    /// A line about something that went wrong, without its end.
+    pub fn error(self, event: &str, fields: &[(&str, Value)]) -> String {
+        self.written(SystemTime::now(), Level::Error, event, fields)
+    }
+
     fn written(self, time: SystemTime, level: Level, event: &str, fields: &[(&str, Value)]) -> String {
         let time = humantime::format_rfc3339_millis(time).to_string();
         match self {
@@ -80,6 +85,7 @@ impl LogFormat {
 pub(crate) enum Level {
     Info,
     Warn,
+    Error,
 }
 
 impl Level {
@@ -87,6 +93,7 @@ impl Level {
         match self {
             Level::Info => "info",
             Level::Warn => "warn",
+            Level::Error => "error",
         }
     }
 }

@@ -84,14 +84,10 @@ impl Seeing {
         let work = response.extensions().get::<Work>();
         if let Some(exporter) = &self.exporter
             && context.sampled
+            && !OPEN.contains(&route)
         {
             let request = Span::request(context, route, status, began, ended);
             exporter.send(spans(request, work, &|moment| self.at(moment)));
-        }
-        for incident in work.into_iter().flat_map(|work| &work.incidents) {
-            let (place, kind) = (short(&incident.placement), incident.kind.name());
-            let fields = [("placement", json!(place)), ("kind", json!(kind))];
-            self.warn("placement retired", &[&fields[..], &[("trace", json!(context.trace()))]].concat());
         }
         // TEI's clients know a failed dependency, 424, where others are told 5xx; who asks whether it is up knows why.
         let theirs = status < 500 && status != 424 || OPEN.contains(&route);

@@ -179,3 +179,22 @@ fn a_long_text_is_the_mean_of_its_pieces() {
     let refused = post_with(*stage, "/rerank", &chunk, &json!({"query": "a", "texts": ["b"]}));
     assert_ne!(refused.status, 200);
 }
+
+#[test]
+fn only_operators_stop_a_worker_and_no_page_of_another_origin_does() {
+    let none = tiny("tiny-bert");
+    let drain = |address, headers: &[(&str, &str)]| {
+        send(address, &request("POST", "/v1/drain", headers, b"")).expect("an answer")
+    };
+    for header in [("origin", "https://evil.example"), ("sec-fetch-site", "cross-site")] {
+        let refused = drain(*none, &[header]);
+        assert_eq!(refused.status, 403, "{}", refused.text());
+    }
+    assert_eq!(post(*none, "/embed", &json!({"inputs": "a"})).status, 200);
+    let keys = Keys::read("one\ntwo operator\n").expect("keys");
+    let stage = tiny_with("tiny-bert", Settings { keys, ..settings() });
+    let refused = drain(*stage, &[("x-api-key", "one")]);
+    assert_eq!((refused.status, &refused.json()["error"]["code"]), (403, &"forbidden".into()));
+    assert_eq!(drain(*stage, &[("x-api-key", "two")]).status, 202);
+    assert_eq!(drain(*none, &[("origin", "http://x"), ("sec-fetch-site", "same-origin")]).status, 202);
+}

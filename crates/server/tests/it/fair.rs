@@ -92,3 +92,25 @@ fn a_key_that_is_good_for_so_many_tokens_gets_no_more() {
     assert!(refused.header("retry-after").is_some() && refused.text().contains("tokens that it is good for"));
     assert_eq!(ask("free").status, 200);
 }
+
+#[test]
+fn a_key_whose_bodies_fill_all_the_room_leaves_others_theirs() {
+    let home = tempfile::tempdir().expect("a folder");
+    let engine = FakeEngine::new(EngineId::Candle).with(METAL, Fault::Slow(1));
+    let builder = fake_builder(engine, Duration::from_secs(10), home.path());
+    let keys = Keys::read("quiet\nloud\n").expect("keys");
+    let stage = start(builder, Settings { keys, max_bodies: 1 << 20, ..settings() }, Some(home)).ready();
+    // Bodies that are never ended.
+    let half = vec![b' '; 700 << 10];
+    let mut open: Vec<Connection> = Vec::new();
+    for _ in 0..3 {
+        let mut connection = Connection::open(*stage).expect("a connection");
+        let head = "POST /embed HTTP/1.1\r\nhost: x\r\nx-api-key: loud\r\ncontent-length: 4000000\r\n\r\n";
+        connection.write(&[head.as_bytes(), &half].concat()).expect("writes");
+        open.push(connection);
+    }
+    thread::sleep(Duration::from_millis(300));
+    let body = json!({"inputs": vec!["a text of somebody who waits"; 200]});
+    assert_eq!(post_with(*stage, "/embed", &[("x-api-key", "quiet")], &body).status, 200);
+    assert_eq!(open[1].read().expect("an answer").status, 429, "the second does not fit beside the first");
+}

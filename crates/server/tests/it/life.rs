@@ -115,3 +115,31 @@ fn a_model_that_is_still_being_opened_is_not_waited_for() {
     server.stop();
     server.wait().expect("a good end");
 }
+
+#[test]
+fn where_no_model_can_be_opened_any_more_it_is_not_ready_and_comes_back_by_itself() {
+    let stage = tiny_with("tiny-bert", settings());
+    // Nothing fits, not even the server.
+    stage.running().reload(Settings {
+        memory_limit: Some(1),
+        idle_unload: Some(Duration::ZERO),
+        ..settings()
+    });
+    let until = |status: u16| {
+        let began = Instant::now();
+        while get(*stage, "/readyz").status != status {
+            assert!(began.elapsed() < Duration::from_secs(40), "{}", get(*stage, "/readyz").text());
+            let _ = post(*stage, "/embed", &json!({"inputs": "a"}));
+            thread::sleep(Duration::from_millis(100));
+        }
+    };
+    until(503);
+    let told = get(*stage, "/readyz").text();
+    assert!(told.contains("can't be opened") && !told.contains("hint"), "{told}");
+    stage.running().reload(settings());
+    let began = Instant::now();
+    while get(*stage, "/readyz").status != 200 {
+        assert!(began.elapsed() < Duration::from_secs(40), "{}", get(*stage, "/readyz").text());
+        thread::sleep(Duration::from_millis(100));
+    }
+}

@@ -18,7 +18,7 @@ use super::numbers::Numbers;
 pub(super) struct FakeEncoder {
     pub(super) numbers: Numbers,
     faults: Vec<Fault>,
-    batches: usize,
+    batches: AtomicUsize,
     of_all: Arc<AtomicUsize>,
 }
 
@@ -40,7 +40,7 @@ impl FakeEncoder {
             scores: model.card.task.value.scores(),
             ..engine.numbers(placement, model.card.width(), model.card.normalizes())
         };
-        Ok(FakeEncoder { numbers, faults, batches: 0, of_all: Arc::clone(&engine.batches) })
+        Ok(FakeEncoder { numbers, faults, batches: AtomicUsize::new(0), of_all: Arc::clone(&engine.batches) })
     }
 
     /// What real weights do to an answer.
@@ -55,8 +55,8 @@ impl FakeEncoder {
 }
 
 impl Encoder for FakeEncoder {
-    fn encode(&mut self, batch: &Batch) -> Result<Output, EngineError> {
-        self.batches += 1;
+    fn encode(&self, batch: &Batch) -> Result<Output, EngineError> {
+        let nth_batch = self.batches.fetch_add(1, Ordering::SeqCst) + 1;
         self.of_all.fetch_add(1, Ordering::SeqCst);
         let mut rows = self.numbers.rows(batch);
         for &fault in &self.faults {
@@ -72,7 +72,7 @@ impl Encoder for FakeEncoder {
                 Fault::OutOfMemory { above } if batch.tokens() > above => {
                     return Err(EngineError::OutOfMemory("the fake has no more memory".into()));
                 }
-                Fault::FromBatch(nth, mishap) if self.batches >= nth => {
+                Fault::FromBatch(nth, mishap) if nth_batch >= nth => {
                     if !mishap.befall(&mut rows) {
                         return Err(EngineError::Failed("the fake fails as it was told".into()));
                     }

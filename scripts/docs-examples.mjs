@@ -1,0 +1,35 @@
+// Sends what the page `/docs` fills in for every route, and ends with 1 where a server does not take it.
+//
+//     node scripts/docs-examples.mjs ADDRESS…
+//
+// Each address serves a model of another task: what is refused as the task of another model is taken for right.
+import process from "node:process";
+
+const page = await (await fetch(`${process.argv[2]}/docs`)).text();
+const start = page.indexOf("// The schema that a reference names.");
+const end = page.indexOf("function quoted");
+const example = new Function(`${page.slice(start, end)}; return example;`)();
+
+const answered = new Set();
+const wrong = [];
+for (const address of process.argv.slice(2)) {
+    const description = await (await fetch(`${address}/openapi.json`)).json();
+    for (const [path, methods] of Object.entries(description.paths)) {
+        const media = methods.post?.requestBody?.content?.["application/json"];
+        if (!media) continue;
+        const body = media.example ?? example(media.schema, description.components.schemas);
+        const headers = { "content-type": "application/json" };
+        const got = await fetch(address + path, { method: "POST", headers, body: JSON.stringify(body) });
+        const text = await got.text();
+        if (got.ok) answered.add(path);
+        // `/` is the route of the model's task, and its example that of a model that embeds.
+        else if (!text.includes("needs another model") && path !== "/") {
+            wrong.push(`${path} at ${address}: ${got.status} ${text}\n    for ${JSON.stringify(body)}`);
+        }
+    }
+}
+if (wrong.length > 0 || answered.size < 8) {
+    console.error(`error: answered ${[...answered].join(" ")}\n${wrong.join("\n")}`);
+    process.exit(1);
+}
+console.log(`the examples of /docs: ${answered.size} routes answered`);
