@@ -1,14 +1,30 @@
 //! A request's body, read piece by piece within its limits.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::body::Body;
 use axum::http::{HeaderMap, header};
 use http_body_util::BodyExt;
+use hyper::body::Body as _;
 
 use crate::app::{App, Held};
 use crate::keys::Owner;
 use crate::refusal::{Kind, Refusal};
+
+/// Bytes of a body that is read though nobody wants it, and how long it may take: its connection can be used again.
+const DRAINED: u64 = 64 << 10;
+const SOON: Duration = Duration::from_secs(1);
+
+/// Reads a short body and forgets it; whether it was read to its end.
+pub(crate) async fn drain(headers: &HeaderMap, mut body: Body) -> bool {
+    let announced = headers.get(header::CONTENT_LENGTH).and_then(|value| value.to_str().ok()?.parse().ok());
+    if announced.is_none_or(|bytes: u64| bytes > DRAINED) {
+        return body.is_end_stream();
+    }
+    let reading = async { while let Some(Ok(_)) = body.frame().await {} };
+    tokio::time::timeout(SOON, reading).await.is_ok() && body.is_end_stream()
+}
 
 /// The whole body, and its place among all bodies that are held.
 pub(crate) async fn read(

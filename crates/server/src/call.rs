@@ -136,7 +136,9 @@ where
     let answering = async {
         let guest = parts.extensions.get::<Guest>().copied().unwrap_or_default();
         let mut call = Call::new(&app, &parts.headers, guest)?;
-        call.shed()?;
+        if let Err(refusal) = call.shed() {
+            return Err(if body::drain(&parts.headers, body).await { refusal } else { refusal.closing() });
+        }
         let (bytes, held) = body::read(&app, guest.owner, &parts.headers, body).await?;
         call.held = Some(held);
         let strict = app.settings().strict;

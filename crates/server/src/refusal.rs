@@ -118,17 +118,26 @@ pub(crate) struct Refusal {
     pub(crate) message: String,
     /// Seconds after which there may be one.
     after: f64,
+    /// Whether the connection can't be used again, since something on it was not read.
+    closes: bool,
 }
 
 impl Refusal {
     pub(crate) fn new(kind: Kind, message: impl Into<String>) -> Refusal {
-        Refusal { kind, message: message.into(), after: 1.0 }
+        Refusal { kind, message: message.into(), after: 1.0, closes: false }
     }
 
     /// The same, to be tried again after so many seconds.
     #[must_use]
     pub(crate) fn after(mut self, seconds: f64) -> Refusal {
         self.after = seconds;
+        self
+    }
+
+    /// The same, on a connection that is no longer of use.
+    #[must_use]
+    pub(crate) fn closing(mut self) -> Refusal {
+        self.closes = true;
         self
     }
 
@@ -156,6 +165,9 @@ impl Refusal {
         if self.kind.passes() {
             let seconds = self.after.ceil().clamp(1.0, 600.0) as u64;
             response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from(seconds));
+        }
+        if self.closes {
+            response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
         }
         if self.kind == Kind::Unauthorized {
             response.headers_mut().insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));

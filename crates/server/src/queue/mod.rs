@@ -189,7 +189,7 @@ impl Queue {
             let lately = state.interactive_at.is_some_and(|at| now.saturating_duration_since(at) < LATELY);
             let traffic = Traffic { interactive: lately, last: state.last };
             let (cost, hands) = model();
-            let mut budget = state.rate.budget(cost, width, hands);
+            let mut budget = state.rate.budget(cost, width, hands, state.interactive.tokens());
             let (interactive, mut bulk) = (state.interactive.waiting(), state.bulk.waiting());
             if spare {
                 budget.interactive = budget.shared;
@@ -365,18 +365,18 @@ mod tests {
         assert!(Arc::ptr_eq(&batch.entries[0].job, &other), "who has had nothing goes first");
         // From here on both have something waiting, and take turns.
         queue.admit(&of(2, &[20; 40], interactive)).expect("within its share");
-        for _ in 0..10 {
+        for _ in 0..6 {
             let batch = queue.next(0, || (Cost::Packed, 1), 1).expect("a batch");
             let tokens = |owner| {
                 let own = batch.entries.iter().filter(|entry| entry.job.owner == Owner(owner));
                 own.map(Entry::tokens).sum::<usize>()
             };
-            assert_eq!(tokens(1) + tokens(2), 40, "what fits into fifty");
+            assert_eq!(tokens(1) + tokens(2), 100, "a tenth of a second, since two wait");
         }
         let (own, owners) = queue.lock().interactive.share(Owner(2));
         assert!(
-            (160..=240).contains(&(800 - own)),
-            "half of ten batches of forty tokens, and not {}",
+            (240..=360).contains(&(800 - own)),
+            "half of six batches of a hundred tokens, and not {}",
             800 - own
         );
         assert_eq!(owners, 2);

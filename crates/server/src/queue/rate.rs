@@ -8,6 +8,9 @@ use crate::queue::next_batch::Budget;
 
 /// How long an interactive batch is to take.
 const INTERACTIVE: f64 = 0.05;
+/// Where much waits, the part of the wait that a batch may take, and how long at most: large batches get more done.
+const PART: f64 = 0.25;
+const BUSY: f64 = 0.1;
 /// How long a bulk batch is to take where nobody waits behind it.
 const BULK: f64 = 0.2;
 /// How long a bulk batch may take while there is interactive traffic.
@@ -54,11 +57,13 @@ impl Rate {
         (seconds * self.tokens_per_second) as usize
     }
 
-    /// The budget of batches whose rows are `width` numbers, where so many `hands` have one each at the same time.
-    pub(crate) fn budget(&self, cost: Cost, width: usize, hands: usize) -> Budget {
+    /// The budget of batches whose rows are `width` numbers, where so many `hands` have one each at the same time and
+    /// so many interactive tokens are `waiting`.
+    pub(crate) fn budget(&self, cost: Cost, width: usize, hands: usize, waiting: usize) -> Budget {
         let tokens = |seconds| (self.tokens(seconds) / hands.max(1)).max(1);
+        let interactive = (PART * self.seconds(waiting)).clamp(INTERACTIVE, BUSY);
         Budget {
-            interactive: tokens(INTERACTIVE),
+            interactive: tokens(interactive),
             bulk: tokens(BULK),
             shared: tokens(SHARED),
             rows: (NUMBERS / width.max(1)).max(1),
@@ -76,10 +81,16 @@ mod tests {
     fn the_budget_is_time_times_what_was_measured() {
         let rate = Rate::from(&[(16, 0.002), (1024, 0.016), (4096, 0.0625)]);
         assert!((rate.tokens_per_second - 65536.0).abs() < 1.0);
-        let budget = rate.budget(Cost::Packed, 384, 1);
+        let budget = rate.budget(Cost::Packed, 384, 1, 0);
         assert_eq!((budget.interactive, budget.bulk, budget.shared), (3276, 13107, 1310));
-        assert_eq!(rate.budget(Cost::Packed, 384, 4).shared, 327, "a quarter of the machine each");
+        assert_eq!(rate.budget(Cost::Packed, 384, 4, 0).shared, 327, "a quarter of the machine each");
         assert!((rate.seconds(65536) - 1.0).abs() < 1e-9);
+        let waiting = |tokens| rate.budget(Cost::Packed, 384, 1, tokens).interactive;
+        assert_eq!(
+            [waiting(13_000), waiting(20_000), waiting(1 << 20)],
+            [3276, 5000, 6553],
+            "a quarter of the wait"
+        );
     }
 
     #[test]

@@ -246,7 +246,7 @@ fn tei_info(app: &App, host: &Host) -> Value {
         Task::Rerank => json!({ "reranker": names }),
         Task::Classify => json!({ "classifier": names }),
     };
-    let budget = host.queue.rate().budget(host.model.cost(), card.width(), host.model.hands());
+    let budget = host.queue.rate().budget(host.model.cost(), card.width(), host.model.hands(), 0);
     json!({
         "model_id": host.name,
         "model_sha": placement

@@ -10,7 +10,7 @@ use sconce_testkit::fake::{FakeEngine, Fault};
 use serde_json::json;
 
 use crate::client::{Connection, get, post, post_with, request};
-use crate::stage::{fake_builder, settings, start, tiny_builder, tiny_with};
+use crate::stage::{METAL, fake_builder, settings, start, tiny_builder, tiny_with};
 
 #[test]
 fn the_port_is_open_before_the_model_and_tells_how_far_it_is() {
@@ -142,4 +142,37 @@ fn where_no_model_can_be_opened_any_more_it_is_not_ready_and_comes_back_by_itsel
         assert!(began.elapsed() < Duration::from_secs(40), "{}", get(*stage, "/readyz").text());
         thread::sleep(Duration::from_millis(100));
     }
+}
+
+#[test]
+fn who_is_refused_for_lack_of_room_keeps_the_connection() {
+    let home = tempfile::tempdir().expect("a folder");
+    let engine = FakeEngine::new(EngineId::Candle).with(METAL, Fault::Slow(20_000));
+    let builder = fake_builder(engine, Duration::from_secs(30), home.path());
+    let stage = start(builder, Settings { queue_seconds: 0.001, ..settings() }, Some(home)).ready();
+    let address = *stage;
+    let busy: Vec<_> = (0..3)
+        .map(|_| {
+            thread::spawn(move || {
+                post(address, "/embed", &json!({"inputs": "some words that take long"})).status
+            })
+        })
+        .collect();
+    thread::sleep(Duration::from_millis(100));
+    let mut connection = Connection::open(address).expect("a connection");
+    let mut ask = || {
+        let body = br#"{"inputs": "a"}"#;
+        let bytes = request("POST", "/embed", &[("content-type", "application/json")], body);
+        // The body comes later than what is before it, as from many clients.
+        connection.write(&bytes[..bytes.len() - body.len()]).expect("writes");
+        thread::sleep(Duration::from_millis(30));
+        connection.write(body).expect("writes");
+        connection.read().expect("an answer").status
+    };
+    assert_eq!([ask(), ask()], [429, 429]);
+    for one in busy {
+        let status = one.join().expect("no panic");
+        assert!(status == 200 || status == 429, "{status}");
+    }
+    assert_eq!(ask(), 200);
 }
