@@ -58,10 +58,11 @@ fn start(flags: &Flags, all: Effective, values: &Values) -> anyhow::Result<Serve
     let scheme = if settings.tls.is_some() { "https" } else { "http" };
     let listener = TcpListener::bind(address).with_context(|| format!("can't listen on `{address}`"))?;
     let log = settings.sight.log.unwrap_or_default();
+    let mut has_keys = !settings.keys.is_empty();
     let server = Server::start(listener, models, settings)?;
     server.stop_on_signals()?;
     let flags = flags.clone();
-    server.reload_on_signal(move || reread(&flags, &all, log))?;
+    server.reload_on_signal(move || reread(&flags, &all, &mut has_keys, log))?;
     let address = format!("{scheme}://{}", server.address());
     match log {
         LogFormat::Human => eprintln!("listening on {address}"),
@@ -83,12 +84,15 @@ fn check_door(host: IpAddr, settings: &Settings, values: &Values) -> anyhow::Res
 
 /// The settings as they stand now; none where they can't be read, or would open a door that was closed, which leaves
 /// all as it was.
-fn reread(flags: &Flags, before: &Effective, log: LogFormat) -> Option<Settings> {
-    let read = || {
+fn reread(flags: &Flags, before: &Effective, has_keys: &mut bool, log: LogFormat) -> Option<Settings> {
+    let mut read = || {
         let (all, old) = (effective(flags)?, before.values()?);
         let values = all.values()?;
         let settings = settings(&values)?;
-        check_door(old.host, &settings, &values)?;
+        if *has_keys && settings.keys.is_empty() {
+            bail!("to go without keys takes a restart");
+        }
+        *has_keys = !settings.keys.is_empty();
         if old.tls_certificate.is_empty() != values.tls_certificate.is_empty() {
             bail!("to begin with TLS, or to go without it, takes a restart");
         }

@@ -30,13 +30,29 @@ struct Share<'a> {
     of: &'a Threads,
     alone: bool,
     threads: Vec<usize>,
+    /// Those that it still has.
+    kept: Mutex<Vec<usize>>,
+}
+
+impl Share<'_> {
+    /// Leaves a thread to another batch that waits for it, unless it is the last; whether it did.
+    fn gives_up(&self, thread: usize) -> bool {
+        let mut taken = self.of.lock();
+        let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
+        let wanted = taken.threads[thread] > 1 && kept.len() > 1;
+        if wanted {
+            taken.threads[thread] -= 1;
+            kept.retain(|&other| other != thread);
+        }
+        wanted
+    }
 }
 
 impl Drop for Share<'_> {
     fn drop(&mut self) {
         let mut taken = self.of.lock();
         taken.batches -= 1;
-        for &thread in &self.threads {
+        for &thread in self.kept.get_mut().unwrap_or_else(PoisonError::into_inner).iter() {
             taken.threads[thread] -= 1;
         }
     }
@@ -72,7 +88,7 @@ impl Threads {
         for &thread in &threads {
             taken.threads[thread] += 1;
         }
-        Share { of: self, alone: taken.batches == 1, threads }
+        Share { of: self, alone: taken.batches == 1, kept: Mutex::new(threads.clone()), threads }
     }
 
     pub(crate) fn count(&self) -> usize {
@@ -89,23 +105,24 @@ impl Threads {
 
     /// Runs `work` once on each thread, where what it starts stays on that thread.
     pub(crate) fn apart(&self, work: impl Fn() + Sync) {
-        self.on_each(&(0..self.count).collect::<Vec<_>>(), &work);
+        self.on_each(&(0..self.count).collect::<Vec<_>>(), &|_| work());
         if self.count == 0 {
             work();
         }
     }
 
-    fn on_each(&self, threads: &[usize], work: &(impl Fn() + Sync)) {
+    fn on_each(&self, threads: &[usize], work: &(impl Fn(usize) + Sync)) {
         if let [thread, rest @ ..] = threads {
             self.apart[*thread].in_place_scope(|scope| {
-                scope.spawn(|_| work());
+                scope.spawn(|_| work(*thread));
                 self.on_each(rest, work);
             });
         }
     }
 
     /// Computes whole sequences in blocks of about `size` tokens, each block on one thread from beginning to end; a
-    /// lone block of a batch that is alone has all threads. Batches that come at once share the threads.
+    /// lone block of a batch that is alone has all threads. Batches that come at once share the
+    /// threads: who had all of them leaves some after the block that they are at.
     pub(crate) fn in_blocks<E: Send>(
         &self,
         batch: &Batch,
@@ -119,10 +136,13 @@ impl Threads {
         }
         let next = AtomicUsize::new(0);
         let done = Mutex::new(Vec::with_capacity(blocks.len()));
-        self.on_each(&share.threads, &|| {
+        self.on_each(&share.threads, &|thread| {
             while let Some(block) = blocks.get(next.fetch_add(1, Ordering::Relaxed)) {
                 let rows = work(&batch.part(block.clone()));
                 done.lock().unwrap_or_else(PoisonError::into_inner).push((block.start, rows));
+                if share.gives_up(thread) {
+                    return;
+                }
             }
         });
         let mut parts = done.into_inner().unwrap_or_else(PoisonError::into_inner);
@@ -190,6 +210,7 @@ mod tests {
         let second = threads.share();
         assert!(!second.alone);
         assert_eq!(second.threads, [0, 1], "half of them");
+        assert_eq!([0, 1, 2, 3].map(|thread| alone.gives_up(thread)), [true, true, false, false]);
         drop(alone);
         assert_eq!(threads.share().threads, [2, 3], "those with the least to do");
         let others: Vec<Share<'_>> = (0..3).map(|_| threads.share()).collect();

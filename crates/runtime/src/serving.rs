@@ -192,8 +192,9 @@ impl Serving {
     /// One batch on one seat; what is too large for its memory is split.
     fn attempt(&self, seat: &Seat, batch: &Arc<Batch>, splits: &mut usize) -> Result<Rows, Failure> {
         let count = batch.sequences.len();
-        let expected =
-            Duration::from_secs_f64(HUNG * batch.tokens() as f64 / seat.tokens_per_second.max(1.0));
+        // Beside others it may have one thread alone.
+        let tokens = (batch.tokens() * seat.loaded.hands) as f64;
+        let expected = Duration::from_secs_f64(HUNG * tokens / seat.tokens_per_second.max(1.0));
         let patience = expected.max(self.runtime.inner.patience);
         match self.runtime.inner.lanes.encode(&seat.loaded, batch, patience) {
             Ok(output) => {

@@ -21,6 +21,8 @@ const PATIENCE: Duration = Duration::from_mins(2);
 /// Texts of a batch that are checked, and their tokens: enough to see a drift, few enough to take little from others.
 const TEXTS: usize = 8;
 const TOKENS: usize = 1024;
+/// Scores that are judged together, from several batches if need be: one near zero says little.
+const SCORES: usize = 8;
 
 /// What the reference said of a batch.
 #[derive(Clone, Debug, PartialEq)]
@@ -49,7 +51,7 @@ pub enum Verdict {
 /// The reference as it is loaded, and how often the placement that serves has drifted in a row.
 #[derive(Default)]
 pub(crate) struct Watch {
-    /// Lanes of its own: nothing that serves waits behind the reference, or goes down with it.
+    /// Lanes of its own: nothing that serves goes down with the reference, or waits for more than a block of it.
     lanes: Lanes,
     state: Mutex<State>,
 }
@@ -58,6 +60,8 @@ pub(crate) struct Watch {
 struct State {
     reference: Option<Arc<Loaded>>,
     checks: usize,
+    /// Scores that were given and those of the reference, until there are enough.
+    scores: (Vec<f32>, Vec<f32>),
     drifted: Option<(Placement, usize)>,
 }
 
@@ -85,6 +89,21 @@ impl Drop for Watch {
     }
 }
 
+impl State {
+    /// Puts scores to those of earlier batches; all of them once there are enough.
+    fn gather(&mut self, given: Rows, rows: Rows) -> Option<(Rows, Rows)> {
+        let width = rows.width;
+        self.scores.0.extend(given.values);
+        self.scores.1.extend(rows.values);
+        if self.scores.1.len() < SCORES {
+            return None;
+        }
+        let of = |values| Rows { width, values, norms: Vec::new() };
+        let (given, rows) = std::mem::take(&mut self.scores);
+        Some((of(given), of(rows)))
+    }
+}
+
 impl Watch {
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
@@ -109,9 +128,15 @@ impl Serving {
         let (some, given) = some_of(batch, &computed.rows, checks);
         let rows = match self.watch().lanes.encode(&loaded, &Arc::new(some), PATIENCE) {
             Ok(output) => output.into_rows(),
-            Err(error) => return Err(Error::Request(format!("the reference gave no rows: {error}"))),
+            Err(error) => {
+                // The next check has it loaded anew.
+                self.watch().lock().reference = None;
+                return Err(Error::Request(format!("the reference gave no rows: {error}")));
+            }
         };
         let scores = self.subject().card.task.value.scores();
+        let enough = if scores { self.watch().lock().gather(given, rows) } else { Some((given, rows)) };
+        let Some((given, rows)) = enough else { return Ok(None) };
         let distances = distances(&given, &rows, scores);
         let mean = distances.iter().sum::<f64>() / distances.len().max(1) as f64;
         let verdict = self.judge(placement, &reference, mean, band);

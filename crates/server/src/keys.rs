@@ -42,6 +42,11 @@ pub enum KeyError {
     /// A rate that is none.
     #[error("` rate=` is followed by tokens a second; line {0} is not")]
     Rate(usize),
+    /// Words after a key that say nothing.
+    #[error(
+        "a key has no spaces in it; after it come ` rate=N` and ` operator`, in this order: line {0} is not so"
+    )]
+    Words(usize),
     /// No key at all.
     #[error("no key in it: a line is a key, or `sha256:` and its hash")]
     None,
@@ -69,6 +74,9 @@ impl Keys {
                     (line.trim_end(), Some(rate.ok_or(KeyError::Rate(number + 1))?))
                 }
             };
+            if line.contains(char::is_whitespace) {
+                return Err(KeyError::Words(number + 1));
+            }
             let hash = match line.strip_prefix("sha256:") {
                 Some(hex) => digits(hex).ok_or(KeyError::Hash(number + 1))?,
                 None => Sha256::digest(line).into(),
@@ -109,11 +117,12 @@ impl Keys {
     /// Every hash is compared to its end, so that time tells nothing.
     fn holder(&self, key: &str) -> Option<Guest> {
         let hash: [u8; 32] = Sha256::digest(key).into();
-        let mut holder = None;
+        let mut holder: Option<Guest> = None;
         for known in &self.known {
             if bool::from(known.hash.ct_eq(&hash)) {
                 let start = known.hash.first_chunk().map_or(0, |start| u64::from_le_bytes(*start));
-                holder = Some(Guest { owner: Owner(start), rate: known.rate, operator: known.operator });
+                let operator = known.operator || holder.is_some_and(|other| other.operator);
+                holder = Some(Guest { owner: Owner(start), rate: known.rate, operator });
             }
         }
         holder
@@ -172,6 +181,7 @@ mod tests {
         assert_eq!((guest("one").rate, guest("two").rate), (Some(2.5), None));
         assert_ne!(guest("one").owner, guest("two").owner);
         assert_eq!(Keys::read("one rate=fast").err(), Some(KeyError::Rate(1)));
+        assert_eq!(Keys::read("one operator rate=5").err(), Some(KeyError::Words(1)));
         assert!(!keys.names_operators());
         let keys = Keys::read("one rate=2.5 operator\ntwo\n").expect("two keys");
         let guest = |key: &str| keys.admit(&headers("x-api-key", key)).expect("it is let in");

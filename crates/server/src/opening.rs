@@ -19,13 +19,19 @@ pub(crate) fn open(app: &Arc<App>, slot: &Slot, builder: ModelBuilder) -> Result
     let model = builder.open_telling(&mut |event| slot.enter(Phase::of(&event)))?;
     let rate = measure(&model, &mut |texts| slot.enter(Phase::WarmingUp { texts }))?;
     let queue = Arc::new(Queue::new(rate, app.settings().queue_seconds));
-    let (name, since, workers) = (slot.name.clone(), Instant::now(), Mutex::default());
-    let host = Arc::new(Host { name, model, queue, since, workers });
+    let (name, since, hands, workers) = (slot.name.clone(), Instant::now(), model.hands(), Mutex::default());
+    let host = Arc::new(Host { name, model, queue, since, hands, workers });
     let checks = Arc::new(Checks::new(Arc::clone(app), host.name.clone(), host.model.clone()));
-    let hands = host.model.hands();
     for hand in 0..hands + usize::from(hands > 1) {
         let (own, counted, checks) = (Arc::clone(&host), Arc::clone(app), Arc::clone(&checks));
-        host.hire(spawn("sconce-worker", move || work(hand, &own, &counted, &checks))?);
+        match spawn("sconce-worker", move || work(hand, &own, &counted, &checks)) {
+            Ok(worker) => host.hire(worker),
+            Err(error) => {
+                host.queue.close();
+                host.join();
+                return Err(error);
+            }
+        }
     }
     let (watched, counted) = (Arc::downgrade(&host), Arc::clone(app));
     spawn("sconce-returning", move || watch(&counted, &watched))?;

@@ -19,9 +19,14 @@ impl Shares {
         self.of.retain(|(_, held)| *held > 0);
     }
 
+    /// What all hold together.
+    pub(crate) fn all(&self) -> usize {
+        self.of.iter().map(|(_, held)| held).sum()
+    }
+
     /// Whether an owner may have so much more: where nobody holds anything, within `most`, or within its share of it.
     pub(crate) fn has_room(&self, owner: Owner, more: usize, most: usize) -> bool {
-        let all: usize = self.of.iter().map(|(_, held)| held).sum();
+        let all = self.all();
         let own = self.of.iter().find(|(known, _)| *known == owner).map_or(0, |(_, held)| *held);
         let owners = self.of.len() + usize::from(own == 0);
         all == 0 || all + more <= most || owners > 1 && (own == 0 || own + more <= most / owners)

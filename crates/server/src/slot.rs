@@ -28,6 +28,8 @@ pub(crate) struct Slot {
     state: Mutex<State>,
     /// Whether the server is not ready before it is.
     awaited: AtomicBool,
+    /// Whether it could not be opened the last time.
+    broken: AtomicBool,
     born: Instant,
     /// When it was last asked, in milliseconds since it was born.
     asked: AtomicU64,
@@ -54,6 +56,8 @@ pub(crate) struct Host {
     pub(crate) queue: Arc<Queue>,
     /// Since when.
     pub(crate) since: Instant,
+    /// How many workers take batches at once, the spare one not counted.
+    pub(crate) hands: usize,
     pub(crate) workers: Mutex<Vec<JoinHandle<()>>>,
 }
 
@@ -160,6 +164,7 @@ impl Slot {
             phase: watch::Sender::new(phase),
             state: Mutex::default(),
             awaited: AtomicBool::new(when == When::Start),
+            broken: AtomicBool::new(false),
             born: Instant::now(),
             asked: AtomicU64::new(0),
         }
@@ -186,6 +191,7 @@ impl Slot {
     pub(crate) fn fill(&self, host: Arc<Host>, predicted: Bytes, measured: Bytes, took: Duration) {
         let memory = Memory { predicted, measured, load_seconds: took.as_secs_f64() };
         *self.lock() = State { host: Some(host), memory: Some(memory) };
+        self.broken.store(false, Ordering::Relaxed);
         self.excuse();
         self.touch();
         self.enter(Phase::Ready);
@@ -199,6 +205,7 @@ impl Slot {
     }
 
     pub(crate) fn fail(&self, why: String) {
+        self.broken.store(true, Ordering::Relaxed);
         self.enter(Phase::Failed { why, at: Instant::now() });
     }
 
@@ -255,6 +262,11 @@ impl Slot {
 
     pub(crate) fn has_failed(&self) -> bool {
         matches!(*self.phase.borrow(), Phase::Failed { .. })
+    }
+
+    /// Whether it could not be opened the last time, though it may be tried again by now.
+    pub(crate) fn is_broken(&self) -> bool {
+        self.broken.load(Ordering::Relaxed)
     }
 
     /// Whether it is on its way up for the first time.

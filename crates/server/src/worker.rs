@@ -60,7 +60,9 @@ pub(crate) fn measure(model: &Model, tell: &mut dyn FnMut(usize)) -> Result<Rate
 pub(crate) fn work(hand: usize, host: &Host, app: &App, checks: &Checks) {
     let Host { model, queue, .. } = host;
     let width = model.card().width().max(model.card().sizes.value.hidden);
-    while let Some(mut taken) = queue.next(hand, || (model.cost(), model.hands()), width) {
+    // A placement that took over may have more hands than there are workers.
+    let hands = || (model.cost(), model.hands().min(host.hands));
+    while let Some(mut taken) = queue.next(hand, hands, width) {
         // The longest first: what comes last is what threads share out among them to end together.
         taken.entries.sort_by_key(|entry| Reverse(entry.tokens()));
         let one = AssertUnwindSafe(|| compute(host, app, &taken, checks));

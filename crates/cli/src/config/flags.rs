@@ -24,7 +24,7 @@ impl Args for Flags {
         let models = Arg::new("models")
             .value_name("MODEL")
             .num_args(0..)
-            .help("Folders of models, or their ids on the hub [default: the models of the file]");
+            .help("Folders of models, ids on the hub, or bundles [default: the models of the file]");
         let model = Arg::new("model")
             .long("model")
             .value_name("PATH")

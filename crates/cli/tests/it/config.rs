@@ -139,14 +139,14 @@ fn a_reload_opens_no_door_that_was_closed() {
     served.address.set_ip(std::net::Ipv4Addr::LOCALHOST.into());
     wait_until_ready(served.address);
     assert_eq!(embed(served.address, "none", 1), 401);
-    scene.with("sconce.toml", settings(""));
+    scene.with("sconce.toml", settings("insecure_no_key = true"));
     signal(&served.child, "-HUP");
     let mut line = String::new();
     while !line.contains("the settings stay as they were") {
         line.clear();
         assert!(served.words.read_line(&mut line).expect("words") > 0, "it ended");
     }
-    assert!(line.contains("can be reached by others, and there is no key"), "{line}");
+    assert!(line.contains("to go without keys takes a restart"), "{line}");
     assert_eq!([embed(served.address, "none", 1), embed(served.address, "one", 1)], [401, 200]);
     signal(&served.child, "-TERM");
     assert_eq!(served.child.wait().expect("it ends").code(), Some(0));

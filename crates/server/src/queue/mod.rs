@@ -69,6 +69,7 @@ pub(crate) struct Taken<'a> {
     pub(crate) began: Instant,
     priority: Priority,
     spare: bool,
+    hands: usize,
     /// What all hands had spent by then.
     spent: f64,
     queue: &'a Queue,
@@ -83,8 +84,8 @@ impl Taken<'_> {
         }
         let mut state = self.queue.lock();
         let seconds = done.saturating_duration_since(self.began).as_secs_f64();
-        let hands = (state.busy.change(done, 0) - self.spent) / seconds.max(1e-9);
-        state.rate.observe(tokens, seconds / hands.max(1.0));
+        let at_once = (state.busy.change(done, 0) - self.spent) / seconds.max(1e-9);
+        state.rate.observe(tokens, seconds / at_once.max(1.0), self.hands);
     }
 }
 
@@ -206,7 +207,7 @@ impl Queue {
                     self.wake.notify_one();
                     self.wake_spare.notify_one();
                 }
-                return Some(Taken { entries, began: now, priority, spare, spent, queue: self });
+                return Some(Taken { entries, began: now, priority, spare, hands, spent, queue: self });
             }
             if state.closed {
                 return None;

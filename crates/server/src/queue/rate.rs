@@ -39,9 +39,10 @@ impl Rate {
         Rate { least, tokens_per_second: rates.fold(1.0, f64::max) }
     }
 
-    /// Takes note of a batch. Small ones say little about the rate.
-    pub(crate) fn observe(&mut self, tokens: usize, seconds: f64) {
-        if tokens as f64 > SHARED * self.tokens_per_second / 2.0 && seconds > 0.0 {
+    /// Takes note of a batch, one of so many that go on at once. Small ones say little about the rate.
+    pub(crate) fn observe(&mut self, tokens: usize, seconds: f64, hands: usize) {
+        let little = SHARED * self.tokens_per_second / (2 * hands.max(1)) as f64;
+        if tokens as f64 > little && seconds > 0.0 {
             let seen = tokens as f64 / seconds;
             self.tokens_per_second += WEIGHT * (seen - self.tokens_per_second);
         }
@@ -96,10 +97,10 @@ mod tests {
     #[test]
     fn a_placement_that_gets_slower_is_given_less() {
         let mut rate = Rate { least: 0.001, tokens_per_second: 10_000.0 };
-        rate.observe(16, 1.0);
+        rate.observe(16, 1.0, 1);
         assert!((rate.tokens_per_second - 10_000.0).abs() < 1e-9, "a small batch says nothing");
         for _ in 0..100 {
-            rate.observe(1000, 1.0);
+            rate.observe(1000, 1.0, 4);
         }
         assert!((rate.tokens_per_second - 1000.0).abs() < 10.0);
     }

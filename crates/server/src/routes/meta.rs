@@ -67,7 +67,7 @@ fn waits_for(app: &App) -> Option<String> {
         (0..app.slots.len()).for_each(|place| app.want(place));
         app.slots.first()
     };
-    let failed = !app.slots.is_empty() && app.slots.iter().all(|slot| slot.has_failed());
+    let failed = !app.slots.is_empty() && app.slots.iter().all(|slot| slot.is_broken());
     let waiting = waiting.or_else(|| if failed { hopeless() } else { None })?;
     Some(format!("`{}`: {}", waiting.name, waiting.phase().reason()))
 }

@@ -142,6 +142,7 @@ fn where_no_model_can_be_opened_any_more_it_is_not_ready_and_comes_back_by_itsel
         assert!(began.elapsed() < Duration::from_secs(40), "{}", get(*stage, "/readyz").text());
         thread::sleep(Duration::from_millis(100));
     }
+    assert_eq!(post(*stage, "/embed", &json!({"inputs": "a"})).status, 200);
 }
 
 #[test]
