@@ -176,6 +176,12 @@ impl Lanes {
         if lanes.get(&device).is_some_and(|current| Arc::ptr_eq(&current.crew, &lane.crew)) {
             lanes.remove(&device);
         }
+        drop(lanes);
+        // Those of a driver stay: nobody else may enter it.
+        if device == Device::Cpu {
+            let models = std::mem::take(&mut *lane.crew.models());
+            drop(models);
+        }
     }
 }
 

@@ -40,6 +40,8 @@ pub struct FakeEngine {
     pub dtypes: Vec<Dtype>,
     /// How far, relative to each number, half dtypes stray; 0.02 is a distance of about 7e-5.
     pub half_noise: f32,
+    /// How many batches its encoders take at once.
+    pub hands: usize,
     /// Its faults.
     pub faults: Vec<Injected>,
     /// Batches that its encoders were given in this process.
@@ -67,6 +69,7 @@ impl FakeEngine {
             format: Format::Safetensors,
             dtypes: vec![Dtype::F32],
             half_noise: 0.02,
+            hands: 1,
             faults: Vec::new(),
             batches: Arc::default(),
         }

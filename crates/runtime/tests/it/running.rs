@@ -202,12 +202,16 @@ fn crowd(model: Model) -> Model {
 
 #[test]
 fn a_fault_amid_64_threads_harms_none_of_them() {
-    for mishap in [Mishap::Error, Mishap::Nan, Mishap::Panic, Mishap::Hang] {
-        let model = crowd(open(&stage(Fault::FromBatch(20, mishap))));
+    let all =
+        [Mishap::Error, Mishap::Nan, Mishap::Panic, Mishap::Hang].map(|mishap| [(mishap, 1), (mishap, 4)]);
+    for (mishap, hands) in all.into_iter().flatten() {
+        let mut stage = stage(Fault::FromBatch(20, mishap));
+        stage.engines[0].hands = hands;
+        let model = crowd(open(&stage));
         let plan = model.plan();
         quarantine(&plan, METAL);
         let refusals = plan.refused.iter().filter(|refused| refused.placement.device == METAL).count();
-        assert_eq!(refusals, 1, "{mishap:?} is told once:\n{}", plan.explain());
+        assert_eq!(refusals, 1, "{mishap:?} of {hands} is told once:\n{}", plan.explain());
         assert_eq!(model.placement().map(|placement| placement.device), Some(Device::Cpu));
     }
 }

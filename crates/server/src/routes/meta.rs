@@ -76,7 +76,6 @@ fn waits_for(app: &App) -> Option<String> {
 #[utoipa::path(get, path = "/metrics", tag = "operation", responses((status = 200)))]
 pub(crate) async fn metrics(State(app): State<Arc<App>>) -> Response {
     app.metrics.memory(sconce::resident(), app.settings().memory_limit);
-    app.metrics.hands.reset();
     for slot in &app.slots {
         let host = slot.host();
         let (texts, tokens) = host.as_ref().map_or((0, 0), |host| host.queue.size());

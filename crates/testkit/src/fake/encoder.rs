@@ -18,6 +18,7 @@ use super::numbers::Numbers;
 pub(super) struct FakeEncoder {
     pub(super) numbers: Numbers,
     faults: Vec<Fault>,
+    hands: usize,
     batches: AtomicUsize,
     of_all: Arc<AtomicUsize>,
 }
@@ -40,7 +41,14 @@ impl FakeEncoder {
             scores: model.card.task.value.scores(),
             ..engine.numbers(placement, model.card.width(), model.card.normalizes())
         };
-        Ok(FakeEncoder { numbers, faults, batches: AtomicUsize::new(0), of_all: Arc::clone(&engine.batches) })
+        let hands = engine.hands;
+        Ok(FakeEncoder {
+            numbers,
+            faults,
+            hands,
+            batches: AtomicUsize::new(0),
+            of_all: Arc::clone(&engine.batches),
+        })
     }
 
     /// What real weights do to an answer.
@@ -89,5 +97,9 @@ impl Encoder for FakeEncoder {
 
     fn cost(&self) -> Cost {
         Cost::Packed
+    }
+
+    fn hands(&self) -> usize {
+        self.hands
     }
 }
