@@ -120,9 +120,7 @@ impl Job {
         if answer.placements.is_empty() {
             answer.queued = batch.began.saturating_duration_since(self.arrived);
         }
-        let ended = Instant::now();
-        answer.computing += ended.saturating_duration_since(batch.began);
-        answer.batches.push(Stretch { ended, ..batch });
+        answer.batches.push(Stretch { ended: Instant::now(), ..batch });
         if !answer.placements.contains(&computed.placement) {
             answer.placements.push(computed.placement.clone());
         }
@@ -139,7 +137,8 @@ impl Job {
         }
         progress.left -= done;
         if progress.left == 0 {
-            let answer = std::mem::take(&mut progress.answer);
+            let mut answer = std::mem::take(&mut progress.answer);
+            answer.computing = covered(&answer.batches);
             if let Some(reply) = progress.reply.take() {
                 let _ = reply.send(Ok(answer));
             }
@@ -153,5 +152,36 @@ impl Job {
         if let Some(reply) = progress.reply.take() {
             let _ = reply.send(Err(refusal));
         }
+    }
+}
+
+/// How long at least one of these went on.
+fn covered(batches: &[Stretch]) -> Duration {
+    let mut stretches: Vec<(Instant, Instant)> = batches.iter().map(|one| (one.began, one.ended)).collect();
+    stretches.sort_unstable();
+    let Some(&(first, _)) = stretches.first() else { return Duration::ZERO };
+    let (mut all, mut until) = (Duration::ZERO, first);
+    for (began, ended) in stretches {
+        all += ended.saturating_duration_since(began.max(until));
+        until = until.max(ended);
+    }
+    all
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn batches_side_by_side_take_their_time_once() {
+        let start = Instant::now();
+        let one = |began, ended| {
+            let [began, ended] =
+                [began, ended].map(|milliseconds| start + Duration::from_millis(milliseconds));
+            Stretch { began, computing: began, computed: ended, ended, texts: 1, tokens: 1 }
+        };
+        assert_eq!(covered(&[]), Duration::ZERO);
+        let all = [one(0, 10), one(30, 50), one(5, 20), one(35, 40)];
+        assert_eq!(covered(&all), Duration::from_millis(40));
     }
 }
