@@ -106,9 +106,8 @@ def main():
         print("\n" + ", ".join(f"{end}: {count}" for end, count in sorted(ends.items(), key=str)))
         wrong = sum(count for end, count in ends.items() if end not in (200, 400, 422, 429, "left"))
         rise = slope(points)
-        # In a few minutes the allocator and every thread's own room have not settled yet: half an hour ends at 0.6, its
-        # first minutes at 3 to 4. A short run is for what leaks with every request.
-        most = 1 if options.minutes >= 15 else 10
+        # In a few minutes the allocator has not settled yet.
+        most = 1 if options.minutes >= 15 else 4
         finish(
             [
                 ("requests", sum(ends.values()), "", True),

@@ -273,11 +273,19 @@ impl Call {
     ) -> Result<Answered, Refusal> {
         let began = Instant::now();
         let (app, host, asker) = (Arc::clone(&self.app), Arc::clone(host), (self.guest, self.priority));
+        // Gone with this future, as soon as the client is.
+        let here = Arc::new(());
+        let waits = Arc::downgrade(&here);
         let queueing = self.on_threads(bytes, move || {
             let texts = encode(&host.model)?;
+            if waits.strong_count() == 0 {
+                app.metrics.cancelled.with_label_values(&[&host.name]).inc();
+                return Err(broken());
+            }
             queue(app, host, texts, want, truncates, asker, began)
         });
         let (ticket, work) = queueing.await??;
+        drop(here);
         let (job, outcome) = ticket.wait().await?;
         let Outcome { kept, placements, classes, incidents, queued, computing, batches } = outcome;
         let tokenized = began + work.tokenizing;

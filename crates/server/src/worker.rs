@@ -120,7 +120,7 @@ fn note(name: &str, app: &App, computed: &Computed) {
             ("why", json!(incident.why)),
         ];
         app.seeing.warn("placement retired", &told);
-        metrics.trips.with_label_values(&[name, &place, incident.kind.name()]).inc();
+        metrics.trips.with_label_values(&[name, &place, kind]).inc();
     }
     let place = short(&computed.placement);
     if !computed.incidents.is_empty() {
