@@ -155,7 +155,7 @@ fn who_is_refused_for_lack_of_room_keeps_the_connection() {
     let busy: Vec<_> = (0..3)
         .map(|_| {
             thread::spawn(move || {
-                post(address, "/embed", &json!({"inputs": "some words that take long"})).status
+                post(address, "/embed", &json!({"inputs": "some words that take long ".repeat(20)})).status
             })
         })
         .collect();
