@@ -85,8 +85,8 @@ def main():
     with Worker(options.target) as worker:
         began = time.monotonic()
         until = began + 60 * options.minutes
-        # A third of the time, and no more than ten minutes, is warm-up.
-        warm = began + min(20 * options.minutes, 600)
+        # Two thirds of the time, and no more than ten minutes, are warm-up: every thread fills a room of its own.
+        warm = began + min(40 * options.minutes, 600)
         clients = [Habit(worker, seed, ends, until) for seed in range(options.clients)]
         for client in clients:
             client.start()
