@@ -137,7 +137,7 @@ impl fmt::Debug for Keys {
 
 fn digits(hex: &str) -> Option<[u8; 32]> {
     let mut hash = [0; 32];
-    if hex.len() != 64 || !hex.is_ascii() {
+    if hex.len() != 64 || !hex.bytes().all(|digit| digit.is_ascii_hexdigit()) {
         return None;
     }
     for (at, byte) in hash.iter_mut().enumerate() {
@@ -190,5 +190,36 @@ mod tests {
             (Some(2.5), true, false)
         );
         assert!(keys.names_operators());
+    }
+
+    #[test]
+    fn a_rate_is_a_finite_number_above_zero() {
+        for rate in ["0", "-1", "inf", "NaN", "-inf", ""] {
+            let read = Keys::read(&format!("one\ntwo rate={rate}"));
+            assert_eq!(read.err(), Some(KeyError::Rate(2)), "{rate}");
+        }
+    }
+
+    #[test]
+    fn a_hash_is_64_hexadecimal_digits() {
+        let hash = "2c26b46b68ffc68ff99b453c1d30413413422d706483bfa0f98a5e886266e7ae";
+        let (short, long) = (&hash[1..], format!("{hash}0"));
+        let (signed, wide) = (format!("+f{}", &hash[2..]), format!("\u{e9}{}", &hash[2..]));
+        for hash in ["", short, &long, &signed, &wide] {
+            let read = Keys::read(&format!("one\nsha256:{hash}"));
+            assert_eq!(read.err(), Some(KeyError::Hash(2)), "{hash}");
+        }
+    }
+
+    #[test]
+    fn keys_of_several_files_are_all_known_and_the_last_rate_counts() {
+        let mut keys = Keys::default();
+        assert!(keys.is_empty());
+        keys.extend(Keys::read("one operator\none rate=5").expect("a key twice"));
+        keys.extend(Keys::read("two").expect("a key"));
+        assert!(!keys.is_empty());
+        let guest = |key: &str| keys.admit(&headers("x-api-key", key)).expect("it is let in");
+        assert_eq!((guest("one").operator, guest("one").rate), (true, Some(5.0)));
+        assert_eq!((guest("two").operator, guest("two").rate), (false, None));
     }
 }
