@@ -82,4 +82,27 @@ mod tests {
         let purse = purse.charged(100.0, 0, at(60_000)).expect("it has saved");
         assert!((purse.tokens - 200.0).abs() < 1e-6);
     }
+
+    #[test]
+    fn a_key_starts_with_two_seconds_of_its_rate_and_owes_what_it_overdrew() {
+        let (purses, guest) = (Purses::default(), Guest { rate: Some(4.0), ..Guest::default() });
+        purses.charge(guest, 7).expect("a full bucket");
+        purses.charge(guest, 1 << 20).expect("one token is left, and the last request may overdraw");
+        let wait = purses.charge(guest, 1).expect_err("it is overdrawn");
+        assert!((wait - f64::from(1 << 18)).abs() < 1e4, "{wait}");
+        let other = Guest { owner: Owner(2), ..guest };
+        purses.refund(other, 1);
+        purses.charge(other, 1).expect("every key has a bucket of its own");
+        let unlimited = Guest { rate: None, ..guest };
+        purses.charge(unlimited, usize::MAX).expect("a key without a rate has no limit");
+    }
+
+    #[test]
+    fn an_empty_bucket_refuses() {
+        let now = Instant::now();
+        let purse = Purse { tokens: 0.0, since: now };
+        assert_eq!(purse.charged(10.0, 1, now), Err(0.0));
+        let purse = Purse { tokens: -5.0, since: now };
+        assert_eq!(purse.charged(10.0, 0, now), Err(0.5));
+    }
 }

@@ -50,4 +50,47 @@ mod tests {
         shares.weigh(two, 0, 30);
         assert_eq!(shares, Shares { of: vec![(one, 120)] });
     }
+
+    #[test]
+    fn room_ends_at_its_exact_bounds() {
+        let shares = |held: &[(u64, usize)]| {
+            let mut shares = Shares::default();
+            for &(owner, bytes) in held {
+                shares.weigh(Owner(owner), bytes, 0);
+            }
+            shares
+        };
+        for (held, owner, more, expected) in [
+            // Nobody holds anything.
+            (&[][..], 1, 1000, true),
+            // Alone: up to the limit.
+            (&[(1, 60)], 1, 40, true),
+            (&[(1, 60)], 1, 41, false),
+            // A second tenant: anything at first, then half.
+            (&[(1, 60)], 2, 1000, true),
+            (&[(1, 90), (2, 20)], 2, 30, true),
+            (&[(1, 90), (2, 20)], 2, 31, false),
+            (&[(1, 90), (2, 20)], 1, 1, false),
+            // A third tenant: a third.
+            (&[(1, 90), (2, 20), (3, 30)], 2, 13, true),
+            (&[(1, 90), (2, 20), (3, 30)], 2, 14, false),
+            (&[(1, 90), (2, 20), (3, 30)], 3, 4, false),
+        ] {
+            let room = shares(held).has_room(Owner(owner), more, 100);
+            assert_eq!(room, expected, "{more} more for {owner} beside {held:?}");
+        }
+    }
+
+    #[test]
+    fn what_is_held_is_added_up_and_never_negative() {
+        let mut shares = Shares::default();
+        shares.weigh(Owner(1), 10, 0);
+        shares.weigh(Owner(2), 5, 0);
+        shares.weigh(Owner(1), 7, 3);
+        assert_eq!((shares.all(), &shares.of), (19, &vec![(Owner(1), 14), (Owner(2), 5)]));
+        shares.weigh(Owner(1), 0, 20);
+        assert_eq!((shares.all(), &shares.of), (5, &vec![(Owner(2), 5)]));
+        shares.weigh(Owner(3), 0, 0);
+        assert_eq!(shares.of.len(), 1, "who holds nothing is not listed");
+    }
 }

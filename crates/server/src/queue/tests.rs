@@ -5,6 +5,10 @@ use sconce::tokens::Tokenized;
 
 use super::*;
 
+mod budgets;
+mod fairness;
+mod outcome;
+
 fn job(lengths: &[usize], priority: Priority) -> Arc<Job> {
     of(1, lengths, priority)
 }
@@ -116,4 +120,99 @@ fn an_owner_who_floods_leaves_the_others_their_share() {
         800 - own
     );
     assert_eq!(owners, 2);
+}
+
+#[test]
+fn admission_holds_at_its_exact_bounds() {
+    let (bulk, queue) = (Priority::Bulk, queue());
+    // Two seconds of work are 2000 tokens.
+    queue.admit(&of(1, &[1500], bulk)).expect("an empty queue admits any job");
+    queue.room(bulk, Owner(1), 500).expect("as much as there is room for");
+    let full = queue.room(bulk, Owner(1), 501).expect_err("one token more");
+    assert!((full.seconds - 0.001).abs() < 1e-9, "{full:?}");
+    queue.room(bulk, Owner(2), 5000).expect("a tenant without waiting work");
+    queue.admit(&of(2, &[900], bulk)).expect("a tenant without waiting work");
+    queue.room(bulk, Owner(2), 100).expect("half of the queue for one of two tenants");
+    queue.room(bulk, Owner(2), 101).expect_err("one token more than half");
+    queue.room(bulk, Owner(1), 1).expect_err("this tenant has more than half");
+    queue.limit(3.0);
+    queue.room(bulk, Owner(2), 600).expect("a longer queue");
+    queue.close();
+    assert_eq!(queue.admit(&of(3, &[1], bulk)), Err(Full { seconds: 1.0 }));
+}
+
+#[test]
+fn bulk_batches_are_short_only_after_recent_interactive_requests() {
+    let now = Instant::now();
+    let tokens_after = |interactive_at| {
+        let queue = queue();
+        queue.admit(&job(&[10; 40], Priority::Bulk)).expect("room");
+        assert_eq!(queue.lock().interactive_at, None);
+        queue.lock().interactive_at = interactive_at;
+        let batch = queue.next(0, || (Cost::Packed, 1), 1).expect("a batch");
+        batch.entries.iter().map(Entry::tokens).sum::<usize>()
+    };
+    assert_eq!(tokens_after(None), 200);
+    assert_eq!(tokens_after(now.checked_sub(2 * LATELY)), 200);
+    assert_eq!(tokens_after(Some(now + Duration::from_hours(1))), 20);
+    let queue = queue();
+    let waits = job(&[10], Priority::Interactive);
+    queue.admit(&waits).expect("room");
+    assert_eq!(queue.lock().interactive_at, Some(waits.arrived));
+}
+
+#[test]
+fn only_workers_within_the_concurrency_limit_take_batches() {
+    let (bulk, interactive) = (Priority::Bulk, Priority::Interactive);
+    for (hand, hands, busy, expected) in [
+        // Regular workers take what waits, in a closed queue as well.
+        (0, 1, &[][..], Some(2)),
+        (1, 2, &[bulk], Some(2)),
+        // The spare worker needs all others busy, and one of them with bulk.
+        (2, 2, &[bulk, interactive], Some(1)),
+        (2, 2, &[interactive, interactive], None),
+        (2, 2, &[bulk], None),
+        // A single worker has no spare one, and nobody comes after the spare one.
+        (1, 1, &[bulk], None),
+        (3, 2, &[bulk, interactive], None),
+    ] {
+        let queue = queue();
+        let at_work: Vec<Taken<'_>> = busy.iter().map(|&one| taken(&queue, one, false)).collect();
+        queue.admit(&job(&[6, 6], interactive)).expect("room");
+        queue.close();
+        let batch = queue.next(hand, || (Cost::Packed, hands), 1);
+        let texts = batch.as_ref().map(|batch| batch.entries.len());
+        assert_eq!(texts, expected, "worker {hand} of {hands} beside {busy:?}");
+        assert_eq!(batch.is_some_and(|batch| batch.spare), hand == hands && expected.is_some());
+        drop(at_work);
+        let state = queue.lock();
+        assert_eq!((state.busy.batches(), state.bulk_at_work), (0, 0));
+    }
+}
+
+/// A batch without texts that began with the queue's clock.
+fn taken(queue: &Queue, priority: Priority, spare: bool) -> Taken<'_> {
+    let began = Instant::now();
+    let mut state = queue.lock();
+    let spent = state.busy.change(began, isize::from(!spare));
+    state.bulk_at_work += usize::from(!spare && priority == Priority::Bulk);
+    drop(state);
+    Taken { entries: Vec::new(), began, priority, spare, hands: 2, spent, queue }
+}
+
+#[test]
+fn the_rate_counts_batches_that_run_at_once() {
+    let rate_after = |batches: usize, spare: bool| {
+        let queue = queue();
+        let all: Vec<Taken<'_>> = (0..batches).map(|_| taken(&queue, Priority::Bulk, spare)).collect();
+        let (first, last) = (&all[0], &all[batches - 1]);
+        // A day later, so that the time between the first and the last does not matter.
+        let day = Duration::from_hours(24);
+        last.observe(2000 * 86_400, first.began + day);
+        queue.rate().tokens_per_second
+    };
+    // A tenth of the difference: 2000 tokens a second alone, 4000 where two batches ran.
+    assert!((rate_after(1, false) - 1100.0).abs() < 1.0, "{}", rate_after(1, false));
+    assert!((rate_after(2, false) - 1300.0).abs() < 1.0, "{}", rate_after(2, false));
+    assert!((rate_after(1, true) - 1000.0).abs() < 1e-9, "the spare worker is not measured");
 }
