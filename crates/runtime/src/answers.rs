@@ -135,3 +135,49 @@ impl Model {
 fn said_by(by: &str) -> String {
     if by.contains(['.', '-']) && !by.contains(' ') { format!("`{by}`") } else { by.to_owned() }
 }
+
+#[cfg(test)]
+mod tests {
+    use sconce_core::device::Device;
+    use sconce_core::placement::{Dtype, EngineId};
+
+    use super::*;
+
+    fn account(dtype: Dtype, class: &str, cut: usize) -> Account {
+        let placement =
+            Placement { engine: EngineId::Candle, device: Device::Cpu, weights: "model".to_owned(), dtype };
+        Account {
+            tokens: 10,
+            truncated: vec![Truncation { index: cut, tokens: 9, used: 8 }],
+            placements: vec![placement],
+            classes: vec![class.to_owned()],
+            class_of: vec![0, 0],
+        }
+    }
+
+    #[test]
+    fn accounts_add_up_and_name_each_class_once() {
+        let mut all = account(Dtype::F32, "exact", 1);
+        all.add(account(Dtype::F16, "half", 0), 2);
+        all.add(account(Dtype::F32, "exact", 1), 4);
+        assert_eq!(all.tokens, 30);
+        assert_eq!(all.truncated.iter().map(|cut| cut.index).collect::<Vec<_>>(), [1, 2, 5]);
+        assert_eq!(all.placements.len(), 2);
+        assert_eq!(all.classes, ["exact", "half"]);
+        let classes: Vec<&str> = (0..7).map(|index| all.class(index)).collect();
+        assert_eq!(classes, ["exact", "exact", "half", "half", "exact", "exact", ""]);
+    }
+
+    #[test]
+    fn only_names_of_files_are_literals() {
+        for (by, expected) in [
+            ("config.json", "`config.json`"),
+            ("--task", "`--task`"),
+            ("its labels", "its labels"),
+            ("guessed", "guessed"),
+            ("two files: a.json", "two files: a.json"),
+        ] {
+            assert_eq!(said_by(by), expected);
+        }
+    }
+}

@@ -56,4 +56,13 @@ mod tests {
             }
         }
     }
+
+    #[test]
+    fn batches_are_full_and_begin_with_the_longest() {
+        let lengths = [100, 300, 212, 1, 512, 600];
+        assert_eq!(batches(&lengths, Cost::Packed, 512), [vec![1, 0], vec![2, 3], vec![4], vec![5]]);
+        assert_eq!(batches(&lengths, Cost::Padded, 512), [vec![2, 0, 3], vec![1], vec![4], vec![5]]);
+        assert_eq!(batches(&[200, 312, 1], Cost::Packed, 512), [vec![1, 0], vec![2]], "exactly full");
+        assert!(batches(&[], Cost::Packed, 512).is_empty());
+    }
 }

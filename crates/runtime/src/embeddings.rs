@@ -97,3 +97,33 @@ impl<'a> IntoIterator for &'a Embeddings {
         self.iter()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_cut_vector_is_normalized_only_where_the_model_normalizes() {
+        assert_eq!(cut(&[3.0, 4.0], true), [0.6, 0.8]);
+        assert_eq!(cut(&[3.0, 4.0], false), [3.0, 4.0]);
+        assert_eq!(cut(&[0.0, 0.0], true), [0.0, 0.0], "zeros have no direction");
+    }
+
+    #[test]
+    fn embeddings_give_out_what_they_hold() {
+        let truncated = vec![Truncation { index: 1, tokens: 9, used: 8 }];
+        let classes = vec!["a".to_owned(), "b".to_owned()];
+        let account = Account { tokens: 10, truncated, classes, class_of: vec![1, 0], ..Account::default() };
+        let vectors = vec![vec![1.0, 2.0], vec![3.0, 4.0]];
+        let embeddings = Embeddings::new(vectors.clone(), account.clone());
+        assert_eq!(embeddings.account(), account);
+        assert_eq!((embeddings.len(), embeddings.is_empty()), (2, false));
+        assert_eq!([embeddings.class(0), embeddings.class(1), embeddings.class(2)], ["b", "a", ""]);
+        assert_eq!(embeddings[1], [3.0, 4.0]);
+        assert!(embeddings.iter().eq(&vectors) && (&embeddings).into_iter().eq(&vectors));
+        assert!(embeddings.clone().into_iter().eq(vectors.clone()));
+        assert_eq!(embeddings.into_vectors(), vectors);
+        let none = Embeddings::new(Vec::new(), Account::default());
+        assert_eq!((none.len(), none.is_empty()), (0, true));
+    }
+}

@@ -115,4 +115,80 @@ mod tests {
         assert!(guard.breach(&rows(&[0.0, f32::NAN], f32::NAN), 1).is_some());
         assert!(guard.breach(&rows(&[0.0, 100.0], 100.0), 1).is_some());
     }
+
+    #[test]
+    fn norms_pass_up_to_the_exact_bounds() {
+        // An eighth of the least norm that was seen, and eight times the largest.
+        for (task, norm, passes) in [
+            (Task::Embed, 0.125, true),
+            (Task::Embed, 0.1249, false),
+            (Task::Embed, 16.0, true),
+            (Task::Embed, 16.001, false),
+            (Task::Tokens, 0.125, true),
+            (Task::Tokens, 0.1249, false),
+            (Task::Rerank, 0.125, true),
+            (Task::Rerank, 0.1249, false),
+            (Task::Classify, 16.0, true),
+            (Task::Classify, 16.001, false),
+            (Task::Sparse, 0.0, true),
+            (Task::Sparse, 16.001, false),
+            (Task::Sparse, f32::NAN, false),
+        ] {
+            let guard = Guard { task, width: 2, hidden: 4, norms: [1.0, 2.0] };
+            let rows = Rows { width: 2, values: vec![0.6, 0.8], norms: vec![norm] };
+            assert_eq!(guard.breach(&rows, 1).is_none(), passes, "{task} with norm {norm}");
+        }
+    }
+
+    #[test]
+    fn only_scores_may_come_without_norms_and_never_with_some_of_them() {
+        for (task, norms, passes) in [
+            (Task::Embed, 0, false),
+            (Task::Tokens, 0, false),
+            (Task::Sparse, 0, false),
+            (Task::Rerank, 0, true),
+            (Task::Classify, 0, true),
+            (Task::Rerank, 1, false),
+            (Task::Rerank, 2, true),
+            (Task::Rerank, 3, false),
+            (Task::Embed, 2, true),
+            (Task::Embed, 1, false),
+            (Task::Embed, 3, false),
+        ] {
+            let guard = Guard { task, width: 1, hidden: 4, norms: [1.0, 2.0] };
+            let rows = Rows { width: 1, values: vec![0.5, 0.5], norms: vec![1.5; norms] };
+            assert_eq!(guard.breach(&rows, 2).is_none(), passes, "{task} with {norms} norms");
+        }
+    }
+
+    #[test]
+    fn vectors_are_never_zero_and_rows_have_the_width_of_the_model() {
+        for (task, passes) in [
+            (Task::Embed, false),
+            (Task::Tokens, false),
+            (Task::Rerank, true),
+            (Task::Classify, true),
+            (Task::Sparse, true),
+        ] {
+            let guard = Guard { task, width: 2, hidden: 4, norms: [1.0, 2.0] };
+            let rows = |width, values| Rows { width, values, norms: vec![1.5] };
+            assert_eq!(guard.breach(&rows(2, vec![0.0, 0.0]), 1).is_none(), passes, "{task}");
+            assert!(guard.breach(&rows(1, vec![0.6, 0.8]), 1).is_some(), "{task}: another width");
+            assert!(guard.breach(&rows(2, vec![0.6]), 1).is_some(), "{task}: half a row");
+            let strange = guard.breach(&rows(2, vec![0.6, f32::NEG_INFINITY]), 1);
+            assert!(strange.is_some(), "{task}: not finite");
+        }
+    }
+
+    #[test]
+    fn states_have_the_width_of_the_hidden_size() {
+        let guard = Guard { task: Task::Embed, width: 2, hidden: 4, norms: [1.0, 2.0] };
+        let states = |width, count| Rows { width, values: vec![0.5; count], norms: Vec::new() };
+        assert_eq!(guard.breach_of_states(&states(4, 8), 2), None);
+        for (rows, count) in [(states(2, 8), 2), (states(4, 8), 1), (states(4, 4), 2), (states(2, 4), 2)] {
+            assert!(guard.breach_of_states(&rows, count).is_some(), "{rows:?}");
+        }
+        let some = guard.breach_of_states(&Rows { values: vec![0.0; 8], ..states(4, 8) }, 2);
+        assert!(some.is_some(), "states of zeros");
+    }
 }

@@ -49,3 +49,22 @@ pub fn cosine(a: &[f32], b: &[f32]) -> f32 {
     let dot = |a: &[f32], b: &[f32]| a.iter().zip(b).map(|(&a, &b)| f64::from(a) * f64::from(b)).sum::<f64>();
     (dot(a, b) / (dot(a, a) * dot(b, b)).sqrt()) as f32
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_cosine_does_not_depend_on_lengths() {
+        for (a, b, expected) in [
+            ([3.0, 4.0], [30.0, 40.0], 1.0),
+            ([3.0, 4.0], [-0.3, -0.4], -1.0),
+            ([3.0, 4.0], [4.0, -3.0], 0.0),
+            ([3.0, 4.0], [2.0, 0.0], 0.6),
+            ([0.5, 0.0], [3.0, 4.0], 0.6),
+        ] {
+            let cosine = cosine(&a, &b);
+            assert!((cosine - expected).abs() < 1e-6, "{a:?} and {b:?}: {cosine}");
+        }
+    }
+}
