@@ -144,7 +144,8 @@ fn serve(entry: &Entry, values: &Values, runtime: &Runtime) -> Serve {
     let own = ModelSource::parse(source, None).name();
     let given = Some(values.name.clone()).filter(|name| !name.is_empty());
     let name = name.clone().or(given).unwrap_or_else(|| own.clone());
-    Serve { name, aliases: [aliases.as_slice(), &[own, source.clone()]].concat(), builder, when: how.when }
+    let aliases = [aliases.as_slice(), &[own, source.clone()]].concat();
+    Serve { name, aliases, builder, when: how.when, token_ids: how.token_ids }
 }
 
 /// Every model has names of its own.

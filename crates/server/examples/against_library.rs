@@ -53,8 +53,13 @@ fn compare(name: &str, file: &str, dtype: Option<&str>) -> Result<(), Failure> {
     };
     let model = builder()?.open()?;
     let listener = TcpListener::bind("127.0.0.1:0")?;
-    let serve =
-        Serve { name: "model".to_owned(), aliases: Vec::new(), builder: builder()?, when: When::Start };
+    let serve = Serve {
+        name: "model".to_owned(),
+        aliases: Vec::new(),
+        builder: builder()?,
+        when: When::Start,
+        token_ids: false,
+    };
     let settings = Settings { queue_seconds: 30.0, ..Settings::default() };
     let server = Server::start(listener, vec![serve], settings)?;
     let address = server.address();

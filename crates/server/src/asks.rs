@@ -295,6 +295,9 @@ async fn encode(
     want: Want,
     truncates: bool,
 ) -> Result<Answered, Refusal> {
+    if !host.token_ids && matches!(inputs, Inputs::Ids(_) | Inputs::ManyIds(_)) {
+        return Err(wrong(token_ids_rejected(&host.name)));
+    }
     let bytes = call.check_sizes(&inputs.bytes(), 0)?;
     let encode = move |model: &sconce::Model| {
         let prompt = prompt.as_deref();
@@ -306,6 +309,16 @@ async fn encode(
         }
     };
     call.rows(host, bytes, want, truncates, encode).await
+}
+
+/// Clients such as LangChain send tiktoken's ids, which are valid ids of other words in most vocabularies.
+fn token_ids_rejected(model: &str) -> String {
+    format!(
+        "`{model}` accepts texts, and the request contains token ids; ids of another tokenizer, such as tiktoken, \
+         would give a wrong result\n\
+         hint: in LangChain: `OpenAIEmbeddings(check_embedding_ctx_length=False)`; for ids of the model's own \
+         tokenizer: `sconce serve --token-ids`, or `token_ids = true` in `[models.NAME]`"
+    )
 }
 
 fn texts(inputs: Inputs, otherwise: &str) -> Result<Vec<String>, Refusal> {

@@ -74,6 +74,8 @@ pub struct Serve {
     pub builder: ModelBuilder,
     /// When it is loaded.
     pub when: When,
+    /// Whether requests may send token ids in place of texts. Ids of another tokenizer give wrong vectors.
+    pub token_ids: bool,
 }
 
 /// A server that runs on threads of its own.
@@ -94,8 +96,8 @@ impl Server {
             return Err(io::Error::other("this system does not tell how much memory a process has").into());
         }
         let (mut slots, mut kept) = (Vec::new(), Vec::new());
-        for Serve { name, aliases, builder, when } in serve {
-            slots.push(Arc::new(Slot::new(name, aliases, when)));
+        for Serve { name, aliases, builder, when, token_ids } in serve {
+            slots.push(Arc::new(Slot::new(name, aliases, when, token_ids)));
             kept.push(Kept::new(builder));
         }
         let (wanted, wants) = mpsc::channel();

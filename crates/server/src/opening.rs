@@ -20,7 +20,7 @@ pub(crate) fn open(app: &Arc<App>, slot: &Slot, builder: ModelBuilder) -> Result
     let rate = measure(&model, &mut |texts| slot.enter(Phase::WarmingUp { texts }))?;
     let queue = Arc::new(Queue::new(rate, app.settings().queue_seconds));
     let (name, since, hands, workers) = (slot.name.clone(), Instant::now(), model.hands(), Mutex::default());
-    let host = Arc::new(Host { name, model, queue, since, hands, workers });
+    let host = Arc::new(Host { name, model, token_ids: slot.token_ids, queue, since, hands, workers });
     let checks = Arc::new(Checks::new(Arc::clone(app), host.name.clone(), host.model.clone()));
     for hand in 0..hands + usize::from(hands > 1) {
         let (own, counted, checks) = (Arc::clone(&host), Arc::clone(app), Arc::clone(&checks));

@@ -24,6 +24,8 @@ pub(crate) struct Slot {
     pub(crate) name: String,
     /// What else it may be called.
     pub(crate) aliases: Vec<String>,
+    /// Whether requests may send token ids.
+    pub(crate) token_ids: bool,
     phase: watch::Sender<Phase>,
     state: Mutex<State>,
     /// Whether the server is not ready before it is.
@@ -53,6 +55,8 @@ pub(crate) struct Memory {
 pub(crate) struct Host {
     pub(crate) name: String,
     pub(crate) model: Model,
+    /// Whether requests may send token ids.
+    pub(crate) token_ids: bool,
     pub(crate) queue: Arc<Queue>,
     /// Since when.
     pub(crate) since: Instant,
@@ -153,7 +157,7 @@ impl Phase {
 }
 
 impl Slot {
-    pub(crate) fn new(name: String, aliases: Vec<String>, when: When) -> Slot {
+    pub(crate) fn new(name: String, aliases: Vec<String>, when: When, token_ids: bool) -> Slot {
         let phase = match when {
             When::Start => Phase::Opening,
             When::Demand => Phase::Asleep,
@@ -161,6 +165,7 @@ impl Slot {
         Slot {
             name,
             aliases,
+            token_ids,
             phase: watch::Sender::new(phase),
             state: Mutex::default(),
             awaited: AtomicBool::new(when == When::Start),

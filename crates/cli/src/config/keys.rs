@@ -8,7 +8,7 @@ use toml::{Table, Value};
 pub(crate) const TEMPLATE: &str = include_str!("sconce.toml");
 
 /// Sections whose keys may stand in the table of one model as well.
-const OF_A_MODEL: [&str; 2] = ["Where models run", "What their files do not say"];
+const OF_A_MODEL: [&str; 3] = ["Where models run", "What their files do not say", "What models accept"];
 
 /// A key.
 #[derive(Clone, Debug, PartialEq)]

@@ -74,6 +74,11 @@ fn a_model_has_the_settings_of_all_but_for_its_own() {
         .collect();
     assert_eq!(told, [(Some("a"), "x/y", Some(7)), (Some("c"), "./z", Some(9))]);
     assert!(entries.iter().all(|entry| entry.how.wish.band == sconce::Band::Exact));
+    assert!(entries.iter().all(|entry| !entry.how.token_ids), "token ids are rejected by default");
+    let one = file("[models.a]\nsource = \"x\"\ntoken_ids = true\n[models.b]\nsource = \"y\"");
+    let entries =
+        layered(Some(one), &[], &Flags::default()).and_then(|all| all.entries()).expect("all is right");
+    assert_eq!(entries.iter().map(|entry| entry.how.token_ids).collect::<Vec<_>>(), [true, false]);
     let typed = Flags { models: vec!["./other".to_owned()], ..Flags::default() };
     let entries = layered(Some(file(text)), &[], &typed).and_then(|all| all.entries()).expect("all is right");
     assert_eq!(entries.iter().map(|entry| entry.source.as_str()).collect::<Vec<_>>(), ["./other"]);

@@ -68,6 +68,7 @@ struct Said {
     band: String,
     latency: bool,
     load: String,
+    token_ids: bool,
     task: String,
     pooling: String,
     normalize: String,
@@ -82,6 +83,7 @@ pub(crate) struct How {
     pub(crate) overrides: Overrides,
     pub(crate) revision: Option<String>,
     pub(crate) when: When,
+    pub(crate) token_ids: bool,
 }
 
 /// A model to serve.
@@ -191,7 +193,8 @@ impl Said {
             "demand" => When::Demand,
             other => bail!("`load` is `start` or `demand`, and not: {other}"),
         };
-        Ok(How { wish, overrides, revision: read_text(&self.revision)?, when })
+        let (revision, token_ids) = (read_text(&self.revision)?, self.token_ids);
+        Ok(How { wish, overrides, revision, when, token_ids })
     }
 }
 

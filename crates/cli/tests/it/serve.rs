@@ -240,3 +240,32 @@ fn a_model_that_is_not_there_ends_it_with_the_reason() {
     assert_eq!(answer.code, 2, "{}", answer.words);
     assert!(answer.words.contains("error: "), "{}", answer.words);
 }
+
+#[test]
+fn token_ids_are_rejected_unless_they_are_enabled() {
+    let scene = Scene::new();
+    let paths =
+        [("/v1/embeddings", "input"), ("/embed", "inputs"), ("/embed_all", "inputs"), ("/", "inputs")];
+    for (flags, accepted) in [(&[][..], false), (&["--token-ids"][..], true)] {
+        let mut served = serve(&scene, flags);
+        wait_until_ready(served.address);
+        for (path, field) in paths {
+            for ids in [serde_json::json!([2, 17, 3]), serde_json::json!([[2, 17, 3], [2, 3]])] {
+                let request = serde_json::json!({ field: ids }).to_string();
+                let (status, answer) = converse(served.address, "POST", path, &[], &request);
+                if accepted {
+                    assert_eq!(status, 200, "{path} {request}: {answer}");
+                    continue;
+                }
+                assert_eq!(status, if path == "/v1/embeddings" { 400 } else { 422 }, "{path}: {answer}");
+                for word in ["`tiny-bert`", "token ids", "check_embedding_ctx_length=False", "--token-ids"] {
+                    assert!(answer.contains(word), "{path}: no `{word}` in {answer}");
+                }
+            }
+        }
+        // Ids are what this route is for.
+        assert_eq!(converse(served.address, "POST", "/decode", &[], r#"{"ids": [[2, 17, 3]]}"#).0, 200);
+        terminate(&served.child);
+        assert_eq!(served.child.wait().expect("it ends").code(), Some(0));
+    }
+}

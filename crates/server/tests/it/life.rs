@@ -50,7 +50,8 @@ fn the_port_is_open_before_the_model_and_tells_how_far_it_is() {
 fn a_model_that_can_not_be_opened_ends_the_server_with_its_reason() {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
     let builder = sconce::Model::builder("./no such folder").offline(true);
-    let serve = Serve { name: "none".to_owned(), aliases: Vec::new(), builder, when: When::Start };
+    let serve =
+        Serve { name: "none".to_owned(), aliases: Vec::new(), builder, when: When::Start, token_ids: false };
     let ended = Server::start(listener, vec![serve], settings()).expect("it starts").wait();
     assert!(matches!(ended, Err(ServeError::Model(_))), "{ended:?}");
 }
@@ -80,7 +81,8 @@ fn what_is_under_way_is_finished_and_the_next_is_told_to_go() {
     let slow = FakeEngine::new(EngineId::Candle).with(crate::stage::METAL, Fault::Late(300));
     let builder = fake_builder(slow, Duration::from_secs(5), home.path());
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
-    let serve = Serve { name: "model".to_owned(), aliases: Vec::new(), builder, when: When::Start };
+    let serve =
+        Serve { name: "model".to_owned(), aliases: Vec::new(), builder, when: When::Start, token_ids: false };
     let server =
         Server::start(listener, vec![serve], Settings { linger: Duration::from_millis(200), ..settings() })
             .expect("it starts");
@@ -110,6 +112,7 @@ fn a_model_that_is_still_being_opened_is_not_waited_for() {
         aliases: Vec::new(),
         builder: tiny_builder("tiny-bert"),
         when: When::Start,
+        token_ids: false,
     };
     let server = Server::start(listener, vec![serve], settings()).expect("it starts");
     server.stop();

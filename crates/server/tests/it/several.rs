@@ -17,7 +17,7 @@ fn two<T>(settings: Settings, test: impl FnOnce(SocketAddr) -> T) -> T {
     let home = tempfile::tempdir().expect("a folder");
     let serve = |name: &str, when| {
         let builder = fake_builder(FakeEngine::new(EngineId::Candle), Duration::from_secs(5), home.path());
-        Serve { name: name.to_owned(), aliases: Vec::new(), builder, when }
+        Serve { name: name.to_owned(), aliases: Vec::new(), builder, when, token_ids: false }
     };
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
     let both = vec![serve("early", When::Start), serve("late", When::Demand)];

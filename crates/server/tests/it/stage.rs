@@ -54,11 +54,11 @@ pub(crate) fn settings() -> Settings {
     }
 }
 
-/// A server under the name `model`, not waited for.
+/// A server under the name `model` that accepts token ids, not waited for.
 pub(crate) fn start(builder: ModelBuilder, settings: Settings, home: Option<TempDir>) -> Stage {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
-    let serve =
-        Serve { name: "model".to_owned(), aliases: vec!["alias".to_owned()], builder, when: When::Start };
+    let aliases = vec!["alias".to_owned()];
+    let serve = Serve { name: "model".to_owned(), aliases, builder, when: When::Start, token_ids: true };
     let server = Server::start(listener, vec![serve], settings).expect("it starts");
     Stage { address: server.address(), server: Some(server), _home: home }
 }
