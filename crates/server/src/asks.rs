@@ -311,7 +311,7 @@ async fn encode(
     call.rows(host, bytes, want, truncates, encode).await
 }
 
-/// Clients such as LangChain send tiktoken's ids, which are valid ids of other words in most vocabularies.
+/// Clients such as `LangChain` send tiktoken's ids, which are valid ids of other words in most vocabularies.
 fn token_ids_rejected(model: &str) -> String {
     format!(
         "`{model}` accepts texts, and the request contains token ids; ids of another tokenizer, such as tiktoken, \
