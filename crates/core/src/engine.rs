@@ -40,6 +40,12 @@ pub trait Engine: Send + Sync {
     /// Puts `case` to `placement`.
     fn probe(&self, model: &Subject, placement: &Placement, case: &ProbeCase) -> Result<Sample, Obstacle>;
 
+    /// Whether `load` may run beside the thread that computes on an accelerator, so that batches there go on. On the
+    /// CPU it always does.
+    fn loads_on_any_thread(&self) -> bool {
+        false
+    }
+
     /// Loads the model's weights.
     fn load(&self, model: &Subject, placement: &Placement) -> Result<Box<dyn Encoder>, Obstacle>;
 }

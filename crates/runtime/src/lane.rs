@@ -1,6 +1,7 @@
-//! One thread a device: it loads and unloads every model there and runs one batch at a time, so that no driver is ever
-//! entered twice. Models that can do with more have hands beside it, each with a batch of its own. What panics or hangs
-//! in model code ends here.
+//! The threads that run model code. An accelerator has one thread, which loads and unloads every model there and runs
+//! one batch at a time, so that no driver is ever entered twice. On the CPU every model has threads of its own, so that
+//! one that hangs or loads holds up no other. Models that can do with more have hands beside, each with a batch of its
+//! own. What panics or hangs in model code ends here.
 
 use std::any::Any;
 use std::collections::HashMap;
@@ -17,11 +18,15 @@ use sconce_core::engine::{Cost, Encoder, Engine, EngineError, Subject};
 use sconce_core::obstacle::Obstacle;
 use sconce_core::placement::Placement;
 
+use crate::starvation::RunDelays;
+
 /// How often whoever waits looks whether the lane still lives. Patience is counted in glances and not by the clock: a
 /// process that was stopped, or a machine that slept, has not waited meanwhile.
 const GLANCE: Duration = Duration::from_millis(100);
+/// The least part of the elapsed time that counts, however long threads waited for a CPU: what hangs is found in the end.
+const LEAST_COUNTED: u32 = 50;
 
-/// The lanes of one runtime, by device.
+/// The lanes of one runtime: of each accelerator one. Those of the CPU belong to their models.
 #[derive(Default)]
 pub(crate) struct Lanes {
     lanes: Mutex<HashMap<Device, Lane>>,
@@ -58,7 +63,12 @@ pub(crate) struct Loaded {
 
 impl Drop for Loaded {
     fn drop(&mut self) {
-        let _ = self.lane.jobs.send(Job::Unload(self.id));
+        if self.lane.crew.device == Device::Cpu {
+            let model = self.lane.crew.models().remove(&self.id);
+            drop(model);
+        } else {
+            let _ = self.lane.jobs.send(Job::Unload(self.id));
+        }
     }
 }
 
@@ -92,11 +102,15 @@ type Reply<T> = SyncSender<Word<T>>;
 
 impl Lanes {
     fn lane(&self, device: Device) -> Lane {
+        if device == Device::Cpu {
+            return Lane::start(device);
+        }
         let mut lanes = self.lanes.lock().unwrap_or_else(PoisonError::into_inner);
         lanes.entry(device).or_insert_with(|| Lane::start(device)).clone()
     }
 
-    /// Loads a model on its device's lane, waiting at most `patience` once its turn has come.
+    /// Loads a model on its device's lane, waiting at most `patience` once its turn has come. Where the engine can
+    /// load on any thread, batches of other models on the device go on meanwhile.
     pub(crate) fn load(
         &self,
         engine: &Arc<dyn Engine>,
@@ -107,13 +121,21 @@ impl Lanes {
         let lane = self.lane(placement.device);
         let id = self.next.fetch_add(1, Ordering::Relaxed);
         let job = |reply| Job::Load(id, Arc::clone(engine), Arc::clone(subject), placement.clone(), reply);
-        match self.run(&lane, &lane.jobs, patience, job) {
+        // On the CPU the lane is the model's own.
+        let beside = placement.device != Device::Cpu && engine.loads_on_any_thread();
+        let loader = beside.then(|| lane.crew.start());
+        match run(&lane, loader.as_ref().unwrap_or(&lane.jobs), patience, job) {
             Ok(answer) => {
                 let (cost, hands) = answer?;
                 let hands = if hands > 1 && lane.crew.hire(hands) { hands } else { 1 };
                 Ok(Loaded { id, lane, cost, hands })
             }
-            Err(LaneError::Hung(seconds)) => Err(Obstacle::TimedOut { case: "loading".to_owned(), seconds }),
+            Err(LaneError::Hung(seconds)) => {
+                if !beside {
+                    self.abandon(&lane, patience);
+                }
+                Err(Obstacle::TimedOut { case: "loading".to_owned(), seconds })
+            }
             Err(error) => Err(Obstacle::LoadFailed { says: error.to_string() }),
         }
     }
@@ -128,43 +150,18 @@ impl Lanes {
     ) -> Result<Output, LaneError> {
         let job = |reply| Job::Encode(loaded.id, Arc::clone(batch), reply);
         let to = if loaded.hands > 1 { &loaded.lane.hands } else { &loaded.lane.jobs };
-        self.run(&loaded.lane, to, patience, job)?
+        let answer = run(&loaded.lane, to, patience, job);
+        if let Err(LaneError::Hung(_)) = answer {
+            self.abandon(&loaded.lane, patience);
+        }
+        answer?
     }
 
     /// Waits until all that was asked before is done, such as unloading; not for lanes that hang.
     pub(crate) fn settle(&self) {
         let lanes = self.lanes.lock().unwrap_or_else(PoisonError::into_inner).clone();
         for lane in lanes.values() {
-            let _ = self.run(lane, &lane.jobs, GLANCE, Job::Settle);
-        }
-    }
-
-    /// Runs a job: those before it take the time they need, it takes at most `patience`.
-    fn run<T>(
-        &self,
-        lane: &Lane,
-        to: &Sender<Job>,
-        patience: Duration,
-        job: impl FnOnce(Reply<T>) -> Job,
-    ) -> Result<T, LaneError> {
-        let hung = &lane.crew.hung;
-        let lost = || hung.get().map_or(LaneError::Gone, |&seconds| LaneError::Hung(seconds));
-        let (reply, words) = mpsc::sync_channel(2);
-        to.send(job(reply)).map_err(|_| lost())?;
-        let mut left = None;
-        loop {
-            match words.recv_timeout(left.map_or(GLANCE, |left: Duration| left.min(GLANCE))) {
-                Ok(Word::Begun) => left = Some(patience),
-                Ok(Word::Done(answer)) => return Ok(answer),
-                Err(RecvTimeoutError::Timeout) if hung.get().is_none() => {
-                    left = left.map(|left| left.saturating_sub(GLANCE));
-                    if left.is_some_and(|left| left.is_zero()) {
-                        self.abandon(lane, patience);
-                        return Err(lost());
-                    }
-                }
-                Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => return Err(lost()),
-            }
+            let _ = run(lane, &lane.jobs, GLANCE, Job::Settle);
         }
     }
 
@@ -185,9 +182,45 @@ impl Lanes {
     }
 }
 
+/// Runs a job: those before it take the time they need, it takes at most `patience`, not counting the time that
+/// threads of this process waited for a CPU.
+fn run<T>(
+    lane: &Lane,
+    to: &Sender<Job>,
+    patience: Duration,
+    job: impl FnOnce(Reply<T>) -> Job,
+) -> Result<T, LaneError> {
+    let hung = &lane.crew.hung;
+    let lost = || hung.get().map_or(LaneError::Gone, |&seconds| LaneError::Hung(seconds));
+    let (reply, words) = mpsc::sync_channel(2);
+    to.send(job(reply)).map_err(|_| lost())?;
+    let mut begun = false;
+    let mut elapsed = Duration::ZERO;
+    let mut delays = None;
+    loop {
+        let glance = if begun { GLANCE.min(patience) } else { GLANCE };
+        match words.recv_timeout(glance) {
+            Ok(Word::Begun) => begun = true,
+            Ok(Word::Done(answer)) => return Ok(answer),
+            Err(RecvTimeoutError::Timeout) if hung.get().is_none() => {
+                if !begun {
+                    continue;
+                }
+                elapsed += glance;
+                let earlier: &RunDelays = delays.get_or_insert_with(RunDelays::now);
+                if elapsed >= patience
+                    && counted(elapsed, RunDelays::now().longest_since(earlier)) >= patience
+                {
+                    return Err(LaneError::Hung(patience.as_secs_f64()));
+                }
+            }
+            Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => return Err(lost()),
+        }
+    }
+}
+
 impl Lane {
     fn start(device: Device) -> Lane {
-        let (sender, jobs) = mpsc::channel();
         let (hands, for_hands) = mpsc::channel();
         let crew = Arc::new(Crew {
             device,
@@ -196,7 +229,20 @@ impl Lane {
             hands: Mutex::new(0),
             hung: OnceLock::new(),
         });
-        let _ = crew.spawn(move |crew| {
+        Lane { jobs: crew.start(), hands, crew }
+    }
+}
+
+/// The part of `elapsed` that counts as time to compute, where a thread of this process waited for a CPU for `delay`.
+fn counted(elapsed: Duration, delay: Duration) -> Duration {
+    elapsed.saturating_sub(delay).max(elapsed / LEAST_COUNTED)
+}
+
+impl Crew {
+    /// Starts a thread that does one job after the other until nobody can send any.
+    fn start(self: &Arc<Crew>) -> Sender<Job> {
+        let (sender, jobs) = mpsc::channel();
+        let _ = self.spawn(move |crew| {
             while let Ok(job) = jobs.recv() {
                 if crew.hung.get().is_some() {
                     return;
@@ -204,11 +250,9 @@ impl Lane {
                 crew.work(job);
             }
         });
-        Lane { jobs: sender, hands, crew }
+        sender
     }
-}
 
-impl Crew {
     /// Starts a thread of the lane. Where none can be had the lane is gone from the start, and every job on it says
     /// so.
     fn spawn(self: &Arc<Crew>, body: impl FnOnce(&Crew) + Send + 'static) -> bool {
@@ -290,4 +334,18 @@ pub(crate) fn panic_message(panic: &(dyn Any + Send)) -> String {
     let text =
         panic.downcast_ref::<&str>().copied().or_else(|| panic.downcast_ref::<String>().map(String::as_str));
     text.unwrap_or("no message").to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn time_without_a_cpu_does_not_count_but_for_a_small_part() {
+        let seconds = Duration::from_secs;
+        assert_eq!(counted(seconds(10), Duration::ZERO), seconds(10));
+        assert_eq!(counted(seconds(10), seconds(7)), seconds(3));
+        assert_eq!(counted(seconds(10), seconds(10)), Duration::from_millis(200));
+        assert_eq!(counted(seconds(10), seconds(30)), Duration::from_millis(200));
+    }
 }

@@ -34,6 +34,7 @@ mod shadow;
 mod similarity;
 mod source;
 mod sparse;
+mod starvation;
 mod store;
 pub mod tokens;
 mod vocabulary;

@@ -2,6 +2,7 @@
 
 mod encoder;
 mod fault;
+mod gates;
 mod numbers;
 
 use std::sync::Arc;
@@ -17,7 +18,9 @@ use sconce_core::probe::{ProbeCase, Sample};
 use serde::{Deserialize, Serialize};
 
 use encoder::FakeEncoder;
-pub use fault::{Fault, Mishap};
+pub use fault::{Fault, Mishap, ODD_TEXT};
+use gates::Alive;
+pub use gates::Gates;
 use numbers::{Numbers, generated};
 
 /// Numbers a token of a twin.
@@ -47,6 +50,11 @@ pub struct FakeEngine {
     /// Batches that its encoders were given in this process.
     #[serde(skip)]
     pub batches: Arc<AtomicUsize>,
+    /// Whether it can load beside an accelerator's thread.
+    pub loads_on_any_thread: bool,
+    /// What a test can hold up in this process.
+    #[serde(skip)]
+    pub gates: Arc<Gates>,
 }
 
 /// A fault and the placements that have it.
@@ -72,6 +80,8 @@ impl FakeEngine {
             hands: 1,
             faults: Vec::new(),
             batches: Arc::default(),
+            loads_on_any_thread: false,
+            gates: Arc::default(),
         }
     }
 
@@ -191,6 +201,7 @@ impl Engine for FakeEngine {
                 Ok(Sample { seconds, ..Sample::default() })
             }
             ProbeCase::Canary { batches } => {
+                self.gates.pass(&self.gates.hold_canaries);
                 let encoder = FakeEncoder::load(self, model, placement)?;
                 let mut all = Sample::default();
                 for (place, batch) in batches.iter().enumerate() {
@@ -206,7 +217,12 @@ impl Engine for FakeEngine {
         }
     }
 
+    fn loads_on_any_thread(&self) -> bool {
+        self.loads_on_any_thread
+    }
+
     fn load(&self, model: &Subject, placement: &Placement) -> Result<Box<dyn Encoder>, Obstacle> {
+        self.gates.pass(&self.gates.hold_loads);
         Ok(Box::new(FakeEncoder::load(self, model, placement)?))
     }
 }

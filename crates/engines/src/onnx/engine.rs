@@ -127,6 +127,11 @@ impl Engine for OnnxEngine {
         false
     }
 
+    /// Sessions may be made on any thread.
+    fn loads_on_any_thread(&self) -> bool {
+        true
+    }
+
     /// A graph brings its own description.
     fn describe(&self, _card: &ModelCard) -> Result<String, Obstacle> {
         Ok("a graph".to_owned())

@@ -3,6 +3,7 @@
 mod cards;
 mod conformance;
 mod evidence;
+mod executors;
 mod fakes;
 mod families;
 mod faults;

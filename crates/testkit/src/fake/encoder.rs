@@ -10,9 +10,10 @@ use sconce_core::engine::{Cost, Encoder, EngineError, Subject};
 use sconce_core::obstacle::Obstacle;
 use sconce_core::placement::Placement;
 
+use super::Alive;
 use super::FakeEngine;
-use super::fault::Fault;
-use super::numbers::Numbers;
+use super::fault::{Fault, has_odd};
+use super::numbers::{Numbers, mix};
 
 /// A fake model that is loaded.
 pub(super) struct FakeEncoder {
@@ -21,6 +22,7 @@ pub(super) struct FakeEncoder {
     hands: usize,
     batches: AtomicUsize,
     of_all: Arc<AtomicUsize>,
+    _alive: Alive,
 }
 
 impl FakeEncoder {
@@ -48,6 +50,7 @@ impl FakeEncoder {
             hands,
             batches: AtomicUsize::new(0),
             of_all: Arc::clone(&engine.batches),
+            _alive: engine.gates.enter(),
         })
     }
 
@@ -76,6 +79,12 @@ impl Encoder for FakeEncoder {
                 Fault::Late(milliseconds) => thread::sleep(Duration::from_millis(milliseconds)),
                 Fault::Slow(microseconds) => {
                     thread::sleep(Duration::from_micros(microseconds * batch.tokens() as u64));
+                }
+                Fault::Work(millions) => {
+                    std::hint::black_box((0..millions * 1_000_000).fold(0, |sum, n| mix(sum ^ n)));
+                }
+                Fault::OddFails if has_odd(batch) => {
+                    return Err(EngineError::Failed("the fake fails on odd texts".into()));
                 }
                 Fault::OutOfMemory { above } if batch.tokens() > above => {
                     return Err(EngineError::OutOfMemory("the fake has no more memory".into()));

@@ -3,7 +3,7 @@
 use std::thread;
 use std::time::Duration;
 
-use sconce_core::batch::{Batch, Rows};
+use sconce_core::batch::{Batch, Rows, Sequence};
 use sconce_core::device::{Device, DeviceKind};
 use sconce_core::obstacle::Obstacle;
 use sconce_core::probe::Op;
@@ -15,6 +15,10 @@ const BROKEN_OP: Op = Op::LayerNorm;
 const SPARK: usize = 33;
 /// A norm that no text has.
 const STRANGE_NORM: f32 = 1e6;
+/// Token ids in a row that make a sequence odd: faults may strike such sequences alone.
+const ODD: [u32; 4] = [255; 4];
+/// A text whose tokens in tiny-bert's vocabulary are those.
+pub const ODD_TEXT: &str = "asked asked asked asked";
 
 /// What a placement has wrong with it.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
@@ -65,6 +69,16 @@ pub enum Fault {
     Late(u64),
     /// Each token takes this many microseconds, at run time only.
     Slow(u64),
+    /// Each batch takes this many million steps of computing, at run time only.
+    Work(u64),
+    /// Odd sequences have a norm that no other has.
+    OddNorm,
+    /// Odd sequences have the numbers of another.
+    OddDrift,
+    /// Odd sequences are not numbers.
+    OddNan,
+    /// Batches with an odd sequence fail, at run time only.
+    OddFails,
     /// Something goes wrong at the n-th batch of an encoder, the first being 1, and at every later one.
     FromBatch(usize, Mishap),
 }
@@ -157,6 +171,12 @@ impl Fault {
                 sequence.start * rows.width..(sequence.start + sequence.length) * rows.width
             };
             let length = sequence.length;
+            if is_odd(batch, sequence) {
+                self.spoil_odd(&mut rows.values[place.clone()]);
+                if let (Fault::OddNorm, Some(norm)) = (self, rows.norms.get_mut(index)) {
+                    *norm = STRANGE_NORM;
+                }
+            }
             for x in &mut rows.values[place] {
                 if self == Fault::OpWrong
                     || self == (Fault::WrongAt { length, longest: false })
@@ -171,6 +191,26 @@ impl Fault {
             }
         }
     }
+}
+
+impl Fault {
+    fn spoil_odd(self, values: &mut [f32]) {
+        if self == Fault::OddNan {
+            values.fill(f32::NAN);
+        } else if self == Fault::OddDrift {
+            values.reverse();
+        }
+    }
+}
+
+/// Whether a sequence of `batch` is odd.
+pub(super) fn has_odd(batch: &Batch) -> bool {
+    batch.sequences.iter().any(|sequence| is_odd(batch, sequence))
+}
+
+fn is_odd(batch: &Batch, sequence: &Sequence) -> bool {
+    let ids = &batch.ids[sequence.start..sequence.start + sequence.length];
+    ids.windows(ODD.len()).any(|ids| ids == ODD)
 }
 
 impl Mishap {

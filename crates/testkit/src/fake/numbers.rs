@@ -71,7 +71,7 @@ pub(super) fn generated(lengths: &[usize], seed: u64, want: Want) -> Batch {
 }
 
 /// The next number of splitmix64.
-fn mix(state: u64) -> u64 {
+pub(super) fn mix(state: u64) -> u64 {
     let mut z = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
     z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
