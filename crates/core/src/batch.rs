@@ -70,6 +70,14 @@ pub struct Rows {
 }
 
 impl Rows {
+    /// The rows at `range` with their norms, where there are norms.
+    #[must_use]
+    pub fn part(&self, range: std::ops::Range<usize>) -> Rows {
+        let norms = self.norms.get(range.clone()).unwrap_or_default().to_vec();
+        let values = self.values.get(range.start * self.width..range.end * self.width).unwrap_or_default();
+        Rows { width: self.width, values: values.to_vec(), norms }
+    }
+
     /// The rows one by one.
     pub fn iter(&self) -> impl ExactSizeIterator<Item = &[f32]> {
         self.values.chunks_exact(self.width.max(1))
@@ -128,6 +136,17 @@ impl Batch {
         part
     }
 
+    /// The places among the rows of this batch where those of the sequences `range` lie.
+    pub fn rows_of(&self, range: std::ops::Range<usize>) -> std::ops::Range<usize> {
+        let row = |index: usize| match self.want {
+            Want::Pooled => index,
+            Want::Tokens | Want::Projected => {
+                self.sequences.get(index).map_or(self.tokens(), |sequence| sequence.start)
+            }
+        };
+        row(range.start)..row(range.end)
+    }
+
     /// Whether it can be computed at all: no sequence of which nothing is seen, no gap, no overlap, types beside ids.
     pub fn is_well_formed(&self) -> bool {
         let mut end = 0;
@@ -156,6 +175,21 @@ mod tests {
         assert_eq!(part.ids, [4, 5, 6]);
         assert_eq!(part.sequences[0], Sequence { start: 0, length: 2, skip: 1, unseen: 1 });
         assert_eq!(part.sequences[1].start, 2);
+    }
+
+    #[test]
+    fn the_rows_of_a_sequence_are_one_or_one_a_token() {
+        for (want, places) in [(Want::Pooled, [0..1, 1..3]), (Want::Tokens, [0..3, 3..6])] {
+            let mut batch = Batch::new(want);
+            for ids in [&[1, 2, 3][..], &[4, 5], &[6]] {
+                batch.push(ids, &vec![0; ids.len()], 0);
+            }
+            assert_eq!([batch.rows_of(0..1), batch.rows_of(1..3)], places);
+        }
+        let rows = Rows { width: 2, values: vec![1.0, 2.0, 3.0, 4.0, 5.0, 6.0], norms: vec![7.0, 8.0, 9.0] };
+        let part = Rows { width: 2, values: vec![3.0, 4.0], norms: vec![8.0] };
+        assert_eq!(rows.part(1..2), part);
+        assert_eq!(Rows { norms: Vec::new(), ..rows }.part(1..2), Rows { norms: Vec::new(), ..part });
     }
 
     #[test]

@@ -83,11 +83,16 @@ impl Model {
     }
 
     /// Computes one batch under the guard: replayed elsewhere where its placement fails, split where memory runs out.
+    /// An error where one of its sequences can't be computed; [`compute_each`](Model::compute_each) answers the others.
     pub fn compute(&self, batch: Batch) -> Result<Computed, Error> {
+        self.serving().compute(&Arc::new(Model::well_formed(batch)?))
+    }
+
+    pub(crate) fn well_formed(batch: Batch) -> Result<Batch, Error> {
         if batch.sequences.is_empty() || !batch.is_well_formed() {
             return Err(Error::Request("the batch is malformed".to_owned()));
         }
-        self.serving().compute(&Arc::new(batch))
+        Ok(batch)
     }
 
     /// Texts as tokens, after a prompt: the name of one of the model's, or words. None is the model's default.

@@ -4,6 +4,7 @@ use sconce_core::card::Task;
 use sconce_planner::explain::explain;
 use sconce_planner::plan::Plan;
 
+use crate::attribution::SequenceError;
 use crate::bundle::BundleError;
 use crate::card::CardError;
 use crate::hub::HubError;
@@ -47,6 +48,12 @@ pub enum Error {
     /// The request can't be computed as it stands.
     #[error("{0}")]
     Request(String),
+    /// One sequence can't be computed, though the placement works.
+    #[error(transparent)]
+    Sequence(#[from] SequenceError),
+    /// This machine lacks something that the work needs, such as threads or memory.
+    #[error("{0}")]
+    Machine(String),
 }
 
 /// What to do with a model instead.
@@ -87,8 +94,8 @@ impl Error {
     pub fn fault(&self) -> Fault {
         match self {
             Error::Card(_) | Error::Vocabulary(_) | Error::Bundle(_) => Fault::Model,
-            Error::Hub(_) | Error::NoPlacement { .. } => Fault::Machine,
-            Error::Request(_) | Error::WrongTask { .. } => Fault::Caller,
+            Error::Hub(_) | Error::NoPlacement { .. } | Error::Machine(_) => Fault::Machine,
+            Error::Request(_) | Error::Sequence(_) | Error::WrongTask { .. } => Fault::Caller,
         }
     }
 
@@ -96,13 +103,30 @@ impl Error {
     pub fn retry(&self) -> Retry {
         match self {
             Error::Hub(error) if error.may_pass() => Retry::Later,
+            Error::Machine(_) => Retry::Later,
             Error::Hub(_)
             | Error::Bundle(_)
             | Error::Card(_)
             | Error::Vocabulary(_)
             | Error::Request(_)
+            | Error::Sequence(_)
             | Error::WrongTask { .. } => Retry::Never,
             Error::NoPlacement { .. } => Retry::Elsewhere,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_machine_that_lacks_something_is_not_the_callers_fault() {
+        let lacking = Error::Machine("the system gives no thread".to_owned());
+        assert_eq!((lacking.fault(), lacking.retry()), (Fault::Machine, Retry::Later));
+        let sequence = Error::from(SequenceError::Malformed("no such id".to_owned()));
+        assert_eq!((sequence.fault(), sequence.retry()), (Fault::Caller, Retry::Never));
+        let request = Error::Request("no".to_owned());
+        assert_eq!((request.fault(), request.retry()), (Fault::Caller, Retry::Never));
     }
 }

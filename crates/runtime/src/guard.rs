@@ -1,6 +1,6 @@
 //! The last look at vectors before they leave: what is not a vector of this model never does.
 
-use sconce_core::batch::Rows;
+use sconce_core::batch::{Rows, Want};
 use sconce_core::card::Task;
 use sconce_planner::judge::breach;
 
@@ -20,14 +20,51 @@ pub(crate) struct Guard {
     pub(crate) norms: [f32; 2],
 }
 
+/// What is wrong with rows.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Breach {
+    /// There are too few of them, too many, or of another width.
+    Shape(String),
+    /// They are no numbers, or zeros.
+    Values(String),
+    /// They are numbers whose norm no text of the canary comes near.
+    Norm(String),
+}
+
+impl Breach {
+    pub(crate) fn why(&self) -> &str {
+        match self {
+            Breach::Shape(why) | Breach::Values(why) | Breach::Norm(why) => why,
+        }
+    }
+}
+
 impl Guard {
+    /// Numbers a row of what a batch asks for.
+    pub(crate) fn width_of(&self, want: Want) -> usize {
+        match want {
+            Want::Pooled | Want::Projected => self.width,
+            Want::Tokens => self.hidden,
+        }
+    }
+
+    /// What is wrong with `rows`, which a batch of `sequences` with so many `tokens` gave.
+    pub(crate) fn check(&self, rows: &Rows, want: Want, sequences: usize, tokens: usize) -> Option<Breach> {
+        match want {
+            Want::Pooled => self.breach(rows, sequences),
+            Want::Projected => self.breach(rows, tokens),
+            Want::Tokens => self.breach_of_states(rows, tokens),
+        }
+    }
+
     /// What is wrong with `rows`, of which there should be `count`.
-    pub(crate) fn breach(&self, rows: &Rows, count: usize) -> Option<String> {
+    pub(crate) fn breach(&self, rows: &Rows, count: usize) -> Option<Breach> {
         // An engine that computes scores inside does not say what its head was given.
         let untold = self.task.scores() && rows.norms.is_empty();
         let told = untold || rows.norms.len() == count;
         if rows.width != self.width || rows.values.len() != count * self.width || !told {
-            return Some(format!("{} numbers for {count} vectors of {}", rows.values.len(), self.width));
+            let what = format!("{} numbers for {count} vectors of {}", rows.values.len(), self.width);
+            return Some(Breach::Shape(what));
         }
         let may_be_zero = match self.task {
             Task::Embed | Task::Tokens => false,
@@ -35,24 +72,30 @@ impl Guard {
         };
         if may_be_zero {
             if rows.values.iter().any(|x| !x.is_finite()) {
-                return Some("a number that is not finite".to_owned());
+                return Some(Breach::Values("a number that is not finite".to_owned()));
             }
         } else if let Some(what) = breach(rows) {
-            return Some(what.to_owned());
+            return Some(Breach::Values(what.to_owned()));
+        }
+        if rows.norms.iter().any(|norm| !norm.is_finite()) {
+            return Some(Breach::Values("a vector whose norm is not finite".to_owned()));
         }
         let [least, most] = self.norms;
         let least = if self.task == Task::Sparse { 0.0 } else { least / SLACK };
         let most = most * SLACK;
-        let strange = rows.norms.iter().find(|&&norm| norm.is_nan() || norm < least || norm > most);
-        strange.map(|norm| format!("a vector of norm {norm}, where {least:.3} to {most:.3} is known"))
+        let strange = rows.norms.iter().find(|&&norm| norm < least || norm > most);
+        strange.map(|norm| {
+            Breach::Norm(format!("a vector of norm {norm}, where {least:.3} to {most:.3} is known"))
+        })
     }
 
     /// What is wrong with hidden states of `count` tokens, whose norms nobody knows.
-    pub(crate) fn breach_of_states(&self, rows: &Rows, count: usize) -> Option<String> {
+    pub(crate) fn breach_of_states(&self, rows: &Rows, count: usize) -> Option<Breach> {
         if rows.width != self.hidden || rows.values.len() != count * self.hidden {
-            return Some(format!("{} numbers for {count} tokens of {}", rows.values.len(), self.hidden));
+            let what = format!("{} numbers for {count} tokens of {}", rows.values.len(), self.hidden);
+            return Some(Breach::Shape(what));
         }
-        breach(rows).map(str::to_owned)
+        breach(rows).map(|what| Breach::Values(what.to_owned()))
     }
 }
 
@@ -190,5 +233,42 @@ mod tests {
         }
         let some = guard.breach_of_states(&Rows { values: vec![0.0; 8], ..states(4, 8) }, 2);
         assert!(some.is_some(), "states of zeros");
+    }
+
+    #[test]
+    fn norms_may_lie_eight_times_beyond_those_seen_and_no_farther() {
+        let guard = Guard { task: Task::Embed, width: 1, hidden: 1, norms: [1.0, 2.0] };
+        let of = |norm: f32| guard.breach(&Rows { width: 1, values: vec![1.0], norms: vec![norm] }, 1);
+        for norm in [0.126, 1.0, 2.0, 15.9] {
+            assert_eq!(of(norm), None, "{norm}");
+        }
+        for norm in [0.124, 16.1] {
+            let breach = of(norm).expect("it lies beyond");
+            assert!(matches!(&breach, Breach::Norm(why) if why.contains("0.125 to 16.000")), "{breach:?}");
+        }
+        for norm in [f32::NAN, f32::INFINITY] {
+            assert!(matches!(of(norm), Some(Breach::Values(_))), "{norm}");
+        }
+    }
+
+    #[test]
+    fn each_kind_of_rows_is_held_to_its_own_count_and_width() {
+        let guard = Guard { task: Task::Tokens, width: 1, hidden: 2, norms: [1.0, 1.0] };
+        let rows = |width: usize, count: usize| Rows {
+            width,
+            values: vec![1.0; width * count],
+            norms: vec![1.0; count],
+        };
+        // Two sequences of five tokens.
+        for (want, width, count) in [(Want::Pooled, 1, 2), (Want::Projected, 1, 5), (Want::Tokens, 2, 5)] {
+            assert_eq!(guard.check(&rows(width, count), want, 2, 5), None, "{want:?}");
+            for (width, count) in [(width, count + 1), (width, count - 1), (3 - width, count)] {
+                let found = guard.check(&rows(width, count), want, 2, 5);
+                assert!(matches!(found, Some(Breach::Shape(_))), "{want:?} {width} {count}: {found:?}");
+            }
+            let mut spoilt = rows(width, count);
+            spoilt.values[0] = f32::NAN;
+            assert!(matches!(guard.check(&spoilt, want, 2, 5), Some(Breach::Values(_))), "{want:?}");
+        }
     }
 }

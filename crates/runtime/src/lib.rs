@@ -7,6 +7,7 @@
 //! ```
 
 mod answers;
+mod attribution;
 mod batching;
 pub mod bundle;
 mod canary;
@@ -26,9 +27,12 @@ mod late;
 mod model;
 mod pairs;
 pub mod prove;
+mod readmission;
 mod resident;
 mod runtime;
 mod scores;
+mod seat;
+mod second;
 mod serving;
 mod shadow;
 mod similarity;
@@ -40,6 +44,7 @@ pub mod tokens;
 mod vocabulary;
 
 pub use answers::{Account, Truncation};
+pub use attribution::{Answered, SequenceError, Suspect};
 pub use door::{Computed, Incident, Trip};
 pub use embeddings::Embeddings;
 pub use error::{Error, Fault, Retry};
@@ -48,6 +53,7 @@ pub use inspect::{Inspection, inspect};
 pub use late::{Matrix, TokenEmbeddings, maxsim};
 pub use model::{Claim, EmbedOptions, Model, ModelBuilder};
 pub use pairs::Cut;
+pub use readmission::{Readmission, Readmitted};
 pub use resident::{peak, resident};
 pub use runtime::{Runtime, RuntimeBuilder, init};
 pub use sconce_core as core;
@@ -64,6 +70,7 @@ pub use sconce_planner::plan::{Plan, Wish};
 pub use scores::{
     Classifications, ClassifyOptions, Labelled, Ranked, Ranking, RerankOptions, ranked, scored,
 };
+pub use second::{SecondLoad, SecondLoaded};
 pub use shadow::{Shadow, Verdict};
 pub use similarity::{Similarities, cosine};
 pub use source::ModelSource;

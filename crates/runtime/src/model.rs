@@ -5,12 +5,13 @@ use std::sync::Arc;
 use rayon::prelude::*;
 use sconce_core::card::{Dimensions, ModelCard, PoolingMode, Task};
 use sconce_core::device::Device;
-use sconce_core::obstacle::Obstacle;
 use sconce_core::placement::{Dtype, EngineId, Placement};
 use sconce_planner::band::Band;
+use sconce_planner::cases::CANARIES;
 use sconce_planner::evidence::Goal;
 use sconce_planner::plan::{Plan, Wish, plan};
 
+use crate::canary;
 use crate::card::Overrides;
 use crate::embeddings::{Embeddings, cut};
 use crate::error::Error;
@@ -213,7 +214,8 @@ impl ModelBuilder {
             return Err(Error::NoPlacement { plan: Box::new(plan) });
         }
         let tokens = Tokens::open(&subject.files.folder, &subject.card)?;
-        let serving = Serving::open(&runtime, subject, self.wish, events)?;
+        let control = canary::batch(&tokens, &subject.card, CANARIES)?.part(0..2);
+        let serving = Serving::open(&runtime, subject, control, self.wish, events)?;
         Ok(Model { inner: Arc::new(Inner { runtime, tokens, serving }) })
     }
 }
@@ -254,10 +256,9 @@ impl Model {
         self.inner.serving.quarantined()
     }
 
-    /// Tries the real weights anew on a placement that was taken out of service, in a process of its own; where
-    /// they are right it returns to its place in the plan. Takes as long as proving does, and holds nobody up.
-    pub fn readmit(&self, placement: &Placement) -> Result<(), Obstacle> {
-        self.inner.serving.readmit(placement)
+    /// Why no placement serves it; none while one does.
+    pub fn out_of_service(&self) -> Option<String> {
+        self.inner.serving.out_of_service()
     }
 
     /// What the model takes, and where.

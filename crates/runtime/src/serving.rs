@@ -2,70 +2,51 @@
 //! taken out of service, and its batch is replayed on the next.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use sconce_core::batch::{Batch, Rows, Want};
+use sconce_core::batch::Batch;
 use sconce_core::device::Device;
-use sconce_core::engine::{Cost, EngineError, Subject};
+use sconce_core::engine::{Cost, Subject};
 use sconce_core::obstacle::Obstacle;
 use sconce_core::placement::Placement;
 use sconce_planner::band::Band;
-use sconce_planner::evidence::Canary;
-use sconce_planner::plan::{Plan, Sound, Wish, plan};
+use sconce_planner::plan::{Plan, Refusal, Sound, Wish, plan};
 
-use crate::door::{Computed, Incident, Trip};
+use crate::attribution::{Answered, Parts};
+use crate::door::{Computed, Incident};
 use crate::error::Error;
 use crate::event::Event;
-use crate::fingerprint::hash;
-use crate::guard::Guard;
-use crate::lane::{LaneError, Lanes, Loaded};
-use crate::prove::{Depth, Survey, canary_subject};
+use crate::prove::{Depth, Survey};
+use crate::readmission::{Readmission, Readmitted};
 use crate::runtime::Runtime;
+use crate::seat::{Failure, Loader, Obstructed, Seat};
 use crate::shadow::Watch;
 
-/// A hung batch is one that takes this many times what it should.
-const HUNG: f64 = 10.0;
-/// How long loading may take.
-const LOADING: Duration = Duration::from_mins(10);
+/// A placement that was loaded for second opinions is unloaded after this long without one.
+const IDLE: Duration = Duration::from_mins(1);
 
 /// A model on its placements.
 pub(crate) struct Serving {
-    runtime: Runtime,
-    subject: Arc<Subject>,
-    wish: Wish,
+    loader: Loader,
+    /// A text that every sound placement computes well: what fails on it is at fault itself.
+    control: Batch,
     state: Mutex<State>,
     /// Held while a placement is proved and loaded, which may take minutes: the state stays free meanwhile.
     taking: Mutex<()>,
     watch: Watch,
 }
 
-struct State {
-    plan: Plan,
-    seat: Option<Arc<Seat>>,
+pub(crate) struct State {
+    pub(crate) plan: Plan,
+    pub(crate) seat: Option<Arc<Seat>>,
+    /// Another placement, for second opinions, and when it last gave one.
+    pub(crate) second: Option<(Arc<Seat>, Instant)>,
+    /// What could not be loaded for second opinions beside the placement that serves.
+    pub(crate) unavailable: Vec<Placement>,
     /// The band of the first answer given: later ones lie no farther from the reference.
     promised: Option<Band>,
     /// What was taken out of service, and may return.
-    quarantined: Vec<Sound>,
-}
-
-/// The placement that serves now.
-struct Seat {
-    placement: Placement,
-    loaded: Loaded,
-    guard: Guard,
-    band: Band,
-    class: String,
-    tokens_per_second: f64,
-}
-
-/// Why a seat gave no rows.
-enum Failure {
-    /// The placement is at fault: the next may do better.
-    Placement(Trip, String),
-    /// Its device is, and nothing else there is to be tried.
-    Device(Trip, String),
-    /// The batch itself can't be computed anywhere.
-    Batch(String),
+    pub(crate) quarantined: Vec<Sound>,
 }
 
 impl Serving {
@@ -73,21 +54,37 @@ impl Serving {
     pub(crate) fn open(
         runtime: &Runtime,
         subject: Arc<Subject>,
+        control: Batch,
         wish: Wish,
         events: &mut dyn FnMut(Event<'_>),
     ) -> Result<Serving, Error> {
         let Survey { grid, evidence, .. } =
             runtime.survey(&subject, Depth::Twin, &|placement| wish.admits(placement), events)?;
         let plan = plan(&subject.card, &grid, &evidence, &wish);
-        let state = Mutex::new(State { plan, seat: None, promised: None, quarantined: Vec::new() });
-        let (runtime, taking, watch) = (runtime.clone(), Mutex::new(()), Watch::default());
-        let serving = Serving { runtime, subject, wish, state, taking, watch };
+        let state = Mutex::new(State {
+            plan,
+            seat: None,
+            second: None,
+            unavailable: Vec::new(),
+            promised: None,
+            quarantined: Vec::new(),
+        });
+        let loader = Loader { runtime: runtime.clone(), subject, wish };
+        let serving = Serving { loader, control, state, taking: Mutex::new(()), watch: Watch::default() };
         serving.seat(events)?;
         Ok(serving)
     }
 
     pub(crate) fn subject(&self) -> &Subject {
-        &self.subject
+        &self.loader.subject
+    }
+
+    pub(crate) fn loader(&self) -> &Loader {
+        &self.loader
+    }
+
+    pub(crate) fn control(&self) -> &Batch {
+        &self.control
     }
 
     pub(crate) fn watch(&self) -> &Watch {
@@ -103,12 +100,6 @@ impl Serving {
     /// Takes `placement` out of service.
     pub(crate) fn demote(&self, placement: &Placement, why: &str) {
         self.lock().retire(placement, Obstacle::Quarantined { why: why.to_owned() });
-    }
-
-    /// Loads the weights on `placement`, whatever the plan says of it.
-    pub(crate) fn load_on(&self, lanes: &Lanes, placement: &Placement) -> Result<Loaded, Obstacle> {
-        let engine = self.runtime.engine(placement)?;
-        lanes.load(engine, &self.subject, placement, LOADING)
     }
 
     pub(crate) fn plan(&self) -> Plan {
@@ -135,95 +126,85 @@ impl Serving {
         self.lock().quarantined.iter().map(|sound| sound.placement.clone()).collect()
     }
 
-    /// Tries the real weights anew on a placement that was taken out of service. Where they are right again it
-    /// returns to its place in the plan, loaded before anybody waits for it.
-    pub(crate) fn readmit(&self, placement: &Placement) -> Result<(), Obstacle> {
-        let of_it = |sound: &Sound| sound.placement == *placement;
-        let Some(sound) = self.lock().quarantined.iter().find(|sound| of_it(sound)).cloned() else {
-            return Ok(());
-        };
-        let wish = self.lock().promised.unwrap_or(self.wish.band);
-        within(&self.runtime.try_anew(&self.subject, placement)?, wish)?;
-        let _one_at_a_time = self.taking.lock().unwrap_or_else(PoisonError::into_inner);
-        let promised = self.lock().promised;
-        let seat = self.take(&sound, promised, &mut |_| {}).map_err(|obstructed| match obstructed {
-            Obstructed::Obstacle(obstacle) => obstacle,
-            Obstructed::Error(error) => Obstacle::LoadFailed { says: error.to_string() },
-        })?;
-        let mut state = self.lock();
-        state.quarantined.retain(|sound| !of_it(sound));
-        state.plan.restore(sound, promised);
-        if state.plan.is_chosen(placement) {
-            state.seat = Some(Arc::new(seat));
+    /// Why no placement serves: what became of the last one. None while one does.
+    pub(crate) fn out_of_service(&self) -> Option<String> {
+        let state = self.lock();
+        if state.plan.chosen.is_some() {
+            return None;
         }
-        Ok(())
+        let refused = state.plan.refused.iter().rev().find_map(|refused| match &refused.why {
+            Refusal::Obstacle(obstacle @ Obstacle::Quarantined { .. }) => {
+                Some(format!("{} was {obstacle}", refused.placement))
+            }
+            Refusal::Obstacle(_) | Refusal::Band { .. } | Refusal::NotWished | Refusal::NotTried => None,
+        });
+        Some(refused.unwrap_or_else(|| "no placement works".to_owned()))
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    /// The way back of a placement that was taken out of service.
+    pub(crate) fn readmission(&self, placement: &Placement) -> Option<Readmission> {
+        let state = self.lock();
+        let sound = state.quarantined.iter().find(|sound| sound.placement == *placement)?;
+        Some(Readmission::new(self.loader.clone(), sound.clone(), state.promised))
+    }
+
+    /// Puts a placement that is right again back to its place in the plan.
+    pub(crate) fn admit(&self, readmitted: Readmitted) {
+        let Readmitted { sound, seat } = readmitted;
+        let mut state = self.lock();
+        let before = state.quarantined.len();
+        state.quarantined.retain(|quarantined| quarantined.placement != sound.placement);
+        if state.quarantined.len() == before {
+            return;
+        }
+        let promised = state.promised;
+        state.plan.restore(sound, promised);
+        if state.plan.is_chosen(&seat.placement) {
+            state.seat = Some(Arc::new(seat));
+        }
+    }
+
+    pub(crate) fn taking(&self) -> &Mutex<()> {
+        &self.taking
+    }
+
+    pub(crate) fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Computes `batch` on the first placement that does it right.
-    pub(crate) fn compute(&self, batch: &Arc<Batch>) -> Result<Computed, Error> {
+    /// Computes `batch` on the first placement that works. Sequences that it fails on alone are left to a second opinion.
+    pub(crate) fn compute_each(&self, batch: &Arc<Batch>) -> Result<Answered, Error> {
         let mut incidents = Vec::new();
         loop {
             let seat = self.seat(&mut |_| {})?;
-            let mut splits = 0;
-            let (kind, why) = match self.attempt(&seat, batch, &mut splits) {
-                Ok(rows) => {
-                    self.lock().promised.get_or_insert(seat.band);
-                    let (placement, class) = (seat.placement.clone(), seat.class.clone());
-                    return Ok(Computed { rows, placement, class, incidents, splits });
-                }
-                Err(Failure::Batch(what)) => return Err(Error::Request(what)),
-                Err(Failure::Placement(kind, why)) => {
-                    self.lock().retire(&seat.placement, Obstacle::Quarantined { why: why.clone() });
-                    (kind, why)
-                }
-                Err(Failure::Device(kind, why)) => {
-                    self.lock().retire_device(seat.placement.device, &why);
-                    (kind, why)
-                }
+            let mut parts = Parts::default();
+            if let Err(failure) = self.isolate(&seat, batch, &mut parts) {
+                incidents.push(self.retire(&seat.placement, failure));
+                continue;
+            }
+            let idle = {
+                let mut state = self.lock();
+                state.promised.get_or_insert(seat.band);
+                state.second.take_if(|(_, used)| used.elapsed() > IDLE)
             };
-            incidents.push(Incident { placement: seat.placement.clone(), kind, why });
+            drop(idle);
+            let Parts { rows, refused, suspects, splits, .. } = parts;
+            let (placement, class) = (seat.placement.clone(), seat.class.clone());
+            let computed = Computed { rows, placement, class, incidents, splits };
+            return Ok(Answered { computed, refused, suspects });
         }
     }
 
-    /// One batch on one seat; what is too large for its memory is split.
-    fn attempt(&self, seat: &Seat, batch: &Arc<Batch>, splits: &mut usize) -> Result<Rows, Failure> {
-        let count = batch.sequences.len();
-        // Beside others it may have one thread alone.
-        let tokens = (batch.tokens() * seat.loaded.hands) as f64;
-        let expected = Duration::from_secs_f64(HUNG * tokens / seat.tokens_per_second.max(1.0));
-        let patience = expected.max(self.runtime.inner.patience);
-        match self.runtime.inner.lanes.encode(&seat.loaded, batch, patience) {
-            Ok(output) => {
-                let rows = output.into_rows();
-                let breach = match batch.want {
-                    Want::Pooled => seat.guard.breach(&rows, count),
-                    Want::Projected => seat.guard.breach(&rows, batch.tokens()),
-                    Want::Tokens => seat.guard.breach_of_states(&rows, batch.tokens()),
-                };
-                match breach {
-                    Some(what) => Err(Failure::Placement(Trip::Guard, what)),
-                    None => Ok(rows),
-                }
-            }
-            Err(LaneError::Engine(EngineError::OutOfMemory(_))) if count > 1 => {
-                *splits += 1;
-                let mut rows = self.attempt(seat, &Arc::new(batch.part(0..count / 2)), splits)?;
-                let rest = self.attempt(seat, &Arc::new(batch.part(count / 2..count)), splits)?;
-                rows.values.extend(rest.values);
-                rows.norms.extend(rest.norms);
-                Ok(rows)
-            }
-            Err(LaneError::Engine(EngineError::Malformed(what))) => Err(Failure::Batch(what)),
-            // A processor that hangs is an engine that hangs: another engine may do.
-            Err(error @ LaneError::Hung(_)) if seat.placement.device != Device::Cpu => {
-                Err(Failure::Device(Trip::Hung, told(&error)))
-            }
-            Err(error) => Err(Failure::Placement(trip(&error), told(&error))),
+    /// Takes a placement out of service, or all of its device.
+    pub(crate) fn retire(&self, placement: &Placement, failure: Failure) -> Incident {
+        let whole_device = matches!(failure, Failure::Device(..));
+        let incident = failure.incident(placement);
+        if whole_device {
+            self.lock().retire_device(placement.device, &incident.why);
+        } else {
+            self.demote(placement, &incident.why);
         }
+        incident
     }
 
     /// The seat that serves, taking the next placement of the plan where none does.
@@ -243,77 +224,20 @@ impl Serving {
                     }
                 }
             };
-            let taken = self.take(&chosen, promised, events);
+            let second = self.lock().second.take_if(|(second, _)| second.placement == chosen.placement);
+            let taken = match second {
+                Some((second, _)) => Ok(second),
+                None => self.loader.take(&chosen.placement, promised, events).map(Arc::new),
+            };
             let mut state = self.lock();
             match taken {
                 // It may have been retired with its device meanwhile.
-                Ok(seat) if state.plan.is_chosen(&seat.placement) => state.seat = Some(Arc::new(seat)),
+                Ok(seat) if state.plan.is_chosen(&seat.placement) => state.seat = Some(seat),
                 Ok(_) => {}
                 Err(Obstructed::Obstacle(obstacle)) => state.retire(&chosen.placement, obstacle),
                 Err(Obstructed::Error(error)) => return Err(*error),
             }
         }
-    }
-
-    /// Tries the real weights on a placement and loads them there.
-    fn take(
-        &self,
-        sound: &Sound,
-        promised: Option<Band>,
-        events: &mut dyn FnMut(Event<'_>),
-    ) -> Result<Seat, Obstructed> {
-        let placement = &sound.placement;
-        let only = |candidate: &Placement| candidate == placement;
-        let survey = self.runtime.survey(&self.subject, Depth::Canary, &only, events).map_err(Box::new)?;
-        let found = survey.evidence.get(placement);
-        if let Some(obstacle) = found.and_then(|findings| findings.obstacle()) {
-            return Err(Obstructed::Obstacle(obstacle.clone()));
-        }
-        let canary = found.and_then(|findings| findings.canary.clone()).and_then(Result::ok);
-        let canary =
-            canary.ok_or_else(|| Obstacle::LoadFailed { says: "its canary is missing".to_owned() })?;
-        let band = within(&canary, promised.unwrap_or(self.wish.band))?;
-        let loaded = self.load_on(&self.runtime.inner.lanes, placement)?;
-        let subject = canary_subject(&self.subject, &placement.weights);
-        Ok(Seat {
-            placement: placement.clone(),
-            loaded,
-            guard: Guard {
-                task: self.subject.card.task.value,
-                width: self.subject.card.width(),
-                hidden: self.subject.card.sizes.value.hidden,
-                norms: canary.norms,
-            },
-            band,
-            class: format!("{}-{band}", &hash(&subject)[..12]),
-            tokens_per_second: canary.tokens_per_second,
-        })
-    }
-}
-
-/// The band of a canary, if the wish allows it.
-fn within(canary: &Canary, wish: Band) -> Result<Band, Obstacle> {
-    Band::of(canary.error).filter(|band| *band <= wish).ok_or_else(|| Obstacle::ModelWrong {
-        case: "the real weights".to_owned(),
-        error: canary.error,
-        tolerance: wish.tolerance(),
-    })
-}
-
-enum Obstructed {
-    Obstacle(Obstacle),
-    Error(Box<Error>),
-}
-
-impl From<Obstacle> for Obstructed {
-    fn from(obstacle: Obstacle) -> Obstructed {
-        Obstructed::Obstacle(obstacle)
-    }
-}
-
-impl From<Box<Error>> for Obstructed {
-    fn from(error: Box<Error>) -> Obstructed {
-        Obstructed::Error(error)
     }
 }
 
@@ -326,6 +250,8 @@ impl State {
         if self.seat.as_ref().is_some_and(|seat| !self.plan.is_chosen(&seat.placement)) {
             self.seat = None;
         }
+        self.second.take_if(|(second, _)| second.placement == *placement);
+        self.unavailable.clear();
     }
 
     /// Takes every placement on `device` out of the plan.
@@ -338,24 +264,4 @@ impl State {
             self.retire(placement, Obstacle::Quarantined { why: why.to_owned() });
         }
     }
-}
-
-/// What kind of mishap an error of a lane is.
-fn trip(error: &LaneError) -> Trip {
-    match error {
-        LaneError::Engine(_) | LaneError::Gone => Trip::Failed,
-        LaneError::Panicked(_) => Trip::Panicked,
-        LaneError::Hung(_) => Trip::Hung,
-    }
-}
-
-/// An error with all its causes, as one line.
-fn told(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        text = format!("{text}: {error}");
-        cause = error.source();
-    }
-    text.lines().next().unwrap_or_default().to_owned()
 }

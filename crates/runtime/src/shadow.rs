@@ -4,7 +4,7 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use sconce_core::batch::{Batch, Rows, Want};
+use sconce_core::batch::{Batch, Rows};
 use sconce_core::placement::Placement;
 use sconce_planner::band::Band;
 
@@ -90,6 +90,14 @@ impl Drop for Watch {
 }
 
 impl State {
+    /// How often in a row `placement` has drifted by now.
+    fn strikes(&mut self, placement: &Placement, keeps: bool) -> usize {
+        let before = self.drifted.take().filter(|(drifted, _)| drifted == placement);
+        let strikes = if keeps { 0 } else { before.map_or(0, |(_, strikes)| strikes) + 1 };
+        self.drifted = (!keeps).then(|| (placement.clone(), strikes));
+        strikes
+    }
+
     /// Puts scores to those of earlier batches; all of them once there are enough.
     fn gather(&mut self, given: Rows, rows: Rows) -> Option<(Rows, Rows)> {
         let width = rows.width;
@@ -131,7 +139,7 @@ impl Serving {
             Err(error) => {
                 // The next check has it loaded anew.
                 self.watch().lock().reference = None;
-                return Err(Error::Request(format!("the reference gave no rows: {error}")));
+                return Err(Error::Machine(format!("the reference {reference} gave no rows: {error}")));
             }
         };
         let scores = self.subject().card.task.value.scores();
@@ -145,17 +153,10 @@ impl Serving {
     }
 
     fn judge(&self, placement: &Placement, reference: &Placement, mean: f64, band: Band) -> Verdict {
-        let strikes = {
-            let mut state = self.watch().lock();
-            if mean <= band.tolerance() {
-                state.drifted = None;
-                return Verdict::Agrees;
-            }
-            let before = state.drifted.take().filter(|(drifted, _)| drifted == placement);
-            let strikes = before.map_or(0, |(_, strikes)| strikes) + 1;
-            state.drifted = Some((placement.clone(), strikes));
-            strikes
-        };
+        let strikes = self.watch().lock().strikes(placement, keeps(mean, band));
+        if strikes == 0 {
+            return Verdict::Agrees;
+        }
         if strikes < STRIKES {
             return Verdict::Drifts;
         }
@@ -173,11 +174,16 @@ impl Serving {
         if let Some(loaded) = &self.watch().lock().reference {
             return Ok(Arc::clone(loaded));
         }
-        let loaded = self.load_on(&self.watch().lanes, reference).map_err(|obstacle| {
-            Error::Request(format!("the reference {reference} can't be loaded: {obstacle}"))
+        let loaded = self.loader().load_on(&self.watch().lanes, reference).map_err(|obstacle| {
+            Error::Machine(format!("the reference {reference} can't be loaded: {obstacle}"))
         })?;
         Ok(Arc::clone(self.watch().lock().reference.insert(Arc::new(loaded))))
     }
+}
+
+/// Whether a mean distance from the reference lies in `band`.
+fn keeps(mean: f64, band: Band) -> bool {
+    mean <= band.tolerance()
 }
 
 /// Some texts of a batch, other ones each time, and the rows that were given for them.
@@ -190,15 +196,8 @@ fn some_of(batch: &Batch, rows: &Rows, turn: usize) -> (Batch, Rows) {
         tokens <= TOKENS
     });
     let last = first + fits.count().max(1);
-    let row = |index: usize| match batch.want {
-        Want::Pooled => index,
-        Want::Tokens | Want::Projected => {
-            sequences.get(index).map_or(batch.tokens(), |sequence| sequence.start)
-        }
-    };
-    let numbers = row(first) * rows.width..row(last) * rows.width;
-    let given = rows.values.get(numbers).unwrap_or_default().to_vec();
-    (batch.part(first..last), Rows { width: rows.width, values: given, norms: Vec::new() })
+    let given = rows.part(batch.rows_of(first..last));
+    (batch.part(first..last), Rows { norms: Vec::new(), ..given })
 }
 
 /// How far each row lies from the reference's, as `1 - cos` is for vectors of one length; all of them together where
@@ -222,7 +221,49 @@ fn distances(rows: &Rows, reference: &Rows, together: bool) -> Vec<f64> {
 
 #[cfg(test)]
 mod tests {
+    use sconce_core::batch::Want;
+    use sconce_core::device::Device;
+    use sconce_core::placement::{Dtype, EngineId};
+
     use super::*;
+
+    #[test]
+    fn a_placement_drifts_once_it_lies_beyond_its_band() {
+        for band in [Band::Exact, Band::Half, Band::Coarse] {
+            assert!(keeps(band.tolerance(), band) && keeps(0.0, band), "{band}");
+            for mean in [band.tolerance() * 1.01, f64::INFINITY, f64::NAN] {
+                assert!(!keeps(mean, band), "{mean} in {band}");
+            }
+        }
+    }
+
+    #[test]
+    fn only_what_drifts_in_a_row_counts_together() {
+        let placement = |device| Placement {
+            engine: EngineId::Candle,
+            device,
+            weights: String::new(),
+            dtype: Dtype::F16,
+        };
+        let (cpu, metal) = (placement(Device::Cpu), placement(Device::Metal(0)));
+        let mut state = State::default();
+        let checks =
+            [(&cpu, false), (&cpu, false), (&cpu, true), (&cpu, false), (&metal, false), (&cpu, false)];
+        let strikes = checks.map(|(placement, keeps)| state.strikes(placement, keeps));
+        assert_eq!(strikes, [1, 2, 0, 1, 1, 1]);
+    }
+
+    #[test]
+    fn scores_are_judged_once_there_are_eight_of_them() {
+        let rows = |values: &[f32]| Rows { width: 1, values: values.to_vec(), norms: Vec::new() };
+        let mut state = State::default();
+        let seven = [1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0];
+        assert_eq!(state.gather(rows(&seven), rows(&seven)), None);
+        let all = [1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0];
+        let reference = [1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 9.0];
+        assert_eq!(state.gather(rows(&[8.0]), rows(&[9.0])), Some((rows(&all), rows(&reference))));
+        assert_eq!(state.gather(rows(&[8.0]), rows(&[9.0])), None, "those before were judged");
+    }
 
     #[test]
     fn some_texts_are_checked_and_other_ones_each_time() {

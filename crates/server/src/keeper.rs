@@ -154,7 +154,7 @@ impl Keeper {
                 Room::Unload(_) | Room::Wait(_) if !makes_room => return Ok(false),
                 Room::Unload(other) => self.unload(other, "room"),
                 Room::Wait(_) if self.app.is_stopping() => {
-                    return Err(Error::Request("the server is stopping".to_owned()));
+                    return Err(Error::Machine("the server is stopping".to_owned()));
                 }
                 Room::Wait(time) => {
                     self.app.slots[at].enter(Phase::WaitingForRoom);
@@ -166,7 +166,7 @@ impl Keeper {
     }
 
     fn does_not_fit(&self, need: u64) -> Error {
-        Error::Request(format!(
+        Error::Machine(format!(
             "it takes about {}, the server without models {}, and the limit is {}\n\
              hint: raise `memory_limit`, or name a narrower `dtype`",
             bytes(need),

@@ -19,6 +19,7 @@ mod refusal;
 mod returning;
 mod room;
 mod routes;
+mod second_opinion;
 mod seeing;
 mod settings;
 mod shadow;

@@ -10,9 +10,10 @@ use serde_json::json;
 use crate::app::App;
 use crate::queue::Queue;
 use crate::returning::watch;
+use crate::second_opinion::SecondOpinions;
 use crate::shadow::Checks;
 use crate::slot::{Host, Phase, Slot};
-use crate::worker::{measure, short, work};
+use crate::worker::{Aside, measure, short, work};
 
 /// Opens a model for its slot, telling how far it is.
 pub(crate) fn open(app: &Arc<App>, slot: &Slot, builder: ModelBuilder) -> Result<Arc<Host>, Error> {
@@ -21,10 +22,12 @@ pub(crate) fn open(app: &Arc<App>, slot: &Slot, builder: ModelBuilder) -> Result
     let queue = Arc::new(Queue::new(rate, app.settings().queue_seconds));
     let (name, since, hands, workers) = (slot.name.clone(), Instant::now(), model.hands(), Mutex::default());
     let host = Arc::new(Host { name, model, token_ids: slot.token_ids, queue, since, hands, workers });
-    let checks = Arc::new(Checks::new(Arc::clone(app), host.name.clone(), host.model.clone()));
+    let checks = Checks::new(Arc::clone(app), host.name.clone(), host.model.clone());
+    let opinions = SecondOpinions::new(Arc::clone(app), Arc::downgrade(&host));
+    let aside = Arc::new(Aside { checks, opinions });
     for hand in 0..hands + usize::from(hands > 1) {
-        let (own, counted, checks) = (Arc::clone(&host), Arc::clone(app), Arc::clone(&checks));
-        match spawn("sconce-worker", move || work(hand, &own, &counted, &checks)) {
+        let (own, counted, aside) = (Arc::clone(&host), Arc::clone(app), Arc::clone(&aside));
+        match spawn("sconce-worker", move || work(hand, &own, &counted, &aside)) {
             Ok(worker) => host.hire(worker),
             Err(error) => {
                 host.queue.close();
@@ -45,5 +48,5 @@ pub(crate) fn open(app: &Arc<App>, slot: &Slot, builder: ModelBuilder) -> Result
 
 fn spawn(name: &str, body: impl FnOnce() + Send + 'static) -> Result<JoinHandle<()>, Error> {
     let spawned = thread::Builder::new().name(name.to_owned()).spawn(body);
-    spawned.map_err(|error| Error::Request(format!("no thread can be had: {error}")))
+    spawned.map_err(|error| Error::Machine(format!("the system gives no thread: {error}")))
 }

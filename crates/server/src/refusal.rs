@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
-use sconce::{Error, Fault, Retry, Task};
+use sconce::{Error, Fault, Retry, SequenceError, Task};
 use serde_json::{Value, json};
 
 /// Why there is no answer.
@@ -18,6 +18,10 @@ pub(crate) enum Kind {
     Empty,
     /// A text is longer than the model takes, and was not to be cut.
     TooLong,
+    /// A text is too long for the memory of the device.
+    DoesNotFit,
+    /// Placements do not agree on the result of a text.
+    Unusual,
     /// The body, or what it asks for, is too large.
     TooLarge,
     /// It is encoded in a way that is not read.
@@ -89,6 +93,8 @@ impl Kind {
             Kind::Validation => row(422, 400, "Validation", invalid, "invalid_request"),
             Kind::Empty => row(400, 400, "Empty", invalid, "empty"),
             Kind::TooLong => row(422, 400, "Tokenizer", invalid, "context_length_exceeded"),
+            Kind::DoesNotFit => row(413, 413, "Validation", invalid, "does_not_fit"),
+            Kind::Unusual => row(422, 422, "Validation", invalid, "unusual_input"),
             Kind::TooLarge => row(413, 413, "Validation", invalid, "too_large"),
             Kind::Encoding => row(415, 415, "Validation", invalid, "unsupported_encoding"),
             Kind::WrongTask => row(424, 400, "Backend", invalid, "wrong_task"),
@@ -180,6 +186,8 @@ impl From<Error> for Refusal {
     fn from(error: Error) -> Refusal {
         let kind = match (&error, error.fault(), error.retry()) {
             (Error::WrongTask { .. }, ..) => Kind::WrongTask,
+            (Error::Sequence(SequenceError::DoesNotFit { .. }), ..) => Kind::DoesNotFit,
+            (Error::Sequence(SequenceError::Unusual { .. }), ..) => Kind::Unusual,
             (_, Fault::Caller, _) => Kind::Validation,
             (_, Fault::Model, _) => Kind::Model,
             (_, Fault::Machine, Retry::Later) => Kind::NotReady,
@@ -233,6 +241,35 @@ mod tests {
         assert_eq!(response.status(), 503);
         assert!(response.headers().contains_key(header::RETRY_AFTER));
         assert_eq!(machine.respond(Dialect::Tei).status(), 424);
+        let lacking = Refusal::from(Error::Machine("the system gives no thread".to_owned()));
+        for dialect in [Dialect::Tei, Dialect::OpenAi, Dialect::Rerank] {
+            let response = lacking.respond(dialect);
+            assert_eq!(response.status(), 503, "{dialect:?}");
+            assert!(response.headers().contains_key(header::RETRY_AFTER));
+        }
+    }
+
+    #[test]
+    fn a_text_that_can_not_be_computed_has_a_code_of_its_own() {
+        let placement = sconce::Placement {
+            engine: sconce::EngineId::Candle,
+            device: sconce::Device::Cpu,
+            weights: "model.safetensors".to_owned(),
+            dtype: sconce::Dtype::F32,
+        };
+        let why = "no two agree".to_owned();
+        for (error, status, code) in [
+            (SequenceError::DoesNotFit { tokens: 9000, placement }, 413, "does_not_fit"),
+            (SequenceError::Unusual { tokens: 256, why }, 422, "unusual_input"),
+            (SequenceError::Malformed("no such id".to_owned()), 400, "invalid_request"),
+        ] {
+            let refusal = Refusal::from(Error::from(error));
+            assert_eq!(refusal.code(), code);
+            assert!(!refusal.message.contains("hint:"), "{}", refusal.message);
+            let response = refusal.respond(Dialect::OpenAi);
+            assert_eq!(response.status(), status);
+            assert!(!response.headers().contains_key(header::RETRY_AFTER), "trying again does not help");
+        }
     }
 
     #[test]

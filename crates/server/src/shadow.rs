@@ -86,7 +86,11 @@ fn check(app: &App, name: &str, model: &Model, checks: &Receiver<Answered>) {
                     }
                 }
             }
-            Err(_) => "failed",
+            Err(error) => {
+                let told = [("model", json!(name)), ("why", json!(error.to_string()))];
+                app.seeing.warn("shadow check failed", &told);
+                "failed"
+            }
         };
         metrics.shadow_checks.with_label_values(&[name, &place, outcome]).inc();
     }

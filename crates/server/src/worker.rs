@@ -1,17 +1,19 @@
 //! The threads that take batches from a model's queue and have them computed: as many as keep its placement busy.
 
 use std::cmp::Reverse;
+use std::collections::HashSet;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::Instant;
 
 use sconce::core::batch::{Batch, Want};
-use sconce::{Computed, Error, Model};
+use sconce::{Answered, Computed, Error, Model};
 use serde_json::json;
 
 use crate::app::App;
 use crate::queue::{Entry, Rate, Stretch, Taken};
 use crate::refusal::{Kind, Refusal};
+use crate::second_opinion::{Pending, SecondOpinions};
 use crate::shadow::Checks;
 use crate::slot::Host;
 
@@ -55,9 +57,14 @@ pub(crate) fn measure(model: &Model, tell: &mut dyn FnMut(usize)) -> Result<Rate
     }
 }
 
-/// Computes what waits until the queue is closed; `checks` says of every batch whether the reference sees it, too. The
-/// others of a placement that has more hands do the same.
-pub(crate) fn work(hand: usize, host: &Host, app: &App, checks: &Checks) {
+/// Where a batch goes besides: to the reference, and its suspects to a second placement.
+pub(crate) struct Aside {
+    pub(crate) checks: Checks,
+    pub(crate) opinions: SecondOpinions,
+}
+
+/// Computes what waits until the queue is closed. The others of a placement that has more hands do the same.
+pub(crate) fn work(hand: usize, host: &Host, app: &App, aside: &Aside) {
     let Host { model, queue, .. } = host;
     let width = model.card().width().max(model.card().sizes.value.hidden);
     // A placement that took over may have more hands than there are workers.
@@ -65,14 +72,14 @@ pub(crate) fn work(hand: usize, host: &Host, app: &App, checks: &Checks) {
     while let Some(mut taken) = queue.next(hand, hands, width) {
         // The longest first: what comes last is what threads share out among them to end together.
         taken.entries.sort_by_key(|entry| Reverse(entry.tokens()));
-        let one = AssertUnwindSafe(|| compute(host, app, &taken, checks));
+        let one = AssertUnwindSafe(|| compute(host, app, &taken, aside));
         if catch_unwind(one).is_err() {
             fail(&taken.entries, &Refusal::new(Kind::Machine, "the worker failed over this batch"));
         }
     }
 }
 
-fn compute(host: &Host, app: &App, taken: &Taken<'_>, checks: &Checks) {
+fn compute(host: &Host, app: &App, taken: &Taken<'_>, aside: &Aside) {
     let Host { name, model, .. } = host;
     let metrics = &app.metrics;
     let (entries, began) = (&taken.entries, taken.began);
@@ -82,22 +89,32 @@ fn compute(host: &Host, app: &App, taken: &Taken<'_>, checks: &Checks) {
         batch.push_filled(&text.ids, &text.types, text.skip, text.unseen);
     }
     let tokens = batch.tokens();
-    let second = checks.take().then(|| batch.clone());
+    let shadowed = aside.checks.take().then(|| batch.clone());
     let computing = Instant::now();
-    match model.compute(batch) {
-        Ok(computed) => {
+    match model.compute_each(batch) {
+        Ok(Answered { computed, refused, suspects }) => {
             let done = Instant::now();
             if computed.incidents.is_empty() {
                 taken.observe(tokens, done);
             }
             let texts = entries.len();
             let batch = Stretch { began, computing, computed: done, ended: done, texts, tokens };
-            hand_out(entries, &computed, batch);
+            let withheld = refused.iter().map(|(index, _)| *index);
+            let withheld: HashSet<usize> = withheld.chain(suspects.iter().map(|one| one.index)).collect();
+            hand_out(entries, &computed, batch, &withheld);
             note(name, app, &computed);
             let seconds = done.saturating_duration_since(began).as_secs_f64();
             metrics.batch(name, &short(&computed.placement), entries.len(), tokens, seconds);
-            if let Some(batch) = second {
-                checks.send(batch, computed);
+            for (index, error) in refused {
+                entries[index].job.fail(Refusal::from(Error::from(error)));
+            }
+            for suspect in suspects {
+                let entry = entries[suspect.index].clone();
+                aside.opinions.send(Pending { entry, suspect, batch });
+            }
+            // Rows that were withheld are no numbers.
+            if let Some(batch) = shadowed.filter(|_| withheld.is_empty()) {
+                aside.checks.send(batch, computed);
             }
         }
         Err(error) => fail(entries, &Refusal::from(error)),
@@ -109,7 +126,7 @@ pub(crate) fn short(placement: &sconce::Placement) -> String {
     format!("{}/{}/{}", placement.engine, placement.device, placement.dtype)
 }
 
-fn note(name: &str, app: &App, computed: &Computed) {
+pub(crate) fn note(name: &str, app: &App, computed: &Computed) {
     let metrics = &app.metrics;
     for incident in &computed.incidents {
         let (place, kind) = (short(&incident.placement), incident.kind.name());
@@ -131,31 +148,26 @@ fn note(name: &str, app: &App, computed: &Computed) {
     }
 }
 
-/// Gives every job the rows of its texts, those of one job together.
-fn hand_out(entries: &[Entry], computed: &Computed, batch: Stretch) {
+/// Gives every job the rows of its texts, those of one job together, but for those of the entries `withheld`.
+fn hand_out(entries: &[Entry], computed: &Computed, batch: Stretch, withheld: &HashSet<usize>) {
     let rows = &computed.rows;
-    let mut start = 0;
-    let mut at = 0;
+    let (mut at, mut row) = (0, 0);
     for run in entries.chunk_by(|a, b| Arc::ptr_eq(&a.job, &b.job)) {
-        let first = at;
-        let slices: Vec<_> = run
-            .iter()
-            .map(|entry| {
-                let count = if entry.job.want == Want::Pooled { 1 } else { entry.tokens() };
-                let end = start + count * rows.width;
-                let values = &rows.values[start..end];
-                start = end;
-                at += count;
-                (entry.index, values)
-            })
-            .collect();
-        let norms = &rows.norms;
         let pooled = run[0].job.want == Want::Pooled;
-        let with_norms = slices.into_iter().enumerate().map(|(nth, (index, values))| {
-            let norm = if pooled { norms.get(first + nth).copied() } else { None };
-            (index, values, norm)
-        });
-        run[0].job.take(computed, with_norms, batch);
+        let mut own = Vec::with_capacity(run.len());
+        for entry in run {
+            let count = if pooled { 1 } else { entry.tokens() };
+            let values = &rows.values[row * rows.width..(row + count) * rows.width];
+            let norm = if pooled { rows.norms.get(row).copied() } else { None };
+            if !withheld.contains(&at) {
+                own.push((entry.index, values, norm));
+            }
+            at += 1;
+            row += count;
+        }
+        if !own.is_empty() {
+            run[0].job.take(computed, own.into_iter(), batch);
+        }
     }
 }
 

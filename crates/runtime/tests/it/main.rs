@@ -1,5 +1,6 @@
 //! One integration binary: two cores link once.
 
+mod attribution;
 mod cards;
 mod conformance;
 mod evidence;

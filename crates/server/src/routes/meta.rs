@@ -68,8 +68,15 @@ fn waits_for(app: &App) -> Option<String> {
         app.slots.first()
     };
     let failed = !app.slots.is_empty() && app.slots.iter().all(|slot| slot.is_broken());
-    let waiting = waiting.or_else(|| if failed { hopeless() } else { None })?;
-    Some(format!("`{}`: {}", waiting.name, waiting.phase().reason()))
+    let waiting = waiting.or_else(|| if failed { hopeless() } else { None });
+    let told = waiting.map(|slot| format!("`{}`: {}", slot.name, slot.phase().reason()));
+    told.or_else(|| app.slots.iter().find_map(|slot| out_of_service(slot)))
+}
+
+/// Why a model that is open answers nothing: all of its placements were taken out of service.
+fn out_of_service(slot: &Slot) -> Option<String> {
+    let why = slot.host()?.model.out_of_service()?;
+    Some(format!("`{}`: no placement is left; {why}", slot.name))
 }
 
 /// What is counted.

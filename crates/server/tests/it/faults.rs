@@ -125,6 +125,14 @@ fn where_no_placement_is_left_the_client_is_told_so_and_life_goes_on() {
     assert_eq!(refused.json()["error"]["code"], "no_placement");
     assert_eq!(post(*stage, "/embed", &json!({"inputs": "a"})).status, 424);
     assert_eq!(get(*stage, "/livez").status, 200);
+    let ready = get(*stage, "/readyz");
+    assert_eq!(ready.status, 503, "{}", ready.text());
+    let reason = ready.json()["reason"].as_str().expect("a reason").to_owned();
+    for part in ["`model`: no placement is left", "candle/cpu/f32", "a number that is not finite"] {
+        assert!(reason.contains(part), "`{part}` is missing in: {reason}");
+    }
+    assert_eq!(get(*stage, "/health").status, 503);
+    assert_eq!(get(*stage, "/v1/report").json()["ready"], false);
 }
 
 #[test]

@@ -14,3 +14,4 @@ mod several;
 mod shapes;
 mod stage;
 mod traces;
+mod unusual;

@@ -1,0 +1,285 @@
+//! Whose fault a failed batch is: one unusual text costs nobody else an answer, and no placement its service.
+
+use std::ops::Deref;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::thread;
+use std::time::Duration;
+
+use sconce::core::batch::{Batch, Want};
+use sconce::{Band, Device, Dtype, Error, Fault as Whose, Model, ModelBuilder, Retry, SequenceError};
+use sconce_testkit::fake::{FakeEngine, Fault, Mishap, ODD_TEXT};
+
+use crate::fakes::{METAL, Stage, TEXTS, builder, candle, healthy, obstacle};
+
+/// Texts with an odd one among them.
+const MIXED: [&str; 5] = [TEXTS[0], TEXTS[1], ODD_TEXT, TEXTS[2], TEXTS[3]];
+const ODD_INDEX: usize = 2;
+
+/// tiny-bert where both placements have these faults.
+fn open(on_metal: &[Fault], on_cpu: &[Fault]) -> Kept {
+    let faults = |engine: FakeEngine, device, faults: &[Fault]| {
+        faults.iter().fold(engine, |engine, &fault| engine.with(device, fault))
+    };
+    let engine = faults(faults(candle(), METAL, on_metal), Device::Cpu, on_cpu);
+    kept(engine, None)
+}
+
+/// A model, and the folder of its evidence.
+struct Kept {
+    model: Model,
+    _stage: Stage,
+}
+
+impl Deref for Kept {
+    type Target = Model;
+
+    fn deref(&self) -> &Model {
+        &self.model
+    }
+}
+
+/// tiny-bert on an engine, on one device if it is named.
+fn kept(engine: FakeEngine, device: Option<Device>) -> Kept {
+    let stage = Stage::new(engine);
+    let builder = builder(&stage.in_process().build());
+    let builder = device.into_iter().fold(builder, ModelBuilder::device);
+    Kept { model: builder.open().expect("something serves"), _stage: stage }
+}
+
+fn until(what: &str, reached: impl Fn() -> bool) {
+    for _ in 0..6000 {
+        if reached() {
+            return;
+        }
+        thread::sleep(Duration::from_millis(10));
+    }
+    panic!("not within a minute: {what}");
+}
+
+fn device(model: &Model) -> Option<Device> {
+    model.placement().map(|placement| placement.device)
+}
+
+/// The texts as one batch, in their order.
+fn batch(model: &Model, texts: &[&str]) -> Batch {
+    let mut batch = Batch::new(model.want());
+    for text in model.encode_texts(None, texts).expect("texts are tokens") {
+        batch.push(&text.ids, &text.types, text.skip);
+    }
+    batch
+}
+
+/// Computes a batch with an odd text: the others are right and METAL still serves. What became of the odd one.
+fn others_are_answered(model: &Model, case: &str) -> Result<Vec<f32>, SequenceError> {
+    let answered = model.compute_each(batch(model, &MIXED)).expect("it is computed");
+    let rows = &answered.computed.rows;
+    for (index, want) in healthy(&MIXED).into_iter().enumerate().filter(|(index, _)| *index != ODD_INDEX) {
+        let row = rows.iter().nth(index).expect("a row a text");
+        assert_eq!(row, want, "{case}: text {index}");
+        assert!(rows.norms[index].is_finite());
+    }
+    let withheld = rows.iter().nth(ODD_INDEX).expect("a row a text");
+    assert!(withheld.iter().all(|x| x.is_nan()) && rows.norms[ODD_INDEX].is_nan(), "{case}");
+    let suspects: Vec<usize> = answered.suspects.iter().map(|suspect| suspect.index).collect();
+    let refused: Vec<usize> = answered.refused.iter().map(|(index, _)| *index).collect();
+    assert_eq!([refused, suspects].concat(), [ODD_INDEX], "{case}");
+    let outcome = match answered.suspects.first() {
+        Some(suspect) => match model.settle(suspect) {
+            Ok(computed) => Ok(computed.rows.values),
+            Err(Error::Sequence(error)) => Err(error),
+            Err(error) => panic!("{case}: {error}"),
+        },
+        None => Err(answered.refused[0].1.clone()),
+    };
+    assert_eq!(device(model), Some(METAL), "{case}: {}", model.plan().explain());
+    assert!(model.quarantined().is_empty() && obstacle(&model.plan(), METAL).is_none(), "{case}");
+    outcome
+}
+
+#[test]
+fn a_text_on_whose_unusual_norm_two_placements_agree_is_answered() {
+    let model = open(&[Fault::OddNorm], &[Fault::OddNorm]);
+    for _ in 0..3 {
+        let got = model.embed(&MIXED).expect("both agree");
+        assert_eq!(got.placements.iter().map(|placement| placement.device).collect::<Vec<_>>(), [METAL]);
+        assert_eq!(got.into_vectors(), healthy(&MIXED));
+    }
+    let odd = others_are_answered(&model, "agreement").expect("both agree");
+    assert_eq!(odd, healthy(&[ODD_TEXT])[0]);
+}
+
+#[test]
+fn the_second_placement_is_loaded_once() {
+    let engine = candle().with(METAL, Fault::OddNorm).with(Device::Cpu, Fault::OddNorm);
+    let gates = Arc::clone(&engine.gates);
+    let model = kept(engine, None);
+    assert_eq!(gates.loaded.load(Ordering::SeqCst), 1);
+    for _ in 0..3 {
+        model.embed(&[ODD_TEXT]).expect("both agree");
+        assert_eq!(gates.loaded.load(Ordering::SeqCst), 2);
+    }
+    drop(model);
+    // An accelerator's thread unloads in its own time.
+    until("the weights are gone", || gates.loaded.load(Ordering::SeqCst) == 0);
+}
+
+#[test]
+fn a_placement_whose_numbers_another_contradicts_is_retired() {
+    for (fault, why) in [
+        (Fault::OddNorm, "a vector of norm 1000000"),
+        (Fault::OddNan, "a number that is not finite"),
+        (Fault::OddFails, "the engine failed: the fake fails on odd texts"),
+    ] {
+        let model = open(&[fault], &[]);
+        assert_eq!(model.embed(&TEXTS).expect("nothing is odd").placements[0].device, METAL);
+        let got = model.embed(&MIXED).expect("the CPU answers");
+        assert_eq!(got.placements[0].device, Device::Cpu, "{fault:?}");
+        assert_eq!(got.into_vectors(), healthy(&MIXED), "{fault:?}");
+        let plan = model.plan();
+        let found = obstacle(&plan, METAL).expect("it was wrong").to_string();
+        assert!(found.contains(why), "{fault:?}: {found}");
+
+        let model = open(&[fault], &[]);
+        let answered = model.compute_each(batch(&model, &MIXED)).expect("it is computed");
+        let settled = model.settle(&answered.suspects[0]).expect("the CPU answers");
+        assert_eq!(settled.rows.values, healthy(&[ODD_TEXT])[0], "{fault:?}");
+        assert_eq!(settled.placement.device, Device::Cpu);
+        let blamed: Vec<Device> =
+            settled.incidents.iter().map(|incident| incident.placement.device).collect();
+        assert_eq!(blamed, [METAL], "{fault:?}");
+    }
+}
+
+#[test]
+fn a_text_that_two_placements_fail_on_is_refused_alone() {
+    for (on_metal, on_cpu) in [
+        (&[Fault::OddNan][..], &[Fault::OddNan][..]),
+        (&[Fault::OddFails], &[Fault::OddFails]),
+        (&[Fault::OddNan], &[Fault::OddFails]),
+        (&[Fault::OddNan], &[Fault::OddNorm]),
+        (&[Fault::OddNorm], &[Fault::OddNan]),
+        // Both norms are unusual, and the numbers differ.
+        (&[Fault::OddNorm], &[Fault::OddNorm, Fault::OddDrift]),
+    ] {
+        let case = format!("{on_metal:?} {on_cpu:?}");
+        let model = open(on_metal, on_cpu);
+        let error = others_are_answered(&model, &case).expect_err("nobody knows its numbers");
+        assert!(matches!(error, SequenceError::Unusual { .. }), "{case}: {error}");
+        let text = error.to_string();
+        assert!(text.contains("candle/metal:0/f32") && text.contains("candle/cpu/f32"), "{text}");
+        let error = model.embed(&MIXED).expect_err("one text of it has no answer");
+        assert_eq!((error.fault(), error.retry()), (Whose::Caller, Retry::Never), "{case}: {error}");
+        assert_eq!(device(&model), Some(METAL), "{case}");
+    }
+}
+
+#[test]
+fn a_text_that_does_not_fit_alone_is_refused_and_its_placement_stays() {
+    let model = open(&[Fault::OutOfMemory { above: 4800 }], &[]);
+    let mut batch = batch(&model, &TEXTS[..2]);
+    batch.push(&vec![7; 6000], &vec![0; 6000], 0);
+    let answered = model.compute_each(batch).expect("the others are computed");
+    assert!(answered.suspects.is_empty());
+    let refused: Vec<(usize, &SequenceError)> =
+        answered.refused.iter().map(|(index, error)| (*index, error)).collect();
+    let [(2, SequenceError::DoesNotFit { tokens: 6000, placement })] = refused[..] else {
+        panic!("{refused:?}");
+    };
+    assert_eq!(placement.device, METAL);
+    let vectors: Vec<&[f32]> = answered.computed.rows.iter().take(2).collect();
+    assert_eq!(vectors, healthy(&TEXTS[..2]));
+    assert_eq!(device(&model), Some(METAL), "{}", model.plan().explain());
+}
+
+#[test]
+fn the_only_placement_is_never_retired_for_a_norm() {
+    let engine = candle().with(Device::Cpu, Fault::OddNorm);
+    let model = kept(engine.with(METAL, Fault::NotBuilt), None);
+    for _ in 0..3 {
+        let error = model.embed(&MIXED).expect_err("nobody else can be asked");
+        assert!(matches!(error, Error::Sequence(SequenceError::Unusual { .. })), "{error}");
+        assert!(error.to_string().contains("no other placement"), "{error}");
+    }
+    assert_eq!(model.embed(&TEXTS).expect("it serves still").into_vectors(), healthy(&TEXTS));
+    assert!(model.out_of_service().is_none());
+}
+
+#[test]
+fn where_only_one_placement_was_asked_for_the_reference_gives_the_second_opinion() {
+    let engine = candle().with(METAL, Fault::OddNorm).with(Device::Cpu, Fault::OddNorm);
+    let model = kept(engine, Some(METAL));
+    assert_eq!(model.plan().sound().count(), 1);
+    assert_eq!(model.embed(&MIXED).expect("the reference agrees").into_vectors(), healthy(&MIXED));
+    assert_eq!(device(&model), Some(METAL));
+}
+
+#[test]
+fn a_second_placement_that_fails_on_known_texts_decides_nothing() {
+    for mishap in [Mishap::Nan, Mishap::Error, Mishap::Rows, Mishap::Panic] {
+        let model = open(&[Fault::OddNorm], &[Fault::FromBatch(1, mishap)]);
+        let error = model.embed(&MIXED).expect_err("nobody is left to ask");
+        assert!(error.to_string().contains("no other placement"), "{mishap:?}: {error}");
+        assert_eq!(device(&model), Some(METAL), "{mishap:?}");
+        let out: Vec<Device> = model.quarantined().iter().map(|placement| placement.device).collect();
+        assert_eq!(out, [Device::Cpu], "{mishap:?}");
+    }
+}
+
+#[test]
+fn hidden_states_are_guarded_as_answers_are() {
+    for mishap in [Mishap::Nan, Mishap::Zero] {
+        let model = open(&[Fault::FromBatch(1, mishap)], &[]);
+        let states = Batch { want: Want::Tokens, ..batch(&model, &TEXTS) };
+        let computed = model.compute(states.clone()).expect("the CPU answers");
+        assert_eq!(computed.placement.device, Device::Cpu, "{mishap:?}");
+        assert_eq!(computed.rows.iter().len(), states.tokens());
+        assert!(computed.rows.values.iter().all(|x| x.is_finite()), "{mishap:?}");
+    }
+    // One odd sequence of hidden states is refused alone as well.
+    let model = open(&[Fault::OddNan], &[Fault::OddNan]);
+    let states = Batch { want: Want::Tokens, ..batch(&model, &MIXED) };
+    let answered = model.compute_each(states.clone()).expect("it is computed");
+    let rows = answered.computed.rows;
+    let place = states.rows_of(ODD_INDEX..ODD_INDEX + 1);
+    for (row, values) in rows.iter().enumerate() {
+        assert_eq!(values.iter().all(|x| x.is_nan()), place.contains(&row), "row {row}");
+    }
+    assert!(model.settle(&answered.suspects[0]).is_err());
+    assert_eq!(device(&model), Some(METAL));
+}
+
+#[test]
+fn a_looser_placement_is_not_asked_for_a_second_opinion() {
+    // Only a half placement would contradict the exact one.
+    let engine = candle()
+        .dtypes(&[Dtype::F32, Dtype::F16])
+        .with_in(METAL, Dtype::F32, Fault::OddNorm)
+        .with_in(METAL, Dtype::F16, Fault::SlowerThanCpu(0.2))
+        .with_in(Device::Cpu, Dtype::F32, Fault::OddNorm)
+        .with_in(Device::Cpu, Dtype::F16, Fault::SlowerThanCpu(0.9));
+    let model = kept(engine, None);
+    let chosen = model.plan().chosen.expect("it serves");
+    assert_eq!((chosen.placement.dtype, chosen.band), (Dtype::F32, Band::Exact));
+    assert_eq!(model.embed(&MIXED).expect("both exact ones agree").into_vectors(), healthy(&MIXED));
+    assert_eq!(model.placement(), Some(chosen.placement));
+}
+
+#[test]
+fn a_placement_that_is_proved_anew_keeps_no_dropped_model_loaded() {
+    let engine = candle().with(METAL, Fault::FromBatch(2, Mishap::Nan));
+    let gates = Arc::clone(&engine.gates);
+    let Kept { model, _stage } = kept(engine, None);
+    for device in [METAL, Device::Cpu] {
+        assert_eq!(model.embed(&TEXTS).expect("it serves").placements[0].device, device);
+    }
+    let [metal] = &model.quarantined()[..] else { panic!("METAL is out of service") };
+    let readmission = model.readmission(metal).expect("it may return");
+    gates.hold_canaries.store(true, Ordering::SeqCst);
+    let proving = thread::spawn(move || readmission.prove().is_ok());
+    until("its canary is asked", || gates.waiting.load(Ordering::SeqCst) == 1);
+    drop(model);
+    until("the weights are gone", || gates.loaded.load(Ordering::SeqCst) == 0);
+    gates.hold_canaries.store(false, Ordering::SeqCst);
+    assert!(proving.join().expect("no panic"), "it is right again");
+}
