@@ -146,4 +146,34 @@ mod tests {
         let again = Ledger::open(&path);
         assert_eq!(again.lines, ledger.lines);
     }
+
+    #[test]
+    fn the_oldest_line_goes_once_there_are_too_many() {
+        let file = tempfile::NamedTempFile::new().expect("a file");
+        // Nothing is written below a file: the lines stay in memory.
+        let mut ledger = Ledger::open(&file.path().join("memory.ledger"));
+        let bytes = Bytes { stays: 1, peak: 1 };
+        for number in 0..=LINES {
+            assert_eq!(ledger.lines.len(), number);
+            ledger.note(load(&number.to_string(), 1), bytes, bytes);
+        }
+        let (first, last) = (&ledger.lines[0], &ledger.lines[LINES - 1]);
+        assert_eq!((first.identity.as_str(), &last.identity), ("1", &LINES.to_string()));
+        assert_eq!(ledger.lines.len(), LINES);
+    }
+
+    #[test]
+    fn only_lines_of_the_same_manner_and_with_weights_correct_a_guess() {
+        let mut ledger = Ledger::default();
+        let (unknown, truth) = (load("new", 100 << 20), Bytes { stays: 300 << 20, peak: 400 << 20 });
+        let first = ledger.guess(&unknown);
+        let line = |manner: &str, weights| {
+            let Load { identity, placement, .. } = load("old", weights);
+            Line { identity, placement, manner: manner.to_owned(), weights, guess: truth, truth }
+        };
+        ledger.lines = vec![line("native/bf16", 100 << 20), line("candle/f32", 0)];
+        assert_eq!(ledger.guess(&unknown), first);
+        ledger.lines.push(line("candle/f32", 100 << 20));
+        assert_eq!(ledger.guess(&unknown), truth);
+    }
 }

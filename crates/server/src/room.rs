@@ -88,6 +88,7 @@ mod tests {
         assert_eq!(room(None, 900, 100, 900, &two, now), Room::Enough);
         assert_eq!(room(Some(1000), 600, 100, 400, &two, now), Room::Enough);
         assert_eq!(room(Some(1000), 900, 100, 400, &two, now), Room::Unload(1));
+        assert_eq!(room(Some(1000), 900, 100, 900, &two, now), Room::Unload(1), "alone it fits exactly");
         assert_eq!(room(Some(1000), 900, 100, 901, &two, now), Room::Never);
         assert_eq!(room(Some(1000), 700, 100, 400, &[], now), Room::Enough, "what is there is used again");
         assert_eq!(room(Some(1000), 100, 100, 901, &[], now), Room::Never);

@@ -1,5 +1,7 @@
 //! Tests of the queue.
 
+use std::sync::atomic::{AtomicUsize, Ordering};
+
 use sconce::core::batch::Want;
 use sconce::tokens::Tokenized;
 
@@ -177,7 +179,8 @@ fn only_workers_within_the_concurrency_limit_take_batches() {
         (3, 2, &[bulk, interactive], None),
     ] {
         let queue = queue();
-        let at_work: Vec<Taken<'_>> = busy.iter().map(|&one| taken(&queue, one, false)).collect();
+        let now = Instant::now();
+        let at_work: Vec<Taken<'_>> = busy.iter().map(|&one| taken(&queue, now, one, false)).collect();
         queue.admit(&job(&[6, 6], interactive)).expect("room");
         queue.close();
         let batch = queue.next(hand, || (Cost::Packed, hands), 1);
@@ -190,9 +193,8 @@ fn only_workers_within_the_concurrency_limit_take_batches() {
     }
 }
 
-/// A batch without texts that began with the queue's clock.
-fn taken(queue: &Queue, priority: Priority, spare: bool) -> Taken<'_> {
-    let began = Instant::now();
+/// A batch without texts that began at this time.
+fn taken(queue: &Queue, began: Instant, priority: Priority, spare: bool) -> Taken<'_> {
     let mut state = queue.lock();
     let spent = state.busy.change(began, isize::from(!spare));
     state.bulk_at_work += usize::from(!spare && priority == Priority::Bulk);
@@ -201,14 +203,27 @@ fn taken(queue: &Queue, priority: Priority, spare: bool) -> Taken<'_> {
 }
 
 #[test]
+fn a_worker_above_the_concurrency_limit_sleeps_until_the_limit_grows() {
+    let queue = queue();
+    queue.admit(&job(&[6], Priority::Interactive)).expect("room");
+    let asked = AtomicUsize::new(0);
+    let limit = || (Cost::Packed, if asked.fetch_add(1, Ordering::Relaxed) == 0 { 1 } else { 2 });
+    let batch = queue.next(1, limit, 1).expect("it takes a batch once it is within the limit");
+    assert!(!batch.spare);
+}
+
+#[test]
 fn the_rate_counts_batches_that_run_at_once() {
+    let day = Duration::from_hours(24);
     let rate_after = |batches: usize, spare: bool| {
         let queue = queue();
-        let all: Vec<Taken<'_>> = (0..batches).map(|_| taken(&queue, Priority::Bulk, spare)).collect();
-        let (first, last) = (&all[0], &all[batches - 1]);
-        // A day later, so that the time between the first and the last does not matter.
-        let day = Duration::from_hours(24);
-        last.observe(2000 * 86_400, first.began + day);
+        // The work of the day before does not count.
+        let start = Instant::now();
+        queue.lock().busy.change(start, 3);
+        queue.lock().busy.change(start + day, -3);
+        let one = |_| taken(&queue, start + day, Priority::Bulk, spare);
+        let all: Vec<Taken<'_>> = (0..batches).map(one).collect();
+        all[0].observe(2000 * 86_400, start + 2 * day);
         queue.rate().tokens_per_second
     };
     // A tenth of the difference: 2000 tokens a second alone, 4000 where two batches ran.

@@ -40,6 +40,14 @@ proptest! {
 }
 
 #[test]
+fn only_padded_batches_prefer_texts_of_like_length() {
+    let list = texts(&[100, 10, 90, 60, 95], Want::Pooled);
+    let within = |cost| members(&list, &Budget { interactive: 300, ..budget(9, cost) });
+    assert_eq!(within(Cost::Padded), [0, 2, 4]);
+    assert_eq!(within(Cost::Packed), [0, 1, 2, 3], "in the order of arrival");
+}
+
+#[test]
 fn texts_beyond_the_window_wait() {
     let list = texts(&vec![1; WINDOW + 3], Want::Pooled);
     assert_eq!(members(&list, &budget(usize::MAX, Cost::Packed)).len(), WINDOW);

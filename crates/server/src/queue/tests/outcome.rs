@@ -29,13 +29,14 @@ fn computed(dtype: Dtype, incidents: usize) -> Computed {
 
 fn stretch(job: &Job, milliseconds: u64) -> Stretch {
     let began = job.arrived + Duration::from_millis(milliseconds);
-    Stretch { began, computing: began, computed: began, ended: began, texts: 1, tokens: 4 }
+    Stretch { began, computing: began, computed: began, ended: job.arrived, texts: 1, tokens: 4 }
 }
 
 #[test]
 fn a_job_is_answered_once_its_last_text_is_computed() {
     let (job, mut outcome) = new(3, false);
     assert_eq!(job.tokens(), 12);
+    let before = Instant::now();
     let (half, full) = (computed(Dtype::F16, 1), computed(Dtype::F32, 0));
     job.take(&half, [(2, &[3.0][..], Some(0.5))].into_iter(), stretch(&job, 5));
     job.take(&half, [(0, &[1.0][..], None)].into_iter(), stretch(&job, 20));
@@ -49,6 +50,7 @@ fn a_job_is_answered_once_its_last_text_is_computed() {
     assert_eq!(outcome.incidents.len(), 2, "one for each batch that had one");
     assert_eq!(outcome.queued, Duration::from_millis(5), "until the first batch");
     assert_eq!(outcome.batches.len(), 3);
+    assert!(outcome.batches.iter().all(|batch| batch.ended >= before), "when the job had its rows");
     assert!(!job.is_gone());
 }
 
