@@ -14,10 +14,19 @@ use serde::Serialize;
 pub(crate) fn complain(error: &anyhow::Error) {
     match error.downcast_ref::<sconce::Error>() {
         Some(sconce::Error::NoPlacement { plan }) => {
-            eprint!("error: nothing that was wished for works for this model\n\n{}", refusals(plan));
+            let refusals = refusals(plan);
+            say(&format!(
+                "error: nothing that was wished for works for this model\n\n{}",
+                refusals.trim_end()
+            ));
         }
-        Some(_) | None => eprintln!("error: {error:#}"),
+        Some(_) | None => say(&format!("error: {error:#}")),
     }
+}
+
+/// Writes a line to standard error. A reader that has gone is ignored, where `eprintln!` would panic.
+pub(crate) fn say(line: &str) {
+    let _ = writeln!(io::stderr().lock(), "{line}");
 }
 
 /// Puts data on standard output.

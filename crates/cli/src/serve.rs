@@ -1,4 +1,6 @@
 //! `sconce serve`: models over HTTP, until somebody says stop.
+// These macros panic once nobody reads standard error any more, and end the thread that reloads keys.
+#![deny(clippy::print_stderr, clippy::print_stdout)]
 
 use std::net::{IpAddr, SocketAddr, TcpListener};
 use std::process::ExitCode;
@@ -8,7 +10,7 @@ use sconce::{Model, ModelSource, Runtime};
 use sconce_server::{LogFormat, Serve, ServeError, Server, Settings};
 
 use crate::config::{Effective, Entry, Flags, Values, effective};
-use crate::screen::complain;
+use crate::screen::{complain, say};
 
 /// Holds a key.
 pub(crate) const KEY: &str = "SCONCE_API_KEY";
@@ -21,7 +23,7 @@ pub(crate) fn run(flags: &Flags) -> anyhow::Result<ExitCode> {
         Ok(()) => Ok(ExitCode::SUCCESS),
         // Whoever reads JSON reads all of it.
         Err(error) if log == LogFormat::Json => {
-            eprintln!("{}", log.error("ended", &[("why", format!("{error:#}").into())]));
+            say(&log.error("ended", &[("why", format!("{error:#}").into())]));
             Ok(ExitCode::from(2))
         }
         Err(error) => match error.downcast::<ServeError>() {
@@ -65,8 +67,8 @@ fn start(flags: &Flags, all: Effective, values: &Values) -> anyhow::Result<Serve
     server.reload_on_signal(move || reread(&flags, &all, &mut has_keys, log))?;
     let address = format!("{scheme}://{}", server.address());
     match log {
-        LogFormat::Human => eprintln!("listening on {address}"),
-        LogFormat::Json => eprintln!("{}", LogFormat::Json.line("listening", &[("address", address.into())])),
+        LogFormat::Human => say(&format!("listening on {address}")),
+        LogFormat::Json => say(&log.line("listening", &[("address", address.into())])),
     }
     Ok(server)
 }
@@ -100,16 +102,16 @@ fn reread(flags: &Flags, before: &Effective, has_keys: &mut bool, log: LogFormat
     };
     match (read(), log) {
         (Ok((settings, late)), LogFormat::Human) => {
-            eprintln!("settings read again: {:?}", settings.keys);
+            say(&format!("settings read again: {:?}", settings.keys));
             for name in late {
-                eprintln!("note: `{name}` takes a restart");
+                say(&format!("note: `{name}` takes a restart"));
             }
             Some(settings)
         }
         (Ok((settings, late)), LogFormat::Json) => {
             let keys = format!("{:?}", settings.keys);
             let fields = [("keys", keys.into()), ("take_a_restart", late.into())];
-            eprintln!("{}", log.line("settings read again", &fields));
+            say(&log.line("settings read again", &fields));
             Some(settings)
         }
         (Err(error), LogFormat::Human) => {
@@ -117,7 +119,7 @@ fn reread(flags: &Flags, before: &Effective, has_keys: &mut bool, log: LogFormat
             None
         }
         (Err(error), LogFormat::Json) => {
-            eprintln!("{}", log.error("settings stay as they were", &[("why", format!("{error:#}").into())]));
+            say(&log.error("settings stay as they were", &[("why", format!("{error:#}").into())]));
             None
         }
     }

@@ -1,4 +1,6 @@
 //! sconce over HTTP: one machine's models, for the clients that people already have.
+// These macros panic once nobody reads the output any more; the log ignores that.
+#![deny(clippy::print_stderr, clippy::print_stdout)]
 
 mod app;
 mod asks;

@@ -67,7 +67,8 @@ fn serve(scene: &Scene, file: &str) -> Served {
     let mut words = BufReader::new(child.stderr.take().expect("its words"));
     let mut line = String::new();
     words.read_line(&mut line).expect("it says where it listens");
-    let address = line.trim().rsplit('/').next().and_then(|address| address.parse().ok());
+    // As a word for people, or in a string of JSON.
+    let address = line.split("://").nth(1).and_then(|rest| rest.split(['"', '\n']).next()?.parse().ok());
     Served { address: address.unwrap_or_else(|| panic!("no address in: {line}")), child, words }
 }
 
@@ -187,4 +188,37 @@ fn what_could_not_be_served_is_refused_and_the_environment_is_shown() {
     assert_eq!(told["environment"]["OTEL_EXPORTER_OTLP_ENDPOINT"], "\"http://c:4318\"");
     assert_eq!(told["settings"]["strict"]["from"], "`--strict`");
     assert_eq!(told["settings"]["strict"]["value"], false);
+}
+
+#[test]
+fn a_reload_works_after_the_reader_of_the_log_has_gone() {
+    let scene = Scene::new();
+    for format in ["human", "json"] {
+        let keys = scene.with("keys", "old\nrevoked\n");
+        let settings = |rest: &str| {
+            format!(
+                "port = 0\noffline = true\nlog_format = \"{format}\"\nlog_requests = true\napi_key_file = \"{keys}\"\n\
+                 {rest}\n[models.small]\nsource = \"tiny-bert\"\n"
+            )
+        };
+        let file = scene.with("sconce.toml", settings(""));
+        let mut served = serve(&scene, &file);
+        wait_until_ready(served.address);
+        assert_eq!(embed(served.address, "revoked", 1), 200);
+        drop(served.words);
+        // The first reload fails, and says so to nobody.
+        scene.with("sconce.toml", "max_inptus = 9\n");
+        signal(&served.child, "-HUP");
+        scene.with("sconce.toml", settings("grace = 5"));
+        let began = Instant::now();
+        scene.with("keys", "old\n");
+        while embed(served.address, "revoked", 1) != 401 {
+            assert!(began.elapsed() < Duration::from_mins(1), "the revoked key is still accepted");
+            signal(&served.child, "-HUP");
+            thread::sleep(Duration::from_millis(50));
+        }
+        assert_eq!(embed(served.address, "old", 1), 200);
+        signal(&served.child, "-TERM");
+        assert_eq!(served.child.wait().expect("it ends").code(), Some(0));
+    }
 }
