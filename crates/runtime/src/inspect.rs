@@ -31,10 +31,32 @@ pub struct Inspection {
 /// What the model says of itself, from its settings and the headers of its weights: a folder's, the cache's, or the
 /// hub's, of which only those are fetched.
 pub fn inspect(source: &ModelSource, overrides: &Overrides, offline: bool) -> Result<Inspection, Error> {
+    let bundles = default_home().join("bundles");
     let read = |folder: &Path| Ok(inspection(card::read(&source.to_string(), folder, overrides)?)?);
+    with_settings(source, offline, &bundles, read)
+}
+
+/// What the model says of itself, without its weights being fetched.
+pub(crate) fn card(
+    source: &ModelSource,
+    overrides: &Overrides,
+    offline: bool,
+    bundles: &Path,
+) -> Result<ModelCard, Error> {
+    let read = |folder: &Path| Ok(card::read(&source.to_string(), folder, overrides)?.card);
+    with_settings(source, offline, bundles, read)
+}
+
+/// What `read` makes of a folder with the model's settings and the headers of its weights.
+fn with_settings<T>(
+    source: &ModelSource,
+    offline: bool,
+    bundles: &Path,
+    read: impl Fn(&Path) -> Result<T, Error>,
+) -> Result<T, Error> {
     match source {
         ModelSource::Folder(folder) => read(folder),
-        ModelSource::Bundle(path) => read(&bundle::unpack(path, &default_home().join("bundles"))?),
+        ModelSource::Bundle(path) => read(&bundle::unpack(path, bundles)?),
         ModelSource::Hub { id, revision, graphs } => {
             let mut hub = Hub { graphs: graphs.clone(), ..Hub::from_environment() };
             hub.offline |= offline;

@@ -16,6 +16,7 @@ use crate::card::Overrides;
 use crate::embeddings::{Embeddings, cut};
 use crate::error::Error;
 use crate::event::Event;
+use crate::inspect;
 use crate::prove::Depth;
 use crate::runtime::Runtime;
 use crate::serving::Serving;
@@ -182,6 +183,14 @@ impl ModelBuilder {
     pub fn own_runtime(&mut self) -> Runtime {
         let offline = self.offline;
         self.runtime.get_or_insert_with(|| Runtime::builder().offline(offline).build()).clone()
+    }
+
+    /// What the model says of itself. Its weights are not fetched: of a model on the hub that is not in the cache,
+    /// only its settings and the headers of its weights are read.
+    pub fn card(&self) -> Result<ModelCard, Error> {
+        let runtime = self.clone().own_runtime();
+        let source = ModelSource::parse(&self.name, self.revision.as_deref()).wished(&self.wish);
+        inspect::card(&source, &self.overrides, runtime.inner.offline, &runtime.inner.bundles)
     }
 
     /// What the model will take by the plan of now, before its weights are loaded.

@@ -1,12 +1,15 @@
 //! All that requests share: models by their names, what is counted, threads, and whether it is time to stop.
 
+use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::Sender;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
+use sconce::Task;
 use tokio::sync::watch;
 
+use crate::keeper::Order;
 use crate::keys::Owner;
 use crate::metrics::Metrics;
 use crate::purse::Purses;
@@ -14,7 +17,7 @@ use crate::refusal::{Kind, Refusal};
 use crate::seeing::Seeing;
 use crate::settings::Settings;
 use crate::shares::Shares;
-use crate::slot::{Host, Slot};
+use crate::slot::{Ability, Host, Slot};
 use crate::threads::Threads;
 
 /// All that requests share.
@@ -24,7 +27,7 @@ pub(crate) struct App {
     pub(crate) threads: Threads,
     pub(crate) slots: Vec<Arc<Slot>>,
     /// Tells the keeper which slot is wanted.
-    wanted: Sender<usize>,
+    orders: Sender<Order>,
     stop: watch::Sender<bool>,
     /// What each key may still use.
     pub(crate) purses: Purses,
@@ -33,6 +36,10 @@ pub(crate) struct App {
     stopping: AtomicBool,
     bodies: Mutex<Shares>,
 }
+
+/// The place of the model that the path of a request names: the request reaches no other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Scope(pub(crate) usize);
 
 /// Bytes of bodies that are held.
 pub(crate) struct Held {
@@ -72,7 +79,7 @@ impl App {
         metrics: Metrics,
         threads: Threads,
         slots: Vec<Arc<Slot>>,
-        wanted: Sender<usize>,
+        orders: Sender<Order>,
         stop: watch::Sender<bool>,
     ) -> App {
         let (stopping, bodies) = (AtomicBool::new(false), Mutex::default());
@@ -83,7 +90,7 @@ impl App {
             metrics,
             threads,
             slots,
-            wanted,
+            orders,
             stop,
             purses,
             seeing,
@@ -124,45 +131,91 @@ impl App {
         self.stopping.load(Ordering::Relaxed)
     }
 
-    /// The place of the model of this name; of the only one where none is named.
-    fn place(&self, name: Option<&str>) -> Result<usize, Refusal> {
-        let only = if self.slots.len() == 1 { Some(0) } else { None };
-        let place = match name {
-            None => only,
-            Some(name) => self
-                .slots
-                .iter()
-                .position(|slot| slot.is_called(name))
-                .or(if self.settings().any_model { only } else { None }),
-        };
-        place.ok_or_else(|| {
-            let there: Vec<String> = self.slots.iter().map(|slot| format!("`{}`", slot.name)).collect();
-            let there = there.join(", ");
-            let message = match name {
-                Some(name) => format!("no model is called `{name}` here; there is: {there}"),
-                None => {
-                    format!("several models are served: say which in `model` or `x-sconce-model`: {there}")
-                }
-            };
-            Refusal::new(Kind::UnknownModel, message)
-        })
+    /// The places of the models that a request may reach: of one where its path names one, else of all.
+    pub(crate) fn places(&self, scope: Option<Scope>) -> Range<usize> {
+        scope.map_or(0..self.slots.len(), |Scope(at)| at..at + 1)
+    }
+
+    /// The place of the model of this name. Where none is named, of the only one, or of the only one whose task is
+    /// one of `tasks`.
+    fn place(&self, scope: Option<Scope>, name: Option<&str>, tasks: &[Task]) -> Result<usize, Refusal> {
+        let mut places = self.places(scope);
+        if let Some(name) = name {
+            if let Some(place) = places.clone().find(|&place| self.slots[place].is_called(name)) {
+                return Ok(place);
+            }
+            if !self.settings().any_model {
+                let there = self.listed(places);
+                let message = format!("no model is called `{name}` here; there is: {there}");
+                return Err(Refusal::new(Kind::UnknownModel, message));
+            }
+        }
+        match (places.next(), places.next()) {
+            (Some(only), None) => Ok(only),
+            _ => self.able(tasks),
+        }
+    }
+
+    /// The only model whose task is one of `tasks`, by the models' cards.
+    fn able(&self, tasks: &[Task]) -> Result<usize, Refusal> {
+        let is_able = |&place: &usize| matches!(self.slots[place].ability(), Ability::Task(task) if tasks.contains(&task));
+        let able: Vec<usize> = (0..self.slots.len()).filter(is_able).collect();
+        let unread = self.slots.iter().find(|slot| slot.ability() == Ability::Unread);
+        match (able.as_slice(), unread) {
+            ([only], None) => Ok(*only),
+            ([], None) => {
+                let wanted: Vec<String> = tasks.iter().map(|task| format!("`{task}`")).collect();
+                let there = self.listed(0..self.slots.len());
+                let message =
+                    format!("no model here has the task {}; there is: {there}", wanted.join(" or "));
+                Err(Refusal::new(Kind::UnknownModel, message))
+            }
+            ([] | [_], Some(unread)) => {
+                let message = format!(
+                    "several models are served, and the task of `{}` is not known yet: name a model in `model`, \
+                     `x-sconce-model` or the path `/models/NAME/…`",
+                    unread.name
+                );
+                Err(Refusal::new(Kind::NotReady, message))
+            }
+            ([_, _, ..], _) => {
+                let there = self.listed(able.iter().copied());
+                let message = format!(
+                    "several models are served: name one in `model`, `x-sconce-model` or the path \
+                     `/models/NAME/…`: {there}"
+                );
+                Err(Refusal::new(Kind::UnknownModel, message))
+            }
+        }
+    }
+
+    /// The names of models, to be chosen from.
+    fn listed(&self, places: impl Iterator<Item = usize>) -> String {
+        places.map(|place| format!("`{}`", self.slots[place].name)).collect::<Vec<_>>().join(", ")
     }
 
     /// Has a model loaded, unless it is, or will be, or could not be a moment ago.
     pub(crate) fn want(&self, place: usize) {
         if self.slots[place].want() {
-            let _ = self.wanted.send(place);
+            let _ = self.orders.send(Order::Load(place));
         }
     }
 
     /// The slot of this name.
-    pub(crate) fn slot(&self, name: Option<&str>) -> Result<&Arc<Slot>, Refusal> {
-        self.place(name).map(|place| &self.slots[place])
+    pub(crate) fn slot(&self, scope: Option<Scope>, name: &str) -> Result<&Arc<Slot>, Refusal> {
+        self.place(scope, Some(name), &[]).map(|place| &self.slots[place])
     }
 
-    /// The open model of this name, waiting at most so long until it is; one that is not loaded is asked for.
-    pub(crate) async fn host(&self, name: Option<&str>, wait: Duration) -> Result<Arc<Host>, Refusal> {
-        let place = self.place(name)?;
+    /// The open model of this name, or the one that can do one of `tasks`, waiting at most so long until it is open;
+    /// one that is not loaded is asked for.
+    pub(crate) async fn host(
+        &self,
+        scope: Option<Scope>,
+        name: Option<&str>,
+        tasks: &[Task],
+        wait: Duration,
+    ) -> Result<Arc<Host>, Refusal> {
+        let place = self.place(scope, name, tasks)?;
         let slot = &self.slots[place];
         let mut phases = slot.phases();
         let began = tokio::time::Instant::now();
@@ -178,5 +231,72 @@ impl App {
                 return Err(Refusal::new(Kind::NotReady, message).after(took));
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc::channel;
+
+    use super::*;
+    use crate::keeper::When;
+
+    fn app(any_model: bool, slots: &[(&str, Ability)]) -> App {
+        let slot = |&(name, ability): &(&str, Ability)| {
+            let slot = Slot::new(name.to_owned(), vec![format!("also {name}")], When::Demand, false);
+            slot.learn(ability);
+            Arc::new(slot)
+        };
+        let settings = Settings { any_model, ..Settings::default() };
+        let threads = Threads::start(1, 1).expect("a thread");
+        let metrics = Metrics::new().expect("metrics");
+        let slots = slots.iter().map(slot).collect();
+        App::new(settings, metrics, threads, slots, channel().0, watch::Sender::new(false))
+    }
+
+    const EMBED: Ability = Ability::Task(Task::Embed);
+    const RERANK: Ability = Ability::Task(Task::Rerank);
+
+    /// The place, or what it is refused as.
+    fn place(app: &App, scope: Option<usize>, name: Option<&str>, tasks: &[Task]) -> Result<usize, Kind> {
+        app.place(scope.map(Scope), name, tasks).map_err(|refusal| refusal.kind)
+    }
+
+    #[test]
+    fn without_a_name_the_only_model_with_the_task_is_chosen() {
+        let two = app(false, &[("a", EMBED), ("b", RERANK)]);
+        assert_eq!(place(&two, None, None, &[Task::Embed]), Ok(0));
+        assert_eq!(place(&two, None, None, &[Task::Rerank, Task::Tokens]), Ok(1));
+        assert_eq!(place(&two, None, None, &[Task::Sparse]), Err(Kind::UnknownModel));
+        assert_eq!(place(&two, None, None, &[Task::Embed, Task::Rerank]), Err(Kind::UnknownModel), "two can");
+        let alone = app(false, &[("a", EMBED)]);
+        assert_eq!(place(&alone, None, None, &[Task::Rerank]), Ok(0), "the model itself says what it can't");
+    }
+
+    #[test]
+    fn a_card_that_is_not_read_yet_could_be_of_the_task_and_one_that_can_not_be_read_is_not() {
+        let tasks = [Task::Embed];
+        let app_with = |others: &[(&str, Ability)]| app(false, &[&[("a", EMBED)], others].concat());
+        assert_eq!(place(&app_with(&[("b", Ability::Unread)]), None, None, &tasks), Err(Kind::NotReady));
+        assert_eq!(place(&app_with(&[("b", Ability::Unreadable)]), None, None, &tasks), Ok(0));
+        let three = app_with(&[("b", EMBED), ("c", Ability::Unread)]);
+        assert_eq!(place(&three, None, None, &tasks), Err(Kind::UnknownModel), "there are two already");
+        let none = app(false, &[("a", RERANK), ("b", Ability::Unread)]);
+        assert_eq!(place(&none, None, None, &tasks), Err(Kind::NotReady));
+        assert_eq!(place(&none, None, Some("b"), &tasks), Ok(1), "a name is enough");
+    }
+
+    #[test]
+    fn a_name_is_looked_for_where_the_path_allows() {
+        let two = app(false, &[("a", EMBED), ("b", RERANK)]);
+        assert_eq!(place(&two, None, Some("also b"), &[Task::Embed]), Ok(1));
+        assert_eq!(place(&two, Some(1), None, &[Task::Embed]), Ok(1));
+        assert_eq!(place(&two, Some(1), Some("b"), &[Task::Embed]), Ok(1));
+        assert_eq!(place(&two, Some(1), Some("a"), &[Task::Embed]), Err(Kind::UnknownModel));
+        assert_eq!(place(&two, None, Some("c"), &[Task::Embed]), Err(Kind::UnknownModel));
+        let any = app(true, &[("a", EMBED), ("b", RERANK)]);
+        assert_eq!(place(&any, None, Some("c"), &[Task::Rerank]), Ok(1));
+        assert_eq!(place(&any, Some(0), Some("c"), &[Task::Rerank]), Ok(0));
+        assert_eq!(place(&any, None, Some("b"), &[Task::Embed]), Ok(1), "a name that is known counts");
     }
 }

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use axum::body::Body;
 use axum::extract::Request;
-use axum::http::{HeaderMap, HeaderName, HeaderValue, header};
+use axum::http::{Extensions, HeaderMap, HeaderName, HeaderValue, header};
 use axum::response::Response;
 use sconce::core::batch::Want;
 use sconce::tokens::Tokenized;
@@ -16,7 +16,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tokio::sync::oneshot;
 
-use crate::app::{App, Held};
+use crate::app::{App, Held, Scope};
 use crate::body;
 use crate::fields::parse;
 use crate::keys::Guest;
@@ -52,26 +52,36 @@ pub(crate) struct Call {
     held: Option<Held>,
 }
 
+/// Tasks of a route that takes any model.
+pub(crate) const ANY: [Task; 5] = [Task::Embed, Task::Rerank, Task::Classify, Task::Sparse, Task::Tokens];
+
 /// Which model is asked, and how long the answer may wait for it.
 pub(crate) struct Asks {
+    scope: Option<Scope>,
     model: Option<String>,
     wait: Option<Duration>,
 }
 
 impl Asks {
-    /// What headers say: `x-sconce-model`, and `prefer: wait=SECONDS`.
-    pub(crate) fn of(headers: &HeaderMap) -> Asks {
+    /// What the path and the headers say: `x-sconce-model`, and `prefer: wait=SECONDS`.
+    pub(crate) fn of(headers: &HeaderMap, extensions: &Extensions) -> Asks {
         let word = |name: &str| headers.get(name).and_then(|value| value.to_str().ok()).map(str::trim);
         let mut preferences = word("prefer").into_iter().flat_map(|all| all.split([',', ';']));
         let wait = preferences.find_map(|one| one.trim().strip_prefix("wait=")?.parse().ok());
-        Asks { model: word("x-sconce-model").map(str::to_owned), wait: wait.map(Duration::from_secs) }
+        let model = word("x-sconce-model").map(str::to_owned);
+        Asks { scope: extensions.get().copied(), model, wait: wait.map(Duration::from_secs) }
     }
 
-    /// The open model of this name, or of the one that a header names.
-    pub(crate) async fn host(&self, app: &App, name: Option<&str>) -> Result<Arc<Host>, Refusal> {
+    /// The open model of this name, or of the one that a header names, or the only one that can do one of `tasks`.
+    pub(crate) async fn host(
+        &self,
+        app: &App,
+        name: Option<&str>,
+        tasks: &[Task],
+    ) -> Result<Arc<Host>, Refusal> {
         let settings = app.settings();
         let wait = self.wait.unwrap_or(settings.load_wait).min(settings.time_limit);
-        app.host(name.or(self.model.as_deref()), wait).await
+        app.host(self.scope, name.or(self.model.as_deref()), tasks, wait).await
     }
 }
 
@@ -135,7 +145,7 @@ where
     let limit = app.settings().time_limit;
     let answering = async {
         let guest = parts.extensions.get::<Guest>().copied().unwrap_or_default();
-        let mut call = Call::new(&app, &parts.headers, guest)?;
+        let mut call = Call::new(&app, &parts.headers, Asks::of(&parts.headers, &parts.extensions), guest)?;
         if let Err(refusal) = call.shed() {
             return Err(if body::drain(&parts.headers, body).await { refusal } else { refusal.closing() });
         }
@@ -184,7 +194,7 @@ fn full(full: Full) -> Refusal {
 }
 
 impl Call {
-    fn new(app: &Arc<App>, headers: &HeaderMap, guest: Guest) -> Result<Call, Refusal> {
+    fn new(app: &Arc<App>, headers: &HeaderMap, asks: Asks, guest: Guest) -> Result<Call, Refusal> {
         let word = |name: &str| headers.get(name).map(|value| value.to_str().unwrap_or("?").trim());
         let priority = match word("x-sconce-priority") {
             None => None,
@@ -200,13 +210,12 @@ impl Call {
         };
         let chunks = word("x-sconce-truncate") == Some("chunk");
         let from_cohere = headers.contains_key("x-fern-sdk-name") || headers.contains_key("x-client-name");
-        let asks = Asks::of(headers);
         Ok(Call { app: Arc::clone(app), from_cohere, priority, truncate, chunks, asks, guest, held: None })
     }
 
     /// Refuses before anything is read where too much waits already.
     fn shed(&self) -> Result<(), Refusal> {
-        if let [slot] = self.app.slots.as_slice()
+        if let [slot] = &self.app.slots[self.app.places(self.asks.scope)]
             && let Some(host) = slot.host()
         {
             let priority = self.priority.unwrap_or(Priority::Interactive);
@@ -215,9 +224,9 @@ impl Call {
         Ok(())
     }
 
-    /// The open model of this name.
-    pub(crate) async fn host(&self, name: Option<&str>) -> Result<Arc<Host>, Refusal> {
-        self.asks.host(&self.app, name).await
+    /// The open model of this name; where none is named, the only one that can do one of `tasks`.
+    pub(crate) async fn host(&self, name: Option<&str>, tasks: &[Task]) -> Result<Arc<Host>, Refusal> {
+        self.asks.host(&self.app, name, tasks).await
     }
 
     /// Whether texts of a request that no mean can be made of are to be cut into pieces.

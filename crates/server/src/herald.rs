@@ -11,7 +11,7 @@ use serde_json::json;
 use sha2::Sha256;
 
 use crate::app::App;
-use crate::routes::report_of;
+use crate::routes::{report_of, waits_for};
 use crate::settings::{Callback, Worker};
 
 /// How often it looks whether something has changed.
@@ -66,7 +66,7 @@ pub(crate) fn herald(app: &Arc<App>, url: &str, worker: &Worker) {
         }
         !app.is_stopping()
     };
-    while app.slots.iter().any(|slot| slot.is_starting()) {
+    while waits_for(app, None).is_some() {
         if !wait(GLANCE) {
             return;
         }

@@ -1,26 +1,29 @@
 //! The thread that loads models when they are wanted, within the memory there is, and unloads them when they are not.
+//! Models are prepared on threads of their own, so that a download or a proof holds no other model up.
 
-use std::collections::VecDeque;
-use std::sync::Arc;
-use std::sync::mpsc::{Receiver, RecvTimeoutError};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use sconce::core::obstacle::bytes;
-use sconce::{Claim, Error, ModelBuilder, Runtime, peak, resident};
+use sconce::{Claim, Error, Event, ModelBuilder, Runtime, peak, resident};
 use serde_json::json;
 
 use crate::app::App;
 use crate::ledger::{Bytes, Ledger, Load};
-use crate::opening::open;
+use crate::opening::{open, spawn};
 use crate::room::{Guest, Room, room, too_much};
-use crate::slot::{Phase, Slot};
+use crate::slot::{Ability, Phase, Slot};
 use crate::worker::short;
 
 /// How often it looks around.
 const GLANCE: Duration = Duration::from_millis(250);
-/// How often it looks whether a model that is to go is still at work.
+/// How often it looks for what is about to come: the end of work on a model that is to go, a model before another.
 const MOMENT: Duration = Duration::from_millis(1);
+
+/// How long a model of the start waits at most for those before it.
+const TURN: Duration = Duration::from_secs(2);
 
 /// When a model is loaded.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -32,7 +35,24 @@ pub enum When {
     Demand,
 }
 
+/// What the keeper is told.
+pub(crate) enum Order {
+    /// A request wants this model.
+    Load(usize),
+    /// This model is fetched and proved, or could not be.
+    Prepared(usize, Prepared),
+}
+
+/// A model before it is loaded.
+pub(crate) struct Prepared {
+    /// Whether others may be unloaded for it.
+    makes_room: bool,
+    began: Instant,
+    claim: Result<Claim, Error>,
+}
+
 /// A model as it can be opened again and again.
+#[derive(Clone)]
 pub(crate) struct Kept {
     builder: ModelBuilder,
     runtime: Runtime,
@@ -50,54 +70,135 @@ pub(crate) struct Keeper {
     app: Arc<App>,
     models: Vec<Kept>,
     ledger: Ledger,
+    /// For those that prepare models.
+    orders: Sender<Order>,
+    /// Held while a model is proved: two at once would measure each other's speed.
+    proving: Arc<Mutex<()>>,
+    /// Models that are to be loaded, in the order in which they were prepared.
+    prepared: Vec<(usize, Prepared)>,
     /// What the process takes without any model.
     empty: u64,
     /// Whether any model ever served.
     served: bool,
+    /// Why the first model that failed could not be opened.
+    failure: Option<Error>,
 }
 
 impl Keeper {
-    pub(crate) fn new(app: Arc<App>, models: Vec<Kept>) -> Keeper {
+    pub(crate) fn new(app: Arc<App>, models: Vec<Kept>, orders: Sender<Order>) -> Keeper {
         let path = models.first().map(|kept| kept.runtime.evidence().0.join("memory.ledger"));
         let ledger = path.map_or_else(Ledger::default, |path| Ledger::open(&path));
         for slot in &app.slots {
             app.metrics.listed(&slot.name);
         }
-        Keeper { app, models, ledger, empty: resident().unwrap_or(0), served: false }
+        let empty = resident().unwrap_or(0);
+        let (proving, prepared) = (Arc::default(), Vec::new());
+        Keeper { app, models, ledger, orders, proving, prepared, empty, served: false, failure: None }
     }
 
     /// Works until the server stops. Where no model at all can be opened it ends with the reason of the first.
-    pub(crate) fn keep(mut self, wanted: &Receiver<usize>) -> Result<(), Error> {
-        let slots = &self.app.slots;
-        let first = (0..slots.len()).filter(|&at| slots[at].is_starting());
-        // Those that are loaded at the start do not make others go that were, too.
-        let mut waiting: VecDeque<(usize, bool)> = first.map(|at| (at, false)).collect();
-        let mut failure = None;
+    pub(crate) fn keep(mut self, orders: &Receiver<Order>) -> Result<(), Error> {
+        for at in 0..self.app.slots.len() {
+            // Those that are loaded at the start do not make others go that were, too.
+            if self.app.slots[at].is_starting() {
+                self.prepare(at, false);
+            } else {
+                self.read_card(at);
+            }
+        }
         while !self.app.is_stopping() {
-            if let Some((at, makes_room)) = waiting.pop_front() {
-                if let Err(error) = self.load(at, makes_room) {
-                    let (slot, why) = (&self.app.slots[at], error.to_string());
-                    let told = [("model", json!(slot.name)), ("why", json!(why))];
-                    self.app.seeing.warn("model can't be opened", &told);
-                    slot.fail(why);
-                    failure.get_or_insert(error);
-                }
-                if self.app.slots.iter().all(|slot| slot.has_failed())
-                    && let Some(error) = failure.take_if(|_| !self.served)
-                {
-                    return Err(error);
+            let wait = if self.prepared.is_empty() { GLANCE } else { MOMENT };
+            let order = match orders.recv_timeout(wait) {
+                Ok(order) => Some(order),
+                Err(RecvTimeoutError::Timeout) => None,
+                Err(RecvTimeoutError::Disconnected) => return Ok(()),
+            };
+            let is_idle = order.is_none();
+            for order in order.into_iter().chain(orders.try_iter()) {
+                match order {
+                    Order::Load(at) => self.prepare(at, true),
+                    Order::Prepared(at, prepared) => self.prepared.push((at, prepared)),
                 }
             }
-            waiting.extend(wanted.try_iter().map(|at| (at, true)));
-            if waiting.is_empty() {
-                match wanted.recv_timeout(GLANCE) {
-                    Ok(at) => waiting.push_back((at, true)),
-                    Err(RecvTimeoutError::Timeout) => self.sweep(),
-                    Err(RecvTimeoutError::Disconnected) => return Ok(()),
-                }
+            match self.next() {
+                Some((at, prepared)) => self.attend(at, prepared)?,
+                None if is_idle => self.sweep(),
+                None => {}
             }
         }
         Ok(())
+    }
+
+    /// Fetches and proves a model on a thread of its own.
+    fn prepare(&self, at: usize, makes_room: bool) {
+        let (app, kept, orders) = (Arc::clone(&self.app), self.models[at].clone(), self.orders.clone());
+        let proving = Arc::clone(&self.proving);
+        let began = Instant::now();
+        let prepare = move || {
+            let slot = &app.slots[at];
+            slot.enter(Phase::Opening);
+            if slot.ability() == Ability::Unread {
+                learn(slot, &kept);
+            }
+            let mut turn = None;
+            let claim = kept.builder.claim(&mut |event| {
+                if turn.is_none() && matches!(event, Event::Proving { .. }) {
+                    slot.enter(Phase::Queued);
+                    turn = Some(proving.lock().unwrap_or_else(PoisonError::into_inner));
+                }
+                slot.enter(Phase::of(&event));
+            });
+            drop(turn);
+            if claim.is_ok() {
+                slot.enter(Phase::Queued);
+            }
+            let _ = orders.send(Order::Prepared(at, Prepared { makes_room, began, claim }));
+        };
+        if let Err(error) = spawn("sconce-prepare", prepare) {
+            let _ = self.orders.send(Order::Prepared(at, Prepared { makes_room, began, claim: Err(error) }));
+        }
+    }
+
+    /// Reads what a model can do before anybody asks for it.
+    fn read_card(&self, at: usize) {
+        let (app, kept) = (Arc::clone(&self.app), self.models[at].clone());
+        if spawn("sconce-card", move || learn(&app.slots[at], &kept)).is_err() {
+            self.app.slots[at].learn(Ability::Unreadable);
+        }
+    }
+
+    /// The next model to load: the first of the start, then who was wanted first. One of the start waits for those
+    /// before it that are neither fetched nor proved but only read, so that which models fit into the memory depends
+    /// on their order and not on chance.
+    fn next(&mut self) -> Option<(usize, Prepared)> {
+        let turn = |(place, (at, prepared)): &(usize, &(usize, Prepared))| {
+            (prepared.makes_room, if prepared.makes_room { *place } else { *at })
+        };
+        let (place, (at, prepared)) = self.prepared.iter().enumerate().min_by_key(turn)?;
+        let is_read = |slot: &Arc<Slot>| slot.is_starting() && matches!(slot.phase(), Phase::Opening);
+        let waits = !prepared.makes_room && prepared.began.elapsed() < TURN;
+        if waits && self.app.slots[..*at].iter().any(is_read) {
+            return None;
+        }
+        Some(self.prepared.remove(place))
+    }
+
+    /// Loads a model that is prepared; where no model at all can be opened, the reason of the first.
+    fn attend(&mut self, at: usize, prepared: Prepared) -> Result<(), Error> {
+        if let Err(error) = self.load(at, prepared) {
+            let (slot, why) = (&self.app.slots[at], error.to_string());
+            let told = [("model", json!(slot.name)), ("why", json!(why))];
+            // Probes have it tried again and again.
+            if slot.fail(why) {
+                self.app.seeing.warn("model can't be opened", &told);
+            }
+            self.failure.get_or_insert(error);
+        }
+        let all_failed = self.app.slots.iter().all(|slot| slot.is_broken());
+        match self.failure.take_if(|_| all_failed && !self.served) {
+            Some(error) => Err(error),
+            None => Ok(()),
+        }
     }
 
     fn limit(&self) -> Option<u64> {
@@ -113,15 +214,13 @@ impl Keeper {
     }
 
     /// Loads a model; where it may not make room and there is none, it is left for when it is asked.
-    fn load(&mut self, at: usize, makes_room: bool) -> Result<(), Error> {
-        let (app, kept) = (Arc::clone(&self.app), &self.models[at]);
+    fn load(&mut self, at: usize, Prepared { makes_room, began, claim }: Prepared) -> Result<(), Error> {
+        let app = Arc::clone(&self.app);
         let slot = &app.slots[at];
         if slot.host().is_some() {
             return Ok(());
         }
-        let began = Instant::now();
-        slot.enter(Phase::Opening);
-        let claim = kept.builder.claim(&mut |event| slot.enter(Phase::of(&event)))?;
+        let claim = claim?;
         let guess = self.ledger.guess(&load(&claim));
         if !self.make_room(at, guess, makes_room)? {
             slot.excuse();
@@ -223,6 +322,12 @@ impl Keeper {
         drop(host);
         self.models[at].runtime.give_back();
     }
+}
+
+/// Reads what a model can do.
+fn learn(slot: &Slot, kept: &Kept) {
+    let card = kept.builder.card();
+    slot.learn(card.map_or(Ability::Unreadable, |card| Ability::Task(card.task.value)));
 }
 
 /// A load for the ledger.

@@ -103,12 +103,12 @@ impl Server {
             slots.push(Arc::new(Slot::new(name, aliases, when, token_ids)));
             kept.push(Kept::new(builder));
         }
-        let (wanted, wants) = mpsc::channel();
+        let (orders, ordered) = mpsc::channel();
         let threads = Threads::start(settings.text_threads, WAITING_TEXT)?;
         let (stop, stopped) = watch::channel(false);
         let worker = settings.worker.clone();
         let scheme = if settings.tls.is_some() { "https" } else { "http" };
-        let app = Arc::new(App::new(settings, Metrics::new()?, threads, slots, wanted, stop.clone()));
+        let app = Arc::new(App::new(settings, Metrics::new()?, threads, slots, orders.clone(), stop.clone()));
         let runtime =
             tokio::runtime::Builder::new_multi_thread().enable_all().thread_name("sconce-http").build()?;
         let signal = stop.clone();
@@ -117,7 +117,7 @@ impl Server {
             let keeper = {
                 let (app, signal) = (Arc::clone(&app), signal.clone());
                 thread::Builder::new().name("sconce-keeper".to_owned()).spawn(move || {
-                    let kept = Keeper::new(app, kept).keep(&wants);
+                    let kept = Keeper::new(app, kept, orders).keep(&ordered);
                     if kept.is_err() {
                         let _ = signal.send(true);
                     }

@@ -5,15 +5,17 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
+use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::server::graceful::GracefulShutdown;
 use hyper_util::service::TowerToHyperService;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tower::util::MapRequest;
 
 use crate::app::App;
-use crate::routes::router;
+use crate::routes::{router, strip};
 
 /// After a failure to take a connection, such as too many open files.
 const PAUSE: Duration = Duration::from_millis(50);
@@ -23,7 +25,9 @@ const FAREWELL: Duration = Duration::from_secs(2);
 
 /// Takes and serves connections until `stop` is done, then sees them out.
 pub(crate) async fn listen(app: Arc<App>, listener: TcpListener, stop: impl Future<Output = ()>) {
-    let service = router(&app);
+    let named = Arc::clone(&app);
+    let service =
+        MapRequest::new(router(&app), move |request: hyper::Request<Incoming>| strip(&named, request));
     let places = Arc::new(Semaphore::new(app.settings().max_connections));
     let watcher = GracefulShutdown::new();
     let take = |stream: TcpStream, place: OwnedSemaphorePermit| {

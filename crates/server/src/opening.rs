@@ -46,7 +46,8 @@ pub(crate) fn open(app: &Arc<App>, slot: &Slot, builder: ModelBuilder) -> Result
     Ok(host)
 }
 
-fn spawn(name: &str, body: impl FnOnce() + Send + 'static) -> Result<JoinHandle<()>, Error> {
+/// A thread of this name.
+pub(crate) fn spawn(name: &str, body: impl FnOnce() + Send + 'static) -> Result<JoinHandle<()>, Error> {
     let spawned = thread::Builder::new().name(name.to_owned()).spawn(body);
     spawned.map_err(|error| Error::Machine(format!("the system gives no thread: {error}")))
 }

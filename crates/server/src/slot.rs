@@ -6,7 +6,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use sconce::hub::Progress;
-use sconce::{Event, Model};
+use sconce::{Event, Model, Task};
 use serde::Serialize;
 use tokio::sync::watch;
 
@@ -28,7 +28,9 @@ pub(crate) struct Slot {
     pub(crate) token_ids: bool,
     phase: watch::Sender<Phase>,
     state: Mutex<State>,
-    /// Whether the server is not ready before it is.
+    /// Whether it is loaded at the start.
+    when: When,
+    /// Whether its first load is still to come or under way.
     awaited: AtomicBool,
     /// Whether it could not be opened the last time.
     broken: AtomicBool,
@@ -41,6 +43,21 @@ pub(crate) struct Slot {
 struct State {
     host: Option<Arc<Host>>,
     memory: Option<Memory>,
+    ability: Ability,
+    /// Why the last load failed.
+    failure: Option<String>,
+}
+
+/// What a model can do, by its card.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Ability {
+    /// The card has not been read yet.
+    #[default]
+    Unread,
+    /// The card can't be read.
+    Unreadable,
+    /// Its task.
+    Task(Task),
 }
 
 /// What a model was thought to take, what it took, and how long it took to load.
@@ -168,6 +185,7 @@ impl Slot {
             token_ids,
             phase: watch::Sender::new(phase),
             state: Mutex::default(),
+            when,
             awaited: AtomicBool::new(when == When::Start),
             broken: AtomicBool::new(false),
             born: Instant::now(),
@@ -195,7 +213,8 @@ impl Slot {
     /// Opens the model to requests.
     pub(crate) fn fill(&self, host: Arc<Host>, predicted: Bytes, measured: Bytes, took: Duration) {
         let memory = Memory { predicted, measured, load_seconds: took.as_secs_f64() };
-        *self.lock() = State { host: Some(host), memory: Some(memory) };
+        let ability = Ability::Task(host.model.card().task.value);
+        *self.lock() = State { host: Some(host), memory: Some(memory), ability, failure: None };
         self.broken.store(false, Ordering::Relaxed);
         self.excuse();
         self.touch();
@@ -209,9 +228,13 @@ impl Slot {
         host
     }
 
-    pub(crate) fn fail(&self, why: String) {
+    /// Notes that it can't be opened; whether the reason is another than the last time.
+    pub(crate) fn fail(&self, why: String) -> bool {
         self.broken.store(true, Ordering::Relaxed);
+        let before = self.lock().failure.replace(why.clone());
+        let is_new = before.as_ref() != Some(&why);
         self.enter(Phase::Failed { why, at: Instant::now() });
+        is_new
     }
 
     /// The model, if it is open.
@@ -232,6 +255,16 @@ impl Slot {
     /// When it was last asked.
     pub(crate) fn asked(&self) -> Instant {
         self.born + Duration::from_millis(self.asked.load(Ordering::Relaxed))
+    }
+
+    /// What it can do.
+    pub(crate) fn ability(&self) -> Ability {
+        self.lock().ability
+    }
+
+    /// Stores what its card says.
+    pub(crate) fn learn(&self, ability: Ability) {
+        self.lock().ability = ability;
     }
 
     /// What it took when it was last loaded.
@@ -274,6 +307,12 @@ impl Slot {
         self.broken.load(Ordering::Relaxed)
     }
 
+    /// Whether the server is not ready because of it: it is to be loaded at the start, and its first load is not done
+    /// or its last one failed. A model that was unloaded, or had no room at the start, is loaded by the next request.
+    pub(crate) fn blocks_readiness(&self) -> bool {
+        self.when == When::Start && (self.awaited.load(Ordering::Relaxed) || self.is_broken())
+    }
+
     /// Whether it is on its way up for the first time.
     pub(crate) fn is_starting(&self) -> bool {
         self.awaited.load(Ordering::Relaxed) && !self.has_failed()
@@ -281,5 +320,102 @@ impl Slot {
 
     pub(crate) fn is_called(&self, name: &str) -> bool {
         self.name == name || self.aliases.iter().any(|alias| alias == name)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn slot(when: When) -> Slot {
+        Slot::new("own".to_owned(), vec!["other".to_owned()], when, false)
+    }
+
+    fn failed_before(time: Duration) -> Phase {
+        Phase::Failed {
+            why: "why".to_owned(),
+            at: Instant::now().checked_sub(time).expect("the machine is older"),
+        }
+    }
+
+    #[test]
+    fn a_slot_goes_by_its_name_and_its_aliases() {
+        let slot = slot(When::Start);
+        assert!(slot.is_called("own") && slot.is_called("other"));
+        assert!(!slot.is_called("ow") && !slot.is_called(""));
+    }
+
+    #[test]
+    fn only_what_sleeps_or_failed_some_time_ago_is_wanted_anew() {
+        let slot = slot(When::Demand);
+        assert!(slot.want(), "it sleeps");
+        assert!(matches!(slot.phase(), Phase::Queued));
+        assert!(!slot.want(), "once is enough");
+        for phase in [
+            Phase::Opening,
+            Phase::WarmingUp { texts: 1 },
+            Phase::Ready,
+            Phase::WaitingForRoom,
+            Phase::Proving { placement: "a".to_owned(), cases: 0, of: 1 },
+            Phase::Fetching { file: "a".to_owned(), bytes: 0, of: 1 },
+            failed_before(Duration::ZERO),
+        ] {
+            slot.enter(phase.clone());
+            assert!(!slot.want(), "{phase:?}");
+        }
+        slot.enter(failed_before(AGAIN + Duration::from_secs(1)));
+        assert!(slot.want());
+    }
+
+    #[test]
+    fn a_model_of_the_start_blocks_readiness_until_it_is_open_and_whenever_it_fails() {
+        let start = slot(When::Start);
+        assert!(start.is_starting() && start.blocks_readiness());
+        assert!(start.fail("why".to_owned()), "that is news");
+        assert!(!start.fail("why".to_owned()) && start.fail("another why".to_owned()));
+        assert!(!start.is_starting() && start.blocks_readiness() && start.is_broken() && start.has_failed());
+        start.enter(Phase::Queued);
+        assert!(start.blocks_readiness() && start.is_broken() && !start.has_failed(), "it is tried again");
+        let excused = slot(When::Start);
+        excused.excuse();
+        assert!(!excused.is_starting() && !excused.blocks_readiness(), "there was no room for it");
+        let demand = slot(When::Demand);
+        assert!(!demand.is_starting() && !demand.blocks_readiness());
+        demand.fail("why".to_owned());
+        assert!(demand.is_broken() && !demand.blocks_readiness());
+    }
+
+    #[test]
+    fn what_a_model_can_do_is_stored_and_when_it_was_asked() {
+        let slot = slot(When::Demand);
+        assert_eq!(slot.ability(), Ability::Unread);
+        slot.learn(Ability::Task(Task::Rerank));
+        assert_eq!(slot.ability(), Ability::Task(Task::Rerank));
+        assert!(slot.memory().is_none() && slot.host().is_none());
+        let before = slot.asked();
+        std::thread::sleep(Duration::from_millis(5));
+        assert!(slot.host().is_none());
+        assert_eq!(slot.asked(), before, "to look is not to ask");
+        assert!(slot.visit().is_none());
+        assert!(slot.asked() >= before + Duration::from_millis(5));
+    }
+
+    #[test]
+    fn a_reason_says_how_far_it_is() {
+        for (phase, words) in [
+            (Phase::Fetching { file: "f".to_owned(), bytes: 3, of: 9 }, "`f` is being fetched: 3 of 9 bytes"),
+            (
+                Phase::Proving { placement: "p".to_owned(), cases: 2, of: 5 },
+                "p is being proved: 2 of 5 cases",
+            ),
+            (Phase::WarmingUp { texts: 8 }, "it is warming up, with batches of 8 texts"),
+            (Phase::Ready, "it serves"),
+            (
+                Phase::Failed { why: "no file\nhint: make one".to_owned(), at: Instant::now() },
+                "it can't be opened: no file",
+            ),
+        ] {
+            assert_eq!(phase.reason(), words);
+        }
     }
 }

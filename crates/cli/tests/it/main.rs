@@ -5,6 +5,7 @@ mod bundle;
 mod command;
 mod config;
 mod embedding_server;
+mod hub;
 mod manifest;
 mod minilm;
 mod mpnet;

@@ -25,8 +25,12 @@ fn serve(scene: &Scene, arguments: &[&str]) -> Served {
 
 /// A server with these arguments.
 pub(crate) fn serve_with(scene: &Scene, arguments: &[&str]) -> Served {
-    let all = [&["serve"], arguments].concat();
-    let mut child = scene.command(&all).stdin(Stdio::null()).spawn().expect("it starts");
+    serve_by(scene.command(&[&["serve"], arguments].concat()).stdin(Stdio::null()))
+}
+
+/// The server that `command` starts.
+pub(crate) fn serve_by(command: &mut Command) -> Served {
+    let mut child = command.spawn().expect("it starts");
     let mut words = BufReader::new(child.stderr.take().expect("its words"));
     let mut line = String::new();
     words.read_line(&mut line).expect("it says where it listens");

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use axum::extract::{Request, State};
 use axum::response::Response;
+use sconce::Task;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
@@ -81,7 +82,7 @@ pub(crate) struct Types {
 #[utoipa::path(post, path = "/v2/embed", tag = "Cohere and Jina", request_body = CohereBody, responses((status = 200, body = ByType), (status = 400), (status = 404), (status = 429)))]
 pub(crate) async fn embed(State(app): State<Arc<App>>, request: Request) -> Response {
     handle(app, Dialect::Rerank, "embed", request, |call, body: CohereBody| async move {
-        let host = call.host(body.model.as_deref()).await?;
+        let host = call.host(body.model.as_deref(), &[Task::Embed]).await?;
         let types = body.embedding_types.unwrap_or_else(|| vec!["float".to_owned()]);
         check(&types)?;
         let length = host.model.card().max_length.value;

@@ -27,7 +27,8 @@ static POLICY: LazyLock<String> = LazyLock::new(|| {
     )
 });
 
-/// The page. It tells nothing that a key is needed for: what it shows it asks for with the key that is typed in.
+/// A page to try the routes with. It tells nothing that a key is needed for: what it shows it asks for with the key that is typed in.
+#[utoipa::path(get, path = "/docs", tag = "operation", responses((status = 200)))]
 pub(crate) async fn page() -> Response {
     let headers = [
         (header::CONTENT_SECURITY_POLICY, POLICY.as_str()),

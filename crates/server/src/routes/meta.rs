@@ -3,17 +3,17 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use axum::Json;
 use axum::extract::{Request, State};
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
+use axum::{Extension, Json};
 use sconce::{Plan, Task};
 use serde::Serialize;
 use serde_json::{Value, json};
 use utoipa::ToSchema;
 
-use crate::app::App;
-use crate::call::Asks;
+use crate::app::{App, Scope};
+use crate::call::{ANY, Asks};
 use crate::keys::Guest;
 use crate::refusal::{Dialect, Kind, Refusal};
 use crate::slot::{Host, Memory, Phase, Slot};
@@ -25,13 +25,14 @@ pub(crate) async fn livez() -> &'static str {
     "alive\n"
 }
 
-/// Whether requests are answered, and why not.
+/// Whether the server is ready: every model that is loaded at the start is open, or was. If not, which models are not
+/// ready and why.
 #[utoipa::path(get, path = "/readyz", tag = "life", responses((status = 200), (status = 503)))]
-pub(crate) async fn readyz(State(app): State<Arc<App>>) -> Response {
-    match waits_for(&app) {
+pub(crate) async fn readyz(State(app): State<Arc<App>>, scope: Option<Extension<Scope>>) -> Response {
+    match waits_for(&app, scope.map(|Extension(scope)| scope)) {
         None => Json(json!({ "ready": true })).into_response(),
-        Some(reason) => {
-            let body = Json(json!({ "ready": false, "reason": reason }));
+        Some(NotReady { reason, models }) => {
+            let body = Json(json!({ "ready": false, "reason": reason, "not_ready": models }));
             (StatusCode::SERVICE_UNAVAILABLE, [(header::RETRY_AFTER, "1")], body).into_response()
         }
     }
@@ -50,33 +51,51 @@ pub(crate) async fn startupz(State(app): State<Arc<App>>) -> Response {
 
 /// TEI's name for being ready.
 #[utoipa::path(get, path = "/health", tag = "TEI", responses((status = 200), (status = 503)))]
-pub(crate) async fn health(State(app): State<Arc<App>>) -> Response {
-    match waits_for(&app) {
+pub(crate) async fn health(State(app): State<Arc<App>>, scope: Option<Extension<Scope>>) -> Response {
+    match waits_for(&app, scope.map(|Extension(scope)| scope)) {
         None => StatusCode::OK.into_response(),
-        Some(reason) => Refusal::new(Kind::NotReady, reason).respond(Dialect::Tei),
+        Some(NotReady { reason, .. }) => Refusal::new(Kind::NotReady, reason).respond(Dialect::Tei),
     }
 }
 
-fn waits_for(app: &App) -> Option<String> {
+/// Why the server is not ready.
+pub(crate) struct NotReady {
+    reason: String,
+    /// The models that it waits for.
+    models: Vec<String>,
+}
+
+/// Why the server, or the one model that `scope` names, is not ready.
+pub(crate) fn waits_for(app: &App, scope: Option<Scope>) -> Option<NotReady> {
     if app.is_stopping() {
-        return Some("the server is stopping".to_owned());
+        return Some(NotReady { reason: "the server is stopping".to_owned(), models: Vec::new() });
     }
-    let waiting = app.slots.iter().find(|slot| slot.is_starting());
-    // Where no model can be opened it is asked for again by whoever looks: nobody else would.
-    let hopeless = || {
-        (0..app.slots.len()).for_each(|place| app.want(place));
-        app.slots.first()
+    let places = app.places(scope);
+    let all_failed = app.slots[places.clone()].iter().all(|slot| slot.is_broken());
+    let reason = |place: usize| {
+        let slot = &app.slots[place];
+        if all_failed || slot.blocks_readiness() {
+            return Some((place, slot.phase().reason()));
+        }
+        slot.host().and_then(|host| out_of_service(&host)).map(|why| (place, why))
     };
-    let failed = !app.slots.is_empty() && app.slots.iter().all(|slot| slot.is_broken());
-    let waiting = waiting.or_else(|| if failed { hopeless() } else { None });
-    let told = waiting.map(|slot| format!("`{}`: {}", slot.name, slot.phase().reason()));
-    told.or_else(|| app.slots.iter().find_map(|slot| out_of_service(slot)))
+    let waiting: Vec<(usize, String)> = places.filter_map(reason).collect();
+    // Probes retry what failed: requests alone would never reach a model that clients see as not ready.
+    waiting.iter().filter(|(place, _)| app.slots[*place].is_broken()).for_each(|(place, _)| app.want(*place));
+    if waiting.is_empty() {
+        return None;
+    }
+    let name = |place: usize| app.slots[place].name.clone();
+    let reasons: Vec<String> =
+        waiting.iter().map(|(place, why)| format!("`{}`: {why}", name(*place))).collect();
+    let models = waiting.iter().map(|(place, _)| name(*place)).collect();
+    Some(NotReady { reason: reasons.join("; "), models })
 }
 
 /// Why a model that is open answers nothing: all of its placements were taken out of service.
-fn out_of_service(slot: &Slot) -> Option<String> {
-    let why = slot.host()?.model.out_of_service()?;
-    Some(format!("`{}`: no placement is left; {why}", slot.name))
+fn out_of_service(host: &Host) -> Option<String> {
+    let why = host.model.out_of_service()?;
+    Some(format!("no placement is left; {why}"))
 }
 
 /// What is counted.
@@ -164,7 +183,7 @@ pub(crate) fn report_of(app: &App) -> Value {
     json!({
         "version": env!("CARGO_PKG_VERSION"),
         "worker_id": app.settings().worker.id,
-        "ready": waits_for(app).is_none(),
+        "ready": waits_for(app, None).is_none(),
         "capabilities": told(|serving| Some(&serving.task)),
         "device": told(|serving| serving.device.as_ref()),
         "backend": told(|serving| serving.backend.as_ref()),
@@ -225,8 +244,8 @@ fn serving(host: &Host) -> Serving {
 
 /// The model, as TEI tells of it.
 #[utoipa::path(get, path = "/info", tag = "TEI", responses((status = 200), (status = 503)))]
-pub(crate) async fn info(State(app): State<Arc<App>>, headers: HeaderMap) -> Response {
-    match Asks::of(&headers).host(&app, None).await {
+pub(crate) async fn info(State(app): State<Arc<App>>, request: Request) -> Response {
+    match Asks::of(request.headers(), request.extensions()).host(&app, None, &ANY).await {
         Ok(host) => Json(tei_info(&app, &host)).into_response(),
         Err(refusal) => refusal.respond(Dialect::Tei),
     }

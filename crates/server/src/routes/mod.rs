@@ -6,6 +6,7 @@ mod docs;
 mod meta;
 mod openai;
 mod openapi;
+mod prefix;
 mod rerank;
 mod tei;
 mod text;
@@ -17,46 +18,56 @@ use axum::extract::{Request, State};
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::middleware::{self, Next};
 use axum::response::Response;
-use axum::routing::{get, post};
+use axum::routing::{MethodRouter, get, post};
 
 use crate::app::App;
 use crate::keys::Guest;
 use crate::refusal::{Dialect, Kind, Refusal};
 use crate::seeing::watch;
-pub(crate) use meta::report_of;
+pub(crate) use meta::{report_of, waits_for};
+pub(crate) use prefix::strip;
 
 /// Routes that need no key: an orchestrator has none.
 pub(crate) const OPEN: [&str; 4] = ["/livez", "/readyz", "/startupz", "/health"];
 
-/// All routes.
+/// Every path and what answers there.
+pub(crate) fn routes() -> Vec<(&'static str, MethodRouter<Arc<App>>)> {
+    vec![
+        ("/", post(tei::root).get(meta::info)),
+        ("/embed", post(tei::embed)),
+        ("/embed_all", post(tei::embed_all)),
+        ("/embed_sparse", post(tei::embed_sparse)),
+        ("/rerank", post(tei::rerank)),
+        ("/predict", post(tei::predict)),
+        ("/similarity", post(tei::similarity)),
+        ("/tokenize", post(text::tokenize)),
+        ("/decode", post(text::decode)),
+        ("/info", get(meta::info)),
+        ("/health", get(meta::health)),
+        ("/v1/embeddings", post(openai::embeddings)),
+        ("/embeddings", post(openai::embeddings_short)),
+        ("/v1/models", get(openai::models)),
+        ("/v1/models/{*id}", get(openai::model)),
+        ("/v1/rerank", post(rerank::first)),
+        ("/v2/rerank", post(rerank::second)),
+        ("/v2/embed", post(cohere::embed)),
+        ("/v1/report", get(meta::report)),
+        ("/v1/drain", post(meta::drain)),
+        ("/metrics", get(meta::metrics)),
+        ("/livez", get(meta::livez)),
+        ("/readyz", get(meta::readyz)),
+        ("/startupz", get(meta::startupz)),
+        ("/openapi.json", get(openapi::serve)),
+        ("/docs", get(docs::page)),
+    ]
+}
+
+/// The routes, and what stands around all of them.
 pub(crate) fn router(app: &Arc<App>) -> Router {
-    let router = Router::new()
-        .route("/", post(tei::root).get(meta::info))
-        .route("/embed", post(tei::embed))
-        .route("/embed_all", post(tei::embed_all))
-        .route("/embed_sparse", post(tei::embed_sparse))
-        .route("/rerank", post(tei::rerank))
-        .route("/predict", post(tei::predict))
-        .route("/similarity", post(tei::similarity))
-        .route("/tokenize", post(text::tokenize))
-        .route("/decode", post(text::decode))
-        .route("/info", get(meta::info))
-        .route("/health", get(meta::health))
-        .route("/v1/embeddings", post(openai::embeddings))
-        .route("/embeddings", post(openai::embeddings))
-        .route("/v1/models", get(openai::models))
-        .route("/v1/models/{*id}", get(openai::model))
-        .route("/v1/rerank", post(rerank::first))
-        .route("/v2/rerank", post(rerank::second))
-        .route("/v2/embed", post(cohere::embed))
-        .route("/v1/report", get(meta::report))
-        .route("/v1/drain", post(meta::drain))
-        .route("/metrics", get(meta::metrics))
-        .route("/livez", get(meta::livez))
-        .route("/readyz", get(meta::readyz))
-        .route("/startupz", get(meta::startupz))
-        .route("/openapi.json", get(openapi::serve))
-        .route("/docs", get(docs::page))
+    let add = |router: Router<Arc<App>>, (path, answers)| router.route(path, answers);
+    let router = routes()
+        .into_iter()
+        .fold(Router::new(), add)
         .fallback(nowhere)
         .method_not_allowed_fallback(not_so)
         .layer(middleware::from_fn_with_state(Arc::clone(app), keep_the_door))
@@ -80,6 +91,10 @@ fn dialect(path: &str) -> Dialect {
 }
 
 async fn nowhere(State(app): State<Arc<App>>, request: Request) -> Response {
+    if request.uri().path().starts_with(prefix::PREFIX) {
+        let message = "no model of this name is served; `/v1/models` lists those that there are";
+        return refuse(&app, Kind::UnknownModel, message, &request);
+    }
     refuse(&app, Kind::NoRoute, "no such route; `/openapi.json` lists those that there are", &request)
 }
 

@@ -2,20 +2,21 @@
 
 use std::sync::Arc;
 
-use axum::Json;
 use axum::extract::{Path, Request, State};
 use axum::response::{IntoResponse, Response};
+use axum::{Extension, Json};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
+use sconce::Task;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use crate::app::App;
+use crate::app::{App, Scope};
 use crate::asks::{self, Vectors};
 use crate::call::{handle, wrong};
 use crate::inputs::Inputs;
 use crate::refusal::Dialect;
-use crate::slot::Slot;
+use crate::slot::{Ability, Slot};
 
 /// Texts or token ids to embed.
 #[derive(Deserialize, ToSchema)]
@@ -76,7 +77,7 @@ impl Usage {
 #[utoipa::path(post, path = "/v1/embeddings", tag = "OpenAI", request_body = EmbeddingsBody, responses((status = 200, body = Embeddings), (status = 400), (status = 404), (status = 429)))]
 pub(crate) async fn embeddings(State(app): State<Arc<App>>, request: Request) -> Response {
     handle(app, Dialect::OpenAi, "embeddings", request, |call, body: EmbeddingsBody| async move {
-        let host = call.host(body.model.as_deref()).await?;
+        let host = call.host(body.model.as_deref(), &[Task::Embed]).await?;
         let base64 = match body.encoding_format.as_deref() {
             None | Some("float") => false,
             Some("base64") => true,
@@ -103,6 +104,12 @@ pub(crate) async fn embeddings(State(app): State<Arc<App>>, request: Request) ->
         call.write(answer, numbers, work).await
     })
     .await
+}
+
+/// The same, for clients whose base URL has no version.
+#[utoipa::path(post, path = "/embeddings", tag = "OpenAI", request_body = EmbeddingsBody, responses((status = 200, body = Embeddings), (status = 400), (status = 404), (status = 429)))]
+pub(crate) async fn embeddings_short(app: State<Arc<App>>, request: Request) -> Response {
+    embeddings(app, request).await
 }
 
 /// Numbers as little-endian bytes in base64.
@@ -146,7 +153,10 @@ fn object(app: &App, slot: &Slot) -> ModelObject {
         created: created.map_or(0, |created| created.as_secs()),
         owned_by: "sconce",
         ready: card.is_some(),
-        task: card.map(|card| card.task.value.to_string()),
+        task: match slot.ability() {
+            Ability::Task(task) => Some(task.to_string()),
+            Ability::Unread | Ability::Unreadable => None,
+        },
         max_length: card.map(|card| card.max_length.value),
         width: card.map(sconce::ModelCard::width),
         prompts: card.map_or(Vec::new(), |card| card.prompts.value.keys().cloned().collect()),
@@ -155,16 +165,33 @@ fn object(app: &App, slot: &Slot) -> ModelObject {
 
 /// The models that are served.
 #[utoipa::path(get, path = "/v1/models", tag = "OpenAI", responses((status = 200, body = ModelList)))]
-pub(crate) async fn models(State(app): State<Arc<App>>) -> Response {
-    let data = app.slots.iter().map(|slot| object(&app, slot)).collect();
+pub(crate) async fn models(State(app): State<Arc<App>>, scope: Option<Extension<Scope>>) -> Response {
+    let places = app.places(scope.map(|Extension(scope)| scope));
+    let data = app.slots[places].iter().map(|slot| object(&app, slot)).collect();
     Json(ModelList { object: "list", data }).into_response()
 }
 
 /// One model.
 #[utoipa::path(get, path = "/v1/models/{id}", tag = "OpenAI", responses((status = 200, body = ModelObject), (status = 404)))]
-pub(crate) async fn model(State(app): State<Arc<App>>, Path(id): Path<String>) -> Response {
-    match app.slot(Some(&id)) {
+pub(crate) async fn model(
+    State(app): State<Arc<App>>,
+    scope: Option<Extension<Scope>>,
+    Path(id): Path<String>,
+) -> Response {
+    match app.slot(scope.map(|Extension(scope)| scope), &id) {
         Ok(slot) => Json(object(&app, slot)).into_response(),
         Err(refusal) => refusal.respond(Dialect::OpenAi),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn base64_is_of_little_endian_floats() {
+        // base64.b64encode(struct.pack("<3f", 1.0, -2.5, 1e-3))
+        assert_eq!(encoded(&[1.0, -2.5, 1e-3]), "AACAPwAAIMBvEoM6");
+        assert_eq!(encoded(&[]), "");
     }
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use axum::extract::{Request, State};
 use axum::response::Response;
-use sconce::RerankOptions;
+use sconce::{RerankOptions, Task};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 use utoipa::ToSchema;
@@ -111,7 +111,7 @@ async fn answer(
     return_documents: bool,
     version: &'static str,
 ) -> Result<Answer, Refusal> {
-    let host = call.host(body.model.as_deref()).await?;
+    let host = call.host(body.model.as_deref(), &[Task::Rerank, Task::Tokens]).await?;
     check(&host, &body)?;
     let options =
         RerankOptions { top: body.top_n, instruction: body.instruction, ..RerankOptions::default() };

@@ -10,7 +10,7 @@ use utoipa::ToSchema;
 
 use crate::app::App;
 use crate::asks::{self, Vectors};
-use crate::call::{Answer, Asks, Call, handle, wrong};
+use crate::call::{ANY, Answer, Asks, Call, handle, wrong};
 use crate::inputs::{Any, Few, Inputs, Sequences};
 use crate::refusal::{Dialect, Refusal};
 
@@ -122,11 +122,12 @@ fn only_right(direction: Option<&str>) -> Result<(), Refusal> {
     }
 }
 
-/// The route of the model's task, at the address that Hugging Face's clients call.
+/// The route of the model's task, at the address that Hugging Face's clients call; `/embed` where several models are
+/// served and none is named.
 #[utoipa::path(post, path = "/", tag = "TEI",
     request_body(content = Object, example = json!({ "inputs": "On a sconce." })), responses((status = 200), (status = 424), (status = 429)))]
 pub(crate) async fn root(state: State<Arc<App>>, request: Request) -> Response {
-    let host = Asks::of(request.headers()).host(&state, None).await;
+    let host = Asks::of(request.headers(), request.extensions()).host(&state, None, &ANY).await;
     let task = host.map(|host| host.model.card().task.value);
     match task {
         Ok(Task::Rerank) => rerank(state, request).await,
@@ -183,7 +184,7 @@ pub(crate) async fn embed(State(app): State<Arc<App>>, request: Request) -> Resp
 }
 
 async fn answer_embed(call: Call, body: EmbedBody<Inputs>) -> Result<Answer, Refusal> {
-    let host = call.host(None).await?;
+    let host = call.host(None, &[Task::Embed]).await?;
     // Some clients put these beside the texts, some in an object of their own.
     let given = body.parameters.unwrap_or_default();
     only_right(body.truncation_direction.or(given.truncation_direction).as_deref())?;
@@ -202,7 +203,7 @@ async fn answer_embed(call: Call, body: EmbedBody<Inputs>) -> Result<Answer, Ref
 #[utoipa::path(post, path = "/embed_all", tag = "TEI", request_body = EmbedBody<String>, responses((status = 200, body = Vec<Vec<Vec<f32>>>), (status = 422), (status = 424), (status = 429)))]
 pub(crate) async fn embed_all(State(app): State<Arc<App>>, request: Request) -> Response {
     handle(app, Dialect::Tei, "embed_all", request, |call, body: EmbedBody<Inputs>| async move {
-        let host = call.host(None).await?;
+        let host = call.host(None, &[Task::Embed, Task::Tokens]).await?;
         only_right(body.truncation_direction.as_deref())?;
         if body.normalize.is_some() || body.dimensions.is_some() {
             return Err(wrong("vectors of tokens are given as they are: no `normalize`, no `dimensions`"));
@@ -219,7 +220,7 @@ pub(crate) async fn embed_all(State(app): State<Arc<App>>, request: Request) -> 
 #[utoipa::path(post, path = "/embed_sparse", tag = "TEI", request_body = EmbedBody<String>, responses((status = 200, body = Vec<Vec<SparseValue>>), (status = 422), (status = 424), (status = 429)))]
 pub(crate) async fn embed_sparse(State(app): State<Arc<App>>, request: Request) -> Response {
     handle(app, Dialect::Tei, "embed_sparse", request, |call, body: EmbedBody<Inputs>| async move {
-        let host = call.host(None).await?;
+        let host = call.host(None, &[Task::Sparse]).await?;
         only_right(body.truncation_direction.as_deref())?;
         if body.normalize.is_some() || body.dimensions.is_some() {
             return Err(wrong("weights of words are given as they are: no `normalize`, no `dimensions`"));
@@ -239,7 +240,7 @@ pub(crate) async fn embed_sparse(State(app): State<Arc<App>>, request: Request) 
 #[utoipa::path(post, path = "/rerank", tag = "TEI", request_body = RerankBody, responses((status = 200, body = Vec<Rank>), (status = 422), (status = 424), (status = 429)))]
 pub(crate) async fn rerank(State(app): State<Arc<App>>, request: Request) -> Response {
     handle(app, Dialect::Tei, "rerank", request, |call, body: RerankBody| async move {
-        let host = call.host(None).await?;
+        let host = call.host(None, &[Task::Rerank, Task::Tokens]).await?;
         only_right(body.truncation_direction.as_deref())?;
         let options =
             RerankOptions { scoring: body.raw_scores.then_some(Scoring::Raw), ..RerankOptions::default() };
@@ -261,7 +262,7 @@ pub(crate) async fn rerank(State(app): State<Arc<App>>, request: Request) -> Res
 #[utoipa::path(post, path = "/predict", tag = "TEI", request_body = PredictBody, responses((status = 200, body = Vec<Prediction>), (status = 422), (status = 424), (status = 429)))]
 pub(crate) async fn predict(State(app): State<Arc<App>>, request: Request) -> Response {
     handle(app, Dialect::Tei, "predict", request, |call, body: PredictBody| async move {
-        let host = call.host(None).await?;
+        let host = call.host(None, &[Task::Classify]).await?;
         only_right(body.truncation_direction.as_deref())?;
         let many = body.inputs.many;
         let truncates = call.truncates(body.truncate, true);
@@ -284,7 +285,7 @@ pub(crate) async fn similarity(State(app): State<Arc<App>>, request: Request) ->
 }
 
 async fn answer_similarity(call: Call, body: SimilarityBody) -> Result<Answer, Refusal> {
-    let host = call.host(None).await?;
+    let host = call.host(None, &[Task::Embed, Task::Sparse, Task::Tokens]).await?;
     let parameters = body.parameters.unwrap_or_default();
     only_right(parameters.truncation_direction.as_deref())?;
     let truncates = call.truncates(parameters.truncate, true);

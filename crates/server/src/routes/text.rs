@@ -9,7 +9,7 @@ use utoipa::ToSchema;
 
 use crate::app::App;
 use crate::asks::prompt;
-use crate::call::{Work, handle, wrong};
+use crate::call::{ANY, Work, handle, wrong};
 use crate::inputs::Inputs;
 use crate::refusal::Dialect;
 
@@ -52,7 +52,7 @@ fn yes() -> bool {
 #[utoipa::path(post, path = "/tokenize", tag = "TEI", request_body = TokenizeBody, responses((status = 200, body = Vec<Vec<SimpleToken>>), (status = 422)))]
 pub(crate) async fn tokenize(State(app): State<Arc<App>>, request: Request) -> Response {
     handle(app, Dialect::Tei, "tokenize", request, |call, body: TokenizeBody| async move {
-        let host = call.host(None).await?;
+        let host = call.host(None, &ANY).await?;
         let named = prompt(&host, body.prompt_name, &body.inputs)?;
         let before = named.and_then(|name| host.model.card().prompts.value.get(&name).cloned());
         let texts = match body.inputs {
@@ -94,7 +94,7 @@ fn token(piece: sconce::tokens::Piece) -> SimpleToken {
 #[utoipa::path(post, path = "/decode", tag = "TEI", request_body = DecodeBody, responses((status = 200, body = Vec<String>), (status = 422)))]
 pub(crate) async fn decode(State(app): State<Arc<App>>, request: Request) -> Response {
     handle(app, Dialect::Tei, "decode", request, |call, body: DecodeBody| async move {
-        let host = call.host(None).await?;
+        let host = call.host(None, &ANY).await?;
         let bytes = call.check_sizes(&body.ids.bytes(), 0)?;
         let many = match body.ids {
             Inputs::Ids(ids) => vec![ids],
