@@ -147,7 +147,7 @@ impl App {
             if !self.settings().any_model {
                 let there = self.listed(places);
                 let message = format!("no model is called `{name}` here; there is: {there}");
-                return Err(Refusal::new(Kind::UnknownModel, message));
+                return Err(Refusal::new(Kind::UnknownModel, message).of(name));
             }
         }
         match (places.next(), places.next()) {
@@ -228,7 +228,7 @@ impl App {
             if !waits || tokio::time::timeout_at(began + wait, phases.changed()).await.is_err() {
                 let took = slot.memory().map_or(1.0, |memory| memory.load_seconds);
                 let message = format!("`{}` is not ready: {}", slot.name, slot.phase().reason());
-                return Err(Refusal::new(Kind::NotReady, message).after(took));
+                return Err(Refusal::new(Kind::NotReady, message).after(took).of(&slot.name));
             }
         }
     }

@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 use std::future::Future;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use axum::body::Body;
@@ -48,6 +48,8 @@ pub(crate) struct Call {
     /// Whether the vector of a long text is the mean of those of its pieces.
     pub(crate) chunks: bool,
     asks: Asks,
+    /// The name of the model that answers, once it is known.
+    reached: Arc<OnceLock<String>>,
     guest: Guest,
     held: Option<Held>,
 }
@@ -143,9 +145,11 @@ where
     app.metrics.requests.with_label_values(&[method]).inc();
     let (parts, body) = request.into_parts();
     let limit = app.settings().time_limit;
+    let reached: Arc<OnceLock<String>> = Arc::default();
     let answering = async {
         let guest = parts.extensions.get::<Guest>().copied().unwrap_or_default();
         let mut call = Call::new(&app, &parts.headers, Asks::of(&parts.headers, &parts.extensions), guest)?;
+        call.reached = Arc::clone(&reached);
         if let Err(refusal) = call.shed() {
             return Err(if body::drain(&parts.headers, body).await { refusal } else { refusal.closing() });
         }
@@ -176,6 +180,10 @@ where
         }
         Err(refusal) => {
             app.metrics.refused(refusal.code());
+            let refusal = match reached.get() {
+                Some(model) => refusal.of(model),
+                None => refusal,
+            };
             refusal.respond(dialect)
         }
     }
@@ -210,7 +218,8 @@ impl Call {
         };
         let chunks = word("x-sconce-truncate") == Some("chunk");
         let from_cohere = headers.contains_key("x-fern-sdk-name") || headers.contains_key("x-client-name");
-        Ok(Call { app: Arc::clone(app), from_cohere, priority, truncate, chunks, asks, guest, held: None })
+        let (app, reached, held) = (Arc::clone(app), Arc::default(), None);
+        Ok(Call { app, from_cohere, priority, truncate, chunks, asks, reached, guest, held })
     }
 
     /// Refuses before anything is read where too much waits already.
@@ -219,14 +228,17 @@ impl Call {
             && let Some(host) = slot.host()
         {
             let priority = self.priority.unwrap_or(Priority::Interactive);
-            host.queue.room(priority, self.guest.owner, 1).map_err(full)?;
+            let room = host.queue.room(priority, self.guest.owner, 1);
+            room.map_err(|error| full(error).of(&slot.name))?;
         }
         Ok(())
     }
 
     /// The open model of this name; where none is named, the only one that can do one of `tasks`.
     pub(crate) async fn host(&self, name: Option<&str>, tasks: &[Task]) -> Result<Arc<Host>, Refusal> {
-        self.asks.host(&self.app, name, tasks).await
+        let host = self.asks.host(&self.app, name, tasks).await?;
+        let _ = self.reached.set(host.name.clone());
+        Ok(host)
     }
 
     /// Whether texts of a request that no mean can be made of are to be cut into pieces.

@@ -15,8 +15,18 @@ pub struct Keys {
 #[derive(Clone)]
 struct Known {
     hash: [u8; 32],
+    name: Option<String>,
     rate: Option<f64>,
     operator: bool,
+}
+
+/// Why a request is not let in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Denied {
+    /// It has no key.
+    Missing,
+    /// It has a key that is none of the known ones.
+    Unknown,
 }
 
 /// Who asks: the holder of a key, or anybody where there are none.
@@ -44,7 +54,8 @@ pub enum KeyError {
     Rate(usize),
     /// Words after a key that say nothing.
     #[error(
-        "a key has no spaces in it; after it come ` rate=N` and ` operator`, in this order: line {0} is not so"
+        "a key has no spaces in it; after it come ` name=NAME`, ` rate=N` and ` operator`, in this order: line {0} \
+         is not so"
     )]
     Words(usize),
     /// No key at all.
@@ -53,9 +64,9 @@ pub enum KeyError {
 }
 
 impl Keys {
-    /// One key a line, as it is or as `sha256:` and its hash, and where it is good for so many tokens a second, ` rate=`
-    /// and how many, and at the end ` operator` where it may stop the worker and others may not; empty lines and those
-    /// that begin with `#` are none.
+    /// One key a line, as it is or as `sha256:` and its hash. After it may come ` name=` and what the log calls it,
+    /// ` rate=` and the tokens a second that it is good for, and ` operator` where it may stop the worker and others may
+    /// not, in this order. Empty lines and those that begin with `#` are none.
     pub fn read(text: &str) -> Result<Keys, KeyError> {
         let mut known = Vec::new();
         for (number, line) in text.lines().enumerate() {
@@ -74,14 +85,19 @@ impl Keys {
                     (line.trim_end(), Some(rate.ok_or(KeyError::Rate(number + 1))?))
                 }
             };
-            if line.contains(char::is_whitespace) {
+            let (line, name) = match line.rsplit_once(" name=") {
+                Some((line, name)) => (line.trim_end(), Some(name)),
+                None => (line, None),
+            };
+            let is_word = |text: &str| !text.is_empty() && !text.contains(char::is_whitespace);
+            if !is_word(line) || !name.is_none_or(is_word) {
                 return Err(KeyError::Words(number + 1));
             }
             let hash = match line.strip_prefix("sha256:") {
                 Some(hex) => digits(hex).ok_or(KeyError::Hash(number + 1))?,
                 None => Sha256::digest(line).into(),
             };
-            known.push(Known { hash, rate, operator });
+            known.push(Known { hash, name: name.map(str::to_owned), rate, operator });
         }
         if known.is_empty() { Err(KeyError::None) } else { Ok(Keys { known }) }
     }
@@ -102,16 +118,26 @@ impl Keys {
     }
 
     /// Whose request it is that has these headers, if it is let in.
-    pub(crate) fn admit(&self, headers: &HeaderMap) -> Option<Guest> {
+    pub(crate) fn admit(&self, headers: &HeaderMap) -> Result<Guest, Denied> {
         if self.known.is_empty() {
-            return Some(Guest::default());
+            return Ok(Guest::default());
         }
         let bearer = headers.get(header::AUTHORIZATION).and_then(|value| {
             let (scheme, key) = value.to_str().ok()?.split_once(' ')?;
             scheme.eq_ignore_ascii_case("bearer").then(|| key.trim())
         });
         let key = bearer.or_else(|| headers.get("x-api-key").and_then(|value| value.to_str().ok()));
-        key.and_then(|key| self.holder(key))
+        let key = key.filter(|key| !key.is_empty()).ok_or(Denied::Missing)?;
+        self.holder(key).ok_or(Denied::Unknown)
+    }
+
+    /// What the log calls a key: its name, or the start of its hash.
+    pub(crate) fn name(&self, owner: Owner) -> String {
+        let known = self.known.iter().find(|known| known.owner() == owner);
+        known.and_then(|known| known.name.clone()).unwrap_or_else(|| {
+            let start = owner.0.to_le_bytes();
+            format!("sha256:{:02x}{:02x}{:02x}{:02x}", start[0], start[1], start[2], start[3])
+        })
     }
 
     /// Every hash is compared to its end, so that time tells nothing.
@@ -120,12 +146,17 @@ impl Keys {
         let mut holder: Option<Guest> = None;
         for known in &self.known {
             if bool::from(known.hash.ct_eq(&hash)) {
-                let start = known.hash.first_chunk().map_or(0, |start| u64::from_le_bytes(*start));
                 let operator = known.operator || holder.is_some_and(|other| other.operator);
-                holder = Some(Guest { owner: Owner(start), rate: known.rate, operator });
+                holder = Some(Guest { owner: known.owner(), rate: known.rate, operator });
             }
         }
         holder
+    }
+}
+
+impl Known {
+    fn owner(&self) -> Owner {
+        Owner(self.hash.first_chunk().map_or(0, |start| u64::from_le_bytes(*start)))
     }
 }
 
@@ -156,40 +187,81 @@ mod tests {
         headers
     }
 
+    /// The SHA-256 of `foo`.
+    const FOO: &str = "2c26b46b68ffc68ff99b453c1d30413413422d706483bfa0f98a5e886266e7ae";
+
     #[test]
     fn any_of_several_keys_opens_the_door_and_nothing_else_does() {
-        let hash = "2c26b46b68ffc68ff99b453c1d30413413422d706483bfa0f98a5e886266e7ae";
-        let keys = Keys::read(&format!("# ours\none\n\nsha256:{hash}\n")).expect("two keys");
+        let keys = Keys::read(&format!("# ours\none\n\nsha256:{FOO}\n")).expect("two keys");
         for key in ["one", "foo"] {
-            assert!(keys.admit(&headers("authorization", &format!("Bearer {key}"))).is_some(), "{key}");
-            assert!(keys.admit(&headers("x-api-key", key)).is_some(), "{key}");
+            for scheme in ["Bearer", "bearer"] {
+                assert!(keys.admit(&headers("authorization", &format!("{scheme} {key}"))).is_ok(), "{key}");
+            }
+            assert!(keys.admit(&headers("x-api-key", key)).is_ok(), "{key}");
         }
-        for value in ["Bearer two", "Bearer ", "one", "Basic one", "Bearer on"] {
-            assert!(keys.admit(&headers("authorization", value)).is_none(), "{value}");
+        for value in ["Bearer two", "Bearer on", "Bearer onee", "Bearer ONE", "Bearer # ours"] {
+            assert_eq!(keys.admit(&headers("authorization", value)), Err(Denied::Unknown), "{value}");
         }
-        assert!(keys.admit(&HeaderMap::new()).is_none());
-        assert!(Keys::default().admit(&HeaderMap::new()).is_some());
-        assert_eq!(Keys::read("sha256:12").err(), Some(KeyError::Hash(1)));
+        for value in ["Bearer ", "one", "Basic one", "Bearer"] {
+            assert_eq!(keys.admit(&headers("authorization", value)), Err(Denied::Missing), "{value}");
+        }
+        assert_eq!(keys.admit(&headers("x-api-key", FOO)), Err(Denied::Unknown), "a hash is no key");
+        assert_eq!(keys.admit(&headers("x-api-key", "")), Err(Denied::Missing));
+        assert_eq!(keys.admit(&HeaderMap::new()), Err(Denied::Missing));
+        assert_eq!(Keys::default().admit(&HeaderMap::new()), Ok(Guest::default()));
+        assert!(Keys::default().is_empty() && !keys.is_empty());
         assert_eq!(Keys::read("\n#\n").err(), Some(KeyError::None));
         assert_eq!(format!("{keys:?}"), "2 keys");
+        let mut both = Keys::read("three").expect("a key");
+        both.extend(keys);
+        for key in ["one", "foo", "three"] {
+            assert!(both.admit(&headers("x-api-key", key)).is_ok(), "{key}");
+        }
     }
 
     #[test]
-    fn a_key_may_be_good_for_so_many_tokens_a_second() {
+    fn every_byte_of_a_hash_counts() {
+        for at in 0..32 {
+            let mut digits = FOO.to_owned();
+            let other = if &digits[2 * at..=2 * at] == "0" { "1" } else { "0" };
+            digits.replace_range(2 * at..=2 * at, other);
+            let keys = Keys::read(&format!("sha256:{digits}")).expect("a key");
+            assert_eq!(keys.admit(&headers("x-api-key", "foo")), Err(Denied::Unknown), "byte {at}");
+        }
+        for wrong in ["12", &FOO[1..], &format!("{FOO}0"), &FOO.replace('2', "g"), &FOO.replace("2c", "é")] {
+            assert_eq!(Keys::read(&format!("\nsha256:{wrong}")).err(), Some(KeyError::Hash(2)), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn a_key_may_have_a_name_a_rate_and_the_right_to_stop_the_worker() {
         let keys = Keys::read("one rate=2.5\ntwo\n").expect("two keys");
         let guest = |key: &str| keys.admit(&headers("x-api-key", key)).expect("it is let in");
         assert_eq!((guest("one").rate, guest("two").rate), (Some(2.5), None));
         assert_ne!(guest("one").owner, guest("two").owner);
-        assert_eq!(Keys::read("one rate=fast").err(), Some(KeyError::Rate(1)));
-        assert_eq!(Keys::read("one operator rate=5").err(), Some(KeyError::Words(1)));
         assert!(!keys.names_operators());
-        let keys = Keys::read("one rate=2.5 operator\ntwo\n").expect("two keys");
+        for rate in ["fast", "", "0", "-1", "inf", "NaN"] {
+            assert_eq!(Keys::read(&format!("one rate={rate}")).err(), Some(KeyError::Rate(1)), "{rate}");
+        }
+        for words in ["one operator rate=5", "one rate=5 name=a", "one two", "one name=a b", "one name="] {
+            let refused = Keys::read(words).err();
+            assert!(matches!(refused, Some(KeyError::Words(1) | KeyError::Rate(1))), "{words}: {refused:?}");
+        }
+        let keys = Keys::read("one name=web rate=2.5 operator\ntwo\nfoo name=jobs\n").expect("three keys");
         let guest = |key: &str| keys.admit(&headers("x-api-key", key)).expect("it is let in");
-        assert_eq!(
-            (guest("one").rate, guest("one").operator, guest("two").operator),
-            (Some(2.5), true, false)
-        );
+        assert_eq!((guest("one").rate, guest("one").operator), (Some(2.5), true));
+        assert_eq!((guest("two").rate, guest("two").operator), (None, false));
         assert!(keys.names_operators());
+        assert_eq!([guest("one"), guest("foo")].map(|guest| keys.name(guest.owner)), ["web", "jobs"]);
+        assert_eq!(Keys::default().name(guest("foo").owner), format!("sha256:{}", &FOO[..8]));
+    }
+
+    #[test]
+    fn a_key_that_stands_twice_may_do_what_either_may() {
+        for text in ["one operator\none\n", "one\none operator\n"] {
+            let keys = Keys::read(text).expect("a key");
+            assert!(keys.admit(&headers("x-api-key", "one")).expect("it is let in").operator, "{text}");
+        }
     }
 
     #[test]

@@ -7,6 +7,16 @@ use axum::response::{IntoResponse, Response};
 use sconce::{Error, Fault, Retry, SequenceError, Task};
 use serde_json::{Value, json};
 
+/// Letters of a model's name that the log repeats.
+const LONGEST_NAME: usize = 100;
+
+/// What the log tells of a request that was refused.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Refused {
+    pub(crate) code: &'static str,
+    pub(crate) model: Option<String>,
+}
+
 /// Why there is no answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
@@ -122,6 +132,8 @@ impl Kind {
 pub(crate) struct Refusal {
     pub(crate) kind: Kind,
     pub(crate) message: String,
+    /// The model that was asked, where it is known.
+    model: Option<String>,
     /// Seconds after which there may be one.
     after: f64,
     /// Whether the connection can't be used again, since something on it was not read.
@@ -130,7 +142,14 @@ pub(crate) struct Refusal {
 
 impl Refusal {
     pub(crate) fn new(kind: Kind, message: impl Into<String>) -> Refusal {
-        Refusal { kind, message: message.into(), after: 1.0, closes: false }
+        Refusal { kind, message: message.into(), model: None, after: 1.0, closes: false }
+    }
+
+    /// The same, of a request for this model. The name may be a client's and is not repeated at length.
+    #[must_use]
+    pub(crate) fn of(mut self, model: &str) -> Refusal {
+        self.model.get_or_insert_with(|| model.chars().take(LONGEST_NAME).collect());
+        self
     }
 
     /// The same, to be tried again after so many seconds.
@@ -168,6 +187,7 @@ impl Refusal {
         };
         let status = StatusCode::from_u16(status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
         let mut response = (status, axum::Json(body)).into_response();
+        response.extensions_mut().insert(Refused { code: row.code, model: self.model.clone() });
         if self.kind.passes() {
             let seconds = self.after.ceil().clamp(1.0, 600.0) as u64;
             response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from(seconds));
@@ -279,5 +299,79 @@ mod tests {
         assert_eq!(response.status(), 429);
         assert_eq!(response.headers()[header::RETRY_AFTER], "3");
         assert!(!Refusal::new(Kind::Empty, "").respond(Dialect::Tei).headers().contains_key("retry-after"));
+    }
+
+    /// Every kind with what clients see of it: TEI's status and type, the others' status, OpenAI's type, the code,
+    /// and whether it may be tried again.
+    #[test]
+    fn the_table_is_what_clients_know() {
+        let (invalid, server, rate) = ("invalid_request_error", "server_error", "rate_limit_error");
+        for (kind, tei, tei_type, status, openai_type, code, again) in [
+            (Kind::Syntax, 400, "Validation", 400, invalid, "invalid_json", false),
+            (Kind::Validation, 422, "Validation", 400, invalid, "invalid_request", false),
+            (Kind::Empty, 400, "Empty", 400, invalid, "empty", false),
+            (Kind::TooLong, 422, "Tokenizer", 400, invalid, "context_length_exceeded", false),
+            (Kind::TooLarge, 413, "Validation", 413, invalid, "too_large", false),
+            (Kind::Encoding, 415, "Validation", 415, invalid, "unsupported_encoding", false),
+            (Kind::WrongTask, 424, "Backend", 400, invalid, "wrong_task", false),
+            (Kind::UnknownModel, 404, "Validation", 404, invalid, "model_not_found", false),
+            (Kind::NoRoute, 404, "Validation", 404, invalid, "no_such_route", false),
+            (Kind::Method, 405, "Validation", 405, invalid, "method_not_allowed", false),
+            (Kind::Unauthorized, 401, "Unauthorized", 401, invalid, "invalid_api_key", false),
+            (Kind::Forbidden, 403, "Unauthorized", 403, invalid, "forbidden", false),
+            (Kind::Overloaded, 429, "Overloaded", 429, rate, "overloaded", true),
+            (Kind::TimedOut, 503, "Overloaded", 503, server, "timed_out", true),
+            (Kind::NotReady, 503, "Unhealthy", 503, server, "not_ready", true),
+            (Kind::Model, 424, "Backend", 500, server, "model_fault", false),
+            (Kind::Machine, 424, "Backend", 503, server, "no_placement", true),
+        ] {
+            let refusal = Refusal::new(kind, "why").of("some").of("other");
+            assert_eq!(refusal.code(), code);
+            let refused = Refused { code, model: Some("some".to_owned()) };
+            for (dialect, status, body) in [
+                (Dialect::Tei, tei, json!({"error": "why", "error_type": tei_type})),
+                (
+                    Dialect::OpenAi,
+                    status,
+                    json!({"error": {"message": "why", "type": openai_type, "param": null, "code": code}}),
+                ),
+                (Dialect::Rerank, status, json!({"message": "why", "detail": "why"})),
+            ] {
+                let response = refusal.respond(dialect);
+                assert_eq!(response.status().as_u16(), status, "{kind:?} {dialect:?}");
+                let retry = response.headers().get(header::RETRY_AFTER);
+                assert_eq!(retry.is_some(), again, "{kind:?}");
+                let asks = response.headers().contains_key(header::WWW_AUTHENTICATE);
+                assert_eq!(asks, kind == Kind::Unauthorized, "{kind:?}");
+                assert!(!response.headers().contains_key(header::CONNECTION));
+                assert_eq!(response.extensions().get::<Refused>(), Some(&refused));
+                assert_eq!(written(response), body, "{kind:?} {dialect:?}");
+            }
+        }
+    }
+
+    fn written(response: Response) -> Value {
+        let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime");
+        let body = runtime.block_on(axum::body::to_bytes(response.into_body(), 1 << 20)).expect("a body");
+        serde_json::from_slice(&body).expect("JSON")
+    }
+
+    #[test]
+    fn a_time_to_come_back_has_its_bounds_and_a_connection_may_be_closed() {
+        let after = |seconds: f64| {
+            let response = Refusal::new(Kind::Overloaded, "full").after(seconds).respond(Dialect::OpenAi);
+            response.headers()[header::RETRY_AFTER].to_str().expect("a number").to_owned()
+        };
+        assert_eq!([0.0, 1.0, 1.1, 600.0, 1e9, f64::NAN].map(after), ["1", "1", "2", "600", "600", "0"]);
+        let closing = Refusal::new(Kind::Overloaded, "full").closing().respond(Dialect::Tei);
+        assert_eq!(closing.headers()[header::CONNECTION], "close");
+    }
+
+    #[test]
+    fn what_the_runtime_says_reaches_the_client_without_hints_for_a_shell() {
+        let told = Refusal::from(Error::Request("no such thing\nhint: `sconce plan`".to_owned()));
+        assert_eq!(told.message, "no such thing");
+        let long = Refusal::new(Kind::UnknownModel, "").of(&"é".repeat(500));
+        assert_eq!(long.model.map(|model| model.chars().count()), Some(LONGEST_NAME));
     }
 }

@@ -8,7 +8,7 @@ use std::thread::JoinHandle;
 use serde_json::Value;
 
 use crate::scene::Scene;
-use crate::serve::wait_until_ready;
+use crate::serve::{converse, wait_until_ready};
 
 const TRACE: &str = "4bf92f3577b34da6a3ce929d0e0e4736";
 
@@ -94,6 +94,33 @@ fn as_json_every_line_is_an_object_and_names_the_trace() {
     assert_eq!(request["trace"], TRACE);
     let parts = ["tokenize_ms", "queue_ms", "compute_ms"].map(|name| request[name].as_f64().expect("a time"));
     assert!(parts.iter().sum::<f64>() <= request["ms"].as_f64().expect("a time"), "{request}");
+}
+
+#[test]
+fn the_log_names_code_model_and_key_of_what_is_refused() {
+    let scene = Scene::new();
+    let keys = scene.with("keys", "secret name=web\nother\n");
+    let seen = serve(&scene, &["--log-format", "json", "--log-requests", "--api-key-file", &keys]);
+    let ask = |key: &str, path: &str, body: &str| {
+        let headers = [("authorization", format!("Bearer {key}"))];
+        let headers = headers.each_ref().map(|(name, value)| (*name, value.as_str()));
+        converse(seen.address, "POST", path, &headers, body).0
+    };
+    assert_eq!(ask("secret", "/embed", r#"{"inputs": []}"#), 400);
+    assert_eq!(ask("other", "/v1/embeddings", r#"{"input": "a", "model": "gpt 4"}"#), 404);
+    assert_eq!(ask("wrong", "/predict", r#"{"inputs": "a"}"#), 401);
+    assert_eq!(ask("secret", "/tokenize", r#"{"inputs": "a"}"#), 200);
+    let rest = seen.end();
+    let lines: Vec<Value> = rest.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect();
+    let told = |route: &str| {
+        let line = lines.iter().find(|line| line["route"] == route).expect("a line");
+        ["code", "model", "key"].map(|name| line[name].as_str().unwrap_or("-").to_owned())
+    };
+    assert_eq!(told("/embed"), ["empty", "tiny-bert", "web"]);
+    // The SHA-256 of `other` begins so.
+    assert_eq!(told("/v1/embeddings"), ["model_not_found", "gpt 4", "sha256:d9298a10"]);
+    assert_eq!(told("/predict"), ["invalid_api_key", "-", "-"]);
+    assert_eq!(told("/tokenize"), ["-", "-", "web"]);
 }
 
 #[test]

@@ -21,7 +21,7 @@ use axum::response::Response;
 use axum::routing::{MethodRouter, get, post};
 
 use crate::app::App;
-use crate::keys::Guest;
+use crate::keys::Denied;
 use crate::refusal::{Dialect, Kind, Refusal};
 use crate::seeing::watch;
 pub(crate) use meta::{report_of, waits_for};
@@ -112,13 +112,22 @@ fn refuse(app: &App, kind: Kind, message: &str, request: &Request) -> Response {
 async fn keep_the_door(State(app): State<Arc<App>>, mut request: Request, next: Next) -> Response {
     let path = request.uri().path();
     let open = OPEN.contains(&path) || path == "/docs";
-    let guest = app.settings().keys.admit(request.headers()).or(open.then(Guest::default));
-    let mut response = if let Some(guest) = guest {
-        request.extensions_mut().insert(guest);
-        next.run(request).await
-    } else {
-        let message = "this server wants a key: `Authorization: Bearer KEY`";
-        refuse(&app, Kind::Unauthorized, message, &request)
+    let mut response = match app.settings().keys.admit(request.headers()) {
+        Ok(guest) => {
+            request.extensions_mut().insert(guest);
+            let mut response = next.run(request).await;
+            response.extensions_mut().insert(guest);
+            response
+        }
+        Err(_) if open => next.run(request).await,
+        Err(Denied::Missing) => {
+            let message = "this server wants a key: `Authorization: Bearer KEY`";
+            refuse(&app, Kind::Unauthorized, message, &request)
+        }
+        Err(Denied::Unknown) => {
+            let message = "this server does not know the key that was sent";
+            refuse(&app, Kind::Unauthorized, message, &request)
+        }
     };
     if app.is_stopping() || response.status() == StatusCode::PAYLOAD_TOO_LARGE {
         response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));

@@ -16,6 +16,8 @@ use serde_json::{Value, json};
 
 use crate::app::App;
 use crate::call::Work;
+use crate::keys::{Guest, Keys};
+use crate::refusal::Refused;
 use crate::routes::OPEN;
 use crate::seeing::context::Context;
 use crate::seeing::export::Exporter;
@@ -79,7 +81,7 @@ impl Seeing {
         }
     }
 
-    fn has_seen(&self, context: &Context, route: &str, began: Instant, response: &Response) {
+    fn has_seen(&self, context: &Context, route: &str, began: Instant, response: &Response, keys: &Keys) {
         let (ended, status) = (Instant::now(), response.status().as_u16());
         let work = response.extensions().get::<Work>();
         if let Some(exporter) = &self.exporter
@@ -110,6 +112,13 @@ impl Seeing {
                 ("compute_ms", json!(milliseconds(work.computing))),
             ]);
         }
+        if let Some(refused) = response.extensions().get::<Refused>() {
+            fields.push(("code", json!(refused.code)));
+            fields.extend(refused.model.as_ref().map(|model| ("model", json!(model))));
+        }
+        if let Some(guest) = response.extensions().get::<Guest>().filter(|_| !keys.is_empty()) {
+            fields.push(("key", json!(keys.name(guest.owner))));
+        }
         fields.push(("trace", json!(context.trace())));
         if theirs { self.tell("request", &fields) } else { self.warn("request", &fields) }
     }
@@ -129,6 +138,6 @@ pub(crate) async fn watch(State(app): State<Arc<App>>, request: Request, next: N
     if let Ok(value) = HeaderValue::from_str(&context.header()) {
         response.headers_mut().insert("traceparent", value);
     }
-    app.seeing.has_seen(&context, &route, began, &response);
+    app.seeing.has_seen(&context, &route, began, &response, &app.settings().keys);
     response
 }

@@ -16,6 +16,11 @@ fn the_page_is_whole_and_asks_nobody_else() {
         assert!(!page.contains(elsewhere), "`{elsewhere}` in the page");
     }
     assert!(page.contains("\"/openapi.json\"") && page.contains("id=\"key\""));
+    // With one model there is nothing to choose: a rule of the page's own must not show what is hidden.
+    assert!(
+        page.contains("<label id=\"which\" hidden>")
+            && page.contains("[hidden] { display: none !important; }")
+    );
     let policy = answer.header("content-security-policy").expect("a policy");
     assert!(policy.starts_with("default-src 'none'; connect-src 'self'; script-src 'sha256-"), "{policy}");
     assert!(!policy.contains("unsafe"), "{policy}");
