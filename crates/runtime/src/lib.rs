@@ -19,6 +19,8 @@ mod event;
 mod fingerprint;
 mod guard;
 pub mod hardware;
+#[doc(hidden)]
+pub mod http;
 pub mod hub;
 mod inspect;
 mod instruct;

@@ -7,6 +7,7 @@ use std::thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use hmac::{Hmac, Mac};
+use sconce::http::client;
 use serde_json::json;
 use sha2::Sha256;
 
@@ -88,9 +89,7 @@ pub(crate) fn herald(app: &Arc<App>, url: &str, worker: &Worker) {
 
 /// Makes a call; why it was not taken.
 fn post(Callback { url, token }: &Callback, body: &str, patience: Duration) -> Result<(), String> {
-    // What is signed goes to the address that was named and to no other.
-    let config = ureq::Agent::config_builder().timeout_global(Some(patience)).http_status_as_error(false);
-    let agent = ureq::Agent::new_with_config(config.max_redirects(0).build());
+    let agent = client(patience).build().new_agent();
     let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |now| now.as_secs()).to_string();
     let mut request =
         agent.post(url).header("content-type", "application/json").header("x-sconce-timestamp", &now);

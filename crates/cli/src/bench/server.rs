@@ -5,6 +5,7 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use anyhow::{Context, anyhow, bail, ensure};
+use sconce::http::client;
 use serde_json::{Value, json};
 
 /// Texts of one request: what servers take without a word in their settings.
@@ -65,14 +66,8 @@ impl fmt::Display for Server {
 impl Server {
     pub(super) fn at(address: &Address, model: &str, seconds: u16) -> Server {
         let patience = Duration::from_secs(seconds.into());
-        let agent = ureq::Agent::config_builder()
-            .http_status_as_error(false)
-            // The key and the texts go to the server that was named and to no other.
-            .max_redirects(0)
-            .timeout_global(Some(patience))
-            .user_agent(concat!("sconce/", env!("CARGO_PKG_VERSION")))
-            .build()
-            .new_agent();
+        let user_agent = concat!("sconce/", env!("CARGO_PKG_VERSION"));
+        let agent = client(patience).user_agent(user_agent).build().new_agent();
         let key = std::env::var(KEY).ok().filter(|key| address.kind == Kind::OpenAi && !key.is_empty());
         Server { address: address.clone(), model: model.to_owned(), key, patience, agent }
     }

@@ -3,6 +3,7 @@
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
+use sconce::http::client;
 use serde_json::Value;
 
 /// How long a server may take to say it.
@@ -22,9 +23,12 @@ impl Asker {
         if !url.starts_with("http://") && !url.starts_with("https://") {
             bail!("a server's address begins with `http://` or `https://`, not: `{url}`");
         }
-        let config = ureq::Agent::config_builder().timeout_global(Some(PATIENCE)).http_status_as_error(false);
         let key = std::env::var(KEY).ok().map(|key| key.trim().to_owned()).filter(|key| !key.is_empty());
-        Ok(Asker { agent: config.build().new_agent(), url: url.trim_end_matches('/').to_owned(), key })
+        Ok(Asker {
+            agent: client(PATIENCE).build().new_agent(),
+            url: url.trim_end_matches('/').to_owned(),
+            key,
+        })
     }
 
     /// What it says now.
@@ -46,6 +50,12 @@ impl Asker {
         let mut answer = asked.with_context(|| format!("`{}` can't be reached", self.url))?;
         match answer.status().as_u16() {
             200 => Ok(answer.body_mut().read_to_string()?),
+            401 if self.key.is_some() => {
+                bail!(
+                    "`{}` does not know the key in `{KEY}`\nhint: set it to a key of its `api_key_file`",
+                    self.url
+                )
+            }
             401 => bail!("`{}` wants a key\nhint: set `{KEY}`", self.url),
             status => bail!("`{address}` is not what sconce says, its status: {status}"),
         }

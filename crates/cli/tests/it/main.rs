@@ -15,3 +15,4 @@ mod scene;
 mod seeing;
 mod serve;
 mod tasks;
+mod trust;

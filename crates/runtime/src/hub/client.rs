@@ -4,12 +4,14 @@ use std::io::Read;
 
 use hf_hub::api::sync::{ApiBuilder, ApiError, ApiRepo};
 use hf_hub::{Cache, Repo, RepoType};
+use ureq::tls::TlsConfig;
 
 use super::Hub;
 use super::cache::Repository;
 use super::error::HubError;
 use super::listing::Listing;
 use super::names::encode;
+use crate::http::tls;
 
 /// More than the list of any model; the rest is not read.
 const LONGEST_LIST: u64 = 32 << 20;
@@ -21,6 +23,7 @@ pub(super) struct Client<'a> {
     repository: &'a Repository,
     /// It is never told the token: it would pass it on to other hosts.
     api: ApiRepo,
+    tls: TlsConfig,
 }
 
 /// The hub's answer.
@@ -52,7 +55,7 @@ impl<'a> Client<'a> {
             .build()
             .map_err(|source| HubError::Unreachable { endpoint: hub.endpoint.clone(), source })?;
         let repo = Repo::with_revision(repository.id.clone(), RepoType::Model, repository.revision.clone());
-        Ok(Client { hub, repository, api: api.repo(repo) })
+        Ok(Client { hub, repository, api: api.repo(repo), tls: tls() })
     }
 
     /// The model's files, with their sizes and the names of their contents.
@@ -94,6 +97,7 @@ impl<'a> Client<'a> {
             let patience = Some(self.hub.patience);
             let response = request
                 .config()
+                .tls_config(self.tls.clone())
                 .max_redirects(0)
                 .http_status_as_error(false)
                 .timeout_resolve(patience)

@@ -4,6 +4,7 @@ use std::sync::mpsc::{self, Receiver, RecvTimeoutError, SyncSender};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use sconce::http::client;
 use serde_json::{Value, json};
 
 use crate::seeing::log::{Level, Log};
@@ -120,9 +121,8 @@ struct Sender {
 
 impl Sender {
     fn new(collector: Collector) -> Sender {
-        let config = ureq::Agent::config_builder().timeout_global(Some(PATIENCE)).http_status_as_error(false);
         let address = format!("{}/v1/traces", collector.endpoint.trim_end_matches('/'));
-        Sender { agent: config.build().new_agent(), address, collector }
+        Sender { agent: client(PATIENCE).build().new_agent(), address, collector }
     }
 
     fn send(&self, spans: &[Value]) -> Result<(), String> {
