@@ -186,7 +186,7 @@ fn patience(tokens: usize, tokens_per_second: f64, least: Duration) -> Duration 
 }
 
 /// An error with all its causes, as one line.
-fn told(error: &dyn std::error::Error) -> String {
+pub(crate) fn told(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();
     while let Some(error) = cause {

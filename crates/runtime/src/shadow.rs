@@ -12,6 +12,7 @@ use crate::door::Computed;
 use crate::error::Error;
 use crate::lane::{Lanes, Loaded};
 use crate::model::{Claim, Model};
+use crate::seat::told;
 use crate::serving::Serving;
 
 /// How often in a row a placement may lie beyond its band before it has to go.
@@ -139,7 +140,8 @@ impl Serving {
             Err(error) => {
                 // The next check has it loaded anew.
                 self.watch().lock().reference = None;
-                return Err(Error::Machine(format!("the reference {reference} gave no rows: {error}")));
+                let says = told(&error);
+                return Err(Error::Machine(format!("the reference {reference} gave no rows: {says}")));
             }
         };
         let scores = self.subject().card.task.value.scores();

@@ -7,7 +7,9 @@ use std::thread;
 use std::time::Duration;
 
 use sconce::core::batch::{Batch, Want};
-use sconce::{Band, Device, Dtype, Error, Fault as Whose, Model, ModelBuilder, Retry, SequenceError};
+use sconce::{
+    Band, Device, Dtype, EngineId, Error, Fault as Whose, Model, ModelBuilder, Retry, SequenceError,
+};
 use sconce_testkit::fake::{FakeEngine, Fault, Mishap, ODD_TEXT};
 
 use crate::fakes::{METAL, Stage, TEXTS, builder, candle, healthy, obstacle};
@@ -190,6 +192,71 @@ fn a_text_that_does_not_fit_alone_is_refused_and_its_placement_stays() {
     let vectors: Vec<&[f32]> = answered.computed.rows.iter().take(2).collect();
     assert_eq!(vectors, healthy(&TEXTS[..2]));
     assert_eq!(device(&model), Some(METAL), "{}", model.plan().explain());
+}
+
+#[test]
+fn a_text_that_the_engine_rejects_is_refused_alone_and_nobody_else_is_asked() {
+    let model = open(&[Fault::OddMalformed], &[Fault::FromBatch(1, Mishap::Panic)]);
+    let error = others_are_answered(&model, "malformed").expect_err("it is rejected");
+    assert_eq!(error, SequenceError::Malformed("the fake takes no odd texts".to_owned()));
+    // A second placement may reject it, too.
+    let model = open(&[Fault::OddNorm], &[Fault::OddMalformed]);
+    let error = others_are_answered(&model, "malformed on the second").expect_err("it is rejected");
+    assert!(matches!(error, SequenceError::Malformed(_)), "{error}");
+}
+
+#[test]
+fn a_placement_without_memory_for_a_known_text_is_retired() {
+    let model = open(&[Fault::FromBatch(2, Mishap::Memory)], &[]);
+    for device in [METAL, Device::Cpu] {
+        let got = model.embed(&TEXTS).expect("something serves");
+        assert_eq!(got.placements[0].device, device);
+        assert_eq!(got.into_vectors(), healthy(&TEXTS));
+    }
+    let plan = model.plan();
+    let found = obstacle(&plan, METAL).expect("it has no memory").to_string();
+    assert!(found.contains("out of memory: the fake has no memory at all"), "{found}");
+}
+
+#[test]
+fn a_placement_that_can_not_be_loaded_beside_the_first_stays_in_the_plan() {
+    let engine = candle().with(METAL, Fault::OddNorm).with(Device::Cpu, Fault::OddNorm);
+    let mut stage = Stage::new(engine);
+    // As fast as the first one, and so the next in the plan.
+    stage.engines.push(FakeEngine::new(EngineId::Onnx).with(METAL, Fault::DoesNotFit));
+    let model = builder(&stage.in_process().build()).engine(EngineId::Candle).open().expect("it serves");
+    assert_eq!(model.embed(&MIXED).expect("the CPU agrees").into_vectors(), healthy(&MIXED));
+    drop(model);
+    let model = builder(&stage.in_process().build()).open().expect("it serves");
+    let sound = |model: &Model| -> Vec<EngineId> {
+        model.plan().sound().map(|sound| sound.placement.engine).collect()
+    };
+    let before = sound(&model);
+    assert!(before.contains(&EngineId::Onnx), "{}", model.plan().explain());
+    if model.placement().is_some_and(|placement| placement.engine == EngineId::Candle) {
+        assert_eq!(model.embed(&MIXED).expect("the CPU agrees").into_vectors(), healthy(&MIXED));
+        assert_eq!(sound(&model), before);
+    }
+}
+
+#[test]
+fn a_placement_in_service_needs_no_readmission() {
+    let model = open(&[], &[]);
+    let placement = model.placement().expect("it serves");
+    assert!(model.readmission(&placement).is_none());
+    model.readmit(&placement).expect("there is nothing to do");
+    assert_eq!(model.placement(), Some(placement));
+}
+
+#[test]
+fn a_reference_that_fails_is_a_fault_of_the_machine_and_told_with_its_cause() {
+    let model = open(&[], &[Fault::FromBatch(1, Mishap::Error)]);
+    let batch = batch(&model, &TEXTS);
+    let computed = model.compute(batch.clone()).expect("METAL answers");
+    let error = model.shadow(&batch, &computed).expect_err("the reference fails");
+    assert_eq!((error.fault(), error.retry()), (Whose::Machine, Retry::Later));
+    let text = error.to_string();
+    assert!(text.contains("candle/cpu/f32") && text.contains("the fake fails as it was told"), "{text}");
 }
 
 #[test]

@@ -5,7 +5,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use sconce::{Device, EngineId};
-use sconce_server::Settings;
+use sconce_server::{LogFormat, Settings, Sight};
 use sconce_testkit::fake::{FakeEngine, Fault, Mishap};
 use serde_json::json;
 
@@ -170,4 +170,41 @@ fn a_placement_that_drifts_is_demoted_within_three_checks_and_no_client_hears_of
     let report = get(*stage, "/v1/report").text();
     assert!(report.contains("it drifted: 2 batches in a row"), "{report}");
     assert!(metric(*stage, "te_request_failure").abs() < 1e-9);
+}
+
+/// Set for the process whose log is read.
+const LOGS: &str = "SCONCE_TEST_LOGS";
+
+#[test]
+fn a_shadow_check_that_fails_says_why_in_the_log() {
+    if std::env::var_os(LOGS).is_none() {
+        let this = std::env::current_exe().expect("this binary has a path");
+        let name = "faults::a_shadow_check_that_fails_says_why_in_the_log";
+        let output = std::process::Command::new(this)
+            .args([name, "--exact", "--nocapture"])
+            .env(LOGS, "1")
+            .output()
+            .expect("it runs");
+        let log = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{log}");
+        let line = log.lines().find(|line| line.contains("shadow check failed"));
+        let line = line.unwrap_or_else(|| panic!("nothing is said in:\n{log}"));
+        assert!(line.contains("the fake fails as it was told"), "{line}");
+        return;
+    }
+    let fails = Fault::FromBatch(1, Mishap::Error);
+    let home = tempfile::tempdir().expect("a folder");
+    let engine = FakeEngine::new(EngineId::Candle).with(Device::Cpu, fails);
+    let builder = fake_builder(engine, Duration::from_secs(10), home.path());
+    let sight = Sight { log: Some(LogFormat::Human), ..Sight::default() };
+    let checked = Settings { shadow_every: 1, sight, ..settings() };
+    let stage = start(builder, checked, Some(home)).ready();
+    for _ in 0..1000 {
+        post(*stage, "/embed", &json!({"inputs": "a text"})).expect(200);
+        if get(*stage, "/metrics").text().contains("outcome=\"failed\"") {
+            return;
+        }
+        thread::sleep(Duration::from_millis(10));
+    }
+    panic!("no check failed");
 }

@@ -89,11 +89,10 @@ impl Encoder for FakeEncoder {
                 Fault::OutOfMemory { above } if batch.tokens() > above => {
                     return Err(EngineError::OutOfMemory("the fake has no more memory".into()));
                 }
-                Fault::FromBatch(nth, mishap) if nth_batch >= nth => {
-                    if !mishap.befall(&mut rows) {
-                        return Err(EngineError::Failed("the fake fails as it was told".into()));
-                    }
+                Fault::OddMalformed if has_odd(batch) => {
+                    return Err(EngineError::Malformed("the fake takes no odd texts".to_owned()));
                 }
+                Fault::FromBatch(nth, mishap) if nth_batch >= nth => mishap.befall(&mut rows)?,
                 fault => fault.spoil(&mut rows, batch),
             }
         }

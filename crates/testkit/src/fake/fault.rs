@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use sconce_core::batch::{Batch, Rows, Sequence};
 use sconce_core::device::{Device, DeviceKind};
+use sconce_core::engine::EngineError;
 use sconce_core::obstacle::Obstacle;
 use sconce_core::probe::Op;
 use serde::{Deserialize, Serialize};
@@ -79,6 +80,8 @@ pub enum Fault {
     OddNan,
     /// Batches with an odd sequence fail, at run time only.
     OddFails,
+    /// Batches with an odd sequence are rejected, at run time only.
+    OddMalformed,
     /// Something goes wrong at the n-th batch of an encoder, the first being 1, and at every later one.
     FromBatch(usize, Mishap),
 }
@@ -88,6 +91,8 @@ pub enum Fault {
 pub enum Mishap {
     /// The engine fails.
     Error,
+    /// There is no memory for anything.
+    Memory,
     /// A number is not one.
     Nan,
     /// A vector is zero.
@@ -214,10 +219,11 @@ fn is_odd(batch: &Batch, sequence: &Sequence) -> bool {
 }
 
 impl Mishap {
-    /// What happens to an answer at run time; false where the engine fails.
-    pub(super) fn befall(self, rows: &mut Rows) -> bool {
+    /// What happens to an answer at run time.
+    pub(super) fn befall(self, rows: &mut Rows) -> Result<(), EngineError> {
         match self {
-            Mishap::Error => return false,
+            Mishap::Error => return Err(EngineError::Failed("the fake fails as it was told".into())),
+            Mishap::Memory => return Err(EngineError::OutOfMemory("the fake has no memory at all".into())),
             Mishap::Nan => rows.values[0] = f32::NAN,
             Mishap::Zero => rows.values[..rows.width].fill(0.0),
             Mishap::Norm => rows.norms[0] = STRANGE_NORM,
@@ -229,7 +235,7 @@ impl Mishap {
             Mishap::Panic => panic!("the fake panics as it was told"),
             Mishap::Hang => hang(),
         }
-        true
+        Ok(())
     }
 }
 
