@@ -176,4 +176,66 @@ mod tests {
         ledger.lines.push(line("candle/f32", 100 << 20));
         assert_eq!(ledger.guess(&unknown), truth);
     }
+
+    #[test]
+    fn the_newest_lines_are_kept_and_the_oldest_go() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("memory.ledger");
+        let mut ledger = Ledger::open(&path);
+        let taken = |stays: u64| Bytes { stays, peak: 2 * stays };
+        for number in 1..=(LINES as u64 + 3) {
+            ledger.note(load(&format!("model {number}"), 1), taken(7), taken(number));
+            if number > 3 && number < LINES as u64 {
+                continue;
+            }
+            // What is written is what is known, the line of just now among it.
+            let last = Ledger::open(&path).lines.last().map(|line| (line.guess, line.truth));
+            assert_eq!(last, Some((taken(7), taken(number))));
+        }
+        let again = Ledger::open(&path);
+        assert_eq!(again.lines, ledger.lines);
+        assert_eq!(again.lines.len(), LINES);
+        assert_eq!(again.lines[0].identity, "model 4");
+        assert_eq!(again.guess(&load(&format!("model {}", LINES + 3), 1)), taken(LINES as u64 + 3));
+        let files: Vec<_> = fs::read_dir(folder.path()).expect("a folder").flatten().collect();
+        assert_eq!(files.len(), 1, "no draft is left");
+    }
+
+    #[test]
+    fn a_guess_is_made_of_the_last_loads_at_the_same_place_alone() {
+        let line = |identity: &str, place: &str, manner: &str, weights: u64, stays: u64, peak: u64| Line {
+            identity: identity.to_owned(),
+            placement: place.to_owned(),
+            manner: manner.to_owned(),
+            weights,
+            guess: Bytes::default(),
+            truth: Bytes { stays, peak },
+        };
+        let own = load("a", 100);
+        let (place, manner) = (own.placement.as_str(), own.manner.as_str());
+        // Three loads count, the newest ones; a peak is never below what stays.
+        let lines = [900, 10, 30, 20].map(|stays| line("a", place, manner, 100, stays, stays / 2));
+        assert_eq!(guess(&lines, &own), Bytes { stays: 20, peak: 20 });
+        // Elsewhere it is as any other model of that manner, by its weights.
+        let lines = [line("a", "elsewhere", manner, 50, 100, 200), line("b", place, "other", 1, 9, 9)];
+        assert_eq!(guess(&lines, &own), Bytes { stays: 200, peak: 400 });
+        let lines = [line("b", place, manner, 0, 9, 9), line("c", place, manner, 10, 30, 10)];
+        assert_eq!(guess(&lines, &own), Bytes { stays: 300, peak: 300 }, "no weights say nothing");
+        assert_eq!(guess(&[], &own), Bytes { stays: 125 + BESIDE, peak: 225 + BESIDE });
+    }
+
+    #[test]
+    fn lines_that_are_none_are_passed_over() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("memory.ledger");
+        let mut ledger = Ledger::open(&path);
+        ledger.note(load("a", 1), Bytes::default(), Bytes { stays: 5, peak: 6 });
+        let text = fs::read_to_string(&path).expect("a file");
+        fs::write(&path, format!("no line\n{text}{{}}\n")).expect("a file");
+        assert_eq!(Ledger::open(&path).lines, ledger.lines);
+        // One that can't be written is kept in memory.
+        let mut blocked = Ledger::open(&path.join("below a file"));
+        blocked.note(load("a", 1), Bytes::default(), Bytes { stays: 5, peak: 6 });
+        assert_eq!(blocked.guess(&load("a", 1)), Bytes { stays: 5, peak: 6 });
+    }
 }

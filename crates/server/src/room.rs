@@ -107,4 +107,26 @@ mod tests {
         assert_eq!(too_much(Some(1000), 1001, &two[..1]), None);
         assert_eq!(too_much(None, 1001, &two), None);
     }
+
+    #[test]
+    fn what_just_fits_is_loaded_and_one_byte_more_is_not() {
+        let now = Instant::now();
+        let one = guests(now, &[(50, 3)]);
+        assert_eq!(room(Some(1000), 600, 100, 401, &one, now), Room::Unload(0));
+        assert_eq!(room(Some(1000), 950, 100, 900, &one, now), Room::Unload(0), "alone it just fits");
+        assert_eq!(room(Some(1000), 100, 100, 900, &[], now), Room::Enough);
+        assert_eq!(room(Some(1000), 50, 100, 950, &[], now), Room::Enough, "by what is in use now");
+        // Whoever has been there for as long as models stay at least may go.
+        let ago = |time: Duration| now.checked_sub(time).expect("the machine is older");
+        let guest = |slot, age| Guest { slot, since: ago(age), asked: now };
+        let stayed = [guest(3, STAY)];
+        assert_eq!(room(Some(1000), 900, 100, 400, &stayed, now), Room::Unload(3));
+        let moment = Duration::from_millis(1);
+        let fresh = [guest(3, STAY.checked_sub(moment).expect("longer")), guest(4, Duration::ZERO)];
+        assert_eq!(
+            room(Some(1000), 900, 100, 400, &fresh, now),
+            Room::Wait(moment),
+            "until the first may go"
+        );
+    }
 }

@@ -70,6 +70,14 @@ fn without_a_key_nothing_is_told_but_life() {
     let refused = post(*stage, "/v1/embeddings", &body);
     assert_eq!((refused.status, refused.header("www-authenticate")), (401, Some("Bearer")));
     assert_eq!(refused.json()["error"]["code"], "invalid_api_key");
+    assert!(refused.text().contains("wants a key"), "{}", refused.text());
+    for wrong in [("authorization", "Bearer three"), ("x-api-key", "on"), ("authorization", "Bearer onetwo")]
+    {
+        let refused = post_with(*stage, "/v1/embeddings", &[wrong], &body);
+        assert_eq!((refused.status, refused.header("www-authenticate")), (401, Some("Bearer")), "{wrong:?}");
+        assert_eq!(refused.json()["error"]["code"], "invalid_api_key");
+        assert!(refused.text().contains("does not know the key"), "{}", refused.text());
+    }
     for key in ["Bearer one", "bearer two"] {
         post_with(*stage, "/v1/embeddings", &[("authorization", key)], &body).expect(200);
     }
