@@ -5,7 +5,7 @@ use super::change::Change;
 use super::declared::{Declaration, Manifest};
 use super::enable::{Wish, enable};
 use super::raise::{is_from_registry, raise};
-use super::tree::{FAMILY, Source, Tree, compare};
+use super::tree::{FAMILY, Package, Source, Tree, compare};
 use super::verdict::{Fault, Finding, HONEST_METAL, Occurrence};
 
 /// What can be done about the findings.
@@ -28,10 +28,18 @@ pub(super) fn remedy(findings: &[Finding], trees: &[(String, Tree)], manifests: 
     for finding in findings {
         advice.push(match &finding.fault {
             Fault::FeatureMissing { accelerator, off } => {
-                let fused = packages().find(|package| package.name == "candle-nn");
-                let version = version.as_deref();
-                enable(&mut drafts, &Wish { accelerator: *accelerator, off, fused, version, roots: &roots });
-                Vec::new()
+                let own: Vec<&Occurrence> =
+                    off.iter().filter(|copy| !is_a_second_copy(copy, packages())).collect();
+                let fused = own.iter().find(|copy| copy.name == "candle-nn");
+                let fused = fused.and_then(|copy| packages().find(|package| copy.is(package)));
+                let names: Vec<String> = own.iter().map(|copy| copy.name.clone()).collect();
+                let (off_here, version) = (names.as_slice(), version.as_deref());
+                let wish = Wish { accelerator: *accelerator, off: off_here, fused, version, roots: &roots };
+                if !own.is_empty() {
+                    enable(&mut drafts, &wish);
+                }
+                let foreign = off.iter().filter(|copy| is_a_second_copy(copy, packages()));
+                foreign.filter_map(|copy| release_with(copy, accelerator.feature())).collect()
             }
             Fault::SeveralVersions { copies } => {
                 let highest = version.as_deref().unwrap_or_default();
@@ -39,7 +47,11 @@ pub(super) fn remedy(findings: &[Finding], trees: &[(String, Tree)], manifests: 
                 left.extend(copies.iter().filter_map(|copy| foreign(copy, highest)));
                 left
             }
-            Fault::SilentMetal { version } => {
+            Fault::SilentMetal { core } if is_a_second_copy(core, packages()) => {
+                foreign(core, HONEST_METAL).into_iter().collect()
+            }
+            Fault::SilentMetal { core } => {
+                let version = &core.version;
                 let mut left = raise(&mut drafts, HONEST_METAL);
                 left.extend(not_raised(manifests, version));
                 if findings.iter().any(|finding| matches!(finding.fault, Fault::FeatureMissing { .. })) {
@@ -57,6 +69,23 @@ pub(super) fn remedy(findings: &[Finding], trees: &[(String, Tree)], manifests: 
         });
     }
     Remedy { changes: drafts.iter().flat_map(Draft::changes).collect(), advice }
+}
+
+/// Whether a package outside of the project brought this copy beside another one: no line of the project decides
+/// its version or its features.
+fn is_a_second_copy<'a>(copy: &Occurrence, packages: impl Iterator<Item = &'a Package>) -> bool {
+    let mut others = packages.filter(|package| package.name == copy.name && !copy.is(package));
+    copy.brought_by().is_some() && others.next().is_some()
+}
+
+/// Advice about a dependency that turns an accelerator on in a part of its own copy of Candle.
+fn release_with(copy: &Occurrence, feature: &str) -> Option<String> {
+    let asker = copy.brought_by()?;
+    Some(format!(
+        "look for a release of `{0}` that turns `{feature}` on in all crates of Candle; `{0} {1}` leaves it off in: \
+         `{2} {3}`",
+        asker.name, asker.version, copy.name, copy.version
+    ))
 }
 
 /// Advice for an old release that no requirement of this project asks for.

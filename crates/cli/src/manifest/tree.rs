@@ -116,10 +116,19 @@ impl Tree {
         found
     }
 
+    /// Whether `package` depends on `on` directly.
+    pub(super) fn depends(&self, package: &Package, on: &Package) -> bool {
+        let (package, on) = (self.position(package), self.position(on));
+        package.zip(on).is_some_and(|(package, on)| self.parents[on].contains(&package))
+    }
+
+    fn position(&self, package: &Package) -> Option<usize> {
+        self.packages.iter().position(|other| other == package)
+    }
+
     /// The nearest dependents of `package` that are not Candle itself: who asked for it.
     pub(super) fn asked_by(&self, package: &Package) -> Vec<&Package> {
-        let mut waiting: Vec<usize> =
-            self.packages.iter().position(|other| other == package).into_iter().collect();
+        let mut waiting: Vec<usize> = self.position(package).into_iter().collect();
         let mut seen = BTreeSet::new();
         let mut found = BTreeSet::new();
         while let Some(index) = waiting.pop() {

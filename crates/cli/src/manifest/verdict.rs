@@ -18,6 +18,39 @@ pub(super) struct Occurrence {
     pub(super) source: Source,
     /// Who asked for it, as `name version`; the user's own packages are marked as such.
     pub(super) asked_by: Vec<Asker>,
+    /// The crates of Candle that brought it to them, as `name version`; none where they name it themselves.
+    pub(super) through: Vec<String>,
+}
+
+impl Occurrence {
+    fn of(tree: &Tree, package: &Package) -> Occurrence {
+        let asker = |asker: &Package| Asker {
+            name: asker.name.clone(),
+            version: asker.version.clone(),
+            own: matches!(asker.source, Source::Path(_)),
+        };
+        let direct: Vec<&Package> =
+            tree.packages.iter().filter(|other| tree.depends(other, package)).collect();
+        let is_named = direct.iter().any(|parent| !parent.is_candle());
+        let through = direct.iter().filter(|_| !is_named);
+        Occurrence {
+            name: package.name.clone(),
+            version: package.version.clone(),
+            source: package.source.clone(),
+            asked_by: tree.asked_by(package).into_iter().map(asker).collect(),
+            through: through.map(|parent| format!("{} {}", parent.name, parent.version)).collect(),
+        }
+    }
+
+    /// Whether this is that package.
+    pub(super) fn is(&self, package: &Package) -> bool {
+        self.name == package.name && self.version == package.version && self.source == package.source
+    }
+
+    /// The package outside of the project that brought it, where no package of the project asks for it.
+    pub(super) fn brought_by(&self) -> Option<&Asker> {
+        self.asked_by.first().filter(|_| self.asked_by.iter().all(|asker| !asker.own))
+    }
 }
 
 /// A package outside of Candle that depends on Candle.
@@ -33,9 +66,9 @@ pub(super) struct Asker {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Fault {
     /// candle-core has the accelerator, the crate with the fused operations does not.
-    FeatureMissing { accelerator: Accelerator, off: Vec<String> },
+    FeatureMissing { accelerator: Accelerator, off: Vec<Occurrence> },
     /// candle-core and candle-nn have it; a crate that only forwards it does not.
-    ForwarderOff { accelerator: Accelerator, off: Vec<String> },
+    ForwarderOff { accelerator: Accelerator, off: Vec<Occurrence> },
     /// One crate in several versions.
     SeveralVersions { copies: Vec<Occurrence> },
     /// One crate from several sources.
@@ -43,7 +76,7 @@ pub(super) enum Fault {
     /// Crates from unlike sources, each of them once.
     UnlikeSources { copies: Vec<Occurrence> },
     /// Metal with a candle-core that keeps failed command buffers to itself.
-    SilentMetal { version: String },
+    SilentMetal { core: Occurrence },
     /// An accelerator is on for a target that has none.
     NoSuchAccelerator { accelerator: Accelerator },
     /// An Apple target, and Metal is on nowhere.
@@ -109,52 +142,51 @@ fn faults(target: &str, tree: &Tree) -> Vec<Fault> {
         if is_on && !accelerator.exists_on(target) {
             faults.push(Fault::NoSuchAccelerator { accelerator });
         } else if is_on {
-            faults.extend(missing_feature(accelerator, &candle));
+            faults.extend(missing_feature(accelerator, tree, &candle));
         }
     }
     faults.extend(several(tree, &candle));
     if is_apple(target) {
-        faults.extend(metal_at_all(&candle));
+        faults.extend(metal_at_all(tree, &candle));
     }
     faults
 }
 
-fn missing_feature(accelerator: Accelerator, candle: &[&Package]) -> Option<Fault> {
+/// Every candle-core that has the accelerator is judged with the crates that compute on it: a copy of another
+/// version that some dependency brought has a candle-core of its own.
+fn missing_feature(accelerator: Accelerator, tree: &Tree, candle: &[&Package]) -> Vec<Fault> {
     let feature = accelerator.feature();
-    let lacks = |name: &str| candle.iter().any(|package| package.name == name && !package.has(feature));
-    let core_has = candle.iter().any(|package| package.name == "candle-core" && package.has(feature));
-    if !core_has {
-        return None;
+    let named = |name: &'static str| candle.iter().copied().filter(move |package| package.name == name);
+    let mut faults = Vec::new();
+    for core in named("candle-core").filter(|core| core.has(feature)) {
+        let off: Vec<Occurrence> = ["candle-nn", "candle-transformers"]
+            .into_iter()
+            .flat_map(named)
+            .filter(|package| !package.has(feature) && belong_together(tree, candle, core, package))
+            .map(|package| Occurrence::of(tree, package))
+            .collect();
+        let fault = if off.iter().any(|copy| copy.name == "candle-nn") {
+            Fault::FeatureMissing { accelerator, off }
+        } else {
+            Fault::ForwarderOff { accelerator, off }
+        };
+        let is_empty = matches!(&fault, Fault::ForwarderOff { off, .. } if off.is_empty());
+        if !is_empty && !faults.contains(&fault) {
+            faults.push(fault);
+        }
     }
-    let off: Vec<String> = ["candle-nn", "candle-transformers"]
-        .into_iter()
-        .filter(|name| lacks(name))
-        .map(str::to_owned)
-        .collect();
-    if lacks("candle-nn") {
-        Some(Fault::FeatureMissing { accelerator, off })
-    } else if off.is_empty() {
-        None
-    } else {
-        Some(Fault::ForwarderOff { accelerator, off })
-    }
+    faults
+}
+
+/// Whether tensors of `core` meet `package`: it depends on that copy, or one package asks for both.
+fn belong_together(tree: &Tree, candle: &[&Package], core: &Package, package: &Package) -> bool {
+    let several = candle.iter().filter(|other| other.name == core.name).count() > 1;
+    let askers = tree.asked_by(package);
+    !several || tree.depends(package, core) || tree.asked_by(core).iter().any(|asker| askers.contains(asker))
 }
 
 fn several(tree: &Tree, candle: &[&Package]) -> Option<Fault> {
-    let copy = |package: &&Package| Occurrence {
-        name: package.name.clone(),
-        version: package.version.clone(),
-        source: package.source.clone(),
-        asked_by: tree
-            .asked_by(package)
-            .into_iter()
-            .map(|asker| Asker {
-                name: asker.name.clone(),
-                version: asker.version.clone(),
-                own: matches!(asker.source, Source::Path(_)),
-            })
-            .collect(),
-    };
+    let copy = |package: &&Package| Occurrence::of(tree, package);
     let twice: Vec<&Package> = candle
         .iter()
         .filter(|package| candle.iter().filter(|other| other.name == package.name).count() > 1)
@@ -185,7 +217,7 @@ fn origin(source: &Source) -> String {
     }
 }
 
-fn metal_at_all(candle: &[&Package]) -> Option<Fault> {
+fn metal_at_all(tree: &Tree, candle: &[&Package]) -> Option<Fault> {
     let metal = |package: &&&Package| package.has(Accelerator::Metal.feature());
     if candle.is_empty() {
         return None;
@@ -198,7 +230,7 @@ fn metal_at_all(candle: &[&Package]) -> Option<Fault> {
         .filter(metal)
         .filter(|package| package.name == "candle-core")
         .find(|package| compare(&package.version, HONEST_METAL).is_lt())
-        .map(|package| Fault::SilentMetal { version: package.version.clone() })
+        .map(|package| Fault::SilentMetal { core: Occurrence::of(tree, package) })
 }
 
 #[cfg(test)]
@@ -214,20 +246,27 @@ mod tests {
         judge(&[(target.to_owned(), tree)]).into_iter().map(|finding| finding.fault).collect()
     }
 
-    fn missing(accelerator: Accelerator, off: &[&str]) -> Fault {
-        Fault::FeatureMissing { accelerator, off: off.iter().map(|&name| name.to_owned()).collect() }
+    /// The crates that lack the accelerator, where that is the only fault.
+    fn missing(accelerator: Accelerator, faults: &[Fault]) -> Vec<&str> {
+        match faults {
+            [Fault::FeatureMissing { accelerator: found, off }] if *found == accelerator => {
+                off.iter().map(|copy| copy.name.as_str()).collect()
+            }
+            faults => panic!("{faults:?}"),
+        }
     }
 
     #[test]
     fn metal_in_core_alone_is_the_trap() {
         let lines = ["1|metal|candle-core v0.11.1", "1||candle-nn v0.11.1", "1||candle-transformers v0.11.1"];
-        assert_eq!(judged(MAC, &lines), [missing(Accelerator::Metal, &["candle-nn", "candle-transformers"])]);
+        let faults = judged(MAC, &lines);
+        assert_eq!(missing(Accelerator::Metal, &faults), ["candle-nn", "candle-transformers"]);
     }
 
     #[test]
     fn cuda_in_core_alone_is_the_same_trap() {
         let lines = ["1|cuda|candle-core v0.11.1", "1|cudnn|candle-nn v0.11.1"];
-        assert_eq!(judged(LINUX, &lines), [missing(Accelerator::Cuda, &["candle-nn"])]);
+        assert_eq!(missing(Accelerator::Cuda, &judged(LINUX, &lines)), ["candle-nn"]);
     }
 
     #[test]
@@ -252,7 +291,11 @@ mod tests {
     #[test]
     fn an_old_release_on_metal_is_an_error_and_on_linux_is_none() {
         let lines = ["1|metal|candle-core v0.11.0", "1|metal|candle-nn v0.11.0"];
-        assert_eq!(judged(MAC, &lines), [Fault::SilentMetal { version: "0.11.0".to_owned() }]);
+        let faults = judged(MAC, &lines);
+        assert!(
+            matches!(faults.as_slice(), [Fault::SilentMetal { core }] if core.version == "0.11.0"),
+            "{faults:?}"
+        );
         assert_eq!(judged(LINUX, &lines), [Fault::NoSuchAccelerator { accelerator: Accelerator::Metal }]);
     }
 
@@ -267,6 +310,58 @@ mod tests {
             .map(|copy| (copy.version.as_str(), copy.asked_by[0].name.as_str(), copy.asked_by[0].own))
             .collect();
         assert_eq!(told, [("0.10.2", "thing", false), ("0.11.1", "app", true)]);
+    }
+
+    /// The project is right; a dependency brings older copies of its own, without the accelerator.
+    const SECOND_COPY: [&str; 7] = [
+        "1|metal|candle-core v0.11.1",
+        "1|metal|candle-nn v0.11.1",
+        "2|metal|candle-core v0.11.1 (*)",
+        "1||thing v2.0.0",
+        "2||candle-nn v0.10.2",
+        "3||candle-core v0.10.2",
+        "2||candle-core v0.10.2 (*)",
+    ];
+
+    #[test]
+    fn a_second_copy_has_a_core_of_its_own_and_lacks_nothing_of_the_first() {
+        let faults = judged(MAC, &SECOND_COPY);
+        let [Fault::SeveralVersions { copies }] = faults.as_slice() else { panic!("{faults:?}") };
+        let askers =
+            |copy: &Occurrence| copy.asked_by.iter().map(|asker| asker.name.clone()).collect::<Vec<_>>();
+        for copy in copies {
+            let asker = if copy.version == "0.10.2" { "thing" } else { "app" };
+            assert_eq!(askers(copy), [asker], "{copy:?}");
+        }
+        let alone = ["1|metal|candle-core v0.11.1", SECOND_COPY[3], SECOND_COPY[4], SECOND_COPY[5]];
+        let faults = judged(MAC, &alone);
+        assert!(matches!(faults.as_slice(), [Fault::SeveralVersions { .. }]), "{faults:?}");
+    }
+
+    #[test]
+    fn a_feature_that_a_dependency_forgot_in_its_own_copy_is_laid_at_its_door() {
+        let mut lines = SECOND_COPY;
+        (lines[5], lines[6]) = ("3|metal|candle-core v0.10.2", "2|metal|candle-core v0.10.2 (*)");
+        let faults = judged(MAC, &lines);
+        let [Fault::FeatureMissing { off, .. }, Fault::SeveralVersions { .. }, Fault::SilentMetal { core }] =
+            faults.as_slice()
+        else {
+            panic!("{faults:?}")
+        };
+        assert_eq!((off.len(), off[0].version.as_str()), (1, "0.10.2"));
+        for copy in [&off[0], core] {
+            assert_eq!(copy.brought_by().map(|asker| asker.name.as_str()), Some("thing"), "{copy:?}");
+        }
+    }
+
+    #[test]
+    fn a_copy_that_came_through_another_crate_of_candle_names_that_crate() {
+        let lines = ["1||candle-core v0.11.1", "1||candle-nn v0.10.2", "2||candle-core v0.10.2"];
+        let faults = judged(LINUX, &lines);
+        let [Fault::SeveralVersions { copies }] = faults.as_slice() else { panic!("{faults:?}") };
+        let told: Vec<(&str, &[String])> =
+            copies.iter().map(|copy| (copy.version.as_str(), copy.through.as_slice())).collect();
+        assert_eq!(told, [("0.10.2", &["candle-nn 0.10.2".to_owned()][..]), ("0.11.1", &[])]);
     }
 
     #[test]

@@ -21,13 +21,13 @@ pub(super) fn code(fault: &Fault) -> &'static str {
 pub(super) fn message(fault: &Fault, targets: &[String]) -> String {
     match fault {
         Fault::FeatureMissing { accelerator, off } => {
-            format!("`{}` is on in `candle-core` and off in: {}", accelerator.feature(), list(off))
+            format!("`{}` is on in `candle-core` and off in: {}", accelerator.feature(), lacking(off))
         }
         Fault::ForwarderOff { accelerator, off } => {
             format!(
                 "`{}` is on in `candle-core` and `candle-nn` and off in: {}",
                 accelerator.feature(),
-                list(off)
+                lacking(off)
             )
         }
         Fault::SeveralVersions { copies } => {
@@ -39,7 +39,9 @@ pub(super) fn message(fault: &Fault, targets: &[String]) -> String {
         Fault::UnlikeSources { copies } => {
             format!("crates of Candle from unlike sources: {}", occurrences(copies))
         }
-        Fault::SilentMetal { version } => format!("Metal with a candle that hides its failures: `{version}`"),
+        Fault::SilentMetal { core } => {
+            format!("Metal with a candle that hides its failures: `{}`{}", core.version, brought(core))
+        }
         Fault::NoSuchAccelerator { accelerator } => {
             let (feature, name) = (accelerator.feature(), accelerator.name());
             format!("`{feature}` is on for a target without {name}: {}", list(targets))
@@ -128,7 +130,24 @@ fn occurrences(copies: &[Occurrence]) -> String {
         let askers: Vec<String> =
             copy.asked_by.iter().map(|asker| format!("{} {}", asker.name, asker.version)).collect();
         let (name, version) = (&copy.name, &copy.version);
-        format!("`{name} {version}` from `{}` (for {})", source(&copy.source), list(&askers))
+        let through =
+            if copy.through.is_empty() { String::new() } else { format!(" through {}", list(&copy.through)) };
+        format!("`{name} {version}` from `{}` (for {}{through})", source(&copy.source), list(&askers))
     });
     told.collect::<Vec<String>>().join(", ")
+}
+
+/// The crates that lack a feature; those that a dependency brought with their version and that dependency.
+fn lacking(off: &[Occurrence]) -> String {
+    let told = off.iter().map(|copy| match copy.brought_by() {
+        Some(_) => format!("`{} {}`{}", copy.name, copy.version, brought(copy)),
+        None => format!("`{}`", copy.name),
+    });
+    told.collect::<Vec<String>>().join(", ")
+}
+
+/// The dependency that brought a copy, in brackets.
+fn brought(copy: &Occurrence) -> String {
+    let told = copy.brought_by().map(|asker| format!(" (for `{} {}`)", asker.name, asker.version));
+    told.unwrap_or_default()
 }

@@ -152,6 +152,25 @@ fn a_version_that_another_package_asks_for_is_named_with_that_package() {
 }
 
 #[test]
+fn a_second_copy_that_a_dependency_brought_changes_no_line_of_the_project() {
+    let own = "0||app v0.1.0 (/app)\n1|metal|candle-core v0.11.1\n1|metal|candle-nn v0.11.1\n\
+               2|metal|candle-core v0.11.1 (*)\n1||thing v1.0.0\n2||candle-nn v0.10.2\n";
+    let before = "[dependencies]\ncandle-core = { version = \"0.11.1\", features = [\"metal\"] }\n\
+                  candle-nn = { version = \"0.11.1\", features = [\"metal\"] }\nthing = \"1\"\n";
+    for (core, faults) in [("3||candle-core v0.10.2", 1), ("3|metal|candle-core v0.10.2", 3)] {
+        let (after, advice) = fixed(MAC, &format!("{own}{core}"), &[("/app", before)]);
+        assert_eq!(after.concat(), before, "{core}");
+        assert!(advice.len() >= faults, "{advice:?}");
+        assert!(advice.iter().all(|line| line.contains("look for a release of `thing`")), "{advice:?}");
+    }
+    let core_alone = "0||app v0.1.0 (/app)\n1|metal|candle-core v0.11.1\n1||thing v1.0.0\n\
+                      2||candle-nn v0.10.2\n3||candle-core v0.10.2";
+    let before =
+        "[dependencies]\ncandle-core = { version = \"0.11.1\", features = [\"metal\"] }\nthing = \"1\"\n";
+    assert_eq!(fixed(MAC, core_alone, &[("/app", before)]).0.concat(), before);
+}
+
+#[test]
 fn an_idle_metal_is_answered_with_the_feature_that_turns_it_on() {
     let tree = "0||app v0.1.0 (/app)\n1||candle-core v0.11.1";
     let before = "[dependencies]\ncandle-core = \"0.11.1\"\n[features]\ngpu = [\"candle-core/metal\"]\n";
