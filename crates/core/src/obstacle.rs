@@ -2,15 +2,15 @@
 
 use std::fmt;
 
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::card::Format;
 use crate::device::{Device, DeviceKind};
 use crate::placement::{EngineId, Placement};
 
-/// Why a placement can't be used.
+/// Why a placement can't be used. As JSON it carries `code`, its fields, `message` and `remedy`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(tag = "code", rename_all = "snake_case")]
+#[serde(remote = "Self", tag = "code", rename_all = "snake_case")]
 pub enum Obstacle {
     /// This build does not contain what the placement needs.
     NotBuilt {
@@ -137,6 +137,29 @@ pub enum Obstacle {
         /// What it did.
         why: String,
     },
+}
+
+/// An obstacle as people and programs read it: beside its fields the same words that the command prints.
+#[derive(Serialize)]
+struct Described<'a> {
+    #[serde(flatten, with = "Obstacle")]
+    obstacle: &'a Obstacle,
+    message: String,
+    remedy: String,
+}
+
+impl Serialize for Obstacle {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let (message, remedy) = (self.to_string(), self.remedy());
+        Described { obstacle: self, message, remedy }.serialize(serializer)
+    }
+}
+
+/// `message` and `remedy` follow from the fields and are not read.
+impl<'de> Deserialize<'de> for Obstacle {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Obstacle, D::Error> {
+        Obstacle::deserialize(deserializer)
+    }
 }
 
 /// How far a result lies from its reference: `|a-b|² / 2|b|²`, which is 1-cos for vectors of equal
@@ -344,5 +367,16 @@ mod tests {
         let json = serde_json::to_value(&obstacle).expect("serializes");
         assert_eq!(json["code"], obstacle.code());
         assert_eq!(serde_json::from_value::<Obstacle>(json).expect("reads back"), obstacle);
+    }
+
+    #[test]
+    fn an_obstacle_carries_its_message_and_its_remedy_and_is_read_without_them() {
+        let obstacle = Obstacle::NoSuchDevice { device: Device::Metal(0), found: "this is linux".to_owned() };
+        let mut json = serde_json::to_value(&obstacle).expect("serializes");
+        assert_eq!(json["message"], "no device `metal:0`: this is linux");
+        assert_eq!(json["remedy"], obstacle.remedy());
+        let fields = json.as_object_mut().expect("an object");
+        fields.retain(|field, _| field != "message" && field != "remedy");
+        assert_eq!(serde_json::from_value::<Obstacle>(json).expect("evidence of before"), obstacle);
     }
 }

@@ -68,6 +68,9 @@ fn a_placement_that_errs_lies_hangs_or_panics_costs_no_client_its_answer() {
         assert!(get(address, "/metrics").text().contains(&format!("kind=\"{kind}\"")));
         let report = get(address, "/v1/report").text();
         assert!(report.contains("quarantined"), "{report}");
+        for part in ["\"message\":\"taken out of service: ", "\"remedy\":\"start anew"] {
+            assert!(report.contains(part), "no `{part}` in: {report}");
+        }
         assert!((metric(address, "te_request_failure")).abs() < 1e-9);
     }
 }
@@ -99,7 +102,7 @@ fn a_placement_out_of_service_returns_once_it_is_right_again() {
     let until = |want: &str| {
         let began = Instant::now();
         while place() != want {
-            assert!(began.elapsed() < Duration::from_secs(20), "never on {want}");
+            assert!(began.elapsed() < Duration::from_mins(4), "never on {want}");
             thread::sleep(Duration::from_millis(10));
         }
     };
@@ -152,7 +155,7 @@ fn a_placement_that_drifts_is_demoted_within_three_checks_and_no_client_hears_of
     let began = Instant::now();
     while checks("demoted") == 0 {
         post(*stage, "/embed", &json!({"inputs": "a text"})).expect(200);
-        assert!(began.elapsed() < Duration::from_secs(30), "{}", get(*stage, "/metrics").text());
+        assert!(began.elapsed() < Duration::from_mins(4), "{}", get(*stage, "/metrics").text());
         // Each batch has its check before the next.
         thread::sleep(Duration::from_millis(30));
     }
