@@ -6,7 +6,7 @@ mod gates;
 mod numbers;
 
 use std::sync::Arc;
-use std::sync::atomic::AtomicUsize;
+use std::sync::atomic::{AtomicBool, AtomicUsize};
 
 use sconce_core::batch::{Batch, Want};
 use sconce_core::card::{Format, ModelCard};
@@ -55,6 +55,9 @@ pub struct FakeEngine {
     /// What a test can hold up in this process.
     #[serde(skip)]
     pub gates: Arc<Gates>,
+    /// While set, batches in this process wait inside the engine.
+    #[serde(skip)]
+    pub held: Arc<AtomicBool>,
 }
 
 /// A fault and the placements that have it.
@@ -82,6 +85,7 @@ impl FakeEngine {
             batches: Arc::default(),
             loads_on_any_thread: false,
             gates: Arc::default(),
+            held: Arc::default(),
         }
     }
 

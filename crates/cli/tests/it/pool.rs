@@ -26,7 +26,7 @@ impl Manager {
     /// The next call, which is answered with `status`; a signature that is wrong or old fails the test.
     fn take_call(&self, status: u16) -> Value {
         let (stream, _) = self.listener.accept().expect("a call");
-        stream.set_read_timeout(Some(Duration::from_secs(30))).expect("a limit");
+        stream.set_read_timeout(Some(Duration::from_mins(4))).expect("a limit");
         let (headers, body) = read(&mut BufReader::new(&stream));
         write!(&stream, "HTTP/1.1 {status} x\r\ncontent-length: 0\r\nconnection: close\r\n\r\n")
             .expect("an answer");

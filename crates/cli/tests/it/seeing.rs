@@ -3,7 +3,9 @@
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::process::{Child, Command, Stdio};
+use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 use serde_json::Value;
 
@@ -16,7 +18,9 @@ struct Seen {
     child: Child,
     address: SocketAddr,
     first: String,
-    rest: JoinHandle<String>,
+    /// The lines after the first, as they come.
+    rest: Arc<Mutex<String>>,
+    reading: JoinHandle<()>,
 }
 
 fn serve(scene: &Scene, arguments: &[&str]) -> Seen {
@@ -29,13 +33,15 @@ fn serve(scene: &Scene, arguments: &[&str]) -> Seen {
     let at = first.find("127.0.0.1:").expect("an address");
     let end = first[at..].find(['"', '\n']).expect("the end of an address");
     let address = first[at..at + end].parse().expect("an address");
-    let rest = std::thread::spawn(move || {
-        let mut rest = String::new();
-        words.read_to_string(&mut rest).expect("text");
-        rest
+    let rest = Arc::new(Mutex::new(String::new()));
+    let heard = Arc::clone(&rest);
+    let reading = std::thread::spawn(move || {
+        for line in words.lines() {
+            *heard.lock().expect("no panic") += &(line.expect("text") + "\n");
+        }
     });
     wait_until_ready(address);
-    Seen { child, address, first, rest }
+    Seen { child, address, first, rest, reading }
 }
 
 impl Seen {
@@ -58,7 +64,15 @@ impl Seen {
         let sent = Command::new("kill").args(["-TERM", &self.child.id().to_string()]).status();
         assert!(sent.expect("kill runs").success());
         assert_eq!(self.child.wait().expect("it ends").code(), Some(0));
-        self.rest.join().expect("no panic")
+        self.reading.join().expect("no panic");
+        self.rest.lock().expect("no panic").clone()
+    }
+
+    /// Waits until it has said `words`.
+    fn wait_for(&self, words: &str) {
+        while !self.rest.lock().expect("no panic").contains(words) {
+            std::thread::sleep(Duration::from_millis(10));
+        }
     }
 }
 
@@ -73,7 +87,7 @@ fn as_json_every_line_is_an_object_and_names_the_trace() {
     );
     let sent = Command::new("kill").args(["-HUP", &seen.child.id().to_string()]).status();
     assert!(sent.expect("kill runs").success());
-    std::thread::sleep(std::time::Duration::from_millis(300));
+    seen.wait_for("settings read again");
     let first = seen.first.clone();
     let all = first + &seen.end();
     let lines: Vec<Value> = all

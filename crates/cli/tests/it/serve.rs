@@ -90,7 +90,7 @@ fn exchange(stream: &mut BufReader<TcpStream>, bytes: &[u8]) -> std::io::Result<
 
 pub(crate) fn connect(address: SocketAddr) -> std::io::Result<BufReader<TcpStream>> {
     let stream = TcpStream::connect(address)?;
-    stream.set_read_timeout(Some(Duration::from_mins(2)))?;
+    stream.set_read_timeout(Some(Duration::from_mins(4)))?;
     stream.set_nodelay(true)?;
     Ok(BufReader::new(stream))
 }
@@ -103,7 +103,7 @@ pub(crate) fn wait_until_ready(address: SocketAddr) {
         if ready.is_ok_and(|(status, _)| status == 200) {
             return;
         }
-        assert!(began.elapsed() < Duration::from_mins(2), "it is never ready");
+        assert!(began.elapsed() < Duration::from_mins(4), "it is never ready");
         thread::sleep(Duration::from_millis(10));
     }
 }
@@ -121,7 +121,7 @@ pub(crate) fn terminate(child: &Child) {
     signal(child, "TERM");
 }
 
-fn signal(child: &Child, name: &str) {
+pub(crate) fn signal(child: &Child, name: &str) {
     let sent = Command::new("kill").args([&format!("-{name}"), &child.id().to_string()]).status();
     assert!(sent.expect("kill runs").success());
 }

@@ -3,6 +3,7 @@
 
 use std::fs;
 use std::sync::Arc;
+use std::time::Duration;
 
 use sconce::{ClassifyOptions, Model, RerankOptions, Runtime, Scoring, Task};
 use sconce_core::engine::Engine;
@@ -31,7 +32,9 @@ fn threes() -> Vec<Three> {
 
 fn open(home: &TempDir, task: Option<Task>) -> Result<Model, sconce::Error> {
     let engine: Arc<dyn Engine> = Arc::new(OnnxEngine::with_library(2, &parts::onnxruntime()));
-    let runtime = Runtime::builder().engines(vec![engine]).home(home.path()).offline(true).build();
+    // A case takes seconds, and minutes where others compute beside it.
+    let runtime = Runtime::builder().engines(vec![engine]).home(home.path()).offline(true);
+    let runtime = runtime.time_limit(Duration::from_mins(10)).build();
     let mut builder = Model::builder(&parts::folder("pairs").to_string_lossy()).runtime(&runtime);
     if let Some(task) = task {
         builder = builder.task(task);

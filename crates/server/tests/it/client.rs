@@ -43,8 +43,8 @@ pub(crate) struct Connection {
 impl Connection {
     pub(crate) fn open(address: SocketAddr) -> io::Result<Connection> {
         let stream = TcpStream::connect(address)?;
-        stream.set_read_timeout(Some(Duration::from_mins(1)))?;
-        stream.set_write_timeout(Some(Duration::from_mins(1)))?;
+        stream.set_read_timeout(Some(Duration::from_mins(4)))?;
+        stream.set_write_timeout(Some(Duration::from_mins(4)))?;
         stream.set_nodelay(true)?;
         Ok(Connection { reader: BufReader::new(stream) })
     }

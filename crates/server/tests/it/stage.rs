@@ -73,7 +73,7 @@ impl Stage {
     pub(crate) fn ready(self) -> Stage {
         let began = Instant::now();
         while get(*self, "/readyz").status != 200 {
-            assert!(began.elapsed() < Duration::from_mins(2), "{}", get(*self, "/readyz").text());
+            assert!(began.elapsed() < Duration::from_mins(4), "{}", get(*self, "/readyz").text());
             std::thread::sleep(Duration::from_millis(5));
         }
         self

@@ -1,7 +1,7 @@
 //! A fake model that is loaded: its faults are those of run time.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
 use std::time::Duration;
 
@@ -23,6 +23,7 @@ pub(super) struct FakeEncoder {
     batches: AtomicUsize,
     of_all: Arc<AtomicUsize>,
     _alive: Alive,
+    held: Arc<AtomicBool>,
 }
 
 impl FakeEncoder {
@@ -51,6 +52,7 @@ impl FakeEncoder {
             batches: AtomicUsize::new(0),
             of_all: Arc::clone(&engine.batches),
             _alive: engine.gates.enter(),
+            held: Arc::clone(&engine.held),
         })
     }
 
@@ -69,6 +71,9 @@ impl Encoder for FakeEncoder {
     fn encode(&self, batch: &Batch) -> Result<Output, EngineError> {
         let nth_batch = self.batches.fetch_add(1, Ordering::SeqCst) + 1;
         self.of_all.fetch_add(1, Ordering::SeqCst);
+        while self.held.load(Ordering::SeqCst) {
+            thread::sleep(Duration::from_millis(1));
+        }
         let mut rows = self.numbers.rows(batch);
         for &fault in &self.faults {
             #[expect(
