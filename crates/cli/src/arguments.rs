@@ -31,7 +31,7 @@ pub(crate) enum Command {
     Rerank(Rerank),
     /// Give texts, or pairs of texts, their labels
     Classify(Classify),
-    /// Tell how alike a text is to others
+    /// Score how similar a text is to others
     Similarity(Similarity),
     /// Show what a model is made of and which file says so, without fetching its weights
     Inspect(Inspect),
@@ -101,31 +101,31 @@ pub(crate) struct Embed {
     /// The texts
     #[arg(value_name = "TEXT", conflicts_with = "input")]
     pub(crate) texts: Vec<String>,
-    /// Read texts from a file: .jsonl with a field `text` a line, any other a text a line, `-` for standard input
+    /// Read texts from a file: .jsonl with a `text` field per line, others with one text per line; `-` is standard input
     #[arg(long, value_name = "FILE")]
     pub(crate) input: Option<PathBuf>,
-    /// Write vectors to a file, .jsonl or .npy [default: JSON lines on standard output]
+    /// Write vectors to a file, .jsonl or .npy, which appears when it is complete [default: JSON lines on standard
+    /// output]
     #[arg(long, value_name = "FILE")]
     pub(crate) output: Option<PathBuf>,
-    /// Put this before every text: the name of one of the model's prompts, or the words themselves
-    #[arg(long, value_name = "NAME|TEXT")]
-    pub(crate) prompt: Option<String>,
-    /// Weights of words instead of one vector: SPLADE, as `--task sparse`
+    #[command(flatten)]
+    pub(crate) prompts: PromptArguments,
+    /// The texts are search queries: use the model's query prompt, or its query markers with --tokens
+    #[arg(long, conflicts_with_all = ["prompt", "prefix"])]
+    pub(crate) query: bool,
+    /// Compute sparse vectors, a weight per word (SPLADE); the same as `--task sparse`
     #[arg(long)]
     pub(crate) sparse: bool,
-    /// A vector for each token instead of one: late interaction, as `--task tokens`
+    /// Compute one vector per token (late interaction); the same as `--task tokens`
     #[arg(long, conflicts_with = "sparse")]
     pub(crate) tokens: bool,
-    /// The texts are queries, which models of a vector for each token treat in another way than documents
-    #[arg(long)]
-    pub(crate) query: bool,
-    /// Cut vectors to this many numbers
+    /// Truncate vectors to this many dimensions
     #[arg(long, value_name = "N")]
     pub(crate) dimensions: Option<usize>,
-    /// Cut them though the model does not say that it was trained for that
+    /// Truncate even if the model does not declare that its vectors can be
     #[arg(long, requires = "dimensions")]
     pub(crate) force_dimensions: bool,
-    /// Print the closing summary as JSON
+    /// Print the closing summary as JSON: on standard output with --output, else on standard error
     #[arg(long)]
     pub(crate) json: bool,
 }
@@ -197,6 +197,11 @@ pub(crate) struct Similarity {
     /// The others
     #[arg(required = true, value_name = "OTHER")]
     pub(crate) others: Vec<String>,
+    #[command(flatten)]
+    pub(crate) prompts: PromptArguments,
+    /// TEXT is a search query and OTHER are documents: use the model's prompt for each
+    #[arg(long, conflicts_with_all = ["prompt", "prefix"])]
+    pub(crate) query: bool,
     /// Print JSON
     #[arg(long)]
     pub(crate) json: bool,
@@ -246,7 +251,7 @@ pub(crate) struct Bench {
     /// How often each placement takes its turn; the best counts
     #[arg(long, value_name = "N", default_value = "3", value_parser = clap::value_parser!(u16).range(1..))]
     pub(crate) rounds: u16,
-    /// Draw rates by batch and by length, and the roofline of this machine: FILE.svg or FILE.png
+    /// Plot rates by batch and by length, and the roofline of this machine: FILE.svg or FILE.png
     #[arg(long, value_name = "FILE")]
     pub(crate) plot: Option<PathBuf>,
     /// Print JSON
@@ -322,6 +327,17 @@ pub(crate) struct Completions {
 pub(crate) struct Man {
     /// The folder that the pages are written to; it is made where there is none
     pub(crate) folder: PathBuf,
+}
+
+/// What goes before every text.
+#[derive(Args)]
+pub(crate) struct PromptArguments {
+    /// Put the model's prompt of this name before every text; `sconce inspect MODEL` lists the names
+    #[arg(long, value_name = "NAME")]
+    pub(crate) prompt: Option<String>,
+    /// Put this literal text before every text; an empty text means no prompt, not even the model's default
+    #[arg(long, value_name = "TEXT", conflicts_with = "prompt")]
+    pub(crate) prefix: Option<String>,
 }
 
 /// Which model, what the user says of it, and where it is to run.

@@ -6,9 +6,9 @@ use std::path::Path;
 use std::process::ExitCode;
 use std::time::Instant;
 
-use anyhow::Context;
+use anyhow::{Context, bail};
 use indicatif::{ProgressBar, ProgressStyle};
-use sconce::{Account, EmbedOptions, Embeddings, SparseEmbeddings, Task, TokenEmbeddings};
+use sconce::{Account, EmbedOptions, Embeddings, Prompt, SparseEmbeddings, Task, TokenEmbeddings};
 use serde::Serialize;
 use serde_json::{Map, Value};
 
@@ -16,6 +16,7 @@ use crate::arguments;
 use crate::input::{Input, Record};
 use crate::npy::NpyWriter;
 use crate::opening::open;
+use crate::prompt;
 use crate::summary::Summary;
 
 /// Texts that are computed together: some seconds of work, so that a bar moves.
@@ -36,9 +37,20 @@ pub(crate) fn run(arguments: &arguments::Embed) -> anyhow::Result<ExitCode> {
         None
     };
     let model = open(&arguments.model, task)?;
+    let card = model.card();
+    let prompt = match card.task.value {
+        Task::Embed | Task::Sparse if arguments.query => prompt::for_queries(card)?,
+        Task::Tokens if arguments.prompts.prompt() != Prompt::Default => bail!(
+            "a late-interaction model has fixed query and document markers and takes no prompt\n\
+             hint: `--query` marks texts as queries"
+        ),
+        Task::Embed | Task::Sparse | Task::Tokens | Task::Rerank | Task::Classify => {
+            arguments.prompts.prompt()
+        }
+    };
     let mut output = Output::open(format, arguments.output.as_deref())?;
     let options = EmbedOptions {
-        prompt: arguments.prompt.clone(),
+        prompt,
         dimensions: arguments.dimensions,
         force_dimensions: arguments.force_dimensions,
     };
@@ -78,7 +90,7 @@ impl Format {
         match path.extension().and_then(|extension| extension.to_str()) {
             Some("npy") => Ok(Format::Npy),
             Some("jsonl") => Ok(Format::Lines),
-            Some(_) | None => anyhow::bail!("the output is `.jsonl` or `.npy`, not: `{}`", path.display()),
+            Some(_) | None => bail!("the output is `.jsonl` or `.npy`, not: `{}`", path.display()),
         }
     }
 }
@@ -167,7 +179,7 @@ impl Output {
                 }
             }
             (Output::Npy(_), Answers::Sparse(_) | Answers::Tokens(_)) => {
-                anyhow::bail!("`.npy` holds one vector a text: write this model's answers to `.jsonl`")
+                bail!("`.npy` holds one vector a text: write this model's answers to `.jsonl`")
             }
             (Output::Lines(lines), answers) => {
                 let account = answers.account();

@@ -15,6 +15,7 @@ mod npy;
 mod opening;
 mod pages;
 mod plan;
+mod prompt;
 mod reference;
 mod rerank;
 mod screen;

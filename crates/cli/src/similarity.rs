@@ -3,11 +3,12 @@
 use std::process::ExitCode;
 use std::time::Instant;
 
-use sconce::Account;
+use sconce::{Account, SimilarityOptions, Task};
 use serde::Serialize;
 
 use crate::arguments;
 use crate::opening::open;
+use crate::prompt;
 use crate::screen::{print, print_json, rendered, shortened, table};
 use crate::summary::Summary;
 
@@ -27,7 +28,14 @@ struct Other<'a> {
 pub(crate) fn run(arguments: &arguments::Similarity) -> anyhow::Result<ExitCode> {
     let model = open(&arguments.model, None)?;
     let started = Instant::now();
-    let similar = model.similarity(&arguments.text, &arguments.others)?;
+    let card = model.card();
+    let (prompt, other_prompt) = if arguments.query && card.task.value != Task::Tokens {
+        (prompt::for_queries(card)?, prompt::for_documents(card))
+    } else {
+        (arguments.prompts.prompt(), arguments.prompts.prompt())
+    };
+    let options = SimilarityOptions { prompt, other_prompt };
+    let similar = model.similarity_with(&arguments.text, &arguments.others, &options)?;
     let seconds = started.elapsed().as_secs_f64();
     if arguments.json {
         let others = arguments.others.iter().zip(&similar.scores);

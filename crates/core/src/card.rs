@@ -322,6 +322,24 @@ impl ModelCard {
         last == Some(&Step::Normalize)
     }
 
+    /// The name of the prompt for search queries.
+    pub fn query_prompt(&self) -> Option<&str> {
+        self.prompt_named(&["query", "search_query", "retrieval_query", "s2p_query", "web_search_query"])
+    }
+
+    /// The name of the prompt for documents that are searched.
+    pub fn document_prompt(&self) -> Option<&str> {
+        let names = ["document", "passage", "corpus", "search_document", "retrieval_document"];
+        self.prompt_named(&[&names[..], &["retrieval_passage"]].concat())
+    }
+
+    /// The first of `names` that is a prompt of the model's. Models write `Retrieval-query` and `retrieval.query` too.
+    fn prompt_named(&self, names: &[&str]) -> Option<&str> {
+        let plain = |name: &str| name.to_lowercase().replace(['.', '-', ' '], "_");
+        let known = || self.prompts.value.keys();
+        names.iter().find_map(|name| known().find(|known| plain(known) == *name)).map(String::as_str)
+    }
+
     /// The weights of this name.
     pub fn weights_named(&self, name: &str) -> Option<&Weights> {
         self.weights.iter().find(|weights| weights.name == name)

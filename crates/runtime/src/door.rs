@@ -11,6 +11,7 @@ use serde::Serialize;
 use crate::canary::want;
 use crate::error::Error;
 use crate::model::Model;
+use crate::prompt::Prompt;
 use crate::tokens::{Piece, Tokenized};
 
 /// Rows, where they came from, and what happened on the way.
@@ -95,20 +96,20 @@ impl Model {
         Ok(batch)
     }
 
-    /// Texts as tokens, after a prompt: the name of one of the model's, or words. None is the model's default.
+    /// Texts as tokens, each after the prompt.
     pub fn encode_texts<T: AsRef<str> + Sync>(
         &self,
-        prompt: Option<&str>,
+        prompt: &Prompt,
         texts: &[T],
     ) -> Result<Vec<Tokenized>, Error> {
-        let prompt = self.prompt(prompt);
+        let prompt = self.prompt(prompt)?;
         self.tokenize(texts, |tokens, text| tokens.encode(prompt, text))
     }
 
     /// A text in pieces that the model takes whole after this prompt, each with its tokens; one where it is short
     /// enough.
-    pub fn chunks(&self, prompt: Option<&str>, text: &str) -> Result<Vec<(String, usize)>, Error> {
-        Ok(self.tokens().chunks(self.prompt(prompt), text)?)
+    pub fn chunks(&self, prompt: &Prompt, text: &str) -> Result<Vec<(String, usize)>, Error> {
+        Ok(self.tokens().chunks(self.prompt(prompt)?, text)?)
     }
 
     /// Token ids as they are, cut to what the model takes.

@@ -95,6 +95,15 @@ impl Model {
     }
 }
 
+/// The error for a prompt on a late-interaction model.
+pub(crate) fn no_prompts() -> Error {
+    Error::Request(
+        "a late-interaction model has fixed query and document markers and takes no prompt\n\
+         hint: `--query` marks texts as queries"
+            .to_owned(),
+    )
+}
+
 fn sides(card: &ModelCard) -> Sides {
     card.head.sides.as_ref().map(|said| said.value.clone()).unwrap_or_default()
 }

@@ -17,6 +17,7 @@ use crate::embeddings::{Embeddings, cut};
 use crate::error::Error;
 use crate::event::Event;
 use crate::inspect;
+use crate::prompt::Prompt;
 use crate::prove::Depth;
 use crate::runtime::Runtime;
 use crate::serving::Serving;
@@ -72,8 +73,8 @@ impl Claim {
 /// How texts are to be embedded.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct EmbedOptions {
-    /// What is put before every text: the name of a prompt of the model's, or a text.
-    pub prompt: Option<String>,
+    /// The prompt that is put before every text.
+    pub prompt: Prompt,
     /// Vectors cut to this length and made one long again.
     pub dimensions: Option<usize>,
     /// Cut them though the model does not say that it was trained for it.
@@ -287,7 +288,7 @@ impl Model {
         options: &EmbedOptions,
     ) -> Result<Embeddings, Error> {
         self.check_embed(options)?;
-        let tokenized = self.encode_texts(options.prompt.as_deref(), texts)?;
+        let tokenized = self.encode_texts(&options.prompt, texts)?;
         let mut vectors = vec![Vec::new(); texts.len()];
         let account = self.answer(&tokenized, |index, row| vectors[index] = self.vector(row, options))?;
         Ok(Embeddings::new(vectors, account))
@@ -307,14 +308,6 @@ impl Model {
             Some(dimensions) if dimensions < row.len() => cut(&row[..dimensions], self.card().normalizes()),
             Some(_) | None => row.to_vec(),
         }
-    }
-
-    /// The text of a prompt: the model's own by this name, or the words themselves; the model's default where
-    /// none is named.
-    pub(crate) fn prompt<'a>(&'a self, asked: Option<&'a str>) -> &'a str {
-        let card = self.card();
-        let name = asked.or(card.default_prompt.as_ref().map(|name| name.value.as_str()));
-        name.map_or("", |name| card.prompts.value.get(name).map_or(name, String::as_str))
     }
 
     /// Every text by `encode`, on threads of their own.

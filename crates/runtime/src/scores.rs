@@ -10,6 +10,7 @@ use crate::instruct;
 use crate::late::maxsim;
 use crate::model::Model;
 use crate::pairs::Cut;
+use crate::prompt::Prompt;
 use crate::tokens::Tokenized;
 
 /// How documents are to be ranked.
@@ -151,7 +152,7 @@ impl Model {
         options: &ClassifyOptions,
     ) -> Result<Classifications, Error> {
         self.expect("classify", &[Task::Classify])?;
-        let texts = self.encode_texts(Some(""), texts)?;
+        let texts = self.encode_texts(&Prompt::NONE, texts)?;
         self.labelled(&texts, options)
     }
 

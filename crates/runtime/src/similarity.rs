@@ -5,8 +5,10 @@ use serde::Serialize;
 
 use crate::answers::Account;
 use crate::error::Error;
-use crate::model::{EmbedOptions, Model};
-use crate::sparse::sparse_dot;
+use crate::late;
+use crate::model::Model;
+use crate::prompt::Prompt;
+use crate::sparse::{sparse_dot, weights};
 
 /// How alike one text is to others.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -19,28 +21,47 @@ pub struct Similarities {
     pub account: Account,
 }
 
+/// The prompts of a comparison.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct SimilarityOptions {
+    /// The prompt of the text that the others are compared with.
+    pub prompt: Prompt,
+    /// The prompt of the others.
+    pub other_prompt: Prompt,
+}
+
 impl Model {
     /// How alike `text` is to each of `others`.
     pub fn similarity<T: AsRef<str> + Sync>(&self, text: &str, others: &[T]) -> Result<Similarities, Error> {
+        self.similarity_with(text, others, &SimilarityOptions::default())
+    }
+
+    /// How alike `text` is to each of `others`, each after its prompt.
+    pub fn similarity_with<T: AsRef<str> + Sync>(
+        &self,
+        text: &str,
+        others: &[T],
+        options: &SimilarityOptions,
+    ) -> Result<Similarities, Error> {
         let task = self.expect("similarity", &[Task::Embed, Task::Sparse, Task::Tokens])?;
-        let all: Vec<&str> = std::iter::once(text).chain(others.iter().map(AsRef::as_ref)).collect();
-        let options = EmbedOptions::default();
-        match task {
-            Task::Tokens => {
-                let (scores, account) = self.best_matches(text, others)?;
-                Ok(Similarities { scores, account })
+        if task == Task::Tokens {
+            if *options != SimilarityOptions::default() {
+                return Err(late::no_prompts());
             }
-            Task::Sparse => {
-                let embedded = self.embed_sparse(&all, &options)?;
-                let scores = embedded.texts[1..].iter().map(|other| sparse_dot(&embedded.texts[0], other));
-                Ok(Similarities { scores: scores.collect(), account: embedded.account })
-            }
-            Task::Embed | Task::Rerank | Task::Classify => {
-                let embedded = self.embed_with(&all, &options)?;
-                let scores = (1..all.len()).map(|other| cosine(&embedded[0], &embedded[other])).collect();
-                Ok(Similarities { scores, account: embedded.account() })
-            }
+            let (scores, account) = self.best_matches(text, others)?;
+            return Ok(Similarities { scores, account });
         }
+        let mut tokenized = self.encode_texts(&options.prompt, &[text])?;
+        tokenized.extend(self.encode_texts(&options.other_prompt, others)?);
+        let mut rows = vec![Vec::new(); tokenized.len()];
+        let account = self.answer(&tokenized, |index, row| rows[index] = row.to_vec())?;
+        let scores = if task == Task::Sparse {
+            let words: Vec<_> = rows.iter().map(|row| weights(row)).collect();
+            words[1..].iter().map(|other| sparse_dot(&words[0], other)).collect()
+        } else {
+            rows[1..].iter().map(|other| cosine(&rows[0], other)).collect()
+        };
+        Ok(Similarities { scores, account })
     }
 }
 

@@ -39,7 +39,7 @@ impl Model {
                 "weights of words are not cut; asked for `dimensions`: {dimensions}"
             )));
         }
-        let tokenized = self.encode_texts(options.prompt.as_deref(), texts)?;
+        let tokenized = self.encode_texts(&options.prompt, texts)?;
         let mut texts = vec![Vec::new(); tokenized.len()];
         let account = self.answer(&tokenized, |index, row| texts[index] = weights(row))?;
         Ok(SparseEmbeddings { texts, account })

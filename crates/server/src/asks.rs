@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use sconce::core::batch::Want;
 use sconce::{
-    ClassifyOptions, Cut, EmbedOptions, Labelled, Ranked, RerankOptions, Scoring, Task, Weight, cosine,
-    maxsim, ranked, sparse_dot,
+    ClassifyOptions, Cut, EmbedOptions, Labelled, Prompt, Ranked, RerankOptions, Scoring, Task, Weight,
+    cosine, maxsim, ranked, sparse_dot,
 };
 
 use crate::call::{Answered, Call, Work, wrong};
@@ -31,7 +31,8 @@ pub(crate) async fn embed(
     asked: Vectors,
 ) -> Result<(Vec<Vec<f32>>, Work), Refusal> {
     let prompt = prompt(host, asked.prompt, &inputs)?;
-    let options = EmbedOptions { prompt, dimensions: asked.dimensions, force_dimensions: false };
+    let options =
+        EmbedOptions { prompt: prompt.into(), dimensions: asked.dimensions, force_dimensions: false };
     host.model.check_embed(&options)?;
     if call.chunks {
         return embed_chunks(call, host, inputs, &options, asked.normalize).await;
@@ -56,7 +57,7 @@ async fn embed_chunks(
     let bytes = call.check_sizes(&lengths(&texts), 0)?;
     let (model, prompt) = (host.model.clone(), options.prompt.clone());
     let cut = move || {
-        let one = |text: &String| model.chunks(prompt.as_deref(), text);
+        let one = |text: &String| model.chunks(&prompt, text);
         texts.iter().map(one).collect::<Result<Vec<_>, _>>()
     };
     let chunks = call.on_threads(bytes, cut).await??;
@@ -142,7 +143,7 @@ pub(crate) async fn embed_all(
     } else {
         let prompt = prompt(host, named, &inputs)?;
         let hidden = host.model.card().sizes.value.hidden;
-        (encode(call, host, inputs, prompt, Want::Tokens, truncates).await?, hidden)
+        (encode(call, host, inputs, prompt.into(), Want::Tokens, truncates).await?, hidden)
     };
     let rows = |(kept, text): (&Kept, &sconce::tokens::Tokenized)| match kept {
         Kept::Rows(values, _) if task == Task::Tokens => {
@@ -165,7 +166,7 @@ pub(crate) async fn embed_sparse(
     call.refuse_chunks()?;
     host.model.expect("embed_sparse", &[Task::Sparse])?;
     let prompt = prompt(host, named, &inputs)?;
-    let answered = encode(call, host, inputs, prompt, Want::Pooled, truncates).await?;
+    let answered = encode(call, host, inputs, prompt.into(), Want::Pooled, truncates).await?;
     Ok((answered.kept.into_iter().map(words).collect(), answered.work))
 }
 
@@ -248,7 +249,7 @@ pub(crate) async fn classify(
     let options = ClassifyOptions { scoring, cut: Cut::Longest };
     let encode = move |model: &sconce::Model| {
         let one = |(first, second): (String, Option<String>)| match second {
-            None => model.encode_texts(Some(""), &[first]),
+            None => model.encode_texts(&Prompt::NONE, &[first]),
             Some(second) => model.encode_pairs(&[(first, second)], Cut::Longest),
         };
         let texts = sequences.into_iter().map(one).collect::<Result<Vec<_>, _>>()?;
@@ -291,7 +292,7 @@ async fn encode(
     call: &Call,
     host: &Arc<Host>,
     inputs: Inputs,
-    prompt: Option<String>,
+    prompt: Prompt,
     want: Want,
     truncates: bool,
 ) -> Result<Answered, Refusal> {
@@ -299,14 +300,11 @@ async fn encode(
         return Err(wrong(token_ids_rejected(&host.name)));
     }
     let bytes = call.check_sizes(&inputs.bytes(), 0)?;
-    let encode = move |model: &sconce::Model| {
-        let prompt = prompt.as_deref();
-        match inputs {
-            Inputs::One(text) => model.encode_texts(prompt, &[text]),
-            Inputs::Texts(texts) => model.encode_texts(prompt, &texts),
-            Inputs::Ids(ids) => Ok(vec![model.encode_ids(&ids)?]),
-            Inputs::ManyIds(many) => many.iter().map(|ids| model.encode_ids(ids)).collect(),
-        }
+    let encode = move |model: &sconce::Model| match inputs {
+        Inputs::One(text) => model.encode_texts(&prompt, &[text]),
+        Inputs::Texts(texts) => model.encode_texts(&prompt, &texts),
+        Inputs::Ids(ids) => Ok(vec![model.encode_ids(&ids)?]),
+        Inputs::ManyIds(many) => many.iter().map(|ids| model.encode_ids(ids)).collect(),
     };
     call.rows(host, bytes, want, truncates, encode).await
 }

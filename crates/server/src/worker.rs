@@ -30,7 +30,7 @@ const MOST: usize = 512;
 
 /// Measures how fast a model is with batches that grow, which also warms it up; `tell` hears of each.
 pub(crate) fn measure(model: &Model, tell: &mut dyn FnMut(usize)) -> Result<Rate, Error> {
-    let mut ids = model.encode_texts(Some(""), &[TEXT])?.remove(0).ids;
+    let mut ids = model.encode_texts(&sconce::Prompt::NONE, &[TEXT])?.remove(0).ids;
     ids.truncate(LENGTH);
     let mut measured = Vec::new();
     let mut texts = 1;

@@ -11,6 +11,7 @@ mod minilm;
 mod mpnet;
 mod pages;
 mod pool;
+mod prompts;
 mod scene;
 mod seeing;
 mod serve;

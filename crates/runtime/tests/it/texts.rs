@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use sconce::tokens::Tokens;
-use sconce::{EmbedOptions, Embeddings, Error, Model, PoolingMode};
+use sconce::{EmbedOptions, Embeddings, Error, Model, PoolingMode, Prompt, SimilarityOptions, cosine};
 use sconce_testkit::goldens::{self, Golden, TINY, apart};
 use serde_json::json;
 
@@ -77,18 +77,49 @@ fn odd_texts_give_vectors(name: &str, model: &Model) {
 }
 
 #[test]
-fn a_prompt_goes_before_every_text_by_name_or_in_words() {
+fn a_prompt_goes_before_every_text_by_name_or_as_literal_text() {
     let home = Home::new();
     let golden = Golden::read("tiny-bert", "golden.safetensors");
     let model = home.model(&goldens::folder("tiny-bert")).open().expect("opens");
-    for prompt in ["query", "query: "] {
-        let options = EmbedOptions { prompt: Some(prompt.to_owned()), ..EmbedOptions::default() };
+    for prompt in [Prompt::Name("query".to_owned()), Prompt::Text("query: ".to_owned())] {
+        let options = EmbedOptions { prompt: prompt.clone(), ..EmbedOptions::default() };
         let got = model.embed_with(&texts("tiny-bert"), &options).expect("embeds");
         let off = off(&got, &golden, "embed.query");
-        assert!(off < TOLERANCE, "`{prompt}` is off by {off}");
+        assert!(off < TOLERANCE, "{prompt:?} is off by {off}");
     }
     let plain = model.embed(&texts("tiny-bert")).expect("embeds");
     assert!(off(&plain, &golden, "embed.query") > 1e-2);
+}
+
+#[test]
+fn a_prompt_name_that_the_model_does_not_have_is_an_error_and_never_text() {
+    let home = Home::new();
+    let model = home.model(&goldens::folder("tiny-bert")).open().expect("opens");
+    let prompt = Prompt::Name("qeury".to_owned());
+    let embed = EmbedOptions { prompt: prompt.clone(), ..EmbedOptions::default() };
+    let similar = SimilarityOptions { other_prompt: prompt.clone(), ..SimilarityOptions::default() };
+    for error in [
+        model.embed_with(&["text"], &embed).err(),
+        model.similarity_with("text", &["other"], &similar).err(),
+        model.encode_texts(&prompt, &["text"]).err(),
+        model.chunks(&prompt, "text").err(),
+    ] {
+        let told = error.expect("the name is unknown").to_string();
+        assert!(told.contains("no prompt `qeury`") && told.contains("did you mean `query`?"), "{told}");
+    }
+}
+
+#[test]
+fn the_two_sides_of_a_comparison_have_prompts_of_their_own() {
+    let home = Home::new();
+    let model = home.model(&goldens::folder("tiny-bert")).open().expect("opens");
+    let vectors = model.embed(&["query: a lamp", "passage: the boat"]).expect("embeds");
+    let prompt = Prompt::Name("query".to_owned());
+    let options = SimilarityOptions { prompt, other_prompt: Prompt::Text("passage: ".to_owned()) };
+    let got = model.similarity_with("a lamp", &["the boat"], &options).expect("compares");
+    assert!((got.scores[0] - cosine(&vectors[0], &vectors[1])).abs() < 1e-5, "{:?}", got.scores);
+    let plain = model.similarity("a lamp", &["the boat"]).expect("compares");
+    assert!((got.scores[0] - plain.scores[0]).abs() > 1e-4, "{:?} {:?}", got.scores, plain.scores);
 }
 
 #[test]
@@ -103,7 +134,7 @@ fn the_models_default_prompt_is_used_where_none_is_named() {
     let model = home.model(copy.path()).open().expect("opens");
     let got = model.embed(&texts("tiny-bert")).expect("embeds");
     assert!(off(&got, &golden, "embed.query") < TOLERANCE);
-    let none = EmbedOptions { prompt: Some(String::new()), ..EmbedOptions::default() };
+    let none = EmbedOptions { prompt: Prompt::NONE, ..EmbedOptions::default() };
     let got = model.embed_with(&texts("tiny-bert"), &none).expect("embeds");
     assert!(off(&got, &golden, "embed") < TOLERANCE);
 }
@@ -133,7 +164,7 @@ fn a_prompt_that_is_not_pooled_is_passed_over() {
     let golden = Golden::read("tiny-bert", "golden.safetensors");
     let copy = Copy::of("tiny-bert").setting("1_Pooling/config.json", "include_prompt", json!(false));
     let model = home.model(copy.path()).normalize(false).open().expect("opens");
-    let options = EmbedOptions { prompt: Some("query".to_owned()), ..EmbedOptions::default() };
+    let options = EmbedOptions { prompt: Prompt::Name("query".to_owned()), ..EmbedOptions::default() };
     let got = model.embed_with(&texts("tiny-bert"), &options).expect("embeds");
     let off = off(&got, &golden, "pool.noprompt");
     assert!(off < TOLERANCE, "off by {off}");
@@ -144,7 +175,7 @@ fn a_prompt_longer_than_the_model_takes_still_gives_a_vector() {
     let home = Home::new();
     let copy = Copy::of("tiny-bert").setting("1_Pooling/config.json", "include_prompt", json!(false));
     let model = home.model(copy.path()).open().expect("opens");
-    let options = EmbedOptions { prompt: Some("long ".repeat(1000)), ..EmbedOptions::default() };
+    let options = EmbedOptions { prompt: Prompt::Text("long ".repeat(1000)), ..EmbedOptions::default() };
     let got = model.embed_with(&["text", ""], &options).expect("embeds");
     assert!(got.iter().all(|vector| (norm(vector) - 1.0).abs() < 1e-5));
     assert_eq!(got.truncated.len(), 2);

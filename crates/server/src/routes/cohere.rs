@@ -151,9 +151,10 @@ fn texts(texts: Option<Few<String>>, inputs: Option<Few<Contents>>) -> Result<Ve
 
 /// The model's prompt for a use, if it has one.
 fn prompt(host: &Host, kind: &str) -> Result<Option<String>, Refusal> {
+    let card = host.model.card();
     let names: &[&str] = match kind {
-        "search_query" => &["search_query", "query"],
-        "search_document" => &["search_document", "document", "passage"],
+        "search_query" => return Ok(card.query_prompt().map(str::to_owned)),
+        "search_document" => return Ok(card.document_prompt().map(str::to_owned)),
         "classification" => &["classification", "Classification"],
         "clustering" => &["clustering", "Clustering"],
         _ => {
@@ -161,7 +162,7 @@ fn prompt(host: &Host, kind: &str) -> Result<Option<String>, Refusal> {
             return Err(wrong(format!("`input_type` is {known}")));
         }
     };
-    let known = &host.model.card().prompts.value;
+    let known = &card.prompts.value;
     Ok(names.iter().find(|name| known.contains_key(**name)).map(|name| (*name).to_owned()))
 }
 

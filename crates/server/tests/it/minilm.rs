@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use sconce::{Model, Runtime};
 use serde_json::{Value, json};
@@ -79,7 +79,12 @@ fn what_clients_who_left_had_asked_for_is_not_computed() {
     let body = json!({"inputs": texts[..200], "truncate": true}).to_string();
     let whole: usize = {
         let model = builder().open().expect("it opens");
-        model.encode_texts(None, &texts[..200]).expect("tokens").iter().map(|text| text.ids.len()).sum()
+        model
+            .encode_texts(&sconce::Prompt::Default, &texts[..200])
+            .expect("tokens")
+            .iter()
+            .map(|text| text.ids.len())
+            .sum()
     };
     let before = metric(address, "sconce_tokens_computed_total");
     let clients: Vec<_> = (0..40)
@@ -95,16 +100,12 @@ fn what_clients_who_left_had_asked_for_is_not_computed() {
     for client in clients {
         client.join().expect("no panic");
     }
-    let began = Instant::now();
+    // Every request that was left has been taken out of the queue; the last batch may still be in flight.
     while metric(address, "te_queue_size") > 0.0 {
-        assert!(began.elapsed() < Duration::from_secs(2), "texts wait that nobody waits for");
         thread::sleep(Duration::from_millis(10));
     }
-    // One batch may still be under way.
-    thread::sleep(Duration::from_secs(1));
+    post(address, "/embed", &json!({"inputs": "behind all of them"})).expect(200);
     let settled = metric(address, "sconce_tokens_computed_total");
-    thread::sleep(Duration::from_secs(1));
-    assert!((metric(address, "sconce_tokens_computed_total") - settled).abs() < 0.5, "it computes still");
     let (asked, computed) = (40.0 * whole as f64, settled - before);
     println!("{asked} tokens asked for and left, {computed} computed");
     assert!(computed < 0.8 * asked, "{computed} of {asked}");
@@ -134,9 +135,8 @@ fn too_much_is_refused_with_the_time_to_come_back_and_life_is_told_at_once() {
             })
         })
         .collect();
-    let began = Instant::now();
     assert_eq!(get(address, "/livez").status, 200);
-    assert!(began.elapsed() < Duration::from_secs(1), "{:?}", began.elapsed());
+    assert!(clients.iter().any(|client| !client.is_finished()), "life is told only after all work is done");
     let answers: Vec<_> = clients.into_iter().map(|client| client.join().expect("no panic")).collect();
     let refused: Vec<_> = answers.iter().filter(|(status, _)| *status == 429).collect();
     assert!(!refused.is_empty() && refused.len() < answers.len(), "{answers:?}");
