@@ -8,6 +8,7 @@ use sconce::prove::Depth;
 use serde_json::json;
 
 use crate::arguments;
+use crate::output_file::OutputFile;
 use crate::screen::{Bars, counted, print_json};
 
 pub(crate) fn run(arguments: &arguments::Bundle) -> anyhow::Result<ExitCode> {
@@ -28,7 +29,9 @@ pub(crate) fn run(arguments: &arguments::Bundle) -> anyhow::Result<ExitCode> {
     });
     let evidence = [("plan.json", serde_json::to_vec_pretty(&evidence)?)];
     let name = arguments.name.clone().unwrap_or_else(|| source.name());
-    let list = sconce::bundle::write(&subject, &name, &evidence, &arguments.output)?;
+    let output = OutputFile::create(&arguments.output)?;
+    let list = sconce::bundle::write(&subject, &name, &evidence, output.file()?, &arguments.output)?;
+    output.commit()?;
     let all = bytes(list.files.iter().map(|file| file.bytes).sum());
     eprintln!("`{}`: {}, {all}, as `{name}`", arguments.output.display(), counted(list.files.len(), "file"));
     if arguments.json {

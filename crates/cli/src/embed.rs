@@ -1,6 +1,5 @@
 //! `sconce embed`: texts in, vectors out, in chunks so that a long file needs no more memory than a short one.
 
-use std::fs::File;
 use std::io::{self, BufWriter, Write};
 use std::path::Path;
 use std::process::ExitCode;
@@ -16,7 +15,9 @@ use crate::arguments;
 use crate::input::{Input, Record};
 use crate::npy::NpyWriter;
 use crate::opening::open;
+use crate::output_file::OutputFile;
 use crate::prompt;
+use crate::screen::print;
 use crate::summary::Summary;
 
 /// Texts that are computed together: some seconds of work, so that a bar moves.
@@ -56,7 +57,9 @@ pub(crate) fn run(arguments: &arguments::Embed) -> anyhow::Result<ExitCode> {
     };
     let mut summary = Summary::default();
     let started = Instant::now();
-    let bar = input.bar();
+    let (bar, all) = (input.bar(), input.count());
+    let mut done = 0;
+    output.set_progress(done, all);
     for chunk in input.chunks(CHUNK) {
         let chunk = chunk?;
         let texts: Vec<&str> = chunk.iter().map(|record| record.text.as_str()).collect();
@@ -70,11 +73,18 @@ pub(crate) fn run(arguments: &arguments::Embed) -> anyhow::Result<ExitCode> {
         };
         summary.add(chunk.len(), &answers.account());
         bar.inc(chunk.len() as u64);
+        done += chunk.len();
+        output.set_progress(done, all);
         output.write(chunk, answers)?;
     }
     bar.finish_and_clear();
     output.finish()?;
-    summary.tell(started.elapsed().as_secs_f64(), &model, arguments.json);
+    let seconds = started.elapsed().as_secs_f64();
+    if arguments.json && arguments.output.is_some() {
+        print(&format!("{}\n", summary.json(seconds)))?;
+    } else {
+        summary.tell(seconds, &model, arguments.json);
+    }
     Ok(ExitCode::SUCCESS)
 }
 
@@ -156,32 +166,51 @@ struct Cut {
     used: usize,
 }
 
-enum Output {
+/// Where vectors go: standard output, or a file.
+struct Output {
+    writer: Writer,
+    file: Option<OutputFile>,
+}
+
+enum Writer {
     Lines(Box<dyn Write>),
     Npy(Box<NpyWriter>),
 }
 
 impl Output {
     fn open(format: Format, path: Option<&Path>) -> anyhow::Result<Output> {
-        let Some(path) = path else { return Ok(Output::Lines(Box::new(BufWriter::new(io::stdout())))) };
-        let file = File::create(path).with_context(|| format!("`{}` can't be written", path.display()))?;
-        Ok(match format {
-            Format::Npy => Output::Npy(Box::new(NpyWriter::new(file))),
-            Format::Lines => Output::Lines(Box::new(BufWriter::new(file))),
-        })
+        let Some(path) = path else {
+            let writer = Writer::Lines(Box::new(BufWriter::new(io::stdout())));
+            return Ok(Output { writer, file: None });
+        };
+        let output = OutputFile::create(path)?;
+        let file = output.file().with_context(|| format!("`{}` can't be written", path.display()))?;
+        let writer = match format {
+            Format::Npy => Writer::Npy(Box::new(NpyWriter::new(file))),
+            Format::Lines => Writer::Lines(Box::new(BufWriter::new(file))),
+        };
+        Ok(Output { writer, file: Some(output) })
+    }
+
+    /// What a signal reports: the texts that were computed, of how many.
+    fn set_progress(&self, done: usize, all: Option<usize>) {
+        if let Some(file) = &self.file {
+            let of = all.map(|all| format!(" of {all}")).unwrap_or_default();
+            file.set_progress(format!("after {done}{of} texts"));
+        }
     }
 
     fn write(&mut self, records: Vec<Record>, answers: Answers) -> anyhow::Result<()> {
-        match (self, answers) {
-            (Output::Npy(writer), Answers::Vectors(embeddings)) => {
+        match (&mut self.writer, answers) {
+            (Writer::Npy(writer), Answers::Vectors(embeddings)) => {
                 for vector in &embeddings {
                     writer.write(vector)?;
                 }
             }
-            (Output::Npy(_), Answers::Sparse(_) | Answers::Tokens(_)) => {
+            (Writer::Npy(_), Answers::Sparse(_) | Answers::Tokens(_)) => {
                 bail!("`.npy` holds one vector a text: write this model's answers to `.jsonl`")
             }
-            (Output::Lines(lines), answers) => {
+            (Writer::Lines(lines), answers) => {
                 let account = answers.account();
                 for (index, (record, answer)) in records.into_iter().zip(answers.each()).enumerate() {
                     let mut fields = record.fields;
@@ -200,10 +229,11 @@ impl Output {
     }
 
     fn finish(self) -> anyhow::Result<()> {
-        match self {
-            Output::Lines(mut lines) => Ok(lines.flush()?),
-            Output::Npy(writer) => Ok(writer.finish()?),
+        match self.writer {
+            Writer::Lines(mut lines) => lines.flush()?,
+            Writer::Npy(writer) => writer.finish()?,
         }
+        self.file.map_or(Ok(()), OutputFile::commit)
     }
 }
 

@@ -13,6 +13,7 @@ mod manifest;
 mod models;
 mod npy;
 mod opening;
+mod output_file;
 mod pages;
 mod plan;
 mod prompt;

@@ -1,7 +1,7 @@
 //! The closing line of a command that ran texts: how many, how fast, where, and what was cut.
 
 use sconce::{Account, Model};
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::screen::counted;
 
@@ -32,18 +32,25 @@ impl Summary {
         }
     }
 
+    fn texts_per_second(&self, seconds: f64) -> f64 {
+        self.texts as f64 / seconds.max(1e-9)
+    }
+
+    /// The summary as JSON.
+    pub(crate) fn json(&self, seconds: f64) -> Value {
+        json!({
+            "texts": self.texts, "tokens": self.tokens, "truncated": self.truncated, "seconds": seconds,
+            "texts_per_s": self.texts_per_second(seconds), "placements": self.placements, "classes": self.classes,
+        })
+    }
+
+    /// Prints the summary on standard error.
     pub(crate) fn tell(&self, seconds: f64, model: &Model, as_json: bool) {
-        let texts_per_second = self.texts as f64 / seconds.max(1e-9);
         if as_json {
-            eprintln!(
-                "{}",
-                json!({
-                    "texts": self.texts, "tokens": self.tokens, "truncated": self.truncated, "seconds": seconds,
-                    "texts_per_s": texts_per_second, "placements": self.placements, "classes": self.classes,
-                })
-            );
+            eprintln!("{}", self.json(seconds));
             return;
         }
+        let texts_per_second = self.texts_per_second(seconds);
         let Summary { texts, tokens, truncated, .. } = self;
         if *texts == 0 {
             eprintln!("no texts");

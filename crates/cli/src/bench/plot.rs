@@ -1,7 +1,6 @@
 //! The figures as a picture: rates by batch and by length, a line for each who ran, and the roofline of this machine.
 
 use std::fmt::Write as _;
-use std::fs::File;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
@@ -16,6 +15,7 @@ use sconce::core::placement::Dtype;
 use super::page::Report;
 use super::runner::Runner;
 use super::sweep::Point;
+use crate::output_file::OutputFile;
 
 const SIZE: (u32, u32) = (1280, 980);
 const HEAD: u32 = 48;
@@ -39,6 +39,7 @@ const COLOURS: [RGBColor; 7] = [
 /// Where it goes, and of what kind it is by its name.
 pub(super) struct Picture {
     path: PathBuf,
+    file: OutputFile,
     kind: Kind,
 }
 
@@ -72,24 +73,26 @@ impl Picture {
             Some(_) | None => bail!("`--plot` draws `.svg` and `.png`, not: {}", path.display()),
         };
         // Whether it can be written is known before anything long is begun.
-        File::create(path).with_context(|| format!("`{}` can't be written", path.display()))?;
-        Ok(Picture { path: path.to_owned(), kind })
+        let file = OutputFile::create(path)?;
+        Ok(Picture { path: path.to_owned(), file, kind })
     }
 
-    pub(super) fn draw(&self, report: &Report<'_>) -> anyhow::Result<()> {
+    pub(super) fn draw(self, report: &Report<'_>) -> anyhow::Result<()> {
         register_font(FONT, FontStyle::Normal, dejavu::sans::regular())
             .map_err(|_| anyhow!("the letters of pictures can't be read"))?;
+        let path = self.file.path();
         let drawn = match self.kind {
             Kind::Svg => {
-                let area = SVGBackend::new(&self.path, SIZE).into_drawing_area();
+                let area = SVGBackend::new(&path, SIZE).into_drawing_area();
                 paint(&area, report).map_err(anyhow::Error::from)
             }
             Kind::Png => {
-                let area = BitMapBackend::new(&self.path, SIZE).into_drawing_area();
+                let area = BitMapBackend::new(&path, SIZE).into_drawing_area();
                 paint(&area, report).map_err(anyhow::Error::from)
             }
         };
-        drawn.with_context(|| format!("`{}` can't be drawn", self.path.display()))
+        drawn.with_context(|| format!("`{}` can't be drawn", self.path.display()))?;
+        self.file.commit()
     }
 }
 

@@ -9,6 +9,7 @@ mod hub;
 mod manifest;
 mod minilm;
 mod mpnet;
+mod outputs;
 mod pages;
 mod pool;
 mod prompts;

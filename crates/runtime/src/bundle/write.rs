@@ -11,11 +11,12 @@ use tar::{Builder, Header};
 use super::{BundleError, EVIDENCE, LIST, List, Listed, MODEL, VERSION, digest_of, digits, modified};
 use crate::hub::is_wanted;
 
-/// Writes the files that `subject` is read from, and `evidence` by its file name, as one file at `path`.
+/// Writes the files that `subject` is read from, and `evidence` by its file name, into `output`. Errors name `path`.
 pub fn write(
     subject: &Subject,
     name: &str,
     evidence: &[(&str, Vec<u8>)],
+    output: File,
     path: &Path,
 ) -> Result<List, BundleError> {
     let folder = &subject.files.folder;
@@ -41,20 +42,9 @@ pub fn write(
     }
     let made_by = env!("CARGO_PKG_VERSION").to_owned();
     let list = List { sconce_bundle: VERSION, name: name.to_owned(), made_by, files };
-    // A half-written bundle never has the name that was asked for.
-    let draft = draft(path);
-    let written = fill(&draft, &list, folder, &names, evidence).and_then(|()| fs::rename(&draft, path));
-    written.map_err(|source| {
-        let _ = fs::remove_file(&draft);
-        BundleError::Unwritten { path: path.to_owned(), source }
-    })?;
+    fill(output, &list, folder, &names, evidence)
+        .map_err(|source| BundleError::Unwritten { path: path.to_owned(), source })?;
     Ok(list)
-}
-
-fn draft(path: &Path) -> PathBuf {
-    let mut name = path.file_name().unwrap_or_default().to_owned();
-    name.push(format!(".{}.draft", std::process::id()));
-    path.with_file_name(name)
 }
 
 /// What of the folder belongs to the model, by name: what would be fetched from a hub, and every set of weights.
@@ -84,13 +74,13 @@ fn names(subject: &Subject) -> io::Result<BTreeSet<String>> {
 }
 
 fn fill(
-    draft: &Path,
+    output: File,
     list: &List,
     folder: &Path,
     names: &BTreeSet<String>,
     evidence: &[(&str, Vec<u8>)],
 ) -> io::Result<()> {
-    let mut tar = Builder::new(BufWriter::new(File::create(draft)?));
+    let mut tar = Builder::new(BufWriter::new(output));
     let text = serde_json::to_vec_pretty(list)?;
     append(&mut tar, LIST, text.len() as u64, text.as_slice())?;
     let mut contents: Vec<Box<dyn Read>> = Vec::new();
