@@ -6,10 +6,11 @@ use std::process::ExitCode;
 
 use sconce::core::obstacle::bytes;
 use sconce::planner::evidence::Goal;
+use sconce::planner::explain::unmet;
 use sconce::planner::plan::Sound;
 use sconce::planner::receipt::Near;
 use sconce::prove::Depth;
-use sconce::{Device, ModelCard, ModelSource, Plan};
+use sconce::{Device, ModelCard, ModelSource, Plan, Wish};
 use serde_json::json;
 
 use crate::arguments;
@@ -32,7 +33,7 @@ pub(crate) fn run(arguments: &arguments::Plan) -> anyhow::Result<ExitCode> {
     if arguments.json {
         print_json(&json!({ "card": subject.card, "wish": wish, "plan": plan }))?;
     } else {
-        print(&described(&subject.card, &plan))?;
+        print(&described(&subject.card, &plan, &wish))?;
         for tool in &runtime.hardware().tools {
             eprintln!("asked `{}`: {}, {:.0} ms", tool.name, tool.outcome, tool.seconds * 1e3);
         }
@@ -41,7 +42,7 @@ pub(crate) fn run(arguments: &arguments::Plan) -> anyhow::Result<ExitCode> {
 }
 
 /// The plan as a page.
-pub(crate) fn described(card: &ModelCard, plan: &Plan) -> String {
+fn described(card: &ModelCard, plan: &Plan, wish: &Wish) -> String {
     let sizes = &card.sizes.value;
     let mut page = format!(
         "{}: {}, {} layers of {}, vectors of {}, texts up to {} tokens\n\n",
@@ -65,7 +66,7 @@ pub(crate) fn described(card: &ModelCard, plan: &Plan) -> String {
     if plan.chosen.is_some() {
         let _ = writeln!(page, "{}\n", rendered(&rows));
     } else {
-        page += "nothing that was wished for works here\n\n";
+        let _ = writeln!(page, "{}", unmet(plan, wish));
     }
     page += &receipts(plan);
     page += &refusals(plan);

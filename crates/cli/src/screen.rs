@@ -10,18 +10,9 @@ use sconce::planner::explain::{Group, grouped};
 use sconce::{Event, Plan};
 use serde::Serialize;
 
-/// An error with its causes, and hints on lines of their own; where nothing works, with every reason.
+/// Prints an error with its causes, and hints on lines of their own.
 pub(crate) fn complain(error: &anyhow::Error) {
-    match error.downcast_ref::<sconce::Error>() {
-        Some(sconce::Error::NoPlacement { plan }) => {
-            let refusals = refusals(plan);
-            say(&format!(
-                "error: nothing that was wished for works for this model\n\n{}",
-                refusals.trim_end()
-            ));
-        }
-        Some(_) | None => say(&format!("error: {error:#}")),
-    }
+    say(&format!("error: {error:#}"));
 }
 
 /// Writes a line to standard error. A reader that has gone is ignored, where `eprintln!` would panic.

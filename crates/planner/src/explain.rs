@@ -2,9 +2,10 @@
 
 use std::fmt::Write;
 
+use sconce_core::obstacle::Obstacle;
 use sconce_core::placement::Placement;
 
-use crate::plan::{Plan, Refusal};
+use crate::plan::{Plan, Refusal, Refused, Wish};
 
 /// A plan in words: what was chosen, what comes next, and every refusal with its remedy.
 pub fn explain(plan: &Plan) -> String {
@@ -21,16 +22,97 @@ pub fn explain(plan: &Plan) -> String {
         let note = fallback.note.as_ref().map(|note| format!(", {note}")).unwrap_or_default();
         let _ = writeln!(text, "{use_}: {} ({}{note})", fallback.placement, fallback.band);
     }
-    for group in grouped(plan) {
-        let _ = writeln!(text, "refused: {} [{}] {}", group.label, group.code, group.reason);
-        if let Some(remedy) = group.remedy {
-            let _ = writeln!(text, "  hint: {remedy}");
-        }
-    }
+    text += &lines(&grouped(plan));
     if let Some(beaten) = plan.beaten_accelerator() {
         let _ = writeln!(text, "{} works here and is slower than the processor", beaten.placement.device);
     }
     text
+}
+
+fn lines(groups: &[Group<'_>]) -> String {
+    let mut text = String::new();
+    for group in groups {
+        let _ = writeln!(text, "refused: {} [{}] {}", group.label, group.code, group.reason);
+        if let Some(remedy) = &group.remedy {
+            let _ = writeln!(text, "  hint: {remedy}");
+        }
+    }
+    text
+}
+
+/// Why nothing that `wish` admits works: what was asked for, why it can't be used, and what can be used instead.
+/// Placements that were not asked for are left out.
+pub fn unmet(plan: &Plan, wish: &Wish) -> String {
+    let asked: Vec<String> =
+        flags(wish).into_iter().map(|(flag, value)| format!("`{flag} {value}`")).collect();
+    let limits = if asked.is_empty() { String::new() } else { format!(" with {}", asked.join(" ")) };
+    let mut refused: Vec<&Refused> =
+        plan.refused.iter().filter(|refused| wish.admits(&refused.placement)).collect();
+    // Where the device itself is missing, no engine and no weights would help.
+    let is_absent =
+        |refused: &Refused| matches!(refused.why, Refusal::Obstacle(Obstacle::NoSuchDevice { .. }));
+    if wish.device.is_some() && refused.iter().any(|refused| is_absent(refused)) {
+        refused.retain(|refused| is_absent(refused));
+    }
+    let groups = groups(refused);
+    let mut text = match groups.as_slice() {
+        [] => format!("this model has no placement{limits}\n"),
+        [first, rest @ ..] if !asked.is_empty() && rest.iter().all(|group| group.reason == first.reason) => {
+            let remedy = first.remedy.as_ref().filter(|remedy| !remedy.starts_with("none"));
+            let remedy = remedy.map(|remedy| format!("hint: {remedy}\n")).unwrap_or_default();
+            format!("no placement works for this model{limits}: {}\n{remedy}", first.reason)
+        }
+        groups => format!("no placement works for this model{limits}\n{}", lines(groups)),
+    };
+    let instead = instead(plan, wish);
+    if !instead.is_empty() {
+        let _ = writeln!(text, "hint: use {}", instead.join(" or "));
+    }
+    text
+}
+
+/// What a wish limits placements to, as the flags of the command.
+fn flags(wish: &Wish) -> Vec<(&'static str, String)> {
+    let flags = [
+        ("--engine", wish.engine.map(|engine| engine.to_string())),
+        ("--device", wish.device.map(|device| device.to_string())),
+        ("--dtype", wish.dtype.map(|dtype| dtype.to_string())),
+        ("--weights", wish.weights.clone()),
+    ];
+    flags.into_iter().filter_map(|(flag, value)| Some((flag, value?))).collect()
+}
+
+/// Flags that lead to a placement nothing is known against, each in the place of one that was given.
+fn instead(plan: &Plan, wish: &Wish) -> Vec<String> {
+    let open = plan.refused.iter().filter(|refused| matches!(refused.why, Refusal::NotWished));
+    let open: Vec<&Placement> = open.map(|refused| &refused.placement).collect();
+    let without = |flag: &str| {
+        let mut wish = wish.clone();
+        match flag {
+            "--engine" => wish.engine = None,
+            "--device" => wish.device = None,
+            "--dtype" => wish.dtype = None,
+            _ => wish.weights = None,
+        }
+        wish
+    };
+    let value = |flag: &str, placement: &Placement| match flag {
+        "--engine" => placement.engine.to_string(),
+        "--device" => placement.device.to_string(),
+        "--dtype" => placement.dtype.to_string(),
+        _ => placement.weights.clone(),
+    };
+    let mut found: Vec<String> = Vec::new();
+    for (flag, _) in flags(wish) {
+        let wider = without(flag);
+        for placement in open.iter().filter(|placement| wider.admits(placement)) {
+            let line = format!("`{flag} {}`", value(flag, placement));
+            if !found.contains(&line) {
+                found.push(line);
+            }
+        }
+    }
+    found
 }
 
 /// Refusals that share their reason, as one line.
@@ -49,8 +131,12 @@ pub struct Group<'a> {
 
 /// The plan's refusals, those of one engine and device with the same reason together.
 pub fn grouped(plan: &Plan) -> Vec<Group<'_>> {
-    let mut groups: Vec<Group<'_>> = Vec::new();
-    for refused in &plan.refused {
+    groups(&plan.refused)
+}
+
+fn groups<'a>(all: impl IntoIterator<Item = &'a Refused>) -> Vec<Group<'a>> {
+    let mut groups: Vec<Group<'a>> = Vec::new();
+    for refused in all {
         let (code, reason, remedy) = match &refused.why {
             Refusal::Obstacle(obstacle) => (obstacle.code(), obstacle.to_string(), Some(obstacle.remedy())),
             Refusal::Band { band, error, receipt } => {
@@ -61,7 +147,7 @@ pub fn grouped(plan: &Plan) -> Vec<Group<'_>> {
             Refusal::NotWished => ("not_wished", "was not asked for".to_owned(), None),
             Refusal::NotTried => ("not_tried", "was not tried".to_owned(), None),
         };
-        let same = |group: &&mut Group<'_>| {
+        let same = |group: &&mut Group<'a>| {
             let first = group.placements[0];
             let here = &refused.placement;
             group.reason == reason && first.engine == here.engine && first.device == here.device

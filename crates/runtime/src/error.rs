@@ -1,8 +1,8 @@
 //! What can go wrong, whose fault it is, and whether trying again helps.
 
 use sconce_core::card::Task;
-use sconce_planner::explain::explain;
-use sconce_planner::plan::Plan;
+use sconce_planner::explain::unmet;
+use sconce_planner::plan::{Plan, Wish};
 
 use crate::attribution::SequenceError;
 use crate::bundle::BundleError;
@@ -16,6 +16,18 @@ pub enum Error {
     /// The model could not be found or fetched.
     #[error(transparent)]
     Hub(#[from] HubError),
+    /// The name is neither a folder here nor a model that the hub gives.
+    #[error("{}", not_found(name, *is_path, similar.as_deref(), hub))]
+    NotFound {
+        /// The name.
+        name: String,
+        /// Whether it may be meant as a folder.
+        is_path: bool,
+        /// A folder here or a model in the cache with a similar name.
+        similar: Option<String>,
+        /// Why the hub does not give it.
+        hub: Box<HubError>,
+    },
     /// A bundle could not be made or used.
     #[error(transparent)]
     Bundle(#[from] BundleError),
@@ -26,10 +38,12 @@ pub enum Error {
     #[error(transparent)]
     Vocabulary(#[from] VocabularyError),
     /// Nothing that was wished for works here; the plan says why.
-    #[error("no placement works for this model\n{}", explain(.plan).trim_end())]
+    #[error("{}", unmet(plan, wish).trim_end())]
     NoPlacement {
         /// Every placement with its reason.
         plan: Box<Plan>,
+        /// What was asked for.
+        wish: Box<Wish>,
     },
     /// The model is not for this.
     #[error(
@@ -54,6 +68,21 @@ pub enum Error {
     /// This machine lacks something that the work needs, such as threads or memory.
     #[error("{0}")]
     Machine(String),
+}
+
+fn not_found(name: &str, is_path: bool, similar: Option<&str>, hub: &HubError) -> String {
+    let mut from_hub = hub.to_string();
+    let mut source = std::error::Error::source(hub);
+    while let Some(cause) = source {
+        from_hub = format!("{from_hub}: {cause}");
+        source = cause.source();
+    }
+    let similar = similar.map(|name| format!("\nhint: did you mean `{name}`?")).unwrap_or_default();
+    if is_path {
+        format!("no folder `{name}` here, and from the hub: {from_hub}{similar}")
+    } else {
+        format!("{from_hub}{similar}")
+    }
 }
 
 /// What to do with a model instead.
@@ -94,7 +123,7 @@ impl Error {
     pub fn fault(&self) -> Fault {
         match self {
             Error::Card(_) | Error::Vocabulary(_) | Error::Bundle(_) => Fault::Model,
-            Error::Hub(_) | Error::NoPlacement { .. } | Error::Machine(_) => Fault::Machine,
+            Error::Hub(_) | Error::NotFound { .. } | Error::NoPlacement { .. } | Error::Machine(_) => Fault::Machine,
             Error::Request(_) | Error::Sequence(_) | Error::WrongTask { .. } => Fault::Caller,
         }
     }
@@ -103,8 +132,10 @@ impl Error {
     pub fn retry(&self) -> Retry {
         match self {
             Error::Hub(error) if error.may_pass() => Retry::Later,
+            Error::NotFound { hub, .. } if hub.may_pass() => Retry::Later,
             Error::Machine(_) => Retry::Later,
             Error::Hub(_)
+            | Error::NotFound { .. }
             | Error::Bundle(_)
             | Error::Card(_)
             | Error::Vocabulary(_)

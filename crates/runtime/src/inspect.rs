@@ -16,7 +16,7 @@ use crate::card::{self, CardError, Overrides};
 use crate::error::Error;
 use crate::hub::{self, Hub};
 use crate::runtime::default_home;
-use crate::source::ModelSource;
+use crate::source::{ModelSource, not_found};
 
 /// What a model says of itself, and what of its weights nothing here reads.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -64,7 +64,8 @@ fn with_settings<T>(
                 return read(&folder);
             }
             let folder = Passing::new();
-            hub.peek(id, revision, &hub::is_wanted, &folder.0)?;
+            let peeked = hub.peek(id, revision, &hub::is_wanted, &folder.0);
+            peeked.map_err(|error| not_found(id, &hub, error))?;
             read(&folder.0)
         }
     }

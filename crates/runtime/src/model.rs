@@ -204,7 +204,8 @@ impl ModelBuilder {
         let survey = runtime.survey(&subject, Depth::Twin, &admits, events)?;
         let plan = plan(&subject.card, &survey.grid, &survey.evidence, &self.wish);
         let chosen = plan.chosen.as_ref().and_then(|chosen| Claim::of(&subject.card, &chosen.placement));
-        chosen.ok_or_else(|| Error::NoPlacement { plan: Box::new(plan) })
+        let wish = Box::new(self.wish.clone());
+        chosen.ok_or_else(|| Error::NoPlacement { plan: Box::new(plan), wish })
     }
 
     /// Opens the model.
@@ -221,7 +222,7 @@ impl ModelBuilder {
         // What no engine knows is refused as such, not for what its tokenizer or its sizes lack.
         if runtime.grid(&subject).iter().all(|(_, obstacle)| obstacle.is_some()) {
             let plan = runtime.plan(&subject, &self.wish, Depth::Twin, events)?;
-            return Err(Error::NoPlacement { plan: Box::new(plan) });
+            return Err(Error::NoPlacement { plan: Box::new(plan), wish: Box::new(self.wish) });
         }
         let tokens = Tokens::open(&subject.files.folder, &subject.card)?;
         let control = canary::batch(&tokens, &subject.card, CANARIES)?.part(0..2);

@@ -220,7 +220,8 @@ impl Serving {
                     (Some(seat), _) => return Ok(Arc::clone(seat)),
                     (None, Some(chosen)) => (chosen.clone(), state.promised),
                     (None, None) => {
-                        return Err(Error::NoPlacement { plan: Box::new(state.plan.clone()) });
+                        let (plan, wish) = (Box::new(state.plan.clone()), Box::new(self.wish.clone()));
+                        return Err(Error::NoPlacement { plan, wish });
                     }
                 }
             };

@@ -1,6 +1,7 @@
 //! Where a model comes from: a folder, a bundle, or the hub through its cache.
 
 use std::fmt;
+use std::fs;
 use std::path::{Path, PathBuf};
 
 use sconce_planner::plan::Wish;
@@ -8,7 +9,8 @@ use sconce_planner::plan::Wish;
 use crate::bundle;
 use crate::error::Error;
 use crate::event::Event;
-use crate::hub::{self, Graphs, Hub};
+use crate::hub::{self, Graphs, Hub, HubError};
+use crate::nearest::nearest;
 
 /// How the names of bundles end.
 const BUNDLE: &str = ".sconce";
@@ -83,10 +85,41 @@ impl ModelSource {
             ModelSource::Hub { id, revision, graphs } => {
                 let mut hub = Hub { graphs: graphs.clone(), ..Hub::from_environment() };
                 hub.offline |= offline;
-                Ok(hub.fetch(id, revision, &hub::is_wanted, &mut |progress| events(Event::Hub(progress)))?)
+                let fetched =
+                    hub.fetch(id, revision, &hub::is_wanted, &mut |progress| events(Event::Hub(progress)));
+                fetched.map_err(|error| not_found(id, &hub, error))
             }
         }
     }
+}
+
+/// The hub's error, with what was looked for here and what may have been meant.
+pub(crate) fn not_found(id: &str, hub: &Hub, error: HubError) -> Error {
+    // An id of the hub has an owner; a path into a folder that exists was meant as a path.
+    let parent = Path::new(id).parent().filter(|parent| !parent.as_os_str().is_empty());
+    let is_path = parent.is_none_or(Path::is_dir);
+    let cached: Vec<String> =
+        hub.cached().into_iter().map(|model| model.id).filter(|known| known != id).collect();
+    let short = |id: &str| id.rsplit('/').next().unwrap_or_default().to_owned();
+    let known = cached.iter().map(String::as_str);
+    let cached = nearest(id, known.clone()).or_else(|| known.clone().find(|known| short(known) == id));
+    let folder = if is_path { similar_path(Path::new(id)) } else { None };
+    let similar = folder.or_else(|| cached.map(str::to_owned));
+    if !is_path && similar.is_none() {
+        return Error::Hub(error);
+    }
+    Error::NotFound { name: id.to_owned(), is_path, similar, hub: Box::new(error) }
+}
+
+/// The folder or bundle beside `path` whose name is most like it.
+pub(crate) fn similar_path(path: &Path) -> Option<String> {
+    let folder = path.parent().filter(|parent| !parent.as_os_str().is_empty());
+    let entries = fs::read_dir(folder.unwrap_or(Path::new("."))).ok()?.flatten();
+    let models =
+        entries.filter(|entry| entry.path().is_dir() || entry.path().to_string_lossy().ends_with(BUNDLE));
+    let names: Vec<String> = models.filter_map(|entry| entry.file_name().into_string().ok()).collect();
+    let name = nearest(path.file_name()?.to_str()?, names.iter().map(String::as_str))?;
+    Some(folder.map_or(PathBuf::from(name), |folder| folder.join(name)).display().to_string())
 }
 
 impl fmt::Display for ModelSource {

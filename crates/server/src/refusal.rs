@@ -255,7 +255,7 @@ mod tests {
         assert_eq!(request.respond(Dialect::Tei).status(), 422);
         assert_eq!(request.respond(Dialect::OpenAi).status(), 400);
         let plan = sconce::Plan { reference: None, chosen: None, fallbacks: Vec::new(), refused: Vec::new() };
-        let machine = Refusal::from(Error::NoPlacement { plan: Box::new(plan) });
+        let machine = Refusal::from(Error::NoPlacement { plan: Box::new(plan), wish: Box::default() });
         assert_eq!(machine.kind, Kind::Machine);
         let response = machine.respond(Dialect::OpenAi);
         assert_eq!(response.status(), 503);

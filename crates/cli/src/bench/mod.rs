@@ -53,7 +53,8 @@ pub(crate) fn run(arguments: &arguments::Bench) -> anyhow::Result<ExitCode> {
     let plan =
         runtime.plan(&subject, &arguments.model.wish(), Depth::Canary, &mut |event| bars.draw(&event))?;
     if plan.chosen.is_none() {
-        return Err(sconce::Error::NoPlacement { plan: Box::new(plan) }.into());
+        let wish = Box::new(arguments.model.wish());
+        return Err(sconce::Error::NoPlacement { plan: Box::new(plan), wish }.into());
     }
     for sound in plan.sound() {
         runners.push(Runner::ours(&arguments.model, &runtime, &sound.placement, &mut bars)?);

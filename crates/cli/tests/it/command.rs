@@ -126,6 +126,21 @@ fn what_is_not_there_is_named() {
     let embed = |more: &[&str]| scene.run(&[&["embed"], more].concat());
     embed(&["tiny-bert", "--input", "none.jsonl"]).fails(2, &["`none.jsonl` can't be read", "No such file"]);
     embed(&["./nowhere", "text"]).fails(2, &["no folder `./nowhere`"]);
+    embed(&["./tiny-brt", "text"]).fails(2, &["no folder `./tiny-brt`\nhint: did you mean `./tiny-bert`?"]);
+    for command in ["embed", "plan", "inspect"] {
+        let typed = [command, "tiny-brt", "text", "--offline"];
+        let typed = if command == "embed" { &typed[..] } else { &[command, "tiny-brt", "--offline"] };
+        let words = ["no folder `tiny-brt` here, and from the hub: ", "hint: did you mean `tiny-bert`?"];
+        scene.run(typed).fails(2, &words);
+    }
+    let cached = scene.file("hub/hub/models--intfloat--e5-small-v2");
+    fs::create_dir_all(cached.join("snapshots/0123")).expect("a folder");
+    fs::create_dir_all(cached.join("refs")).expect("a folder");
+    fs::write(cached.join("refs/main"), "0123").expect("a file");
+    for name in ["intfloat/e5-smal-v2", "e5-small-v2"] {
+        let words = [name, "hint: did you mean `intfloat/e5-small-v2`?"];
+        embed(&[name, "text", "--offline"]).fails(2, &words);
+    }
     embed(&["owner/model", "text", "--offline"]).fails(2, &["`owner/model`", "cache", "hint: "]);
     embed(&["tiny-bert", "--input", ".", "--dtype", "f32"]).fails(2, &["`.` at line 1"]);
     for command in ["plan", "embed"] {
@@ -233,14 +248,30 @@ fn a_plan_is_a_page() {
 }
 
 #[test]
-fn a_wish_that_cannot_be_met_is_answered_with_every_reason() {
+fn a_wish_that_cannot_be_met_is_answered_with_the_reason_and_what_works() {
     let scene = Scene::new();
     if !is_plain(&scene) {
         return;
     }
     let answer = scene.run(&["embed", "tiny-bert", "text", "--device", "cuda"]);
-    answer.fails(2, &["[no_such_device]", "no device `cuda:0`", "hint: ", "[no_weights]"]);
+    answer.fails(2, &["with `--device cuda:0`: no device `cuda:0`", "hint: ", "hint: use `--device cpu`\n"]);
     insta::assert_snapshot!("no_placement", steady(&answer.words));
+}
+
+#[test]
+fn a_device_of_another_system_is_answered_without_a_list_of_the_others() {
+    let scene = Scene::new();
+    let absent = if cfg!(target_os = "macos") { "cuda" } else { "metal" };
+    let answer = scene.run(&["embed", "tiny-bert", "text", "--device", absent]);
+    let asked =
+        format!("no placement works for this model with `--device {absent}:0`: no device `{absent}:0`");
+    answer.fails(2, &[&asked, "hint: use `--device cpu`"]);
+    for other in ["candle", "native", "onnx", "not_wished", "no_weights"] {
+        assert!(!answer.words.contains(other), "`{other}` in: {}", answer.words);
+    }
+    scene
+        .run(&["embed", "tiny-bert", "text", "--device", "cuda:9"])
+        .fails(2, &["this model has no placement with `--device cuda:9`", "hint: use `--device cpu`"]);
 }
 
 #[test]
@@ -260,7 +291,14 @@ fn a_plan_lists_every_dtype_and_full_measures_the_real_weights() {
     let chosen = &json["plan"]["chosen"];
     assert_eq!(chosen["placement"]["device"], "cpu");
     assert!(chosen["findings"]["canary"]["Ok"]["tokens_per_second"].as_f64() > Some(0.0), "{chosen}");
-    assert!(json["plan"]["refused"].as_array().is_some_and(|refused| !refused.is_empty()));
+    let refused = json["plan"]["refused"].as_array().expect("a list");
+    let obstacles: Vec<&Value> = refused.iter().filter_map(|it| it["why"].get("obstacle")).collect();
+    assert!(!obstacles.is_empty());
+    for obstacle in obstacles {
+        for field in ["code", "message", "remedy"] {
+            assert!(obstacle[field].as_str().is_some_and(|text| !text.is_empty()), "{field}: {obstacle}");
+        }
+    }
 }
 
 #[test]

@@ -9,7 +9,7 @@ use sconce_core::obstacle::{Distance, Obstacle};
 use sconce_core::placement::{Dtype, EngineId, Placement};
 use sconce_planner::band::Band;
 use sconce_planner::evidence::{Agreement, Canary, Evidence, Findings, Goal, SpeedPoint};
-use sconce_planner::explain::{explain, grouped};
+use sconce_planner::explain::{explain, grouped, unmet};
 use sconce_planner::grid::{Chair, grid, reference};
 use sconce_planner::plan::{Plan, Refusal, Wish, plan};
 use sconce_planner::receipt::{Near, Receipt};
@@ -398,4 +398,38 @@ fn a_graph_that_was_timed_whole_is_not_multiplied_by_its_layers() {
         findings.estimate(Goal::Throughput, 10).expect("it was timed").seconds
     };
     assert!((seconds(1) - 10.0).abs() < 1e-9 && (seconds(10) - 1.0).abs() < 1e-9);
+}
+
+#[test]
+fn an_unmet_wish_is_told_with_what_was_asked_why_it_fails_and_what_works() {
+    let absent = |device, found: &str| Some(Obstacle::NoSuchDevice { device, found: found.to_owned() });
+    let no_weights = Some(Obstacle::NoWeights { format: Format::Onnx });
+    let graph = |device| Placement { engine: EngineId::Onnx, ..placement(device, Dtype::F32) };
+    let grid = [
+        (placement(Device::Cpu, Dtype::F32), None),
+        (placement(METAL, Dtype::F32), absent(METAL, "not macOS")),
+        (placement(METAL, Dtype::F16), absent(METAL, "not macOS")),
+        (placement(CUDA, Dtype::F32), absent(CUDA, "no GPU")),
+        (graph(Device::Cpu), no_weights.clone()),
+        (graph(METAL), no_weights),
+    ];
+    let told = |wish: &Wish| unmet(&plan(&card(), &grid, &Evidence::new(), wish), wish);
+    let any = Wish::default();
+    assert_eq!(
+        told(&Wish { device: Some(METAL), ..any.clone() }),
+        "no placement works for this model with `--device metal:0`: no device `metal:0`: not macOS\n\
+         hint: use `--device cpu`\n"
+    );
+    assert_eq!(
+        told(&Wish { dtype: Some(Dtype::Int8), ..any.clone() }),
+        "this model has no placement with `--dtype int8`\nhint: use `--dtype f32`\n"
+    );
+    let onnx = told(&Wish { engine: Some(EngineId::Onnx), ..any.clone() });
+    assert!(onnx.contains("with `--engine onnx`: the model has no ONNX weights\nhint: put"), "{onnx}");
+    assert!(onnx.ends_with("hint: use `--engine candle`\n"), "{onnx}");
+    let all = told(&any);
+    for part in ["no placement works for this model\n", "not macOS", "no GPU", "[no_weights]", "[not_tried]"]
+    {
+        assert!(all.contains(part), "no `{part}` in: {all}");
+    }
 }

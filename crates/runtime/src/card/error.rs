@@ -6,8 +6,13 @@ use std::path::PathBuf;
 #[derive(Debug, thiserror::Error)]
 pub enum CardError {
     /// There is no such folder.
-    #[error("no folder `{}`", .0.display())]
-    NoFolder(PathBuf),
+    #[error("no folder `{}`{}", folder.display(), meant(similar.as_deref()))]
+    NoFolder {
+        /// The folder.
+        folder: PathBuf,
+        /// A folder or bundle beside it with a similar name.
+        similar: Option<String>,
+    },
     /// A file that every model has is not there.
     #[error("`{file}` is missing in `{}`", folder.display())]
     Missing {
@@ -137,4 +142,8 @@ pub enum CardError {
         /// What it is given.
         given: usize,
     },
+}
+
+fn meant(similar: Option<&str>) -> String {
+    similar.map(|name| format!("\nhint: did you mean `{name}`?")).unwrap_or_default()
 }

@@ -7,6 +7,7 @@ use std::path::{Component, Path};
 use serde_json::Value;
 
 use super::CardError;
+use crate::source::similar_path;
 
 /// The JSON files of one folder.
 pub(super) struct Json<'a> {
@@ -37,7 +38,8 @@ impl<'a> Json<'a> {
     /// The file's value, or the error that names what is missing.
     pub(super) fn required(&self, file: &str) -> Result<Value, CardError> {
         if !self.folder.is_dir() {
-            return Err(CardError::NoFolder(self.folder.to_owned()));
+            let similar = similar_path(self.folder);
+            return Err(CardError::NoFolder { folder: self.folder.to_owned(), similar });
         }
         let missing = || CardError::Missing { file: file.to_owned(), folder: self.folder.to_owned() };
         self.optional(file)?.ok_or_else(missing)

@@ -38,7 +38,7 @@ fn open_error(copy: &Copy) -> Error {
 
 /// The obstacles of a model that could not be opened.
 fn obstacles(error: &Error) -> Vec<&Obstacle> {
-    let Error::NoPlacement { plan } = error else { panic!("expected a plan, got: {error}") };
+    let Error::NoPlacement { plan, .. } = error else { panic!("expected a plan, got: {error}") };
     let refused = plan.refused.iter().filter_map(|refused| match &refused.why {
         Refusal::Obstacle(obstacle) => Some(obstacle),
         Refusal::Band { .. } | Refusal::NotWished | Refusal::NotTried => None,
@@ -159,7 +159,7 @@ fn what_is_missing_is_named() {
     assert_says(&text, &["`2_Dense/model.safetensors` is missing in"]);
     let copy = Copy::of("tiny-bert");
     let nowhere = card::read("copy", &copy.file("nowhere"), &Overrides::default()).expect_err("is nowhere");
-    assert!(matches!(nowhere, CardError::NoFolder(_)), "{nowhere}");
+    assert!(matches!(nowhere, CardError::NoFolder { .. }), "{nowhere}");
 }
 
 #[test]
