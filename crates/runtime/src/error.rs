@@ -123,7 +123,9 @@ impl Error {
     pub fn fault(&self) -> Fault {
         match self {
             Error::Card(_) | Error::Vocabulary(_) | Error::Bundle(_) => Fault::Model,
-            Error::Hub(_) | Error::NotFound { .. } | Error::NoPlacement { .. } | Error::Machine(_) => Fault::Machine,
+            Error::Hub(_) | Error::NotFound { .. } | Error::NoPlacement { .. } | Error::Machine(_) => {
+                Fault::Machine
+            }
             Error::Request(_) | Error::Sequence(_) | Error::WrongTask { .. } => Fault::Caller,
         }
     }

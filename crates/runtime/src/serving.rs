@@ -220,7 +220,7 @@ impl Serving {
                     (Some(seat), _) => return Ok(Arc::clone(seat)),
                     (None, Some(chosen)) => (chosen.clone(), state.promised),
                     (None, None) => {
-                        let (plan, wish) = (Box::new(state.plan.clone()), Box::new(self.wish.clone()));
+                        let (plan, wish) = (Box::new(state.plan.clone()), Box::new(self.loader.wish.clone()));
                         return Err(Error::NoPlacement { plan, wish });
                     }
                 }

@@ -66,7 +66,7 @@ fn device(model: &Model) -> Option<Device> {
 /// The texts as one batch, in their order.
 fn batch(model: &Model, texts: &[&str]) -> Batch {
     let mut batch = Batch::new(model.want());
-    for text in model.encode_texts(None, texts).expect("texts are tokens") {
+    for text in model.encode_texts(&sconce::Prompt::Default, texts).expect("texts are tokens") {
         batch.push(&text.ids, &text.types, text.skip);
     }
     batch
