@@ -31,7 +31,7 @@ pub fn twins(card: &ModelCard) -> Vec<ProbeCase> {
 
 /// Lengths for real weights up to `longest` tokens, two to a batch: for graphs, of which no twin can be made.
 pub fn sweep(longest: usize) -> Vec<[usize; 2]> {
-    let around = (1..).map(|power| 1 << power).take_while(|&size| size <= longest + 1);
+    let around = (1..).map(|power| 1 << power).take_while(|&size| size <= longest);
     let mut lengths: Vec<usize> = around.flat_map(|size: usize| [size - 1, size, size + 1]).collect();
     lengths.push(longest);
     lengths.retain(|length| (1..=longest).contains(length));

@@ -32,7 +32,7 @@ pub fn breach(rows: &Rows) -> Option<&'static str> {
     if rows.values.is_empty() {
         return Some("no numbers");
     }
-    rows.iter().find_map(|row| {
+    let row = rows.iter().find_map(|row| {
         if row.iter().any(|x| !x.is_finite()) {
             Some("a number that is not finite")
         } else if row.iter().all(|&x| x == 0.0) {
@@ -40,7 +40,9 @@ pub fn breach(rows: &Rows) -> Option<&'static str> {
         } else {
             None
         }
-    })
+    });
+    let norm = rows.norms.iter().any(|norm| !norm.is_finite()).then_some("a norm that is not finite");
+    row.or(norm)
 }
 
 /// Whether `rows`, the answer to `case`, lie within `band` of the reference's.

@@ -1,5 +1,12 @@
 //! The decision and its words, from values alone.
 
+mod cases;
+mod evidence;
+mod grids;
+mod judging;
+mod orders;
+mod receipts;
+
 use std::collections::BTreeMap;
 
 use sconce_core::card::{Format, ModelCard, Pooling, PoolingMode, Said, Sizes, Task, Weights};

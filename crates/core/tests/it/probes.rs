@@ -1,0 +1,83 @@
+//! What probe cases and engines say of themselves.
+
+use sconce_core::batch::{Batch, Output, Rows, Want};
+use sconce_core::card::{Format, ModelCard};
+use sconce_core::device::Device;
+use sconce_core::engine::{Cost, Encoder, Engine, EngineError, Subject};
+use sconce_core::obstacle::Obstacle;
+use sconce_core::placement::{Dtype, EngineId, Placement};
+use sconce_core::probe::{Op, ProbeCase, Sample};
+
+#[test]
+fn a_case_is_told_in_few_words() {
+    let twin = |lengths: &[usize]| ProbeCase::Twin { lengths: lengths.to_vec(), seed: 0, want: Want::Tokens };
+    let mut two = Batch::new(Want::Pooled);
+    two.push(&[1], &[0], 0);
+    two.push(&[2], &[0], 0);
+    for (case, words) in [
+        (ProbeCase::Op { op: Op::LayerNorm, shape: [7, 384] }, "op layer-norm 7x384"),
+        (twin(&[5, 4]), "twin of lengths [5, 4]"),
+        (twin(&[1, 2, 3, 4, 5, 6]), "twin of lengths [1, 2, 3, 4, 5, 6]"),
+        (twin(&[1, 2, 3, 4, 5, 6, 9]), "twin of lengths 1..9 (7)"),
+        (ProbeCase::Speed { batch: 8, length: 128 }, "speed 8x128"),
+        (ProbeCase::Canary { batches: vec![two.clone(), two.part(0..1)] }, "canary of 3 texts"),
+    ] {
+        assert_eq!(case.to_string(), words);
+    }
+}
+
+#[test]
+fn ops_have_names_of_their_own() {
+    let names = Op::ALL.map(|op| op.to_string());
+    let expected = ["pick-rows", "matmul", "matmul-transposed", "transpose", "layer-norm", "softmax", "gelu"];
+    assert_eq!(names, expected);
+    assert_eq!(format!("{:>20}", Op::Gelu).len(), 20);
+}
+
+/// An engine that says no more than it must.
+struct Least;
+
+impl Engine for Least {
+    fn id(&self) -> EngineId {
+        EngineId::Candle
+    }
+
+    fn build(&self) -> String {
+        String::new()
+    }
+
+    fn supports(&self, _device: Device) -> Result<(), Obstacle> {
+        Ok(())
+    }
+
+    fn dtypes(&self, _device: Device) -> Vec<Dtype> {
+        Vec::new()
+    }
+
+    fn describe(&self, _card: &ModelCard) -> Result<String, Obstacle> {
+        Ok(String::new())
+    }
+
+    fn probe(&self, _: &Subject, _: &Placement, _: &ProbeCase) -> Result<Sample, Obstacle> {
+        Ok(Sample::default())
+    }
+
+    fn load(&self, _: &Subject, _: &Placement) -> Result<Box<dyn Encoder>, Obstacle> {
+        Ok(Box::new(Least))
+    }
+}
+
+impl Encoder for Least {
+    fn encode(&self, _batch: &Batch) -> Result<Output, EngineError> {
+        Ok(Output::Rows(Rows::default()))
+    }
+
+    fn cost(&self) -> Cost {
+        Cost::Packed
+    }
+}
+
+#[test]
+fn an_engine_reads_tensors_and_has_ops_and_one_batch_at_a_time_unless_it_says_otherwise() {
+    assert_eq!((Engine::format(&Least), Least.has_ops(), Least.hands()), (Format::Safetensors, true, 1));
+}

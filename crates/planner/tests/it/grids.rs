@@ -1,0 +1,186 @@
+//! What is known against placements before anything is tried.
+
+use sconce_core::card::{Format, ModelCard, Weights};
+use sconce_core::device::{Device, DeviceKind};
+use sconce_core::hardware::{Gpu, Hardware};
+use sconce_core::obstacle::Obstacle;
+use sconce_core::placement::{Dtype, EngineId, Placement};
+use sconce_planner::grid::{Chair, devices, does_not_fit, grid, obstacle, reference};
+
+fn gpu(kind: Option<DeviceKind>, index: u32, memory: Option<u64>, driver: Option<&str>) -> Gpu {
+    Gpu {
+        kind,
+        index,
+        name: format!("card {index}"),
+        memory,
+        driver: driver.map(str::to_owned),
+        seen_by: "a test".to_owned(),
+    }
+}
+
+fn machine(os: &str, memory: u64, gpus: Vec<Gpu>) -> Hardware {
+    Hardware { os: os.to_owned(), memory, gpus, ..Hardware::default() }
+}
+
+#[test]
+fn every_device_is_asked_about_and_the_first_of_each_kind_even_where_there_is_none() {
+    let none = machine("linux 6.1", 1, vec![gpu(None, 0, None, None)]);
+    assert_eq!(devices(&none), [Device::Cpu, Device::Metal(0), Device::Cuda(0)]);
+    let cuda = |index| gpu(Some(DeviceKind::Cuda), index, None, Some("1"));
+    let two = machine("linux 6.1", 1, vec![cuda(0), cuda(1), gpu(Some(DeviceKind::Metal), 0, None, None)]);
+    assert_eq!(devices(&two), [Device::Cpu, Device::Metal(0), Device::Cuda(0), Device::Cuda(1)]);
+}
+
+fn not_built(what: &str) -> Result<(), Obstacle> {
+    Err(Obstacle::NotBuilt { what: what.to_owned(), feature: None })
+}
+
+/// What is found of a device that the machine lacks.
+fn lacks(device: Device, build: Result<(), Obstacle>, hardware: &Hardware) -> String {
+    match obstacle(device, build, hardware) {
+        Some(Obstacle::NoSuchDevice { device: of, found }) if of == device => found,
+        other => panic!("{device}: {other:?}"),
+    }
+}
+
+#[test]
+fn a_device_that_the_machine_lacks_is_said_before_what_the_build_lacks() {
+    let linux = machine("linux 6.1", 1, Vec::new());
+    let mac = machine("macos 15.5", 1, Vec::new());
+    for build in [Ok(()), not_built("CUDA"), not_built("Metal")] {
+        assert_eq!(lacks(Device::Metal(0), build.clone(), &linux), "this is linux 6.1, not macOS");
+        let found = lacks(Device::Metal(0), build.clone(), &mac);
+        assert_eq!(found, "system_profiler lists no GPU with Metal");
+        let found = lacks(Device::Cuda(0), build, &linux);
+        assert_eq!(found, "neither the PCI bus nor nvidia-smi shows an NVIDIA GPU");
+    }
+    // No device would help an engine that is not there.
+    let engine = not_built("the onnx engine, which is not in this version");
+    assert_eq!(obstacle(Device::Cuda(0), engine.clone(), &linux), engine.err());
+}
+
+#[test]
+fn the_processor_is_always_there_and_only_the_build_speaks_against_it() {
+    let bare = machine("linux 6.1", 1, Vec::new());
+    assert_eq!(obstacle(Device::Cpu, Ok(()), &bare), None);
+    assert_eq!(obstacle(Device::Cpu, not_built("CUDA"), &bare), not_built("CUDA").err());
+}
+
+#[test]
+fn a_gpu_needs_a_driver_that_answers_where_it_is_nvidias() {
+    let cuda = |index, driver| gpu(Some(DeviceKind::Cuda), index, None, driver);
+    let metal = gpu(Some(DeviceKind::Metal), 0, None, None);
+    let hardware = machine("macos 15.5", 1, vec![metal, cuda(0, Some("550")), cuda(1, None)]);
+    assert_eq!(obstacle(Device::Metal(0), Ok(()), &hardware), None, "Metal has no driver of its own");
+    assert_eq!(obstacle(Device::Cuda(0), Ok(()), &hardware), None);
+    assert_eq!(obstacle(Device::Cuda(0), not_built("CUDA"), &hardware), not_built("CUDA").err());
+    let found = lacks(Device::Cuda(1), Ok(()), &hardware);
+    assert_eq!(found, "card 1 is in the machine (a test), but its driver does not answer");
+    lacks(Device::Cuda(2), Ok(()), &hardware);
+    lacks(Device::Metal(1), Ok(()), &hardware);
+}
+
+fn model(stored: Dtype, bytes: u64) -> ModelCard {
+    let weights =
+        Weights { name: "w".to_owned(), format: Format::Safetensors, stored, bytes, identity: String::new() };
+    ModelCard { weights: vec![weights], ..crate::card() }
+}
+
+fn placement(device: Device, dtype: Dtype) -> Placement {
+    Placement { engine: EngineId::Candle, device, weights: "w".to_owned(), dtype }
+}
+
+#[test]
+fn weights_that_are_larger_than_the_memory_do_not_fit() {
+    let gpus = vec![
+        gpu(Some(DeviceKind::Cuda), 0, Some(384), Some("1")),
+        gpu(Some(DeviceKind::Cuda), 1, Some(383), Some("1")),
+        gpu(Some(DeviceKind::Cuda), 2, None, Some("1")),
+        gpu(Some(DeviceKind::Cuda), 3, Some(0), Some("1")),
+    ];
+    let hardware = machine("linux", 800, gpus);
+    let fits =
+        |device, dtype, bytes| does_not_fit(&model(Dtype::F16, bytes), &placement(device, dtype), &hardware);
+    let lacks = |need, have| Some(Obstacle::DoesNotFit { need: Some(need), have: Some(have) });
+    // Stored in halves, and twice as large in f32.
+    assert_eq!(fits(Device::Cpu, Dtype::F32, 400), None);
+    assert_eq!(fits(Device::Cpu, Dtype::F32, 416), lacks(832, 800));
+    assert_eq!(fits(Device::Cpu, Dtype::F16, 416), None);
+    assert_eq!(fits(Device::Cuda(0), Dtype::F32, 192), None);
+    assert_eq!(fits(Device::Cuda(1), Dtype::F32, 192), lacks(384, 383));
+    for (device, why) in [(Device::Cuda(2), "untold"), (Device::Cuda(3), "none"), (Device::Cuda(4), "absent")]
+    {
+        assert_eq!(fits(device, Dtype::F32, 1 << 40), None, "memory that is {why} says nothing");
+    }
+    let other = Placement { weights: "others".to_owned(), ..placement(Device::Cpu, Dtype::F32) };
+    assert_eq!(does_not_fit(&model(Dtype::F16, 1 << 40), &other, &hardware), None);
+}
+
+#[test]
+fn a_chair_without_dtypes_has_no_cells_and_one_with_an_obstacle_keeps_it() {
+    let chair = |format, dtypes: &[Dtype], obstacle: Option<Obstacle>| Chair {
+        engine: EngineId::Candle,
+        device: Device::Cpu,
+        format,
+        dtypes: dtypes.to_vec(),
+        obstacle,
+    };
+    let card = model(Dtype::F32, 1);
+    assert!(grid(&card, &[chair(Format::Safetensors, &[], None), chair(Format::Onnx, &[], None)]).is_empty());
+    let absent = not_built("it").err();
+    let cells = grid(&card, &[chair(Format::Safetensors, &[Dtype::F32, Dtype::F16], absent.clone())]);
+    assert_eq!(
+        cells,
+        [
+            (placement(Device::Cpu, Dtype::F32), absent.clone()),
+            (placement(Device::Cpu, Dtype::F16), absent.clone())
+        ]
+    );
+    // An engine for whose format there are no weights says that, whatever else stands against it.
+    let cells = grid(&card, &[chair(Format::Onnx, &[Dtype::F32], absent)]);
+    assert_eq!(cells.len(), 1);
+    assert_eq!(cells[0].0.weights, "onnx/model.onnx");
+    assert_eq!(cells[0].1, Some(Obstacle::NoWeights { format: Format::Onnx }));
+    // A graph has no cells on a device where its engine runs nothing.
+    let graph = Weights { format: Format::Onnx, ..card.weights[0].clone() };
+    let graph = ModelCard { weights: vec![graph], ..card };
+    assert!(grid(&graph, &[chair(Format::Onnx, &[], None)]).is_empty());
+}
+
+#[test]
+fn the_reference_is_the_first_of_the_widest_on_the_processor() {
+    let set = |name: &str, format, stored| Weights {
+        name: name.to_owned(),
+        format,
+        stored,
+        bytes: 1,
+        identity: String::new(),
+    };
+    let card = ModelCard {
+        weights: vec![
+            set("half", Format::Safetensors, Dtype::F16),
+            set("whole", Format::Safetensors, Dtype::F32),
+            set("graph", Format::Onnx, Dtype::F32),
+        ],
+        ..crate::card()
+    };
+    let at = |engine, device, weights: &str, dtype| Placement {
+        engine,
+        device,
+        weights: weights.to_owned(),
+        dtype,
+    };
+    let (candle, native, onnx) = (EngineId::Candle, EngineId::Native, EngineId::Onnx);
+    let of = |placements: &[Placement]| reference(&card, placements).cloned();
+    let whole = at(candle, Device::Cpu, "whole", Dtype::F32);
+    let half = at(candle, Device::Cpu, "half", Dtype::F32);
+    let graph = at(onnx, Device::Cpu, "graph", Dtype::F32);
+    let same = at(native, Device::Cpu, "whole", Dtype::F32);
+    assert_eq!(of(&[half.clone(), whole.clone(), same]), Some(whole));
+    assert_eq!(of(&[graph.clone(), half.clone()]), Some(half), "tensors before any graph");
+    assert_eq!(of(&[at(candle, Device::Cpu, "whole", Dtype::F16)]), None, "not f32");
+    assert_eq!(of(&[at(candle, Device::Cuda(0), "whole", Dtype::F32)]), None, "not on the processor");
+    assert_eq!(of(&[at(onnx, Device::Cuda(0), "graph", Dtype::F32)]), None, "not on the processor");
+    assert_eq!(of(std::slice::from_ref(&graph)), Some(graph));
+    assert_eq!(of(&[]), None);
+}

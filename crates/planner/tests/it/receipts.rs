@@ -1,0 +1,91 @@
+//! What receipts say, by hand-computed numbers.
+
+use sconce_core::batch::Rows;
+use sconce_planner::receipt::{Near, Receipt, of_scores, of_vectors, sentences};
+
+fn rows(width: usize, values: &[f32]) -> Rows {
+    Rows { width, values: values.to_vec(), norms: Vec::new() }
+}
+
+fn near(found: f64, want: f64) -> bool {
+    (found - want).abs() < 1e-6
+}
+
+#[test]
+fn the_least_and_the_mean_cosine_are_told() {
+    let reference = rows(2, &[1.0, 0.0, 0.0, 2.0, 3.0, 0.0]);
+    let other = rows(2, &[1.0, 0.0, 0.0, 5.0, 3.0, 4.0]);
+    let receipt = of_vectors(&other, &reference).expect("three rows rank");
+    let Near::Vectors { least, mean } = receipt.near else { panic!("{receipt:?}") };
+    assert!(receipt.texts == 3 && near(least, 0.6) && near(mean, 2.6 / 3.0), "{receipt:?}");
+}
+
+#[test]
+fn ranks_are_the_mean_of_spearmans_coefficient() {
+    let angle = |degrees: f32| [degrees.to_radians().cos(), degrees.to_radians().sin()];
+    let reference = rows(2, &[0.0, 10.0, 35.0, 80.0].map(angle).concat());
+    let same = of_vectors(&reference, &reference).expect("four rows rank");
+    assert!(near(same.ranks, 1.0), "{same:?}");
+    let other = rows(2, &[0.0, 80.0, 35.0, 10.0].map(angle).concat());
+    let receipt = of_vectors(&other, &reference).expect("four rows rank");
+    let by_text: Vec<f64> = (0..4).map(|text| spearman(&reference, &other, text)).collect();
+    let mean = by_text.iter().sum::<f64>() / 4.0;
+    assert!(near(receipt.ranks, mean) && mean < 0.0, "{receipt:?} {by_text:?}");
+}
+
+/// Spearman's coefficient as the correlation of ranks, which without ties is the same as the short formula.
+fn spearman(a: &Rows, b: &Rows, text: usize) -> f64 {
+    let ranks = |rows: &Rows| {
+        let rows: Vec<&[f32]> = rows.iter().collect();
+        let dot = |other: &[f32]| rows[text].iter().zip(other).map(|(a, b)| a * b).sum::<f32>();
+        let near: Vec<f32> = (0..rows.len()).filter(|&row| row != text).map(|row| dot(rows[row])).collect();
+        near.iter().map(|x| near.iter().filter(|y| *y > x).count() as f64).collect::<Vec<_>>()
+    };
+    let (a, b) = (ranks(a), ranks(b));
+    let middle = (a.len() - 1) as f64 / 2.0;
+    let sum = |x: &[f64], y: &[f64]| x.iter().zip(y).map(|(x, y)| (x - middle) * (y - middle)).sum::<f64>();
+    sum(&a, &b) / (sum(&a, &a) * sum(&b, &b)).sqrt()
+}
+
+#[test]
+fn scores_are_ranked_by_label_and_their_farthest_is_told() {
+    let reference = rows(2, &[1.0, 9.0, 2.0, 8.0, 3.0, 7.0]);
+    // The first label ranks the other way round, the second alike.
+    let other = rows(2, &[3.0, 9.5, 2.0, 8.0, 1.0, 7.0]);
+    let receipt = of_scores(&other, &reference).expect("three rows rank");
+    let Near::Scores { farthest } = receipt.near else { panic!("{receipt:?}") };
+    assert!(receipt.texts == 3 && near(farthest, 2.0) && near(receipt.ranks, 0.0), "{receipt:?}");
+}
+
+#[test]
+fn fewer_than_three_rows_and_rows_of_another_shape_have_no_receipt() {
+    let three = rows(2, &[1.0, 0.0, 0.0, 1.0, 1.0, 1.0]);
+    let two = rows(2, &[1.0, 0.0, 0.0, 1.0]);
+    let four = rows(2, &[1.0, 0.0, 0.0, 1.0, 1.0, 1.0, 1.0, 2.0]);
+    let narrow = rows(1, &[1.0, 0.5, 2.0]);
+    for of in [of_vectors, of_scores] {
+        assert!(of(&three, &three).is_some());
+        for (a, b) in [(&two, &two), (&four, &three), (&three, &four), (&narrow, &three), (&three, &narrow)] {
+            assert_eq!(of(a, b), None);
+        }
+    }
+    let infinite = rows(2, &[f32::INFINITY, 0.0, 0.0, 1.0, 1.0, 1.0]);
+    assert_eq!((of_vectors(&infinite, &three), of_scores(&infinite, &three)), (None, None));
+}
+
+#[test]
+fn a_receipt_reads_as_a_sentence() {
+    let vectors = Receipt { texts: 40, near: Near::Vectors { least: 0.5, mean: 0.75 }, ranks: 0.9 };
+    assert_eq!(
+        vectors.to_string(),
+        "cosine 0.5000 at least and 0.7500 on average over 40 texts, ranks alike to 0.9000"
+    );
+    let scores = Receipt { texts: 40, near: Near::Scores { farthest: 0.25 }, ranks: 1.0 };
+    assert_eq!(scores.to_string(), "scores 0.2500 away at most over 40 texts, ranks alike to 1.0000");
+}
+
+#[test]
+fn the_sample_is_the_file_line_by_line() {
+    let all: Vec<&str> = sentences().collect();
+    assert!(all.len() >= 40 && all.iter().any(|text| text.len() > 100));
+}
