@@ -121,7 +121,7 @@ fn compared(model: &Model, reference: &Reference) -> anyhow::Result<Verified> {
         placement: embeddings.placements[0].clone(),
         band,
         max_difference: difference,
-        least_cosine: Some(cosines.iter().copied().fold(f64::INFINITY, f64::min)),
+        least_cosine: Some(-cosines.iter().fold(f64::NEG_INFINITY, |least, cosine| larger(least, -cosine))),
         mean_cosine: Some(cosines.iter().sum::<f64>() / cosines.len() as f64),
         distance,
         holds: distance <= band.tolerance(),

@@ -59,7 +59,7 @@ fn plain_attention(head: &Head<'_>) -> Vec<f32> {
             dot * f64::from(scale) + more(q, k)
         };
         let scores: Vec<f64> = (0..length).map(score).collect();
-        let top = scores.iter().copied().fold(f64::MIN, f64::max);
+        let top = scores.iter().copied().max_by(f64::total_cmp).expect("a score");
         let chances: Vec<f64> = scores.iter().map(|s| (s - top).exp()).collect();
         let sum: f64 = chances.iter().sum();
         for d in 0..at.head {

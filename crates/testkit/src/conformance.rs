@@ -6,6 +6,8 @@ use sconce_core::batch::{Batch, Rows, Want};
 use sconce_core::engine::{Encoder, Engine, EngineError, Subject};
 use sconce_core::placement::Placement;
 
+use crate::compare::{largest, max_difference};
+
 /// An engine's placement of a model, to be examined.
 pub struct Examined<'a> {
     /// The engine.
@@ -56,9 +58,8 @@ impl Examined<'_> {
     }
 
     fn expect_alike(&self, got: &[f32], want: &[f32], what: &str) {
-        let largest = want.iter().fold(0.0, |largest, x| x.abs().max(largest));
-        let off = got.iter().zip(want).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
-        let allowed = self.tolerance * largest;
+        let off = max_difference(got, want);
+        let allowed = f64::from(self.tolerance) * largest(want.iter().map(|x| x.abs()));
         assert!(off <= allowed, "{}: {what} is off by {off}, allowed {allowed}", self.placement);
     }
 

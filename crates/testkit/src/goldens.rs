@@ -6,6 +6,8 @@ use std::path::{Path, PathBuf};
 
 use safetensors::{Dtype, SafeTensors};
 
+use crate::compare;
+
 /// Every tiny model, by the name of its folder.
 pub const TINY: [&str; 6] =
     ["tiny-bert", "tiny-roberta", "tiny-xlm-roberta", "tiny-camembert", "tiny-distilbert", "tiny-mpnet"];
@@ -148,14 +150,7 @@ impl Golden {
 
 /// The largest difference between numbers; infinite where one is not a number or their counts differ.
 pub fn apart(got: &[f32], want: &[f64]) -> f64 {
-    if got.len() != want.len() {
-        return f64::INFINITY;
-    }
-    let differences = got.iter().zip(want).map(|(&a, &b)| (f64::from(a) - b).abs());
-    differences.fold(
-        0.0,
-        |worst, difference| if difference.is_nan() { f64::INFINITY } else { f64::max(worst, difference) },
-    )
+    compare::max_difference(got, want)
 }
 
 /// The cosine of the angle between two vectors.

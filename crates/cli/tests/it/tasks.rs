@@ -1,5 +1,6 @@
 //! Tasks other than embedding, as a person types them.
 
+use sconce_testkit::compare::largest;
 use sconce_testkit::goldens::{self, Golden};
 use sconce_testkit::parts;
 use serde_json::{Value, json};
@@ -48,7 +49,7 @@ fn texts_and_pairs_get_labels() {
     let lines = "{\"text\": \"lamp\", \"pair\": \"The lamp in the window burned all night, and nobody came to put it out.\"}";
     let paired = scene.run_with(&[&typed[..], &F32].concat(), lines).succeeds().json();
     let best = paired["texts"][0]["labels"][0]["score"].clone();
-    let want = golden.rows("logits.pairs")[0].iter().copied().fold(f64::NEG_INFINITY, f64::max);
+    let want = largest(golden.rows("logits.pairs")[0].iter().copied());
     assert!(near(&best, want), "{best} {want}");
     let table =
         scene.run(&["classify", "tiny-bert-classify", "--dtype", "f32", "--top", "1", alone]).succeeds();

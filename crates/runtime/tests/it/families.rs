@@ -2,6 +2,7 @@
 
 use sconce_core::engine::Encoder;
 use sconce_core::placement::{Dtype, EngineId};
+use sconce_testkit::compare::largest;
 use sconce_testkit::goldens::{self, Golden, TINY, apart};
 
 use crate::support::{INTERPRETERS, load_on, subject, tokens, worst};
@@ -81,8 +82,7 @@ fn half_precision_stays_near_at_every_length() {
             for length in golden.lengths() {
                 let got = tokens(encoder.as_ref(), &[&ids[..length]], None).remove(0);
                 let want = golden.rows(&format!("hidden.{length}"));
-                let far =
-                    got.chunks(32).zip(want).map(|(a, b)| 1.0 - goldens::cosine(a, b)).fold(0.0, f64::max);
+                let far = largest(got.chunks(32).zip(want).map(|(a, b)| 1.0 - goldens::cosine(a, b)));
                 assert!(far < allowed, "{engine} {name} {dtype} at length {length}: 1-cos {far}");
             }
         }

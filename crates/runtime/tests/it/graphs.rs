@@ -15,6 +15,7 @@ use sconce_core::probe::{ProbeCase, Sample};
 use sconce_engines::candle::CandleEngine;
 use sconce_engines::native::NativeEngine;
 use sconce_engines::onnx::OnnxEngine;
+use sconce_testkit::compare::{largest, smallest};
 use sconce_testkit::goldens::{Golden, apart, cosine};
 use sconce_testkit::parts;
 use tempfile::TempDir;
@@ -162,7 +163,7 @@ fn a_graph_in_f32_gives_the_vectors_of_sentence_transformers() {
     let wanted: Vec<&[f64]> = wanted.rows("embed").into_iter().step_by(20).collect();
     let texts: Vec<String> = texts.into_iter().step_by(20).collect();
     let got = model.embed(&texts).expect("embeds");
-    let least = got.iter().zip(wanted).map(|(got, want)| cosine(got, want)).fold(1.0, f64::min);
+    let least = smallest(got.iter().zip(wanted).map(|(got, want)| cosine(got, want)));
     println!("least cosine {least}");
     assert!(least >= 0.99999, "{least}");
     assert!(got.placements.iter().all(|placement| placement.engine == EngineId::Onnx));
@@ -240,7 +241,7 @@ fn a_classifier_of_a_graph_alone_is_planned_and_labels_as_candle_does() {
     let ((by_graph, got), (by_candle, want)) = (label(&graph), label(&whole));
     assert_eq!((by_graph, by_candle), (EngineId::Onnx, EngineId::Candle));
     for (got, want) in got.texts.iter().zip(&want.texts) {
-        let off = got.iter().zip(want).map(|(a, b)| (a.score - b.score).abs()).fold(0.0, f32::max);
+        let off = largest(got.iter().zip(want).map(|(a, b)| (a.score - b.score).abs()));
         assert!(off < 1e-4 && got[0].label == want[0].label, "{got:?} {want:?}");
     }
 }

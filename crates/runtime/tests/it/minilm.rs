@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use sconce::{Dtype, EngineId, Model};
+use sconce_testkit::compare::smallest;
 use sconce_testkit::goldens::{Golden, apart, cosine};
 use serde_json::Value;
 
@@ -40,7 +41,7 @@ fn least(engine: EngineId, dtype: Dtype, step: usize) -> f64 {
     let started = Instant::now();
     let got = model.embed(&texts).expect("embeds");
     let seconds = started.elapsed().as_secs_f64();
-    let least = got.iter().zip(wanted).map(|(got, want)| cosine(got, want)).fold(1.0, f64::min);
+    let least = smallest(got.iter().zip(wanted).map(|(got, want)| cosine(got, want)));
     let far = 1.0 - least;
     println!("{engine} {dtype}: least cosine 1 - {far:.1e} over {} texts in {seconds:.1} s", texts.len());
     assert!(got.placements.iter().all(|placement| placement.dtype == dtype && placement.engine == engine));

@@ -12,6 +12,7 @@ use sconce_core::device::Device;
 use sconce_core::engine::{Encoder, Subject};
 use sconce_core::obstacle::Obstacle;
 use sconce_core::placement::{Dtype, EngineId, Placement};
+use sconce_testkit::compare::largest;
 use sconce_testkit::goldens::{self, Golden, apart};
 use serde_json::Value;
 use tempfile::TempDir;
@@ -66,7 +67,7 @@ pub(crate) fn worst(golden: &Golden, encoder: &dyn Encoder) -> f64 {
         let got = tokens(encoder, &[&ids[..length]], None).remove(0);
         apart(&got, golden.numbers(&format!("hidden.{length}")))
     });
-    let mut worst = singles.fold(0.0, f64::max);
+    let mut worst = largest(singles);
     if golden.has("types") {
         let got = tokens(encoder, &[&ids[..64]], Some(&golden.ids("types"))).remove(0);
         worst = worst.max(apart(&got, golden.numbers("hidden.types")));

@@ -3,6 +3,7 @@
 use sconce_core::engine::Encoder;
 use sconce_core::placement::{Dtype, EngineId};
 use sconce_engines::families::FAMILIES;
+use sconce_testkit::compare::largest;
 use sconce_testkit::goldens::{self, Golden, apart};
 
 use crate::support::{INTERPRETERS, load_on, subject, tokens, worst};
@@ -128,7 +129,7 @@ fn half_precision_stays_near_at_every_length_and_far_out() {
                 let want = golden.numbers(&tensor);
                 let got = &got[got.len() - want.len()..];
                 let cosines = got.chunks(width).zip(want.chunks(width)).map(|(a, b)| goldens::cosine(a, b));
-                far = cosines.map(|cosine| 1.0 - cosine).fold(far, f64::max);
+                far = largest(cosines.map(|cosine| 1.0 - cosine).chain([far]));
             }
             println!("{engine} {name} {dtype}: 1-cos {far:.1e}");
             let allowed = if dtype == Dtype::F16 { 1e-4 } else { 1e-3 };

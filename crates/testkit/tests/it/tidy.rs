@@ -14,6 +14,10 @@ const UNSAFE: &str = "crates/kernels/";
 /// The most lines a file of `src` may have.
 const LINES: usize = 600;
 
+/// The folder of what tests share, and its file that folds numbers.
+const TESTKIT: &str = "crates/testkit/src/";
+const COMPARE: &str = "crates/testkit/src/compare.rs";
+
 /// Homes of made-up people, for tests that need a path.
 const MADE_UP: [&str; 2] = ["ada", "me"];
 
@@ -76,6 +80,36 @@ fn nothing_is_left_half_done() {
         let left = ["todo!", "unimplemented!", "dbg!"].into_iter().find(|name| has_word(line, name))?;
         Some(format!("`{left}` is left over: finish it or return an error"))
     }));
+}
+
+#[test]
+fn tests_fold_numbers_so_that_nan_fails() {
+    let mut complaints = Vec::new();
+    for file in files().iter().filter(|file| file.is_rust() && file.path.starts_with("crates/")) {
+        let is_test =
+            file.is_in("tests") || file.path.ends_with("/tests.rs") || file.path.starts_with(TESTKIT);
+        let code = code(&file.text);
+        let tests = code.lines().skip_while(|line| !is_test && !line.contains("#[cfg(test)]"));
+        let first = code.lines().count() - tests.clone().count() + 1;
+        let dropping = tests.enumerate().filter(|(_, line)| drops_nan(line) && file.path != COMPARE);
+        complaints.extend(dropping.map(|(at, _)| {
+            format!("{}:{}: `max` and `min` drop NaN: use `sconce_testkit::compare`", file.path, first + at)
+        }));
+    }
+    expect_none(&complaints);
+}
+
+/// Whether a line folds numbers by a function that prefers a number over NaN.
+fn drops_nan(line: &str) -> bool {
+    let by_name = ["f32::max", "f64::max", "f32::min", "f64::min"].iter().any(|name| has_word(line, name));
+    by_name || line.contains("fold(") && (line.contains(".max(") || line.contains(".min("))
+}
+
+#[test]
+fn folds_that_drop_nan_are_told_from_others() {
+    assert!(drops_nan("differences.fold(0.0, f32::max)"));
+    assert!(drops_nan("differences.fold(0.0, |worst, x| worst.max(x))"));
+    assert!(!drops_nan("length.min(32)") && !drops_nan("scores.max_by(f64::total_cmp)"));
 }
 
 #[test]
