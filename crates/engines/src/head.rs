@@ -104,3 +104,6 @@ fn before_normalizing(steps: &[Step]) -> &[Step] {
 fn through(layers: &[Layer], rows: Vec<f32>, width: usize) -> (Vec<f32>, usize) {
     layers.iter().fold((rows, width), |(rows, width), layer| layer.apply(rows, width))
 }
+
+#[cfg(test)]
+mod tests;

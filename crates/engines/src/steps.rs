@@ -200,3 +200,6 @@ fn pool_by(mode: PoolingMode, tokens: &[f32], width: usize, skip: usize) -> Vec<
         }),
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,47 +1,44 @@
 //! The path for accelerators, run on the CPU, against the fused one: every family, lengths mixed and odd.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
-use sconce_core::batch::{Batch, Rows, Want};
-use sconce_core::card::{ModelCard, Pooling, PoolingMode, Said, Task};
+use candle_core::Tensor;
+use sconce_core::batch::{Batch, Output, Rows, Sequence, Want};
+use sconce_core::card::{ModelCard, Pooling, PoolingMode};
 use sconce_core::device::Device;
 use sconce_core::engine::{Cost, Encoder};
-use sconce_core::head::Head;
+use sconce_core::files::ModelFiles;
 use sconce_core::placement::{Dtype, EngineId, Placement};
+use sconce_kernels::attention::Reach;
+use sconce_testkit::compare::max_difference;
 use serde_json::{Value, json};
 
+use super::encoder::CandleEncoder;
+use super::padded::PaddedAttention;
 use super::{CandleEngine, Path};
 use crate::description::{Description, describe};
-use crate::weights::Generated;
+use crate::head::Head;
+use crate::parts::tables::Biases;
+use crate::queries::Heads;
+use crate::testing::{card, plain_pool};
+use crate::weights::{Generated, Tensors};
 use crate::{families, probe};
 
 /// The description of a model with this config.
 fn described(config: Value) -> Description {
-    let by = "test";
-    let card = ModelCard {
-        name: "test".to_owned(),
-        architecture: Said::new(String::new(), by),
-        task: Said::new(Task::Embed, by),
-        sizes: Said::new(families::sizes(&config), by),
-        config,
-        max_length: Said::new(128, by),
-        pooling: Said::new(Pooling { modes: vec![PoolingMode::Mean], include_prompt: true }, by),
-        steps: Said::new(Vec::new(), by),
-        head: Head::default(),
-        prompts: Said::new(BTreeMap::new(), by),
-        default_prompt: None,
-        dimensions: None,
-        weights: Vec::new(),
-    };
-    describe(&card).expect("the family is known")
+    describe(&card(config)).expect("the family is known")
 }
 
-fn description(model_type: &str, activation: &str) -> Description {
-    described(json!({
+fn config(model_type: &str, activation: &str) -> Value {
+    json!({
         "model_type": model_type, "hidden_act": activation, "type_vocab_size": 2, "layer_norm_eps": 1e-5,
         "pad_token_id": 1, "num_hidden_layers": 2, "hidden_size": 48, "num_attention_heads": 3,
         "intermediate_size": 80, "vocab_size": 90, "max_position_embeddings": 140,
-    }))
+    })
+}
+
+fn description(model_type: &str, activation: &str) -> Description {
+    described(config(model_type, activation))
 }
 
 /// A description of every golden of every family.
@@ -54,17 +51,18 @@ fn every_kind() -> Vec<(&'static str, Description)> {
     families::FAMILIES.iter().flat_map(|family| family.goldens).map(read).collect()
 }
 
+fn cpu(dtype: Dtype) -> Placement {
+    Placement { engine: EngineId::Candle, device: Device::Cpu, weights: String::new(), dtype }
+}
+
 fn run(path: Path, description: &Description, dtype: Dtype, batch: &Batch) -> Rows {
-    let placement =
-        Placement { engine: EngineId::Candle, device: Device::Cpu, weights: String::new(), dtype };
     let engine = CandleEngine::new(2);
-    let encoder = engine.build_on(path, description, &Generated, &placement).expect("it loads");
+    let encoder = engine.build_on(path, description, &Generated, &cpu(dtype)).expect("it loads");
     encoder.encode(batch).expect("it computes").into_rows()
 }
 
-fn farthest(a: &Rows, b: &Rows) -> f32 {
-    assert_eq!(a.values.len(), b.values.len());
-    a.values.iter().zip(&b.values).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max)
+fn farthest(a: &Rows, b: &Rows) -> f64 {
+    max_difference(&a.values, &b.values)
 }
 
 #[test]
@@ -75,6 +73,9 @@ fn the_path_for_accelerators_gives_what_the_fused_one_gives() {
     for (name, description) in plain.into_iter().chain(every_kind()).chain(twins) {
         for lengths in [&[1][..], &[33], &[128, 1, 7, 96, 95, 94, 2], &[5; 9]] {
             let mut batch = probe::batch(lengths, 7, Want::Tokens, &description);
+            if description.types > 1 {
+                batch.types.iter_mut().enumerate().for_each(|(place, kind)| *kind = (place % 2) as u32);
+            }
             // Some tokens at the end of longer texts are seen by none.
             for sequence in batch.sequences.iter_mut().filter(|sequence| sequence.length > 40) {
                 sequence.unseen = sequence.length % 7;
@@ -117,14 +118,8 @@ fn half_precision_stays_near_on_both_paths() {
 #[test]
 fn a_batch_that_would_read_past_a_table_is_refused() {
     let description = description("roberta", "gelu");
-    let placement = Placement {
-        engine: EngineId::Candle,
-        device: Device::Cpu,
-        weights: String::new(),
-        dtype: Dtype::F32,
-    };
-    let encoder =
-        CandleEngine::new(1).build_on(Path::Fused, &description, &Generated, &placement).expect("it loads");
+    let encoder = CandleEngine::new(1).build_on(Path::Fused, &description, &Generated, &cpu(Dtype::F32));
+    let encoder = encoder.expect("it loads");
     let refused = |ids: &[u32], types: &[u32]| {
         let mut batch = Batch::new(Want::Tokens);
         batch.push(ids, types, 0);
@@ -136,4 +131,139 @@ fn a_batch_that_would_read_past_a_table_is_refused() {
     assert!(refused(&[5; 139], &[0; 139]), "a text beyond the positions");
     assert!(refused(&[], &[]), "an empty text");
     assert_eq!(encoder.cost(), Cost::Packed);
+}
+
+fn portable(card: &ModelCard) -> CandleEncoder {
+    let description = describe(card).expect("the family is known");
+    let mut encoder = CandleEngine::new(1)
+        .build_on(Path::Portable, &description, &Generated, &cpu(Dtype::F32))
+        .expect("it loads");
+    encoder.head = Some(Head::load(card, &ModelFiles::default(), &Generated).expect("the head loads"));
+    encoder
+}
+
+#[test]
+fn the_path_for_accelerators_pools_as_the_others_do() {
+    let mut card = card(config("bert", "gelu"));
+    let description = describe(&card).expect("the family is known");
+    let lengths = [1, 2, 7, 33, 128];
+    for modes in PoolingMode::ALL.into_iter().map(|mode| vec![mode]).chain([PoolingMode::ALL.to_vec()]) {
+        for include_prompt in [true, false] {
+            card.pooling.value = Pooling { modes: modes.clone(), include_prompt };
+            let encoder = portable(&card);
+            let mut batch = probe::batch(&lengths, 7, Want::Tokens, &description);
+            batch.sequences.iter_mut().for_each(|sequence| sequence.skip = 3);
+            let hidden = encoder.encode(&batch).expect("it computes").into_rows();
+            batch.want = Want::Pooled;
+            let got = encoder.encode(&batch).expect("it computes");
+            assert!(matches!(got, Output::Rows(_)), "pooled rows are rows of texts");
+            let got = got.into_rows();
+            assert_eq!(got.iter().len(), lengths.len());
+            for (sequence, row) in batch.sequences.iter().zip(got.iter()) {
+                let skip = if include_prompt { 0 } else { 3.min(sequence.length - 1) };
+                let rows: Vec<&[f32]> = hidden.iter().skip(sequence.start).take(sequence.length).collect();
+                let want: Vec<f64> = modes.iter().flat_map(|&mode| plain_pool(mode, &rows, skip)).collect();
+                let apart = max_difference(row, &want);
+                assert!(apart < 1e-5, "{modes:?} of {} after {skip}: {apart}", sequence.length);
+            }
+        }
+    }
+}
+
+#[test]
+fn the_path_for_accelerators_pads_and_takes_one_batch_at_a_time() {
+    let encoder = portable(&card(config("bert", "gelu")));
+    assert_eq!((encoder.cost(), encoder.hands()), (Cost::Padded, 1));
+    let fused = CandleEngine::new(2);
+    let fused = fused.build_on(Path::Fused, &description("bert", "gelu"), &Generated, &cpu(Dtype::F32));
+    let fused = fused.expect("it loads");
+    assert_eq!((fused.cost(), fused.hands()), (Cost::Packed, 2));
+}
+
+/// Attention as it is defined, in f64, over the rows of one sequence.
+fn plain_attention(
+    [queries, keys, values]: [&[f32]; 3],
+    heads: Heads,
+    length: usize,
+    seen: impl Fn(usize, usize) -> bool,
+    bias: impl Fn(usize, isize) -> f32,
+) -> Vec<f64> {
+    let Heads { queries: count, keys: kv, width } = heads;
+    let number = |rows: &[f32], heads: usize, row: usize, head: usize, d: usize| {
+        f64::from(rows[(row * heads + head) * width + d])
+    };
+    let mut out = vec![0.0; length * count * width];
+    for query in 0..length {
+        for head in 0..count {
+            let shared = head / (count / kv);
+            let score = |key: usize| {
+                let dot = |d| number(queries, count, query, head, d) * number(keys, kv, key, shared, d);
+                let sum: f64 = (0..width).map(dot).sum();
+                sum + f64::from(bias(head, key.cast_signed() - query.cast_signed()))
+            };
+            let chance = |key: usize| if seen(query, key) { score(key).exp() } else { 0.0 };
+            let chances: Vec<f64> = (0..length).map(chance).collect();
+            let total: f64 = chances.iter().sum();
+            for d in 0..width {
+                let mixed = chances.iter().enumerate().map(|(key, p)| p * number(values, kv, key, shared, d));
+                out[(query * count + head) * width + d] = mixed.sum::<f64>() / total;
+            }
+        }
+    }
+    out
+}
+
+#[test]
+fn padded_attention_is_that_of_plain_code() {
+    let device = candle_core::Device::Cpu;
+    let lengths = [5, 17, 1, 16, 15, 2];
+    let reaches = [
+        Reach::ALL,
+        Reach { after: 0, ..Reach::ALL },
+        Reach { before: 3, after: 2, ..Reach::ALL },
+        Reach { before: 4, after: 0, ..Reach::ALL },
+    ];
+    for (queries, keys) in [(4, 4), (4, 2), (3, 1)] {
+        let heads = Heads { queries, keys, width: 6 };
+        for reach in reaches {
+            for biased in [false, true] {
+                // Where a window ends, every query has to reach back to a token that is seen.
+                let unseen = |length: usize| if reach.before == usize::MAX { length / 5 } else { 0 };
+                let mut sequences = Vec::new();
+                let mut tokens = 0;
+                for length in lengths {
+                    sequences.push(Sequence { start: tokens, length, skip: 0, unseen: unseen(length) });
+                    tokens += length;
+                }
+                let bias = |head: usize, apart: isize| 0.1 * head as f32 - 0.03 * apart as f32;
+                let biases = biased.then(|| Biases::new(queries, 20, bias));
+                let padded = PaddedAttention::new(&sequences, heads, reach, biases.as_ref(), &device)
+                    .expect("it is laid out");
+                let rows = |name: &str, heads: usize| {
+                    Generated.read(&format!("embed {name}"), &[tokens, heads * 6]).expect("generated")
+                };
+                let parts = [rows("q", queries), rows("k", keys), rows("v", keys)];
+                let tensor = |rows: &Vec<f32>| {
+                    Tensor::from_vec(rows.clone(), (tokens, rows.len() / tokens), &device).expect("a tensor")
+                };
+                let [q, k, v] = parts.each_ref().map(tensor);
+                let got = padded.attend(&q, &k, &v, None).expect("it computes");
+                let got = got.to_vec2::<f32>().expect("rows");
+                for sequence in &sequences {
+                    let own = |rows: usize| {
+                        let width = parts[rows].len() / tokens;
+                        &parts[rows][sequence.start * width..][..sequence.length * width]
+                    };
+                    let seen = |query: usize, key: usize| {
+                        key < sequence.seen() && reach.of(query, sequence.length).contains(&key)
+                    };
+                    let bias = |head: usize, apart: isize| if biased { bias(head, apart) } else { 0.0 };
+                    let want = plain_attention([own(0), own(1), own(2)], heads, sequence.length, seen, bias);
+                    let got = got[sequence.start..][..sequence.length].concat();
+                    let apart = max_difference(&got, &want);
+                    assert!(apart < 1e-5, "{heads:?} {reach:?} {biased} {}: {apart}", sequence.length);
+                }
+            }
+        }
+    }
 }

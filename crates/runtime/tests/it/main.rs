@@ -17,6 +17,7 @@ mod models_page;
 mod mutations;
 mod pairs;
 mod peek;
+mod poolings;
 mod running;
 mod shapes;
 mod support;
