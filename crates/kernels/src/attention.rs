@@ -121,6 +121,14 @@ pub struct Scratch {
     mixed: Buffer<f32>,
 }
 
+impl Scratch {
+    /// Bytes of memory that it holds.
+    pub fn bytes(&self) -> usize {
+        let Scratch { queries, keys, values, scores, mixed } = self;
+        [queries, keys, values, scores, mixed].map(Buffer::bytes).iter().sum()
+    }
+}
+
 /// One head of one sequence of `length` tokens: `rows` to `output`, whose rows are `output_stride` apart. `bias` is
 /// added to queries, keys and values where they come without it.
 #[derive(Debug)]

@@ -40,6 +40,14 @@ impl Line {
     }
 }
 
+/// Lines that `length` numbers take. A count of bytes that wrapped would leave a buffer shorter than its length.
+fn lines<T>(length: usize) -> usize {
+    let bytes = length.checked_mul(size_of::<T>());
+    bytes
+        .unwrap_or_else(|| panic!("a buffer of {length} numbers has more bytes than can be counted"))
+        .div_ceil(LINE)
+}
+
 /// Numbers on whole cache lines, zero at first.
 #[derive(Clone, Default)]
 pub struct Buffer<T> {
@@ -51,16 +59,21 @@ pub struct Buffer<T> {
 impl<T: Number> Buffer<T> {
     /// `length` zeros.
     pub fn zeros(length: usize) -> Buffer<T> {
-        let lines = vec![Line([0; LINE]); (length * size_of::<T>()).div_ceil(LINE)];
+        let lines = vec![Line([0; LINE]); lines::<T>(length)];
         Buffer { lines, length, kind: std::marker::PhantomData }
     }
 
     /// At least `length` numbers: what was there stays, what is new is zero.
     pub fn grow(&mut self, length: usize) {
         if length > self.length {
-            self.lines.resize((length * size_of::<T>()).div_ceil(LINE), Line([0; LINE]));
+            self.lines.resize(lines::<T>(length), Line([0; LINE]));
             self.length = length;
         }
+    }
+
+    /// Bytes of memory that it holds.
+    pub fn bytes(&self) -> usize {
+        self.lines.capacity() * LINE
     }
 
     /// The lines from the number `from` on.
@@ -82,5 +95,38 @@ impl<T: Number> DerefMut for Buffer<T> {
     fn deref_mut(&mut self) -> &mut [T] {
         // SAFETY: as above, and `self` is borrowed for as long.
         unsafe { std::slice::from_raw_parts_mut(self.lines.as_mut_ptr().cast(), self.length) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The shortest length whose bytes wrap to none.
+    const WRAPS: usize = usize::MAX / size_of::<f32>() + 1;
+
+    #[test]
+    #[should_panic(expected = "more bytes than can be counted")]
+    fn a_length_whose_bytes_can_not_be_counted_is_refused() {
+        Buffer::<f32>::zeros(WRAPS);
+    }
+
+    #[test]
+    #[should_panic(expected = "more bytes than can be counted")]
+    fn a_buffer_does_not_grow_beyond_what_can_be_counted() {
+        let mut buffer = Buffer::<u16>::zeros(3);
+        buffer.grow(2 * WRAPS);
+    }
+
+    #[test]
+    fn a_buffer_holds_whole_lines_and_keeps_what_it_had() {
+        let mut buffer = Buffer::<u16>::zeros(33);
+        assert_eq!((buffer.len(), buffer.bytes()), (33, 128));
+        buffer[32] = 7;
+        buffer.grow(65);
+        assert!(buffer.bytes() >= 192);
+        assert_eq!((buffer.len(), buffer[32], buffer[64]), (65, 7, 0));
+        buffer.grow(1);
+        assert_eq!(buffer.len(), 65);
     }
 }

@@ -118,6 +118,13 @@ pub struct Space {
     sums: Buffer<f32>,
 }
 
+impl Space {
+    /// Bytes of memory that it holds.
+    pub fn bytes(&self) -> usize {
+        self.left.bytes() + self.sums.bytes()
+    }
+}
+
 /// Weights `[outputs, inputs]`, packed in panels of columns as the kernel reads them.
 pub struct Matrix {
     isa: Isa,

@@ -14,6 +14,7 @@ use sconce_kernels::rope::Angles;
 use sconce_kernels::rows::{Activation, Norm};
 
 use super::placed;
+use super::scratch::Held;
 use super::weights::{Layer, Linear, Packing, Table, Weights};
 use crate::description::{Description, NormPlacement};
 use crate::queries::Heads;
@@ -51,6 +52,15 @@ pub(super) struct Room {
     gated: Panels<u16>,
     attention: ScratchBf16,
     placed: placed::Room,
+}
+
+impl Held for Room {
+    fn bytes(&self) -> usize {
+        let Room { x, part, rounded, qkv, mixed, wide, gated, attention, placed } = self;
+        let wider: usize = [x, part].map(Panels::bytes).iter().sum();
+        let narrower: usize = [rounded, qkv, mixed, wide, gated].map(Panels::bytes).iter().sum();
+        wider + narrower + attention.bytes() + placed.bytes()
+    }
 }
 
 /// One model on tiles.

@@ -12,6 +12,7 @@ use sconce_kernels::rows::Activation;
 
 use super::bf16::{self, OnTiles, PackBf16};
 use super::f32::{self, InF32, PackF32};
+use super::scratch;
 use super::weights::Weights;
 use crate::description::Description;
 use crate::head::Head;
@@ -22,7 +23,7 @@ use crate::weights::{Tensors, WeightsError};
 const BLOCK: usize = 256;
 
 thread_local! {
-    /// Room for blocks, kept by each thread.
+    /// Scratch memory of a block, kept by each thread.
     static IN_F32: RefCell<f32::Room> = RefCell::default();
     static ON_TILES: RefCell<bf16::Room> = RefCell::default();
 }
@@ -78,11 +79,11 @@ impl NativeEncoder {
         let hidden = match &self.model {
             Packed::F32(weights, isa) => {
                 let model = InF32 { d, weights, isa: *isa, activation: self.activation };
-                IN_F32.with_borrow_mut(|room| model.hidden(batch, room))
+                IN_F32.with_borrow_mut(|room| scratch::bounded(room, |room| model.hidden(batch, room)))
             }
             Packed::Bf16(weights, unit) => {
                 let model = OnTiles { d, weights, activation: self.activation, unit: *unit };
-                ON_TILES.with_borrow_mut(|room| model.hidden(batch, room))
+                ON_TILES.with_borrow_mut(|room| scratch::bounded(room, |room| model.hidden(batch, room)))
             }
         };
         match (&self.head, batch.want) {

@@ -8,6 +8,7 @@ use sconce_kernels::product::{AddTo, Epilogue, Matrix, Space, Store};
 use sconce_kernels::rope::Angles;
 use sconce_kernels::rows::{Activation, Norm, gate};
 
+use super::scratch::Held;
 use super::weights::{Layer, Linear, Packing, Table, Weights};
 use crate::description::{Description, NormPlacement};
 use crate::parts::disentangled::PlaceScores;
@@ -54,6 +55,14 @@ pub(super) struct Room {
     space: Space,
     scratch: Scratch,
     scores: PlaceScores,
+}
+
+impl Held for Room {
+    fn bytes(&self) -> usize {
+        let Room { x, normed, qkv, mixed, wide, gated, space, scratch, scores } = self;
+        let numbers: usize = [x, normed, qkv, mixed, wide, gated].map(Vec::capacity).iter().sum();
+        numbers * size_of::<f32>() + space.bytes() + scratch.bytes() + scores.bytes()
+    }
 }
 
 impl InF32<'_> {

@@ -5,6 +5,7 @@ mod encoder;
 mod f32;
 pub mod peak;
 mod placed;
+mod scratch;
 mod weights;
 
 use std::sync::{Arc, OnceLock};

@@ -20,6 +20,15 @@ pub(super) struct Room {
     scores: PlaceScores,
 }
 
+impl Room {
+    /// Bytes of memory that it holds.
+    pub(super) fn bytes(&self) -> usize {
+        let Room { rows, mixed, short, scratch, scores } = self;
+        let numbers = (rows.capacity() + mixed.capacity()) * size_of::<f32>();
+        numbers + short.capacity() * size_of::<u16>() + scratch.bytes() + scores.bytes()
+    }
+}
+
 /// Attends over one sequence, from the panels of `qkv` to those of `mixed`.
 pub(super) fn attend(
     d: &Description,

@@ -75,6 +75,14 @@ pub(crate) struct PlaceScores {
     space: Space,
 }
 
+impl PlaceScores {
+    /// Bytes of memory that they hold.
+    pub(crate) fn bytes(&self) -> usize {
+        let PlaceScores { queries, keys, space } = self;
+        (queries.capacity() + keys.capacity()) * size_of::<f32>() + space.bytes()
+    }
+}
+
 impl PackedPlaces {
     pub(crate) fn new(
         isa: Isa,

@@ -69,6 +69,13 @@ impl MatrixBf16 {
 #[derive(Default)]
 pub struct ScratchBf16;
 
+impl ScratchBf16 {
+    /// None.
+    pub fn bytes(&self) -> usize {
+        0
+    }
+}
+
 impl HeadBf16<'_> {
     /// Can't be called.
     pub fn attend(

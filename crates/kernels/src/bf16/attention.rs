@@ -27,6 +27,14 @@ pub struct ScratchBf16 {
     mixed: Buffer<f32>,
 }
 
+impl ScratchBf16 {
+    /// Bytes of memory that it holds.
+    pub fn bytes(&self) -> usize {
+        let ScratchBf16 { keys, values, scores, chances, mixed } = self;
+        [keys, values, chances].map(Buffer::bytes).iter().sum::<usize>() + scores.bytes() + mixed.bytes()
+    }
+}
+
 impl HeadBf16<'_> {
     /// Attends, into the panels of `output` from `panel` on.
     pub fn attend(&self, tiles: &Tiles, scratch: &mut ScratchBf16, output: &mut Panels<u16>, panel: usize) {

@@ -59,7 +59,13 @@ impl<T: Number> Panels<T> {
         let height = (rows + STEP).next_multiple_of(STEP);
         self.height = if height.is_multiple_of(2 * STEP) { height + STEP } else { height };
         self.count = columns.div_ceil(STEP);
-        self.numbers.grow(self.count * self.height * STEP);
+        let numbers = self.count.checked_mul(self.height).and_then(|rows| rows.checked_mul(STEP));
+        self.numbers.grow(numbers.unwrap_or(usize::MAX));
+    }
+
+    /// Bytes of memory that they hold.
+    pub fn bytes(&self) -> usize {
+        self.numbers.bytes()
     }
 
     /// How many panels there are.

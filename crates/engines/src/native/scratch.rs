@@ -1,0 +1,86 @@
+//! Scratch memory that threads keep between blocks, and the bound on it.
+
+/// Most bytes of scratch memory that a thread keeps: a block of a large model fits, one long text does not.
+const KEPT: usize = 32 << 20;
+
+/// Scratch memory that can tell its size.
+pub(super) trait Held: Default {
+    /// Bytes of memory that it holds.
+    fn bytes(&self) -> usize;
+}
+
+/// Runs `work` with the scratch memory of this thread, and frees it afterwards if it has grown beyond the bound.
+pub(super) fn bounded<S: Held, T>(scratch: &mut S, work: impl FnOnce(&mut S) -> T) -> T {
+    let result = work(scratch);
+    if scratch.bytes() > KEPT {
+        *scratch = S::default();
+    }
+    result
+}
+
+#[cfg(test)]
+mod tests {
+    use sconce_core::batch::Want;
+    use sconce_kernels::bf16::Bf16;
+    use sconce_kernels::isa::Isa;
+    use serde_json::json;
+
+    use super::super::bf16::{self, OnTiles, PackBf16};
+    use super::super::f32::{self, InF32, PackF32};
+    use super::super::weights::Weights;
+    use super::*;
+    use crate::description::{Description, describe};
+    use crate::probe;
+    use crate::testing::card;
+    use crate::weights::Generated;
+
+    /// Tokens of a long text.
+    const LONG: usize = 4096;
+
+    fn description(model_type: &str) -> Description {
+        let mut config = json!({
+            "model_type": model_type, "num_hidden_layers": 1, "hidden_size": 512, "num_attention_heads": 4,
+            "intermediate_size": 2048, "vocab_size": 90, "max_position_embeddings": LONG,
+        });
+        if model_type == "deberta-v2" {
+            config["relative_attention"] = json!(true);
+            config["pos_att_type"] = json!("p2c|c2p");
+            config["position_buckets"] = json!(32);
+        }
+        describe(&card(config)).expect("the family is known")
+    }
+
+    /// Bytes held after a text of each of these lengths, one after the other.
+    fn held<S: Held>(lengths: [usize; 3], mut compute: impl FnMut(&mut S, usize)) -> [usize; 3] {
+        let mut scratch = S::default();
+        lengths.map(|length| {
+            bounded(&mut scratch, |scratch| compute(scratch, length));
+            scratch.bytes()
+        })
+    }
+
+    #[test]
+    fn scratch_memory_is_kept_for_blocks_and_freed_after_a_long_text() {
+        for model_type in ["bert", "deberta-v2"] {
+            let d = description(model_type);
+            let activation = d.activation.kernel();
+            let batch = |length: usize| probe::batch(&[length], 1, Want::Tokens, &d);
+            let isa = Isa::best();
+            let weights = Weights::load(&d, &Generated, &PackF32(isa)).expect("generated weights");
+            let model = InF32 { d: &d, weights: &weights, isa, activation };
+            let [block, long, after] = held([256, LONG, 256], |room: &mut f32::Room, length| {
+                model.hidden(&batch(length), room);
+            });
+            assert!(block > 1 << 20 && block <= KEPT, "{model_type}: a block keeps its {block} bytes");
+            assert_eq!((long, after), (0, block), "{model_type} in f32");
+            let Some(unit) = Bf16::of(isa) else { continue };
+            let weights = Weights::load(&d, &Generated, &PackBf16(unit)).expect("generated weights");
+            let model = OnTiles { d: &d, weights: &weights, activation, unit };
+            let [block, long, after] = held([256, LONG, 256], |room: &mut bf16::Room, length| {
+                model.hidden(&batch(length), room);
+            });
+            assert!(block > 1 << 20 && block <= KEPT, "{model_type}: a block keeps its {block} bytes");
+            assert_eq!((long, after), (0, block), "{model_type} in bf16");
+        }
+    }
+}
