@@ -6,6 +6,8 @@ use std::collections::BTreeSet;
 
 use serde_json::Value;
 
+use crate::harmless;
+
 /// What a config says that no description honours: `prenorm true`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Unfit(pub(crate) String);
@@ -27,13 +29,20 @@ impl<'a> Config<'a> {
         &self.value[key]
     }
 
+    /// Notes keys as read: in this config they have no effect.
+    pub(crate) fn skip(&self, keys: &[&str]) {
+        self.read.borrow_mut().extend(keys.iter().map(|&key| key.to_owned()));
+    }
+
     /// A size under the first of `keys` that is there.
     pub(crate) fn size(&self, keys: &[&str]) -> Option<usize> {
+        self.skip(keys);
         keys.iter().find_map(|key| self.get(key).as_u64()).and_then(|size| usize::try_from(size).ok())
     }
 
     /// A number under the first of `keys` that is there.
     pub(crate) fn number(&self, keys: &[&str], default: f64) -> f64 {
+        self.skip(keys);
         keys.iter().find_map(|key| self.get(key).as_f64()).unwrap_or(default)
     }
 
@@ -44,6 +53,7 @@ impl<'a> Config<'a> {
 
     /// A word under the first of `keys` that is there.
     pub(crate) fn word(&self, keys: &[&str], default: &'a str) -> &'a str {
+        self.skip(keys);
         keys.iter().find_map(|key| self.get(key).as_str()).unwrap_or(default)
     }
 
@@ -55,7 +65,7 @@ impl<'a> Config<'a> {
 
     /// Keys that may be there with the value false, or zero, or null.
     pub(crate) fn none_of(&self, keys: &[&str]) -> Result<(), Unfit> {
-        keys.iter().try_for_each(|key| self.only(key, &[false.into(), 0.into(), 0.0.into(), "none".into()]))
+        keys.iter().try_for_each(|key| if is_off(self.get(key)) { Ok(()) } else { Err(self.unfit(key)) })
     }
 
     /// The refusal of a key's value.
@@ -69,11 +79,12 @@ impl<'a> Config<'a> {
         }
     }
 
-    /// The keys that nobody read and that are not known to leave hidden states as they are.
+    /// The keys that switch something on, that nobody read and that are not known to leave hidden states as they are.
     pub(crate) fn unread(&self) -> Vec<String> {
         let read = self.read.borrow();
         let keys = self.value.as_object().into_iter().flatten();
-        let unread = keys.filter(|(key, value)| !value.is_null() && !read.contains(*key) && !is_idle(key));
+        let unread =
+            keys.filter(|(key, value)| !is_off(value) && !read.contains(*key) && !harmless::is_harmless(key));
         unread.map(|(key, _)| key.clone()).collect()
     }
 
@@ -83,23 +94,14 @@ impl<'a> Config<'a> {
     }
 }
 
-/// Keys of training, of other tasks, of generation and of bookkeeping.
-fn is_idle(key: &str) -> bool {
-    const PARTS: [&str; 14] = [
-        "dropout",
-        "initializer",
-        "token_id",
-        "torch",
-        "dtype",
-        "transformers",
-        "label",
-        "classifier",
-        "architectures",
-        "auto_map",
-        "name_or_path",
-        "use_cache",
-        "tie_",
-        "model_type",
-    ];
-    key.starts_with('_') || PARTS.iter().any(|part| key.contains(part))
+/// Whether a value switches nothing on.
+fn is_off(value: &Value) -> bool {
+    match value {
+        Value::Null => true,
+        Value::Bool(on) => !on,
+        Value::Number(number) => number.as_f64() == Some(0.0),
+        Value::String(word) => word.is_empty() || word == "none",
+        Value::Array(items) => items.is_empty(),
+        Value::Object(entries) => entries.is_empty(),
+    }
 }

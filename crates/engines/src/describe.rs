@@ -8,21 +8,28 @@ use crate::config::{Config, Unfit};
 use crate::description::{
     Activation, Biases, Description, NormKind, NormPlacement, Pattern, Positions, Relative, Span,
 };
-use crate::families::{self, FAMILIES, Family};
+use crate::families::{self, FAMILIES, Family, TooLarge};
 
 /// What a card's model is, or why no description fits.
 pub fn describe(card: &ModelCard) -> Result<Description, Obstacle> {
     from_config(&card.config, &card.sizes.value)
 }
 
+/// What a model is as far as its family reads its config, for limits alone: keys that nobody reads are not refused.
+pub(crate) fn outline(config: &Value, sizes: &Sizes) -> Option<Description> {
+    let family = families::of(config)?;
+    let model_type = config["model_type"].as_str().unwrap_or_default();
+    within(family, families::root(config), sizes, model_type).0.ok()
+}
+
 /// The most tokens that a model with this config takes, where it is known.
 pub fn longest(config: &Value, sizes: &Sizes) -> Option<usize> {
-    from_config(config, sizes).ok().map(|description| description.longest)
+    outline(config, sizes).map(|description| description.longest)
 }
 
 /// How many numbers a model with this config has at least, where it is known.
 pub fn numbers(config: &Value, sizes: &Sizes) -> Option<u128> {
-    let d = from_config(config, sizes).ok()?;
+    let d = outline(config, sizes)?;
     let wide = |size: usize| size as u128;
     let rows = wide(d.vocabulary) + wide(d.positions.map_or(0, |table| table.rows)) + wide(d.types);
     let attention = wide(d.qkv_width()).saturating_add(wide(d.query_width()));
@@ -42,12 +49,22 @@ pub(crate) fn from_config(config: &Value, sizes: &Sizes) -> Result<Description, 
         return Err(unknown(model_type, config, sizes));
     };
     let root = families::root(config);
-    let (result, _) = within(family, root, sizes, model_type);
-    result.map_err(|Unfit(what)| Obstacle::UnknownArchitecture {
-        architecture: format!("{model_type} with {what}"),
+    let (result, c) = within(family, root, sizes, model_type);
+    let missing = match result {
+        Ok(description) => {
+            let unread = c.unread();
+            if unread.is_empty() {
+                return Ok(description);
+            }
+            unread.iter().map(|key| c.unfit(key).0).collect()
+        }
+        Err(Unfit(what)) => vec![what],
+    };
+    Err(Obstacle::UnknownArchitecture {
+        architecture: format!("{model_type} with {}", missing.join(", ")),
         known: families::model_types(),
         nearest: model_type.to_owned(),
-        missing: vec![what],
+        missing,
     })
 }
 
@@ -61,6 +78,10 @@ fn within<'a>(
     let c = Config::new(config);
     for names in families::SIZES {
         c.size(names);
+    }
+    c.skip(family.when.map(|(key, _)| key).as_slice());
+    if let Some(TooLarge { key, value, .. }) = families::too_large(sizes) {
+        return (Err(Unfit(format!("{key} {value}"))), c);
     }
     let description = start(family, &c, sizes, model_type).and_then(|mut d| {
         (family.describe)(&c, &mut d)?;
@@ -117,8 +138,24 @@ fn start(
     Ok(d)
 }
 
+/// The widest head that is read.
+const WIDEST_HEAD: usize = 1 << 14;
+/// The most tokens for which a bias by distance is laid out before any weight confirms them.
+const LONGEST_BIASED: usize = 1 << 16;
+
 /// Sizes that fit together.
 fn fits(d: &Description) -> Result<(), Unfit> {
+    if d.head > WIDEST_HEAD {
+        return Err(Unfit(format!("heads of {} numbers", d.head)));
+    }
+    if d.relative.is_some() && d.longest > LONGEST_BIASED {
+        return Err(Unfit(format!("a bias by distance over {} tokens", d.longest)));
+    }
+    if let Some(Relative::Buckets(buckets)) = &d.relative
+        && buckets.count < 4
+    {
+        return Err(Unfit(format!("relative_attention_num_buckets {}", buckets.count)));
+    }
     let heads = |what: &str| Err(Unfit(format!("{what} over {} heads", d.heads)));
     if d.heads == 0 || d.head == 0 || d.layers == 0 {
         return heads(&format!("hidden {}", d.hidden));

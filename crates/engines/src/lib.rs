@@ -11,6 +11,7 @@ pub mod description;
 pub mod families;
 mod fault;
 mod finish;
+mod harmless;
 mod head;
 pub mod heads;
 pub mod native;
@@ -18,7 +19,10 @@ pub mod onnx;
 pub mod parts;
 mod probe;
 mod queries;
+pub mod regular;
 mod steps;
+#[cfg(test)]
+mod testing;
 mod threads;
 pub mod unread;
 pub mod weights;

@@ -51,6 +51,7 @@ pub(super) const DISTILBERT: Family = Family {
     goldens: &["tiny-distilbert"],
     describe: |c, d| {
         c.none_of(&["is_decoder", "sinusoidal_pos_embds"])?;
+        c.only("position_embedding_type", &["absolute".into()])?;
         d.epsilon = 1e-12;
         Ok(())
     },
@@ -78,6 +79,7 @@ pub(super) const MPNET: Family = Family {
     known_as: "all-mpnet-base-v2, multi-qa-mpnet-base-dot-v1",
     goldens: &["tiny-mpnet"],
     describe: |c, d| {
+        c.only("position_embedding_type", &["absolute".into()])?;
         after_padding(c, d);
         let count = c.size(&["relative_attention_num_buckets"]).unwrap_or(32);
         d.relative = Some(Relative::Buckets(Buckets { count, max_distance: 128 }));

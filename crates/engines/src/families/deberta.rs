@@ -14,6 +14,7 @@ fn describe(c: &Config<'_>, d: &mut Description) -> Result<(), Unfit> {
     if !c.flag("position_biased_input", true) {
         d.positions = None;
     }
+    c.skip(&["pos_att_type", "max_relative_positions", "position_buckets", "norm_rel_ebd", "share_att_key"]);
     if !c.flag("relative_attention", false) {
         return Ok(());
     }

@@ -23,8 +23,9 @@ pub(super) const GEMMA3: Family = Family {
         d.global.rope =
             Some(Rope::read(c, "full_attention", ("rope_theta", 1_000_000.0), d.head, d.longest)?);
         let theta = c.get("rope_parameters")["sliding_attention"]["rope_theta"].as_f64();
-        let theta = theta.unwrap_or_else(|| c.number(&["rope_local_base_freq"], 10_000.0));
+        let theta = theta.unwrap_or(c.number(&["rope_local_base_freq"], 10_000.0));
         let rope = Some(Rope::plain(theta, d.head));
+        c.skip(&["layer_types", "sliding_window_pattern", "_sliding_window_pattern"]);
         if let Some(window) = c.size(&["sliding_window"]) {
             // In both directions the window is halved, and reaches as far to each side.
             let half = Some(window / 2);

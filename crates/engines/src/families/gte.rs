@@ -14,6 +14,7 @@ pub(super) const GTE: Family = Family {
         c.none_of(&["is_decoder", "logn_attention_scale", "logn_attention_clip1"])?;
         c.only("position_embedding_type", &["rope".into()])?;
         c.only("layer_norm_type", &["layer_norm".into()])?;
+        c.only("head_dim", &[d.head.into()])?;
         d.positions = None;
         d.types = c.size(&["type_vocab_size"]).unwrap_or(1);
         d.gated = true;

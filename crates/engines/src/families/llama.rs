@@ -74,6 +74,8 @@ pub(super) const MISTRAL: Family = Family {
 /// A window in the layers from some number on.
 fn qwen(c: &Config<'_>, d: &mut Description) -> Result<(), Unfit> {
     plain(c, d)?;
+    // Without a window these have no effect.
+    c.skip(&["sliding_window", "max_window_layers", "layer_types"]);
     if let (true, Some(window)) = (c.flag("use_sliding_window", false), c.size(&["sliding_window"])) {
         d.local = Some(windowed(c, &d.global, window)?);
         let first = c.size(&["max_window_layers"]).unwrap_or(28);

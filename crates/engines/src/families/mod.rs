@@ -119,6 +119,30 @@ pub(crate) const SIZES: [&[&str]; 6] = [
     &["max_position_embeddings", "n_positions"],
 ];
 
+/// The largest sizes that are read, in the order of [`SIZES`]: far above those of any encoder, and small enough that
+/// no product of them overflows.
+const LARGEST: [usize; 6] = [1 << 12, 1 << 17, 1 << 12, 1 << 20, 1 << 24, 1 << 22];
+
+/// A size of a config that is larger than any that is read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TooLarge {
+    /// What configs call it.
+    pub key: &'static str,
+    /// Its value.
+    pub value: usize,
+    /// The largest that is read.
+    pub most: usize,
+}
+
+/// The first size that is too large.
+pub fn too_large(sizes: &Sizes) -> Option<TooLarge> {
+    let Sizes { layers, hidden, heads, intermediate, vocabulary, positions } = *sizes;
+    let values = [layers, hidden, heads, intermediate, vocabulary, positions];
+    let each = SIZES.iter().zip(values).zip(LARGEST);
+    each.map(|((names, value), most)| TooLarge { key: names[0], value, most })
+        .find(|size| size.value > size.most)
+}
+
 /// The padding id of a config, which some families count positions from.
 pub(crate) fn padding_id(c: &Config<'_>) -> u32 {
     c.size(&["pad_token_id"]).and_then(|id| u32::try_from(id).ok()).unwrap_or(1)

@@ -12,6 +12,8 @@ pub(super) const MODERN: Family = Family {
     goldens: &["tiny-modernbert"],
     describe: |c, d| {
         let bias = |key: &str| c.flag(key, false);
+        // Positions are always by rotation, whatever this key says; published configs carry BERT's value.
+        c.skip(&["position_embedding_type", "global_attn_every_n_layers"]);
         d.positions = None;
         d.norm = if bias("norm_bias") { NormKind::Layer } else { NormKind::LayerWeight };
         d.placement = NormPlacement::Pre;

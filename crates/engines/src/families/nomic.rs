@@ -21,6 +21,8 @@ pub(super) const NOMIC: Family = Family {
         ])?;
         c.none_of(&["rotary_emb_scale_base", "use_xentropy_bias"])?;
         c.only("rotary_emb_fraction", &[1.into(), 1.0.into()])?;
+        c.only("scale_attn_weights", &[true.into()])?;
+        c.only("head_dim", &[d.head.into()])?;
         d.positions = None;
         d.types = c.size(&["type_vocab_size"]).unwrap_or(2);
         d.gated = true;

@@ -12,7 +12,8 @@ use sconce_core::engine::{Cost, Encoder, EngineError};
 
 use super::graph::{Feed, Gives, Graph, Input};
 use crate::alike::alike;
-use crate::description::{Description, describe};
+use crate::describe::outline;
+use crate::description::Description;
 use crate::fault;
 use crate::finish::finish;
 use crate::head::Head;
@@ -42,7 +43,7 @@ impl Limits {
     pub(super) fn of(card: &ModelCard) -> Limits {
         let sizes = &card.sizes.value;
         Limits {
-            description: describe(card).ok(),
+            description: outline(&card.config, sizes),
             vocabulary: sizes.vocabulary,
             length: card.max_length.value,
         }

@@ -72,7 +72,8 @@ impl Rope {
         let old = c.get("rope_scaling");
         let scaling = if parameters.is_object() { parameters } else { old };
         let number = |key: &str| scaling[key].as_f64();
-        let base = parameters["rope_theta"].as_f64().unwrap_or_else(|| c.number(&[theta.0], theta.1));
+        let base = c.number(&[theta.0], theta.1);
+        let base = parameters["rope_theta"].as_f64().unwrap_or(base);
         let share = c.number(&["partial_rotary_factor"], number("partial_rotary_factor").unwrap_or(1.0));
         let width = (head as f64 * share) as usize / 2 * 2;
         if width == 0 || width > head {
