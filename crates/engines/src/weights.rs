@@ -1,13 +1,14 @@
 //! Where weights come from: safetensors files, read tensor by tensor, or numbers generated from a name.
 
 use std::collections::HashMap;
-use std::fs::File;
 use std::io::{Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
 
 use half::{bf16, f16};
 use safetensors::tensor::{Dtype as Stored, Metadata};
 use sconce_core::files::ModelFiles;
+
+use crate::regular;
 
 /// A source of named tensors, widened to f32.
 pub trait Tensors {
@@ -121,7 +122,7 @@ impl Header {
     pub fn read(path: &Path) -> Result<Header, WeightsError> {
         let io = |source| WeightsError::Io { path: path.to_owned(), source };
         let broken = |why: String| WeightsError::Broken { path: path.to_owned(), why };
-        let mut file = File::open(path).map_err(io)?;
+        let mut file = regular::open(path).map_err(io)?;
         let file_length = file.metadata().map_err(io)?.len();
         let mut prefix = [0; 8];
         file.read_exact(&mut prefix).map_err(|_| broken("shorter than its first 8 bytes".to_owned()))?;
@@ -209,7 +210,7 @@ impl Tensors for Files {
             return Err(WeightsError::Shape { name: name.to_owned(), found, wanted });
         }
         let io = |source| WeightsError::Io { path: place.path.clone(), source };
-        let mut file = File::open(&place.path).map_err(io)?;
+        let mut file = regular::open(&place.path).map_err(io)?;
         file.seek(SeekFrom::Start(place.start)).map_err(io)?;
         let mut bytes = vec![0; place.length];
         file.read_exact(&mut bytes).map_err(io)?;

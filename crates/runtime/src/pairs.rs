@@ -40,8 +40,7 @@ impl Tokens {
 
     /// `first` and `second` as one sequence.
     pub fn encode_pair(&self, first: &str, second: &str, cut: Cut) -> Result<Tokenized, VocabularyError> {
-        let encode = |text: &str| self.tokenizer.encode_fast(text, false).map_err(VocabularyError::Tokenizer);
-        let (first, second) = (encode(first)?, encode(second)?);
+        let (first, second) = (self.content(first)?, self.content(second)?);
         let whole = first.len() + second.len() + self.added_to_pairs;
         let room = self.max_length.saturating_sub(self.added_to_pairs);
         let (first, second) = shortened(first, second, room, cut)?;
@@ -50,10 +49,7 @@ impl Tokens {
 
     /// `text` between what is never cut, with no special tokens beyond those that are written out.
     fn encode_between(&self, before: &str, text: &str, after: &str) -> Result<Tokenized, VocabularyError> {
-        let ids = |text: &str| {
-            let encoded = self.tokenizer.encode_fast(text, false).map_err(VocabularyError::Tokenizer)?;
-            Ok::<_, VocabularyError>(encoded.get_ids().to_vec())
-        };
+        let ids = |text: &str| Ok::<_, VocabularyError>(self.content(text)?.get_ids().to_vec());
         let (before, mut text, after) = (ids(before)?, ids(text)?, ids(after)?);
         let whole = before.len() + text.len() + after.len();
         text.truncate(self.max_length.saturating_sub(before.len() + after.len()));

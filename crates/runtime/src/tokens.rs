@@ -97,7 +97,7 @@ impl Tokens {
             joined = format!("{prompt}{text}");
             &joined
         };
-        let mut content = self.tokenizer.encode_fast(input, false).map_err(VocabularyError::Tokenizer)?;
+        let mut content = self.content(input)?;
         let whole = content.len() + self.added;
         let limit = limit.min(self.max_length);
         content.truncate(limit.saturating_sub(self.added), 0, TruncationDirection::Right);
@@ -105,6 +105,12 @@ impl Tokens {
         content.take_overflowing();
         let skip = if prompt.is_empty() { 0 } else { self.prompt_length(prompt)? };
         self.finish(content, None, skip, whole)
+    }
+
+    /// The tokens of a text, without special ones.
+    pub(crate) fn content(&self, text: &str) -> Result<Encoding, VocabularyError> {
+        check_length(text)?;
+        self.tokenizer.encode_fast(text, false).map_err(VocabularyError::Tokenizer)
     }
 
     /// One or two texts with the special tokens around them.
@@ -117,12 +123,16 @@ impl Tokens {
     ) -> Result<Tokenized, VocabularyError> {
         let encoding = self.tokenizer.post_process(text, second, true).map_err(VocabularyError::Tokenizer)?;
         let ids = encoding.get_ids().to_vec();
+        if ids.len() > self.max_length {
+            return Err(VocabularyError::Overflow { tokens: ids.len(), most: self.max_length });
+        }
         let types = if self.typed { encoding.get_type_ids().to_vec() } else { vec![0; ids.len()] };
         Ok(Tokenized { ids, types, skip, unseen: 0, whole })
     }
 
     /// The tokens of a text with their spelling and their place, with special ones around them or not.
     pub fn pieces(&self, text: &str, special: bool) -> Result<Vec<Piece>, VocabularyError> {
+        check_length(text)?;
         let encoding = self.tokenizer.encode(text, special).map_err(VocabularyError::Tokenizer)?;
         let of_text = encoding.get_special_tokens_mask().iter().zip(encoding.get_offsets());
         let tokens = encoding.get_ids().iter().zip(encoding.get_tokens()).zip(of_text);
@@ -158,10 +168,19 @@ impl Tokens {
     /// How many leading tokens sentence-transformers passes over for a prompt that is not pooled: those of the
     /// prompt alone, less a closing special token.
     fn prompt_length(&self, prompt: &str) -> Result<usize, VocabularyError> {
+        check_length(prompt)?;
         let alone = self.tokenizer.encode_fast(prompt, true).map_err(VocabularyError::Tokenizer)?;
         let closes = alone.get_special_tokens_mask().last() == Some(&1);
         Ok(alone.len() - usize::from(closes))
     }
+}
+
+/// The most bytes of a text that are tokenized at once: tokens take many times the memory of their text.
+const LONGEST_TEXT: usize = 16 << 20;
+
+fn check_length(text: &str) -> Result<(), VocabularyError> {
+    let bytes = text.len();
+    if bytes > LONGEST_TEXT { Err(VocabularyError::TooLong { bytes, most: LONGEST_TEXT }) } else { Ok(()) }
 }
 
 /// Cuts `text`, whose tokens lie at these places, into pieces of at most `room` tokens. A cut is moved back to the

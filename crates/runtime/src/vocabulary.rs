@@ -1,9 +1,10 @@
 //! The tokenizer of a folder: from `tokenizer.json`, or built from a vocabulary.
 
-use std::fs;
 use std::path::{Path, PathBuf};
 
+use sconce_engines::regular;
 use serde_json::Value;
+use tokenizers::models::ModelWrapper;
 use tokenizers::models::bpe::BPE;
 use tokenizers::models::wordpiece::WordPiece;
 use tokenizers::normalizers::BertNormalizer;
@@ -12,6 +13,15 @@ use tokenizers::pre_tokenizers::byte_level::ByteLevel;
 use tokenizers::processors::bert::BertProcessing;
 use tokenizers::processors::roberta::RobertaProcessing;
 use tokenizers::{AddedToken, Tokenizer};
+
+/// The most bytes of a file that a tokenizer is made from: the largest published ones have half as many.
+const LONGEST_FILE: u64 = 64 << 20;
+/// The most letters of a word that WordPiece looks into: its work grows with their cube.
+const LONGEST_WORD: usize = 256;
+/// The most bytes of a token.
+const LONGEST_TOKEN: usize = 1024;
+/// The most bytes that a normalizer puts in for each match.
+const LONGEST_CONTENT: usize = 64;
 
 /// Why a tokenizer could not be had, or could not do its work.
 #[derive(Debug, thiserror::Error)]
@@ -26,6 +36,44 @@ pub enum VocabularyError {
     Missing {
         /// Where it was looked for.
         folder: PathBuf,
+    },
+    /// A file that can't be read.
+    #[error("`{}` can't be read", path.display())]
+    Unreadable {
+        /// Which.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        source: std::io::Error,
+    },
+    /// A tokenizer that would make a short text cost minutes or gigabytes.
+    #[error(
+        "the tokenizer is refused for its cost: {what}: {value}, at most {most}\n\
+         hint: fetch its files again from where the model was published"
+    )]
+    Beyond {
+        /// What is too large.
+        what: &'static str,
+        /// How large it is.
+        value: usize,
+        /// The largest that is taken.
+        most: usize,
+    },
+    /// A text with more bytes than are tokenized at once.
+    #[error("the text has {bytes} bytes, and at most {most} are tokenized\nhint: cut it into several texts")]
+    TooLong {
+        /// Bytes of the text.
+        bytes: usize,
+        /// The most that are tokenized.
+        most: usize,
+    },
+    /// More tokens than the model takes, after special tokens were added.
+    #[error("the tokenizer made {tokens} tokens of a text, and the model takes {most}")]
+    Overflow {
+        /// Tokens that it made.
+        tokens: usize,
+        /// Tokens that the model takes.
+        most: usize,
     },
     /// A special token that the vocabulary lacks.
     #[error("the vocabulary has no token `{0}`")]
@@ -58,17 +106,44 @@ pub enum VocabularyError {
 /// The tokenizer of `folder`.
 pub(crate) fn open(folder: &Path) -> Result<Tokenizer, VocabularyError> {
     let file = |name: &str| folder.join(name);
-    if file("tokenizer.json").is_file() {
-        return Tokenizer::from_file(file("tokenizer.json")).map_err(VocabularyError::Tokenizer);
+    let tokenizer = if file("tokenizer.json").is_file() {
+        let bytes = read(&file("tokenizer.json"), LONGEST_FILE)?;
+        Tokenizer::from_bytes(bytes).map_err(VocabularyError::Tokenizer)?
+    } else if file("vocab.txt").is_file() {
+        word_piece(&file("vocab.txt"), &Settings::read(&file("tokenizer_config.json")))?
+    } else if file("vocab.json").is_file() && file("merges.txt").is_file() {
+        let settings = Settings::read(&file("tokenizer_config.json"));
+        byte_pairs(&file("vocab.json"), &file("merges.txt"), &settings)?
+    } else {
+        return Err(VocabularyError::Missing { folder: folder.to_owned() });
+    };
+    check(&tokenizer)?;
+    Ok(tokenizer)
+}
+
+fn read(path: &Path, most: u64) -> Result<Vec<u8>, VocabularyError> {
+    regular::read(path, most).map_err(|source| VocabularyError::Unreadable { path: path.to_owned(), source })
+}
+
+/// Refuses a tokenizer whose parts would make a short text cost minutes or gigabytes.
+fn check(tokenizer: &Tokenizer) -> Result<(), VocabularyError> {
+    let beyond = |what, value: usize, most| {
+        if value > most { Err(VocabularyError::Beyond { what, value, most }) } else { Ok(()) }
+    };
+    if let ModelWrapper::WordPiece(model) = tokenizer.get_model() {
+        beyond("`max_input_chars_per_word`", model.max_input_chars_per_word, LONGEST_WORD)?;
     }
-    let settings = Settings::read(&file("tokenizer_config.json"));
-    if file("vocab.txt").is_file() {
-        return word_piece(&file("vocab.txt"), &settings);
-    }
-    if file("vocab.json").is_file() && file("merges.txt").is_file() {
-        return byte_pairs(&file("vocab.json"), &file("merges.txt"), &settings);
-    }
-    Err(VocabularyError::Missing { folder: folder.to_owned() })
+    let longest = tokenizer.get_vocab(true).keys().map(String::len).max().unwrap_or(0);
+    beyond("bytes of the longest token", longest, LONGEST_TOKEN)?;
+    let normalizer = serde_json::to_value(tokenizer.get_normalizer()).unwrap_or_default();
+    beyond("bytes that the normalizer puts in for a match", longest_content(&normalizer), LONGEST_CONTENT)
+}
+
+/// The longest text that some part of a normalizer puts into its input.
+fn longest_content(normalizer: &Value) -> usize {
+    let own = ["content", "prepend"].into_iter().filter_map(|key| normalizer[key].as_str()).map(str::len);
+    let parts = normalizer["normalizers"].as_array().into_iter().flatten().map(longest_content);
+    own.chain(parts).max().unwrap_or(0)
 }
 
 /// `tokenizer_config.json`, where there is one.
@@ -77,7 +152,10 @@ struct Settings(Value);
 impl Settings {
     fn read(path: &Path) -> Settings {
         Settings(
-            fs::read(path).ok().and_then(|bytes| serde_json::from_slice(&bytes).ok()).unwrap_or_default(),
+            read(path, LONGEST_FILE)
+                .ok()
+                .and_then(|bytes| serde_json::from_slice(&bytes).ok())
+                .unwrap_or_default(),
         )
     }
 
@@ -97,6 +175,7 @@ fn path_text(path: &Path) -> String {
 }
 
 fn word_piece(vocabulary: &Path, settings: &Settings) -> Result<Tokenizer, VocabularyError> {
+    read(vocabulary, LONGEST_FILE)?;
     let unknown = settings.token("unk_token", "[UNK]");
     let model = WordPiece::from_file(&path_text(vocabulary)).unk_token(unknown.clone()).build();
     let mut tokenizer = Tokenizer::new(model.map_err(VocabularyError::Tokenizer)?);
@@ -115,6 +194,8 @@ fn word_piece(vocabulary: &Path, settings: &Settings) -> Result<Tokenizer, Vocab
 }
 
 fn byte_pairs(vocabulary: &Path, merges: &Path, settings: &Settings) -> Result<Tokenizer, VocabularyError> {
+    read(vocabulary, LONGEST_FILE)?;
+    read(merges, LONGEST_FILE)?;
     let model = BPE::from_file(&path_text(vocabulary), &path_text(merges))
         .build()
         .map_err(VocabularyError::Tokenizer)?;

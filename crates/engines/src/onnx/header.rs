@@ -1,12 +1,12 @@
 //! What an ONNX file says of its numbers, read by walking over its fields: no tensor is read, no library loaded.
 
 use std::collections::BTreeMap;
-use std::fs::File;
 use std::io::{BufRead, BufReader, Read};
 use std::path::Path;
 
 use sconce_core::placement::Dtype;
 
+use crate::regular;
 use crate::weights::WeightsError;
 
 /// The largest node that is looked into: one that carries a tensor is larger, and passed over.
@@ -29,7 +29,7 @@ impl Header {
     /// Reads the header of `path`.
     pub fn read(path: &Path) -> Result<Header, WeightsError> {
         let io = |source| WeightsError::Io { path: path.to_owned(), source };
-        let file = File::open(path).map_err(io)?;
+        let file = regular::open(path).map_err(io)?;
         let length = file.metadata().map_err(io)?.len();
         let mut walk = Walk { file: BufReader::new(file), at: 0, found: Found::default() };
         walk.model(length).map_err(|why| WeightsError::Graph { path: path.to_owned(), why })?;

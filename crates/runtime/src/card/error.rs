@@ -132,6 +132,13 @@ pub enum CardError {
         /// Bytes of the largest set of weight files.
         held: u64,
     },
+    /// A size that no model has.
+    #[error(
+        "`config.json` says `{}`: {}, and at most {} is read\n\
+         hint: fetch the file again from where the model was published",
+        .0.key, .0.value, .0.most
+    )]
+    TooLarge(sconce_engines::families::TooLarge),
     /// Modules that do not fit together.
     #[error("`{folder}` takes {takes} numbers and is given {given}")]
     Width {

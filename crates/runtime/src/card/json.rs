@@ -1,13 +1,16 @@
 //! JSON files of a model's folder.
 
-use std::fs;
 use std::io::ErrorKind;
 use std::path::{Component, Path};
 
+use sconce_engines::regular;
 use serde_json::Value;
 
 use super::CardError;
 use crate::source::similar_path;
+
+/// The most bytes of a file: parsed it takes many times as many.
+const LONGEST: u64 = 16 << 20;
 
 /// The JSON files of one folder.
 pub(super) struct Json<'a> {
@@ -25,7 +28,7 @@ impl<'a> Json<'a> {
 
     /// The file's value, or none where there is no such file.
     pub(super) fn optional(&self, file: &str) -> Result<Option<Value>, CardError> {
-        let bytes = match fs::read(self.folder.join(file)) {
+        let bytes = match regular::read(&self.folder.join(file), LONGEST) {
             Ok(bytes) => bytes,
             Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
             Err(source) => return Err(CardError::Io { file: file.to_owned(), source }),

@@ -56,6 +56,9 @@ pub fn read(name: &str, folder: &Path, overrides: &Overrides) -> Result<Subject,
     let config = json.required("config.json")?;
     let architecture = config["model_type"].as_str().ok_or(CardError::NoModelType)?.to_owned();
     let sizes = families::sizes(&config);
+    if let Some(size) = families::too_large(&sizes) {
+        return Err(CardError::TooLarge(size));
+    }
     let modules = json.optional("modules.json")?;
     let sentence = json.optional("config_sentence_transformers.json")?;
     let task = task::find(&config, modules.as_ref(), sentence.as_ref(), overrides);

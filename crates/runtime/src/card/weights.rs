@@ -2,7 +2,7 @@
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs::{self, File};
+use std::fs;
 use std::io::{Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
 use std::time::UNIX_EPOCH;
@@ -11,6 +11,7 @@ use safetensors::Dtype as Stored;
 use sconce_core::card::{Format, Weights};
 use sconce_core::placement::Dtype;
 use sconce_engines::onnx::header;
+use sconce_engines::regular;
 use sconce_engines::weights::Header;
 use sha2::{Digest, Sha256};
 
@@ -154,7 +155,7 @@ fn stored(dtype: Stored) -> Option<Dtype> {
 }
 
 fn identify(path: &Path, length: u64, hash: &mut Sha256) -> std::io::Result<()> {
-    let mut file = File::open(path)?;
+    let mut file = regular::open(path)?;
     let modified = file.metadata()?.modified()?.duration_since(UNIX_EPOCH).unwrap_or_default();
     hash.update(length.to_le_bytes());
     hash.update(modified.as_nanos().to_le_bytes());

@@ -9,6 +9,9 @@ use crate::canary;
 use crate::error::Error;
 use crate::tokens::Tokens;
 
+/// The most tokens of the text that lengths are cut from.
+const LONGEST: usize = 1 << 16;
+
 /// The built-in texts as tokens.
 pub(crate) struct Texts {
     /// The texts that are timed.
@@ -23,12 +26,15 @@ pub(crate) struct Texts {
 
 impl Texts {
     pub(crate) fn of(tokens: &Tokens, card: &ModelCard) -> Result<Texts, Error> {
-        let longest = card.max_length.value;
+        let longest = card.max_length.value.min(LONGEST);
         let mut long = CANARIES.join(" ");
         let mut whole = tokens.encode("", &long)?;
         while whole.ids.len() < longest && !whole.is_truncated() {
             long = format!("{long} {long}");
-            whole = tokens.encode("", &long)?;
+            let before = std::mem::replace(&mut whole, tokens.encode("", &long)?);
+            if whole.ids.len() <= before.ids.len() {
+                break; // A tokenizer that makes no more tokens of a longer text.
+            }
         }
         let cut = |length: usize| {
             // The last token closes a text.

@@ -10,8 +10,10 @@ use sconce_core::card::Dimensions;
 use sconce_core::head::Step;
 use sconce_core::obstacle::Obstacle;
 use sconce_core::placement::{Dtype, EngineId};
+use sconce_engines::description::describe;
 use sconce_planner::plan::Refusal;
-use sconce_testkit::goldens;
+use sconce_testkit::compare::{largest, max_difference};
+use sconce_testkit::{goldens, parts};
 use serde_json::{Value, json};
 
 use crate::support::{Copy, Home, INTERPRETERS, Tensor, read_tensors, subject, texts, write_tensors};
@@ -329,8 +331,7 @@ fn a_second_set_of_weights_is_a_second_row_of_the_plan() {
     assert_eq!(model.placement().expect("serves").weights, "model.fp16.safetensors");
     let whole = embed(&Copy::of("tiny-bert"));
     let got = model.embed(&texts("tiny-bert")).expect("embeds");
-    let off = got.iter().zip(&whole).flat_map(|(a, b)| a.iter().zip(b)).map(|(a, b)| (a - b).abs());
-    let off = off.fold(0.0, f32::max);
+    let off = largest(got.iter().zip(&whole).map(|(a, b)| max_difference(a, b)));
     assert!(off > 0.0 && off < 0.02, "{off}");
 }
 
@@ -413,11 +414,11 @@ fn a_tensor_that_is_not_there_is_named_as_the_obstacle() {
 #[test]
 fn a_config_larger_than_its_weights_is_refused_before_memory_is_taken() {
     for (key, size) in [
-        ("hidden_size", 1u64 << 40),
-        ("vocab_size", u64::MAX),
-        ("max_position_embeddings", 1 << 50),
-        ("num_hidden_layers", 1 << 50),
-        ("intermediate_size", 1 << 50),
+        ("hidden_size", 1u64 << 16),
+        ("vocab_size", 1 << 24),
+        ("max_position_embeddings", 1 << 22),
+        ("num_hidden_layers", 1 << 12),
+        ("intermediate_size", 1 << 20),
         ("type_vocab_size", 1 << 50),
     ] {
         let text = refusal(&Copy::of("tiny-bert").setting("config.json", key, json!(size)));
@@ -426,6 +427,116 @@ fn a_config_larger_than_its_weights_is_refused_before_memory_is_taken() {
     let buckets =
         Copy::of("tiny-mpnet").setting("config.json", "relative_attention_num_buckets", json!(1u64 << 50));
     assert_says(&refusal(&buckets), &["`config.json` promises"]);
+}
+
+#[test]
+fn sizes_that_no_model_has_are_refused_by_name() {
+    for (key, size) in [
+        ("hidden_size", 1u64 << 40),
+        ("num_attention_heads", 1 << 40),
+        ("vocab_size", u64::MAX),
+        ("max_position_embeddings", 1 << 50),
+        ("num_hidden_layers", 1 << 50),
+        ("intermediate_size", 1 << 50),
+    ] {
+        let text = refusal(&Copy::of("tiny-bert").setting("config.json", key, json!(size)));
+        assert_says(&text, &[&format!("`config.json` says `{key}`: {size}, and at most "), "hint: "]);
+        // A family that is not known has no description that would check its sizes.
+        let unknown = Copy::of("tiny-bert").setting("config.json", "model_type", json!("unheard_of"));
+        let text = refusal(&unknown.setting("config.json", key, json!(size)));
+        assert_says(&text, &[&format!("`{key}`: {size}")]);
+    }
+    // The widths of heads and biases by distance are sizes of their own.
+    for (name, key, size) in [
+        ("tiny-llama", "head_dim", 1u64 << 60),
+        ("tiny-t5", "d_kv", 1 << 60),
+        ("tiny-t5", "n_positions", 1 << 20),
+        ("tiny-jina", "max_position_embeddings", 1 << 20),
+        ("tiny-mpnet", "relative_attention_num_buckets", 1),
+    ] {
+        let copy = Copy::of(name).setting("config.json", key, json!(size));
+        let explained = plan(&Home::new(), &copy).explain();
+        assert_says(&explained, &["chosen: none", "unknown_architecture", &size.to_string()]);
+    }
+}
+
+#[test]
+fn a_key_that_may_change_the_result_is_refused_by_name_for_known_families() {
+    for name in ["tiny-bert", "tiny-qwen3", "tiny-t5", "tiny-clip"] {
+        let within = if name == "tiny-clip" { "/text_config" } else { "" };
+        let with = |key: &str, value: Value| {
+            Copy::of(name).json("config.json", |config| {
+                config.pointer_mut(within).expect("it is there")[key] = value;
+            })
+        };
+        let described = |copy: Copy| describe(&copy.read().expect("a model").card);
+        let obstacle = described(with("memory_tokens", json!(4))).expect_err("nobody reads this key");
+        assert_eq!(obstacle.code(), "unknown_architecture");
+        assert_says(&obstacle.to_string(), &["memory_tokens 4"]);
+        for (key, value) in [
+            ("memory_tokens", json!(null)),
+            ("memory_tokens", json!(false)),
+            ("memory_tokens", json!(0)),
+            ("memory_tokens", json!([])),
+            ("memory_dropout", json!(0.1)),
+            ("_memory", json!(4)),
+            ("task_specific_params", json!({ "a": 1 })),
+        ] {
+            let described = described(with(key, value.clone()));
+            assert!(described.is_ok(), "{name} with {key} {value}: {described:?}");
+        }
+    }
+    let copy = Copy::of("tiny-bert").setting("config.json", "memory_tokens", json!(4));
+    assert_says(&plan(&Home::new(), &copy).explain(), &["chosen: none", "memory_tokens 4"]);
+}
+
+#[test]
+fn no_golden_and_no_real_model_has_a_key_that_is_refused() {
+    let goldens = fs::read_dir(goldens::folder("")).expect("the goldens are there");
+    let goldens = goldens.map(|entry| entry.expect("a folder").path());
+    let parts = ["minilm", "minilm-trio", "mpnet", "pairs"].map(parts::folder);
+    let mut seen = 0;
+    for folder in goldens.filter(|folder| folder.join("config.json").is_file()).chain(parts) {
+        let overrides = Overrides {
+            task: None,
+            pooling: Some(PoolingMode::Mean),
+            normalize: Some(true),
+            max_length: None,
+        };
+        let card = card::read("it", &folder, &overrides).expect("a model").card;
+        let described = describe(&card);
+        assert!(described.is_ok(), "{}: {described:?}", folder.display());
+        seen += 1;
+    }
+    assert!(seen > 40, "{seen} models were looked at");
+}
+
+#[cfg(unix)]
+#[test]
+fn a_pipe_or_a_device_in_a_models_folder_is_refused_and_not_waited_for() {
+    use std::os::unix::fs::symlink;
+    use std::process::Command;
+    for file in ["config.json", "modules.json", "model.safetensors", "1_Pooling/config.json"] {
+        let pipe = Copy::of("tiny-bert").without(file);
+        assert!(Command::new("mkfifo").arg(pipe.file(file)).status().expect("mkfifo runs").success());
+        assert_says(&refusal(&pipe), &["not a regular file"]);
+        let device = Copy::of("tiny-bert").without(file);
+        symlink("/dev/zero", device.file(file)).expect("a link can be made");
+        assert_says(&refusal(&device), &["not a regular file"]);
+    }
+}
+
+#[test]
+fn a_file_that_is_too_long_to_be_one_is_not_read() {
+    let long = |file: &str, bytes: u64| {
+        let copy = Copy::of("tiny-bert");
+        fs::File::create(copy.file(file)).expect("a file").set_len(bytes).expect("it may be sparse");
+        copy
+    };
+    let text = refusal(&long("config.json", (16 << 20) + 1));
+    assert_says(&text, &["`config.json` can't be read", "16777217 bytes, and at most 16777216 are read"]);
+    let text = open_error(&long("tokenizer.json", 1 << 40)).to_string();
+    assert_says(&text, &["tokenizer.json` can't be read"]);
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use sconce::tokens::Tokens;
-use sconce::{EmbedOptions, Embeddings, Error, Model, PoolingMode, Prompt, SimilarityOptions, cosine};
+use sconce::{Cut, EmbedOptions, Embeddings, Error, Model, PoolingMode, Prompt, SimilarityOptions, cosine};
 use sconce_testkit::goldens::{self, Golden, TINY, apart};
 use serde_json::json;
 
@@ -223,6 +223,69 @@ fn a_tokenizer_that_knows_more_tokens_than_the_model_is_refused() {
     let copy = Copy::of("tiny-bert").setting("config.json", "vocab_size", json!(100));
     let error = Home::new().model(copy.path()).open().err().expect("does not fit");
     assert!(error.to_string().contains("256") && error.to_string().contains("100"), "{error}");
+}
+
+#[test]
+fn a_tokenizer_that_would_cost_minutes_or_gigabytes_is_refused() {
+    let open = |change: &dyn Fn(&mut serde_json::Value)| {
+        let copy = Copy::of("tiny-bert").json("tokenizer.json", |json| change(json));
+        Tokens::open(copy.path(), &subject("tiny-bert").card).err().map(|error| error.to_string())
+    };
+    assert_eq!(open(&|_| ()), None);
+    let replace = |bytes: usize| {
+        let part = json!({ "type": "Replace", "pattern": { "String": "a" }, "content": "x".repeat(bytes) });
+        json!({ "type": "Sequence", "normalizers": [{ "type": "Lowercase" }, part] })
+    };
+    assert_eq!(open(&|json| json["normalizer"] = replace(64)), None);
+    let refused = open(&|json| json["normalizer"] = replace(65)).expect("it writes 65 bytes for each letter");
+    assert!(refused.contains("for its cost") && refused.contains("65, at most 64"), "{refused}");
+    let words = |most: u64| open(&|json| json["model"]["max_input_chars_per_word"] = json!(most));
+    assert_eq!(words(256), None);
+    let refused = words(1 << 40).expect("it looks into any word");
+    assert!(refused.contains("`max_input_chars_per_word`: 1099511627776, at most 256"), "{refused}");
+    let refused = open(&|json| {
+        let tokens = json["model"]["vocab"].as_object_mut().expect("a vocabulary");
+        let id = tokens.remove("a").expect("a letter");
+        tokens.insert("a".repeat(1025), id);
+    });
+    assert!(refused.expect("a long token").contains("1025, at most 1024"));
+}
+
+#[test]
+fn a_text_that_is_too_long_is_refused_before_it_is_tokenized() {
+    let tokens =
+        Tokens::open(&goldens::folder("tiny-bert"), &subject("tiny-bert").card).expect("a tokenizer");
+    let long = "a".repeat((16 << 20) + 1);
+    let refused = [
+        tokens.encode("", &long).map(|_| ()),
+        tokens.encode(&long, "").map(|_| ()),
+        tokens.encode_pair(&long, "b", Cut::Longest).map(|_| ()),
+        tokens.encode_pair("a", &long, Cut::Longest).map(|_| ()),
+        tokens.pieces(&long, false).map(|_| ()),
+    ];
+    for refused in refused {
+        let error = refused.expect_err("it is too long").to_string();
+        assert!(
+            error.contains("16777217 bytes, and at most 16777216") && error.contains("hint: "),
+            "{error}"
+        );
+    }
+}
+
+#[test]
+fn a_tokenizer_that_repeats_a_text_does_not_reach_the_model() {
+    let copy = Copy::of("tiny-bert").json("tokenizer.json", |json| {
+        let sequence = json!({ "Sequence": { "id": "A", "type_id": 0 } });
+        json["post_processor"] = json!({
+            "type": "TemplateProcessing", "single": vec![sequence; 2],
+            "pair": [{ "Sequence": { "id": "A", "type_id": 0 } }, { "Sequence": { "id": "B", "type_id": 0 } }],
+            "special_tokens": {},
+        });
+    });
+    let tokens = Tokens::open(copy.path(), &subject("tiny-bert").card).expect("a tokenizer");
+    assert!(tokens.encode("", "a").is_ok_and(|text| text.ids.len() > 1), "a short text fits twice");
+    let error = tokens.encode("", &"a ".repeat(100)).expect_err("it does not fit").to_string();
+    assert!(error.contains("tokens of a text, and the model takes 128"), "{error}");
 }
 
 fn cut(dimensions: usize, force: bool) -> EmbedOptions {
