@@ -301,14 +301,41 @@ fn an_inherited_line_is_changed_in_the_workspace() {
     assert!(!folder.path().join("crates/app/Cargo.lock").exists());
 }
 
-#[test]
-fn a_crate_that_came_along_gets_a_line_of_its_own() {
-    let helper = "[package]\nname = \"helper\"\nversion = \"0.1.0\"\nedition = \"2021\"\n\
-                  [dependencies]\ncandle-nn = \"0.11.1\"\n";
-    let repository = project(&[("", helper)]);
+/// A repository with the package `helper`, which depends on candle-nn in this version.
+fn helper(version: &str) -> TempDir {
+    let helper = format!(
+        "[package]\nname = \"helper\"\nversion = \"0.1.0\"\nedition = \"2021\"\n\
+         [dependencies]\ncandle-nn = \"{version}\"\n"
+    );
+    let repository = project(&[("", &helper)]);
     git(repository.path(), &["init", "--quiet"]);
     git(repository.path(), &["add", "--all"]);
     git(repository.path(), &["commit", "--quiet", "--message", "helper"]);
+    repository
+}
+
+#[test]
+fn a_second_copy_is_laid_at_the_dependency_that_brought_it_and_is_no_second_error() {
+    let repository = helper("0.10.2");
+    let folder = app(&format!(
+        "[dependencies]\ncandle-core = {{ version = \"0.11.1\", features = [\"metal\"] }}\n\
+         candle-nn = {{ version = \"0.11.1\", features = [\"metal\"] }}\n\
+         helper = {{ git = \"file://{}\" }}\n",
+        repository.path().display()
+    ));
+    let diagnosis = examine(folder.path(), &["--target", MAC]);
+    assert_eq!(errors(&diagnosis), ["several-versions"], "{diagnosis:#}");
+    let finding = &diagnosis["findings"][0];
+    let message = finding["message"].as_str().expect("a message");
+    assert!(message.contains("`candle-nn 0.10.2` from `registry` (for `helper 0.1.0`)"), "{message}");
+    let hint = finding["hints"][0].as_str().expect("a hint");
+    assert!(hint.starts_with("look for a release of `helper`"), "{hint}");
+    assert_eq!(diagnosis["changes"], Value::Array(Vec::new()), "no line of the project is at fault");
+}
+
+#[test]
+fn a_crate_that_came_along_gets_a_line_of_its_own() {
+    let repository = helper("0.11.1");
     let folder = app(&format!(
         "[dependencies]\ncandle-core = {{ version = \"0.11.1\", features = [\"metal\"] }}\n\
          helper = {{ git = \"file://{}\" }}\n",

@@ -115,7 +115,8 @@ fn a_manager_that_hangs_does_not_keep_a_worker_from_ending() {
     let began = std::time::Instant::now();
     crate::serve::terminate(&child);
     assert_eq!(child.wait().expect("it ends").code(), Some(0));
-    assert!(began.elapsed() < Duration::from_secs(5), "{:?}", began.elapsed());
+    // A call is given up after ten seconds.
+    assert!(began.elapsed() < Duration::from_secs(8), "{:?}", began.elapsed());
     let mut told = String::new();
     words.read_to_string(&mut told).expect("text");
     assert!(!told.contains("callback not taken"), "it was not refused: {told}");

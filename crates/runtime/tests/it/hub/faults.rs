@@ -1,7 +1,5 @@
 //! What the hub's client makes of a hub that fails, lies or attacks.
 
-use std::time::Instant;
-
 use super::*;
 
 #[test]
@@ -118,12 +116,11 @@ fn a_hub_that_can_not_be_used_and_an_empty_cache_is_an_error_with_its_source() {
 #[test]
 fn a_silent_hub_is_waited_for_no_longer_than_its_patience() {
     let scene = Scene::new();
-    scene.server.behave(|behaviour| behaviour.pause = Duration::from_secs(5));
-    let hub = Hub { patience: Duration::from_millis(100), ..scene.hub.clone() };
-    let start = Instant::now();
+    // Whoever waits for it does not come back within the time that a test has.
+    scene.server.behave(|behaviour| behaviour.pause = Duration::from_hours(1));
+    let hub = Hub { patience: Duration::from_secs(1), ..scene.hub.clone() };
     let error = hub.fetch(ID, "main", &is_wanted, &mut |_| {}).expect_err("silent");
     assert!(matches!(error, HubError::Interrupted { .. }), "{error}");
-    assert!(start.elapsed() < Duration::from_secs(4), "{:?}", start.elapsed());
 }
 
 #[test]
