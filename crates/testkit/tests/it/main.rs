@@ -4,3 +4,4 @@ mod arrows;
 mod code;
 mod tidy;
 mod tree;
+mod trust;
