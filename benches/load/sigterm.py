@@ -71,7 +71,7 @@ def main():
 
     def request(some):
         body = json.dumps({"inputs": some}).encode()
-        return f"POST /embed HTTP/1.1\r\nhost: x\r\ncontent-length: {len(body)}\r\n\r\n".encode() + body
+        return f"POST /embed HTTP/1.1\r\nhost: localhost\r\ncontent-length: {len(body)}\r\n\r\n".encode() + body
 
     all_texts = texts()
     bodies = [request(dice.sample(all_texts, dice.choice([1, 1, 1, 8, 32]))) for _ in range(200)]

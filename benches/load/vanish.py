@@ -33,7 +33,7 @@ def main():
     parser.add_argument("--target", default="target/release")
     options = parser.parse_args()
     body = json.dumps({"inputs": texts()[: options.texts]}).encode()
-    head = f"POST /embed HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: {len(body)}\r\n\r\n"
+    head = f"POST /embed HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\ncontent-length: {len(body)}\r\n\r\n"
     dice = random.Random(7)
     with Worker(options.target, "target/parts/minilm", "--queue-seconds", "30") as worker:
         _, headers, _ = post(worker.connect(), "/embed", body)

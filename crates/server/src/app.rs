@@ -1,22 +1,22 @@
 //! All that requests share: models by their names, what is counted, threads, and whether it is time to stop.
 
+use std::net::SocketAddr;
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::Sender;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+use std::sync::{Arc, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
 use sconce::Task;
 use tokio::sync::watch;
 
 use crate::keeper::Order;
-use crate::keys::Owner;
+use crate::memory_budget::MemoryBudget;
 use crate::metrics::Metrics;
 use crate::purse::Purses;
 use crate::refusal::{Kind, Refusal};
 use crate::seeing::Seeing;
 use crate::settings::Settings;
-use crate::shares::Shares;
 use crate::slot::{Ability, Host, Slot};
 use crate::threads::Threads;
 
@@ -32,57 +32,29 @@ pub(crate) struct App {
     /// What each key may still use.
     pub(crate) purses: Purses,
     pub(crate) started: Instant,
+    /// The address that it listens on.
+    pub(crate) bound: SocketAddr,
     pub(crate) seeing: Seeing,
     stopping: AtomicBool,
-    bodies: Mutex<Shares>,
+    /// The memory of requests in flight.
+    pub(crate) memory: Arc<MemoryBudget>,
 }
 
 /// The place of the model that the path of a request names: the request reaches no other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Scope(pub(crate) usize);
 
-/// Bytes of bodies that are held.
-pub(crate) struct Held {
-    app: Arc<App>,
-    owner: Owner,
-    bytes: usize,
-}
-
-impl Drop for Held {
-    fn drop(&mut self) {
-        self.app.bodies().weigh(self.owner, 0, self.bytes);
-    }
-}
-
-impl Held {
-    pub(crate) fn none(app: &Arc<App>, owner: Owner) -> Held {
-        Held { app: Arc::clone(app), owner, bytes: 0 }
-    }
-
-    /// Holds so many bytes more, if there is room for them.
-    pub(crate) fn grow(&mut self, bytes: usize) -> Result<(), Refusal> {
-        let most = self.app.settings().max_bodies;
-        let mut bodies = self.app.bodies();
-        // One that is alone has room, however long it is.
-        if bodies.has_room(self.owner, bytes, most) || bodies.all() == self.bytes {
-            bodies.weigh(self.owner, bytes, 0);
-            self.bytes += bytes;
-            return Ok(());
-        }
-        Err(Refusal::new(Kind::Overloaded, "the bodies of other requests take all the room there is"))
-    }
-}
-
 impl App {
     pub(crate) fn new(
         settings: Settings,
+        bound: SocketAddr,
         metrics: Metrics,
         threads: Threads,
         slots: Vec<Arc<Slot>>,
         orders: Sender<Order>,
         stop: watch::Sender<bool>,
     ) -> App {
-        let (stopping, bodies) = (AtomicBool::new(false), Mutex::default());
+        let memory = Arc::new(MemoryBudget::new(settings.in_flight_bytes()));
         let seeing = Seeing::new(&settings.sight);
         let (settings, purses) = (RwLock::new(Arc::new(settings)), Purses::default());
         App {
@@ -95,8 +67,9 @@ impl App {
             purses,
             seeing,
             started: Instant::now(),
-            stopping,
-            bodies,
+            bound,
+            stopping: AtomicBool::new(false),
+            memory,
         }
     }
 
@@ -110,11 +83,8 @@ impl App {
         for host in self.slots.iter().filter_map(|slot| slot.host()) {
             host.queue.limit(settings.queue_seconds);
         }
+        self.memory.set_limit(settings.in_flight_bytes());
         *self.settings.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(settings);
-    }
-
-    fn bodies(&self) -> MutexGuard<'_, Shares> {
-        self.bodies.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Has the server stop as a signal does.
@@ -251,7 +221,8 @@ mod tests {
         let threads = Threads::start(1, 1).expect("a thread");
         let metrics = Metrics::new().expect("metrics");
         let slots = slots.iter().map(slot).collect();
-        App::new(settings, metrics, threads, slots, channel().0, watch::Sender::new(false))
+        let bound = SocketAddr::from(([127, 0, 0, 1], 0));
+        App::new(settings, bound, metrics, threads, slots, channel().0, watch::Sender::new(false))
     }
 
     const EMBED: Ability = Ability::Task(Task::Embed);

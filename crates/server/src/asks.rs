@@ -1,16 +1,18 @@
 //! What is asked of a model, whatever the words it is asked in: texts in, answers out, through the queue.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use sconce::core::batch::Want;
+use sconce::tokens::Tokenized;
 use sconce::{
-    ClassifyOptions, Cut, EmbedOptions, Labelled, Prompt, Ranked, RerankOptions, Scoring, Task, Weight,
-    cosine, maxsim, ranked, sparse_dot,
+    ClassifyOptions, Cut, EmbedOptions, Error, Labelled, Matrix, Model, Prompt, Ranked, RerankOptions,
+    Scoring, Task, Weight, cosine, maxsim, ranked, sparse_dot,
 };
 
-use crate::call::{Answered, Call, Work, wrong};
+use crate::call::{Answered, Call, Deferred, wrong};
 use crate::inputs::Inputs;
-use crate::queue::Kept;
+use crate::queue::{Job, Kept};
 use crate::refusal::Refusal;
 use crate::slot::Host;
 
@@ -23,62 +25,92 @@ pub(crate) struct Vectors {
     pub(crate) normalize: Option<bool>,
 }
 
+/// Bytes of a number, a weight and a label as JSON, at least.
+const NUMBER: usize = 12;
+const WEIGHT: usize = 24;
+const LABEL: usize = 40;
+
+impl Answered {
+    /// An answer that is built of the rows.
+    fn defer<T: 'static>(self, build: impl FnOnce(Vec<Kept>, &Job) -> T + Send + 'static) -> Deferred<T> {
+        let Answered { job, kept, work } = self;
+        let size = |kept: &Kept| match kept {
+            Kept::Nothing => 0,
+            Kept::Rows(values, _) => NUMBER * values.len(),
+            Kept::Words(words) => WEIGHT * words.len(),
+        };
+        let bytes = kept.iter().map(size).sum();
+        Deferred::new(work, bytes, move || build(kept, &job))
+    }
+}
+
 /// One vector for each input.
 pub(crate) async fn embed(
     call: &Call,
     host: &Arc<Host>,
-    inputs: Inputs,
+    inputs: Arc<Inputs>,
     asked: Vectors,
-) -> Result<(Vec<Vec<f32>>, Work), Refusal> {
+) -> Result<Deferred<Vec<Vec<f32>>>, Refusal> {
     let prompt = prompt(host, asked.prompt, &inputs)?;
     let options =
         EmbedOptions { prompt: prompt.into(), dimensions: asked.dimensions, force_dimensions: false };
     host.model.check_embed(&options)?;
     if call.chunks {
-        return embed_chunks(call, host, inputs, &options, asked.normalize).await;
+        return embed_chunks(call, host, inputs, options, asked.normalize).await;
     }
     let answered = encode(call, host, inputs, options.prompt.clone(), Want::Pooled, asked.truncates).await?;
-    let finish = |kept: &Kept| match kept {
-        Kept::Rows(row, norm) => vector(host, row, *norm, &options, asked.normalize),
+    let (host, normalize) = (Arc::clone(host), asked.normalize);
+    let finish = move |kept: &Kept| match kept {
+        Kept::Rows(row, norm) => vector(&host, row, *norm, &options, normalize),
         Kept::Nothing | Kept::Words(_) => Vec::new(),
     };
-    Ok((answered.kept.iter().map(finish).collect(), answered.work))
+    Ok(answered.defer(move |kept, _| kept.iter().map(finish).collect()))
 }
 
 /// One vector for each text, the mean of those of its pieces, each by its tokens.
 async fn embed_chunks(
     call: &Call,
     host: &Arc<Host>,
-    inputs: Inputs,
-    options: &EmbedOptions,
+    inputs: Arc<Inputs>,
+    options: EmbedOptions,
     normalize: Option<bool>,
-) -> Result<(Vec<Vec<f32>>, Work), Refusal> {
-    let texts = texts(inputs, "token ids are used as they are: no `x-sconce-truncate: chunk`")?;
-    let bytes = call.check_sizes(&lengths(&texts), 0)?;
+) -> Result<Deferred<Vec<Vec<f32>>>, Refusal> {
+    only_texts(&inputs, "token ids are used as they are: no `x-sconce-truncate: chunk`")?;
+    let bytes = inputs.bytes();
+    call.check_sizes(&bytes, 0)?;
     let (model, prompt) = (host.model.clone(), options.prompt.clone());
-    let cut = move || {
+    let cut = move |range: Range<usize>| {
         let one = |text: &String| model.chunks(&prompt, text);
-        texts.iter().map(one).collect::<Result<Vec<_>, _>>()
+        Ok(inputs.texts()[range].iter().map(one).collect::<Result<Vec<_>, _>>()?)
     };
-    let chunks = call.on_threads(bytes, cut).await??;
-    let pieces: Vec<String> = chunks.iter().flatten().map(|(text, _)| text.clone()).collect();
     let most = call.app.settings().max_inputs;
-    if pieces.len() > most {
-        let count = pieces.len();
-        return Err(wrong(format!("the texts make {count} pieces, and a request has at most {most}")));
-    }
-    let answered =
-        encode(call, host, Inputs::Texts(pieces), options.prompt.clone(), Want::Pooled, true).await?;
-    let mut rows = answered.kept.iter();
-    let mean = |pieces: &Vec<(String, usize)>| {
-        let parts = pieces.iter().zip(&mut rows).map(|((_, tokens), kept)| match kept {
-            Kept::Rows(row, norm) => (vector(host, row, *norm, options, normalize), *tokens as f32),
-            Kept::Nothing | Kept::Words(_) => (Vec::new(), 0.0),
-        });
-        weighted(&parts.collect::<Vec<_>>(), normalize.unwrap_or(host.model.card().normalizes()))
+    // The pieces of all texts, and for each text the tokens of its pieces.
+    let gather = move |parts: Vec<Vec<Vec<(String, usize)>>>| {
+        let texts: Vec<Vec<(String, usize)>> = parts.into_iter().flatten().collect();
+        let count = texts.iter().map(Vec::len).sum::<usize>();
+        if count > most {
+            return Err(wrong(format!("the texts make {count} pieces, and a request has at most {most}")));
+        }
+        let tokens = texts.iter().map(|pieces| pieces.iter().map(|(_, tokens)| *tokens).collect()).collect();
+        Ok((texts.into_iter().flatten().map(|(text, _)| text).collect(), tokens))
     };
-    let vectors = chunks.iter().map(mean).collect();
-    Ok((vectors, Work { chunks: Some(answered.kept.len()), ..answered.work }))
+    let (pieces, tokens): (Vec<String>, Vec<Vec<usize>>) = call.on_pieces(&bytes, cut, gather).await?;
+    let (count, inputs) = (pieces.len(), Arc::new(Inputs::Texts(pieces)));
+    let answered = encode(call, host, inputs, options.prompt.clone(), Want::Pooled, true).await?;
+    let host = Arc::clone(host);
+    let mut deferred = answered.defer(move |kept, _| {
+        let mut rows = kept.iter();
+        let mean = |tokens: &Vec<usize>| {
+            let parts = tokens.iter().zip(&mut rows).map(|(&tokens, kept)| match kept {
+                Kept::Rows(row, norm) => (vector(&host, row, *norm, &options, normalize), tokens as f32),
+                Kept::Nothing | Kept::Words(_) => (Vec::new(), 0.0),
+            });
+            weighted(&parts.collect::<Vec<_>>(), normalize.unwrap_or(host.model.card().normalizes()))
+        };
+        tokens.iter().map(mean).collect()
+    });
+    deferred.work.chunks = Some(count);
+    Ok(deferred)
 }
 
 /// The mean of vectors by their weights, made one long where they are; one alone stays as it is.
@@ -129,30 +161,32 @@ pub(crate) async fn embed_all(
     inputs: Inputs,
     named: Option<String>,
     truncates: bool,
-) -> Result<(Vec<Vec<Vec<f32>>>, Work), Refusal> {
+) -> Result<Deferred<Vec<Vec<Vec<f32>>>>, Refusal> {
     call.refuse_chunks()?;
     let task = host.model.expect("embed_all", &[Task::Embed, Task::Tokens])?;
-    let (answered, width) = if task == Task::Tokens {
-        let texts = texts(inputs, "a model that compares tokens takes texts, not token ids")?;
+    if task == Task::Tokens {
+        only_texts(&inputs, "a model that compares tokens takes texts, not token ids")?;
         if named.is_some() {
             return Err(wrong("a model that compares tokens has prompts of its own: no `prompt_name`"));
         }
-        let bytes = call.check_sizes(&lengths(&texts), 0)?;
-        let encode = move |model: &sconce::Model| model.encode_documents(&texts);
-        (call.rows(host, bytes, Want::Projected, truncates, encode).await?, host.model.card().width())
-    } else {
-        let prompt = prompt(host, named, &inputs)?;
-        let hidden = host.model.card().sizes.value.hidden;
-        (encode(call, host, inputs, prompt.into(), Want::Tokens, truncates).await?, hidden)
-    };
-    let rows = |(kept, text): (&Kept, &sconce::tokens::Tokenized)| match kept {
-        Kept::Rows(values, _) if task == Task::Tokens => {
-            host.model.document_matrix(text, values).rows().map(<[f32]>::to_vec).collect()
-        }
-        Kept::Rows(values, _) => values.chunks_exact(width.max(1)).map(<[f32]>::to_vec).collect(),
+        let bytes = inputs.bytes();
+        call.check_sizes(&bytes, 0)?;
+        let encode = move |model: &Model, at: usize| one(model.encode_documents(&inputs.texts()[at..=at]));
+        let answered = call.rows(host, &bytes, Want::Projected, truncates, encode).await?;
+        let host = Arc::clone(host);
+        return Ok(answered.defer(move |kept, job| {
+            let matrices = matrices(&host, &kept, job, false);
+            matrices.map(|matrix| matrix.rows().map(<[f32]>::to_vec).collect()).collect()
+        }));
+    }
+    let prompt = prompt(host, named, &inputs)?;
+    let width = host.model.card().sizes.value.hidden.max(1);
+    let answered = encode(call, host, Arc::new(inputs), prompt.into(), Want::Tokens, truncates).await?;
+    let rows = move |kept: Kept| match kept {
+        Kept::Rows(values, _) => values.chunks_exact(width).map(<[f32]>::to_vec).collect(),
         Kept::Nothing | Kept::Words(_) => Vec::new(),
     };
-    Ok((answered.kept.iter().zip(&answered.job.texts).map(rows).collect(), answered.work))
+    Ok(answered.defer(move |kept, _| kept.into_iter().map(rows).collect()))
 }
 
 /// The weights of words for each input.
@@ -162,12 +196,12 @@ pub(crate) async fn embed_sparse(
     inputs: Inputs,
     named: Option<String>,
     truncates: bool,
-) -> Result<(Vec<Vec<Weight>>, Work), Refusal> {
+) -> Result<Deferred<Vec<Vec<Weight>>>, Refusal> {
     call.refuse_chunks()?;
     host.model.expect("embed_sparse", &[Task::Sparse])?;
     let prompt = prompt(host, named, &inputs)?;
-    let answered = encode(call, host, inputs, prompt.into(), Want::Pooled, truncates).await?;
-    Ok((answered.kept.into_iter().map(words).collect(), answered.work))
+    let answered = encode(call, host, Arc::new(inputs), prompt.into(), Want::Pooled, truncates).await?;
+    Ok(answered.defer(|kept, _| kept.into_iter().map(words).collect()))
 }
 
 fn words(kept: Kept) -> Vec<Weight> {
@@ -177,58 +211,86 @@ fn words(kept: Kept) -> Vec<Weight> {
     }
 }
 
-/// Documents, best first, and their texts as they were given.
+/// Documents, best first.
 pub(crate) async fn rerank(
     call: &Call,
     host: &Arc<Host>,
-    query: String,
-    documents: Vec<String>,
+    query: Arc<str>,
+    documents: Arc<[String]>,
     options: RerankOptions,
     truncates: bool,
-) -> Result<(Vec<Ranked>, Vec<String>, Work), Refusal> {
+) -> Result<Deferred<Vec<Ranked>>, Refusal> {
     call.refuse_chunks()?;
     let task = host.model.check_rerank(&options)?;
-    let documents: Arc<[String]> = documents.into();
-    let (scores, work) = if task == Task::Tokens {
+    let top = options.top;
+    let scores = if task == Task::Tokens {
         if options.scoring.is_some() {
             return Err(wrong("scores of best matches are raw: no `raw_scores`"));
         }
-        best_matches(call, host, query, Arc::clone(&documents), truncates).await?
+        best_matches(call, host, query, documents, truncates).await?
     } else {
-        let bytes = call.check_sizes(&lengths(&documents), query.len())?;
-        let (asked, given) = (options.clone(), Arc::clone(&documents));
-        let encode = move |model: &sconce::Model| model.encode_ranking(&query, &given, &asked);
-        let answered = call.rows(host, bytes, Want::Pooled, truncates, encode).await?;
-        let score = |kept: &Kept| match kept {
+        let mut bytes = lengths(&documents);
+        call.check_sizes(&bytes, query.len())?;
+        for bytes in &mut bytes {
+            *bytes += query.len();
+        }
+        let (asked, given) = (options.clone(), documents);
+        let encode =
+            move |model: &Model, at: usize| one(model.encode_ranking(&query, &given[at..=at], &asked));
+        let answered = call.rows(host, &bytes, Want::Pooled, truncates, encode).await?;
+        let host = Arc::clone(host);
+        let score = move |kept: &Kept| match kept {
             Kept::Rows(row, _) => host.model.relevance(row, &options),
             Kept::Nothing | Kept::Words(_) => f32::NAN,
         };
-        (answered.kept.iter().map(score).collect::<Vec<f32>>(), answered.work)
+        answered.defer(move |kept, _| kept.iter().map(score).collect::<Vec<f32>>())
     };
-    Ok((ranked(&scores, options.top), documents.to_vec(), work))
+    Ok(scores.map(move |scores| ranked(&scores, top)))
 }
 
 /// How well the tokens of each document match those of the query.
 async fn best_matches(
     call: &Call,
     host: &Arc<Host>,
-    query: String,
+    query: Arc<str>,
     documents: Arc<[String]>,
     truncates: bool,
-) -> Result<(Vec<f32>, Work), Refusal> {
-    let bytes = call.check_sizes(&lengths(&documents), 0)? + call.check_sizes(&[query.len()], 0)?;
-    let encode = move |model: &sconce::Model| {
-        let mut texts = model.encode_queries(&[query])?;
-        texts.extend(model.encode_documents(&documents)?);
-        Ok(texts)
+) -> Result<Deferred<Vec<f32>>, Refusal> {
+    let mut bytes = lengths(&documents);
+    call.check_sizes(&bytes, 0)?;
+    call.check_sizes(&[query.len()], 0)?;
+    bytes.insert(0, query.len());
+    let encode = move |model: &Model, at: usize| match at {
+        0 => one(model.encode_queries(&[&*query])),
+        at => one(model.encode_documents(&documents[at - 1..at])),
     };
-    let answered = call.rows(host, bytes, Want::Projected, truncates, encode).await?;
-    let mut matrices = answered.kept.iter().zip(&answered.job.texts).enumerate().map(|(at, (kept, text))| {
-        let values = if let Kept::Rows(values, _) = kept { values.as_slice() } else { &[] };
-        if at == 0 { host.model.query_matrix(values) } else { host.model.document_matrix(text, values) }
+    let answered = call.rows(host, &bytes, Want::Projected, truncates, encode).await?;
+    // Each token of the query meets each row.
+    let meetings = answered.job.texts.first().map_or(0, |query| query.ids.len()) * answered.work.tokens;
+    let (host, width) = (Arc::clone(host), host.model.card().width());
+    let deferred = answered.defer(move |kept, job| {
+        let mut matrices = matrices(&host, &kept, job, true);
+        let query = matrices.next().unwrap_or_default();
+        matrices.map(|document| maxsim(&query, &document)).collect()
     });
-    let query = matrices.next().unwrap_or_default();
-    Ok((matrices.map(|document| maxsim(&query, &document)).collect(), answered.work))
+    Ok(deferred.and_bytes(meetings * width))
+}
+
+/// The rows of each text as a matrix, of documents, or of a query before them.
+fn matrices<'a>(
+    host: &'a Host,
+    kept: &'a [Kept],
+    job: &'a Job,
+    query_first: bool,
+) -> impl Iterator<Item = Matrix> + 'a {
+    kept.iter().zip(&job.texts).enumerate().map(move |(at, (kept, text))| {
+        let values = if let Kept::Rows(values, _) = kept { values.as_slice() } else { &[] };
+        if at == 0 && query_first {
+            host.model.query_matrix(values)
+        } else {
+            host.model.document_matrix(text, values)
+        }
+    })
 }
 
 /// The labels of each text or pair, the best first.
@@ -238,29 +300,27 @@ pub(crate) async fn classify(
     sequences: Vec<(String, Option<String>)>,
     scoring: Option<Scoring>,
     truncates: bool,
-) -> Result<(Vec<Vec<Labelled>>, Work), Refusal> {
+) -> Result<Deferred<Vec<Vec<Labelled>>>, Refusal> {
     call.refuse_chunks()?;
     host.model.expect("predict", &[Task::Classify])?;
-    let lengths: Vec<usize> = sequences
+    let bytes: Vec<usize> = sequences
         .iter()
         .map(|(first, second)| first.len() + second.as_ref().map_or(0, String::len))
         .collect();
-    let bytes = call.check_sizes(&lengths, 0)?;
+    call.check_sizes(&bytes, 0)?;
     let options = ClassifyOptions { scoring, cut: Cut::Longest };
-    let encode = move |model: &sconce::Model| {
-        let one = |(first, second): (String, Option<String>)| match second {
-            None => model.encode_texts(&Prompt::NONE, &[first]),
-            Some(second) => model.encode_pairs(&[(first, second)], Cut::Longest),
-        };
-        let texts = sequences.into_iter().map(one).collect::<Result<Vec<_>, _>>()?;
-        Ok(texts.into_iter().flatten().collect())
+    let encode = move |model: &Model, at: usize| match &sequences[at] {
+        (first, None) => one(model.encode_texts(&Prompt::NONE, &[first])),
+        (first, Some(second)) => one(model.encode_pairs(&[(first, second)], Cut::Longest)),
     };
-    let answered = call.rows(host, bytes, Want::Pooled, truncates, encode).await?;
-    let labels = |kept: &Kept| match kept {
+    let answered = call.rows(host, &bytes, Want::Pooled, truncates, encode).await?;
+    let (host, texts) = (Arc::clone(host), bytes.len());
+    let written = LABEL * texts * host.model.card().width();
+    let labels = move |kept: &Kept| match kept {
         Kept::Rows(row, _) => host.model.labels(row, &options),
         Kept::Nothing | Kept::Words(_) => Vec::new(),
     };
-    Ok((answered.kept.iter().map(labels).collect(), answered.work))
+    Ok(answered.defer(move |kept, _| kept.iter().map(labels).collect()).and_bytes(written))
 }
 
 /// How alike `text` is to each of `others`.
@@ -271,42 +331,42 @@ pub(crate) async fn similarity(
     others: Vec<String>,
     named: Option<String>,
     truncates: bool,
-) -> Result<(Vec<f32>, Work), Refusal> {
+) -> Result<Deferred<Vec<f32>>, Refusal> {
     let task = host.model.expect("similarity", &[Task::Embed, Task::Sparse, Task::Tokens])?;
     call.check_sizes(&lengths(&others), 0)?;
     if task == Task::Tokens {
-        return best_matches(call, host, text, others.into(), truncates).await;
+        return best_matches(call, host, text.into(), others.into(), truncates).await;
     }
-    let inputs = Inputs::Texts([vec![text], others].concat());
+    let inputs = Inputs::Texts(std::iter::once(text).chain(others).collect());
     if task == Task::Sparse {
-        let (texts, work) = embed_sparse(call, host, inputs, named, truncates).await?;
-        return Ok((texts[1..].iter().map(|other| sparse_dot(&texts[0], other)).collect(), work));
+        let words = embed_sparse(call, host, inputs, named, truncates).await?;
+        return Ok(words.map(|texts| texts[1..].iter().map(|other| sparse_dot(&texts[0], other)).collect()));
     }
     let asked = Vectors { truncates, prompt: named, dimensions: None, normalize: None };
-    let (vectors, work) = embed(call, host, inputs, asked).await?;
-    Ok((vectors[1..].iter().map(|other| cosine(&vectors[0], other)).collect(), work))
+    let vectors = embed(call, host, Arc::new(inputs), asked).await?;
+    Ok(vectors.map(|vectors| vectors[1..].iter().map(|other| cosine(&vectors[0], other)).collect()))
 }
 
 /// Texts or token ids to rows.
 async fn encode(
     call: &Call,
     host: &Arc<Host>,
-    inputs: Inputs,
+    inputs: Arc<Inputs>,
     prompt: Prompt,
     want: Want,
     truncates: bool,
 ) -> Result<Answered, Refusal> {
-    if !host.token_ids && matches!(inputs, Inputs::Ids(_) | Inputs::ManyIds(_)) {
+    if !host.token_ids && matches!(*inputs, Inputs::Ids(_) | Inputs::ManyIds(_)) {
         return Err(wrong(token_ids_rejected(&host.name)));
     }
-    let bytes = call.check_sizes(&inputs.bytes(), 0)?;
-    let encode = move |model: &sconce::Model| match inputs {
-        Inputs::One(text) => model.encode_texts(&prompt, &[text]),
-        Inputs::Texts(texts) => model.encode_texts(&prompt, &texts),
-        Inputs::Ids(ids) => Ok(vec![model.encode_ids(&ids)?]),
-        Inputs::ManyIds(many) => many.iter().map(|ids| model.encode_ids(ids)).collect(),
+    let bytes = inputs.bytes();
+    call.check_sizes(&bytes, 0)?;
+    let encode = move |model: &Model, at: usize| match &*inputs {
+        Inputs::Ids(ids) => model.encode_ids(ids),
+        Inputs::ManyIds(many) => model.encode_ids(&many[at]),
+        Inputs::One(_) | Inputs::Texts(_) => one(model.encode_texts(&prompt, &inputs.texts()[at..=at])),
     };
-    call.rows(host, bytes, want, truncates, encode).await
+    call.rows(host, &bytes, want, truncates, encode).await
 }
 
 /// Clients such as `LangChain` send tiktoken's ids, which are valid ids of other words in most vocabularies.
@@ -319,10 +379,14 @@ fn token_ids_rejected(model: &str) -> String {
     )
 }
 
-fn texts(inputs: Inputs, otherwise: &str) -> Result<Vec<String>, Refusal> {
+/// The tokens of a text that was encoded alone.
+fn one(encoded: Result<Vec<Tokenized>, Error>) -> Result<Tokenized, Error> {
+    Ok(encoded?.pop().unwrap_or_default())
+}
+
+fn only_texts(inputs: &Inputs, otherwise: &str) -> Result<(), Refusal> {
     match inputs {
-        Inputs::One(text) => Ok(vec![text]),
-        Inputs::Texts(texts) => Ok(texts),
+        Inputs::One(_) | Inputs::Texts(_) => Ok(()),
         Inputs::Ids(_) | Inputs::ManyIds(_) => Err(wrong(otherwise)),
     }
 }
@@ -344,4 +408,21 @@ pub(crate) fn prompt(host: &Host, named: Option<String>, inputs: &Inputs) -> Res
         return Err(wrong("token ids are used as they are: no `prompt_name`"));
     }
     Ok(Some(name))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_mean_counts_each_vector_by_its_weight() {
+        let parts = [(vec![1.0, 0.0], 1.0), (vec![0.0, 1.0], 3.0)];
+        assert_eq!(weighted(&parts, false), [0.25, 0.75]);
+        let unit = weighted(&parts, true);
+        let length = 0.625_f32.sqrt();
+        assert!((unit[0] - 0.25 / length).abs() < 1e-6 && (unit[1] - 0.75 / length).abs() < 1e-6, "{unit:?}");
+        assert_eq!(weighted(&parts[..1], true), [1.0, 0.0]);
+        assert_eq!(weighted(&[(vec![3.0, 4.0], 7.0)], true), [3.0, 4.0], "one alone stays as it is");
+        assert_eq!(weighted(&[], true), [] as [f32; 0]);
+    }
 }

@@ -8,8 +8,8 @@ use axum::http::{HeaderMap, header};
 use http_body_util::BodyExt;
 use hyper::body::Body as _;
 
-use crate::app::{App, Held};
-use crate::keys::Owner;
+use crate::app::App;
+use crate::memory_budget::{RequestMemory, Reservation};
 use crate::refusal::{Kind, Refusal};
 
 /// Bytes of a body that is read though nobody wants it, and how long it may take: its connection can be used again.
@@ -26,13 +26,13 @@ pub(crate) async fn drain(headers: &HeaderMap, mut body: Body) -> bool {
     tokio::time::timeout(SOON, reading).await.is_ok() && body.is_end_stream()
 }
 
-/// The whole body, and its place among all bodies that are held.
+/// The whole body, and the memory that is reserved for it.
 pub(crate) async fn read(
     app: &Arc<App>,
-    owner: Owner,
+    memory: &RequestMemory,
     headers: &HeaderMap,
     body: Body,
-) -> Result<(Vec<u8>, Held), Refusal> {
+) -> Result<(Vec<u8>, Reservation), Refusal> {
     let most = app.settings().max_body;
     let too_large = || Refusal::new(Kind::TooLarge, format!("a body has at most {most} bytes"));
     if let Some(encoding) = headers.get(header::CONTENT_ENCODING)
@@ -45,17 +45,17 @@ pub(crate) async fn read(
         return Err(too_large());
     }
     let reading = async {
-        let (mut bytes, mut held, mut body) = (Vec::new(), Held::none(app, owner), body);
+        let (mut bytes, mut reservation, mut body) = (Vec::new(), memory.reserve_none(), body);
         while let Some(frame) = body.frame().await {
             let frame = frame.map_err(|_| Refusal::new(Kind::Syntax, "the body ended early"))?;
             let Ok(piece) = frame.into_data() else { continue };
             if bytes.len() + piece.len() > most {
                 return Err(too_large());
             }
-            held.grow(piece.len())?;
+            reservation.grow(piece.len())?;
             bytes.extend_from_slice(&piece);
         }
-        Ok((bytes, held))
+        Ok((bytes, reservation))
     };
     let limit = app.settings().read_limit;
     tokio::time::timeout(limit, reading).await.unwrap_or_else(|_| {

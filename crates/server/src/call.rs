@@ -1,13 +1,13 @@
 //! One request on its way: body to fields, texts to tokens, a place in the queue, rows to an answer with headers.
 
-use std::fmt::Write as _;
 use std::future::Future;
+use std::ops::Range;
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use axum::body::Body;
 use axum::extract::Request;
-use axum::http::{Extensions, HeaderMap, HeaderName, HeaderValue, header};
+use axum::http::{Extensions, HeaderMap};
 use axum::response::Response;
 use sconce::core::batch::Want;
 use sconce::tokens::Tokenized;
@@ -16,27 +16,29 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tokio::sync::oneshot;
 
-use crate::app::{App, Held, Scope};
+use crate::app::{App, Scope};
 use crate::body;
 use crate::fields::parse;
+use crate::headers::write_headers;
 use crate::keys::Guest;
+use crate::memory_budget::{RequestMemory, Reservation};
+use crate::output::{Chunks, OutputLimits};
 use crate::queue::{Full, Job, Kept, Outcome, Priority, Stretch};
 use crate::refusal::{Dialect, Kind, Refusal};
 use crate::slot::Host;
-use crate::worker::short;
 
 /// Bodies above this are parsed on a thread of their own.
 const LONG_BODY: usize = 64 << 10;
-/// Answers of more numbers than this are written on a thread of their own.
-const LONG_ANSWER: usize = 64 << 10;
+/// Answers of more bytes than this are built and written on a text thread.
+const LONG_ANSWER: usize = 128 << 10;
 /// Bytes of one text: more is not tokenized.
 const LONGEST_TEXT: usize = 256 << 10;
 /// Bytes of all texts of a request, a query counted once for each document.
 const ALL_TEXTS: usize = 16 << 20;
 /// Seconds of measured work above which a request of several texts is bulk.
 const BULK: f64 = 0.1;
-/// Truncated texts that a header lists.
-const LISTED: usize = 8;
+/// The share of the queue's seconds above which a request is bulk, whatever its header says.
+const INTERACTIVE_SHARE: f64 = 0.25;
 
 /// One request.
 pub(crate) struct Call {
@@ -51,7 +53,9 @@ pub(crate) struct Call {
     /// The name of the model that answers, once it is known.
     reached: Arc<OnceLock<String>>,
     guest: Guest,
-    held: Option<Held>,
+    memory: RequestMemory,
+    /// Held for the body, and for what was parsed of it.
+    body: Option<Reservation>,
 }
 
 /// Tasks of a route that takes any model.
@@ -123,9 +127,36 @@ pub(crate) struct Answered {
     pub(crate) work: Work,
 }
 
+/// An answer that is still to be built from computed rows.
+pub(crate) struct Deferred<T> {
+    pub(crate) work: Work,
+    /// About how many bytes are read and written to build it.
+    bytes: usize,
+    build: Box<dyn FnOnce() -> T + Send>,
+}
+
+impl<T: 'static> Deferred<T> {
+    pub(crate) fn new(work: Work, bytes: usize, build: impl FnOnce() -> T + Send + 'static) -> Deferred<T> {
+        Deferred { work, bytes, build: Box::new(build) }
+    }
+
+    /// Builds on what this gives.
+    pub(crate) fn map<U>(self, then: impl FnOnce(T) -> U + Send + 'static) -> Deferred<U> {
+        let Deferred { work, bytes, build } = self;
+        Deferred { work, bytes, build: Box::new(move || then(build())) }
+    }
+
+    /// The same, where `bytes` more are read and written.
+    #[must_use]
+    pub(crate) fn and_bytes(mut self, bytes: usize) -> Deferred<T> {
+        self.bytes += bytes;
+        self
+    }
+}
+
 /// An answer that is written out.
 pub(crate) struct Answer {
-    body: Vec<u8>,
+    body: Chunks,
     work: Work,
 }
 
@@ -153,8 +184,8 @@ where
         if let Err(refusal) = call.shed() {
             return Err(if body::drain(&parts.headers, body).await { refusal } else { refusal.closing() });
         }
-        let (bytes, held) = body::read(&app, guest.owner, &parts.headers, body).await?;
-        call.held = Some(held);
+        let (bytes, reservation) = body::read(&app, &call.memory, &parts.headers, body).await?;
+        call.body = Some(reservation);
         let strict = app.settings().strict;
         let (parsed, unread) = if bytes.len() > LONG_BODY {
             let size = bytes.len();
@@ -173,7 +204,7 @@ where
         Ok((answer, unread)) => {
             let seconds = started.elapsed().as_secs_f64();
             app.metrics.answered(method, &answer.work.model, &answer.work, seconds);
-            let mut response = Response::new(Body::from(answer.body));
+            let mut response = Response::new(Body::new(answer.body));
             write_headers(response.headers_mut(), &answer.work, &unread, dialect, seconds);
             response.extensions_mut().insert(answer.work);
             response
@@ -218,8 +249,9 @@ impl Call {
         };
         let chunks = word("x-sconce-truncate") == Some("chunk");
         let from_cohere = headers.contains_key("x-fern-sdk-name") || headers.contains_key("x-client-name");
-        let (app, reached, held) = (Arc::clone(app), Arc::default(), None);
-        Ok(Call { app, from_cohere, priority, truncate, chunks, asks, reached, guest, held })
+        let memory = RequestMemory::new(&app.memory, guest.owner);
+        let (app, reached) = (Arc::clone(app), Arc::default());
+        Ok(Call { app, from_cohere, priority, truncate, chunks, asks, reached, guest, memory, body: None })
     }
 
     /// Refuses before anything is read where too much waits already.
@@ -258,6 +290,24 @@ impl Call {
         self.app.threads.run(self.guest.owner, bytes, task).await.map_err(|_| busy())?.ok_or_else(broken)
     }
 
+    /// Work on texts of so many `bytes` each, in pieces on the text threads.
+    pub(crate) async fn on_pieces<T: Send + 'static, R: Send + 'static>(
+        &self,
+        bytes: &[usize],
+        each: impl Fn(Range<usize>) -> Result<T, Refusal> + Send + Sync + 'static,
+        then: impl FnOnce(Vec<T>) -> Result<R, Refusal> + Send + 'static,
+    ) -> Result<R, Refusal> {
+        // A key that has used up its tokens costs no more work.
+        self.charge(0)?;
+        let ran = self.app.threads.run_pieces(self.guest.owner, bytes, each, then).await;
+        ran.map_err(|_| busy())?.ok_or_else(broken)?
+    }
+
+    /// Charges tokens to the rate of the key.
+    pub(crate) fn charge(&self, tokens: usize) -> Result<(), Refusal> {
+        charge(&self.app, self.guest, tokens)
+    }
+
     /// Whether long texts are cut, by the body, the header, or the habit of the route.
     pub(crate) fn truncates(&self, asked: Option<bool>, habit: bool) -> bool {
         asked.or(self.truncate).unwrap_or(habit)
@@ -282,30 +332,33 @@ impl Call {
         Ok(all)
     }
 
-    /// Texts to tokens, and tokens to rows. The thread that made the tokens puts them in the queue, so that nobody
-    /// has to be woken in between.
+    /// Texts of so many `bytes` each to tokens, and tokens to rows; `encode` gives the tokens of the text at an index.
+    /// The thread that made the last tokens puts all in the queue, so that nobody has to be woken in between.
     pub(crate) async fn rows(
         &self,
         host: &Arc<Host>,
-        bytes: usize,
+        bytes: &[usize],
         want: Want,
         truncates: bool,
-        encode: impl FnOnce(&Model) -> Result<Vec<Tokenized>, Error> + Send + 'static,
+        encode: impl Fn(&Model, usize) -> Result<Tokenized, Error> + Send + Sync + 'static,
     ) -> Result<Answered, Refusal> {
         let began = Instant::now();
-        let (app, host, asker) = (Arc::clone(&self.app), Arc::clone(host), (self.guest, self.priority));
+        let (app, memory, asker) = (Arc::clone(&self.app), self.memory.clone(), (self.guest, self.priority));
+        let (host, model) = (Arc::clone(host), host.model.clone());
+        let each = move |texts: Range<usize>| {
+            Ok(texts.map(|at| encode(&model, at)).collect::<Result<Vec<_>, Error>>()?)
+        };
         // Gone with this future, as soon as the client is.
         let here = Arc::new(());
         let waits = Arc::downgrade(&here);
-        let queueing = self.on_threads(bytes, move || {
-            let texts = encode(&host.model)?;
+        let then = move |texts: Vec<Vec<Tokenized>>| {
             if waits.strong_count() == 0 {
                 app.metrics.cancelled.with_label_values(&[&host.name]).inc();
                 return Err(broken());
             }
-            queue(app, host, texts, want, truncates, asker, began)
-        });
-        let (ticket, work) = queueing.await??;
+            queue(app, host, texts.concat(), want, truncates, asker, &memory, began)
+        };
+        let (ticket, work) = self.on_pieces(bytes, each, then).await?;
         drop(here);
         let (job, outcome) = ticket.wait().await?;
         let Outcome { kept, placements, classes, incidents, queued, computing, batches } = outcome;
@@ -315,28 +368,86 @@ impl Call {
         Ok(Answered { job, kept, work })
     }
 
-    /// Writes an answer of about so many numbers.
-    pub(crate) async fn write<T: Serialize + Send + 'static>(
-        &self,
-        body: T,
-        numbers: usize,
-        work: Work,
-    ) -> Result<Answer, Refusal> {
-        let write = move || serde_json::to_vec(&body);
-        let written = if numbers > LONG_ANSWER { self.on_threads(0, write).await? } else { write() };
-        let body = written.map_err(|error| Refusal::new(Kind::Model, error.to_string()))?;
+    fn output_limits(&self) -> OutputLimits {
+        OutputLimits::new(&self.memory, self.app.settings().max_answer)
+    }
+
+    /// Builds and writes an answer.
+    pub(crate) async fn write<T: Serialize + 'static>(&self, answer: Deferred<T>) -> Result<Answer, Refusal> {
+        let Deferred { work, bytes, build } = answer;
+        let limits = self.output_limits();
+        let write = move || {
+            let mut output = limits.output();
+            output.json(&build())?;
+            output.finish()
+        };
+        let body = if bytes > LONG_ANSWER { self.on_threads(0, write).await?? } else { write()? };
         Ok(Answer { body, work })
+    }
+
+    /// Writes a list whose items come of texts of so many `bytes` each, piece by piece, with about `growth` bytes of
+    /// answer for each byte of text. Memory for that is reserved until the answer is built, so that of several large
+    /// requests the first succeed and the others are refused before any work.
+    pub(crate) async fn write_list<T: Serialize>(
+        &self,
+        bytes: &[usize],
+        growth: usize,
+        item: impl Fn(usize) -> Result<T, Refusal> + Send + Sync + 'static,
+    ) -> Result<Answer, Refusal> {
+        let _estimate = self.memory.reserve(growth * bytes.iter().sum::<usize>())?;
+        let (limits, count) = (self.output_limits(), bytes.len());
+        let each = move |texts: Range<usize>| {
+            let (mut output, end) = (limits.output(), texts.end);
+            for at in texts {
+                output.raw(if at == 0 { b"[" } else { b"," })?;
+                output.json(&item(at)?)?;
+            }
+            if end == count {
+                output.raw(b"]")?;
+            }
+            output.finish()
+        };
+        let join = |parts: Vec<Chunks>| {
+            let mut body = Chunks::default();
+            for part in parts {
+                body.append(part);
+            }
+            Ok(body)
+        };
+        let body = self.on_pieces(bytes, each, join).await?;
+        Ok(Answer { body, work: Work::default() })
+    }
+}
+
+fn charge(app: &App, guest: Guest, tokens: usize) -> Result<(), Refusal> {
+    app.purses.charge(guest, tokens).map_err(|seconds| {
+        let message = "the key has used up the tokens that it is good for";
+        Refusal::new(Kind::Overloaded, message).after(seconds)
+    })
+}
+
+/// The priority of a request of `texts` that take `seconds` of measured work, where `queued` seconds may wait.
+fn priority_of(asked: Option<Priority>, texts: usize, seconds: f64, queued: f64) -> Priority {
+    let most = (INTERACTIVE_SHARE * queued).max(BULK);
+    match asked {
+        Some(Priority::Bulk) => Priority::Bulk,
+        // One request must not fill the list of those who wait at a screen.
+        _ if seconds > most => Priority::Bulk,
+        None if texts > 1 && seconds > BULK => Priority::Bulk,
+        None | Some(Priority::Interactive) => Priority::Interactive,
     }
 }
 
 /// A place in the queue for tokens that came of texts since `began`.
+#[expect(clippy::too_many_arguments, reason = "what a request is made of")]
 fn queue(
     app: Arc<App>,
     host: Arc<Host>,
     texts: Vec<Tokenized>,
     want: Want,
     truncates: bool,
-    (guest, priority): (Guest, Option<Priority>),
+    (guest, asked): (Guest, Option<Priority>),
+    memory: &RequestMemory,
     began: Instant,
 ) -> Result<(Ticket, Work), Refusal> {
     let mut work = Work { model: host.name.clone(), texts: texts.len(), ..Work::default() };
@@ -352,22 +463,26 @@ fn queue(
             ),
         ));
     }
-    let numbers = work.tokens * host.model.card().sizes.value.hidden;
-    let most = app.settings().max_numbers;
+    let (card, settings) = (host.model.card(), app.settings());
+    let (most, hidden) = (settings.max_numbers, card.sizes.value.hidden);
+    let sparse = card.task.value == Task::Sparse;
+    let numbers = match want {
+        // The words of each text are counted when they are known.
+        Want::Pooled if sparse => 0,
+        Want::Pooled => work.texts * card.width(),
+        Want::Tokens | Want::Projected => work.tokens * hidden,
+    };
     if want != Want::Pooled && numbers > most {
         let message = format!("an answer has at most {most} numbers; this one would have {numbers}");
         return Err(Refusal::new(Kind::TooLarge, message));
     }
-    app.purses.charge(guest, work.tokens).map_err(|seconds| {
-        let message = "the key has used up the tokens that it is good for";
-        Refusal::new(Kind::Overloaded, message).after(seconds)
-    })?;
-    // Who waits: as the header says, else by how long it takes.
-    let large = work.texts > 1 && host.queue.rate().seconds(work.tokens) > BULK;
-    let priority = priority.unwrap_or(if large { Priority::Bulk } else { Priority::Interactive });
-    let sparse = host.model.card().task.value == Task::Sparse;
+    // Rows, and the ids and types of tokens.
+    let reservation = memory.reserve(4 * numbers + 8 * work.tokens)?;
+    charge(&app, guest, work.tokens)?;
+    let seconds = host.queue.rate().seconds(work.tokens);
+    let priority = priority_of(asked, work.texts, seconds, settings.queue_seconds);
     let (job, outcome) = Job::new(texts, want, priority, sparse, guest.owner);
-    let job = Arc::new(job);
+    let job = Arc::new(job.holding(reservation));
     host.queue.admit(&job).map_err(|error| {
         app.purses.refund(guest, work.tokens);
         full(error)
@@ -414,65 +529,28 @@ impl Drop for Ticket {
     }
 }
 
-fn write_headers(headers: &mut HeaderMap, work: &Work, unread: &[String], dialect: Dialect, seconds: f64) {
-    headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
-    let mut put = |name: &'static str, value: String| {
-        if let Ok(value) = HeaderValue::from_str(&value) {
-            headers.insert(HeaderName::from_static(name), value);
-        }
-    };
-    if !unread.is_empty() {
-        put("x-sconce-ignored", unread.join(", "));
-    }
-    if work.texts == 0 {
-        return;
-    }
-    let milliseconds = |time: Duration| time.as_secs_f64() * 1e3;
-    put("x-sconce-model", work.model.clone());
-    put("x-sconce-placement", work.placements.iter().map(short).collect::<Vec<_>>().join(", "));
-    put("x-sconce-class", work.classes.join(", "));
-    put("x-sconce-tokens", work.tokens.to_string());
-    put("x-sconce-truncated", listed(&work.truncated));
-    if let Some(chunks) = work.chunks {
-        put("x-sconce-chunks", chunks.to_string());
-    }
-    if !work.incidents.is_empty() {
-        let told = work
-            .incidents
-            .iter()
-            .map(|incident| format!("{} {}", short(&incident.placement), incident.kind.name()));
-        put("x-sconce-incidents", told.collect::<Vec<_>>().join(", "));
-    }
-    let [tokenize, queue, compute] = [work.tokenizing, work.queued, work.computing].map(milliseconds);
-    let total = seconds * 1e3;
-    put(
-        "server-timing",
-        format!(
-            "tokenize;dur={tokenize:.3}, queue;dur={queue:.3}, compute;dur={compute:.3}, total;dur={total:.3}"
-        ),
-    );
-    if dialect == Dialect::Tei {
-        let device = work.placements.first().map(|placement| placement.device.to_string());
-        put("x-compute-type", device.unwrap_or_default());
-        put("x-compute-tokens", work.tokens.to_string());
-        for (name, milliseconds) in [
-            ("x-compute-time", total),
-            ("x-total-time", total),
-            ("x-tokenization-time", tokenize),
-            ("x-queue-time", queue),
-            ("x-inference-time", compute),
-        ] {
-            put(name, format!("{milliseconds:.0}"));
-        }
-    }
-}
+#[cfg(test)]
+mod tests {
+    use super::*;
 
-/// `0`, or how many texts were cut and which: `2; 0:812>512, 3:600>512`.
-fn listed(truncated: &[Truncation]) -> String {
-    let mut text = truncated.len().to_string();
-    for (at, cut) in truncated.iter().take(LISTED).enumerate() {
-        let comma = if at == 0 { ";" } else { "," };
-        let _ = write!(text, "{comma} {}:{}>{}", cut.index, cut.tokens, cut.used);
+    #[test]
+    fn above_the_cap_a_request_is_bulk_whatever_its_header_says() {
+        use Priority::{Bulk, Interactive};
+        // Two seconds may wait, so that half a second is the cap.
+        for (asked, texts, seconds, expected) in [
+            (None, 1, 0.01, Interactive),
+            (None, 1, 0.5, Interactive),
+            (None, 1, 0.51, Bulk),
+            (None, 2, 0.1, Interactive),
+            (None, 2, 0.11, Bulk),
+            (Some(Interactive), 2, 0.11, Interactive),
+            (Some(Interactive), 9, 0.5, Interactive),
+            (Some(Interactive), 9, 0.51, Bulk),
+            (Some(Interactive), 1, 0.51, Bulk),
+            (Some(Bulk), 1, 0.01, Bulk),
+        ] {
+            assert_eq!(priority_of(asked, texts, seconds, 2.0), expected, "{asked:?} {texts} {seconds}");
+        }
+        assert_eq!(priority_of(Some(Interactive), 2, 0.1, 0.001), Interactive, "a short queue");
     }
-    text
 }

@@ -12,7 +12,7 @@ use serde_json::json;
 use sha2::Sha256;
 
 use crate::app::App;
-use crate::routes::{report_of, waits_for};
+use crate::routes::{Trusted, report_of, waits_for};
 use crate::settings::{Callback, Worker};
 
 /// How often it looks whether something has changed.
@@ -67,7 +67,7 @@ pub(crate) fn herald(app: &Arc<App>, url: &str, worker: &Worker) {
         }
         !app.is_stopping()
     };
-    while waits_for(app, None).is_some() {
+    while waits_for(app, None, Trusted(true)).is_some() {
         if !wait(GLANCE) {
             return;
         }

@@ -1,5 +1,6 @@
 //! The shapes that texts come in, with a bound on how many of them are read at all.
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::marker::PhantomData;
 
@@ -41,6 +42,39 @@ fn push<T, E: Error>(list: &mut Vec<T>, item: T) -> Result<(), E> {
     }
     list.push(item);
     Ok(())
+}
+
+/// The most values that a list of enumerated values is read for.
+const MOST_VALUES: usize = 64;
+
+/// A list of enumerated values, each kept once.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Values<T>(pub(crate) BTreeSet<T>);
+
+impl<'de, T: Deserialize<'de> + Ord> Deserialize<'de> for Values<T> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Values<T>, D::Error> {
+        struct List<T>(PhantomData<T>);
+        impl<'de, T: Deserialize<'de> + Ord> Visitor<'de> for List<T> {
+            type Value = Values<T>;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a list")
+            }
+
+            fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Values<T>, A::Error> {
+                let (mut values, mut read) = (BTreeSet::new(), 0);
+                while let Some(value) = list.next_element()? {
+                    read += 1;
+                    if read > MOST_VALUES {
+                        return Err(A::Error::custom(format!("more than {MOST_VALUES} values in a list")));
+                    }
+                    values.insert(value);
+                }
+                Ok(Values(values))
+            }
+        }
+        deserializer.deserialize_seq(List(PhantomData))
+    }
 }
 
 /// Texts, or token ids: one or many.
@@ -165,6 +199,15 @@ impl<'de, T: DeserializeOwned> Deserialize<'de> for Any<T> {
 }
 
 impl Inputs {
+    /// The texts; none where they came as token ids.
+    pub(crate) fn texts(&self) -> &[String] {
+        match self {
+            Inputs::One(text) => std::slice::from_ref(text),
+            Inputs::Texts(texts) => texts,
+            Inputs::Ids(_) | Inputs::ManyIds(_) => &[],
+        }
+    }
+
     /// The bytes of each text, and four for each id.
     pub(crate) fn bytes(&self) -> Vec<usize> {
         match self {
@@ -320,6 +363,14 @@ mod tests {
             assert_eq!(inputs(wrong.clone()), None, "{wrong}");
         }
         assert_eq!(inputs(json!(vec!["a"; MOST_INPUTS + 1])), None);
+    }
+
+    #[test]
+    fn enumerated_values_are_kept_once_and_a_long_list_of_them_is_refused() {
+        let read = |value| serde_json::from_value::<Values<String>>(value).ok();
+        assert_eq!(read(json!(["b", "a", "b"])), Some(Values(["a", "b"].map(str::to_owned).into())));
+        assert!(read(json!(vec!["a"; MOST_VALUES])).is_some_and(|values| values.0.len() == 1));
+        assert_eq!(read(json!(vec!["a"; MOST_VALUES + 1])), None);
     }
 
     #[test]

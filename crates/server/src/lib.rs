@@ -7,14 +7,18 @@ mod asks;
 mod body;
 mod call;
 mod fields;
+mod headers;
 mod herald;
+mod hosts;
 mod inputs;
 mod keeper;
 mod keys;
 mod ledger;
 mod listen;
+mod memory_budget;
 mod metrics;
 mod opening;
+mod output;
 mod purse;
 mod queue;
 mod refusal;
@@ -30,6 +34,7 @@ mod slot;
 mod threads;
 mod tls;
 mod worker;
+mod write_deadline;
 
 use std::io;
 use std::net::{SocketAddr, TcpListener};
@@ -108,7 +113,15 @@ impl Server {
         let (stop, stopped) = watch::channel(false);
         let worker = settings.worker.clone();
         let scheme = if settings.tls.is_some() { "https" } else { "http" };
-        let app = Arc::new(App::new(settings, Metrics::new()?, threads, slots, orders.clone(), stop.clone()));
+        let app = Arc::new(App::new(
+            settings,
+            address,
+            Metrics::new()?,
+            threads,
+            slots,
+            orders.clone(),
+            stop.clone(),
+        ));
         let runtime =
             tokio::runtime::Builder::new_multi_thread().enable_all().thread_name("sconce-http").build()?;
         let signal = stop.clone();

@@ -16,6 +16,7 @@ use tower::util::MapRequest;
 
 use crate::app::App;
 use crate::routes::{router, strip};
+use crate::write_deadline::WriteDeadline;
 
 /// After a failure to take a connection, such as too many open files.
 const PAUSE: Duration = Duration::from_millis(50);
@@ -40,6 +41,7 @@ pub(crate) async fn listen(app: Arc<App>, listener: TcpListener, stop: impl Futu
         let service = TowerToHyperService::new(service.clone());
         // The certificate of now: one that is replaced meanwhile serves those who come later.
         let (settings, watcher) = (app.settings(), watcher.watcher());
+        let stream = WriteDeadline::new(stream, settings.write_limit);
         tokio::spawn(async move {
             match &settings.tls {
                 None => {

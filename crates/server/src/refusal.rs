@@ -7,6 +7,9 @@ use axum::response::{IntoResponse, Response};
 use sconce::{Error, Fault, Retry, SequenceError, Task};
 use serde_json::{Value, json};
 
+/// The most bytes of a message.
+const LONGEST: usize = 2000;
+
 /// Letters of a model's name that the log repeats.
 const LONGEST_NAME: usize = 100;
 
@@ -142,7 +145,10 @@ pub(crate) struct Refusal {
 
 impl Refusal {
     pub(crate) fn new(kind: Kind, message: impl Into<String>) -> Refusal {
-        Refusal { kind, message: message.into(), model: None, after: 1.0, closes: false }
+        let mut message = message.into();
+        // What a request says is not repeated at length.
+        message.truncate(message.floor_char_boundary(LONGEST));
+        Refusal { kind, message, model: None, after: 1.0, closes: false }
     }
 
     /// The same, of a request for this model. The name may be a client's and is not repeated at length.
@@ -290,6 +296,16 @@ mod tests {
             assert_eq!(response.status(), status);
             assert!(!response.headers().contains_key(header::RETRY_AFTER), "trying again does not help");
         }
+    }
+
+    #[test]
+    fn a_message_is_bounded() {
+        let refusal = Refusal::new(Kind::UnknownModel, "é".repeat(1 << 20));
+        assert_eq!(refusal.message.len(), LONGEST);
+        assert_eq!(
+            Refusal::new(Kind::UnknownModel, format!("a{}", refusal.message)).message.len(),
+            LONGEST - 1
+        );
     }
 
     #[test]

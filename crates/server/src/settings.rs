@@ -23,8 +23,11 @@ pub struct Settings {
     pub max_inputs: usize,
     /// Bytes of one body.
     pub max_body: usize,
-    /// Bytes of all bodies at once.
+    /// Bytes of all bodies, computed rows and answers in flight at once. Under a `memory_limit` an eighth of that is
+    /// the most.
     pub max_bodies: usize,
+    /// Bytes of one answer.
+    pub max_answer: usize,
     /// Bytes of a request's headers.
     pub max_headers: usize,
     /// Connections at once.
@@ -37,6 +40,8 @@ pub struct Settings {
     pub time_limit: Duration,
     /// How long a client may take to send its headers, and again its body.
     pub read_limit: Duration,
+    /// How long a client may take to accept the next bytes of an answer, before its connection is closed.
+    pub write_limit: Duration,
     /// How long requests may take to finish after the server was told to stop.
     pub grace: Duration,
     /// How long connections are still taken after that, so that what was sent before is answered.
@@ -57,6 +62,9 @@ pub struct Settings {
     pub worker: Worker,
     /// The certificate that connections are taken under; none takes them as they are.
     pub tls: Option<Tls>,
+    /// Host names that requests may name where there are no keys, beside loopback names and the address that the
+    /// server listens on; `*` is all.
+    pub allowed_hosts: Vec<String>,
     /// Pages whose scripts may ask, by their origins; `*` is all.
     pub cors_origins: Vec<String>,
     /// What is to be seen of it: its log and its traces.
@@ -99,13 +107,15 @@ impl Default for Settings {
             any_model: false,
             max_inputs: 2048,
             max_body: 8 << 20,
-            max_bodies: 48 << 20,
+            max_bodies: 256 << 20,
+            max_answer: 64 << 20,
             max_headers: 64 << 10,
             max_connections: 8192,
             max_numbers: 4 << 20,
             queue_seconds: 2.0,
             time_limit: Duration::from_mins(1),
             read_limit: Duration::from_secs(20),
+            write_limit: Duration::from_secs(30),
             grace: Duration::from_secs(30),
             linger: Duration::from_millis(300),
             return_after: Duration::from_secs(30),
@@ -116,8 +126,17 @@ impl Default for Settings {
             shadow_every: 0,
             worker: Worker::default(),
             tls: None,
+            allowed_hosts: Vec::new(),
             cors_origins: Vec::new(),
             sight: Sight::default(),
         }
+    }
+}
+
+impl Settings {
+    /// The memory budget of requests in flight.
+    pub(crate) fn in_flight_bytes(&self) -> usize {
+        let share = self.memory_limit.map(|limit| usize::try_from(limit / 8).unwrap_or(usize::MAX));
+        share.map_or(self.max_bodies, |share| share.min(self.max_bodies))
     }
 }

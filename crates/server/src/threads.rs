@@ -1,8 +1,9 @@
-//! Threads for work on text that takes longer than a connection may wait: tokenizing, and writing long answers.
-//! Owners take turns, so that nobody's texts wait behind all of another's, and one thread is kept for what is short, so
-//! that a line of text never waits behind a list of hundreds.
+//! Threads for work on text that takes longer than a connection may wait: parsing, tokenizing, and writing long
+//! answers. A request is cut into pieces of bounded size. Tenants take turns piece by piece, and so do the requests of
+//! one tenant. One thread more runs short requests only, so that a line of text never waits behind a long list.
 
 use std::collections::VecDeque;
+use std::ops::Range;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 
@@ -11,8 +12,12 @@ use tokio::sync::oneshot;
 use crate::keys::Owner;
 use crate::shares::Shares;
 
-/// Bytes of a task that is short: a text of some hundred words.
+/// Bytes of a request that is short: a text of some hundred words.
 const SHORT: usize = 4096;
+/// Bytes of text after which a piece ends. A text is never split.
+const PIECE: usize = 16 << 10;
+/// Texts after which a piece ends.
+const PIECE_TEXTS: usize = 256;
 
 type Task = Box<dyn FnOnce() + Send>;
 
@@ -29,9 +34,9 @@ struct Shared {
     wake: [Condvar; 2],
 }
 
-/// The owners that have something waiting, the next to have its turn first.
+/// The owners that have something waiting, the next to have its turn first, each with its requests as lists of pieces.
 #[derive(Default)]
-struct Turns(VecDeque<(Owner, VecDeque<Task>)>);
+struct Turns(VecDeque<(Owner, VecDeque<VecDeque<Task>>)>);
 
 #[derive(Default)]
 struct State {
@@ -46,7 +51,7 @@ struct State {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct TooMuch;
 
-/// The bytes of one task, given back when it is done.
+/// The bytes of one request, given back when it is done.
 struct Weight {
     owner: Owner,
     bytes: usize,
@@ -82,30 +87,99 @@ impl Shared {
 }
 
 impl Turns {
-    /// The next task of the owner whose turn it is.
+    /// The next piece of the request whose turn it is, of the owner whose turn it is.
     fn next(&mut self) -> Option<Task> {
-        let (owner, mut tasks) = self.0.pop_front()?;
-        let task = tasks.pop_front();
-        if !tasks.is_empty() {
-            self.0.push_back((owner, tasks));
+        let (owner, mut requests) = self.0.pop_front()?;
+        let mut pieces = requests.pop_front().unwrap_or_default();
+        let task = pieces.pop_front();
+        if !pieces.is_empty() {
+            requests.push_back(pieces);
+        }
+        if !requests.is_empty() {
+            self.0.push_back((owner, requests));
         }
         task
     }
 
-    fn add(&mut self, owner: Owner, task: Task) {
+    fn add(&mut self, owner: Owner, pieces: VecDeque<Task>) {
         match self.0.iter_mut().find(|(known, _)| *known == owner) {
-            Some((_, tasks)) => tasks.push_back(task),
-            None => self.0.push_back((owner, VecDeque::from([task]))),
+            Some((_, requests)) => requests.push_back(pieces),
+            None => self.0.push_back((owner, VecDeque::from([pieces]))),
         }
     }
 }
 
+/// A request in pieces: what they gave so far, and what is done with all of it.
+struct Gathering<T, E, R> {
+    progress: Mutex<Progress<T, E, R>>,
+    _weight: Weight,
+}
+
+struct Progress<T, E, R> {
+    parts: Vec<Option<T>>,
+    left: usize,
+    /// Taken by whoever ends the request: its last piece, or the first that fails.
+    end: Option<End<T, E, R>>,
+}
+
+struct End<T, E, R> {
+    then: Box<dyn FnOnce(Vec<T>) -> Result<R, E> + Send>,
+    reply: oneshot::Sender<Result<R, E>>,
+}
+
+impl<T, E, R> Gathering<T, E, R> {
+    fn lock(&self) -> MutexGuard<'_, Progress<T, E, R>> {
+        self.progress.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether nobody waits for its pieces.
+    fn is_over(&self) -> bool {
+        self.lock().end.as_ref().is_none_or(|end| end.reply.is_closed())
+    }
+
+    fn put(&self, at: usize, part: Result<T, E>) {
+        let mut progress = self.lock();
+        let ended = match part {
+            Ok(part) => {
+                progress.parts[at] = Some(part);
+                progress.left -= 1;
+                if progress.left > 0 {
+                    return;
+                }
+                Ok(std::mem::take(&mut progress.parts))
+            }
+            Err(error) => Err(error),
+        };
+        let end = progress.end.take();
+        drop(progress);
+        if let Some(End { then, reply }) = end {
+            let _ = reply.send(ended.and_then(|parts| then(parts.into_iter().flatten().collect())));
+        }
+    }
+}
+
+/// Cuts texts of so many bytes each into pieces of bounded size; at least one.
+fn pieces(bytes: &[usize]) -> Vec<Range<usize>> {
+    let (mut pieces, mut start, mut sum) = (Vec::new(), 0, 0);
+    for (at, bytes) in bytes.iter().enumerate() {
+        sum += bytes;
+        if sum >= PIECE || at + 1 - start >= PIECE_TEXTS {
+            pieces.push(start..at + 1);
+            (start, sum) = (at + 1, 0);
+        }
+    }
+    if start < bytes.len() || pieces.is_empty() {
+        pieces.push(start..bytes.len());
+    }
+    pieces
+}
+
 impl Threads {
-    /// So many threads, which let at most `most` bytes of text wait.
+    /// `count` threads, and one for short requests, which let at most `most` bytes of text wait.
     pub(crate) fn start(count: usize, most: usize) -> std::io::Result<Threads> {
         let threads = Threads { shared: Arc::default(), most };
-        for number in 0..count.max(1) {
-            let long = number > 0 || count <= 1;
+        for number in 0..=count.max(1) {
+            let long = number > 0;
             let shared = Arc::clone(&threads.shared);
             thread::Builder::new().name(format!("sconce-text-{number}")).spawn(move || {
                 while let Some(task) = shared.next(long) {
@@ -116,34 +190,66 @@ impl Threads {
         Ok(threads)
     }
 
-    /// Runs `task`, which holds `bytes` of text, on one of the threads. A task that nobody waits for any more when
-    /// its turn comes is not run; one that panics gives none.
+    /// Runs `task`, which holds `bytes` of text, as one piece.
     pub(crate) async fn run<T: Send + 'static>(
         &self,
         owner: Owner,
         bytes: usize,
         task: impl FnOnce() -> T + Send + 'static,
     ) -> Result<Option<T>, TooMuch> {
+        let none = |_: Range<usize>| Ok::<(), std::convert::Infallible>(());
+        let ran = self.run_pieces(owner, &[bytes], none, move |_| Ok(task())).await?;
+        Ok(ran.map(|Ok(value)| value))
+    }
+
+    /// Runs `each` on ranges of texts of so many `bytes`, several at once, and `then` on all that they gave, in their
+    /// order. Pieces that nobody waits for when their turn comes are not run, and the first error ends the request.
+    /// None where a piece panicked.
+    pub(crate) async fn run_pieces<T, E, R>(
+        &self,
+        owner: Owner,
+        bytes: &[usize],
+        each: impl Fn(Range<usize>) -> Result<T, E> + Send + Sync + 'static,
+        then: impl FnOnce(Vec<T>) -> Result<R, E> + Send + 'static,
+    ) -> Result<Option<Result<R, E>>, TooMuch>
+    where
+        T: Send + 'static,
+        E: Send + 'static,
+        R: Send + 'static,
+    {
         let (reply, answer) = oneshot::channel();
+        let (all, ranges) = (bytes.iter().sum(), pieces(bytes));
         // What holds no text at all is a long answer that is written.
-        let short = (1..=SHORT).contains(&bytes);
+        let short = (1..=SHORT).contains(&all);
+        let several = ranges.len() > 1;
         {
             let mut state = self.shared.lock();
-            if !state.bytes.has_room(owner, bytes, self.most) {
+            if !state.bytes.has_room(owner, all, self.most) {
                 return Err(TooMuch);
             }
-            state.bytes.weigh(owner, bytes, 0);
-            let weight = Weight { owner, bytes, shared: Arc::clone(&self.shared) };
-            let task = move || {
-                let _weight = weight;
-                if !reply.is_closed() {
-                    let _ = reply.send(task());
-                }
-            };
+            state.bytes.weigh(owner, all, 0);
+            let end = Some(End { then: Box::new(then), reply });
+            let parts = ranges.iter().map(|_| None).collect();
+            let gathering = Arc::new(Gathering {
+                progress: Mutex::new(Progress { parts, left: ranges.len(), end }),
+                _weight: Weight { owner, bytes: all, shared: Arc::clone(&self.shared) },
+            });
+            let each = Arc::new(each);
+            let tasks = ranges.into_iter().enumerate().map(|(at, range)| {
+                let (gathering, each) = (Arc::clone(&gathering), Arc::clone(&each));
+                let task: Task = Box::new(move || {
+                    if !gathering.is_over() {
+                        gathering.put(at, each(range));
+                    }
+                });
+                task
+            });
             let turns = if short { &mut state.short } else { &mut state.long };
-            turns.add(owner, Box::new(task));
+            turns.add(owner, tasks.collect());
         }
-        self.shared.wake.iter().skip(usize::from(!short)).for_each(Condvar::notify_one);
+        for wake in self.shared.wake.iter().skip(usize::from(!short)) {
+            if several { wake.notify_all() } else { wake.notify_one() }
+        }
         Ok(answer.await.ok())
     }
 }
@@ -156,30 +262,4 @@ impl Drop for Threads {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn owners_take_turns_and_what_is_short_comes_first() {
-        let mut state = State::default();
-        let (one, two) = (Owner(1), Owner(2));
-        let done = Arc::new(Mutex::new(Vec::new()));
-        let task = |name: u64| -> Task {
-            let done = Arc::clone(&done);
-            Box::new(move || done.lock().expect("no panic").push(name))
-        };
-        for _ in 0..3 {
-            state.short.add(one, task(1));
-        }
-        state.short.add(two, task(2));
-        let shared = Shared { state: Mutex::new(state), wake: Default::default() };
-        shared.lock().closed = true;
-        shared.lock().long.add(one, task(3));
-        while let Some(task) = shared.next(false) {
-            task();
-        }
-        assert_eq!(*done.lock().expect("no panic"), [1, 2, 1, 1]);
-        shared.next(true).expect("the long one")();
-        assert_eq!(*done.lock().expect("no panic"), [1, 2, 1, 1, 3]);
-    }
-}
+mod tests;

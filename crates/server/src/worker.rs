@@ -176,3 +176,66 @@ fn fail(entries: &[Entry], refusal: &Refusal) {
         entry.job.fail(refusal.clone());
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use sconce::core::batch::Rows;
+    use sconce::core::engine::Cost;
+    use sconce::tokens::Tokenized;
+    use sconce::{Device, Dtype, EngineId, Placement};
+
+    use super::*;
+    use crate::keys::Owner;
+    use crate::queue::{Job, Kept, Priority, Queue};
+
+    #[test]
+    fn every_job_gets_the_rows_and_norms_of_its_own_texts() {
+        let text = |tokens: usize| Tokenized { ids: vec![1; tokens], ..Tokenized::default() };
+        for (want, norms) in [(Want::Pooled, true), (Want::Tokens, false)] {
+            let queue = Queue::new(Rate { least: 0.001, tokens_per_second: 1e6 }, 2.0);
+            let (jobs, outcomes): (Vec<_>, Vec<_>) = [[9, 3], [7, 5], [8, 1]]
+                .map(|lengths| {
+                    let texts = lengths.map(text).to_vec();
+                    let (job, outcome) = Job::new(texts, want, Priority::Bulk, false, Owner(1));
+                    (Arc::new(job), outcome)
+                })
+                .into_iter()
+                .unzip();
+            for job in &jobs {
+                queue.admit(job).expect("room");
+            }
+            let mut taken = queue.next(0, || (Cost::Packed, 1), 1).expect("a batch");
+            taken.entries.sort_by_key(|entry| Reverse(entry.tokens()));
+            // Rows are numbered, and a text of n tokens has n of them or one; norms are a hundred more.
+            let mut row = 0_u8;
+            let mut expected = vec![vec![Kept::Nothing; 2]; 3];
+            for entry in &taken.entries {
+                let job = jobs.iter().position(|job| Arc::ptr_eq(job, &entry.job)).expect("a job");
+                let count = if norms { 1 } else { u8::try_from(entry.tokens()).expect("few") };
+                let values = (row..row + count).map(f32::from).collect();
+                let norm = norms.then(|| f32::from(row) + 100.0);
+                row += count;
+                expected[job][entry.index] = Kept::Rows(values, norm);
+            }
+            let values: Vec<f32> = (0..row).map(f32::from).collect();
+            let norms = values.iter().map(|value| value + 100.0).collect();
+            let placement = Placement {
+                engine: EngineId::Candle,
+                device: Device::Cpu,
+                weights: "model".to_owned(),
+                dtype: Dtype::F32,
+            };
+            let rows = Rows { width: 1, values, norms };
+            let computed =
+                Computed { rows, placement, class: String::new(), incidents: Vec::new(), splits: 0 };
+            let now = Instant::now();
+            let batch =
+                Stretch { began: now, computing: now, computed: now, ended: now, texts: 6, tokens: 33 };
+            hand_out(&taken.entries, &computed, batch, &HashSet::new());
+            for (mut outcome, expected) in outcomes.into_iter().zip(expected) {
+                let outcome = outcome.try_recv().expect("all texts are computed").expect("no refusal");
+                assert_eq!(outcome.kept, expected, "{want:?}");
+            }
+        }
+    }
+}

@@ -43,10 +43,13 @@ pub(crate) struct Values {
     pub(crate) heartbeat: u32,
     pub(crate) api_key_file: String,
     pub(crate) insecure_no_key: bool,
+    pub(crate) allowed_hosts: Vec<String>,
     pub(crate) max_inputs: usize,
     pub(crate) max_body: usize,
+    pub(crate) max_answer: usize,
     pub(crate) queue_seconds: f64,
     pub(crate) time_limit: u32,
+    pub(crate) write_limit: u32,
     pub(crate) grace: u32,
     pub(crate) log_format: String,
     pub(crate) log_requests: bool,
@@ -106,6 +109,8 @@ pub(super) fn server(table: Table) -> anyhow::Result<Values> {
     };
     within("max_inputs", values.max_inputs as f64, 1.0, 16384.0)?;
     within("max_body", values.max_body as f64, 1.0, 1024.0)?;
+    within("max_answer", values.max_answer as f64, 1.0, 1024.0)?;
+    within("write_limit", f64::from(values.write_limit), 1.0, 86400.0)?;
     within("queue_seconds", values.queue_seconds, 0.0, 3600.0)?;
     within("time_limit", f64::from(values.time_limit), 1.0, 86400.0)?;
     let is_origin = |origin: &&String| {
@@ -207,12 +212,15 @@ impl Values {
             any_model: self.any_model,
             max_inputs: self.max_inputs,
             max_body: self.max_body << 20,
+            max_answer: self.max_answer << 20,
             queue_seconds: self.queue_seconds,
             time_limit: Duration::from_secs(self.time_limit.into()),
+            write_limit: Duration::from_secs(self.write_limit.into()),
             grace: Duration::from_secs(self.grace.into()),
             load_wait: Duration::from_secs(self.load_wait.into()),
             idle_unload: (self.idle_unload > 0).then(|| Duration::from_secs(self.idle_unload.into())),
             shadow_every: self.shadow_every,
+            allowed_hosts: self.allowed_hosts.clone(),
             cors_origins: self.cors_origins.clone(),
             memory_limit: (self.memory_limit > 0).then_some(self.memory_limit * 1_000_000),
             ..Settings::default()

@@ -80,7 +80,7 @@ fn signal(child: &Child, name: &str) {
 fn embed(address: SocketAddr, key: &str, texts: usize) -> u16 {
     let body = serde_json::json!({ "input": vec!["a"; texts], "model": "small" }).to_string();
     let request = format!(
-        "POST /v1/embeddings HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {key}\r\ncontent-length: {}\r\n\r\n{body}",
+        "POST /v1/embeddings HTTP/1.1\r\nhost: localhost\r\nauthorization: Bearer {key}\r\ncontent-length: {}\r\n\r\n{body}",
         body.len()
     );
     ask(&mut connect(address).expect("a connection"), request.as_bytes()).expect("an answer").0

@@ -7,6 +7,8 @@ mod config;
 mod embedding_server;
 mod hub;
 mod manifest;
+#[cfg(target_os = "linux")]
+mod memory;
 mod minilm;
 mod mpnet;
 mod outputs;

@@ -70,7 +70,8 @@ fn read(stream: &mut impl BufRead) -> (Vec<(String, String)>, Vec<u8>) {
 fn ask(url: &str, method: &str, path: &str) -> Value {
     let address = url.strip_prefix("http://").expect("a plain address");
     let stream = TcpStream::connect(address).expect("the worker listens");
-    write!(&stream, "{method} {path} HTTP/1.1\r\nhost: x\r\ncontent-length: 0\r\n\r\n").expect("a request");
+    write!(&stream, "{method} {path} HTTP/1.1\r\nhost: localhost\r\ncontent-length: 0\r\n\r\n")
+        .expect("a request");
     serde_json::from_slice(&read(&mut BufReader::new(&stream)).1).expect("JSON")
 }
 

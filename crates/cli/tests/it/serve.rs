@@ -57,8 +57,9 @@ pub(crate) fn converse(
     let headers: String =
         headers.iter().fold(String::new(), |all, (name, value)| all + &format!("{name}: {value}\r\n"));
     let length = body.len();
-    let request =
-        format!("{method} {path} HTTP/1.1\r\nhost: x\r\n{headers}content-length: {length}\r\n\r\n{body}");
+    let request = format!(
+        "{method} {path} HTTP/1.1\r\nhost: localhost\r\n{headers}content-length: {length}\r\n\r\n{body}"
+    );
     let mut stream = connect(address).expect("a connection");
     let (status, _, body) = exchange(&mut stream, request.as_bytes()).expect("an answer");
     (status, String::from_utf8(body).expect("text"))
@@ -99,7 +100,7 @@ pub(crate) fn wait_until_ready(address: SocketAddr) {
     let began = Instant::now();
     loop {
         let ready = connect(address)
-            .and_then(|mut stream| ask(&mut stream, b"GET /readyz HTTP/1.1\r\nhost: x\r\n\r\n"));
+            .and_then(|mut stream| ask(&mut stream, b"GET /readyz HTTP/1.1\r\nhost: localhost\r\n\r\n"));
         if ready.is_ok_and(|(status, _)| status == 200) {
             return;
         }
@@ -132,7 +133,7 @@ fn under_load_every_request_that_was_sent_before_the_signal_is_answered() {
     let scene = Scene::new();
     let body = r#"{"input": "a text that is under way when the signal comes", "model": "tiny-bert"}"#;
     let request = format!(
-        "POST /v1/embeddings HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n{body}",
+        "POST /v1/embeddings HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n{body}",
         body.len()
     );
     let mut answered = 0;
@@ -228,9 +229,9 @@ fn where_others_can_reach_it_a_key_is_asked_for() {
     let mut served = serve(&scene, &["--host", "0.0.0.0", "--api-key-file", &keys]);
     let address = SocketAddr::from(([127, 0, 0, 1], served.address.port()));
     let mut stream = connect(address).expect("a connection");
-    let asked = ask(&mut stream, b"GET /v1/models HTTP/1.1\r\nhost: x\r\n\r\n").expect("an answer");
+    let asked = ask(&mut stream, b"GET /v1/models HTTP/1.1\r\nhost: localhost\r\n\r\n").expect("an answer");
     assert_eq!(asked.0, 401);
-    let key = b"GET /v1/models HTTP/1.1\r\nhost: x\r\nauthorization: Bearer secret\r\n\r\n";
+    let key = b"GET /v1/models HTTP/1.1\r\nhost: localhost\r\nauthorization: Bearer secret\r\n\r\n";
     assert_eq!(ask(&mut stream, key).expect("an answer").0, 200);
     drop(stream);
     terminate(&served.child);

@@ -10,6 +10,7 @@ use sconce::{Computed, Incident, Placement, Weight, weights};
 use tokio::sync::oneshot;
 
 use crate::keys::Owner;
+use crate::memory_budget::Reservation;
 use crate::queue::next_batch::Priority;
 use crate::refusal::Refusal;
 
@@ -30,6 +31,8 @@ pub(crate) struct Job {
 struct Progress {
     answer: Outcome,
     left: usize,
+    /// The memory of its rows.
+    reservation: Reservation,
     reply: Option<oneshot::Sender<Result<Outcome, Refusal>>>,
 }
 
@@ -90,9 +93,20 @@ impl Job {
     ) -> (Job, oneshot::Receiver<Result<Outcome, Refusal>>) {
         let (reply, outcome) = oneshot::channel();
         let answer = Outcome { kept: vec![Kept::Nothing; texts.len()], ..Outcome::default() };
-        let progress = Mutex::new(Progress { answer, left: texts.len(), reply: Some(reply) });
+        let progress = Mutex::new(Progress {
+            answer,
+            left: texts.len(),
+            reservation: Reservation::default(),
+            reply: Some(reply),
+        });
         let (arrived, gone) = (Instant::now(), AtomicBool::new(false));
         (Job { texts, want, priority, sparse, arrived, owner, gone, progress }, outcome)
+    }
+
+    /// The same, with memory reserved for its rows until it is dropped.
+    pub(crate) fn holding(mut self, reservation: Reservation) -> Job {
+        self.progress.get_mut().unwrap_or_else(PoisonError::into_inner).reservation = reservation;
+        self
     }
 
     pub(crate) fn tokens(&self) -> usize {
@@ -115,7 +129,8 @@ impl Job {
         rows: impl Iterator<Item = (usize, &'a [f32], Option<f32>)>,
         batch: Stretch,
     ) {
-        let mut progress = self.progress.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut locked = self.progress.lock().unwrap_or_else(PoisonError::into_inner);
+        let progress = &mut *locked;
         let answer = &mut progress.answer;
         if answer.placements.is_empty() {
             answer.queued = batch.began.saturating_duration_since(self.arrived);
@@ -130,9 +145,16 @@ impl Job {
         answer.incidents.extend(computed.incidents.iter().cloned());
         let mut done = 0;
         for (index, values, norm) in rows {
-            let kept =
-                if self.sparse { Kept::Words(weights(values)) } else { Kept::Rows(values.to_vec(), norm) };
-            answer.kept[index] = kept;
+            answer.kept[index] = if self.sparse {
+                let words = weights(values);
+                if let Err(refusal) = progress.reservation.grow(size_of_val(words.as_slice())) {
+                    drop(locked);
+                    return self.fail(refusal);
+                }
+                Kept::Words(words)
+            } else {
+                Kept::Rows(values.to_vec(), norm)
+            };
             done += 1;
         }
         progress.left -= done;

@@ -7,6 +7,7 @@ use crate::keys::Owner;
 use crate::queue::Entry;
 use crate::queue::job::Job;
 use crate::queue::next_batch::{WINDOW, Waiting};
+use crate::shares::Shares;
 
 /// Texts that wait. Each is tagged with the tokens after which it would be done if every owner had an equal share of
 /// the work, and the list is kept in the order of tags: who has little waiting is served soon, however much others
@@ -19,6 +20,24 @@ pub(super) struct List {
     owners: HashMap<Owner, Share>,
     /// The tag that the work has come to.
     now: u64,
+    /// Oversized jobs, of which only a part waits in the list.
+    backlog: Vec<Oversized>,
+}
+
+/// A job that enters the list by and by, so that it leaves room for others.
+struct Oversized {
+    job: Arc<Job>,
+    /// The first of its texts that is not in the list.
+    next: usize,
+    /// Tokens of it in the list, and how many are to be there.
+    listed: usize,
+    window: usize,
+}
+
+impl Oversized {
+    fn rest(&self) -> usize {
+        self.job.texts[self.next..].iter().map(|text| text.ids.len()).sum()
+    }
 }
 
 #[derive(Clone, Copy, Default)]
@@ -42,25 +61,64 @@ impl List {
         (own, self.owners.len() + usize::from(own == 0))
     }
 
+    /// Texts and tokens of oversized jobs that are not in the list yet.
+    pub(super) fn backlog(&self) -> (usize, usize) {
+        let texts = self.backlog.iter().map(|one| one.job.texts.len() - one.next).sum();
+        (texts, self.backlog.iter().map(Oversized::rest).sum())
+    }
+
+    /// Whether the backlog has room for `tokens` more, where `most` may wait in it.
+    pub(super) fn backlog_has_room(&self, owner: Owner, tokens: usize, most: usize) -> bool {
+        let mut shares = Shares::default();
+        for one in &self.backlog {
+            shares.weigh(one.job.owner, one.rest(), 0);
+        }
+        shares.has_room(owner, tokens, most)
+    }
+
     /// Takes in the texts of a job.
     pub(super) fn admit(&mut self, job: &Arc<Job>) {
-        let share = self.owners.entry(job.owner).or_default();
-        let mut tag = share.last.max(self.now);
-        for (index, text) in job.texts.iter().enumerate() {
-            let tokens = text.ids.len();
-            tag += tokens as u64;
-            let waiting = Waiting { tokens, want: job.want, arrived: job.arrived };
-            let entry = Entry { job: Arc::clone(job), index, waiting, tag };
-            // Alone, an owner's texts go to the end.
-            let place = match self.entries.back() {
-                Some(last) if last.tag > tag => self.entries.partition_point(|other| other.tag <= tag),
-                Some(_) | None => self.entries.len(),
-            };
-            self.entries.insert(place, entry);
-            share.tokens += tokens;
-            self.tokens += tokens;
+        for index in 0..job.texts.len() {
+            self.insert(job, index);
         }
+    }
+
+    /// Takes in an oversized job, about `window` tokens of it at a time.
+    pub(super) fn admit_oversized(&mut self, job: &Arc<Job>, window: usize) {
+        self.backlog.push(Oversized { job: Arc::clone(job), next: 0, listed: 0, window: window.max(1) });
+        self.refill();
+    }
+
+    /// Takes in as much of the oversized jobs as their windows allow.
+    fn refill(&mut self) {
+        let mut backlog = std::mem::take(&mut self.backlog);
+        backlog.retain_mut(|one| {
+            while one.listed < one.window && one.next < one.job.texts.len() {
+                one.listed += self.insert(&one.job, one.next);
+                one.next += 1;
+            }
+            one.next < one.job.texts.len()
+        });
+        self.backlog = backlog;
+    }
+
+    /// Takes in one text; its tokens.
+    fn insert(&mut self, job: &Arc<Job>, index: usize) -> usize {
+        let tokens = job.texts[index].ids.len();
+        let share = self.owners.entry(job.owner).or_default();
+        let tag = share.last.max(self.now) + tokens as u64;
+        let waiting = Waiting { tokens, want: job.want, arrived: job.arrived };
+        let entry = Entry { job: Arc::clone(job), index, waiting, tag };
+        // Alone, an owner's texts go to the end.
+        let place = match self.entries.back() {
+            Some(last) if last.tag > tag => self.entries.partition_point(|other| other.tag <= tag),
+            Some(_) | None => self.entries.len(),
+        };
+        self.entries.insert(place, entry);
+        share.tokens += tokens;
         share.last = tag;
+        self.tokens += tokens;
+        tokens
     }
 
     /// The first of those that wait.
@@ -70,7 +128,8 @@ impl List {
 
     /// Drops what nobody waits for; its tokens.
     pub(super) fn purge(&mut self) -> usize {
-        let before = self.tokens;
+        let before = self.tokens + self.backlog().1;
+        self.backlog.retain(|one| !one.job.is_gone());
         if self.entries.iter().any(|entry| entry.job.is_gone()) {
             let (gone, stay): (VecDeque<Entry>, VecDeque<Entry>) =
                 std::mem::take(&mut self.entries).into_iter().partition(|entry| entry.job.is_gone());
@@ -79,7 +138,7 @@ impl List {
                 self.let_go(entry);
             }
         }
-        before - self.tokens
+        before - self.tokens - self.backlog().1
     }
 
     /// Takes out the entries at these places, which ascend.
@@ -99,6 +158,7 @@ impl List {
         for entry in &taken {
             self.let_go(entry);
         }
+        self.refill();
         taken
     }
 
@@ -106,6 +166,9 @@ impl List {
     fn let_go(&mut self, entry: &Entry) {
         let tokens = entry.waiting.tokens;
         self.tokens -= tokens;
+        if let Some(one) = self.backlog.iter_mut().find(|one| Arc::ptr_eq(&one.job, &entry.job)) {
+            one.listed -= tokens;
+        }
         if let Some(share) = self.owners.get_mut(&entry.job.owner) {
             share.tokens -= tokens;
             if share.tokens == 0 {

@@ -141,7 +141,10 @@ impl Queue {
         if job.priority == Priority::Interactive {
             state.interactive_at = Some(job.arrived);
         }
-        state.list(job.priority).admit(job);
+        match state.window(tokens) {
+            None => state.list(job.priority).admit(job),
+            Some(window) => state.list(job.priority).admit_oversized(job, window),
+        }
         drop(state);
         self.wake.notify_one();
         self.wake_spare.notify_one();
@@ -229,8 +232,11 @@ impl Queue {
     /// Texts and tokens that wait.
     pub(crate) fn size(&self) -> (usize, usize) {
         let state = self.lock();
-        let texts = state.interactive.len() + state.bulk.len();
-        (texts, state.interactive.tokens() + state.bulk.tokens())
+        let lists = [&state.interactive, &state.bulk];
+        lists.iter().fold((0, 0), |(texts, tokens), list| {
+            let backlog = list.backlog();
+            (texts + list.len() + backlog.0, tokens + list.tokens() + backlog.1)
+        })
     }
 
     /// Lets its worker end once nothing waits.
@@ -249,17 +255,27 @@ impl State {
         }
     }
 
+    /// The tokens that a job of so many `tokens` has in its list at a time, where it would fill more than half of it.
+    fn window(&self, tokens: usize) -> Option<usize> {
+        let most = self.rate.tokens(self.seconds);
+        (tokens > most / 2).then_some(most / 4)
+    }
+
     /// Who has less than a fair share waiting has room, however much the others have.
     fn room(&mut self, priority: Priority, owner: Owner, tokens: usize) -> Result<(), Full> {
-        let (rate, seconds) = (self.rate, self.seconds);
+        let (rate, window, most) = (self.rate, self.window(tokens), self.rate.tokens(self.seconds));
         let list = self.list(priority);
-        let (waits, most) = (list.tokens(), rate.tokens(seconds));
-        let (own, owners) = list.share(owner);
-        let fair = owners > 1 && (own == 0 || own + tokens <= most / owners);
-        if waits == 0 || waits + tokens <= most || fair {
-            return Ok(());
+        let (waits, (own, owners)) = (list.tokens(), list.share(owner));
+        let counted = window.unwrap_or(tokens);
+        let fair = owners > 1 && (own == 0 || own + counted <= most / owners);
+        if waits > 0 && waits + counted > most && !fair {
+            return Err(Full { seconds: rate.seconds(waits + counted - most) });
         }
-        Err(Full { seconds: rate.seconds((waits + tokens).saturating_sub(most)) })
+        let rest = tokens - counted;
+        if rest > 0 && !list.backlog_has_room(owner, rest, most) {
+            return Err(Full { seconds: rate.seconds((list.backlog().1 + rest).saturating_sub(most)) });
+        }
+        Ok(())
     }
 }
 

@@ -10,6 +10,7 @@ use super::*;
 mod budgets;
 mod fairness;
 mod outcome;
+mod oversized;
 
 fn job(lengths: &[usize], priority: Priority) -> Arc<Job> {
     of(1, lengths, priority)

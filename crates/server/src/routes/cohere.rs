@@ -1,17 +1,19 @@
 //! Vectors in the words of Cohere's second interface: as numbers, as bytes and as bits.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use axum::extract::{Request, State};
 use axum::response::Response;
 use sconce::Task;
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Serialize, Serializer};
+use serde_json::json;
 use utoipa::ToSchema;
 
 use crate::app::App;
 use crate::asks::{self, Vectors};
 use crate::call::{handle, wrong};
-use crate::inputs::{Few, Inputs};
+use crate::inputs::{Few, Inputs, Values};
 use crate::refusal::{Dialect, Refusal};
 use crate::routes::{openai, rerank};
 use crate::slot::Host;
@@ -31,12 +33,25 @@ pub(crate) struct CohereBody {
     /// What the vectors are for: where the model has a prompt for it, it is put before the texts.
     input_type: Option<String>,
     /// `float`, `int8`, `uint8`, `binary`, `ubinary`, `base64`.
-    embedding_types: Option<Vec<String>>,
+    #[schema(value_type = Option<Vec<String>>)]
+    embedding_types: Option<Values<EmbeddingType>>,
     /// `NONE` refuses long texts, `END` cuts them.
     truncate: Option<String>,
     output_dimension: Option<usize>,
     /// Tokens of a text: at least those that the model takes.
     max_tokens: Option<usize>,
+}
+
+/// How vectors are written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
+#[serde(rename_all = "lowercase")]
+enum EmbeddingType {
+    Float,
+    Int8,
+    Uint8,
+    Binary,
+    Ubinary,
+    Base64,
 }
 
 /// What one input holds.
@@ -56,7 +71,9 @@ pub(crate) struct ByType {
     id: String,
     response_type: &'static str,
     embeddings: Types,
-    texts: Vec<String>,
+    #[schema(value_type = Vec<String>)]
+    #[serde(serialize_with = "as_texts")]
+    texts: Arc<Inputs>,
     #[schema(value_type = Object)]
     meta: serde_json::Value,
 }
@@ -83,8 +100,10 @@ pub(crate) struct Types {
 pub(crate) async fn embed(State(app): State<Arc<App>>, request: Request) -> Response {
     handle(app, Dialect::Rerank, "embed", request, |call, body: CohereBody| async move {
         let host = call.host(body.model.as_deref(), &[Task::Embed]).await?;
-        let types = body.embedding_types.unwrap_or_else(|| vec!["float".to_owned()]);
-        check(&types)?;
+        let types = body.embedding_types.map_or_else(|| [EmbeddingType::Float].into(), |types| types.0);
+        if types.is_empty() {
+            return Err(wrong("`embedding_types` is empty"));
+        }
         let length = host.model.card().max_length.value;
         if let Some(tokens) = body.max_tokens.filter(|&tokens| tokens < length) {
             let message = format!(
@@ -99,38 +118,30 @@ pub(crate) async fn embed(State(app): State<Arc<App>>, request: Request) -> Resp
             Some(_) => return Err(wrong("texts are cut at their end: `truncate` is `NONE` or `END`")),
         };
         let prompt = body.input_type.as_deref().map(|kind| prompt(&host, kind)).transpose()?.flatten();
-        let texts = texts(body.texts, body.inputs)?;
         let asked = Vectors {
             truncates: call.truncates(truncate, true),
             prompt,
             dimensions: body.output_dimension,
             normalize: None,
         };
-        let inputs = Inputs::Texts(texts.clone());
-        let (vectors, work) = asks::embed(&call, &host, inputs, asked).await?;
-        let numbers = vectors.iter().map(Vec::len).sum::<usize>() * types.len();
-        let billed = serde_json::json!({ "input_tokens": work.tokens });
-        let answer = ByType {
-            id: rerank::id("", &texts),
+        let inputs = Arc::new(Inputs::Texts(texts(body.texts, body.inputs)?));
+        let answer = asks::embed(&call, &host, Arc::clone(&inputs), asked).await?;
+        let (billed, bytes) = (json!({ "input_tokens": answer.work.tokens }), inputs.bytes().iter().sum());
+        let answer = answer.and_bytes(bytes).map(move |vectors| ByType {
+            id: rerank::id("", inputs.texts()),
             response_type: "embeddings_by_type",
             embeddings: by_type(&types, vectors),
-            texts,
-            meta: serde_json::json!({ "api_version": { "version": "2" }, "billed_units": billed }),
-        };
-        call.write(answer, numbers, work).await
+            texts: inputs,
+            meta: json!({ "api_version": { "version": "2" }, "billed_units": billed }),
+        });
+        call.write(answer).await
     })
     .await
 }
 
-fn check(types: &[String]) -> Result<(), Refusal> {
-    const KNOWN: [&str; 6] = ["float", "int8", "uint8", "binary", "ubinary", "base64"];
-    match types.iter().find(|kind| !KNOWN.contains(&kind.as_str())) {
-        None if types.is_empty() => Err(wrong("`embedding_types` is empty")),
-        None => Ok(()),
-        Some(_) => {
-            Err(wrong(format!("`embedding_types` are {}", KNOWN.map(|kind| format!("`{kind}`")).join(", "))))
-        }
-    }
+/// Texts as they were given.
+fn as_texts<S: Serializer>(inputs: &Arc<Inputs>, serializer: S) -> Result<S::Ok, S::Error> {
+    inputs.texts().serialize(serializer)
 }
 
 fn texts(texts: Option<Few<String>>, inputs: Option<Few<Contents>>) -> Result<Vec<String>, Refusal> {
@@ -166,29 +177,31 @@ fn prompt(host: &Host, kind: &str) -> Result<Option<String>, Refusal> {
     Ok(names.iter().find(|name| known.contains_key(**name)).map(|name| (*name).to_owned()))
 }
 
-fn by_type(types: &[String], vectors: Vec<Vec<f32>>) -> Types {
+fn by_type(types: &BTreeSet<EmbeddingType>, vectors: Vec<Vec<f32>>) -> Types {
     let mut all = Types::default();
     for kind in types {
-        match kind.as_str() {
-            "int8" => all.int8 = Some(vectors.iter().map(|vector| bytes(vector)).collect()),
-            "uint8" => {
+        match kind {
+            EmbeddingType::Float => {}
+            EmbeddingType::Int8 => all.int8 = Some(vectors.iter().map(|vector| bytes(vector)).collect()),
+            EmbeddingType::Uint8 => {
                 let shifted = |vector: &Vec<f32>| {
                     bytes(vector).iter().map(|x| x.wrapping_add(-128).cast_unsigned()).collect()
                 };
                 all.uint8 = Some(vectors.iter().map(shifted).collect());
             }
-            "ubinary" => all.ubinary = Some(vectors.iter().map(|vector| bits(vector)).collect()),
-            "binary" => {
+            EmbeddingType::Ubinary => all.ubinary = Some(vectors.iter().map(|vector| bits(vector)).collect()),
+            EmbeddingType::Binary => {
                 let shifted = |vector: &Vec<f32>| {
                     bits(vector).iter().map(|x| x.wrapping_sub(128).cast_signed()).collect()
                 };
                 all.binary = Some(vectors.iter().map(shifted).collect());
             }
-            "base64" => all.base64 = Some(vectors.iter().map(|vector| openai::encoded(vector)).collect()),
-            _ => {}
+            EmbeddingType::Base64 => {
+                all.base64 = Some(vectors.iter().map(|vector| openai::encoded(vector)).collect());
+            }
         }
     }
-    if types.iter().any(|kind| kind == "float") {
+    if types.contains(&EmbeddingType::Float) {
         all.float = Some(vectors);
     }
     all
@@ -216,8 +229,9 @@ mod tests {
     #[test]
     fn bytes_keep_the_direction_and_bits_the_signs() {
         let vector = vec![0.5, -0.25, 0.0, 0.125, -0.5, 0.01, -0.01, 0.4, 0.3];
-        let all = ["int8", "uint8", "binary", "ubinary", "float"].map(str::to_owned);
-        let types = by_type(&all, vec![vector.clone()]);
+        let all: Vec<EmbeddingType> =
+            serde_json::from_value(json!(["int8", "uint8", "binary", "ubinary", "float"])).expect("types");
+        let types = by_type(&all.into_iter().collect(), vec![vector.clone()]);
         assert_eq!(types.int8, Some(vec![vec![127, -64, 0, 32, -127, 3, -3, 102, 76]]));
         assert_eq!(types.uint8, Some(vec![vec![255, 64, 128, 160, 1, 131, 125, 230, 204]]));
         // numpy.packbits([1,0,0,1,0,1,0,1,1]) is 149, 128.

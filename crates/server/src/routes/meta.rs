@@ -16,6 +16,7 @@ use crate::app::{App, Scope};
 use crate::call::{ANY, Asks};
 use crate::keys::Guest;
 use crate::refusal::{Dialect, Kind, Refusal};
+use crate::routes::Trusted;
 use crate::slot::{Host, Memory, Phase, Slot};
 use crate::worker::short;
 
@@ -28,8 +29,12 @@ pub(crate) async fn livez() -> &'static str {
 /// Whether the server is ready: every model that is loaded at the start is open, or was. If not, which models are not
 /// ready and why.
 #[utoipa::path(get, path = "/readyz", tag = "life", responses((status = 200), (status = 503)))]
-pub(crate) async fn readyz(State(app): State<Arc<App>>, scope: Option<Extension<Scope>>) -> Response {
-    match waits_for(&app, scope.map(|Extension(scope)| scope)) {
+pub(crate) async fn readyz(
+    State(app): State<Arc<App>>,
+    scope: Option<Extension<Scope>>,
+    trusted: Extension<Trusted>,
+) -> Response {
+    match waits_for(&app, scope.map(|Extension(scope)| scope), *trusted) {
         None => Json(json!({ "ready": true })).into_response(),
         Some(NotReady { reason, models }) => {
             let body = Json(json!({ "ready": false, "reason": reason, "not_ready": models }));
@@ -40,9 +45,9 @@ pub(crate) async fn readyz(State(app): State<Arc<App>>, scope: Option<Extension<
 
 /// How far each model is on its way up.
 #[utoipa::path(get, path = "/startupz", tag = "life", responses((status = 200), (status = 503)))]
-pub(crate) async fn startupz(State(app): State<Arc<App>>) -> Response {
+pub(crate) async fn startupz(State(app): State<Arc<App>>, trusted: Extension<Trusted>) -> Response {
     let models: BTreeMap<&str, Phase> =
-        app.slots.iter().map(|slot| (slot.name.as_str(), slot.phase())).collect();
+        app.slots.iter().map(|slot| (slot.name.as_str(), phase(slot, *trusted))).collect();
     let up = !app.slots.iter().any(|slot| slot.is_starting());
     let status = if up { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
     let seconds = app.started.elapsed().as_secs_f64();
@@ -51,11 +56,20 @@ pub(crate) async fn startupz(State(app): State<Arc<App>>) -> Response {
 
 /// TEI's name for being ready.
 #[utoipa::path(get, path = "/health", tag = "TEI", responses((status = 200), (status = 503)))]
-pub(crate) async fn health(State(app): State<Arc<App>>, scope: Option<Extension<Scope>>) -> Response {
-    match waits_for(&app, scope.map(|Extension(scope)| scope)) {
+pub(crate) async fn health(
+    State(app): State<Arc<App>>,
+    scope: Option<Extension<Scope>>,
+    trusted: Extension<Trusted>,
+) -> Response {
+    match waits_for(&app, scope.map(|Extension(scope)| scope), *trusted) {
         None => StatusCode::OK.into_response(),
         Some(NotReady { reason, .. }) => Refusal::new(Kind::NotReady, reason).respond(Dialect::Tei),
     }
+}
+
+/// The phase of a model, as whoever asks may see it.
+fn phase(slot: &Slot, Trusted(trusted): Trusted) -> Phase {
+    if trusted { slot.phase() } else { slot.phase().without_details() }
 }
 
 /// Why the server is not ready.
@@ -66,7 +80,7 @@ pub(crate) struct NotReady {
 }
 
 /// Why the server, or the one model that `scope` names, is not ready.
-pub(crate) fn waits_for(app: &App, scope: Option<Scope>) -> Option<NotReady> {
+pub(crate) fn waits_for(app: &App, scope: Option<Scope>, trusted: Trusted) -> Option<NotReady> {
     if app.is_stopping() {
         return Some(NotReady { reason: "the server is stopping".to_owned(), models: Vec::new() });
     }
@@ -75,9 +89,9 @@ pub(crate) fn waits_for(app: &App, scope: Option<Scope>) -> Option<NotReady> {
     let reason = |place: usize| {
         let slot = &app.slots[place];
         if all_failed || slot.blocks_readiness() {
-            return Some((place, slot.phase().reason()));
+            return Some((place, phase(slot, trusted).reason()));
         }
-        slot.host().and_then(|host| out_of_service(&host)).map(|why| (place, why))
+        slot.host().and_then(|host| out_of_service(&host, trusted)).map(|why| (place, why))
     };
     let waiting: Vec<(usize, String)> = places.filter_map(reason).collect();
     // Probes retry what failed: requests alone would never reach a model that clients see as not ready.
@@ -93,9 +107,9 @@ pub(crate) fn waits_for(app: &App, scope: Option<Scope>) -> Option<NotReady> {
 }
 
 /// Why a model that is open answers nothing: all of its placements were taken out of service.
-fn out_of_service(host: &Host) -> Option<String> {
+fn out_of_service(host: &Host, Trusted(trusted): Trusted) -> Option<String> {
     let why = host.model.out_of_service()?;
-    Some(format!("no placement is left; {why}"))
+    Some(if trusted { format!("no placement is left; {why}") } else { "no placement is left".to_owned() })
 }
 
 /// What is counted.
@@ -183,7 +197,7 @@ pub(crate) fn report_of(app: &App) -> Value {
     json!({
         "version": env!("CARGO_PKG_VERSION"),
         "worker_id": app.settings().worker.id,
-        "ready": waits_for(app, None).is_none(),
+        "ready": waits_for(app, None, Trusted(true)).is_none(),
         "capabilities": told(|serving| Some(&serving.task)),
         "device": told(|serving| serving.device.as_ref()),
         "backend": told(|serving| serving.backend.as_ref()),

@@ -15,12 +15,13 @@ use std::sync::Arc;
 
 use axum::Router;
 use axum::extract::{Request, State};
-use axum::http::{HeaderValue, StatusCode, header};
+use axum::http::{HeaderValue, StatusCode, Uri, header};
 use axum::middleware::{self, Next};
 use axum::response::Response;
 use axum::routing::{MethodRouter, get, post};
 
 use crate::app::App;
+use crate::hosts;
 use crate::keys::Denied;
 use crate::refusal::{Dialect, Kind, Refusal};
 use crate::seeing::watch;
@@ -108,11 +109,40 @@ fn refuse(app: &App, kind: Kind, message: &str, request: &Request) -> Response {
     refusal.respond(dialect(request.uri().path()))
 }
 
+/// Whether a request may see paths and errors of this machine: it has a key, or needs none.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Trusted(pub(crate) bool);
+
+/// Where there are no keys, refuses requests that name a host of somebody else.
+fn check_host(app: &App, request: &Request) -> Result<(), Refusal> {
+    let settings = app.settings();
+    if !settings.keys.is_empty() {
+        return Ok(());
+    }
+    let advertised = settings.worker.url.as_ref().and_then(|url| url.parse::<Uri>().ok());
+    let advertised = advertised.as_ref().and_then(Uri::host).map(str::to_owned);
+    let allowed: Vec<String> = settings.allowed_hosts.iter().cloned().chain(advertised).collect();
+    hosts::check(app.bound.ip(), &allowed, request.uri(), request.headers()).map_err(|named| {
+        let message = format!(
+            "a server without API keys does not serve the host `{named}`\n\
+             hint: `sconce serve --allowed-hosts {named}`"
+        );
+        Refusal::new(Kind::Forbidden, message)
+    })
+}
+
 /// Lets in whoever has a key, and asks clients to go once the server is stopping.
 async fn keep_the_door(State(app): State<Arc<App>>, mut request: Request, next: Next) -> Response {
     let path = request.uri().path();
     let open = OPEN.contains(&path) || path == "/docs";
-    let mut response = match app.settings().keys.admit(request.headers()) {
+    let hosted = check_host(&app, &request);
+    if !open && let Err(refusal) = hosted {
+        app.metrics.refused(refusal.code());
+        return refusal.respond(dialect(path));
+    }
+    let admitted = app.settings().keys.admit(request.headers());
+    request.extensions_mut().insert(Trusted(admitted.is_ok() && hosted.is_ok()));
+    let mut response = match admitted {
         Ok(guest) => {
             request.extensions_mut().insert(guest);
             let mut response = next.run(request).await;

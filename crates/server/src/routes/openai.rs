@@ -89,19 +89,17 @@ pub(crate) async fn embeddings(State(app): State<Arc<App>>, request: Request) ->
             dimensions: body.dimensions,
             normalize: None,
         };
-        let (vectors, work) = asks::embed(&call, &host, body.input, asked).await?;
-        let numbers = vectors.iter().map(Vec::len).sum();
-        let data = vectors.into_iter().enumerate().map(|(index, vector)| {
-            let embedding = if base64 { Numbers::Base64(encoded(&vector)) } else { Numbers::Floats(vector) };
-            Embedding { object: "embedding", index, numbers: embedding }
+        let answer = asks::embed(&call, &host, Arc::new(body.input), asked).await?;
+        let (model, usage) = (host.name.clone(), Usage::of(answer.work.tokens));
+        let answer = answer.map(move |vectors| {
+            let data = vectors.into_iter().enumerate().map(|(index, vector)| {
+                let numbers =
+                    if base64 { Numbers::Base64(encoded(&vector)) } else { Numbers::Floats(vector) };
+                Embedding { object: "embedding", index, numbers }
+            });
+            Embeddings { object: "list", data: data.collect(), model, usage }
         });
-        let answer = Embeddings {
-            object: "list",
-            data: data.collect(),
-            model: host.name.clone(),
-            usage: Usage::of(work.tokens),
-        };
-        call.write(answer, numbers, work).await
+        call.write(answer).await
     })
     .await
 }

@@ -12,7 +12,7 @@ use utoipa::ToSchema;
 use crate::app::App;
 use crate::asks;
 use crate::call::{Answer, Call, handle, wrong};
-use crate::inputs::{Document, Few};
+use crate::inputs::{Document, Few, Values};
 use crate::refusal::{Dialect, Refusal};
 use crate::routes::openai::Usage;
 use crate::slot::Host;
@@ -33,7 +33,8 @@ pub(crate) struct RankBody {
     /// Cohere's pieces of a long document: one.
     max_chunks_per_doc: Option<usize>,
     /// Cohere's fields of a document: `text`.
-    rank_fields: Option<Vec<String>>,
+    #[schema(value_type = Option<Vec<String>>)]
+    rank_fields: Option<Values<String>>,
     /// What the model is told to look for, where it takes an instruction.
     instruction: Option<String>,
     /// Whether long documents are cut; by default they are.
@@ -116,23 +117,27 @@ async fn answer(
     let options =
         RerankOptions { top: body.top_n, instruction: body.instruction, ..RerankOptions::default() };
     let truncates = call.truncates(body.truncate, true);
-    let documents: Vec<String> = body.documents.0.into_iter().map(|document| document.0).collect();
-    let id = id(&body.query, &documents);
-    let (ranked, mut texts, work) =
-        asks::rerank(&call, &host, body.query, documents, options, truncates).await?;
-    let results = ranked.into_iter().map(|ranked| RankResult {
-        index: ranked.index,
-        relevance_score: ranked.score,
-        document: return_documents.then(|| RankDocument { text: std::mem::take(&mut texts[ranked.index]) }),
+    let documents: Arc<[String]> = body.documents.0.into_iter().map(|document| document.0).collect();
+    let query: Arc<str> = body.query.into();
+    let given = (Arc::clone(&query), Arc::clone(&documents));
+    let answer = asks::rerank(&call, &host, given.0, given.1, options, truncates).await?;
+    let (model, usage) = (host.name.clone(), Usage::of(answer.work.tokens));
+    let bytes = documents.iter().map(String::len).sum();
+    let answer = answer.and_bytes(bytes).map(move |ranked| {
+        let results = ranked.into_iter().map(|ranked| RankResult {
+            index: ranked.index,
+            relevance_score: ranked.score,
+            document: return_documents.then(|| RankDocument { text: documents[ranked.index].clone() }),
+        });
+        Ranking {
+            id: id(&query, &documents),
+            model,
+            results: results.collect(),
+            meta: Meta { api_version: Version { version }, billed_units: Billed { search_units: 1 } },
+            usage,
+        }
     });
-    let answer = Ranking {
-        id,
-        model: host.name.clone(),
-        results: results.collect(),
-        meta: Meta { api_version: Version { version }, billed_units: Billed { search_units: 1 } },
-        usage: Usage::of(work.tokens),
-    };
-    call.write(answer, 0, work).await
+    call.write(answer).await
 }
 
 /// What would change scores and can't be done.
@@ -147,7 +152,7 @@ fn check(host: &Host, body: &RankBody) -> Result<(), Refusal> {
     if let Some(chunks) = body.max_chunks_per_doc.filter(|&chunks| chunks != 1) {
         return Err(wrong(format!("a document is one piece; asked for `max_chunks_per_doc`: {chunks}")));
     }
-    if body.rank_fields.as_ref().is_some_and(|fields| fields != &["text"]) {
+    if body.rank_fields.as_ref().is_some_and(|fields| !fields.0.iter().eq(["text"])) {
         return Err(wrong("a document is its field `text`: no other `rank_fields`"));
     }
     Ok(())

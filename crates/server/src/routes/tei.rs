@@ -194,9 +194,7 @@ async fn answer_embed(call: Call, body: EmbedBody<Inputs>) -> Result<Answer, Ref
         dimensions: body.dimensions,
         normalize: Some(body.normalize.unwrap_or(true)),
     };
-    let (vectors, work) = asks::embed(&call, &host, body.inputs, asked).await?;
-    let numbers = vectors.iter().map(Vec::len).sum();
-    call.write(vectors, numbers, work).await
+    call.write(asks::embed(&call, &host, Arc::new(body.inputs), asked).await?).await
 }
 
 /// Texts to one vector for each token.
@@ -209,9 +207,7 @@ pub(crate) async fn embed_all(State(app): State<Arc<App>>, request: Request) -> 
             return Err(wrong("vectors of tokens are given as they are: no `normalize`, no `dimensions`"));
         }
         let truncates = call.truncates(body.truncate, true);
-        let (texts, work) = asks::embed_all(&call, &host, body.inputs, body.prompt_name, truncates).await?;
-        let numbers = texts.iter().flatten().map(Vec::len).sum();
-        call.write(texts, numbers, work).await
+        call.write(asks::embed_all(&call, &host, body.inputs, body.prompt_name, truncates).await?).await
     })
     .await
 }
@@ -226,12 +222,12 @@ pub(crate) async fn embed_sparse(State(app): State<Arc<App>>, request: Request) 
             return Err(wrong("weights of words are given as they are: no `normalize`, no `dimensions`"));
         }
         let truncates = call.truncates(body.truncate, true);
-        let (texts, work) =
-            asks::embed_sparse(&call, &host, body.inputs, body.prompt_name, truncates).await?;
-        let value = |word: &sconce::Weight| SparseValue { index: word.index, value: word.value };
-        let body: Vec<Vec<_>> = texts.iter().map(|words| words.iter().map(value).collect()).collect();
-        let numbers = body.iter().map(Vec::len).sum();
-        call.write(body, numbers, work).await
+        let answer = asks::embed_sparse(&call, &host, body.inputs, body.prompt_name, truncates).await?;
+        let value = |word: sconce::Weight| SparseValue { index: word.index, value: word.value };
+        let answer = answer.map(move |texts| -> Vec<Vec<SparseValue>> {
+            texts.into_iter().map(|words| words.into_iter().map(value).collect()).collect()
+        });
+        call.write(answer).await
     })
     .await
 }
@@ -245,15 +241,19 @@ pub(crate) async fn rerank(State(app): State<Arc<App>>, request: Request) -> Res
         let options =
             RerankOptions { scoring: body.raw_scores.then_some(Scoring::Raw), ..RerankOptions::default() };
         let truncates = call.truncates(body.truncate, true);
-        let (ranked, mut texts, work) =
-            asks::rerank(&call, &host, body.query, body.texts.0, options, truncates).await?;
-        let rank = |ranked: sconce::Ranked| Rank {
-            index: ranked.index,
-            text: body.return_text.then(|| std::mem::take(&mut texts[ranked.index])),
-            score: ranked.score,
-        };
-        let body: Vec<Rank> = ranked.into_iter().map(rank).collect();
-        call.write(body, 0, work).await
+        let (texts, returned): (Arc<[String]>, bool) = (body.texts.0.into(), body.return_text);
+        let answer =
+            asks::rerank(&call, &host, body.query.into(), Arc::clone(&texts), options, truncates).await?;
+        let bytes = texts.iter().map(String::len).sum();
+        let answer = answer.and_bytes(bytes).map(move |ranked| -> Vec<Rank> {
+            let rank = |ranked: sconce::Ranked| Rank {
+                index: ranked.index,
+                text: returned.then(|| texts[ranked.index].clone()),
+                score: ranked.score,
+            };
+            ranked.into_iter().map(rank).collect()
+        });
+        call.write(answer).await
     })
     .await
 }
@@ -267,13 +267,15 @@ pub(crate) async fn predict(State(app): State<Arc<App>>, request: Request) -> Re
         let many = body.inputs.many;
         let truncates = call.truncates(body.truncate, true);
         let scoring = body.raw_scores.then_some(Scoring::Raw);
-        let (texts, work) = asks::classify(&call, &host, body.inputs.sequences, scoring, truncates).await?;
+        let answer = asks::classify(&call, &host, body.inputs.sequences, scoring, truncates).await?;
         let prediction =
             |labelled: sconce::Labelled| Prediction { score: labelled.score, label: labelled.label };
-        let mut all: Vec<Vec<Prediction>> =
-            texts.into_iter().map(|labels| labels.into_iter().map(prediction).collect()).collect();
-        let body = if many { Predictions::Many(all) } else { Predictions::One(all.remove(0)) };
-        call.write(body, 0, work).await
+        let answer = answer.map(move |texts| {
+            let mut all: Vec<Vec<Prediction>> =
+                texts.into_iter().map(|labels| labels.into_iter().map(prediction).collect()).collect();
+            if many { Predictions::Many(all) } else { Predictions::One(all.remove(0)) }
+        });
+        call.write(answer).await
     })
     .await
 }
@@ -290,8 +292,8 @@ async fn answer_similarity(call: Call, body: SimilarityBody) -> Result<Answer, R
     only_right(parameters.truncation_direction.as_deref())?;
     let truncates = call.truncates(parameters.truncate, true);
     let Sentences { source_sentence, sentences } = body.inputs;
-    let (scores, work) =
+    let answer =
         asks::similarity(&call, &host, source_sentence, sentences.0, parameters.prompt_name, truncates)
             .await?;
-    call.write(scores, 0, work).await
+    call.write(answer).await
 }

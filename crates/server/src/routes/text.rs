@@ -1,6 +1,7 @@
 //! Texts to tokens and back, as Text Embeddings Inference has it.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use axum::extract::{Request, State};
 use axum::response::Response;
@@ -9,9 +10,14 @@ use utoipa::ToSchema;
 
 use crate::app::App;
 use crate::asks::prompt;
-use crate::call::{ANY, Work, handle, wrong};
+use crate::call::{ANY, handle, wrong};
 use crate::inputs::Inputs;
-use crate::refusal::Dialect;
+use crate::refusal::{Dialect, Refusal};
+
+/// Bytes of answer for each byte of text, at most about: a token of one letter and a space.
+const TOKEN: usize = 32;
+/// Bytes of answer for each byte of token ids: a word of some letters.
+const WORD: usize = 2;
 
 /// Texts to cut into tokens.
 #[derive(Deserialize, ToSchema)]
@@ -55,26 +61,26 @@ pub(crate) async fn tokenize(State(app): State<Arc<App>>, request: Request) -> R
         let host = call.host(None, &ANY).await?;
         let named = prompt(&host, body.prompt_name, &body.inputs)?;
         let before = named.and_then(|name| host.model.card().prompts.value.get(&name).cloned());
-        let texts = match body.inputs {
-            Inputs::One(text) => vec![text],
-            Inputs::Texts(texts) => texts,
-            Inputs::Ids(_) | Inputs::ManyIds(_) => return Err(wrong("token ids are tokens already")),
-        };
-        let bytes = call.check_sizes(&texts.iter().map(String::len).collect::<Vec<_>>(), 0)?;
+        if matches!(body.inputs, Inputs::Ids(_) | Inputs::ManyIds(_)) {
+            return Err(wrong("token ids are tokens already"));
+        }
+        let bytes = body.inputs.bytes();
+        call.check_sizes(&bytes, 0)?;
         let (model, special) = (host.model.clone(), body.add_special_tokens);
-        let tokens = call
-            .on_threads(bytes, move || {
-                let one = |text: &String| {
-                    let text =
-                        before.as_ref().map_or_else(|| text.clone(), |before| format!("{before}{text}"));
-                    let pieces = model.pieces(&text, special)?.into_iter();
-                    Ok(pieces.map(token).collect())
-                };
-                texts.iter().map(one).collect::<Result<Vec<Vec<SimpleToken>>, sconce::Error>>()
-            })
-            .await??;
-        let size = tokens.iter().map(Vec::len).sum();
-        call.write(tokens, size, Work::default()).await
+        let counted = Arc::new(AtomicUsize::new(0));
+        let tokens = Arc::clone(&counted);
+        let item = move |at: usize| -> Result<Vec<SimpleToken>, Refusal> {
+            let text = &body.inputs.texts()[at];
+            let pieces = match &before {
+                None => model.pieces(text, special)?,
+                Some(before) => model.pieces(&format!("{before}{text}"), special)?,
+            };
+            counted.fetch_add(pieces.len(), Ordering::Relaxed);
+            Ok(pieces.into_iter().map(token).collect())
+        };
+        let answer = call.write_list(&bytes, TOKEN, item).await?;
+        call.charge(tokens.load(Ordering::Relaxed))?;
+        Ok(answer)
     })
     .await
 }
@@ -95,19 +101,18 @@ fn token(piece: sconce::tokens::Piece) -> SimpleToken {
 pub(crate) async fn decode(State(app): State<Arc<App>>, request: Request) -> Response {
     handle(app, Dialect::Tei, "decode", request, |call, body: DecodeBody| async move {
         let host = call.host(None, &ANY).await?;
-        let bytes = call.check_sizes(&body.ids.bytes(), 0)?;
+        let bytes = body.ids.bytes();
+        call.check_sizes(&bytes, 0)?;
         let many = match body.ids {
             Inputs::Ids(ids) => vec![ids],
             Inputs::ManyIds(many) => many,
             Inputs::One(_) | Inputs::Texts(_) => return Err(wrong("`ids` are token ids")),
         };
+        let tokens = many.iter().map(Vec::len).sum();
         let (model, skip) = (host.model.clone(), body.skip_special_tokens);
-        let texts = call
-            .on_threads(bytes, move || {
-                many.iter().map(|ids| model.decode(ids, skip)).collect::<Result<Vec<_>, _>>()
-            })
-            .await??;
-        call.write(texts, 0, Work::default()).await
+        let answer = call.write_list(&bytes, WORD, move |at| Ok(model.decode(&many[at], skip)?)).await?;
+        call.charge(tokens)?;
+        Ok(answer)
     })
     .await
 }

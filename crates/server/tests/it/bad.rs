@@ -86,7 +86,7 @@ fn headers_and_bodies_beyond_their_limits_are_refused() {
     assert!(is_refused(raw(*stage, &request("GET", "/info", &many, b""))));
 
     // A gigabyte, announced.
-    let head = "POST /embed HTTP/1.1\r\nhost: x\r\ncontent-length: 1073741824\r\n\r\n";
+    let head = "POST /embed HTTP/1.1\r\nhost: localhost\r\ncontent-length: 1073741824\r\n\r\n";
     let mut connection = Connection::open(*stage).expect("a connection");
     connection.write(head.as_bytes()).expect("a head can be sent");
     let answer = connection.read().expect("refused by its length alone");
@@ -95,7 +95,7 @@ fn headers_and_bodies_beyond_their_limits_are_refused() {
     // And one that is not, piece by piece.
     let mut stream = TcpStream::connect(*stage).expect("a connection");
     stream.set_write_timeout(Some(Duration::from_mins(4))).expect("a timeout");
-    let head = "POST /embed HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n";
+    let head = "POST /embed HTTP/1.1\r\nhost: localhost\r\ntransfer-encoding: chunked\r\n\r\n";
     stream.write_all(head.as_bytes()).expect("a head can be sent");
     let piece = [b"10000\r\n".as_slice(), &vec![b' '; 65536], b"\r\n"].concat();
     let sent = (0..16384).take_while(|_| stream.write_all(&piece).is_ok()).count();
@@ -195,8 +195,8 @@ fn slow_connections_are_cut_off_and_hold_nobody_up() {
         .map(|n| {
             let mut stream = TcpStream::connect(*stage).expect("a connection");
             let head: &[u8] = match n % 3 {
-                0 => b"POST /embed HTTP/1.1\r\nhost: x\r\n",
-                1 => b"POST /embed HTTP/1.1\r\nhost: x\r\ncontent-length: 100000\r\n\r\n{\"inputs\": \"",
+                0 => b"POST /embed HTTP/1.1\r\nhost: localhost\r\n",
+                1 => b"POST /embed HTTP/1.1\r\nhost: localhost\r\ncontent-length: 100000\r\n\r\n{\"inputs\": \"",
                 _ => b"",
             };
             stream.write_all(head).expect("a little can be sent");

@@ -115,7 +115,8 @@ fn a_key_whose_bodies_fill_all_the_room_leaves_others_theirs() {
     let mut open: Vec<Connection> = Vec::new();
     for _ in 0..2 {
         let mut connection = Connection::open(*stage).expect("a connection");
-        let head = "POST /embed HTTP/1.1\r\nhost: x\r\nx-api-key: loud\r\ncontent-length: 4000000\r\n\r\n";
+        let head =
+            "POST /embed HTTP/1.1\r\nhost: localhost\r\nx-api-key: loud\r\ncontent-length: 4000000\r\n\r\n";
         // The second is cut off amid its body.
         let _ = connection.write(&[head.as_bytes(), &half].concat());
         open.push(connection);

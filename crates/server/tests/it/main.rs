@@ -9,6 +9,7 @@ mod fair;
 mod faults;
 mod fuzz;
 mod life;
+mod limits;
 mod minilm;
 mod several;
 mod shapes;
