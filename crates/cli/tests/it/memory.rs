@@ -67,7 +67,10 @@ fn clients_that_never_read_do_not_abort_a_server_in_little_memory() {
             asked.into_iter().map(|one| one.join().expect("no panic")).collect()
         });
         let answers = clients.iter().filter(|(_, start)| start.ends_with("200")).count();
-        let refused = |(_, start): &&(TcpStream, String)| start.ends_with("413") || start.ends_with("429");
+        // A connection that is cut off amid its body may lose the answer.
+        let refused = |(_, start): &&(TcpStream, String)| {
+            start.is_empty() || start.ends_with("413") || start.ends_with("429")
+        };
         let refused = clients.iter().filter(refused).count();
         assert!(answers + refused == CLIENTS, "{path}: {clients:?}");
         let (mut statuses, began) = (Vec::new(), Instant::now());
