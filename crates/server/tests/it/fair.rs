@@ -68,7 +68,7 @@ fn a_key_that_floods_does_not_starve_another() {
             })
         })
         .collect();
-    while metric_with_key(&stage, "te_queue_size") < 1000.0 {
+    while metric_with_key(&stage, "te_queue_size") < 300.0 {
         thread::sleep(Duration::from_millis(5));
     }
     let beside = batches_in_flight(&stage, &batches);
