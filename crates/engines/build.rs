@@ -10,9 +10,6 @@ fn main() {
     let mut hasher = DefaultHasher::new();
     hasher.write(&fs::read("Cargo.toml").unwrap_or_default());
     feed(Path::new("src"), &mut hasher);
-    // Beside us while we are developed; a published version is told by its number.
-    println!("cargo::rerun-if-changed=../kernels/src");
-    feed(Path::new("../kernels/src"), &mut hasher);
     println!("cargo::rustc-env=SCONCE_ENGINES_HASH={:016x}", hasher.finish());
 }
 

@@ -33,6 +33,11 @@ use std::sync::Arc;
 use sconce_core::engine::Engine;
 pub use sconce_kernels::memory::give_back;
 
+/// A hash of the sources of the engines and one of their kernels, for [`Engine::build`].
+fn sources() -> String {
+    format!("{}-{}", env!("SCONCE_ENGINES_HASH"), sconce_kernels::SOURCES)
+}
+
 /// Every engine of this version, built in or not, on `threads` threads.
 pub fn all(threads: usize) -> Vec<Arc<dyn Engine>> {
     vec![
@@ -40,4 +45,18 @@ pub fn all(threads: usize) -> Vec<Arc<dyn Engine>> {
         Arc::new(native::NativeEngine::new(threads)),
         Arc::new(onnx::OnnxEngine::new(threads)),
     ]
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn every_build_names_the_sources_of_engines_and_kernels() {
+        assert_eq!(sconce_kernels::SOURCES.len(), 16, "a hash of 64 bits");
+        assert_ne!(sconce_kernels::SOURCES, env!("SCONCE_ENGINES_HASH"));
+        for engine in super::all(1) {
+            let build = engine.build();
+            assert!(build.contains(env!("SCONCE_ENGINES_HASH")), "{build}");
+            assert!(build.contains(sconce_kernels::SOURCES), "{build}");
+        }
+    }
 }

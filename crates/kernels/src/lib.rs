@@ -5,6 +5,8 @@
 
 /// The version of these kernels.
 pub const VERSION: &str = env!("CARGO_PKG_VERSION");
+/// A hash of the sources of these kernels: evidence gathered with other sources is not believed.
+pub const SOURCES: &str = env!("SCONCE_KERNELS_HASH");
 
 pub mod attention;
 pub mod bf16;

@@ -88,7 +88,7 @@ impl Engine for CandleEngine {
         format!(
             "candle {} sconce {} {} threads={threads}",
             device::CANDLE,
-            env!("SCONCE_ENGINES_HASH"),
+            crate::sources(),
             device::switches()
         )
     }

@@ -81,7 +81,7 @@ impl Engine for NativeEngine {
     }
 
     fn build(&self) -> String {
-        let (hash, kernels) = (env!("SCONCE_ENGINES_HASH"), sconce_kernels::VERSION);
+        let (hash, kernels) = (crate::sources(), sconce_kernels::VERSION);
         format!("kernels {kernels} sconce {hash} {} threads={}", self.isa, self.count)
     }
 

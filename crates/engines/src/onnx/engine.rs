@@ -97,7 +97,7 @@ impl Engine for OnnxEngine {
     }
 
     fn build(&self) -> String {
-        let hash = env!("SCONCE_ENGINES_HASH");
+        let hash = crate::sources();
         match self.library() {
             Ok(library) => format!(
                 "onnxruntime {} in {} (found by {}, {}) ort {ORT} sconce {hash} threads={}",
@@ -107,7 +107,7 @@ impl Engine for OnnxEngine {
                 library.identity(),
                 self.threads
             ),
-            Err(_) => format!("no library, ort {ORT}"),
+            Err(_) => format!("no library, ort {ORT} sconce {hash}"),
         }
     }
 

@@ -3,7 +3,7 @@
 use std::fs;
 
 use crate::code::{code, has_word};
-use crate::tree::{expect_none, files, folders, root};
+use crate::tree::{File, expect_none, files, folders, root};
 
 /// The files whose code may read a feature.
 const READ_FEATURES: [&str; 2] = ["crates/engines/src/candle/device.rs", "crates/engines/src/onnx/mod.rs"];
@@ -49,6 +49,23 @@ fn files_are_short() {
         .filter(|file| file.is_rust() && file.is_in("src"))
         .filter(|file| file.text.lines().count() > LINES)
         .map(|file| format!("{}:{}: more than {LINES} lines: it is two rooms", file.path, LINES + 1))
+        .collect();
+    expect_none(&complaints);
+}
+
+#[test]
+fn build_scripts_read_their_own_package_alone() {
+    // A published package has nothing beside it.
+    let scripts: Vec<_> =
+        files().into_iter().filter(|file| file.is_rust() && file.is_in("build.rs")).collect();
+    assert!(scripts.len() >= 2, "engines and kernels hash their sources");
+    let outside = |file: &&File| file.text.contains("\"../") || file.text.contains("=../");
+    let complaints: Vec<_> = scripts
+        .iter()
+        .filter(outside)
+        .map(|file| {
+            format!("{}: reads outside of its package: a published package has nothing there", file.path)
+        })
         .collect();
     expect_none(&complaints);
 }
