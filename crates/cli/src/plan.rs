@@ -10,7 +10,7 @@ use sconce::planner::explain::unmet;
 use sconce::planner::plan::Sound;
 use sconce::planner::receipt::Near;
 use sconce::prove::Depth;
-use sconce::{Device, ModelCard, ModelSource, Plan, Wish};
+use sconce::{Band, Device, ModelCard, ModelSource, Plan, Wish};
 use serde_json::json;
 
 use crate::arguments;
@@ -82,6 +82,10 @@ fn described(card: &ModelCard, plan: &Plan, wish: &Wish) -> String {
             page,
             "\n`error` is the distance from {reference}{why}, 1-cos; `texts/s` is for texts of 128 tokens"
         );
+        if plan.sound().any(|sound| sound.band == Band::Unknown) {
+            page += "that reference is not f32: nothing says how near its numbers lie to f32, so bands are unknown\n\
+                     hint: put f32 weights of the model into its folder\n";
+        }
     }
     if plan.sound().any(|sound| sound.findings.canary.is_none()) {
         page += "`memory` is that of the weights; `--full` loads them and measures\n";
@@ -97,7 +101,7 @@ fn receipts(plan: &Plan) -> String {
     for sound in plan.sound() {
         let Sound { placement, band, findings, .. } = sound;
         let Some(Ok(canary)) = &findings.canary else { continue };
-        let Some(receipt) = &canary.receipt else { continue };
+        let Some(receipt) = canary.receipt.as_ref().filter(|_| !sound.is_own_reference) else { continue };
         texts = receipt.texts;
         let nodes = canary.nodes.iter().map(|(provider, count)| format!("{count} by {}", short(provider)));
         let near = match receipt.near {
@@ -160,7 +164,11 @@ fn figures(standing: &str, card: &ModelCard, sound: &Sound) -> Vec<String> {
         placement.device.to_string(),
         placement.dtype.to_string(),
         placement.weights.clone(),
-        sound.findings.error().map(|error| error.to_string()).unwrap_or_default(),
+        if sound.is_own_reference {
+            "itself".to_owned()
+        } else {
+            sound.findings.error().map(|error| error.to_string()).unwrap_or_default()
+        },
         format!("{:.1}", sound.texts_per_second),
         alone.map(|estimate| format!("{:.1} ms", estimate.seconds * 1e3)).unwrap_or_default(),
         memory.unwrap_or_default(),

@@ -106,6 +106,13 @@ pub enum Obstacle {
         /// How it died: a signal or an exit code.
         how: String,
     },
+    /// The process that tried it was killed from outside, as the system does when memory runs out.
+    Killed {
+        /// What it was doing.
+        case: String,
+        /// The signal, and the last line of its standard error.
+        how: String,
+    },
     /// It did not answer in time.
     TimedOut {
         /// What it was doing.
@@ -136,6 +143,11 @@ pub enum Obstacle {
     Quarantined {
         /// What it did.
         why: String,
+    },
+    /// A file of the model does not have the SHA-256 under which it is known.
+    ContentChanged {
+        /// The file.
+        file: String,
     },
 }
 
@@ -204,11 +216,45 @@ impl Obstacle {
             Obstacle::OpWrong { .. } => "op_wrong",
             Obstacle::ModelWrong { .. } => "model_wrong",
             Obstacle::Crashed { .. } => "crashed",
+            Obstacle::Killed { .. } => "killed",
             Obstacle::TimedOut { .. } => "timed_out",
             Obstacle::DoesNotFit { .. } => "does_not_fit",
             Obstacle::Slower { .. } => "slower",
             Obstacle::LoadFailed { .. } => "load_failed",
             Obstacle::Quarantined { .. } => "quarantined",
+            Obstacle::ContentChanged { .. } => "content_changed",
+        }
+    }
+
+    /// Whether the next attempt may end otherwise although nothing changed: such a finding is tried again, with
+    /// backoff.
+    pub fn is_transient(&self) -> bool {
+        matches!(self, Obstacle::Killed { .. } | Obstacle::TimedOut { .. })
+    }
+
+    /// Whether it was found by running the placement. What the build, the machine or the model's files lack is known
+    /// without that.
+    pub fn is_failure(&self) -> bool {
+        match self {
+            Obstacle::OpMissing { .. }
+            | Obstacle::OpWrong { .. }
+            | Obstacle::ModelWrong { .. }
+            | Obstacle::Crashed { .. }
+            | Obstacle::Killed { .. }
+            | Obstacle::TimedOut { .. }
+            | Obstacle::DoesNotFit { .. }
+            | Obstacle::ProviderFailed { .. }
+            | Obstacle::LoadFailed { .. }
+            | Obstacle::Quarantined { .. }
+            | Obstacle::ContentChanged { .. } => true,
+            Obstacle::NotBuilt { .. }
+            | Obstacle::NoWeights { .. }
+            | Obstacle::LibraryMissing { .. }
+            | Obstacle::LibraryTooOld { .. }
+            | Obstacle::NoSuchDevice { .. }
+            | Obstacle::DriverTooOld { .. }
+            | Obstacle::UnknownArchitecture { .. }
+            | Obstacle::Slower { .. } => false,
         }
     }
 
@@ -264,8 +310,12 @@ impl Obstacle {
                 "none here: the next placement serves; `sconce doctor --json` is the evidence to report"
                     .to_owned()
             }
-            Obstacle::Crashed { .. } | Obstacle::TimedOut { .. } => {
+            Obstacle::Crashed { .. } => {
                 "update the driver or the system, then try it again: `sconce doctor --fresh`".to_owned()
+            }
+            Obstacle::Killed { .. } | Obstacle::TimedOut { .. } => {
+                "a later start tries it again; to try everything again now: `sconce doctor --fresh`"
+                    .to_owned()
             }
             Obstacle::DoesNotFit { .. } => {
                 "choose half the bytes with `--dtype f16`, a smaller model, or `--device cpu`".to_owned()
@@ -276,6 +326,9 @@ impl Obstacle {
             Obstacle::LoadFailed { .. } => "check the folder with `sconce plan MODEL --full`".to_owned(),
             Obstacle::Quarantined { .. } => {
                 "start anew to have it proved again: `sconce doctor --fresh`".to_owned()
+            }
+            Obstacle::ContentChanged { .. } => {
+                "restore the file; `sconce plan MODEL --full` hashes and proves it as it is now".to_owned()
             }
         }
     }
@@ -323,6 +376,7 @@ impl fmt::Display for Obstacle {
                 write!(f, "wrong at {case}: {error}, allowed {tolerance:.0e}")
             }
             Obstacle::Crashed { case, how } => write!(f, "crashed at {case}: {how}"),
+            Obstacle::Killed { case, how } => write!(f, "killed at {case}: {how}"),
             Obstacle::TimedOut { case, seconds } => write!(f, "no answer at {case} in {seconds:.1} s"),
             Obstacle::DoesNotFit { need, have } => {
                 write!(f, "does not fit in memory")?;
@@ -337,6 +391,9 @@ impl fmt::Display for Obstacle {
             }
             Obstacle::LoadFailed { says } => write!(f, "could not be loaded: {says}"),
             Obstacle::Quarantined { why } => write!(f, "taken out of service: {why}"),
+            Obstacle::ContentChanged { file } => {
+                write!(f, "the content of `{file}` differs from the SHA-256 under which it is known")
+            }
         }
     }
 }

@@ -5,7 +5,8 @@ use std::fmt::Write;
 use sconce_core::obstacle::Obstacle;
 use sconce_core::placement::Placement;
 
-use crate::plan::{Plan, Refusal, Refused, Wish};
+use crate::band::Band;
+use crate::plan::{Plan, Refusal, Refused, Sound, Wish};
 
 /// A plan in words: what was chosen, what comes next, and every refusal with its remedy.
 pub fn explain(plan: &Plan) -> String {
@@ -13,14 +14,15 @@ pub fn explain(plan: &Plan) -> String {
     match &plan.chosen {
         Some(chosen) => {
             let rate = chosen.texts_per_second;
-            let _ = writeln!(text, "chosen: {} ({}, about {rate:.0} texts/s)", chosen.placement, chosen.band);
+            let band = band(chosen);
+            let _ = writeln!(text, "chosen: {} ({band}, about {rate:.0} texts/s)", chosen.placement);
         }
         None => text.push_str("chosen: none\n"),
     }
     for fallback in &plan.fallbacks {
         let use_ = if fallback.replays { "next" } else { "also works" };
         let note = fallback.note.as_ref().map(|note| format!(", {note}")).unwrap_or_default();
-        let _ = writeln!(text, "{use_}: {} ({}{note})", fallback.placement, fallback.band);
+        let _ = writeln!(text, "{use_}: {} ({}{note})", fallback.placement, band(fallback));
     }
     text += &lines(&grouped(plan));
     if let Some(beaten) = plan.beaten_accelerator() {
@@ -115,6 +117,15 @@ fn instead(plan: &Plan, wish: &Wish) -> Vec<String> {
     found
 }
 
+/// The band of a placement. An unknown one is told with what it was compared with.
+fn band(sound: &Sound) -> String {
+    match sound.band {
+        Band::Unknown if sound.is_own_reference => "band unknown, reference: itself".to_owned(),
+        Band::Unknown => "band unknown, the reference is not f32".to_owned(),
+        Band::Exact | Band::Half | Band::Coarse => sound.band.to_string(),
+    }
+}
+
 /// Refusals that share their reason, as one line.
 pub struct Group<'a> {
     /// Those refused.
@@ -139,6 +150,12 @@ fn groups<'a>(all: impl IntoIterator<Item = &'a Refused>) -> Vec<Group<'a>> {
     for refused in all {
         let (code, reason, remedy) = match &refused.why {
             Refusal::Obstacle(obstacle) => (obstacle.code(), obstacle.to_string(), Some(obstacle.remedy())),
+            Refusal::Band { band: Band::Unknown, .. } => {
+                let reason =
+                    "nothing says how near its numbers lie to f32: the reference is not f32".to_owned();
+                let remedy = "allow it with `--band half`, or put f32 weights of the model into its folder";
+                ("band", reason, Some(remedy.to_owned()))
+            }
             Refusal::Band { band, error, receipt } => {
                 let cosines = receipt.map(|receipt| format!(", {receipt}")).unwrap_or_default();
                 let reason = format!("its numbers are {band}: {error} from the reference's{cosines}");

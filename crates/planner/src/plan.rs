@@ -62,6 +62,20 @@ pub struct Plan {
     pub fallbacks: Vec<Sound>,
     /// Those that do not, or that were not wished for.
     pub refused: Vec<Refused>,
+    /// The placements that were wished for and failed, and what serves instead.
+    #[serde(default)]
+    pub downgrades: Vec<Downgrade>,
+}
+
+/// A placement that failed, and the one that serves instead.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Downgrade {
+    /// The placement that failed.
+    pub from: Placement,
+    /// The placement chosen instead, where there is one.
+    pub to: Option<Placement>,
+    /// Why it failed.
+    pub why: Obstacle,
 }
 
 /// A placement that works.
@@ -71,6 +85,9 @@ pub struct Sound {
     pub placement: Placement,
     /// How near it lies to the reference.
     pub band: Band,
+    /// Whether it is itself the reference and not f32: its error is 0 by definition, and its band unknown.
+    #[serde(default)]
+    pub is_own_reference: bool,
     /// Estimated seconds for a batch of `texts` texts.
     pub seconds: f64,
     /// Texts of 128 tokens a second, estimated.
@@ -123,17 +140,22 @@ pub fn plan(
     let layers = card.sizes.value.layers;
     let mut sound = Vec::new();
     let mut refused = Vec::new();
+    let open = grid.iter().filter(|(_, obstacle)| obstacle.is_none()).map(|(placement, _)| placement);
+    let reference = reference(card, open);
     for (placement, obstacle) in grid {
-        match weigh(placement, obstacle.as_ref(), evidence.get(placement), wish, layers) {
+        match weigh(placement, obstacle.as_ref(), evidence.get(placement), reference, wish, layers) {
             Ok(found) => sound.push(found),
             Err(why) => refused.push(Refused { placement: placement.clone(), why }),
         }
     }
     sound.sort_by(|a, b| weight(a).total_cmp(&weight(b)));
     let mut sound = sound.into_iter();
-    let open = grid.iter().filter(|(_, obstacle)| obstacle.is_none()).map(|(placement, _)| placement);
-    let reference = reference(card, open).cloned();
-    let mut plan = Plan { reference, chosen: sound.next(), fallbacks: sound.collect(), refused };
+    let chosen = sound.next();
+    let to = chosen.as_ref().map(|chosen| &chosen.placement);
+    let failed = refused.iter().filter(|refused| wish.admits(&refused.placement));
+    let downgrades = failed.filter_map(|refused| refused.downgrade(to)).collect();
+    let (reference, fallbacks) = (reference.cloned(), sound.collect());
+    let mut plan = Plan { reference, chosen, fallbacks, refused, downgrades };
     plan.compare(None);
     plan
 }
@@ -142,7 +164,7 @@ pub fn plan(
 fn weight(sound: &Sound) -> f64 {
     match sound.band {
         Band::Exact => sound.seconds,
-        Band::Half => sound.seconds * 1.1,
+        Band::Unknown | Band::Half => sound.seconds * 1.1,
         Band::Coarse => sound.seconds * 1.21,
     }
 }
@@ -151,6 +173,7 @@ fn weigh(
     placement: &Placement,
     obstacle: Option<&Obstacle>,
     findings: Option<&Findings>,
+    reference: Option<&Placement>,
     wish: &Wish,
     layers: usize,
 ) -> Result<Sound, Refusal> {
@@ -162,7 +185,7 @@ fn weigh(
     }
     let findings = findings.ok_or(Refusal::NotTried)?;
     let error = findings.error().ok_or(Refusal::NotTried)?;
-    let band = Band::of(error).ok_or(Refusal::NotTried)?;
+    let band = Band::measured(error, reference).ok_or(Refusal::NotTried)?;
     // The band of generated weights is the dtype's; real weights tell more once they were tried.
     let band = if findings.canary.is_some() { band } else { band.max(Band::expected(placement.dtype)) };
     if band > wish.band {
@@ -173,12 +196,25 @@ fn weigh(
     Ok(Sound {
         placement: placement.clone(),
         band,
+        is_own_reference: placement.dtype != Dtype::F32 && reference == Some(placement),
         seconds: estimate.seconds,
         texts_per_second: bulk.as_ref().map_or(0.0, Estimate::texts_per_second),
         replays: true,
         note: None,
         findings: findings.clone(),
     })
+}
+
+impl Refused {
+    /// The downgrade to `to` that this refusal means, where the placement failed.
+    fn downgrade(&self, to: Option<&Placement>) -> Option<Downgrade> {
+        match &self.why {
+            Refusal::Obstacle(why) if why.is_failure() => {
+                Some(Downgrade { from: self.placement.clone(), to: to.cloned(), why: why.clone() })
+            }
+            Refusal::Obstacle(_) | Refusal::Band { .. } | Refusal::NotWished | Refusal::NotTried => None,
+        }
+    }
 }
 
 impl Plan {
@@ -202,7 +238,8 @@ impl Plan {
     /// What was known of it is given back, so that it can return.
     pub fn retire(&mut self, placement: &Placement, why: Obstacle, promised: Option<Band>) -> Option<Sound> {
         let of_it = |sound: &Sound| sound.placement == *placement;
-        let retired = if self.chosen.as_ref().is_some_and(of_it) {
+        let served = self.chosen.as_ref().is_some_and(of_it);
+        let retired = if served {
             let retired = self.chosen.take();
             self.choose(promised);
             retired
@@ -210,7 +247,13 @@ impl Plan {
             let place = self.fallbacks.iter().position(of_it)?;
             Some(self.fallbacks.remove(place))
         };
-        self.refused.push(Refused { placement: placement.clone(), why: Refusal::Obstacle(why) });
+        let refused = Refused { placement: placement.clone(), why: Refusal::Obstacle(why) };
+        if served {
+            let to = self.chosen.as_ref().map(|chosen| &chosen.placement);
+            self.downgrades.retain(|downgrade| downgrade.from != *placement);
+            self.downgrades.extend(refused.downgrade(to));
+        }
+        self.refused.push(refused);
         self.compare(promised);
         retired
     }
@@ -218,6 +261,7 @@ impl Plan {
     /// Takes back a placement that was retired, to where it was among the others.
     pub fn restore(&mut self, sound: Sound, promised: Option<Band>) {
         self.refused.retain(|refused| refused.placement != sound.placement);
+        self.downgrades.retain(|downgrade| downgrade.from != sound.placement);
         self.fallbacks.extend(self.chosen.take());
         self.fallbacks.push(sound);
         self.fallbacks.sort_by(|a, b| weight(a).total_cmp(&weight(b)));

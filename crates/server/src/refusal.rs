@@ -260,7 +260,13 @@ mod tests {
         assert_eq!(request.kind, Kind::Validation);
         assert_eq!(request.respond(Dialect::Tei).status(), 422);
         assert_eq!(request.respond(Dialect::OpenAi).status(), 400);
-        let plan = sconce::Plan { reference: None, chosen: None, fallbacks: Vec::new(), refused: Vec::new() };
+        let plan = sconce::Plan {
+            reference: None,
+            chosen: None,
+            fallbacks: Vec::new(),
+            refused: Vec::new(),
+            downgrades: Vec::new(),
+        };
         let machine = Refusal::from(Error::NoPlacement { plan: Box::new(plan), wish: Box::default() });
         assert_eq!(machine.kind, Kind::Machine);
         let response = machine.respond(Dialect::OpenAi);

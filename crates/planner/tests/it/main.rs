@@ -18,7 +18,7 @@ use sconce_planner::band::Band;
 use sconce_planner::evidence::{Agreement, Canary, Evidence, Findings, Goal, SpeedPoint};
 use sconce_planner::explain::{explain, grouped, unmet};
 use sconce_planner::grid::{Chair, grid, reference};
-use sconce_planner::plan::{Plan, Refusal, Wish, plan};
+use sconce_planner::plan::{Downgrade, Plan, Refusal, Wish, plan};
 use sconce_planner::receipt::{Near, Receipt};
 
 const METAL: Device = Device::Metal(0);
@@ -394,6 +394,92 @@ fn the_reference_is_f32_by_description_and_else_the_widest_graph() {
         let plan = plan(&card, &grid, &Evidence::new(), &Wish::default());
         assert_eq!(plan.reference.map(|placement| placement.to_string()).as_deref(), Some(expected));
     }
+}
+
+/// A plan for graphs of these formats, at these distances from the widest of them.
+fn decide_graphs(sets: &[(&str, Dtype, f64)], wish: &Wish) -> Plan {
+    let card =
+        card_with(&sets.iter().map(|&(name, dtype, _)| (name, Format::Onnx, dtype)).collect::<Vec<_>>());
+    let grid = grid(&card, &[chair(EngineId::Onnx, Format::Onnx)]);
+    let evidence = grid.iter().zip(sets).map(|((placement, _), &(_, dtype, error))| {
+        let canary = Canary {
+            error: Distance(Some(error)),
+            receipt: None,
+            tokens_per_second: 1.0,
+            memory: None,
+            norms: [1.0; 2],
+            nodes: BTreeMap::new(),
+        };
+        let findings = Cell(Device::Cpu, dtype, error, [1.0, 1.0]).findings();
+        (placement.clone(), Findings { twin: None, canary: Some(Ok(canary)), ..findings })
+    });
+    plan(&card, &grid, &evidence.collect(), wish)
+}
+
+#[test]
+fn a_reference_that_is_not_f32_leaves_bands_unknown() {
+    let bands = |plan: &Plan| {
+        plan.sound().map(|sound| (sound.placement.weights.clone(), sound.band)).collect::<Vec<_>>()
+    };
+    let coarse = Wish { band: Band::Coarse, ..Wish::default() };
+    let alone = decide_graphs(&[("q", Dtype::Int8, 0.0)], &Wish::default());
+    assert_eq!(bands(&alone), [("q".to_owned(), Band::Unknown)]);
+    assert!(alone.chosen.as_ref().is_some_and(|chosen| chosen.is_own_reference));
+    assert_eq!(
+        explain(&alone),
+        "chosen: onnx/cpu/int8 q (band unknown, reference: itself, about 800 texts/s)\n"
+    );
+    assert_eq!(serde_json::to_value(&alone).expect("JSON")["chosen"]["band"], "unknown");
+
+    let two = decide_graphs(&[("h", Dtype::F16, 0.0), ("q", Dtype::Int8, 1e-2)], &coarse);
+    assert_eq!(bands(&two), [("h".to_owned(), Band::Unknown), ("q".to_owned(), Band::Coarse)]);
+    assert!(!two.fallbacks[0].is_own_reference);
+    let near = decide_graphs(&[("h", Dtype::F16, 0.0), ("q", Dtype::Int8, 1e-6)], &coarse);
+    assert_eq!(bands(&near)[1], ("q".to_owned(), Band::Unknown), "near to what is not f32 says nothing");
+    let wide = decide_graphs(&[("g", Dtype::F32, 0.0), ("q", Dtype::Int8, 1e-2)], &coarse);
+    assert_eq!(bands(&wide), [("g".to_owned(), Band::Exact), ("q".to_owned(), Band::Coarse)]);
+    assert!(wide.sound().all(|sound| !sound.is_own_reference));
+}
+
+#[test]
+fn an_unknown_band_satisfies_every_wish_but_exact() {
+    for (band, serves) in [(Band::Exact, false), (Band::Half, true), (Band::Coarse, true)] {
+        let plan = decide_graphs(&[("q", Dtype::Int8, 0.0)], &Wish { band, ..Wish::default() });
+        assert_eq!(plan.chosen.is_some(), serves, "{band}");
+        if !serves {
+            let words = explain(&plan);
+            assert!(words.contains("[band] nothing says how near its numbers lie to f32"), "{words}");
+            assert!(words.contains("`--band half`"), "{words}");
+        }
+    }
+    assert!("unknown".parse::<Band>().is_err(), "nobody can ask for it");
+}
+
+#[test]
+fn what_failed_by_trying_is_a_downgrade_and_what_is_not_there_is_none() {
+    let killed = || Obstacle::Killed { case: "a case".to_owned(), how: "signal: 9".to_owned() };
+    let absent = Obstacle::NoSuchDevice { device: CUDA, found: "nothing".to_owned() };
+    let mut evidence = Evidence::new();
+    let grid = [
+        (placement(Device::Cpu, Dtype::F32), None),
+        (placement(METAL, Dtype::F16), None),
+        (placement(CUDA, Dtype::F16), Some(absent)),
+    ];
+    evidence.insert(grid[0].0.clone(), Cell(Device::Cpu, Dtype::F32, 0.0, [1.0, 10.0]).findings());
+    evidence.insert(grid[1].0.clone(), Findings { twin: Some(Err(killed())), ..Findings::default() });
+    let plan_by = |wish: &Wish| plan(&card(), &grid, &evidence, wish);
+    let mut found = plan_by(&Wish::default());
+    let downgrade = Downgrade { from: grid[1].0.clone(), to: Some(grid[0].0.clone()), why: killed() };
+    assert_eq!(found.downgrades, [downgrade]);
+    let wished = Wish { device: Some(Device::Cpu), ..Wish::default() };
+    assert!(plan_by(&wished).downgrades.is_empty(), "what was not wished for is no loss");
+
+    let why = Obstacle::Quarantined { why: "a test".to_owned() };
+    let sound = found.retire(&grid[0].0, why, None).expect("it was there");
+    assert_eq!(found.downgrades.len(), 2);
+    assert_eq!(found.downgrades[1].to, None, "nothing is left");
+    found.restore(sound, None);
+    assert_eq!(found.downgrades.len(), 1);
 }
 
 #[test]
