@@ -115,6 +115,19 @@ impl Bars {
                 let name = format!("proving {}/{}/{}", placement.engine, placement.device, placement.dtype);
                 self.bar(&name, *total as u64, "{msg} {wide_bar} {pos}/{len}").set_position(*done as u64);
             }
+            Event::Retrying { placement, attempt, why } => {
+                self.clear();
+                let place = format!("{}/{}/{}", placement.engine, placement.device, placement.dtype);
+                eprintln!("note: {place} is tried again (attempt {attempt}), because last time it was {why}");
+            }
+            Event::Hashing { file, done, total } => {
+                self.bar(
+                    &format!("hashing {file}"),
+                    *total,
+                    "{msg} {wide_bar} {bytes}/{total_bytes} {bytes_per_sec}",
+                )
+                .set_position(*done);
+            }
             Event::Hub(Progress::File { name, done, total }) => {
                 self.bar(name, *total, "{msg} {wide_bar} {bytes}/{total_bytes} {bytes_per_sec}")
                     .set_position(*done);

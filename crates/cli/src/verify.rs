@@ -50,6 +50,7 @@ pub(crate) fn run(arguments: &arguments::Verify) -> anyhow::Result<ExitCode> {
     let mut bars = Bars::default();
     let overrides = arguments.model.overrides();
     let subject = runtime.subject(&source, &overrides, &mut |event| bars.draw(&event))?;
+    runtime.check_contents(&subject, &mut |event| bars.draw(&event))?;
     let task = subject.card.task.value;
     if task != Task::Embed && !task.scores() {
         anyhow::bail!("`verify` compares vectors of texts and scores, and this model {}", task.does());
@@ -116,21 +117,26 @@ fn compared(model: &Model, reference: &Reference) -> anyhow::Result<Verified> {
         distance = larger(distance, apart.iter().map(|x| x * x).sum::<f64>() / (2.0 * size));
         cosines.push(f64::from(cosine(got, want)));
     }
-    let band = band(model);
+    let (band, placement) = (band(model), embeddings.placements[0].clone());
     Ok(Verified {
-        placement: embeddings.placements[0].clone(),
         band,
         max_difference: difference,
         least_cosine: Some(-cosines.iter().fold(f64::NEG_INFINITY, |least, cosine| larger(least, -cosine))),
         mean_cosine: Some(cosines.iter().sum::<f64>() / cosines.len() as f64),
         distance,
-        holds: distance <= band.tolerance(),
+        holds: distance <= promised(band, &placement).tolerance(),
         truncated: embeddings.truncated.len(),
+        placement,
     })
 }
 
 fn band(model: &Model) -> Band {
     model.plan().chosen.as_ref().map_or(Band::Coarse, |chosen| chosen.band)
+}
+
+/// The band that a placement is held to: where its own is unknown, that of its dtype.
+fn promised(band: Band, placement: &Placement) -> Band {
+    if band == Band::Unknown { Band::expected(placement.dtype) } else { band }
 }
 
 /// One placement's raw scores beside the reference's: all together, since one near zero has no length that an error
@@ -149,16 +155,16 @@ fn scored(model: &Model, reference: &Reference) -> anyhow::Result<Verified> {
             size += f64::from(want) * f64::from(want);
         }
     }
-    let (band, distance) = (band(model), apart / (2.0 * size));
+    let (band, distance, placement) = (band(model), apart / (2.0 * size), placements.swap_remove(0));
     Ok(Verified {
-        placement: placements[0].clone(),
         band,
         max_difference: difference,
         least_cosine: None,
         mean_cosine: None,
         distance,
-        holds: distance <= band.tolerance(),
+        holds: distance <= promised(band, &placement).tolerance(),
         truncated,
+        placement,
     })
 }
 

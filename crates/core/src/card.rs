@@ -246,7 +246,9 @@ pub struct Weights {
     pub stored: Dtype,
     /// Bytes of all tensors.
     pub bytes: u64,
-    /// What the weights are, to tell whether they changed: a hash over sizes, times and headers.
+    /// SHA-256 over the content of the weight files, of the modules after pooling and of the tokenizer. Empty where
+    /// the files were not hashed.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
     pub identity: String,
 }
 

@@ -5,8 +5,6 @@ use sconce_core::hardware::{Gpu, Hardware};
 use serde::Serialize;
 use sha2::{Digest, Sha256};
 
-use crate::card::hex;
-
 /// What evidence depends on beside the model.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub(crate) struct Fingerprint {
@@ -49,7 +47,8 @@ impl Fingerprint {
     }
 }
 
-/// A short hash of anything that can be written as JSON.
+/// A short hash of anything that can be written as JSON: the first half of its SHA-256, in hexadecimal.
 pub(crate) fn hash(value: &impl Serialize) -> String {
-    hex(&Sha256::digest(serde_json::to_vec(value).unwrap_or_default()))
+    let digest = Sha256::digest(serde_json::to_vec(value).unwrap_or_default());
+    digest.iter().take(16).fold(String::new(), |text, byte| text + &format!("{byte:02x}"))
 }

@@ -3,7 +3,6 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use sconce_core::card::{Format, ModelCard};
 use sconce_core::engine::Subject;
@@ -14,8 +13,8 @@ use serde::Serialize;
 use crate::bundle;
 use crate::card::{self, CardError, Overrides};
 use crate::error::Error;
+use crate::home::{default_home, fresh_folder};
 use crate::hub::{self, Hub};
-use crate::runtime::default_home;
 use crate::source::{ModelSource, not_found};
 
 /// What a model says of itself, and what of its weights nothing here reads.
@@ -91,9 +90,7 @@ struct Passing(PathBuf);
 
 impl Passing {
     fn new() -> Passing {
-        static NEXT: AtomicU64 = AtomicU64::new(0);
-        let number = NEXT.fetch_add(1, Ordering::Relaxed);
-        Passing(std::env::temp_dir().join(format!("sconce-inspect-{}-{number}", std::process::id())))
+        Passing(fresh_folder(&std::env::temp_dir()))
     }
 }
 

@@ -12,6 +12,7 @@ mod batching;
 pub mod bundle;
 mod canary;
 pub mod card;
+mod contents;
 mod door;
 mod embeddings;
 mod error;
@@ -19,6 +20,7 @@ mod event;
 mod fingerprint;
 mod guard;
 pub mod hardware;
+mod home;
 #[doc(hidden)]
 pub mod http;
 pub mod hub;
@@ -71,7 +73,7 @@ pub use sconce_engines::native::peak::Peak;
 pub use sconce_engines::work::Work;
 pub use sconce_planner as planner;
 pub use sconce_planner::band::Band;
-pub use sconce_planner::plan::{Plan, Wish};
+pub use sconce_planner::plan::{Downgrade, Plan, Wish};
 pub use scores::{
     Classifications, ClassifyOptions, Labelled, Ranked, Ranking, RerankOptions, ranked, scored,
 };

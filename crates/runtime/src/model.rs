@@ -1,6 +1,7 @@
 //! A model that is open: text in, vectors out.
 
 use std::sync::Arc;
+use std::thread;
 
 use rayon::prelude::*;
 use sconce_core::card::{Dimensions, ModelCard, PoolingMode, Task};
@@ -9,10 +10,11 @@ use sconce_core::placement::{Dtype, EngineId, Placement};
 use sconce_planner::band::Band;
 use sconce_planner::cases::CANARIES;
 use sconce_planner::evidence::Goal;
-use sconce_planner::plan::{Plan, Wish, plan};
+use sconce_planner::plan::{Downgrade, Plan, Wish, plan};
 
 use crate::canary;
-use crate::card::Overrides;
+use crate::card::{CardError, Overrides};
+use crate::contents::{Unchecked, concerns};
 use crate::embeddings::{Embeddings, cut};
 use crate::error::Error;
 use crate::event::Event;
@@ -208,6 +210,17 @@ impl ModelBuilder {
         chosen.ok_or_else(|| Error::NoPlacement { plan: Box::new(plan), wish })
     }
 
+    /// Bytes of main memory that a child takes at most to prove the model's weights where that is still to be done: an
+    /// estimate, 0 where they are proved.
+    pub fn prover_claim(&self, events: &mut dyn FnMut(Event<'_>)) -> Result<u64, Error> {
+        let runtime = self.clone().own_runtime();
+        let source = ModelSource::parse(&self.name, self.revision.as_deref()).wished(&self.wish);
+        let subject = runtime.subject(&source, &self.overrides, events)?;
+        check_weights(&subject.card, &self.wish)?;
+        let unproved = runtime.unproved(&subject, &|placement| self.wish.admits(placement))?;
+        Ok(prover_bytes(&subject.card, unproved.iter()))
+    }
+
     /// Opens the model.
     pub fn open(self) -> Result<Model, Error> {
         self.open_telling(&mut |_| {})
@@ -217,7 +230,8 @@ impl ModelBuilder {
     pub fn open_telling(self, events: &mut dyn FnMut(Event<'_>)) -> Result<Model, Error> {
         let runtime = self.runtime.unwrap_or_else(|| Runtime::builder().offline(self.offline).build());
         let source = ModelSource::parse(&self.name, self.revision.as_deref()).wished(&self.wish);
-        let subject = Arc::new(runtime.subject(&source, &self.overrides, events)?);
+        let (subject, unchecked) = runtime.identified(&source, &self.overrides, events)?;
+        let subject = Arc::new(subject);
         check_weights(&subject.card, &self.wish)?;
         // What no engine knows is refused as such, not for what its tokenizer or its sizes lack.
         if runtime.grid(&subject).iter().all(|(_, obstacle)| obstacle.is_some()) {
@@ -227,7 +241,9 @@ impl ModelBuilder {
         let tokens = Tokens::open(&subject.files.folder, &subject.card)?;
         let control = canary::batch(&tokens, &subject.card, CANARIES)?.part(0..2);
         let serving = Serving::open(&runtime, subject, control, self.wish, events)?;
-        Ok(Model { inner: Arc::new(Inner { runtime, tokens, serving }) })
+        let model = Model { inner: Arc::new(Inner { runtime, tokens, serving }) };
+        model.check_contents(unchecked);
+        Ok(model)
     }
 }
 
@@ -262,6 +278,33 @@ impl Model {
         self.inner.serving.class()
     }
 
+    /// The placements that failed since this was last called, and what served instead: when the model was opened,
+    /// or while it ran.
+    pub fn drain_downgrades(&self) -> Vec<Downgrade> {
+        self.inner.serving.drain_downgrades()
+    }
+
+    /// Compares the files that may serve with the hashes under which they are known, on a thread of its own. Where one
+    /// differs, its placements are retired.
+    fn check_contents(&self, mut unchecked: Unchecked) {
+        let (plan, subject) = (self.plan(), self.inner.serving.subject());
+        let serves = |file: &str| plan.sound().any(|sound| concerns(subject, file, &sound.placement.weights));
+        unchecked.retain(|path, _| serves(&path.display().to_string()));
+        if unchecked.is_empty() {
+            return;
+        }
+        let (contents, model) = (self.inner.runtime.inner.contents.clone(), Arc::downgrade(&self.inner));
+        let check = move || {
+            if let Err(CardError::ContentChanged { file }) = contents.check(&unchecked, &mut |_| {})
+                && let Some(model) = model.upgrade()
+            {
+                model.serving.refuse_content(&file);
+            }
+        };
+        // Where no thread can be had, `sconce verify` still checks.
+        let _ = thread::Builder::new().name("sconce-hash".to_owned()).spawn(check);
+    }
+
     /// What was taken out of service while it ran.
     pub fn quarantined(&self) -> Vec<Placement> {
         self.inner.serving.quarantined()
@@ -270,6 +313,12 @@ impl Model {
     /// Why no placement serves it; none while one does.
     pub fn out_of_service(&self) -> Option<String> {
         self.inner.serving.out_of_service()
+    }
+
+    /// Bytes of main memory that a child takes at most to prove `placement` again: an estimate.
+    pub fn prover_claim(&self, placement: &Placement) -> u64 {
+        let reference = self.plan().reference;
+        prover_bytes(self.card(), reference.iter().chain([placement]))
     }
 
     /// What the model takes, and where.
@@ -331,6 +380,14 @@ impl Model {
     pub(crate) fn serving(&self) -> &Serving {
         &self.inner.serving
     }
+}
+
+/// Bytes that a child takes for the largest of `placements`, one at a time: the weights, a part of them again while they
+/// are read, and the process itself.
+fn prover_bytes<'a>(card: &ModelCard, placements: impl Iterator<Item = &'a Placement>) -> u64 {
+    const PROCESS: u64 = 48 << 20;
+    let bytes = placements.filter_map(|placement| Claim::of(card, placement)).map(|claim| claim.bytes).max();
+    bytes.map_or(0, |bytes| bytes + bytes / 4 + PROCESS)
 }
 
 fn check_weights(card: &ModelCard, wish: &Wish) -> Result<(), Error> {

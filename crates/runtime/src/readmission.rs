@@ -31,7 +31,7 @@ impl Readmission {
     pub fn prove(self) -> Result<Readmitted, Obstacle> {
         let Readmission { loader, sound, promised } = self;
         let canary = loader.runtime.try_anew(&loader.subject, &sound.placement)?;
-        within(&canary, promised.unwrap_or(loader.wish.band))?;
+        within(&canary, loader.reference.as_ref(), promised.unwrap_or(loader.wish.band))?;
         let seat = loader.take(&sound.placement, promised, &mut |_| {})?;
         Ok(Readmitted { sound, seat })
     }

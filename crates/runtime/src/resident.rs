@@ -7,11 +7,15 @@ use crate::runtime::Runtime;
 
 /// Bytes of main memory that this process has now; none where the system does not tell.
 pub fn resident() -> Option<u64> {
-    if let Ok(text) = fs::read_to_string("/proc/self/status") {
+    resident_of(std::process::id())
+}
+
+/// Bytes of main memory that the process of this id has now.
+pub(crate) fn resident_of(id: u32) -> Option<u64> {
+    if let Ok(text) = fs::read_to_string(format!("/proc/{id}/status")) {
         return kilobytes(&text, "VmRSS:");
     }
-    let told =
-        Command::new("ps").args(["-o", "rss=", "-p", &std::process::id().to_string()]).output().ok()?;
+    let told = Command::new("ps").args(["-o", "rss=", "-p", &id.to_string()]).output().ok()?;
     let kilobytes: u64 = String::from_utf8(told.stdout).ok()?.trim().parse().ok()?;
     Some(kilobytes * 1024)
 }
@@ -31,6 +35,11 @@ fn kilobytes(text: &str, name: &str) -> Option<u64> {
 }
 
 impl Runtime {
+    /// Bytes of main memory that the children have which prove placements for this runtime now.
+    pub fn prover_resident(&self) -> u64 {
+        self.inner.prover.resident()
+    }
+
     /// Waits until what was dropped is unloaded, and gives what is free back to the system.
     pub fn give_back(&self) {
         self.inner.lanes.settle();

@@ -15,9 +15,11 @@ use sconce_planner::grid::{self, Chair};
 use sconce_planner::plan::{Plan, Wish, plan};
 
 use crate::card::{self, Overrides};
+use crate::contents::{Contents, Unchecked};
 use crate::error::Error;
 use crate::event::Event;
 use crate::hardware;
+use crate::home::default_home;
 use crate::lane::Lanes;
 use crate::prove::{self, Depth, Gathering, Launch, OpFindings, Prover, Survey, Texts};
 use crate::source::ModelSource;
@@ -31,7 +33,7 @@ static ANSWERS: AtomicBool = AtomicBool::new(false);
 /// `main`. In such a child it answers and ends the process; otherwise it returns at once.
 pub fn init() {
     if std::env::args_os().nth(1).is_some_and(|argument| argument == prove::ARGUMENT) {
-        prove::child(&sconce_engines::all(threads()));
+        prove::child(sconce_engines::all);
         std::process::exit(0);
     }
     ANSWERS.store(true, Ordering::Relaxed);
@@ -52,6 +54,9 @@ pub(crate) struct Inner {
     pub(crate) hardware: Hardware,
     pub(crate) store: Store,
     pub(crate) prover: Prover,
+    /// SHA-256 of the files of models.
+    pub(crate) contents: Contents,
+    pub(crate) threads: usize,
     pub(crate) limit: Duration,
     pub(crate) patience: Duration,
     pub(crate) offline: bool,
@@ -146,7 +151,9 @@ impl RuntimeBuilder {
                 hardware: self.hardware.unwrap_or_else(hardware::detect),
                 prover: launch.map_or_else(|| Prover::on_a_thread(&home), Prover::Child),
                 store: Store::new(home.join("evidence")),
+                contents: Contents::new(home.join("contents")),
                 bundles: home.join("bundles"),
+                threads,
                 limit: self.limit.unwrap_or(Duration::from_mins(1)),
                 patience: self.patience.unwrap_or(Duration::from_secs(5)),
                 offline: self.offline,
@@ -157,19 +164,20 @@ impl RuntimeBuilder {
     }
 }
 
-pub(crate) fn default_home() -> PathBuf {
-    let variable = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
-    variable("SCONCE_HOME")
-        .or_else(|| variable("XDG_CACHE_HOME").map(|cache| cache.join("sconce")))
-        .or_else(|| variable("HOME").map(|home| home.join(".cache").join("sconce")))
-        .unwrap_or_else(|| std::env::temp_dir().join("sconce"))
-}
-
 impl Default for Runtime {
     fn default() -> Runtime {
         Runtime::builder().build()
     }
 }
+
+/// Whether two handles are of one runtime.
+impl PartialEq for Runtime {
+    fn eq(&self, other: &Runtime) -> bool {
+        Arc::ptr_eq(&self.inner, &other.inner)
+    }
+}
+
+impl Eq for Runtime {}
 
 impl Runtime {
     /// A runtime made to order.
@@ -220,8 +228,27 @@ impl Runtime {
         overrides: &Overrides,
         events: &mut dyn FnMut(Event<'_>),
     ) -> Result<Subject, Error> {
+        Ok(self.identified(source, overrides, events)?.0)
+    }
+
+    /// The same, and the hashes of its files that were known from before.
+    pub(crate) fn identified(
+        &self,
+        source: &ModelSource,
+        overrides: &Overrides,
+        events: &mut dyn FnMut(Event<'_>),
+    ) -> Result<(Subject, Unchecked), Error> {
         let folder = source.fetch(self.inner.offline, &self.inner.bundles, events)?;
-        Ok(card::read(&source.to_string(), &folder, overrides)?)
+        let mut subject = card::read(&source.to_string(), &folder, overrides)?;
+        let unchecked = self.inner.contents.identify(&mut subject, events)?;
+        Ok((subject, unchecked))
+    }
+
+    /// Hashes all files of a model and compares with the hashes that are known. An error names the first file that
+    /// differs.
+    pub fn check_contents(&self, subject: &Subject, events: &mut dyn FnMut(Event<'_>)) -> Result<(), Error> {
+        let unchecked = self.inner.contents.identify(&mut subject.clone(), &mut |_| {})?;
+        Ok(self.inner.contents.check(&unchecked, events)?)
     }
 
     /// Tries what is not known yet about the placements that `admits` lets through.
@@ -246,6 +273,22 @@ impl Runtime {
             None
         };
         Ok(self.gathering(subject, texts.as_ref(), events).survey(grid, depth, admits))
+    }
+
+    /// The placements that `admits` lets through whose real weights a prover has yet to load, and the reference with
+    /// them.
+    pub(crate) fn unproved(
+        &self,
+        subject: &Subject,
+        admits: &dyn Fn(&Placement) -> bool,
+    ) -> Result<Vec<Placement>, Error> {
+        let grid = self.grid(subject);
+        if grid.iter().all(|(_, obstacle)| obstacle.is_some()) {
+            return Ok(Vec::new());
+        }
+        let tokens = Tokens::open(&subject.files.folder, &subject.card)?;
+        let texts = Texts::of(&tokens, &subject.card)?;
+        Ok(self.gathering(subject, None, &mut |_| {}).unproved(&grid, admits, &texts))
     }
 
     /// Every op alone on every engine and device.
@@ -279,6 +322,7 @@ impl Runtime {
             store: &inner.store,
             prover: &inner.prover,
             limit: inner.limit,
+            threads: inner.threads,
             subject,
             texts,
             anew: false,

@@ -32,6 +32,8 @@ pub(crate) struct Loader {
     pub(crate) runtime: Runtime,
     pub(crate) subject: Arc<Subject>,
     pub(crate) wish: Wish,
+    /// The placement that all others are compared with.
+    pub(crate) reference: Option<Placement>,
 }
 
 /// A placement that is loaded.
@@ -123,7 +125,7 @@ impl Loader {
         let canary = found.and_then(|findings| findings.canary.clone()).and_then(Result::ok);
         let canary =
             canary.ok_or_else(|| Obstacle::LoadFailed { says: "its canary is missing".to_owned() })?;
-        let band = within(&canary, promised.unwrap_or(self.wish.band))?;
+        let band = within(&canary, self.reference.as_ref(), promised.unwrap_or(self.wish.band))?;
         let loaded = self.load_on(&self.runtime.inner.lanes, placement)?;
         let subject = canary_subject(&self.subject, &placement.weights);
         Ok(Seat {
@@ -172,8 +174,13 @@ impl Loader {
 }
 
 /// The band of a canary, if the wish allows it.
-pub(crate) fn within(canary: &Canary, wish: Band) -> Result<Band, Obstacle> {
-    Band::of(canary.error).filter(|band| *band <= wish).ok_or_else(|| Obstacle::ModelWrong {
+pub(crate) fn within(
+    canary: &Canary,
+    reference: Option<&Placement>,
+    wish: Band,
+) -> Result<Band, Obstacle> {
+    let band = Band::measured(canary.error, reference);
+    band.filter(|band| *band <= wish).ok_or_else(|| Obstacle::ModelWrong {
         case: "the real weights".to_owned(),
         error: canary.error,
         tolerance: wish.tolerance(),
@@ -216,7 +223,7 @@ mod tests {
         };
         for (error, band) in [(0.0, Band::Exact), (5e-4, Band::Half), (0.1, Band::Coarse)] {
             for wish in [Band::Exact, Band::Half, Band::Coarse] {
-                let found = within(&canary(Some(error)), wish);
+                let found = within(&canary(Some(error)), None, wish);
                 if band <= wish {
                     assert_eq!(found, Ok(band), "{error} for {wish}");
                 } else {
@@ -227,7 +234,7 @@ mod tests {
                 }
             }
         }
-        assert!(within(&canary(None), Band::Coarse).is_err());
+        assert!(within(&canary(None), None, Band::Coarse).is_err());
     }
 
     #[test]

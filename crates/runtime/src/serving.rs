@@ -10,9 +10,10 @@ use sconce_core::engine::{Cost, Subject};
 use sconce_core::obstacle::Obstacle;
 use sconce_core::placement::Placement;
 use sconce_planner::band::Band;
-use sconce_planner::plan::{Plan, Refusal, Sound, Wish, plan};
+use sconce_planner::plan::{Downgrade, Plan, Refusal, Sound, Wish, plan};
 
 use crate::attribution::{Answered, Parts};
+use crate::contents::concerns;
 use crate::door::{Computed, Incident};
 use crate::error::Error;
 use crate::event::Event;
@@ -22,6 +23,8 @@ use crate::runtime::Runtime;
 use crate::seat::{Failure, Loader, Obstructed, Seat};
 use crate::shadow::Watch;
 
+/// Downgrades that are kept for whoever asks.
+const UNTOLD: usize = 64;
 /// A placement that was loaded for second opinions is unloaded after this long without one.
 const IDLE: Duration = Duration::from_mins(1);
 
@@ -47,6 +50,8 @@ pub(crate) struct State {
     promised: Option<Band>,
     /// What was taken out of service, and may return.
     pub(crate) quarantined: Vec<Sound>,
+    /// Downgrades that nobody has asked for yet, the latest ones.
+    untold: Vec<Downgrade>,
 }
 
 impl Serving {
@@ -61,6 +66,7 @@ impl Serving {
         let Survey { grid, evidence, .. } =
             runtime.survey(&subject, Depth::Twin, &|placement| wish.admits(placement), events)?;
         let plan = plan(&subject.card, &grid, &evidence, &wish);
+        let (reference, untold) = (plan.reference.clone(), plan.downgrades.clone());
         let state = Mutex::new(State {
             plan,
             seat: None,
@@ -68,8 +74,9 @@ impl Serving {
             unavailable: Vec::new(),
             promised: None,
             quarantined: Vec::new(),
+            untold,
         });
-        let loader = Loader { runtime: runtime.clone(), subject, wish };
+        let loader = Loader { runtime: runtime.clone(), subject, wish, reference };
         let serving = Serving { loader, control, state, taking: Mutex::new(()), watch: Watch::default() };
         serving.seat(events)?;
         Ok(serving)
@@ -100,6 +107,24 @@ impl Serving {
     /// Takes `placement` out of service.
     pub(crate) fn demote(&self, placement: &Placement, why: &str) {
         self.lock().retire(placement, Obstacle::Quarantined { why: why.to_owned() });
+    }
+
+    /// The downgrades since this was last called.
+    pub(crate) fn drain_downgrades(&self) -> Vec<Downgrade> {
+        std::mem::take(&mut self.lock().untold)
+    }
+
+    /// Retires every placement that has loaded `file`, whose content is not what its hash says.
+    pub(crate) fn refuse_content(&self, file: &str) {
+        let concerned = |sound: &Sound| concerns(self.subject(), file, &sound.placement.weights);
+        let mut state = self.lock();
+        state.quarantined.retain(|sound| !concerned(sound));
+        let there = state.plan.sound().filter(|sound| concerned(sound));
+        let there: Vec<Placement> = there.map(|sound| sound.placement.clone()).collect();
+        // The chosen one last, so that no other of the same file takes over from it.
+        for placement in there.iter().rev() {
+            state.retire(placement, Obstacle::ContentChanged { file: file.to_owned() });
+        }
     }
 
     pub(crate) fn plan(&self) -> Plan {
@@ -136,6 +161,7 @@ impl Serving {
             Refusal::Obstacle(obstacle @ Obstacle::Quarantined { .. }) => {
                 Some(format!("{} was {obstacle}", refused.placement))
             }
+            Refusal::Obstacle(obstacle @ Obstacle::ContentChanged { .. }) => Some(obstacle.to_string()),
             Refusal::Obstacle(_) | Refusal::Band { .. } | Refusal::NotWished | Refusal::NotTried => None,
         });
         Some(refused.unwrap_or_else(|| "no placement works".to_owned()))
@@ -246,8 +272,14 @@ impl State {
     /// Takes `placement` out of the plan and lets the next take over.
     fn retire(&mut self, placement: &Placement, obstacle: Obstacle) {
         let returns = matches!(obstacle, Obstacle::Quarantined { .. });
+        let served = self.plan.is_chosen(placement);
         let retired = self.plan.retire(placement, obstacle, self.promised);
         self.quarantined.extend(retired.filter(|_| returns));
+        if served {
+            self.untold.extend(self.plan.downgrades.last().cloned());
+            let surplus = self.untold.len().saturating_sub(UNTOLD);
+            self.untold.drain(..surplus);
+        }
         if self.seat.as_ref().is_some_and(|seat| !self.plan.is_chosen(&seat.placement)) {
             self.seat = None;
         }

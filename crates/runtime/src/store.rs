@@ -1,17 +1,29 @@
 //! Evidence on disk: one small JSON file a finding, named by a hash of all that it depends on.
 
+use std::collections::HashSet;
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use sconce_core::obstacle::Obstacle;
 use sconce_core::placement::Placement;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use crate::fingerprint::{Fingerprint, hash};
+use crate::home;
+
+/// The backoff after a transient failure. It doubles with each attempt.
+const FIRST: Duration = Duration::from_mins(1);
+/// The longest backoff.
+const LONGEST: Duration = Duration::from_hours(24);
 
 /// A folder of findings.
 pub(crate) struct Store {
     folder: PathBuf,
+    /// The transient failures that this runtime has seen itself.
+    failed: Mutex<HashSet<PathBuf>>,
 }
 
 /// What a finding is about.
@@ -27,12 +39,29 @@ pub(crate) struct Key<'a> {
 
 #[derive(Deserialize)]
 struct Record<T> {
-    found: T,
+    found: Result<T, Obstacle>,
+    /// How often it was tried.
+    #[serde(default)]
+    attempts: u32,
+    /// When it was last tried, in seconds since 1970.
+    #[serde(default)]
+    at: u64,
+}
+
+/// What is known about a key.
+#[derive(Debug, PartialEq)]
+pub(crate) enum Known<T> {
+    /// Nothing.
+    Nothing,
+    /// This, until the key changes or the backoff of a transient failure ends.
+    Finding(Result<T, Obstacle>),
+    /// A transient failure whose backoff has ended, after so many attempts.
+    Retry(Obstacle, u32),
 }
 
 impl Store {
     pub(crate) fn new(folder: PathBuf) -> Store {
-        Store { folder }
+        Store { folder, failed: Mutex::default() }
     }
 
     pub(crate) fn folder(&self) -> &Path {
@@ -43,23 +72,34 @@ impl Store {
         self.folder.join(format!("{}-{}.json", key.kind, hash(key)))
     }
 
-    /// What was found about `key`; none where nothing was, or the file can't be read.
-    pub(crate) fn get<T: DeserializeOwned>(&self, key: &Key<'_>) -> Option<T> {
-        let bytes = fs::read(self.path(key)).ok()?;
-        serde_json::from_slice::<Record<T>>(&bytes).ok().map(|record| record.found)
+    fn failed(&self) -> MutexGuard<'_, HashSet<PathBuf>> {
+        self.failed.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Keeps what was found. Evidence that can't be kept is gathered again: a full disk stops nobody.
-    pub(crate) fn put<T: Serialize>(&self, key: &Key<'_>, found: &T) {
-        let record = serde_json::json!({ "about": key, "found": found });
+    /// What is known about `key`; nothing where the file can't be read.
+    pub(crate) fn get<T: DeserializeOwned>(&self, key: &Key<'_>) -> Known<T> {
         let path = self.path(key);
-        let draft = path.with_extension(format!("{}.draft", std::process::id()));
-        let written = fs::create_dir_all(&self.folder)
-            .and_then(|()| fs::write(&draft, serde_json::to_vec_pretty(&record).unwrap_or_default()))
-            .and_then(|()| fs::rename(&draft, &path));
-        if written.is_err() {
-            let _ = fs::remove_file(&draft);
+        let record = fs::read(&path).ok().and_then(|bytes| serde_json::from_slice::<Record<T>>(&bytes).ok());
+        match record {
+            None => Known::Nothing,
+            Some(Record { found: Err(obstacle), attempts, at })
+                if obstacle.is_transient() && is_due(attempts, at, now(), self.failed().contains(&path)) =>
+            {
+                Known::Retry(obstacle, attempts)
+            }
+            Some(record) => Known::Finding(record.found),
         }
+    }
+
+    /// Keeps what was found by the attempt of this number. Evidence that can't be kept is gathered again: a full disk
+    /// stops nobody.
+    pub(crate) fn put<T: Serialize>(&self, key: &Key<'_>, found: &Result<T, Obstacle>, attempts: u32) {
+        let path = self.path(key);
+        if found.as_ref().is_err_and(Obstacle::is_transient) {
+            self.failed().insert(path.clone());
+        }
+        let record = serde_json::json!({ "about": key, "found": found, "attempts": attempts, "at": now() });
+        let _ = home::replace(&path, &serde_json::to_vec_pretty(&record).unwrap_or_default());
     }
 
     /// How many findings are kept.
@@ -70,6 +110,105 @@ impl Store {
 
     /// Forgets everything.
     pub(crate) fn clear(&self) {
+        self.failed().clear();
         let _ = fs::remove_dir_all(&self.folder);
+    }
+}
+
+/// Seconds since 1970.
+fn now() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs())
+}
+
+/// Whether a transient failure is tried again. The start after the first failure does so at once, later ones after a
+/// backoff; `here`, in the process that saw the failure, the backoff comes before the second attempt already.
+fn is_due(attempts: u32, at: u64, now: u64, here: bool) -> bool {
+    let waits = attempts.saturating_sub(u32::from(!here));
+    let backoff = match waits.checked_sub(1) {
+        None => Duration::ZERO,
+        Some(doublings) => FIRST.saturating_mul(2u32.saturating_pow(doublings)).min(LONGEST),
+    };
+    // A clock that was set back says nothing about how long ago it was.
+    at > now || now - at >= backoff.as_secs()
+}
+
+#[cfg(test)]
+mod tests {
+    use sconce_core::device::Device;
+    use sconce_core::hardware::Hardware;
+    use sconce_core::placement::{Dtype, EngineId};
+
+    use super::*;
+
+    fn killed() -> Result<u32, Obstacle> {
+        Err(Obstacle::Killed { case: "a case".to_owned(), how: "signal: 9".to_owned() })
+    }
+
+    fn placement(weights: &str) -> Placement {
+        Placement {
+            engine: EngineId::Candle,
+            device: Device::Cpu,
+            weights: weights.to_owned(),
+            dtype: Dtype::F32,
+        }
+    }
+
+    fn fingerprint(build: &str) -> Fingerprint {
+        Fingerprint::new(build.to_owned(), &Hardware::default(), Device::Cpu)
+    }
+
+    #[test]
+    fn every_part_of_a_key_tells_findings_apart() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let store = Store::new(folder.path().join("evidence"));
+        let (one, two) = (fingerprint("one"), fingerprint("two"));
+        let (here, there) = (placement("here"), placement("there"));
+        let key = Key { kind: "twin", fingerprint: &one, subject: "a", placement: &here };
+        store.put(&key, &Ok(7), 1);
+        assert_eq!(store.get::<u32>(&key), Known::Finding(Ok(7)));
+        for other in [
+            Key { kind: "speed", ..key },
+            Key { fingerprint: &two, ..key },
+            Key { subject: "b", ..key },
+            Key { placement: &there, ..key },
+        ] {
+            assert_eq!(store.get::<u32>(&other), Known::Nothing, "{}", serde_json::json!(other));
+        }
+        assert_eq!(store.count(), 1);
+        store.clear();
+        assert_eq!((store.count(), store.get::<u32>(&key)), (0, Known::Nothing));
+    }
+
+    #[test]
+    fn a_transient_failure_is_tried_at_the_next_start_and_not_again_in_this_one() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let start = || Store::new(folder.path().join("evidence"));
+        let (fingerprint, placement) = (fingerprint("one"), placement("here"));
+        let key = Key { kind: "twin", fingerprint: &fingerprint, subject: "a", placement: &placement };
+        let first = start();
+        first.put(&key, &killed(), 1);
+        assert_eq!(first.get::<u32>(&key), Known::Finding(killed()));
+        let second = start();
+        assert_eq!(second.get::<u32>(&key), Known::Retry(killed().expect_err("an obstacle"), 1));
+        second.put(&key, &killed(), 2);
+        assert_eq!(start().get::<u32>(&key), Known::Finding(killed()), "the backoff has begun");
+        second.put(&key, &Ok(7), 3);
+        assert_eq!(start().get::<u32>(&key), Known::Finding(Ok(7)));
+        let crashed = Obstacle::Crashed { case: "a case".to_owned(), how: "signal: 6".to_owned() };
+        second.put::<u32>(&key, &Err(crashed.clone()), 4);
+        assert_eq!(start().get::<u32>(&key), Known::Finding(Err(crashed)), "a crash is final");
+    }
+
+    #[test]
+    fn the_backoff_doubles_up_to_a_day() {
+        let minutes = |attempts, here| {
+            let due = |minutes: &u64| is_due(attempts, 1000, 1000 + 60 * minutes, here);
+            (0..3000).find(due)
+        };
+        assert_eq!([1, 2, 3, 4, 5].map(|attempts| minutes(attempts, false)), [0, 1, 2, 4, 8].map(Some));
+        assert_eq!([1, 2, 3, 4, 5].map(|attempts| minutes(attempts, true)), [1, 2, 4, 8, 16].map(Some));
+        assert_eq!([40, u32::MAX].map(|attempts| minutes(attempts, false)), [1440, 1440].map(Some));
+        assert!(is_due(0, 0, 0, false), "a record of an older version");
+        assert!(is_due(9, 2000, 1000, true), "the clock was set back");
     }
 }

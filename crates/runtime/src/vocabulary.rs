@@ -103,6 +103,15 @@ pub enum VocabularyError {
     Tokenizer(#[source] tokenizers::Error),
 }
 
+/// The files that the tokenizer of `folder` is made of.
+pub(crate) fn files(folder: &Path) -> Vec<PathBuf> {
+    let there = |name: &&str| folder.join(name).is_file();
+    let alone = ["tokenizer.json"].into_iter().filter(there);
+    let parts = ["tokenizer_config.json", "vocab.txt", "vocab.json", "merges.txt"].into_iter().filter(there);
+    let names: Vec<&str> = if alone.clone().next().is_some() { alone.collect() } else { parts.collect() };
+    names.into_iter().map(|name| folder.join(name)).collect()
+}
+
 /// The tokenizer of `folder`.
 pub(crate) fn open(folder: &Path) -> Result<Tokenizer, VocabularyError> {
     let file = |name: &str| folder.join(name);

@@ -114,6 +114,8 @@ pub(crate) enum Phase {
     Opening,
     /// A file of it is coming in.
     Fetching { file: String, bytes: u64, of: u64 },
+    /// A file of it is hashed for the first time.
+    Hashing { file: String, bytes: u64, of: u64 },
     /// A placement is tried.
     Proving { placement: String, cases: usize, of: usize },
     /// It computes batches of so many texts to see how long they take.
@@ -144,7 +146,10 @@ impl Phase {
             Event::Hub(Progress::File { name, done, total }) => {
                 Phase::Fetching { file: (*name).to_owned(), bytes: *done, of: *total }
             }
-            Event::Hub(_) => Phase::Opening,
+            Event::Hashing { file, done, total } => {
+                Phase::Hashing { file: (*file).to_owned(), bytes: *done, of: *total }
+            }
+            Event::Hub(_) | Event::Retrying { .. } => Phase::Opening,
         }
     }
 
@@ -163,6 +168,7 @@ impl Phase {
             Phase::Fetching { file, bytes, of } => {
                 format!("`{file}` is being fetched: {bytes} of {of} bytes")
             }
+            Phase::Hashing { file, bytes, of } => format!("`{file}` is being hashed: {bytes} of {of} bytes"),
             Phase::Proving { placement, cases, of } => {
                 format!("{placement} is being proved: {cases} of {of} cases")
             }
@@ -288,6 +294,7 @@ impl Slot {
                 Phase::Failed { at, .. } => at.elapsed() > AGAIN,
                 Phase::Opening
                 | Phase::Fetching { .. }
+                | Phase::Hashing { .. }
                 | Phase::Proving { .. }
                 | Phase::WarmingUp { .. }
                 | Phase::Ready

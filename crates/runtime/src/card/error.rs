@@ -57,6 +57,15 @@ pub enum CardError {
     /// A weight file can't be read.
     #[error(transparent)]
     Weights(#[from] sconce_engines::weights::WeightsError),
+    /// A file is not what it was when it was hashed, although its size and its times are the same.
+    #[error(
+        "the content of `{file}` differs from the SHA-256 under which it is known\n\
+         hint: restore the file; `sconce plan MODEL --full` hashes and proves it as it is now"
+    )]
+    ContentChanged {
+        /// The file.
+        file: String,
+    },
     /// A file can't be read.
     #[error("`{file}` can't be read")]
     Io {

@@ -24,7 +24,6 @@ use serde_json::Value;
 
 pub use error::CardError;
 use json::{Json, entry};
-pub(crate) use weights::hex;
 
 /// What the user says of a model beyond its files.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]

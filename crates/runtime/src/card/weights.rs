@@ -1,11 +1,9 @@
-//! The sets of weight files in a folder, and what tells one content from another.
+//! The sets of weight files in a folder.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
-use std::io::{Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
-use std::time::UNIX_EPOCH;
 
 use safetensors::Dtype as Stored;
 use sconce_core::card::{Format, Weights};
@@ -13,14 +11,11 @@ use sconce_core::placement::Dtype;
 use sconce_engines::onnx::header;
 use sconce_engines::regular;
 use sconce_engines::weights::Header;
-use sha2::{Digest, Sha256};
 
 use super::CardError;
 use super::json::{Json, inside};
 
 const INDEX: &str = "model.safetensors.index.json";
-/// Bytes read at each of three places of a file, to tell contents apart without reading all of it.
-const SAMPLE: u64 = 1 << 16;
 
 type Found = (Vec<Weights>, BTreeMap<String, Vec<PathBuf>>);
 
@@ -100,7 +95,6 @@ fn is_pickle(name: &str) -> bool {
 
 fn describe(name: &str, paths: &[PathBuf]) -> Result<Weights, CardError> {
     let mut by_kind = BTreeMap::from([(Dtype::F32, 0), (Dtype::F16, 0), (Dtype::Bf16, 0)]);
-    let mut hash = Sha256::new();
     for path in paths {
         let header = Header::read(path)?;
         for info in header.metadata.tensors().values() {
@@ -109,38 +103,27 @@ fn describe(name: &str, paths: &[PathBuf]) -> Result<Weights, CardError> {
                 *by_kind.entry(dtype).or_insert(0) += length;
             }
         }
-        hash.update(&header.bytes);
-        identify(path, header.file_length, &mut hash)
-            .map_err(|source| CardError::Io { file: name.to_owned(), source })?;
     }
     let bytes = by_kind.values().sum();
     let stored = by_kind.into_iter().max_by_key(|(_, bytes)| *bytes).map_or(Dtype::F32, |(dtype, _)| dtype);
     let format = Format::Safetensors;
-    Ok(Weights { name: name.to_owned(), format, stored, bytes, identity: hex(&hash.finalize()) })
+    Ok(Weights { name: name.to_owned(), format, stored, bytes, identity: String::new() })
 }
 
 /// A graph and the files that hold its tensors. One that can't be read is listed by what its name tells: the
 /// engine will say what is wrong with it.
 fn describe_graph(folder: &Path, name: &str) -> Result<(Weights, Vec<PathBuf>), CardError> {
-    let io = |source| CardError::Io { file: name.to_owned(), source };
     let path = folder.join(name);
     let header = header::Header::read(&path).ok();
     let mut paths = vec![path.clone()];
     for other in header.iter().flat_map(|header| &header.external) {
         paths.push(path.with_file_name(inside(name, other)?));
     }
-    let mut hash = Sha256::new();
-    let mut length = 0;
-    for path in &paths {
-        // What is missing is the engine's to tell.
-        if let Ok(metadata) = fs::metadata(path) {
-            length += metadata.len();
-            identify(path, metadata.len(), &mut hash).map_err(io)?;
-        }
-    }
+    // What is missing is the engine's to tell.
+    let length: u64 = paths.iter().filter_map(|path| fs::metadata(path).ok()).map(|file| file.len()).sum();
     let stored = header.as_ref().and_then(|header| header.stored).unwrap_or_else(|| header::by_name(name));
     let bytes = header.map_or(length, |header| header.bytes).max(1).min(length.max(1));
-    let identity = hex(&hash.finalize());
+    let identity = String::new();
     Ok((Weights { name: name.to_owned(), format: Format::Onnx, stored, bytes, identity }, paths))
 }
 
@@ -152,23 +135,4 @@ fn stored(dtype: Stored) -> Option<Dtype> {
         Stored::BF16 => Some(Dtype::Bf16),
         _ => None,
     }
-}
-
-fn identify(path: &Path, length: u64, hash: &mut Sha256) -> std::io::Result<()> {
-    let mut file = regular::open(path)?;
-    let modified = file.metadata()?.modified()?.duration_since(UNIX_EPOCH).unwrap_or_default();
-    hash.update(length.to_le_bytes());
-    hash.update(modified.as_nanos().to_le_bytes());
-    for place in [0, length / 2, length.saturating_sub(SAMPLE)] {
-        file.seek(SeekFrom::Start(place))?;
-        let mut sample = Vec::new();
-        (&mut file).take(SAMPLE).read_to_end(&mut sample)?;
-        hash.update(&sample);
-    }
-    Ok(())
-}
-
-/// The first half of a hash, in hexadecimal: enough to tell things apart.
-pub(crate) fn hex(hash: &[u8]) -> String {
-    hash.iter().take(16).fold(String::new(), |text, byte| text + &format!("{byte:02x}"))
 }

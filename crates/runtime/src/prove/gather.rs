@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use sconce_core::batch::Rows;
+use sconce_core::batch::{Batch, Rows};
 use sconce_core::card::Format;
 use sconce_core::engine::{Engine, Subject};
 use sconce_core::hardware::Hardware;
@@ -21,7 +21,7 @@ use super::texts::Texts;
 use super::{Answers, Prover, Question};
 use crate::event::Event;
 use crate::fingerprint::{Fingerprint, hash};
-use crate::store::{Key, Store};
+use crate::store::{Key, Known, Store};
 
 /// How much is tried.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -50,6 +50,8 @@ pub(crate) struct Gathering<'a> {
     pub(crate) store: &'a Store,
     pub(crate) prover: &'a Prover,
     pub(crate) limit: Duration,
+    /// Threads that compute on the CPU.
+    pub(crate) threads: usize,
     pub(crate) subject: &'a Subject,
     /// What real weights are tried on; none where no tokenizer is at hand, and then none are.
     pub(crate) texts: Option<&'a Texts>,
@@ -106,6 +108,51 @@ impl Gathering<'_> {
         self.canary(placement, reference.as_ref(), texts, &mut References::default())
     }
 
+    /// The placements that `admits` lets through whose real weights are yet to be tried: graphs that nothing is known
+    /// of, and all others where no canary of any is known. The reference is tried with them.
+    pub(crate) fn unproved(
+        &self,
+        grid: &[(Placement, Option<Obstacle>)],
+        admits: &dyn Fn(&Placement) -> bool,
+        texts: &Texts,
+    ) -> Vec<Placement> {
+        let reference = self.reference(grid);
+        let open = grid.iter().filter(|(_, obstacle)| obstacle.is_none()).map(|(placement, _)| placement);
+        let (graphs, described): (Vec<&Placement>, Vec<&Placement>) = open
+            .filter(|placement| admits(placement))
+            .partition(|placement| self.format(placement).is_graph());
+        let known = |placement: &Placement| self.knows_canary(placement, reference.as_ref(), texts);
+        let mut unproved: Vec<Placement> =
+            graphs.into_iter().filter(|graph| !known(graph)).cloned().collect();
+        if !described.iter().any(|placement| known(placement)) {
+            unproved.extend(described.into_iter().cloned());
+        }
+        if !unproved.is_empty() {
+            unproved.extend(reference);
+        }
+        unproved
+    }
+
+    fn knows_canary(&self, placement: &Placement, reference: Option<&Placement>, texts: &Texts) -> bool {
+        let Ok(engine) = self.engine(placement) else { return false };
+        let fingerprint = Fingerprint::new(engine.build(), self.hardware, placement.device);
+        let subject = self.compared_subject(placement, reference, &texts.batches(engine.format()));
+        let key = Key { kind: "canary", fingerprint: &fingerprint, subject: &subject, placement };
+        matches!(self.store.get::<Canary>(&key), Known::Finding(_))
+    }
+
+    /// What of a model a canary depends on: what it is compared with, and on what texts, is part of what was found.
+    fn compared_subject(
+        &self,
+        placement: &Placement,
+        reference: Option<&Placement>,
+        batches: &[Batch],
+    ) -> String {
+        let own = canary_subject(self.subject, &placement.weights);
+        let against = reference.map(|reference| canary_subject(self.subject, &reference.weights));
+        hash(&(own, reference, against, batches))
+    }
+
     fn reference(&self, grid: &[(Placement, Option<Obstacle>)]) -> Option<Placement> {
         let open = grid.iter().filter(|(_, obstacle)| obstacle.is_none()).map(|(placement, _)| placement);
         grid::reference(&self.subject.card, open).cloned()
@@ -134,13 +181,18 @@ impl Gathering<'_> {
         let build = self.engine(placement)?.build();
         let fingerprint = Fingerprint::new(build, self.hardware, placement.device);
         let key = Key { kind, fingerprint: &fingerprint, subject, placement };
-        if let Some(found) = self.store.get(&key) {
-            return found;
-        }
+        let attempts = match self.store.get(&key) {
+            Known::Finding(found) => return found,
+            Known::Nothing => 0,
+            Known::Retry(why, attempts) => {
+                (self.events)(Event::Retrying { placement, attempt: attempts + 1, why: &why });
+                attempts
+            }
+        };
         let found = find(self);
         // What failed before it was tried says nothing about the next time.
         if !matches!(found, Err(Obstacle::LoadFailed { .. })) {
-            self.store.put(&key, &found);
+            self.store.put(&key, &found, attempts + 1);
         }
         found
     }
@@ -148,7 +200,12 @@ impl Gathering<'_> {
     fn ask(&mut self, placement: &Placement, cases: Vec<ProbeCase>, references: &mut References) -> Answers {
         references.asked += 1;
         let Ok(engine) = self.engine(placement) else { return Answers::new() };
-        let question = Question { subject: self.subject.clone(), placement: placement.clone(), cases };
+        let question = Question {
+            subject: self.subject.clone(),
+            placement: placement.clone(),
+            cases,
+            threads: self.threads,
+        };
         let total = question.cases.len();
         let events = &mut *self.events;
         events(Event::Proving { placement, done: 0, total });
@@ -326,11 +383,8 @@ impl Gathering<'_> {
         texts: &Texts,
         references: &mut References,
     ) -> Result<Canary, Obstacle> {
-        let subject = canary_subject(self.subject, &placement.weights);
         let batches = texts.batches(self.format(placement));
-        // What it is compared with, and on what, is part of what was found.
-        let against = reference.map(|reference| canary_subject(self.subject, &reference.weights));
-        let subject = hash(&(subject, reference, against, &batches));
+        let subject = self.compared_subject(placement, reference, &batches);
         self.known_or("canary", &subject, placement, |this| {
             let case = ProbeCase::Canary { batches };
             let answer = this.ask(placement, vec![case.clone()], references).into_iter().next();

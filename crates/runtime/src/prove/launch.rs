@@ -6,6 +6,7 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::path::PathBuf;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::mpsc::{self, RecvTimeoutError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::Duration;
 
@@ -16,12 +17,15 @@ use serde::Deserialize;
 
 use super::child::{ARGUMENT, MARK};
 use super::{Answers, Question};
+use crate::resident::resident_of;
 
 /// A program to start as a prover.
 pub(crate) struct Launch {
     program: PathBuf,
     arguments: Vec<OsString>,
     environment: Vec<(OsString, OsString)>,
+    /// The children that run now.
+    running: Mutex<Vec<u32>>,
 }
 
 impl Launch {
@@ -33,6 +37,7 @@ impl Launch {
             program: command.get_program().into(),
             arguments: command.get_args().map(OsString::from).collect(),
             environment: environment.collect(),
+            running: Mutex::default(),
         }
     }
 
@@ -56,11 +61,22 @@ impl Launch {
                 return vec![Err(Obstacle::LoadFailed { says })];
             }
         };
+        self.running().push(child.id());
         let answers = converse(&mut child, question, limit, answered);
         // Whatever happened, the child is gone when this returns.
         let _ = child.kill();
         let _ = child.wait();
+        self.running().retain(|&id| id != child.id());
         answers
+    }
+
+    fn running(&self) -> MutexGuard<'_, Vec<u32>> {
+        self.running.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Bytes of main memory that the running children have.
+    pub(super) fn resident(&self) -> u64 {
+        self.running().iter().filter_map(|&id| resident_of(id)).sum()
     }
 
     fn start(&self) -> std::io::Result<Child> {
@@ -111,10 +127,14 @@ fn converse(
                 Err(Obstacle::TimedOut { case: case.to_string(), seconds: limit.as_secs_f64() })
             }
             Err(RecvTimeoutError::Disconnected) => {
-                let status = child.wait();
+                let status = child.wait().ok();
                 let said = errors.and_then(|errors| errors.join().ok()).unwrap_or_default();
-                let how = death(status.ok(), &said);
-                answers.push(Err(Obstacle::Crashed { case: case.to_string(), how }));
+                let (case, how) = (case.to_string(), death(status, &said));
+                answers.push(Err(if status.is_some_and(was_killed) {
+                    Obstacle::Killed { case, how }
+                } else {
+                    Obstacle::Crashed { case, how }
+                }));
                 return answers;
             }
         };
@@ -151,6 +171,19 @@ fn heard(line: &str) -> Result<Sample, Obstacle> {
     let numbers = |numbers: Vec<Option<f32>>| numbers.into_iter().map(|x| x.unwrap_or(f32::NAN)).collect();
     let rows = Rows { width: rows.width, values: numbers(rows.values), norms: numbers(rows.norms) };
     Ok(Sample { rows, seconds, memory, nodes })
+}
+
+/// Whether a process ended by the signal that only others send: the system where memory runs out, or a user.
+#[cfg(unix)]
+fn was_killed(status: ExitStatus) -> bool {
+    use std::os::unix::process::ExitStatusExt;
+    const SIGKILL: i32 = 9;
+    status.signal() == Some(SIGKILL)
+}
+
+#[cfg(not(unix))]
+fn was_killed(_status: ExitStatus) -> bool {
+    false
 }
 
 /// How a child died, with the last thing it said.

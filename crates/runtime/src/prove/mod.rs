@@ -30,6 +30,8 @@ pub struct Question {
     pub placement: Placement,
     /// What.
     pub cases: Vec<ProbeCase>,
+    /// Threads that compute on the CPU.
+    pub threads: usize,
 }
 
 /// What came of each case, up to the first that failed.
@@ -60,6 +62,14 @@ impl Prover {
         match self {
             Prover::Child(launch) => launch.ask(question, limit, answered),
             Prover::Thread(watched) => watched.ask(engine, question, limit, answered),
+        }
+    }
+
+    /// Bytes of main memory that running children have.
+    pub(crate) fn resident(&self) -> u64 {
+        match self {
+            Prover::Child(launch) => launch.resident(),
+            Prover::Thread(_) => 0,
         }
     }
 }

@@ -4,13 +4,16 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use sconce::card::Overrides;
 use sconce::prove::{Depth, Survey};
-use sconce::{Device, Obstacle, Runtime};
+use sconce::{Device, Dtype, Event, ModelSource, Obstacle, Placement, Plan, Runtime, Wish};
 use sconce_core::hardware::Hardware;
-use sconce_testkit::fake::Fault;
+use sconce_testkit::fake::{FakeEngine, Fault};
 use sconce_testkit::goldens;
+use serde_json::json;
 
 use crate::fakes::{METAL, Stage, TEXTS, builder, candle, healthy, mac, obstacle, plan, subject};
+use crate::support::Copy;
 
 fn survey(runtime: &Runtime, folder: &Path, depth: Depth) -> Survey {
     let subject = subject(runtime, folder);
@@ -182,4 +185,170 @@ fn a_prover_that_does_not_start_is_told_and_not_remembered() {
     assert_eq!(obstacle(&failed, METAL).map(Obstacle::code), Some("load_failed"));
     assert!(failed.explain().contains("no-such-prover"), "{}", failed.explain());
     assert_eq!(stage.plan().chosen.map(|chosen| chosen.placement.device), Some(METAL));
+}
+
+#[test]
+fn a_child_computes_on_the_threads_of_its_runtime() {
+    let stage = Stage::new(candle());
+    for threads in [1, 3] {
+        let runtime =
+            stage.in_children().threads(threads).home(stage.home.path().join(threads.to_string())).build();
+        plan(&runtime, &goldens::folder("tiny-bert"), Depth::Twin);
+        assert_eq!(stage.threads(), Some(threads));
+    }
+}
+
+#[test]
+fn the_memory_of_a_child_is_known_while_it_runs() {
+    let stage = Stage::new(candle());
+    let runtime = stage.runtime();
+    let subject = subject(&runtime, &goldens::folder("tiny-bert"));
+    let mut most = 0;
+    runtime
+        .survey(&subject, Depth::Twin, &|_| true, &mut |event| {
+            if matches!(event, Event::Proving { done: 1.., .. }) {
+                most = most.max(runtime.prover_resident());
+            }
+        })
+        .expect("it can be surveyed");
+    assert!(most > 1 << 20, "{most}");
+    assert_eq!(runtime.prover_resident(), 0);
+}
+
+#[test]
+fn what_a_prover_will_take_is_claimed_until_the_weights_are_proved() {
+    let stage = Stage::new(candle());
+    let claim = || builder(&stage.runtime()).prover_claim(&mut |_| {}).expect("it can be claimed");
+    let weights = subject(&stage.runtime(), &goldens::folder("tiny-bert")).card.weights[0].bytes;
+    assert!(claim() > weights, "{} {weights}", claim());
+    assert!(stage.starts().is_empty(), "nothing is tried for it");
+    stage.model();
+    assert_eq!(claim(), 0);
+}
+
+/// tiny-bert for texts of at most `longest` tokens.
+fn survey_up_to(stage: &Stage, folder: &Path, longest: usize) -> Survey {
+    let runtime = stage.runtime();
+    let overrides = Overrides { max_length: Some(longest), ..Overrides::default() };
+    let source = ModelSource::parse(&folder.to_string_lossy(), None);
+    let subject = runtime.subject(&source, &overrides, &mut |_| {}).expect("the golden is a model");
+    runtime.survey(&subject, Depth::Twin, &|_| true, &mut |_| {}).expect("it can be surveyed")
+}
+
+#[test]
+fn a_model_for_longer_texts_is_tried_at_those_lengths() {
+    let stage = Stage::new(candle().with(METAL, Fault::WrongAt { length: 60, longest: false }));
+    let folder = goldens::folder("tiny-bert");
+    let short = survey_up_to(&stage, &folder, 40);
+    assert!(short.evidence.values().all(|findings| findings.obstacle().is_none()), "{short:?}");
+    let long = survey_up_to(&stage, &folder, 64);
+    let metal =
+        long.evidence.iter().find(|(placement, _)| placement.device == METAL).expect("it was tried").1;
+    assert_eq!(metal.obstacle().map(Obstacle::code), Some("model_wrong"));
+    assert_eq!(findings(&stage, "twin").len(), 4);
+}
+
+#[test]
+fn a_model_of_other_sizes_is_timed_anew_and_its_architecture_is_not_tried_again() {
+    let stage = Stage::new(candle());
+    assert!(children(&stage) > 0);
+    let (twins, speeds) = (findings(&stage, "twin").len(), findings(&stage, "speed").len());
+    let smaller = Copy::of("tiny-bert").setting("config.json", "intermediate_size", json!(32));
+    survey(&stage.runtime(), smaller.path(), Depth::Twin);
+    assert_eq!((findings(&stage, "twin").len(), findings(&stage, "speed").len()), (twins, 2 * speeds));
+}
+
+#[test]
+fn weights_are_tried_again_where_those_that_they_are_compared_with_changed() {
+    let stage = Stage::new(candle());
+    let folder = Copy::of("tiny-bert");
+    let other = fs::read(folder.file("model.safetensors")).expect("the golden has weights");
+    let folder = folder.with("model.other.safetensors", other);
+    survey(&stage.runtime(), folder.path(), Depth::Canary);
+    let before = findings(&stage, "canary").len();
+    let reference = plan(&stage.runtime(), folder.path(), Depth::Canary).reference.expect("there is one");
+    let mut bytes = fs::read(folder.file(&reference.weights)).expect("the reference has weights");
+    *bytes.last_mut().expect("it is not empty") ^= 1;
+    let folder = folder.with(&reference.weights, bytes);
+    survey(&stage.runtime(), folder.path(), Depth::Canary);
+    assert_eq!(findings(&stage, "canary").len(), 2 * before, "all four were compared with the old ones");
+}
+
+/// A plan of tiny-bert with the retries that were told.
+fn plan_telling(stage: &Stage) -> (Plan, Vec<(Placement, u32)>) {
+    let runtime = stage.runtime();
+    let subject = subject(&runtime, &goldens::folder("tiny-bert"));
+    let mut retries = Vec::new();
+    let mut hear = |event: Event<'_>| {
+        if let Event::Retrying { placement, attempt, why } = event {
+            assert!(why.is_transient(), "{why}");
+            retries.push((placement.clone(), attempt));
+        }
+    };
+    let plan = runtime.plan(&subject, &Wish::default(), Depth::Canary, &mut hear).expect("a plan");
+    (plan, retries)
+}
+
+fn halves() -> FakeEngine {
+    candle().dtypes(&[Dtype::F32, Dtype::F16])
+}
+
+#[test]
+fn a_prover_killed_at_each_placement_in_turn_is_tried_again_at_the_next_start() {
+    for (device, dtype) in
+        [(METAL, Dtype::F16), (METAL, Dtype::F32), (Device::Cpu, Dtype::F16), (Device::Cpu, Dtype::F32)]
+    {
+        let mut stage = Stage::new(halves().with_in(device, dtype, Fault::Kill));
+        let (killed, retries) = plan_telling(&stage);
+        assert!(retries.is_empty(), "the first start has nothing to retry: {retries:?}");
+        let downgrade = killed
+            .downgrades
+            .iter()
+            .find(|downgrade| downgrade.from.device == device && downgrade.from.dtype == dtype);
+        let downgrade = downgrade.unwrap_or_else(|| panic!("no downgrade:\n{}", killed.explain()));
+        assert_eq!(downgrade.why.code(), "killed", "{}", downgrade.why);
+        assert!(downgrade.why.to_string().contains("SIGKILL"), "{}", downgrade.why);
+        assert_eq!(downgrade.to, killed.chosen.as_ref().map(|chosen| chosen.placement.clone()));
+
+        stage.engines = vec![halves()];
+        let (healed, retries) = plan_telling(&stage);
+        let places: Vec<_> = retries.iter().map(|(place, n)| (place.device, place.dtype, *n)).collect();
+        assert_eq!(places, [(device, dtype, 2)]);
+        assert_eq!(
+            healed.chosen.map(|chosen| (chosen.placement.device, chosen.placement.dtype)),
+            Some((METAL, Dtype::F16))
+        );
+        assert!(healed.downgrades.is_empty(), "{:?}", healed.downgrades);
+        assert!(plan_telling(&stage).1.is_empty(), "what was found now is final");
+    }
+}
+
+#[test]
+fn a_placement_whose_prover_is_killed_again_and_again_waits_for_its_backoff() {
+    let stage = Stage::new(candle().with(METAL, Fault::Kill));
+    let attempts = |stage: &Stage| plan_telling(stage).1.into_iter().map(|(_, n)| n).collect::<Vec<_>>();
+    assert!(attempts(&stage).is_empty());
+    assert_eq!(attempts(&stage), [2]);
+    let started = stage.starts().len();
+    let (plan, retries) = plan_telling(&stage);
+    assert_eq!((retries, stage.starts().len()), (Vec::new(), started), "the backoff has begun");
+    assert_eq!(plan.downgrades.iter().map(|downgrade| downgrade.why.code()).collect::<Vec<_>>(), ["killed"]);
+}
+
+#[test]
+fn a_placement_that_fails_while_it_computes_is_a_downgrade_until_it_returns() {
+    let stage = Stage::new(candle().with(METAL, Fault::FromBatch(2, sconce_testkit::fake::Mishap::Nan)));
+    let model = stage.model();
+    model.embed(&TEXTS).expect("the first batch is right");
+    assert!(model.drain_downgrades().is_empty());
+    model.embed(&TEXTS).expect("the CPU serves");
+    let [downgrade] = &model.drain_downgrades()[..] else { panic!("one") };
+    assert_eq!((downgrade.from.device, downgrade.why.code()), (METAL, "quarantined"));
+    assert_eq!(downgrade.to.as_ref().map(|to| to.device), Some(Device::Cpu));
+    assert!(model.drain_downgrades().is_empty(), "each is told once");
+    assert_eq!(model.plan().downgrades, std::slice::from_ref(downgrade));
+    let started = stage.starts().len();
+    model.readmit(&downgrade.from).expect("it is right in the prover");
+    assert!(stage.starts().len() > started, "it is tried although its canary is known");
+    assert!(model.plan().downgrades.is_empty());
 }

@@ -22,6 +22,8 @@ use tempfile::TempDir;
 const ENGINES: &str = "SCONCE_TEST_ENGINES";
 /// Names the file into which a child writes its process id.
 const STARTS: &str = "SCONCE_TEST_STARTS";
+/// Names the file into which a child writes how many threads it was told to use.
+const THREADS: &str = "SCONCE_TEST_THREADS";
 
 pub(crate) const METAL: Device = Device::Metal(0);
 pub(crate) const CUDA: Device = Device::Cuda(0);
@@ -40,7 +42,12 @@ fn prover_child() {
         writeln!(file, "{}", std::process::id()).expect("the file is written");
     }
     let engines: Vec<FakeEngine> = serde_json::from_str(&engines).expect("the engines are JSON");
-    prove::child(&shared(&engines));
+    prove::child(|threads| {
+        if let Some(file) = std::env::var_os(THREADS) {
+            fs::write(file, threads.to_string()).expect("the file is written");
+        }
+        shared(&engines)
+    });
 }
 
 fn shared(engines: &[FakeEngine]) -> Vec<Arc<dyn Engine>> {
@@ -117,12 +124,26 @@ impl Stage {
 
     /// A runtime that proves in children.
     pub(crate) fn runtime(&self) -> Runtime {
+        self.in_children().build()
+    }
+
+    pub(crate) fn in_children(&self) -> RuntimeBuilder {
         let mut command = Command::new(std::env::current_exe().expect("this binary has a path"));
         command
             .args(["fakes::prover_child", "--exact", "--nocapture"])
             .env(ENGINES, serde_json::to_string(&self.engines).expect("engines are JSON"))
-            .env(STARTS, self.starts_file());
-        self.in_process().prover(&command).build()
+            .env(STARTS, self.starts_file())
+            .env(THREADS, self.threads_file());
+        self.in_process().prover(&command)
+    }
+
+    fn threads_file(&self) -> PathBuf {
+        self.home.path().join("threads.txt")
+    }
+
+    /// How many threads the last child was told to use.
+    pub(crate) fn threads(&self) -> Option<usize> {
+        fs::read_to_string(self.threads_file()).ok()?.parse().ok()
     }
 
     /// The process ids of all children so far.

@@ -190,6 +190,23 @@ fn a_folder_of_graphs_alone_is_compared_with_its_widest() {
     );
 }
 
+#[test]
+fn a_quantised_graph_alone_has_an_unknown_band_and_is_never_exact() {
+    let home = home();
+    let folder = minilm(&home, &[("minilm-int8/model.onnx", "onnx/model_quantized.onnx")]);
+    let found = plan(&home, &folder, &Wish::default(), Depth::Twin);
+    let chosen = found.chosen.as_ref().expect("it serves");
+    assert_eq!((chosen.placement.dtype, chosen.band), (Dtype::Int8, Band::Unknown));
+    assert!(chosen.is_own_reference && found.reference.as_ref() == Some(&chosen.placement));
+    assert!(found.explain().contains("band unknown, reference: itself"), "{}", found.explain());
+    let model = Model::builder(&folder.to_string_lossy()).runtime(&runtime(&home, 1.0));
+    let open = model.clone().open().expect("it serves");
+    let class = open.class().expect("it serves");
+    assert!(class.ends_with("-unknown"), "{class}");
+    let error = model.band(Band::Exact).open().map(|_| ()).expect_err("it is not exact").to_string();
+    assert!(error.contains("nothing says how near its numbers lie to f32"), "{error}");
+}
+
 /// The only graph of a golden, loaded.
 fn load(folder: &Copy) -> (Subject, Box<dyn Encoder>) {
     let subject = folder.read().expect("the golden is a model");

@@ -3,6 +3,7 @@
 mod attribution;
 mod cards;
 mod conformance;
+mod contents;
 mod evidence;
 mod executors;
 mod fakes;

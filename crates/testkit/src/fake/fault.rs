@@ -1,5 +1,6 @@
 //! What a placement can have wrong with it.
 
+use std::process::Command;
 use std::thread;
 use std::time::Duration;
 
@@ -47,6 +48,8 @@ pub enum Fault {
     Zeros,
     /// The process ends.
     Abort,
+    /// The process is killed by SIGKILL, as the system does when memory runs out.
+    Kill,
     /// No answer, ever.
     Hang,
     /// A panic.
@@ -156,6 +159,10 @@ impl Fault {
         }
         if self == Fault::Abort && sparks {
             std::process::abort();
+        }
+        if self == Fault::Kill && sparks {
+            let _ = Command::new("kill").args(["-KILL", &std::process::id().to_string()]).status();
+            hang();
         }
         if self == Fault::Hang && sparks {
             hang();
