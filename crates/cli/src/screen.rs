@@ -118,7 +118,9 @@ impl Bars {
             Event::Retrying { placement, attempt, why } => {
                 self.clear();
                 let place = format!("{}/{}/{}", placement.engine, placement.device, placement.dtype);
-                eprintln!("note: {place} is tried again (attempt {attempt}), because last time it was {why}");
+                eprintln!(
+                    "note: {place} is tried again (attempt {attempt}); the last attempt ended with: {why}"
+                );
             }
             Event::Hashing { file, done, total } => {
                 self.bar(

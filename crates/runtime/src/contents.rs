@@ -1,7 +1,7 @@
 //! SHA-256 of a model's files: computed once, kept by path, size, times and inode, and checked after loading.
 
 use std::collections::BTreeMap;
-use std::fs::{self, File, Metadata};
+use std::fs::{self, Metadata};
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -9,6 +9,7 @@ use std::sync::mpsc::{self, Sender};
 use std::thread;
 
 use sconce_core::engine::Subject;
+use sconce_engines::regular;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
@@ -179,7 +180,7 @@ enum Told {
 
 /// The SHA-256 of a file, as `sha256sum` prints it.
 fn sha256(path: &Path, told: &Sender<Told>) -> io::Result<String> {
-    let mut file = File::open(path)?;
+    let mut file = regular::open(path)?;
     let total = file.metadata()?.len();
     let tell = |done| {
         let _ = told.send(Told::Read { file: name(path), done, total });

@@ -174,11 +174,7 @@ impl Loader {
 }
 
 /// The band of a canary, if the wish allows it.
-pub(crate) fn within(
-    canary: &Canary,
-    reference: Option<&Placement>,
-    wish: Band,
-) -> Result<Band, Obstacle> {
+pub(crate) fn within(canary: &Canary, reference: Option<&Placement>, wish: Band) -> Result<Band, Obstacle> {
     let band = Band::measured(canary.error, reference);
     band.filter(|band| *band <= wish).ok_or_else(|| Obstacle::ModelWrong {
         case: "the real weights".to_owned(),

@@ -2,12 +2,12 @@
 
 use std::net::SocketAddr;
 use std::ops::Range;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::Sender;
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
-use sconce::Task;
+use sconce::{Runtime, Task};
 use tokio::sync::watch;
 
 use crate::keeper::Order;
@@ -26,6 +26,10 @@ pub(crate) struct App {
     pub(crate) metrics: Metrics,
     pub(crate) threads: Threads,
     pub(crate) slots: Vec<Arc<Slot>>,
+    /// The runtimes of the models, each once.
+    runtimes: Vec<Runtime>,
+    /// Bytes that a prover may take that is about to start.
+    pub(crate) reserved: AtomicU64,
     /// Tells the keeper which slot is wanted.
     orders: Sender<Order>,
     stop: watch::Sender<bool>,
@@ -62,6 +66,8 @@ impl App {
             metrics,
             threads,
             slots,
+            runtimes: Vec::new(),
+            reserved: AtomicU64::new(0),
             orders,
             stop,
             purses,
@@ -85,6 +91,26 @@ impl App {
         }
         self.memory.set_limit(settings.in_flight_bytes());
         *self.settings.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(settings);
+    }
+
+    /// The same with the runtimes of its models, each of which has provers.
+    pub(crate) fn with_runtimes(self, runtimes: Vec<Runtime>) -> App {
+        App { runtimes, ..self }
+    }
+
+    /// Bytes of main memory that prover children have.
+    pub(crate) fn provers(&self) -> u64 {
+        self.runtimes.iter().map(Runtime::prover_resident).sum()
+    }
+
+    /// Bytes of main memory that prover children have or are about to take.
+    pub(crate) fn proving(&self) -> u64 {
+        self.provers().max(self.reserved.load(Ordering::Relaxed))
+    }
+
+    /// Bytes of main memory that this process and its prover children have or are about to take.
+    pub(crate) fn used(&self) -> u64 {
+        sconce::resident().unwrap_or(0) + self.proving()
     }
 
     /// Has the server stop as a signal does.

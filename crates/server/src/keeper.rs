@@ -1,7 +1,8 @@
 //! The thread that loads models when they are wanted, within the memory there is, and unloads them when they are not.
 //! Models are prepared on threads of their own, so that a download or a proof holds no other model up.
 
-use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender};
+use std::sync::atomic::Ordering;
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -11,6 +12,7 @@ use sconce::{Claim, Error, Event, ModelBuilder, Runtime, peak, resident};
 use serde_json::json;
 
 use crate::app::App;
+use crate::downgrades;
 use crate::ledger::{Bytes, Ledger, Load};
 use crate::opening::{open, spawn};
 use crate::room::{Guest, Room, room, too_much};
@@ -41,6 +43,8 @@ pub(crate) enum Order {
     Load(usize),
     /// This model is fetched and proved, or could not be.
     Prepared(usize, Prepared),
+    /// This model is to be proved by children that take so many bytes; whether it may is sent back.
+    Prove { at: usize, bytes: u64, makes_room: bool, reply: Sender<Result<bool, Error>> },
 }
 
 /// A model before it is loaded.
@@ -49,13 +53,15 @@ pub(crate) struct Prepared {
     makes_room: bool,
     began: Instant,
     claim: Result<Claim, Error>,
+    /// Bytes that a child will take that proves the real weights before they are loaded.
+    proving: u64,
 }
 
 /// A model as it can be opened again and again.
 #[derive(Clone)]
 pub(crate) struct Kept {
     builder: ModelBuilder,
-    runtime: Runtime,
+    pub(crate) runtime: Runtime,
 }
 
 impl Kept {
@@ -118,6 +124,13 @@ impl Keeper {
                 match order {
                     Order::Load(at) => self.prepare(at, true),
                     Order::Prepared(at, prepared) => self.prepared.push((at, prepared)),
+                    Order::Prove { at, bytes, makes_room, reply } => {
+                        let room = self.make_room(at, bytes, makes_room);
+                        if matches!(room, Ok(true)) {
+                            self.app.reserved.store(bytes, Ordering::Relaxed);
+                        }
+                        let _ = reply.send(room);
+                    }
                 }
             }
             match self.next() {
@@ -140,22 +153,42 @@ impl Keeper {
             if slot.ability() == Ability::Unread {
                 learn(slot, &kept);
             }
+            let needed = prover_claim(&app, slot, &kept);
+            let bytes = *needed.as_ref().unwrap_or(&0);
             let mut turn = None;
-            let claim = kept.builder.claim(&mut |event| {
-                if turn.is_none() && matches!(event, Event::Proving { .. }) {
-                    slot.enter(Phase::Queued);
-                    turn = Some(proving.lock().unwrap_or_else(PoisonError::into_inner));
-                }
-                slot.enter(Phase::of(&event));
+            let mut room = needed.map(|_| true);
+            if bytes > 0 {
+                slot.enter(Phase::Queued);
+                turn = Some(proving.lock().unwrap_or_else(PoisonError::into_inner));
+                room = room_for(&orders, at, bytes, makes_room);
+            }
+            if matches!(room, Ok(false)) {
+                slot.excuse();
+                slot.enter(Phase::Asleep);
+                return;
+            }
+            let claim = room.and_then(|_| {
+                kept.builder.claim(&mut |event| {
+                    if turn.is_none() && matches!(event, Event::Proving { .. }) {
+                        slot.enter(Phase::Queued);
+                        turn = Some(proving.lock().unwrap_or_else(PoisonError::into_inner));
+                    }
+                    downgrades::hear(&app, slot, &event);
+                })
             });
+            if bytes > 0 {
+                app.reserved.store(0, Ordering::Relaxed);
+            }
             drop(turn);
             if claim.is_ok() {
                 slot.enter(Phase::Queued);
             }
-            let _ = orders.send(Order::Prepared(at, Prepared { makes_room, began, claim }));
+            let prepared = Prepared { makes_room, began, claim, proving: bytes };
+            let _ = orders.send(Order::Prepared(at, prepared));
         };
         if let Err(error) = spawn("sconce-prepare", prepare) {
-            let _ = self.orders.send(Order::Prepared(at, Prepared { makes_room, began, claim: Err(error) }));
+            let prepared = Prepared { makes_room, began, claim: Err(error), proving: 0 };
+            let _ = self.orders.send(Order::Prepared(at, prepared));
         }
     }
 
@@ -214,7 +247,8 @@ impl Keeper {
     }
 
     /// Loads a model; where it may not make room and there is none, it is left for when it is asked.
-    fn load(&mut self, at: usize, Prepared { makes_room, began, claim }: Prepared) -> Result<(), Error> {
+    fn load(&mut self, at: usize, prepared: Prepared) -> Result<(), Error> {
+        let Prepared { makes_room, began, claim, proving } = prepared;
         let app = Arc::clone(&self.app);
         let slot = &app.slots[at];
         if slot.host().is_some() {
@@ -222,7 +256,8 @@ impl Keeper {
         }
         let claim = claim?;
         let guess = self.ledger.guess(&load(&claim));
-        if !self.make_room(at, guess, makes_room)? {
+        // A child that proves the weights is gone before they are loaded.
+        if !self.make_room(at, guess.peak.max(proving), makes_room)? {
             slot.excuse();
             slot.enter(Phase::Asleep);
             return Ok(());
@@ -243,12 +278,12 @@ impl Keeper {
         self.keep_within(at)
     }
 
-    /// Unloads others until a model that takes so much has room; whether it has.
-    fn make_room(&mut self, at: usize, guess: Bytes, makes_room: bool) -> Result<bool, Error> {
+    /// Unloads others until `need` bytes more have room; whether they have.
+    fn make_room(&mut self, at: usize, need: u64, makes_room: bool) -> Result<bool, Error> {
         loop {
             let (limit, now) = (self.limit(), Instant::now());
-            let resident = resident().unwrap_or(0);
-            match room(limit, resident, self.empty, guess.peak, &self.guests(), now) {
+            let (resident, provers) = (resident().unwrap_or(0), self.app.proving());
+            match room(limit, resident, provers, self.empty, need, &self.guests(), now) {
                 Room::Enough => return Ok(true),
                 Room::Unload(_) | Room::Wait(_) if !makes_room => return Ok(false),
                 Room::Unload(other) => self.unload(other, "room"),
@@ -259,7 +294,7 @@ impl Keeper {
                     self.app.slots[at].enter(Phase::WaitingForRoom);
                     thread::sleep(time.min(GLANCE));
                 }
-                Room::Never => return Err(self.does_not_fit(guess.peak)),
+                Room::Never => return Err(self.does_not_fit(need)),
             }
         }
     }
@@ -276,7 +311,7 @@ impl Keeper {
 
     /// The check after loading: where more is in use than may be, others go, and if nobody else is left, it goes.
     fn keep_within(&mut self, at: usize) -> Result<(), Error> {
-        while let Some(other) = too_much(self.limit(), resident().unwrap_or(0), &self.guests()) {
+        while let Some(other) = too_much(self.limit(), self.app.used(), &self.guests()) {
             self.unload(other, "limit");
             if other == at {
                 break;
@@ -300,8 +335,7 @@ impl Keeper {
             }
         }
         // Elsewhere than on Linux it takes a process to ask how much is in use.
-        let over =
-            self.limit().and_then(|limit| too_much(Some(limit), resident().unwrap_or(0), &self.guests()));
+        let over = self.limit().and_then(|limit| too_much(Some(limit), self.app.used(), &self.guests()));
         if let Some(slot) = over {
             self.unload(slot, "limit");
         }
@@ -322,6 +356,19 @@ impl Keeper {
         drop(host);
         self.models[at].runtime.give_back();
     }
+}
+
+/// Bytes that prover children will take for a model, where there is a limit to hold.
+fn prover_claim(app: &App, slot: &Slot, kept: &Kept) -> Result<u64, Error> {
+    let claim = |_| kept.builder.prover_claim(&mut |event| downgrades::hear(app, slot, &event));
+    app.settings().memory_limit.map_or(Ok(0), claim)
+}
+
+/// Asks the keeper for room for a prover; whether there is.
+fn room_for(orders: &Sender<Order>, at: usize, bytes: u64, makes_room: bool) -> Result<bool, Error> {
+    let (reply, answer) = mpsc::channel();
+    let _ = orders.send(Order::Prove { at, bytes, makes_room, reply });
+    answer.recv().unwrap_or_else(|_| Err(Error::Machine("the server is stopping".to_owned())))
 }
 
 /// Reads what a model can do.

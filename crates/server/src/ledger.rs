@@ -1,6 +1,7 @@
 //! What models were thought to take and what they took: each load corrects the next guess.
 
-use std::fs;
+use std::fs::{self, File};
+use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
@@ -82,8 +83,11 @@ impl Ledger {
             .collect();
         let draft = self.path.with_extension(format!("{}.draft", std::process::id()));
         let folder = self.path.parent().unwrap_or(Path::new("."));
+        // A process of the same id may have died and left it. Links are not followed.
+        let _ = fs::remove_file(&draft);
         let written = fs::create_dir_all(folder)
-            .and_then(|()| fs::write(&draft, text))
+            .and_then(|()| File::options().write(true).create_new(true).open(&draft))
+            .and_then(|mut file| file.write_all(text.as_bytes()))
             .and_then(|()| fs::rename(&draft, &self.path));
         if written.is_err() {
             let _ = fs::remove_file(&draft);

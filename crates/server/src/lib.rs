@@ -6,6 +6,7 @@ mod app;
 mod asks;
 mod body;
 mod call;
+mod downgrades;
 mod fields;
 mod headers;
 mod herald;
@@ -41,7 +42,7 @@ use std::net::{SocketAddr, TcpListener};
 use std::sync::{Arc, mpsc};
 use std::thread;
 
-use sconce::ModelBuilder;
+use sconce::{ModelBuilder, Runtime};
 use tokio::sync::watch;
 
 use app::App;
@@ -113,15 +114,15 @@ impl Server {
         let (stop, stopped) = watch::channel(false);
         let worker = settings.worker.clone();
         let scheme = if settings.tls.is_some() { "https" } else { "http" };
-        let app = Arc::new(App::new(
-            settings,
-            address,
-            Metrics::new()?,
-            threads,
-            slots,
-            orders.clone(),
-            stop.clone(),
-        ));
+        let mut runtimes: Vec<Runtime> = Vec::new();
+        for one in kept.iter().map(|kept: &Kept| &kept.runtime) {
+            if !runtimes.contains(one) {
+                runtimes.push(one.clone());
+            }
+        }
+        let metrics = Metrics::new()?;
+        let app = App::new(settings, address, metrics, threads, slots, orders.clone(), stop.clone());
+        let app = Arc::new(app.with_runtimes(runtimes));
         let runtime =
             tokio::runtime::Builder::new_multi_thread().enable_all().thread_name("sconce-http").build()?;
         let signal = stop.clone();

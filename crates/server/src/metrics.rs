@@ -32,6 +32,8 @@ pub(crate) struct Metrics {
     /// Placements taken out of service, by model, placement and kind.
     pub(crate) trips: IntCounterVec,
     pub(crate) fallbacks: IntCounterVec,
+    /// Placements that failed, by model, placement, the one that serves instead, and reason.
+    pub(crate) downgrades: IntCounterVec,
     pub(crate) splits: IntCounterVec,
     /// Tries of placements that were out of service, by model, placement and outcome.
     pub(crate) returns: IntCounterVec,
@@ -95,6 +97,11 @@ impl Metrics {
                 "Batches replayed on another placement",
                 placed,
             )?,
+            downgrades: make.counters(
+                "sconce_downgrades_total",
+                "Placements that failed when they were proved, loaded or computing, and what serves instead",
+                &["model", "from", "to", "reason"],
+            )?,
             splits: make.counters(
                 "sconce_batch_splits_total",
                 "Batches split because memory ran out",
@@ -102,7 +109,7 @@ impl Metrics {
             )?,
             returns: make.counters(
                 "sconce_returns_total",
-                "Placements out of service that were tried again",
+                "Placements out of service that were tried again: returned, refused; no_room where no prover fits",
                 &["model", "placement", "outcome"],
             )?,
             cancelled: make.counters("sconce_cancelled_total", "Requests whose client left", &["model"])?,
@@ -137,7 +144,7 @@ impl Metrics {
             )?,
             process_bytes: make.gauges(
                 "sconce_process_bytes",
-                "Memory that the process has, and may have",
+                "Memory that the process has, that its prover children have, and that all of them may have",
                 &["kind"],
             )?,
             shadow_cosine: make.keep(HistogramVec::new(
@@ -213,8 +220,8 @@ impl Metrics {
     }
 
     /// What the process has, and may have.
-    pub(crate) fn memory(&self, resident: Option<u64>, limit: Option<u64>) {
-        for (kind, bytes) in [("resident", resident), ("limit", limit)] {
+    pub(crate) fn memory(&self, resident: Option<u64>, provers: u64, limit: Option<u64>) {
+        for (kind, bytes) in [("resident", resident), ("provers", Some(provers)), ("limit", limit)] {
             if let Some(bytes) = bytes {
                 self.process_bytes.with_label_values(&[kind]).set(whole(bytes));
             }

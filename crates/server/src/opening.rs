@@ -8,6 +8,7 @@ use sconce::{Error, ModelBuilder};
 use serde_json::json;
 
 use crate::app::App;
+use crate::downgrades;
 use crate::queue::Queue;
 use crate::returning::watch;
 use crate::second_opinion::SecondOpinions;
@@ -17,8 +18,11 @@ use crate::worker::{Aside, measure, short, work};
 
 /// Opens a model for its slot, telling how far it is.
 pub(crate) fn open(app: &Arc<App>, slot: &Slot, builder: ModelBuilder) -> Result<Arc<Host>, Error> {
-    let model = builder.open_telling(&mut |event| slot.enter(Phase::of(&event)))?;
-    let rate = measure(&model, &mut |texts| slot.enter(Phase::WarmingUp { texts }))?;
+    let model = builder.open_telling(&mut |event| downgrades::hear(app, slot, &event))?;
+    downgrades::report(app, &slot.name, &model);
+    let rate = measure(&model, &mut |texts| slot.enter(Phase::WarmingUp { texts }));
+    downgrades::report(app, &slot.name, &model);
+    let rate = rate?;
     let queue = Arc::new(Queue::new(rate, app.settings().queue_seconds));
     let (name, since, hands, workers) = (slot.name.clone(), Instant::now(), model.hands(), Mutex::default());
     let host = Arc::new(Host { name, model, token_ids: slot.token_ids, queue, since, hands, workers });

@@ -9,6 +9,7 @@ use sconce::Placement;
 use serde_json::json;
 
 use crate::app::App;
+use crate::downgrades;
 use crate::slot::Host;
 use crate::worker::short;
 
@@ -67,25 +68,34 @@ pub(crate) fn watch(app: &Arc<App>, host: &Weak<Host>) {
     let mut tries = Tries::default();
     while !app.is_stopping() {
         thread::sleep(GLANCE.min(first));
-        let Some(model) = host.upgrade().map(|host| host.model.clone()) else { return };
+        let Some(model) = host.upgrade().map(|host| {
+            downgrades::report(app, &host.name, &host.model);
+            host.model.clone()
+        }) else {
+            return;
+        };
         let due = tries.due(&model.quarantined(), Instant::now(), first);
         let due: Vec<_> = due
             .iter()
-            .filter_map(|placement| Some((placement.clone(), model.readmission(placement)?)))
+            .filter_map(|placement| {
+                Some((placement.clone(), model.readmission(placement)?, model.prover_claim(placement)))
+            })
             .collect();
         drop(model);
-        for (placement, readmission) in due {
-            let proved = readmission.prove();
+        for (placement, readmission, bytes) in due {
+            let fits = app.settings().memory_limit.is_none_or(|limit| app.used() + bytes <= limit);
+            let proved = fits.then(|| readmission.prove());
             let Some(host) = host.upgrade() else { return };
             let place = short(&placement);
             let told = [("model", json!(host.name)), ("placement", json!(place))];
             let outcome = match proved {
-                Ok(readmitted) => {
+                None => "no_room",
+                Some(Ok(readmitted)) => {
                     host.model.admit(readmitted);
                     app.seeing.tell("placement returned", &told);
                     "returned"
                 }
-                Err(obstacle) => {
+                Some(Err(obstacle)) => {
                     let why = ("why", json!(obstacle.to_string()));
                     app.seeing
                         .tell("placement stays out of service", &[told[0].clone(), told[1].clone(), why]);

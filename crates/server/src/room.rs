@@ -29,26 +29,29 @@ pub(crate) enum Room {
     Never,
 }
 
-/// Whether a model that needs `need` bytes more than `resident` may be loaded under `limit`; `empty` is what the
-/// process takes without any model.
+/// Whether a model that needs `need` bytes more than `resident` may be loaded under `limit`, of which prover children
+/// have `provers`; `empty` is what the process takes without any model.
 pub(crate) fn room(
     limit: Option<u64>,
     resident: u64,
+    provers: u64,
     empty: u64,
     need: u64,
     guests: &[Guest],
     now: Instant,
 ) -> Room {
     let Some(limit) = limit else { return Room::Enough };
-    if resident + need <= limit {
+    if resident + provers + need <= limit {
         return Room::Enough;
     }
     // What was not given back by those that left is used again, and the last guess is no reason to refuse.
-    if guests.is_empty() {
-        return if resident.min(empty) + need <= limit { Room::Enough } else { Room::Never };
-    }
-    if empty + need > limit {
+    let alone = if guests.is_empty() { resident.min(empty) } else { empty };
+    if alone + need > limit {
         return Room::Never;
+    }
+    if guests.is_empty() {
+        // Provers end by themselves.
+        return if alone + provers + need <= limit { Room::Enough } else { Room::Wait(STAY) };
     }
     let stays = |guest: &&Guest| now.saturating_duration_since(guest.since) >= STAY;
     if let Some(guest) = guests.iter().filter(stays).min_by_key(|guest| guest.asked) {
@@ -85,17 +88,29 @@ mod tests {
     fn the_one_that_was_asked_longest_ago_goes_and_nobody_who_has_just_come() {
         let now = Instant::now();
         let two = guests(now, &[(50, 3), (40, 9)]);
-        assert_eq!(room(None, 900, 100, 900, &two, now), Room::Enough);
-        assert_eq!(room(Some(1000), 600, 100, 400, &two, now), Room::Enough);
-        assert_eq!(room(Some(1000), 900, 100, 400, &two, now), Room::Unload(1));
-        assert_eq!(room(Some(1000), 900, 100, 900, &two, now), Room::Unload(1), "alone it fits exactly");
-        assert_eq!(room(Some(1000), 900, 100, 901, &two, now), Room::Never);
-        assert_eq!(room(Some(1000), 700, 100, 400, &[], now), Room::Enough, "what is there is used again");
-        assert_eq!(room(Some(1000), 100, 100, 901, &[], now), Room::Never);
+        assert_eq!(room(None, 900, 0, 100, 900, &two, now), Room::Enough);
+        assert_eq!(room(Some(1000), 600, 0, 100, 400, &two, now), Room::Enough);
+        assert_eq!(room(Some(1000), 900, 0, 100, 400, &two, now), Room::Unload(1));
+        assert_eq!(room(Some(1000), 900, 0, 100, 900, &two, now), Room::Unload(1), "alone it fits exactly");
+        assert_eq!(room(Some(1000), 900, 0, 100, 901, &two, now), Room::Never);
+        assert_eq!(room(Some(1000), 700, 0, 100, 400, &[], now), Room::Enough, "what is there is used again");
+        assert_eq!(room(Some(1000), 100, 0, 100, 901, &[], now), Room::Never);
         let fresh = guests(now, &[(0, 0), (40, 1)]);
-        assert_eq!(room(Some(1000), 900, 100, 400, &fresh, now), Room::Unload(1));
+        assert_eq!(room(Some(1000), 900, 0, 100, 400, &fresh, now), Room::Unload(1));
         let all = guests(now, &[(0, 0), (0, 0)]);
-        assert_eq!(room(Some(1000), 900, 100, 400, &all, now), Room::Wait(STAY));
+        assert_eq!(room(Some(1000), 900, 0, 100, 400, &all, now), Room::Wait(STAY));
+    }
+
+    #[test]
+    fn what_prover_children_have_counts_and_is_waited_for() {
+        let now = Instant::now();
+        let two = guests(now, &[(50, 3), (40, 9)]);
+        assert_eq!(room(Some(1000), 500, 100, 100, 400, &two, now), Room::Enough);
+        assert_eq!(room(Some(1000), 500, 101, 100, 400, &two, now), Room::Unload(1));
+        assert_eq!(room(Some(1000), 100, 500, 100, 400, &[], now), Room::Enough);
+        assert_eq!(room(Some(1000), 100, 501, 100, 400, &[], now), Room::Wait(STAY));
+        assert_eq!(room(Some(1000), 100, 501, 100, 901, &[], now), Room::Never);
+        assert_eq!(room(None, 100, 5000, 100, 901, &[], now), Room::Enough);
     }
 
     #[test]
@@ -112,19 +127,19 @@ mod tests {
     fn what_just_fits_is_loaded_and_one_byte_more_is_not() {
         let now = Instant::now();
         let one = guests(now, &[(50, 3)]);
-        assert_eq!(room(Some(1000), 600, 100, 401, &one, now), Room::Unload(0));
-        assert_eq!(room(Some(1000), 950, 100, 900, &one, now), Room::Unload(0), "alone it just fits");
-        assert_eq!(room(Some(1000), 100, 100, 900, &[], now), Room::Enough);
-        assert_eq!(room(Some(1000), 50, 100, 950, &[], now), Room::Enough, "by what is in use now");
+        assert_eq!(room(Some(1000), 600, 0, 100, 401, &one, now), Room::Unload(0));
+        assert_eq!(room(Some(1000), 950, 0, 100, 900, &one, now), Room::Unload(0), "alone it just fits");
+        assert_eq!(room(Some(1000), 100, 0, 100, 900, &[], now), Room::Enough);
+        assert_eq!(room(Some(1000), 50, 0, 100, 950, &[], now), Room::Enough, "by what is in use now");
         // Whoever has been there for as long as models stay at least may go.
         let ago = |time: Duration| now.checked_sub(time).expect("the machine is older");
         let guest = |slot, age| Guest { slot, since: ago(age), asked: now };
         let stayed = [guest(3, STAY)];
-        assert_eq!(room(Some(1000), 900, 100, 400, &stayed, now), Room::Unload(3));
+        assert_eq!(room(Some(1000), 900, 0, 100, 400, &stayed, now), Room::Unload(3));
         let moment = Duration::from_millis(1);
         let fresh = [guest(3, STAY.checked_sub(moment).expect("longer")), guest(4, Duration::ZERO)];
         assert_eq!(
-            room(Some(1000), 900, 100, 400, &fresh, now),
+            room(Some(1000), 900, 0, 100, 400, &fresh, now),
             Room::Wait(moment),
             "until the first may go"
         );

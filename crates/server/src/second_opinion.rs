@@ -5,7 +5,7 @@ use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::thread;
 
-use sconce::{Suspect, resident};
+use sconce::Suspect;
 
 use crate::app::App;
 use crate::queue::{Entry, Stretch};
@@ -70,7 +70,7 @@ fn settle(app: &App, host: &Weak<Host>, pending: &Pending) -> Result<(), Refusal
         let Some(second) = host()?.model.second_to_load(suspect) else { break };
         // Nothing else is to be unloaded for one unusual text.
         let claim = second.claim().map_or(0, |claim| claim.bytes);
-        if app.settings().memory_limit.is_some_and(|limit| resident().unwrap_or(0) + claim > limit) {
+        if app.settings().memory_limit.is_some_and(|limit| app.used() + claim > limit) {
             let message = "the result of a text is unusual, and there is no memory for a second opinion";
             return Err(Refusal::new(Kind::Unusual, message));
         }

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 
 use sconce::core::batch::Batch;
-use sconce::{Computed, Model, Verdict, resident};
+use sconce::{Computed, Model, Verdict};
 use serde_json::json;
 
 use crate::app::App;
@@ -99,7 +99,7 @@ fn check(app: &App, name: &str, model: &Model, checks: &Receiver<Answered>) {
 /// Whether the reference is loaded, or fits into what the process may have.
 fn has_room(app: &App, model: &Model) -> bool {
     match (app.settings().memory_limit, model.reference_to_load()) {
-        (Some(limit), Some(claim)) => resident().unwrap_or(0) + claim.bytes <= limit,
+        (Some(limit), Some(claim)) => app.used() + claim.bytes <= limit,
         (None, _) | (_, None) => true,
     }
 }

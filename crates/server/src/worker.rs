@@ -11,6 +11,7 @@ use sconce::{Answered, Computed, Error, Model};
 use serde_json::json;
 
 use crate::app::App;
+use crate::downgrades;
 use crate::queue::{Entry, Rate, Stretch, Taken};
 use crate::refusal::{Kind, Refusal};
 use crate::second_opinion::{Pending, SecondOpinions};
@@ -103,6 +104,9 @@ fn compute(host: &Host, app: &App, taken: &Taken<'_>, aside: &Aside) {
             let withheld: HashSet<usize> = withheld.chain(suspects.iter().map(|one| one.index)).collect();
             hand_out(entries, &computed, batch, &withheld);
             note(name, app, &computed);
+            if !computed.incidents.is_empty() {
+                downgrades::report(app, name, model);
+            }
             let seconds = done.saturating_duration_since(began).as_secs_f64();
             metrics.batch(name, &short(&computed.placement), entries.len(), tokens, seconds);
             for (index, error) in refused {

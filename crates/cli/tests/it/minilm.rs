@@ -11,6 +11,7 @@ use std::thread;
 use std::time::Duration;
 
 use sconce::{Dtype, EngineId, Model, PoolingMode, Runtime};
+use sconce_testkit::parts;
 use serde_json::{Value, json};
 
 use crate::scene::Scene;
@@ -162,4 +163,37 @@ fn three_models_take_turns_in_memory_that_holds_two() {
             && late.iter().all(|&error| error < 0.25)
     };
     assert!(errors.values().all(known), "{errors:.3?}");
+}
+
+#[test]
+fn a_quantised_graph_alone_is_shown_as_its_own_reference() {
+    let scene = Scene::new();
+    copy(&parts::folder("minilm"), &scene.file("model"));
+    fs::remove_file(scene.file("model/model.safetensors")).expect("it has weights");
+    fs::create_dir(scene.file("model/onnx")).expect("a folder");
+    let graph = parts::folder("minilm-int8").join("model.onnx");
+    fs::copy(graph, scene.file("model/onnx/model_quantized.onnx")).expect("a copy");
+    let name = scene.name("model");
+    let run = |rest: &[&str]| {
+        let typed = [&["plan", &name][..], rest].concat();
+        let output =
+            scene.command(&typed).env("ORT_DYLIB_PATH", parts::onnxruntime()).output().expect("it runs");
+        (output.status.code(), String::from_utf8(output.stdout).expect("text"))
+    };
+    let (code, page) = run(&[]);
+    assert_eq!(code, Some(0), "{page}");
+    for part in ["chosen  onnx    cpu     int8   onnx/model_quantized.onnx  itself", "bands are unknown"] {
+        assert!(page.contains(part), "no `{part}` in:\n{page}");
+    }
+    assert!(!page.contains("exact"), "{page}");
+    let (_, json) = run(&["--json"]);
+    let plan: Value = serde_json::from_str(&json).expect("JSON");
+    let chosen = &plan["plan"]["chosen"];
+    assert_eq!((&chosen["band"], &chosen["is_own_reference"]), (&json!("unknown"), &json!(true)), "{chosen}");
+    let (code, page) = run(&["--band", "exact"]);
+    assert_eq!(code, Some(1), "{page}");
+    assert!(
+        page.contains("nothing says how near its numbers lie to f32") && page.contains("--band half"),
+        "{page}"
+    );
 }

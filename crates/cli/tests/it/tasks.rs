@@ -1,5 +1,7 @@
 //! Tasks other than embedding, as a person types them.
 
+use std::fs;
+
 use sconce_testkit::compare::largest;
 use sconce_testkit::goldens::{self, Golden};
 use sconce_testkit::parts;
@@ -116,6 +118,27 @@ fn verify_holds_every_placement_to_a_reference() {
     let answer = scene.run(&["verify", "tiny-bert", "--dtype", "f32", "--reference", &spoiled]);
     assert_eq!(answer.code, 1, "{} {}", answer.data, answer.words);
     assert!(answer.data.contains("LEAVES"), "{}", answer.data);
+}
+
+#[test]
+fn verify_names_a_file_whose_content_differs_from_its_hash() {
+    let scene = Scene::new();
+    goldens::copy("tiny-bert", &scene.file("model"));
+    let model = scene.name("model");
+    let lines = scene.run(&["embed", &model, "--engine", "candle", "--dtype", "f32", "a lamp"]).succeeds();
+    let reference = scene.with("reference.jsonl", &lines.data);
+    let typed = ["verify", &model, "--engine", "candle", "--dtype", "f32", "--reference", &reference];
+    scene.run(&typed).succeeds();
+    for entry in fs::read_dir(scene.file("home/contents")).expect("hashes are kept").flatten() {
+        let record = fs::read_to_string(entry.path()).expect("a record");
+        if record.contains("model.safetensors") {
+            let at = record.find("\"sha256\":\"").expect("a hash") + "\"sha256\":\"".len();
+            let forged = format!("{}{}{}", &record[..at], "0".repeat(64), &record[at + 64..]);
+            fs::write(entry.path(), forged).expect("a record can be written");
+        }
+    }
+    scene.run(&typed).fails(2, &["model.safetensors", "SHA-256", "hint: restore the file"]);
+    scene.run(&typed).succeeds();
 }
 
 #[test]

@@ -9,7 +9,6 @@ use safetensors::Dtype as Stored;
 use sconce_core::card::{Format, Weights};
 use sconce_core::placement::Dtype;
 use sconce_engines::onnx::header;
-use sconce_engines::regular;
 use sconce_engines::weights::Header;
 
 use super::CardError;

@@ -115,7 +115,7 @@ fn out_of_service(host: &Host, Trusted(trusted): Trusted) -> Option<String> {
 /// What is counted.
 #[utoipa::path(get, path = "/metrics", tag = "operation", responses((status = 200)))]
 pub(crate) async fn metrics(State(app): State<Arc<App>>) -> Response {
-    app.metrics.memory(sconce::resident(), app.settings().memory_limit);
+    app.metrics.memory(sconce::resident(), app.provers(), app.settings().memory_limit);
     for slot in &app.slots {
         let host = slot.host();
         let (texts, tokens) = host.as_ref().map_or((0, 0), |host| host.queue.size());
@@ -193,7 +193,8 @@ pub(crate) fn report_of(app: &App) -> Value {
     let told = |what: fn(&Serving) -> Option<&String>| -> BTreeSet<String> {
         models.iter().filter_map(|model| what(model.serving.as_ref()?)).cloned().collect()
     };
-    let memory = json!({ "resident": sconce::resident(), "limit": app.settings().memory_limit });
+    let limit = app.settings().memory_limit;
+    let memory = json!({ "resident": sconce::resident(), "provers": app.provers(), "limit": limit });
     json!({
         "version": env!("CARGO_PKG_VERSION"),
         "worker_id": app.settings().worker.id,

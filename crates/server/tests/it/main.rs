@@ -11,6 +11,7 @@ mod fuzz;
 mod life;
 mod limits;
 mod minilm;
+mod provers;
 mod several;
 mod shapes;
 mod stage;

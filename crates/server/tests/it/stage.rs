@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use sconce::core::device::DeviceKind;
 use sconce::core::engine::Engine;
 use sconce::core::hardware::{Cpu, Gpu, Hardware};
-use sconce::{Device, Dtype, EngineId, Model, ModelBuilder, Runtime};
+use sconce::{Device, Dtype, EngineId, Model, ModelBuilder, Runtime, RuntimeBuilder};
 use sconce_server::{Serve, Server, Settings, When};
 use sconce_testkit::fake::FakeEngine;
 use sconce_testkit::goldens;
@@ -102,6 +102,12 @@ pub(crate) fn tiny_builder(name: &str) -> ModelBuilder {
 
 /// A Mac with one GPU, on which `engine` runs tiny-bert.
 pub(crate) fn fake_builder(engine: FakeEngine, patience: Duration, home: &Path) -> ModelBuilder {
+    let runtime = fake_runtime(engine, patience, home).build();
+    Model::builder(&goldens::folder("tiny-bert").to_string_lossy()).runtime(&runtime)
+}
+
+/// A Mac with one GPU, on which `engine` runs.
+pub(crate) fn fake_runtime(engine: FakeEngine, patience: Duration, home: &Path) -> RuntimeBuilder {
     let gpu = Gpu {
         kind: Some(DeviceKind::Metal),
         index: 0,
@@ -118,15 +124,13 @@ pub(crate) fn fake_builder(engine: FakeEngine, patience: Duration, home: &Path) 
         gpus: vec![gpu],
         tools: Vec::new(),
     };
-    let runtime = Runtime::builder()
+    Runtime::builder()
         .engines(vec![Arc::new(engine) as Arc<dyn Engine>])
         .hardware(hardware)
         .home(home)
         .threads(1)
         .patience(patience)
         .offline(true)
-        .build();
-    Model::builder(&goldens::folder("tiny-bert").to_string_lossy()).runtime(&runtime)
 }
 
 /// tiny-bert on an engine with faults.
