@@ -15,6 +15,7 @@ use sconce_planner::plan::{Downgrade, Plan, Wish, plan};
 use crate::canary;
 use crate::card::{CardError, Overrides};
 use crate::contents::{Unchecked, concerns};
+use crate::door::Incident;
 use crate::embeddings::{Embeddings, cut};
 use crate::error::Error;
 use crate::event::Event;
@@ -308,6 +309,12 @@ impl Model {
     /// What was taken out of service while it ran.
     pub fn quarantined(&self) -> Vec<Placement> {
         self.inner.serving.quarantined()
+    }
+
+    /// What was taken out of service over batches since this was last asked, each once. Answers name the same in
+    /// [`Computed::incidents`](crate::Computed::incidents); where there was no answer, only this does.
+    pub fn take_incidents(&self) -> Vec<Incident> {
+        self.inner.serving.take_incidents()
     }
 
     /// Why no placement serves it; none while one does.

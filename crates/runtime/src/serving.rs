@@ -52,6 +52,8 @@ pub(crate) struct State {
     pub(crate) quarantined: Vec<Sound>,
     /// Downgrades that nobody has asked for yet, the latest ones.
     untold: Vec<Downgrade>,
+    /// What was taken out of service over batches, until it is taken note of.
+    incidents: Vec<Incident>,
 }
 
 impl Serving {
@@ -75,6 +77,7 @@ impl Serving {
             promised: None,
             quarantined: Vec::new(),
             untold,
+            incidents: Vec::new(),
         });
         let loader = Loader { runtime: runtime.clone(), subject, wish, reference };
         let serving = Serving { loader, control, state, taking: Mutex::new(()), watch: Watch::default() };
@@ -167,6 +170,11 @@ impl Serving {
         Some(refused.unwrap_or_else(|| "no placement works".to_owned()))
     }
 
+    /// What was taken out of service over batches since this was last asked.
+    pub(crate) fn take_incidents(&self) -> Vec<Incident> {
+        std::mem::take(&mut self.lock().incidents)
+    }
+
     /// The way back of a placement that was taken out of service.
     pub(crate) fn readmission(&self, placement: &Placement) -> Option<Readmission> {
         let state = self.lock();
@@ -225,10 +233,14 @@ impl Serving {
     pub(crate) fn retire(&self, placement: &Placement, failure: Failure) -> Incident {
         let whole_device = matches!(failure, Failure::Device(..));
         let incident = failure.incident(placement);
-        if whole_device {
-            self.lock().retire_device(placement.device, &incident.why);
+        let mut state = self.lock();
+        let retired = if whole_device {
+            state.retire_device(placement.device, &incident.why)
         } else {
-            self.demote(placement, &incident.why);
+            state.retire(placement, Obstacle::Quarantined { why: incident.why.clone() })
+        };
+        if retired {
+            state.incidents.push(incident.clone());
         }
         incident
     }
@@ -261,7 +273,9 @@ impl Serving {
                 // It may have been retired with its device meanwhile.
                 Ok(seat) if state.plan.is_chosen(&seat.placement) => state.seat = Some(seat),
                 Ok(_) => {}
-                Err(Obstructed::Obstacle(obstacle)) => state.retire(&chosen.placement, obstacle),
+                Err(Obstructed::Obstacle(obstacle)) => {
+                    state.retire(&chosen.placement, obstacle);
+                }
                 Err(Obstructed::Error(error)) => return Err(*error),
             }
         }
@@ -269,11 +283,12 @@ impl Serving {
 }
 
 impl State {
-    /// Takes `placement` out of the plan and lets the next take over.
-    fn retire(&mut self, placement: &Placement, obstacle: Obstacle) {
+    /// Takes `placement` out of the plan and lets the next take over. Returns whether it was in the plan.
+    fn retire(&mut self, placement: &Placement, obstacle: Obstacle) -> bool {
         let returns = matches!(obstacle, Obstacle::Quarantined { .. });
         let served = self.plan.is_chosen(placement);
         let retired = self.plan.retire(placement, obstacle, self.promised);
+        let was_in_plan = retired.is_some();
         self.quarantined.extend(retired.filter(|_| returns));
         if served {
             self.untold.extend(self.plan.downgrades.last().cloned());
@@ -285,10 +300,11 @@ impl State {
         }
         self.second.take_if(|(second, _)| second.placement == *placement);
         self.unavailable.clear();
+        was_in_plan
     }
 
-    /// Takes every placement on `device` out of the plan.
-    fn retire_device(&mut self, device: Device, why: &str) {
+    /// Takes every placement on `device` out of the plan. Returns whether there was one.
+    fn retire_device(&mut self, device: Device, why: &str) -> bool {
         // The chosen one last, so that nothing else on the device takes over from it.
         let there =
             self.plan.sound().map(|sound| &sound.placement).filter(|placement| placement.device == device);
@@ -296,5 +312,6 @@ impl State {
         for placement in there.iter().rev() {
             self.retire(placement, Obstacle::Quarantined { why: why.to_owned() });
         }
+        !there.is_empty()
     }
 }

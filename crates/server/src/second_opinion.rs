@@ -11,7 +11,7 @@ use crate::app::App;
 use crate::queue::{Entry, Stretch};
 use crate::refusal::{Kind, Refusal};
 use crate::slot::Host;
-use crate::worker::note;
+use crate::worker::{note, note_incidents};
 
 /// Texts that may wait for a second opinion. More are refused.
 const WAITING: usize = 256;
@@ -78,7 +78,9 @@ fn settle(app: &App, host: &Weak<Host>, pending: &Pending) -> Result<(), Refusal
         host()?.model.admit_second(loaded);
     }
     let host = host()?;
-    let computed = host.model.settle(suspect)?;
+    let settled = host.model.settle(suspect);
+    note_incidents(&host, app);
+    let computed = settled?;
     note(&host.name, app, &computed);
     let norm = computed.rows.norms.first().copied();
     entry.job.take(&computed, std::iter::once((entry.index, &computed.rows.values[..], norm)), *batch);

@@ -104,9 +104,7 @@ fn compute(host: &Host, app: &App, taken: &Taken<'_>, aside: &Aside) {
             let withheld: HashSet<usize> = withheld.chain(suspects.iter().map(|one| one.index)).collect();
             hand_out(entries, &computed, batch, &withheld);
             note(name, app, &computed);
-            if !computed.incidents.is_empty() {
-                downgrades::report(app, name, model);
-            }
+            note_incidents(host, app);
             let seconds = done.saturating_duration_since(began).as_secs_f64();
             metrics.batch(name, &short(&computed.placement), entries.len(), tokens, seconds);
             for (index, error) in refused {
@@ -121,7 +119,10 @@ fn compute(host: &Host, app: &App, taken: &Taken<'_>, aside: &Aside) {
                 aside.checks.send(batch, computed);
             }
         }
-        Err(error) => fail(entries, &Refusal::from(error)),
+        Err(error) => {
+            note_incidents(host, app);
+            fail(entries, &Refusal::from(error));
+        }
     }
 }
 
@@ -130,9 +131,10 @@ pub(crate) fn short(placement: &sconce::Placement) -> String {
     format!("{}/{}/{}", placement.engine, placement.device, placement.dtype)
 }
 
-pub(crate) fn note(name: &str, app: &App, computed: &Computed) {
-    let metrics = &app.metrics;
-    for incident in &computed.incidents {
+/// Logs and counts what was taken out of service, whether or not the batch was answered.
+pub(crate) fn note_incidents(host: &Host, app: &App) {
+    let name = &host.name;
+    for incident in host.model.take_incidents() {
         let (place, kind) = (short(&incident.placement), incident.kind.name());
         let told = [
             ("model", json!(name)),
@@ -141,8 +143,13 @@ pub(crate) fn note(name: &str, app: &App, computed: &Computed) {
             ("why", json!(incident.why)),
         ];
         app.seeing.warn("placement retired", &told);
-        metrics.trips.with_label_values(&[name, &place, kind]).inc();
+        app.metrics.trips.with_label_values(&[name.as_str(), &place, kind]).inc();
     }
+    downgrades::report(app, name, &host.model);
+}
+
+pub(crate) fn note(name: &str, app: &App, computed: &Computed) {
+    let metrics = &app.metrics;
     let place = short(&computed.placement);
     if !computed.incidents.is_empty() {
         metrics.fallbacks.with_label_values(&[name, &place]).inc();

@@ -290,6 +290,9 @@ fn a_second_placement_that_fails_on_known_texts_decides_nothing() {
         assert_eq!(device(&model), Some(METAL), "{mishap:?}");
         let out: Vec<Device> = model.quarantined().iter().map(|placement| placement.device).collect();
         assert_eq!(out, [Device::Cpu], "{mishap:?}");
+        let told: Vec<Device> = model.take_incidents().iter().map(|one| one.placement.device).collect();
+        assert_eq!(told, [Device::Cpu], "{mishap:?} is told once");
+        assert!(model.take_incidents().is_empty());
     }
 }
 

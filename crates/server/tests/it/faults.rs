@@ -130,6 +130,7 @@ fn where_no_placement_is_left_the_client_is_told_so_and_life_goes_on() {
     assert_eq!(get(*stage, "/livez").status, 200);
     let ready = get(*stage, "/readyz");
     assert_eq!(ready.status, 503, "{}", ready.text());
+    assert!((metric(*stage, "sconce_guard_trips_total") - 2.0).abs() < 1e-9, "both are counted");
     let reason = ready.json()["reason"].as_str().expect("a reason").to_owned();
     for part in ["`model`: no placement is left", "candle/cpu/f32", "a number that is not finite"] {
         assert!(reason.contains(part), "`{part}` is missing in: {reason}");

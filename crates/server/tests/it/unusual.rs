@@ -111,6 +111,21 @@ fn a_placement_that_another_contradicts_is_retired_and_its_text_answered() {
 }
 
 #[test]
+fn a_second_placement_that_is_retired_over_a_refused_text_is_counted() {
+    let broken = Fault::FromBatch(1, Mishap::Nan);
+    let engine = FakeEngine::new(EngineId::Candle).with(METAL, Fault::OddNorm).with(Device::Cpu, broken);
+    let stage = fake(engine, PATIENCE);
+    let refused = post(*stage, "/v1/embeddings", &json!({"input": ODD_TEXT}));
+    assert_eq!(refused.status, 422, "{}", refused.text());
+    let trips = get(*stage, "/metrics").text();
+    let trips: Vec<&str> =
+        trips.lines().filter(|line| line.starts_with("sconce_guard_trips_total")).collect();
+    let line = "sconce_guard_trips_total{kind=\"guard\",model=\"model\",placement=\"candle/cpu/f32\"} 1";
+    assert_eq!(trips, [line]);
+    assert_eq!(get(*stage, "/readyz").status, 200);
+}
+
+#[test]
 fn without_room_for_a_second_placement_an_unusual_text_is_refused_and_nobody_is_unloaded() {
     let stage = fake(
         FakeEngine::new(EngineId::Candle).with(METAL, Fault::OddNorm).with(Device::Cpu, Fault::OddNorm),
