@@ -6,11 +6,11 @@ use std::time::{Duration, Instant};
 
 use sconce::EngineId;
 use sconce_server::{Serve, Server, Settings, When};
-use sconce_testkit::fake::FakeEngine;
+use sconce_testkit::fake::{FakeEngine, Fault};
 use serde_json::json;
 
 use crate::client::{get, metric, post, post_with};
-use crate::stage::{fake_builder, settings, tiny_builder};
+use crate::stage::{METAL, fake_builder, settings, tiny_builder};
 
 /// Two models under the names `early` and `late`, the second on demand.
 fn two<T>(settings: Settings, test: impl FnOnce(SocketAddr) -> T) -> T {
@@ -262,6 +262,34 @@ fn the_server_is_ready_once_every_model_of_the_start_is_open() {
         server.stop();
         server.wait().expect("a good end");
     }
+}
+
+#[test]
+fn a_model_is_loaded_while_another_is_proved() {
+    let homes = [(); 2].map(|()| tempfile::tempdir().expect("a folder"));
+    // A probe on the GPU never answers: the proof goes on for as long as a case may take.
+    let hangs = FakeEngine::new(EngineId::Candle).with(METAL, Fault::Hang);
+    let slow = fake_builder(hangs, Duration::from_secs(5), homes[0].path());
+    let quick = fake_builder(FakeEngine::new(EngineId::Candle), Duration::from_secs(5), homes[1].path());
+    quick.clone().open().expect("it is proved beforehand");
+    let serve = |name: &str, builder| {
+        let aliases = Vec::new();
+        Serve { name: name.to_owned(), aliases, builder, when: When::Start, token_ids: false }
+    };
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let both = vec![serve("slow", slow), serve("quick", quick)];
+    let server = Server::start(listener, both, settings()).expect("it starts");
+    let address = server.address();
+    let began = Instant::now();
+    while get(address, "/models/quick/readyz").status != 200 {
+        assert!(began.elapsed() < Duration::from_mins(2), "{}", get(address, "/startupz").text());
+        thread::sleep(Duration::from_millis(5));
+    }
+    let startup = get(address, "/startupz").json();
+    assert_eq!(startup["models"]["slow"]["phase"], "proving", "{startup}");
+    post(address, "/models/quick/embed", &json!({"inputs": "a"})).expect(200);
+    server.stop();
+    server.wait().expect("a good end");
 }
 
 fn copy(from: &std::path::Path, to: &std::path::Path) {
