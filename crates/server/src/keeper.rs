@@ -358,8 +358,12 @@ impl Keeper {
     }
 }
 
-/// Bytes that prover children will take for a model, where there is a limit to hold.
+/// Bytes that prover children will take for a model, where there is a limit to hold. One that was loaded before is
+/// proved, and to find that out again would open its tokenizer beside what is being measured.
 fn prover_claim(app: &App, slot: &Slot, kept: &Kept) -> Result<u64, Error> {
+    if slot.memory().is_some() {
+        return Ok(0);
+    }
     let claim = |_| kept.builder.prover_claim(&mut |event| downgrades::hear(app, slot, &event));
     app.settings().memory_limit.map_or(Ok(0), claim)
 }
