@@ -271,4 +271,17 @@ mod tests {
             assert!(matches!(guard.check(&spoilt, want, 2, 5), Some(Breach::Values(_))), "{want:?}");
         }
     }
+
+    #[test]
+    fn rows_are_counted_and_as_wide_as_the_batch_asks() {
+        let guard = Guard { task: Task::Embed, width: 2, hidden: 4, norms: [1.0, 2.0] };
+        // Three tokens in two sequences.
+        for (want, width, count) in [(Want::Pooled, 2, 2), (Want::Projected, 2, 3), (Want::Tokens, 4, 3)] {
+            assert_eq!(guard.width_of(want), width, "{want:?}");
+            let rows = |count| Rows { width, values: vec![0.5; count * width], norms: vec![1.5; count] };
+            assert_eq!(guard.check(&rows(count), want, 2, 3), None, "{want:?}");
+            let wrong = guard.check(&rows(5 - count), want, 2, 3).expect("another number of rows");
+            assert!(wrong.why().starts_with(&format!("{} numbers for", (5 - count) * width)), "{wrong:?}");
+        }
+    }
 }
