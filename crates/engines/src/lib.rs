@@ -31,7 +31,7 @@ pub mod work;
 use std::sync::Arc;
 
 use sconce_core::engine::Engine;
-pub use sconce_kernels::memory::give_back;
+pub use sconce_kernels::memory::{give_back, limit_arenas};
 
 /// A hash of the sources of the engines and one of their kernels, for [`Engine::build`].
 fn sources() -> String {

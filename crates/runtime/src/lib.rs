@@ -61,7 +61,7 @@ pub use model::{Claim, EmbedOptions, Model, ModelBuilder};
 pub use pairs::Cut;
 pub use prompt::Prompt;
 pub use readmission::{Readmission, Readmitted};
-pub use resident::{peak, resident};
+pub use resident::{limit_arenas, peak, resident};
 pub use runtime::{Runtime, RuntimeBuilder, init};
 pub use sconce_core as core;
 pub use sconce_core::card::{ModelCard, PoolingMode, Task};

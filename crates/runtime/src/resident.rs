@@ -20,6 +20,13 @@ pub(crate) fn resident_of(id: u32) -> Option<u64> {
     Some(kilobytes * 1024)
 }
 
+/// Has the allocator keep one arena for each core, so that memory that is freed leaves the process. It holds for the
+/// whole process, and for arenas that are yet to be made: call it early.
+pub fn limit_arenas() {
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    sconce_engines::limit_arenas(u16::try_from(cores).unwrap_or(u16::MAX).max(2));
+}
+
 /// The most that it had since this was last asked; none where the system does not keep it.
 pub fn peak() -> Option<u64> {
     let text = fs::read_to_string("/proc/self/status").ok()?;

@@ -1,5 +1,6 @@
 //! The tokenizer of a folder: from `tokenizer.json`, or built from a vocabulary.
 
+use std::fs::{self, Metadata};
 use std::path::{Path, PathBuf};
 
 use sconce_engines::regular;
@@ -103,9 +104,11 @@ pub enum VocabularyError {
     Tokenizer(#[source] tokenizers::Error),
 }
 
-/// The files that the tokenizer of `folder` is made of.
+/// The files that the tokenizer of `folder` is made of, without those that are too long to be read: [`open`] refuses
+/// them.
 pub(crate) fn files(folder: &Path) -> Vec<PathBuf> {
-    let there = |name: &&str| folder.join(name).is_file();
+    let is_readable = |metadata: Metadata| metadata.is_file() && metadata.len() <= LONGEST_FILE;
+    let there = |name: &&str| fs::metadata(folder.join(name)).is_ok_and(is_readable);
     let alone = ["tokenizer.json"].into_iter().filter(there);
     let parts = ["tokenizer_config.json", "vocab.txt", "vocab.json", "merges.txt"].into_iter().filter(there);
     let names: Vec<&str> = if alone.clone().next().is_some() { alone.collect() } else { parts.collect() };

@@ -78,9 +78,9 @@ async fn embed_chunks(
     only_texts(&inputs, "token ids are used as they are: no `x-sconce-truncate: chunk`")?;
     let bytes = inputs.bytes();
     call.check_sizes(&bytes, 0)?;
-    let (model, prompt) = (host.model.clone(), options.prompt.clone());
+    let (own, prompt) = (Arc::clone(host), options.prompt.clone());
     let cut = move |range: Range<usize>| {
-        let one = |text: &String| model.chunks(&prompt, text);
+        let one = |text: &String| own.model.chunks(&prompt, text);
         Ok(inputs.texts()[range].iter().map(one).collect::<Result<Vec<_>, _>>()?)
     };
     let most = call.app.settings().max_inputs;

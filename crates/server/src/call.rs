@@ -344,9 +344,10 @@ impl Call {
     ) -> Result<Answered, Refusal> {
         let began = Instant::now();
         let (app, memory, asker) = (Arc::clone(&self.app), self.memory.clone(), (self.guest, self.priority));
-        let (host, model) = (Arc::clone(host), host.model.clone());
+        // The host, not its model: a model is unloaded once nothing holds its host.
+        let (host, own) = (Arc::clone(host), Arc::clone(host));
         let each = move |texts: Range<usize>| {
-            Ok(texts.map(|at| encode(&model, at)).collect::<Result<Vec<_>, Error>>()?)
+            Ok(texts.map(|at| encode(&own.model, at)).collect::<Result<Vec<_>, Error>>()?)
         };
         // Gone with this future, as soon as the client is.
         let here = Arc::new(());

@@ -281,7 +281,7 @@ impl Keeper {
     /// Unloads others until `need` bytes more have room; whether they have.
     fn make_room(&mut self, at: usize, need: u64, makes_room: bool) -> Result<bool, Error> {
         loop {
-            let (limit, now) = (self.limit(), Instant::now());
+            let (limit, now) = (self.app.settings().models_limit(), Instant::now());
             let (resident, provers) = (resident().unwrap_or(0), self.app.proving());
             match room(limit, resident, provers, self.empty, need, &self.guests(), now) {
                 Room::Enough => return Ok(true),
@@ -301,11 +301,11 @@ impl Keeper {
 
     fn does_not_fit(&self, need: u64) -> Error {
         Error::Machine(format!(
-            "it takes about {}, the server without models {}, and the limit is {}\n\
+            "it takes about {}, the server without models {}, and the limit for models is {}\n\
              hint: raise `memory_limit`, or name a narrower `dtype`",
             bytes(need),
             bytes(self.empty),
-            bytes(self.limit().unwrap_or(0))
+            bytes(self.app.settings().models_limit().unwrap_or(0))
         ))
     }
 

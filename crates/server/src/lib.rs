@@ -101,8 +101,13 @@ impl Server {
     pub fn start(listener: TcpListener, serve: Vec<Serve>, settings: Settings) -> Result<Server, ServeError> {
         let address = listener.local_addr()?;
         listener.set_nonblocking(true)?;
-        if settings.memory_limit.is_some() && sconce::resident().is_none() {
-            return Err(io::Error::other("this system does not tell how much memory a process has").into());
+        if settings.memory_limit.is_some() {
+            if sconce::resident().is_none() {
+                return Err(
+                    io::Error::other("this system does not tell how much memory a process has").into()
+                );
+            }
+            sconce::limit_arenas();
         }
         let (mut slots, mut kept) = (Vec::new(), Vec::new());
         for Serve { name, aliases, builder, when, token_ids } in serve {

@@ -139,4 +139,9 @@ impl Settings {
         let share = self.memory_limit.map(|limit| usize::try_from(limit / 8).unwrap_or(usize::MAX));
         share.map_or(self.max_bodies, |share| share.min(self.max_bodies))
     }
+
+    /// The memory limit of models: what requests in flight may take is not theirs.
+    pub(crate) fn models_limit(&self) -> Option<u64> {
+        self.memory_limit.map(|limit| limit - self.in_flight_bytes() as u64)
+    }
 }

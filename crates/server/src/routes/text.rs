@@ -66,14 +66,14 @@ pub(crate) async fn tokenize(State(app): State<Arc<App>>, request: Request) -> R
         }
         let bytes = body.inputs.bytes();
         call.check_sizes(&bytes, 0)?;
-        let (model, special) = (host.model.clone(), body.add_special_tokens);
+        let special = body.add_special_tokens;
         let counted = Arc::new(AtomicUsize::new(0));
         let tokens = Arc::clone(&counted);
         let item = move |at: usize| -> Result<Vec<SimpleToken>, Refusal> {
             let text = &body.inputs.texts()[at];
             let pieces = match &before {
-                None => model.pieces(text, special)?,
-                Some(before) => model.pieces(&format!("{before}{text}"), special)?,
+                None => host.model.pieces(text, special)?,
+                Some(before) => host.model.pieces(&format!("{before}{text}"), special)?,
             };
             counted.fetch_add(pieces.len(), Ordering::Relaxed);
             Ok(pieces.into_iter().map(token).collect())
@@ -109,8 +109,8 @@ pub(crate) async fn decode(State(app): State<Arc<App>>, request: Request) -> Res
             Inputs::One(_) | Inputs::Texts(_) => return Err(wrong("`ids` are token ids")),
         };
         let tokens = many.iter().map(Vec::len).sum();
-        let (model, skip) = (host.model.clone(), body.skip_special_tokens);
-        let answer = call.write_list(&bytes, WORD, move |at| Ok(model.decode(&many[at], skip)?)).await?;
+        let skip = body.skip_special_tokens;
+        let answer = call.write_list(&bytes, WORD, move |at| Ok(host.model.decode(&many[at], skip)?)).await?;
         call.charge(tokens)?;
         Ok(answer)
     })

@@ -230,7 +230,7 @@ fn no_prover_is_started_where_there_is_no_room_for_it() {
         }
     };
     until(&series("returned"));
-    stage.running().reload(tight(Some(1)));
+    stage.running().reload(tight(Some(1 << 20)));
     for _ in 0..4 {
         post(*stage, "/embed", &json!({"inputs": "a text"})).expect(200);
     }
