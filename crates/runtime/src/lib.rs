@@ -34,6 +34,7 @@ mod pairs;
 mod prompt;
 pub mod prove;
 mod readmission;
+mod regex_cost;
 mod resident;
 mod runtime;
 mod scores;

@@ -15,6 +15,8 @@ use tokenizers::processors::bert::BertProcessing;
 use tokenizers::processors::roberta::RobertaProcessing;
 use tokenizers::{AddedToken, Tokenizer};
 
+use crate::regex_cost::{self, TooSlow};
+
 /// The most bytes of a file that a tokenizer is made from: the largest published ones have half as many.
 const LONGEST_FILE: u64 = 64 << 20;
 /// The most letters of a word that WordPiece looks into: its work grows with their cube.
@@ -58,6 +60,19 @@ pub enum VocabularyError {
         /// How large it is.
         value: usize,
         /// The largest that is taken.
+        most: usize,
+    },
+    /// A tokenizer whose regular expressions take too long.
+    #[error(
+        "the tokenizer is refused for its cost: its regular expressions took {took} ms for a text of {bytes} bytes, \
+         at most {most} ms\nhint: fetch its files again from where the model was published"
+    )]
+    TooSlow {
+        /// Bytes of the probe text.
+        bytes: usize,
+        /// Milliseconds that it took.
+        took: usize,
+        /// Milliseconds that it may take.
         most: usize,
     },
     /// A text with more bytes than are tokenized at once.
@@ -148,7 +163,12 @@ fn check(tokenizer: &Tokenizer) -> Result<(), VocabularyError> {
     let longest = tokenizer.get_vocab(true).keys().map(String::len).max().unwrap_or(0);
     beyond("bytes of the longest token", longest, LONGEST_TOKEN)?;
     let normalizer = serde_json::to_value(tokenizer.get_normalizer()).unwrap_or_default();
-    beyond("bytes that the normalizer puts in for a match", longest_content(&normalizer), LONGEST_CONTENT)
+    beyond("bytes that the normalizer puts in for a match", longest_content(&normalizer), LONGEST_CONTENT)?;
+    regex_cost::check(tokenizer).map_err(|TooSlow { bytes, took, most }| VocabularyError::TooSlow {
+        bytes,
+        took,
+        most,
+    })
 }
 
 /// The longest text that some part of a normalizer puts into its input.

@@ -63,7 +63,7 @@ fn compare(name: &str, file: &str, dtype: Option<&str>) -> Result<(), Failure> {
     let settings = Settings { queue_seconds: 30.0, ..Settings::default() };
     let server = Server::start(listener, vec![serve], settings)?;
     let address = server.address();
-    let ready = || ask(&mut connect(address)?, b"GET /readyz HTTP/1.1\r\nhost: x\r\n\r\n");
+    let ready = || ask(&mut connect(address)?, b"GET /readyz HTTP/1.1\r\nhost: localhost\r\n\r\n");
     while ready()?.0 != 200 {
         std::thread::sleep(Duration::from_millis(50));
     }
@@ -182,7 +182,7 @@ fn processor_seconds() -> f64 {
 fn request(body: &str) -> String {
     let length = body.len();
     format!(
-        "POST /v1/embeddings HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: {length}\r\n\r\n{body}"
+        "POST /v1/embeddings HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\ncontent-length: {length}\r\n\r\n{body}"
     )
 }
 
