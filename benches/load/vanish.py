@@ -23,7 +23,7 @@ def vanish(worker, request, begins, leaves):
 
 def at_work(worker):
     """Tokens that all hands together compute in the time of a batch, by the rate that the server goes by."""
-    return worker.metric("sconce_hands") * json.loads(worker.get("/info")[1])["max_batch_tokens"]
+    return worker.metric("sconce_concurrency") * json.loads(worker.get("/info")[1])["max_batch_tokens"]
 
 
 def main():

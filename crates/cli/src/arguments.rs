@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand};
 use sconce::card::Overrides;
 use sconce::planner::evidence::Goal;
-use sconce::{Band, Device, Dtype, EngineId, PoolingMode, Task, Wish};
+use sconce::{Band, Constraints, Device, Dtype, EngineId, PoolingMode, Task};
 
 use crate::bench::server::Address;
 use crate::config::{Flags, Show};
@@ -276,7 +276,7 @@ pub(crate) struct Bench {
         default_value = "60",
         value_parser = clap::value_parser!(u16).range(1..)
     )]
-    pub(crate) patience: u16,
+    pub(crate) timeout: u16,
 }
 
 #[derive(Args)]
@@ -410,8 +410,8 @@ impl Says {
 }
 
 impl ModelArguments {
-    pub(crate) fn wish(&self) -> Wish {
-        Wish {
+    pub(crate) fn constraints(&self) -> Constraints {
+        Constraints {
             engine: self.engine,
             device: self.device,
             dtype: self.dtype,

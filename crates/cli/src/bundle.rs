@@ -16,15 +16,15 @@ pub(crate) fn run(arguments: &arguments::Bundle) -> anyhow::Result<ExitCode> {
     let source = ModelSource::parse(&arguments.model.model, arguments.model.revision.as_deref());
     let mut bars = Bars::default();
     let subject = runtime.subject(&source, &arguments.model.overrides(), &mut |event| bars.draw(&event))?;
-    let wish = arguments.model.wish();
+    let constraints = arguments.model.constraints();
     let depth = if arguments.full { Depth::Canary } else { Depth::Twin };
-    let plan = runtime.plan(&subject, &wish, depth, &mut |event| bars.draw(&event))?;
+    let plan = runtime.plan(&subject, &constraints, depth, &mut |event| bars.draw(&event))?;
     bars.clear();
     let evidence = json!({
         "sconce": env!("CARGO_PKG_VERSION"),
         "hardware": runtime.hardware(),
         "card": subject.card,
-        "wish": wish,
+        "constraints": constraints,
         "plan": plan,
     });
     let evidence = [("plan.json", serde_json::to_vec_pretty(&evidence)?)];

@@ -8,7 +8,7 @@ use sconce::core::obstacle::bytes;
 use sconce::hub::Hub;
 use sconce::planner::plan::Refusal;
 use sconce::prove::{Depth, OpFindings};
-use sconce::{Device, Placement, Plan, Runtime, Wish};
+use sconce::{Constraints, Device, Placement, Plan, Runtime};
 use serde_json::json;
 
 use crate::arguments;
@@ -35,7 +35,7 @@ fn project(arguments: &arguments::Doctor) -> anyhow::Result<ExitCode> {
     } else {
         print(&diagnosis.print())?;
     }
-    Ok(if diagnosis.is_sound() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    Ok(if diagnosis.is_healthy() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
 fn machine(arguments: &arguments::Doctor) -> anyhow::Result<ExitCode> {
@@ -45,7 +45,8 @@ fn machine(arguments: &arguments::Doctor) -> anyhow::Result<ExitCode> {
     }
     let mut bars = Bars::default();
     let sample = sconce::card::sample();
-    let mut plan = runtime.plan(&sample, &Wish::default(), Depth::Twin, &mut |event| bars.draw(&event))?;
+    let mut plan =
+        runtime.plan(&sample, &Constraints::default(), Depth::Twin, &mut |event| bars.draw(&event))?;
     // A graph is tried with a model's own file, and here is none.
     plan.refused.retain(|refused| refused.why != Refusal::NotTried);
     let ops = runtime.ops(&mut |event| bars.draw(&event));
@@ -107,15 +108,15 @@ fn page(runtime: &Runtime, plan: &Plan, hub: &Hub) -> String {
 
     page += "a small BERT on every engine and device, against f32 on the CPU:\n\n";
     let mut rows = table(&["", "engine", "device", "dtype", "error", "texts/s"]);
-    for sound in plan.sound() {
-        let placement = &sound.placement;
+    for viable in plan.viable() {
+        let placement = &viable.placement;
         rows.add_row(vec![
             "works".to_owned(),
             placement.engine.to_string(),
             placement.device.to_string(),
             placement.dtype.to_string(),
-            sound.findings.error().map(|error| error.to_string()).unwrap_or_default(),
-            format!("{:.1}", sound.texts_per_second),
+            viable.findings.error().map(|error| error.to_string()).unwrap_or_default(),
+            format!("{:.1}", viable.texts_per_second),
         ]);
     }
     let _ = writeln!(page, "{}\n", rendered(&rows));

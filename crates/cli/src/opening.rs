@@ -10,8 +10,10 @@ pub(crate) fn open(arguments: &ModelArguments, task: Option<Task>) -> anyhow::Re
     let runtime = arguments.runtime();
     let mut overrides = arguments.overrides();
     overrides.task = overrides.task.or(task);
-    let mut builder =
-        Model::builder(&arguments.model).runtime(&runtime).wish(arguments.wish()).overrides(overrides);
+    let mut builder = Model::builder(&arguments.model)
+        .runtime(&runtime)
+        .constraints(arguments.constraints())
+        .overrides(overrides);
     if let Some(revision) = &arguments.revision {
         builder = builder.revision(revision);
     }

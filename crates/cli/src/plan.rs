@@ -5,12 +5,12 @@ use std::fmt::Write;
 use std::process::ExitCode;
 
 use sconce::core::obstacle::bytes;
+use sconce::planner::accuracy::Near;
 use sconce::planner::evidence::Goal;
 use sconce::planner::explain::unmet;
-use sconce::planner::plan::Sound;
-use sconce::planner::receipt::Near;
+use sconce::planner::plan::Viable;
 use sconce::prove::Depth;
-use sconce::{Band, Device, ModelCard, ModelSource, Plan, Wish};
+use sconce::{Band, Constraints, Device, ModelCard, ModelSource, Plan};
 use serde_json::json;
 
 use crate::arguments;
@@ -19,21 +19,23 @@ use crate::screen::{Bars, print, print_json, refusals, rendered, table};
 pub(crate) fn run(arguments: &arguments::Plan) -> anyhow::Result<ExitCode> {
     let runtime = arguments.model.runtime();
     let source = ModelSource::parse(&arguments.model.model, arguments.model.revision.as_deref())
-        .wished(&arguments.model.wish());
+        .wished(&arguments.model.constraints());
     let mut bars = Bars::default();
     let subject = runtime.subject(&source, &arguments.model.overrides(), &mut |event| bars.draw(&event))?;
-    let wish = arguments.model.wish();
-    if let Some(missing) = wish.weights.as_ref().filter(|name| subject.card.weights_named(name).is_none()) {
+    let constraints = arguments.model.constraints();
+    if let Some(missing) =
+        constraints.weights.as_ref().filter(|name| subject.card.weights_named(name).is_none())
+    {
         let there: Vec<&str> = subject.card.weights.iter().map(|weights| weights.name.as_str()).collect();
         anyhow::bail!("no weights `{missing}` in this model; there are: {}", there.join(", "));
     }
     let depth = if arguments.full { Depth::Canary } else { Depth::Twin };
-    let plan = runtime.plan(&subject, &wish, depth, &mut |event| bars.draw(&event))?;
+    let plan = runtime.plan(&subject, &constraints, depth, &mut |event| bars.draw(&event))?;
     bars.clear();
     if arguments.json {
-        print_json(&json!({ "card": subject.card, "wish": wish, "plan": plan }))?;
+        print_json(&json!({ "card": subject.card, "constraints": constraints, "plan": plan }))?;
     } else {
-        print(&described(&subject.card, &plan, &wish))?;
+        print(&described(&subject.card, &plan, &constraints))?;
         for tool in &runtime.hardware().tools {
             eprintln!("asked `{}`: {}, {:.0} ms", tool.name, tool.outcome, tool.seconds * 1e3);
         }
@@ -42,7 +44,7 @@ pub(crate) fn run(arguments: &arguments::Plan) -> anyhow::Result<ExitCode> {
 }
 
 /// The plan as a page.
-fn described(card: &ModelCard, plan: &Plan, wish: &Wish) -> String {
+fn described(card: &ModelCard, plan: &Plan, constraints: &Constraints) -> String {
     let sizes = &card.sizes.value;
     let mut page = format!(
         "{}: {}, {} layers of {}, vectors of {}, texts up to {} tokens\n\n",
@@ -55,20 +57,20 @@ fn described(card: &ModelCard, plan: &Plan, wish: &Wish) -> String {
     );
     let mut rows =
         table(&["", "engine", "device", "dtype", "weights", "error", "texts/s", "one text", "memory"]);
-    for (index, sound) in plan.sound().enumerate() {
-        let standing = match (index, sound.replays) {
+    for (index, viable) in plan.viable().enumerate() {
+        let standing = match (index, viable.replays) {
             (0, _) => "chosen",
             (_, true) => "next",
             (_, false) => "works",
         };
-        rows.add_row(figures(standing, card, sound));
+        rows.add_row(figures(standing, card, viable));
     }
     if plan.chosen.is_some() {
         let _ = writeln!(page, "{}\n", rendered(&rows));
     } else {
-        let _ = writeln!(page, "{}", unmet(plan, wish));
+        let _ = writeln!(page, "{}", unmet(plan, constraints));
     }
-    page += &receipts(plan);
+    page += &accuracies(plan);
     page += &refusals(plan);
     if let Some(beaten) = plan.beaten_accelerator() {
         let note = beaten.note.as_ref().map(ToString::to_string).unwrap_or_default();
@@ -82,29 +84,29 @@ fn described(card: &ModelCard, plan: &Plan, wish: &Wish) -> String {
             page,
             "\n`error` is the distance from {reference}{why}, 1-cos; `texts/s` is for texts of 128 tokens"
         );
-        if plan.sound().any(|sound| sound.band == Band::Unknown) {
+        if plan.viable().any(|viable| viable.band == Band::Unknown) {
             page += "that reference is not f32: nothing says how near its numbers lie to f32, so bands are unknown\n\
                      hint: put f32 weights of the model into its folder\n";
         }
     }
-    if plan.sound().any(|sound| sound.findings.canary.is_none()) {
+    if plan.viable().any(|viable| viable.findings.canary.is_none()) {
         page += "`memory` is that of the weights; `--full` loads them and measures\n";
     }
     page
 }
 
 /// What the answers to the built-in sample are worth, wherever real weights were tried.
-fn receipts(plan: &Plan) -> String {
+fn accuracies(plan: &Plan) -> String {
     let mut rows = Vec::new();
     let mut remarks = String::new();
     let (mut texts, mut kind) = (0, ("vectors", "least cosine", "mean"));
-    for sound in plan.sound() {
-        let Sound { placement, band, findings, .. } = sound;
+    for viable in plan.viable() {
+        let Viable { placement, band, findings, .. } = viable;
         let Some(Ok(canary)) = &findings.canary else { continue };
-        let Some(receipt) = canary.receipt.as_ref().filter(|_| !sound.is_own_reference) else { continue };
-        texts = receipt.texts;
+        let Some(accuracy) = canary.accuracy.as_ref().filter(|_| !viable.is_own_reference) else { continue };
+        texts = accuracy.texts;
         let nodes = canary.nodes.iter().map(|(provider, count)| format!("{count} by {}", short(provider)));
-        let near = match receipt.near {
+        let near = match accuracy.near {
             Near::Vectors { least, mean } => [format!("{least:.6}"), format!("{mean:.6}")],
             Near::Scores { farthest } => {
                 kind = ("raw scores", "max |d|", "");
@@ -120,7 +122,7 @@ fn receipts(plan: &Plan) -> String {
             band.to_string(),
             first,
             second,
-            format!("{:.5}", receipt.ranks),
+            format!("{:.5}", accuracy.ranks),
             nodes.collect::<Vec<_>>().join(", "),
         ]);
         if let Some(share) = on_the_processor(placement.device, &canary.nodes) {
@@ -150,26 +152,26 @@ fn on_the_processor(device: Device, nodes: &BTreeMap<String, usize>) -> Option<f
     (device != Device::Cpu && 2 * here > all).then(|| 100.0 * here as f64 / all as f64)
 }
 
-fn figures(standing: &str, card: &ModelCard, sound: &Sound) -> Vec<String> {
-    let placement = &sound.placement;
-    let canary = sound.findings.canary.as_ref().and_then(|found| found.as_ref().ok());
+fn figures(standing: &str, card: &ModelCard, viable: &Viable) -> Vec<String> {
+    let placement = &viable.placement;
+    let canary = viable.findings.canary.as_ref().and_then(|found| found.as_ref().ok());
     let memory = canary.and_then(|canary| canary.memory).map(bytes).or_else(|| {
         let weights = card.weights_named(&placement.weights)?;
         Some(format!("~{}", bytes(weights.bytes_in(placement.dtype))))
     });
-    let alone = sound.findings.estimate(Goal::Latency, card.sizes.value.layers);
+    let alone = viable.findings.estimate(Goal::Latency, card.sizes.value.layers);
     vec![
         standing.to_owned(),
         placement.engine.to_string(),
         placement.device.to_string(),
         placement.dtype.to_string(),
         placement.weights.clone(),
-        if sound.is_own_reference {
+        if viable.is_own_reference {
             "itself".to_owned()
         } else {
-            sound.findings.error().map(|error| error.to_string()).unwrap_or_default()
+            viable.findings.error().map(|error| error.to_string()).unwrap_or_default()
         },
-        format!("{:.1}", sound.texts_per_second),
+        format!("{:.1}", viable.texts_per_second),
         alone.map(|estimate| format!("{:.1} ms", estimate.seconds * 1e3)).unwrap_or_default(),
         memory.unwrap_or_default(),
     ]

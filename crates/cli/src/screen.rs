@@ -74,7 +74,7 @@ pub(crate) fn refusals(plan: &Plan) -> String {
     let mut text = String::new();
     for group in groups {
         let engine = group.placements[0].engine;
-        let all = plan.sound().map(|sound| &sound.placement);
+        let all = plan.viable().map(|viable| &viable.placement);
         let all = all.chain(plan.refused.iter().map(|refused| &refused.placement));
         let whole = all.filter(|placement| placement.engine == engine).count() == group.placements.len();
         let label = if whole { format!("{engine}/*") } else { group.label };

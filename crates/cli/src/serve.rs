@@ -59,7 +59,7 @@ fn start(flags: &Flags, all: Effective, values: &Values) -> anyhow::Result<Serve
     check_names(&models, &entries)?;
     let scheme = if settings.tls.is_some() { "https" } else { "http" };
     let listener = TcpListener::bind(address).with_context(|| format!("can't listen on `{address}`"))?;
-    let log = settings.sight.log.unwrap_or_default();
+    let log = settings.telemetry.log.unwrap_or_default();
     let mut has_keys = !settings.keys.is_empty();
     let server = Server::start(listener, models, settings)?;
     server.stop_on_signals()?;
@@ -130,7 +130,7 @@ fn settings(values: &Values) -> anyhow::Result<Settings> {
     Ok(Settings {
         worker: values.worker()?,
         tls: values.tls()?,
-        sight: values.sight()?,
+        telemetry: values.telemetry()?,
         ..values.settings(keys)
     })
 }
@@ -138,8 +138,10 @@ fn settings(values: &Values) -> anyhow::Result<Settings> {
 /// A model as the server takes it.
 fn serve(entry: &Entry, values: &Values, runtime: &Runtime) -> Serve {
     let Entry { name, source, aliases, how } = entry;
-    let mut builder =
-        Model::builder(source).runtime(runtime).wish(how.wish.clone()).overrides(how.overrides.clone());
+    let mut builder = Model::builder(source)
+        .runtime(runtime)
+        .constraints(how.constraints.clone())
+        .overrides(how.overrides.clone());
     if let Some(revision) = &how.revision {
         builder = builder.revision(revision);
     }

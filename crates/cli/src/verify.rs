@@ -4,7 +4,7 @@ use std::fmt::Write;
 use std::process::ExitCode;
 
 use sconce::planner::cases::CANARIES;
-use sconce::planner::plan::Wish;
+use sconce::planner::plan::Constraints;
 use sconce::prove::Depth;
 use sconce::{
     Account, Band, ClassifyOptions, Model, ModelSource, Placement, RerankOptions, Scoring, Task, cosine,
@@ -46,7 +46,7 @@ pub(crate) fn run(arguments: &arguments::Verify) -> anyhow::Result<ExitCode> {
     let reference = Reference::read(path, arguments.input.as_deref())?;
     let runtime = arguments.model.runtime();
     let source = ModelSource::parse(&arguments.model.model, arguments.model.revision.as_deref())
-        .wished(&arguments.model.wish());
+        .wished(&arguments.model.constraints());
     let mut bars = Bars::default();
     let overrides = arguments.model.overrides();
     let subject = runtime.subject(&source, &overrides, &mut |event| bars.draw(&event))?;
@@ -65,20 +65,22 @@ pub(crate) fn run(arguments: &arguments::Verify) -> anyhow::Result<ExitCode> {
     if let Some(vector) = reference.vectors.iter().find(|vector| vector.len() != width) {
         anyhow::bail!("the reference's vectors have {} numbers, the model's {width}", vector.len());
     }
-    let wish = arguments.model.wish();
-    let plan = runtime.plan(&subject, &wish, Depth::Twin, &mut |event| bars.draw(&event))?;
+    let constraints = arguments.model.constraints();
+    let plan = runtime.plan(&subject, &constraints, Depth::Twin, &mut |event| bars.draw(&event))?;
     let mut verified = Vec::new();
-    for sound in plan.sound() {
-        let Placement { engine, device, weights, dtype } = sound.placement.clone();
-        let only = Wish {
+    for viable in plan.viable() {
+        let Placement { engine, device, weights, dtype } = viable.placement.clone();
+        let only = Constraints {
             engine: Some(engine),
             device: Some(device),
             weights: Some(weights),
             dtype: Some(dtype),
-            ..wish.clone()
+            ..constraints.clone()
         };
-        let mut builder =
-            Model::builder(&arguments.model.model).runtime(&runtime).wish(only).overrides(overrides.clone());
+        let mut builder = Model::builder(&arguments.model.model)
+            .runtime(&runtime)
+            .constraints(only)
+            .overrides(overrides.clone());
         if let Some(revision) = &arguments.model.revision {
             builder = builder.revision(revision);
         }

@@ -69,7 +69,7 @@ pub trait Encoder: Send + Sync {
 
     /// How many batches are computed at once to keep all of it busy. Where it is one, a thread of the device's own is
     /// the only one that asks; where it is more, so many threads may.
-    fn hands(&self) -> usize {
+    fn concurrency(&self) -> usize {
         1
     }
 }

@@ -6,7 +6,7 @@ use sconce_core::obstacle::{Distance, Obstacle};
 use sconce_core::placement::Placement;
 use serde::{Deserialize, Serialize};
 
-use crate::receipt::Receipt;
+use crate::accuracy::AccuracyReport;
 
 /// What was found out about every placement of a model.
 pub type Evidence = BTreeMap<Placement, Findings>;
@@ -50,7 +50,7 @@ pub struct Canary {
     /// The largest distance from the reference, over all that was tried.
     pub error: Distance,
     /// How the vectors of the sample compare; none where they can't be ranked.
-    pub receipt: Option<Receipt>,
+    pub accuracy: Option<AccuracyReport>,
     /// Tokens a second over texts of unlike lengths.
     pub tokens_per_second: f64,
     /// Bytes that the process held, where they can be told.
@@ -77,9 +77,9 @@ impl Findings {
         canary.or(twin)
     }
 
-    /// The receipt of the real weights.
-    pub fn receipt(&self) -> Option<&Receipt> {
-        self.canary.as_ref()?.as_ref().ok()?.receipt.as_ref()
+    /// The accuracy report of the real weights.
+    pub fn accuracy(&self) -> Option<&AccuracyReport> {
+        self.canary.as_ref()?.as_ref().ok()?.accuracy.as_ref()
     }
 
     /// Estimated seconds for one batch of the shape that matters for `goal`, over all `layers`, and its tokens.

@@ -6,7 +6,7 @@ use sconce_core::obstacle::Obstacle;
 use sconce_core::placement::Placement;
 
 use crate::band::Band;
-use crate::plan::{Plan, Refusal, Refused, Sound, Wish};
+use crate::plan::{Constraints, Plan, Refusal, Refused, Viable};
 
 /// A plan in words: what was chosen, what comes next, and every refusal with its remedy.
 pub fn explain(plan: &Plan) -> String {
@@ -42,18 +42,18 @@ fn lines(groups: &[Group<'_>]) -> String {
     text
 }
 
-/// Why nothing that `wish` admits works: what was asked for, why it can't be used, and what can be used instead.
+/// Why nothing that `constraints` admits works: what was asked for, why it can't be used, and what can be used instead.
 /// Placements that were not asked for are left out.
-pub fn unmet(plan: &Plan, wish: &Wish) -> String {
+pub fn unmet(plan: &Plan, constraints: &Constraints) -> String {
     let asked: Vec<String> =
-        flags(wish).into_iter().map(|(flag, value)| format!("`{flag} {value}`")).collect();
+        flags(constraints).into_iter().map(|(flag, value)| format!("`{flag} {value}`")).collect();
     let limits = if asked.is_empty() { String::new() } else { format!(" with {}", asked.join(" ")) };
     let mut refused: Vec<&Refused> =
-        plan.refused.iter().filter(|refused| wish.admits(&refused.placement)).collect();
+        plan.refused.iter().filter(|refused| constraints.admits(&refused.placement)).collect();
     // Where the device itself is missing, no engine and no weights would help.
     let is_absent =
         |refused: &Refused| matches!(refused.why, Refusal::Obstacle(Obstacle::NoSuchDevice { .. }));
-    if wish.device.is_some() && refused.iter().any(|refused| is_absent(refused)) {
+    if constraints.device.is_some() && refused.iter().any(|refused| is_absent(refused)) {
         refused.retain(|refused| is_absent(refused));
     }
     let groups = groups(refused);
@@ -66,37 +66,37 @@ pub fn unmet(plan: &Plan, wish: &Wish) -> String {
         }
         groups => format!("no placement works for this model{limits}\n{}", lines(groups)),
     };
-    let instead = instead(plan, wish);
+    let instead = instead(plan, constraints);
     if !instead.is_empty() {
         let _ = writeln!(text, "hint: use {}", instead.join(" or "));
     }
     text
 }
 
-/// What a wish limits placements to, as the flags of the command.
-fn flags(wish: &Wish) -> Vec<(&'static str, String)> {
+/// What the constraints limits placements to, as the flags of the command.
+fn flags(constraints: &Constraints) -> Vec<(&'static str, String)> {
     let flags = [
-        ("--engine", wish.engine.map(|engine| engine.to_string())),
-        ("--device", wish.device.map(|device| device.to_string())),
-        ("--dtype", wish.dtype.map(|dtype| dtype.to_string())),
-        ("--weights", wish.weights.clone()),
+        ("--engine", constraints.engine.map(|engine| engine.to_string())),
+        ("--device", constraints.device.map(|device| device.to_string())),
+        ("--dtype", constraints.dtype.map(|dtype| dtype.to_string())),
+        ("--weights", constraints.weights.clone()),
     ];
     flags.into_iter().filter_map(|(flag, value)| Some((flag, value?))).collect()
 }
 
 /// Flags that lead to a placement nothing is known against, each in the place of one that was given.
-fn instead(plan: &Plan, wish: &Wish) -> Vec<String> {
+fn instead(plan: &Plan, constraints: &Constraints) -> Vec<String> {
     let open = plan.refused.iter().filter(|refused| matches!(refused.why, Refusal::NotWished));
     let open: Vec<&Placement> = open.map(|refused| &refused.placement).collect();
     let without = |flag: &str| {
-        let mut wish = wish.clone();
+        let mut constraints = constraints.clone();
         match flag {
-            "--engine" => wish.engine = None,
-            "--device" => wish.device = None,
-            "--dtype" => wish.dtype = None,
-            _ => wish.weights = None,
+            "--engine" => constraints.engine = None,
+            "--device" => constraints.device = None,
+            "--dtype" => constraints.dtype = None,
+            _ => constraints.weights = None,
         }
-        wish
+        constraints
     };
     let value = |flag: &str, placement: &Placement| match flag {
         "--engine" => placement.engine.to_string(),
@@ -105,7 +105,7 @@ fn instead(plan: &Plan, wish: &Wish) -> Vec<String> {
         _ => placement.weights.clone(),
     };
     let mut found: Vec<String> = Vec::new();
-    for (flag, _) in flags(wish) {
+    for (flag, _) in flags(constraints) {
         let wider = without(flag);
         for placement in open.iter().filter(|placement| wider.admits(placement)) {
             let line = format!("`{flag} {}`", value(flag, placement));
@@ -118,11 +118,11 @@ fn instead(plan: &Plan, wish: &Wish) -> Vec<String> {
 }
 
 /// The band of a placement. An unknown one is told with what it was compared with.
-fn band(sound: &Sound) -> String {
-    match sound.band {
-        Band::Unknown if sound.is_own_reference => "band unknown, reference: itself".to_owned(),
+fn band(viable: &Viable) -> String {
+    match viable.band {
+        Band::Unknown if viable.is_own_reference => "band unknown, reference: itself".to_owned(),
         Band::Unknown => "band unknown, the reference is not f32".to_owned(),
-        Band::Exact | Band::Half | Band::Coarse => sound.band.to_string(),
+        Band::Exact | Band::Half | Band::Coarse => viable.band.to_string(),
     }
 }
 
@@ -156,8 +156,8 @@ fn groups<'a>(all: impl IntoIterator<Item = &'a Refused>) -> Vec<Group<'a>> {
                 let remedy = "allow it with `--band half`, or put f32 weights of the model into its folder";
                 ("band", reason, Some(remedy.to_owned()))
             }
-            Refusal::Band { band, error, receipt } => {
-                let cosines = receipt.map(|receipt| format!(", {receipt}")).unwrap_or_default();
+            Refusal::Band { band, error, accuracy } => {
+                let cosines = accuracy.map(|accuracy| format!(", {accuracy}")).unwrap_or_default();
                 let reason = format!("its numbers are {band}: {error} from the reference's{cosines}");
                 ("band", reason, Some(format!("allow it with `--band {band}`")))
             }

@@ -8,7 +8,7 @@ use sconce_core::placement::{Dtype, EngineId, Placement};
 
 /// One engine on one device: what the build says of it.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Chair {
+pub struct Candidate {
     /// The engine.
     pub engine: EngineId,
     /// The device.
@@ -63,11 +63,11 @@ pub fn obstacle(device: Device, build: Result<(), Obstacle>, hardware: &Hardware
     build.err()
 }
 
-/// Every placement of `card`'s model on `chairs`, with what stands against it already. An engine for whose format
+/// Every placement of `card`'s model on `candidates`, with what stands against it already. An engine for whose format
 /// the model has no weights is listed as such: no device would help.
-pub fn grid(card: &ModelCard, chairs: &[Chair]) -> Vec<(Placement, Option<Obstacle>)> {
-    let cells = chairs.iter().flat_map(|chair| {
-        let Chair { engine, device, format, ref dtypes, ref obstacle } = *chair;
+pub fn grid(card: &ModelCard, candidates: &[Candidate]) -> Vec<(Placement, Option<Obstacle>)> {
+    let cells = candidates.iter().flat_map(|candidate| {
+        let Candidate { engine, device, format, ref dtypes, ref obstacle } = *candidate;
         let cell =
             move |weights: &str, dtype| Placement { engine, device, weights: weights.to_owned(), dtype };
         let sets: Vec<&Weights> = card.weights.iter().filter(|weights| weights.format == format).collect();

@@ -2,6 +2,7 @@
 //!
 //! Nothing here knows an engine by name, opens a file or starts a process.
 
+pub mod accuracy;
 pub mod band;
 pub mod cases;
 pub mod evidence;
@@ -9,4 +10,3 @@ pub mod explain;
 pub mod grid;
 pub mod judge;
 pub mod plan;
-pub mod receipt;

@@ -6,14 +6,14 @@ use sconce_core::obstacle::{Distance, Obstacle};
 use sconce_core::placement::{Dtype, EngineId, Placement};
 use serde::{Deserialize, Serialize};
 
+use crate::accuracy::AccuracyReport;
 use crate::band::Band;
 use crate::evidence::{Estimate, Evidence, Findings, Goal};
 use crate::grid::reference;
-use crate::receipt::Receipt;
 
 /// What the user wants. What is not said is left to the evidence.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Wish {
+pub struct Constraints {
     /// Only this engine.
     pub engine: Option<EngineId>,
     /// Only this device.
@@ -28,9 +28,9 @@ pub struct Wish {
     pub goal: Goal,
 }
 
-impl Default for Wish {
-    fn default() -> Wish {
-        Wish {
+impl Default for Constraints {
+    fn default() -> Constraints {
+        Constraints {
             engine: None,
             device: None,
             dtype: None,
@@ -41,7 +41,7 @@ impl Default for Wish {
     }
 }
 
-impl Wish {
+impl Constraints {
     /// Whether `placement` is one that was wished for.
     pub fn admits(&self, placement: &Placement) -> bool {
         self.engine.is_none_or(|engine| engine == placement.engine)
@@ -56,10 +56,10 @@ impl Wish {
 pub struct Plan {
     /// The placement that all others were compared with.
     pub reference: Option<Placement>,
-    /// The first by the wish; none where nothing that was wished for works.
-    pub chosen: Option<Sound>,
+    /// The first by the constraints; none where nothing that was wished for works.
+    pub chosen: Option<Viable>,
     /// The others that work, best first.
-    pub fallbacks: Vec<Sound>,
+    pub fallbacks: Vec<Viable>,
     /// Those that do not, or that were not wished for.
     pub refused: Vec<Refused>,
     /// The placements that were wished for and failed, and what serves instead.
@@ -80,7 +80,7 @@ pub struct Downgrade {
 
 /// A placement that works.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Sound {
+pub struct Viable {
     /// Which.
     pub placement: Placement,
     /// How near it lies to the reference.
@@ -122,7 +122,7 @@ pub enum Refusal {
         /// How far it lies.
         error: Distance,
         /// What its vectors are worth, where real weights were tried.
-        receipt: Option<Receipt>,
+        accuracy: Option<AccuracyReport>,
     },
     /// It was not asked for.
     NotWished,
@@ -135,37 +135,37 @@ pub fn plan(
     card: &ModelCard,
     grid: &[(Placement, Option<Obstacle>)],
     evidence: &Evidence,
-    wish: &Wish,
+    constraints: &Constraints,
 ) -> Plan {
     let layers = card.sizes.value.layers;
-    let mut sound = Vec::new();
+    let mut viable = Vec::new();
     let mut refused = Vec::new();
     let open = grid.iter().filter(|(_, obstacle)| obstacle.is_none()).map(|(placement, _)| placement);
     let reference = reference(card, open);
     for (placement, obstacle) in grid {
-        match weigh(placement, obstacle.as_ref(), evidence.get(placement), reference, wish, layers) {
-            Ok(found) => sound.push(found),
+        match weigh(placement, obstacle.as_ref(), evidence.get(placement), reference, constraints, layers) {
+            Ok(found) => viable.push(found),
             Err(why) => refused.push(Refused { placement: placement.clone(), why }),
         }
     }
-    sound.sort_by(|a, b| weight(a).total_cmp(&weight(b)));
-    let mut sound = sound.into_iter();
-    let chosen = sound.next();
+    viable.sort_by(|a, b| weight(a).total_cmp(&weight(b)));
+    let mut viable = viable.into_iter();
+    let chosen = viable.next();
     let to = chosen.as_ref().map(|chosen| &chosen.placement);
-    let failed = refused.iter().filter(|refused| wish.admits(&refused.placement));
+    let failed = refused.iter().filter(|refused| constraints.admits(&refused.placement));
     let downgrades = failed.filter_map(|refused| refused.downgrade(to)).collect();
-    let (reference, fallbacks) = (reference.cloned(), sound.collect());
+    let (reference, fallbacks) = (reference.cloned(), viable.collect());
     let mut plan = Plan { reference, chosen, fallbacks, refused, downgrades };
     plan.compare(None);
     plan
 }
 
 /// What placements are sorted by: a looser one must be a tenth faster, so that noise does not cost exactness.
-fn weight(sound: &Sound) -> f64 {
-    match sound.band {
-        Band::Exact => sound.seconds,
-        Band::Unknown | Band::Half => sound.seconds * 1.1,
-        Band::Coarse => sound.seconds * 1.21,
+fn weight(viable: &Viable) -> f64 {
+    match viable.band {
+        Band::Exact => viable.seconds,
+        Band::Unknown | Band::Half => viable.seconds * 1.1,
+        Band::Coarse => viable.seconds * 1.21,
     }
 }
 
@@ -174,13 +174,13 @@ fn weigh(
     obstacle: Option<&Obstacle>,
     findings: Option<&Findings>,
     reference: Option<&Placement>,
-    wish: &Wish,
+    constraints: &Constraints,
     layers: usize,
-) -> Result<Sound, Refusal> {
+) -> Result<Viable, Refusal> {
     if let Some(obstacle) = obstacle.or_else(|| findings.and_then(Findings::obstacle)) {
         return Err(Refusal::Obstacle(obstacle.clone()));
     }
-    if !wish.admits(placement) {
+    if !constraints.admits(placement) {
         return Err(Refusal::NotWished);
     }
     let findings = findings.ok_or(Refusal::NotTried)?;
@@ -188,12 +188,12 @@ fn weigh(
     let band = Band::measured(error, reference).ok_or(Refusal::NotTried)?;
     // The band of generated weights is the dtype's; real weights tell more once they were tried.
     let band = if findings.canary.is_some() { band } else { band.max(Band::expected(placement.dtype)) };
-    if band > wish.band {
-        return Err(Refusal::Band { band, error, receipt: findings.receipt().copied() });
+    if band > constraints.band {
+        return Err(Refusal::Band { band, error, accuracy: findings.accuracy().copied() });
     }
-    let estimate = findings.estimate(wish.goal, layers).ok_or(Refusal::NotTried)?;
+    let estimate = findings.estimate(constraints.goal, layers).ok_or(Refusal::NotTried)?;
     let bulk = findings.estimate(Goal::Throughput, layers);
-    Ok(Sound {
+    Ok(Viable {
         placement: placement.clone(),
         band,
         is_own_reference: placement.dtype != Dtype::F32 && reference == Some(placement),
@@ -219,7 +219,7 @@ impl Refused {
 
 impl Plan {
     /// Every placement that works, best first.
-    pub fn sound(&self) -> impl Iterator<Item = &Sound> {
+    pub fn viable(&self) -> impl Iterator<Item = &Viable> {
         self.chosen.iter().chain(&self.fallbacks)
     }
 
@@ -230,14 +230,14 @@ impl Plan {
 
     /// Whether some placement on `device` works.
     pub fn supports(&self, device: Device) -> bool {
-        self.sound().any(|sound| sound.placement.device == device)
+        self.viable().any(|viable| viable.placement.device == device)
     }
 
     /// Refuses `placement`. Where it was the chosen one, the next takes its place: the first, or once answers
     /// were given the first that lies no farther from the reference than they were `promised` to.
     /// What was known of it is given back, so that it can return.
-    pub fn retire(&mut self, placement: &Placement, why: Obstacle, promised: Option<Band>) -> Option<Sound> {
-        let of_it = |sound: &Sound| sound.placement == *placement;
+    pub fn retire(&mut self, placement: &Placement, why: Obstacle, promised: Option<Band>) -> Option<Viable> {
+        let of_it = |viable: &Viable| viable.placement == *placement;
         let served = self.chosen.as_ref().is_some_and(of_it);
         let retired = if served {
             let retired = self.chosen.take();
@@ -259,11 +259,11 @@ impl Plan {
     }
 
     /// Takes back a placement that was retired, to where it was among the others.
-    pub fn restore(&mut self, sound: Sound, promised: Option<Band>) {
-        self.refused.retain(|refused| refused.placement != sound.placement);
-        self.downgrades.retain(|downgrade| downgrade.from != sound.placement);
+    pub fn restore(&mut self, viable: Viable, promised: Option<Band>) {
+        self.refused.retain(|refused| refused.placement != viable.placement);
+        self.downgrades.retain(|downgrade| downgrade.from != viable.placement);
         self.fallbacks.extend(self.chosen.take());
-        self.fallbacks.push(sound);
+        self.fallbacks.push(viable);
         self.fallbacks.sort_by(|a, b| weight(a).total_cmp(&weight(b)));
         self.choose(promised);
         self.compare(promised);
@@ -271,9 +271,9 @@ impl Plan {
 
     /// Chooses the first fallback that lies no farther from the reference than was promised.
     fn choose(&mut self, promised: Option<Band>) {
-        let fits = |sound: &Sound| promised.is_none_or(|band| sound.band <= band);
+        let fits = |viable: &Viable| promised.is_none_or(|band| viable.band <= band);
         let next = self.fallbacks.iter().position(fits);
-        self.chosen = next.map(|next| Sound { note: None, replays: true, ..self.fallbacks.remove(next) });
+        self.chosen = next.map(|next| Viable { note: None, replays: true, ..self.fallbacks.remove(next) });
     }
 
     /// Says of every fallback how it compares with the chosen one.
@@ -294,10 +294,10 @@ impl Plan {
     }
 
     /// The accelerator that works and loses to the processor, if that is how it went.
-    pub fn beaten_accelerator(&self) -> Option<&Sound> {
+    pub fn beaten_accelerator(&self) -> Option<&Viable> {
         let on_cpu = self.chosen.as_ref().is_some_and(|chosen| chosen.placement.device == Device::Cpu);
         let beaten =
-            |sound: &&Sound| sound.placement.device.kind() != DeviceKind::Cpu && sound.note.is_some();
+            |viable: &&Viable| viable.placement.device.kind() != DeviceKind::Cpu && viable.note.is_some();
         self.fallbacks.iter().find(beaten).filter(|_| on_cpu)
     }
 }

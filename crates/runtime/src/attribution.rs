@@ -8,11 +8,11 @@ use sconce_core::placement::Placement;
 use sconce_planner::band::Band;
 use sconce_planner::judge::distance;
 
-use crate::door::{Computed, Incident, Trip};
+use crate::active::{ActivePlacement, Failure};
 use crate::error::Error;
 use crate::guard::Breach;
+use crate::low_level::{Computed, Incident, IncidentKind};
 use crate::model::Model;
-use crate::seat::{Failure, Seat};
 use crate::second::{SecondLoad, SecondLoaded};
 use crate::serving::Serving;
 
@@ -70,8 +70,8 @@ struct First {
 }
 
 impl First {
-    fn of(seat: &Seat) -> First {
-        First { placement: seat.placement.clone(), band: seat.band, class: seat.class.clone() }
+    fn of(active: &ActivePlacement) -> First {
+        First { placement: active.placement.clone(), band: active.band, class: active.class.clone() }
     }
 }
 
@@ -80,7 +80,7 @@ enum Finding {
     /// Rows whose norm is unusual.
     Norm(Rows, String),
     /// An error, or rows that are no numbers.
-    Failed(Trip, String),
+    Failed(IncidentKind, String),
 }
 
 impl Finding {
@@ -99,7 +99,7 @@ enum Attribution {
     Placement(Vec<Incident>),
 }
 
-/// What one seat made of a batch so far.
+/// What one active made of a batch so far.
 #[derive(Default)]
 pub(crate) struct Parts {
     pub(crate) rows: Rows,
@@ -108,7 +108,7 @@ pub(crate) struct Parts {
     pub(crate) splits: usize,
     /// Sequences that are done with.
     done: usize,
-    /// Whether the seat computed the known text well since the batch began.
+    /// Whether the active computed the known text well since the batch began.
     controlled: bool,
 }
 
@@ -129,10 +129,15 @@ impl Parts {
 }
 
 impl Serving {
-    /// Computes the sequences of `batch` on `seat`, and singles out those that it fails on.
-    pub(crate) fn isolate(&self, seat: &Seat, batch: &Arc<Batch>, parts: &mut Parts) -> Result<(), Failure> {
+    /// Computes the sequences of `batch` on `active`, and singles out those that it fails on.
+    pub(crate) fn isolate(
+        &self,
+        active: &ActivePlacement,
+        batch: &Arc<Batch>,
+        parts: &mut Parts,
+    ) -> Result<(), Failure> {
         let count = batch.sequences.len();
-        let failure = match self.loader().attempt(seat, batch) {
+        let failure = match self.loader().attempt(active, batch) {
             Ok(rows) => {
                 parts.push(rows, count);
                 return Ok(());
@@ -147,30 +152,30 @@ impl Serving {
             Failure::Engine(_) | Failure::Rows(..) | Failure::Placement(..) | Failure::Device(..) => true,
         };
         if needs_control && !parts.controlled {
-            if !self.passes_control(seat, batch.want)? {
+            if !self.passes_control(active, batch.want)? {
                 return Err(failure);
             }
             parts.controlled = true;
         }
         if let Failure::Rows(rows, breach) = failure {
-            return single_out(seat, batch, &rows, breach, parts);
+            return single_out(active, batch, &rows, breach, parts);
         }
         if !lone {
             parts.splits += 1;
-            self.isolate(seat, &Arc::new(batch.part(0..count / 2)), parts)?;
-            return self.isolate(seat, &Arc::new(batch.part(count / 2..count)), parts);
+            self.isolate(active, &Arc::new(batch.part(0..count / 2)), parts)?;
+            return self.isolate(active, &Arc::new(batch.part(count / 2..count)), parts);
         }
-        let (index, width) = (parts.done, seat.guard.width_of(batch.want));
+        let (index, width) = (parts.done, active.guard.width_of(batch.want));
         parts.skip(batch, width);
         match failure {
             Failure::OutOfMemory(_) => {
-                let (tokens, placement) = (batch.tokens(), seat.placement.clone());
+                let (tokens, placement) = (batch.tokens(), active.placement.clone());
                 parts.refused.push((index, SequenceError::DoesNotFit { tokens, placement }));
             }
             Failure::Malformed(what) => parts.refused.push((index, SequenceError::Malformed(what))),
             Failure::Engine(why) => {
-                let (batch, first) = (Arc::clone(batch), First::of(seat));
-                let finding = Finding::Failed(Trip::Failed, why);
+                let (batch, first) = (Arc::clone(batch), First::of(active));
+                let finding = Finding::Failed(IncidentKind::Failed, why);
                 parts.suspects.push(Suspect { index, batch, first, finding });
             }
             failure @ (Failure::Rows(..) | Failure::Placement(..) | Failure::Device(..)) => {
@@ -180,10 +185,10 @@ impl Serving {
         Ok(())
     }
 
-    /// Whether `seat` computes a known text well.
-    fn passes_control(&self, seat: &Seat, want: Want) -> Result<bool, Failure> {
+    /// Whether `active` computes a known text well.
+    fn passes_control(&self, active: &ActivePlacement, want: Want) -> Result<bool, Failure> {
         let control = Batch { want, ..self.control().clone() };
-        match self.loader().attempt(seat, &Arc::new(control)) {
+        match self.loader().attempt(active, &Arc::new(control)) {
             Ok(_) => Ok(true),
             Err(failure @ Failure::Device(..)) => Err(failure),
             Err(_) => Ok(false),
@@ -213,7 +218,7 @@ impl Serving {
                 }
                 (Ok(_), finding) => {
                     let kind = match finding {
-                        Finding::Norm(..) => Trip::Guard,
+                        Finding::Norm(..) => IncidentKind::Guard,
                         Finding::Failed(kind, _) => *kind,
                     };
                     let failure = Failure::Placement(kind, finding.why().to_owned());
@@ -280,7 +285,7 @@ impl Serving {
 
 /// Splits computed rows into those that the guard accepts and those that it does not.
 fn single_out(
-    seat: &Seat,
+    active: &ActivePlacement,
     batch: &Batch,
     rows: &Rows,
     breach: Breach,
@@ -290,17 +295,17 @@ fn single_out(
     for index in 0..batch.sequences.len() {
         let own = rows.part(batch.rows_of(index..index + 1));
         let lone = batch.part(index..index + 1);
-        let finding = match seat.guard.check(&own, batch.want, 1, lone.tokens()) {
+        let finding = match active.guard.check(&own, batch.want, 1, lone.tokens()) {
             None => {
                 parts.push(own, 1);
                 continue;
             }
             Some(Breach::Norm(why)) => Finding::Norm(own, why),
-            Some(Breach::Values(why) | Breach::Shape(why)) => Finding::Failed(Trip::Guard, why),
+            Some(Breach::Values(why) | Breach::Shape(why)) => Finding::Failed(IncidentKind::Guard, why),
         };
         let index = parts.done;
         parts.skip(&lone, rows.width);
-        parts.suspects.push(Suspect { index, batch: Arc::new(lone), first: First::of(seat), finding });
+        parts.suspects.push(Suspect { index, batch: Arc::new(lone), first: First::of(active), finding });
     }
     if parts.suspects.len() == before { Err(Failure::Rows(Rows::default(), breach)) } else { Ok(()) }
 }

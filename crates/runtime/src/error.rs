@@ -2,7 +2,7 @@
 
 use sconce_core::card::Task;
 use sconce_planner::explain::unmet;
-use sconce_planner::plan::{Plan, Wish};
+use sconce_planner::plan::{Constraints, Plan};
 
 use crate::attribution::SequenceError;
 use crate::bundle::BundleError;
@@ -38,12 +38,12 @@ pub enum Error {
     #[error(transparent)]
     Vocabulary(#[from] VocabularyError),
     /// Nothing that was wished for works here; the plan says why.
-    #[error("{}", unmet(plan, wish).trim_end())]
+    #[error("{}", unmet(plan, constraints).trim_end())]
     NoPlacement {
         /// Every placement with its reason.
         plan: Box<Plan>,
         /// What was asked for.
-        wish: Box<Wish>,
+        constraints: Box<Constraints>,
     },
     /// The model is not for this.
     #[error(

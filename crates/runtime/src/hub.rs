@@ -39,7 +39,7 @@ pub struct Hub {
     /// Whether to answer from the cache alone: no socket is opened.
     pub offline: bool,
     /// How long a silent hub is waited for.
-    pub patience: Duration,
+    pub timeout: Duration,
     /// Which graph is fetched beside what is wanted.
     pub graphs: Graphs,
 }
@@ -148,7 +148,7 @@ impl fmt::Debug for Hub {
             .field("endpoint", &self.endpoint)
             .field("token", &self.token.as_ref().map(|_| "…"))
             .field("offline", &self.offline)
-            .field("patience", &self.patience)
+            .field("timeout", &self.timeout)
             .field("graphs", &self.graphs)
             .finish()
     }

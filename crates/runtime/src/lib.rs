@@ -6,6 +6,7 @@
 //! # Ok(()) }
 //! ```
 
+mod active;
 mod answers;
 mod attribution;
 mod batching;
@@ -13,10 +14,10 @@ pub mod bundle;
 mod canary;
 pub mod card;
 mod contents;
-mod door;
 mod embeddings;
 mod error;
 mod event;
+mod executor;
 mod fingerprint;
 mod guard;
 pub mod hardware;
@@ -26,8 +27,8 @@ pub mod http;
 pub mod hub;
 mod inspect;
 mod instruct;
-mod lane;
 mod late;
+mod low_level;
 mod model;
 mod nearest;
 mod pairs;
@@ -38,7 +39,6 @@ mod regex_cost;
 mod resident;
 mod runtime;
 mod scores;
-mod seat;
 mod second;
 mod serving;
 mod shadow;
@@ -52,12 +52,12 @@ mod vocabulary;
 
 pub use answers::{Account, Truncation};
 pub use attribution::{Answered, SequenceError, Suspect};
-pub use door::{Computed, Incident, Trip};
 pub use embeddings::Embeddings;
 pub use error::{Error, Fault, Retry};
 pub use event::Event;
 pub use inspect::{Inspection, inspect};
 pub use late::{Matrix, TokenEmbeddings, maxsim};
+pub use low_level::{Computed, Incident, IncidentKind};
 pub use model::{Claim, EmbedOptions, Model, ModelBuilder};
 pub use pairs::Cut;
 pub use prompt::Prompt;
@@ -74,7 +74,7 @@ pub use sconce_engines::native::peak::Peak;
 pub use sconce_engines::work::Work;
 pub use sconce_planner as planner;
 pub use sconce_planner::band::Band;
-pub use sconce_planner::plan::{Downgrade, Plan, Wish};
+pub use sconce_planner::plan::{Constraints, Downgrade, Plan};
 pub use scores::{
     Classifications, ClassifyOptions, Labelled, Ranked, Ranking, RerankOptions, ranked, scored,
 };
@@ -90,5 +90,5 @@ pub fn plan(name: &str) -> Result<Plan, Error> {
     let runtime = Runtime::default();
     let source = ModelSource::parse(name, None);
     let subject = runtime.subject(&source, &card::Overrides::default(), &mut |_| {})?;
-    runtime.plan(&subject, &Wish::default(), prove::Depth::Twin, &mut |_| {})
+    runtime.plan(&subject, &Constraints::default(), prove::Depth::Twin, &mut |_| {})
 }

@@ -10,16 +10,16 @@ use sconce_core::placement::{Dtype, EngineId, Placement};
 use sconce_planner::band::Band;
 use sconce_planner::cases::CANARIES;
 use sconce_planner::evidence::Goal;
-use sconce_planner::plan::{Downgrade, Plan, Wish, plan};
+use sconce_planner::plan::{Constraints, Downgrade, Plan, plan};
 
 use crate::canary;
 use crate::card::{CardError, Overrides};
 use crate::contents::{Unchecked, concerns};
-use crate::door::Incident;
 use crate::embeddings::{Embeddings, cut};
 use crate::error::Error;
 use crate::event::Event;
 use crate::inspect;
+use crate::low_level::Incident;
 use crate::prompt::Prompt;
 use crate::prove::Depth;
 use crate::runtime::Runtime;
@@ -49,7 +49,7 @@ pub struct ModelBuilder {
     name: String,
     revision: Option<String>,
     runtime: Option<Runtime>,
-    wish: Wish,
+    constraints: Constraints,
     overrides: Overrides,
     offline: bool,
 }
@@ -102,42 +102,42 @@ impl ModelBuilder {
     /// Only this engine.
     #[must_use]
     pub fn engine(mut self, engine: EngineId) -> Self {
-        self.wish.engine = Some(engine);
+        self.constraints.engine = Some(engine);
         self
     }
 
     /// Only this device.
     #[must_use]
     pub fn device(mut self, device: Device) -> Self {
-        self.wish.device = Some(device);
+        self.constraints.device = Some(device);
         self
     }
 
     /// Only this dtype.
     #[must_use]
     pub fn dtype(mut self, dtype: Dtype) -> Self {
-        self.wish.dtype = Some(dtype);
+        self.constraints.dtype = Some(dtype);
         self
     }
 
     /// Nothing farther from the f32 reference than this; by default [`Band::Half`].
     #[must_use]
     pub fn band(mut self, band: Band) -> Self {
-        self.wish.band = band;
+        self.constraints.band = band;
         self
     }
 
     /// What the placement is to be good at.
     #[must_use]
     pub fn goal(mut self, goal: Goal) -> Self {
-        self.wish.goal = goal;
+        self.constraints.goal = goal;
         self
     }
 
-    /// The whole wish at once.
+    /// The whole constraints at once.
     #[must_use]
-    pub fn wish(mut self, wish: Wish) -> Self {
-        self.wish = wish;
+    pub fn constraints(mut self, constraints: Constraints) -> Self {
+        self.constraints = constraints;
         self
     }
 
@@ -193,7 +193,7 @@ impl ModelBuilder {
     /// only its settings and the headers of its weights are read.
     pub fn card(&self) -> Result<ModelCard, Error> {
         let runtime = self.clone().own_runtime();
-        let source = ModelSource::parse(&self.name, self.revision.as_deref()).wished(&self.wish);
+        let source = ModelSource::parse(&self.name, self.revision.as_deref()).wished(&self.constraints);
         inspect::card(&source, &self.overrides, runtime.inner.offline, &runtime.inner.bundles)
     }
 
@@ -202,23 +202,23 @@ impl ModelBuilder {
         let runtime = self.clone().own_runtime();
         let source = ModelSource::parse(&self.name, self.revision.as_deref());
         let subject = runtime.subject(&source, &self.overrides, events)?;
-        check_weights(&subject.card, &self.wish)?;
-        let admits = |placement: &Placement| self.wish.admits(placement);
+        check_weights(&subject.card, &self.constraints)?;
+        let admits = |placement: &Placement| self.constraints.admits(placement);
         let survey = runtime.survey(&subject, Depth::Twin, &admits, events)?;
-        let plan = plan(&subject.card, &survey.grid, &survey.evidence, &self.wish);
+        let plan = plan(&subject.card, &survey.grid, &survey.evidence, &self.constraints);
         let chosen = plan.chosen.as_ref().and_then(|chosen| Claim::of(&subject.card, &chosen.placement));
-        let wish = Box::new(self.wish.clone());
-        chosen.ok_or_else(|| Error::NoPlacement { plan: Box::new(plan), wish })
+        let constraints = Box::new(self.constraints.clone());
+        chosen.ok_or_else(|| Error::NoPlacement { plan: Box::new(plan), constraints })
     }
 
     /// Bytes of main memory that a child takes at most to prove the model's weights where that is still to be done: an
     /// estimate, 0 where they are proved.
     pub fn prover_claim(&self, events: &mut dyn FnMut(Event<'_>)) -> Result<u64, Error> {
         let runtime = self.clone().own_runtime();
-        let source = ModelSource::parse(&self.name, self.revision.as_deref()).wished(&self.wish);
+        let source = ModelSource::parse(&self.name, self.revision.as_deref()).wished(&self.constraints);
         let subject = runtime.subject(&source, &self.overrides, events)?;
-        check_weights(&subject.card, &self.wish)?;
-        let unproved = runtime.unproved(&subject, &|placement| self.wish.admits(placement))?;
+        check_weights(&subject.card, &self.constraints)?;
+        let unproved = runtime.unproved(&subject, &|placement| self.constraints.admits(placement))?;
         Ok(prover_bytes(&subject.card, unproved.iter()))
     }
 
@@ -230,18 +230,18 @@ impl ModelBuilder {
     /// Opens the model and tells `events` what is going on.
     pub fn open_telling(self, events: &mut dyn FnMut(Event<'_>)) -> Result<Model, Error> {
         let runtime = self.runtime.unwrap_or_else(|| Runtime::builder().offline(self.offline).build());
-        let source = ModelSource::parse(&self.name, self.revision.as_deref()).wished(&self.wish);
+        let source = ModelSource::parse(&self.name, self.revision.as_deref()).wished(&self.constraints);
         let (subject, unchecked) = runtime.identified(&source, &self.overrides, events)?;
         let subject = Arc::new(subject);
-        check_weights(&subject.card, &self.wish)?;
+        check_weights(&subject.card, &self.constraints)?;
         // What no engine knows is refused as such, not for what its tokenizer or its sizes lack.
         if runtime.grid(&subject).iter().all(|(_, obstacle)| obstacle.is_some()) {
-            let plan = runtime.plan(&subject, &self.wish, Depth::Twin, events)?;
-            return Err(Error::NoPlacement { plan: Box::new(plan), wish: Box::new(self.wish) });
+            let plan = runtime.plan(&subject, &self.constraints, Depth::Twin, events)?;
+            return Err(Error::NoPlacement { plan: Box::new(plan), constraints: Box::new(self.constraints) });
         }
         let tokens = Tokens::open(&subject.files.folder, &subject.card)?;
         let control = canary::batch(&tokens, &subject.card, CANARIES)?.part(0..2);
-        let serving = Serving::open(&runtime, subject, control, self.wish, events)?;
+        let serving = Serving::open(&runtime, subject, control, self.constraints, events)?;
         let model = Model { inner: Arc::new(Inner { runtime, tokens, serving }) };
         model.check_contents(unchecked);
         Ok(model)
@@ -289,7 +289,8 @@ impl Model {
     /// differs, its placements are retired.
     fn check_contents(&self, mut unchecked: Unchecked) {
         let (plan, subject) = (self.plan(), self.inner.serving.subject());
-        let serves = |file: &str| plan.sound().any(|sound| concerns(subject, file, &sound.placement.weights));
+        let serves =
+            |file: &str| plan.viable().any(|viable| concerns(subject, file, &viable.placement.weights));
         unchecked.retain(|path, _| serves(&path.display().to_string()));
         if unchecked.is_empty() {
             return;
@@ -397,8 +398,8 @@ fn prover_bytes<'a>(card: &ModelCard, placements: impl Iterator<Item = &'a Place
     bytes.map_or(0, |bytes| bytes + bytes / 4 + PROCESS)
 }
 
-fn check_weights(card: &ModelCard, wish: &Wish) -> Result<(), Error> {
-    let Some(missing) = wish.weights.as_ref().filter(|name| card.weights_named(name).is_none()) else {
+fn check_weights(card: &ModelCard, constraints: &Constraints) -> Result<(), Error> {
+    let Some(missing) = constraints.weights.as_ref().filter(|name| card.weights_named(name).is_none()) else {
         return Ok(());
     };
     let there: Vec<&str> = card.weights.iter().map(|weights| weights.name.as_str()).collect();

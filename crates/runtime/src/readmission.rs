@@ -3,37 +3,37 @@
 use sconce_core::obstacle::Obstacle;
 use sconce_core::placement::Placement;
 use sconce_planner::band::Band;
-use sconce_planner::plan::Sound;
+use sconce_planner::plan::Viable;
 
+use crate::active::{ActivePlacement, Loader, within};
 use crate::model::Model;
-use crate::seat::{Loader, Seat, within};
 
 /// A placement that is to return. It keeps nothing of the model loaded, so that the model can be dropped meanwhile.
 pub struct Readmission {
     loader: Loader,
-    sound: Sound,
+    viable: Viable,
     promised: Option<Band>,
 }
 
 /// A placement that is right again and loaded.
 pub struct Readmitted {
-    pub(crate) sound: Sound,
-    pub(crate) seat: Seat,
+    pub(crate) viable: Viable,
+    pub(crate) active: ActivePlacement,
 }
 
 impl Readmission {
-    pub(crate) fn new(loader: Loader, sound: Sound, promised: Option<Band>) -> Readmission {
-        Readmission { loader, sound, promised }
+    pub(crate) fn new(loader: Loader, viable: Viable, promised: Option<Band>) -> Readmission {
+        Readmission { loader, viable, promised }
     }
 
     /// Tries the real weights anew in a process of its own, and loads them where they are right. Takes as long as
     /// proving does.
     pub fn prove(self) -> Result<Readmitted, Obstacle> {
-        let Readmission { loader, sound, promised } = self;
-        let canary = loader.runtime.try_anew(&loader.subject, &sound.placement)?;
-        within(&canary, loader.reference.as_ref(), promised.unwrap_or(loader.wish.band))?;
-        let seat = loader.take(&sound.placement, promised, &mut |_| {})?;
-        Ok(Readmitted { sound, seat })
+        let Readmission { loader, viable, promised } = self;
+        let canary = loader.runtime.try_anew(&loader.subject, &viable.placement)?;
+        within(&canary, loader.reference.as_ref(), promised.unwrap_or(loader.constraints.band))?;
+        let active = loader.take(&viable.placement, promised, &mut |_| {})?;
+        Ok(Readmitted { viable, active })
     }
 }
 

@@ -49,7 +49,7 @@ impl Runtime {
 
     /// Waits until what was dropped is unloaded, and gives what is free back to the system.
     pub fn give_back(&self) {
-        self.inner.lanes.settle();
+        self.inner.executors.settle();
         sconce_engines::give_back();
     }
 }

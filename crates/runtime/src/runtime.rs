@@ -1,4 +1,4 @@
-//! All that models share: engines, what the machine has, evidence, lanes. Nothing of it is global.
+//! All that models share: engines, what the machine has, evidence, executors. Nothing of it is global.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -11,16 +11,16 @@ use sconce_core::hardware::Hardware;
 use sconce_core::obstacle::Obstacle;
 use sconce_core::placement::Placement;
 use sconce_planner::evidence::Canary;
-use sconce_planner::grid::{self, Chair};
-use sconce_planner::plan::{Plan, Wish, plan};
+use sconce_planner::grid::{self, Candidate};
+use sconce_planner::plan::{Constraints, Plan, plan};
 
 use crate::card::{self, Overrides};
 use crate::contents::{Contents, Unchecked};
 use crate::error::Error;
 use crate::event::Event;
+use crate::executor::DeviceExecutors;
 use crate::hardware;
 use crate::home::default_home;
-use crate::lane::Lanes;
 use crate::prove::{self, Depth, Gathering, Launch, OpFindings, Prover, Survey, Texts};
 use crate::source::ModelSource;
 use crate::store::Store;
@@ -58,11 +58,11 @@ pub(crate) struct Inner {
     pub(crate) contents: Contents,
     pub(crate) threads: usize,
     pub(crate) limit: Duration,
-    pub(crate) patience: Duration,
+    pub(crate) timeout: Duration,
     pub(crate) offline: bool,
     /// Where bundles are unpacked.
     pub(crate) bundles: PathBuf,
-    pub(crate) lanes: Lanes,
+    pub(crate) executors: DeviceExecutors,
     pub(crate) tokenizing: Option<rayon::ThreadPool>,
 }
 
@@ -75,7 +75,7 @@ pub struct RuntimeBuilder {
     prover: Option<Launch>,
     threads: Option<usize>,
     limit: Option<Duration>,
-    patience: Option<Duration>,
+    timeout: Option<Duration>,
     offline: bool,
 }
 
@@ -124,8 +124,8 @@ impl RuntimeBuilder {
 
     /// The least time after which a batch counts as hung; by default five seconds.
     #[must_use]
-    pub fn patience(mut self, patience: Duration) -> Self {
-        self.patience = Some(patience);
+    pub fn timeout(mut self, timeout: Duration) -> Self {
+        self.timeout = Some(timeout);
         self
     }
 
@@ -155,9 +155,9 @@ impl RuntimeBuilder {
                 bundles: home.join("bundles"),
                 threads,
                 limit: self.limit.unwrap_or(Duration::from_mins(1)),
-                patience: self.patience.unwrap_or(Duration::from_secs(5)),
+                timeout: self.timeout.unwrap_or(Duration::from_secs(5)),
                 offline: self.offline,
-                lanes: Lanes::default(),
+                executors: DeviceExecutors::default(),
                 tokenizing: pool.build().ok(),
             }),
         }
@@ -206,11 +206,11 @@ impl Runtime {
     }
 
     /// Every engine on every device, with what stands against it before anything is tried.
-    pub fn chairs(&self) -> Vec<Chair> {
+    pub fn candidates(&self) -> Vec<Candidate> {
         let hardware = &self.inner.hardware;
         let devices = grid::devices(hardware);
-        let chairs = self.inner.engines.iter().flat_map(|engine| {
-            devices.iter().map(move |&device| Chair {
+        let candidates = self.inner.engines.iter().flat_map(|engine| {
+            devices.iter().map(move |&device| Candidate {
                 engine: engine.id(),
                 device,
                 format: engine.format(),
@@ -218,7 +218,7 @@ impl Runtime {
                 obstacle: grid::obstacle(device, engine.supports(device), hardware),
             })
         });
-        chairs.collect()
+        candidates.collect()
     }
 
     /// Finds a model and reads what it says of itself.
@@ -300,7 +300,7 @@ impl Runtime {
     /// Every placement of a model, with what stands against it before anything is tried.
     pub(crate) fn grid(&self, subject: &Subject) -> Vec<(Placement, Option<Obstacle>)> {
         let card = &subject.card;
-        let mut grid = grid::grid(card, &self.chairs());
+        let mut grid = grid::grid(card, &self.candidates());
         for (placement, obstacle) in &mut grid {
             let described = || self.engine(placement).and_then(|engine| engine.describe(card)).err();
             let fits = || grid::does_not_fit(card, placement, &self.inner.hardware);
@@ -341,16 +341,16 @@ impl Runtime {
         Gathering { anew: true, ..gathering }.real(&self.grid(subject), placement, &texts)
     }
 
-    /// Where a model would run by this wish.
+    /// Where a model would run by these constraints.
     pub fn plan(
         &self,
         subject: &Subject,
-        wish: &Wish,
+        constraints: &Constraints,
         depth: Depth,
         events: &mut dyn FnMut(Event<'_>),
     ) -> Result<Plan, Error> {
         let survey = self.survey(subject, depth, &|_| true, events)?;
-        Ok(plan(&subject.card, &survey.grid, &survey.evidence, wish))
+        Ok(plan(&subject.card, &survey.grid, &survey.evidence, constraints))
     }
 
     pub(crate) fn engine(&self, placement: &Placement) -> Result<&Arc<dyn Engine>, Obstacle> {

@@ -6,8 +6,8 @@ use std::time::Instant;
 use sconce_core::placement::Placement;
 use sconce_planner::band::Band;
 
+use crate::active::{ActivePlacement, Loader, Obstructed};
 use crate::model::Claim;
-use crate::seat::{Loader, Obstructed, Seat};
 use crate::serving::{Serving, State};
 
 /// A placement that is to be loaded for second opinions. It keeps nothing of the model loaded.
@@ -20,7 +20,7 @@ pub struct SecondLoad {
 /// What came of loading it.
 pub struct SecondLoaded {
     placement: Placement,
-    outcome: Result<Seat, Obstructed>,
+    outcome: Result<ActivePlacement, Obstructed>,
 }
 
 impl SecondLoad {
@@ -39,11 +39,11 @@ impl SecondLoad {
 
 impl Serving {
     /// A loaded placement that is none of `asked` and as near to the reference as `band`.
-    pub(crate) fn second(&self, asked: &[Placement], band: Band) -> Option<Arc<Seat>> {
+    pub(crate) fn second(&self, asked: &[Placement], band: Band) -> Option<Arc<ActivePlacement>> {
         let _one_at_a_time = self.taking().lock().unwrap_or_else(PoisonError::into_inner);
         loop {
-            if let Some(seat) = self.lock().loaded_beside(asked) {
-                return Some(seat);
+            if let Some(active) = self.lock().loaded_beside(asked) {
+                return Some(active);
             }
             self.admit_second(self.second_to_load(asked, band)?.load());
         }
@@ -62,7 +62,7 @@ impl Serving {
         let SecondLoaded { placement, outcome } = second;
         let mut state = self.lock();
         match outcome {
-            Ok(seat) => state.second = Some((Arc::new(seat), Instant::now())),
+            Ok(active) => state.second = Some((Arc::new(active), Instant::now())),
             // It stays in the plan: there may be room for it once another one is gone.
             Err(_) => state.unavailable.push(placement),
         }
@@ -71,20 +71,20 @@ impl Serving {
 
 impl State {
     /// A placement that is loaded and none of `asked`.
-    fn loaded_beside(&mut self, asked: &[Placement]) -> Option<Arc<Seat>> {
-        let other = |seat: &Arc<Seat>| !asked.contains(&seat.placement);
+    fn loaded_beside(&mut self, asked: &[Placement]) -> Option<Arc<ActivePlacement>> {
+        let other = |active: &Arc<ActivePlacement>| !asked.contains(&active.placement);
         if let Some((second, used)) = self.second.as_mut().filter(|(second, _)| other(second)) {
             *used = Instant::now();
             return Some(Arc::clone(second));
         }
-        self.seat.clone().filter(other)
+        self.active.clone().filter(other)
     }
 
     /// The placements that may give a second opinion, in the order of the plan, the reference last.
     fn candidates(&self, band: Band) -> impl Iterator<Item = Placement> {
-        let near = self.plan.sound().filter(move |sound| sound.band <= band);
-        let all = near.map(|sound| &sound.placement).chain(&self.plan.reference);
-        let out = self.quarantined.iter().map(|sound| &sound.placement);
+        let near = self.plan.viable().filter(move |viable| viable.band <= band);
+        let all = near.map(|viable| &viable.placement).chain(&self.plan.reference);
+        let out = self.quarantined.iter().map(|viable| &viable.placement);
         let out: Vec<&Placement> = out.chain(&self.unavailable).collect();
         all.filter(move |placement| !out.contains(placement)).cloned()
     }

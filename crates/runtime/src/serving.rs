@@ -10,17 +10,17 @@ use sconce_core::engine::{Cost, Subject};
 use sconce_core::obstacle::Obstacle;
 use sconce_core::placement::Placement;
 use sconce_planner::band::Band;
-use sconce_planner::plan::{Downgrade, Plan, Refusal, Sound, Wish, plan};
+use sconce_planner::plan::{Constraints, Downgrade, Plan, Refusal, Viable, plan};
 
+use crate::active::{ActivePlacement, Failure, Loader, Obstructed};
 use crate::attribution::{Answered, Parts};
 use crate::contents::concerns;
-use crate::door::{Computed, Incident};
 use crate::error::Error;
 use crate::event::Event;
+use crate::low_level::{Computed, Incident};
 use crate::prove::{Depth, Survey};
 use crate::readmission::{Readmission, Readmitted};
 use crate::runtime::Runtime;
-use crate::seat::{Failure, Loader, Obstructed, Seat};
 use crate::shadow::Watch;
 
 /// Downgrades that are kept for whoever asks.
@@ -31,7 +31,7 @@ const IDLE: Duration = Duration::from_mins(1);
 /// A model on its placements.
 pub(crate) struct Serving {
     loader: Loader,
-    /// A text that every sound placement computes well: what fails on it is at fault itself.
+    /// A text that every viable placement computes well: what fails on it is at fault itself.
     control: Batch,
     state: Mutex<State>,
     /// Held while a placement is proved and loaded, which may take minutes: the state stays free meanwhile.
@@ -41,15 +41,15 @@ pub(crate) struct Serving {
 
 pub(crate) struct State {
     pub(crate) plan: Plan,
-    pub(crate) seat: Option<Arc<Seat>>,
+    pub(crate) active: Option<Arc<ActivePlacement>>,
     /// Another placement, for second opinions, and when it last gave one.
-    pub(crate) second: Option<(Arc<Seat>, Instant)>,
+    pub(crate) second: Option<(Arc<ActivePlacement>, Instant)>,
     /// What could not be loaded for second opinions beside the placement that serves.
     pub(crate) unavailable: Vec<Placement>,
     /// The band of the first answer given: later ones lie no farther from the reference.
     promised: Option<Band>,
     /// What was taken out of service, and may return.
-    pub(crate) quarantined: Vec<Sound>,
+    pub(crate) quarantined: Vec<Viable>,
     /// Downgrades that nobody has asked for yet, the latest ones.
     untold: Vec<Downgrade>,
     /// What was taken out of service over batches, until it is taken note of.
@@ -62,16 +62,16 @@ impl Serving {
         runtime: &Runtime,
         subject: Arc<Subject>,
         control: Batch,
-        wish: Wish,
+        constraints: Constraints,
         events: &mut dyn FnMut(Event<'_>),
     ) -> Result<Serving, Error> {
         let Survey { grid, evidence, .. } =
-            runtime.survey(&subject, Depth::Twin, &|placement| wish.admits(placement), events)?;
-        let plan = plan(&subject.card, &grid, &evidence, &wish);
+            runtime.survey(&subject, Depth::Twin, &|placement| constraints.admits(placement), events)?;
+        let plan = plan(&subject.card, &grid, &evidence, &constraints);
         let (reference, untold) = (plan.reference.clone(), plan.downgrades.clone());
         let state = Mutex::new(State {
             plan,
-            seat: None,
+            active: None,
             second: None,
             unavailable: Vec::new(),
             promised: None,
@@ -79,9 +79,9 @@ impl Serving {
             untold,
             incidents: Vec::new(),
         });
-        let loader = Loader { runtime: runtime.clone(), subject, wish, reference };
+        let loader = Loader { runtime: runtime.clone(), subject, constraints, reference };
         let serving = Serving { loader, control, state, taking: Mutex::new(()), watch: Watch::default() };
-        serving.seat(events)?;
+        serving.active(events)?;
         Ok(serving)
     }
 
@@ -104,7 +104,7 @@ impl Serving {
     /// The band of `placement`, if it serves now.
     pub(crate) fn band_of(&self, placement: &Placement) -> Option<Band> {
         let state = self.lock();
-        state.seat.as_ref().filter(|seat| seat.placement == *placement).map(|seat| seat.band)
+        state.active.as_ref().filter(|active| active.placement == *placement).map(|active| active.band)
     }
 
     /// Takes `placement` out of service.
@@ -119,11 +119,11 @@ impl Serving {
 
     /// Retires every placement that has loaded `file`, whose content is not what its hash says.
     pub(crate) fn refuse_content(&self, file: &str) {
-        let concerned = |sound: &Sound| concerns(self.subject(), file, &sound.placement.weights);
+        let concerned = |viable: &Viable| concerns(self.subject(), file, &viable.placement.weights);
         let mut state = self.lock();
-        state.quarantined.retain(|sound| !concerned(sound));
-        let there = state.plan.sound().filter(|sound| concerned(sound));
-        let there: Vec<Placement> = there.map(|sound| sound.placement.clone()).collect();
+        state.quarantined.retain(|viable| !concerned(viable));
+        let there = state.plan.viable().filter(|viable| concerned(viable));
+        let there: Vec<Placement> = there.map(|viable| viable.placement.clone()).collect();
         // The chosen one last, so that no other of the same file takes over from it.
         for placement in there.iter().rev() {
             state.retire(placement, Obstacle::ContentChanged { file: file.to_owned() });
@@ -136,22 +136,22 @@ impl Serving {
 
     /// What batches cost on the placement that serves now.
     pub(crate) fn cost(&self) -> Cost {
-        self.lock().seat.as_ref().map_or(Cost::Packed, |seat| seat.loaded.cost)
+        self.lock().active.as_ref().map_or(Cost::Packed, |active| active.loaded.cost)
     }
 
     /// How many batches at once keep the placement that serves now busy.
-    pub(crate) fn hands(&self) -> usize {
-        self.lock().seat.as_ref().map_or(1, |seat| seat.loaded.hands)
+    pub(crate) fn concurrency(&self) -> usize {
+        self.lock().active.as_ref().map_or(1, |active| active.loaded.concurrency)
     }
 
     /// The numerics class of what is computed now.
     pub(crate) fn class(&self) -> Option<String> {
-        self.lock().seat.as_ref().map(|seat| seat.class.clone())
+        self.lock().active.as_ref().map(|active| active.class.clone())
     }
 
     /// What was taken out of service.
     pub(crate) fn quarantined(&self) -> Vec<Placement> {
-        self.lock().quarantined.iter().map(|sound| sound.placement.clone()).collect()
+        self.lock().quarantined.iter().map(|viable| viable.placement.clone()).collect()
     }
 
     /// Why no placement serves: what became of the last one. None while one does.
@@ -178,23 +178,23 @@ impl Serving {
     /// The way back of a placement that was taken out of service.
     pub(crate) fn readmission(&self, placement: &Placement) -> Option<Readmission> {
         let state = self.lock();
-        let sound = state.quarantined.iter().find(|sound| sound.placement == *placement)?;
-        Some(Readmission::new(self.loader.clone(), sound.clone(), state.promised))
+        let viable = state.quarantined.iter().find(|viable| viable.placement == *placement)?;
+        Some(Readmission::new(self.loader.clone(), viable.clone(), state.promised))
     }
 
     /// Puts a placement that is right again back to its place in the plan.
     pub(crate) fn admit(&self, readmitted: Readmitted) {
-        let Readmitted { sound, seat } = readmitted;
+        let Readmitted { viable, active } = readmitted;
         let mut state = self.lock();
         let before = state.quarantined.len();
-        state.quarantined.retain(|quarantined| quarantined.placement != sound.placement);
+        state.quarantined.retain(|quarantined| quarantined.placement != viable.placement);
         if state.quarantined.len() == before {
             return;
         }
         let promised = state.promised;
-        state.plan.restore(sound, promised);
-        if state.plan.is_chosen(&seat.placement) {
-            state.seat = Some(Arc::new(seat));
+        state.plan.restore(viable, promised);
+        if state.plan.is_chosen(&active.placement) {
+            state.active = Some(Arc::new(active));
         }
     }
 
@@ -210,20 +210,20 @@ impl Serving {
     pub(crate) fn compute_each(&self, batch: &Arc<Batch>) -> Result<Answered, Error> {
         let mut incidents = Vec::new();
         loop {
-            let seat = self.seat(&mut |_| {})?;
+            let active = self.active(&mut |_| {})?;
             let mut parts = Parts::default();
-            if let Err(failure) = self.isolate(&seat, batch, &mut parts) {
-                incidents.push(self.retire(&seat.placement, failure));
+            if let Err(failure) = self.isolate(&active, batch, &mut parts) {
+                incidents.push(self.retire(&active.placement, failure));
                 continue;
             }
             let idle = {
                 let mut state = self.lock();
-                state.promised.get_or_insert(seat.band);
+                state.promised.get_or_insert(active.band);
                 state.second.take_if(|(_, used)| used.elapsed() > IDLE)
             };
             drop(idle);
             let Parts { rows, refused, suspects, splits, .. } = parts;
-            let (placement, class) = (seat.placement.clone(), seat.class.clone());
+            let (placement, class) = (active.placement.clone(), active.class.clone());
             let computed = Computed { rows, placement, class, incidents, splits };
             return Ok(Answered { computed, refused, suspects });
         }
@@ -245,21 +245,22 @@ impl Serving {
         incident
     }
 
-    /// The seat that serves, taking the next placement of the plan where none does.
-    fn seat(&self, events: &mut dyn FnMut(Event<'_>)) -> Result<Arc<Seat>, Error> {
-        if let Some(seat) = &self.lock().seat {
-            return Ok(Arc::clone(seat));
+    /// The active that serves, taking the next placement of the plan where none does.
+    fn active(&self, events: &mut dyn FnMut(Event<'_>)) -> Result<Arc<ActivePlacement>, Error> {
+        if let Some(active) = &self.lock().active {
+            return Ok(Arc::clone(active));
         }
         let _one_at_a_time = self.taking.lock().unwrap_or_else(PoisonError::into_inner);
         loop {
             let (chosen, promised) = {
                 let state = self.lock();
-                match (&state.seat, &state.plan.chosen) {
-                    (Some(seat), _) => return Ok(Arc::clone(seat)),
+                match (&state.active, &state.plan.chosen) {
+                    (Some(active), _) => return Ok(Arc::clone(active)),
                     (None, Some(chosen)) => (chosen.clone(), state.promised),
                     (None, None) => {
-                        let (plan, wish) = (Box::new(state.plan.clone()), Box::new(self.loader.wish.clone()));
-                        return Err(Error::NoPlacement { plan, wish });
+                        let (plan, constraints) =
+                            (Box::new(state.plan.clone()), Box::new(self.loader.constraints.clone()));
+                        return Err(Error::NoPlacement { plan, constraints });
                     }
                 }
             };
@@ -271,7 +272,7 @@ impl Serving {
             let mut state = self.lock();
             match taken {
                 // It may have been retired with its device meanwhile.
-                Ok(seat) if state.plan.is_chosen(&seat.placement) => state.seat = Some(seat),
+                Ok(active) if state.plan.is_chosen(&active.placement) => state.active = Some(active),
                 Ok(_) => {}
                 Err(Obstructed::Obstacle(obstacle)) => {
                     state.retire(&chosen.placement, obstacle);
@@ -295,8 +296,8 @@ impl State {
             let surplus = self.untold.len().saturating_sub(UNTOLD);
             self.untold.drain(..surplus);
         }
-        if self.seat.as_ref().is_some_and(|seat| !self.plan.is_chosen(&seat.placement)) {
-            self.seat = None;
+        if self.active.as_ref().is_some_and(|active| !self.plan.is_chosen(&active.placement)) {
+            self.active = None;
         }
         self.second.take_if(|(second, _)| second.placement == *placement);
         self.unavailable.clear();
@@ -307,7 +308,7 @@ impl State {
     fn retire_device(&mut self, device: Device, why: &str) -> bool {
         // The chosen one last, so that nothing else on the device takes over from it.
         let there =
-            self.plan.sound().map(|sound| &sound.placement).filter(|placement| placement.device == device);
+            self.plan.viable().map(|viable| &viable.placement).filter(|placement| placement.device == device);
         let there: Vec<Placement> = there.cloned().collect();
         for placement in there.iter().rev() {
             self.retire(placement, Obstacle::Quarantined { why: why.to_owned() });

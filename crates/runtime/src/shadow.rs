@@ -8,17 +8,17 @@ use sconce_core::batch::{Batch, Rows};
 use sconce_core::placement::Placement;
 use sconce_planner::band::Band;
 
-use crate::door::Computed;
+use crate::active::told;
 use crate::error::Error;
-use crate::lane::{Lanes, Loaded};
+use crate::executor::{DeviceExecutors, Loaded};
+use crate::low_level::Computed;
 use crate::model::{Claim, Model};
-use crate::seat::told;
 use crate::serving::Serving;
 
 /// How often in a row a placement may lie beyond its band before it has to go.
 const STRIKES: usize = 2;
 /// How long the reference may take for a batch.
-const PATIENCE: Duration = Duration::from_mins(2);
+const TIMEOUT: Duration = Duration::from_mins(2);
 /// Texts of a batch that are checked, and their tokens: enough to see a drift, few enough to take little from others.
 const TEXTS: usize = 8;
 const TOKENS: usize = 1024;
@@ -52,8 +52,8 @@ pub enum Verdict {
 /// The reference as it is loaded, and how often the placement that serves has drifted in a row.
 #[derive(Default)]
 pub(crate) struct Watch {
-    /// Lanes of its own: nothing that serves goes down with the reference, or waits for more than a block of it.
-    lanes: Lanes,
+    /// DeviceExecutors of its own: nothing that serves goes down with the reference, or waits for more than a block of it.
+    executors: DeviceExecutors,
     state: Mutex<State>,
 }
 
@@ -86,7 +86,7 @@ impl Model {
 impl Drop for Watch {
     fn drop(&mut self) {
         self.lock().reference = None;
-        self.lanes.settle();
+        self.executors.settle();
     }
 }
 
@@ -135,7 +135,7 @@ impl Serving {
             state.checks
         };
         let (some, given) = some_of(batch, &computed.rows, checks);
-        let rows = match self.watch().lanes.encode(&loaded, &Arc::new(some), PATIENCE) {
+        let rows = match self.watch().executors.encode(&loaded, &Arc::new(some), TIMEOUT) {
             Ok(output) => output.into_rows(),
             Err(error) => {
                 // The next check has it loaded anew.
@@ -176,7 +176,7 @@ impl Serving {
         if let Some(loaded) = &self.watch().lock().reference {
             return Ok(Arc::clone(loaded));
         }
-        let loaded = self.loader().load_on(&self.watch().lanes, reference).map_err(|obstacle| {
+        let loaded = self.loader().load_on(&self.watch().executors, reference).map_err(|obstacle| {
             Error::Machine(format!("the reference {reference} can't be loaded: {obstacle}"))
         })?;
         Ok(Arc::clone(self.watch().lock().reference.insert(Arc::new(loaded))))

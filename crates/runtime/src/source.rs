@@ -4,7 +4,7 @@ use std::fmt;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use sconce_planner::plan::Wish;
+use sconce_planner::plan::Constraints;
 
 use crate::bundle;
 use crate::error::Error;
@@ -48,13 +48,13 @@ impl ModelSource {
         ModelSource::Hub { id: text.to_owned(), revision, graphs: Graphs::default() }
     }
 
-    /// The same, with the graph that `wish` asks for.
+    /// The same, with the graph that `constraints` asks for.
     #[must_use]
-    pub fn wished(self, wish: &Wish) -> ModelSource {
+    pub fn wished(self, constraints: &Constraints) -> ModelSource {
         match self {
             ModelSource::Folder(_) | ModelSource::Bundle(_) => self,
             ModelSource::Hub { id, revision, .. } => {
-                ModelSource::Hub { id, revision, graphs: Graphs::wished(wish) }
+                ModelSource::Hub { id, revision, graphs: Graphs::wished(constraints) }
             }
         }
     }

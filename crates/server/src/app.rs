@@ -10,14 +10,14 @@ use std::time::{Duration, Instant};
 use sconce::{Runtime, Task};
 use tokio::sync::watch;
 
-use crate::keeper::Order;
+use crate::manager::Order;
 use crate::memory_budget::MemoryBudget;
 use crate::metrics::Metrics;
-use crate::purse::Purses;
+use crate::rate_limiter::RateLimiters;
 use crate::refusal::{Kind, Refusal};
-use crate::seeing::Seeing;
 use crate::settings::Settings;
 use crate::slot::{Ability, Host, Slot};
+use crate::telemetry::Telemetry;
 use crate::threads::Threads;
 
 /// All that requests share.
@@ -30,15 +30,15 @@ pub(crate) struct App {
     runtimes: Vec<Runtime>,
     /// Bytes that a prover may take that is about to start.
     pub(crate) reserved: AtomicU64,
-    /// Tells the keeper which slot is wanted.
+    /// Tells the manager which slot is wanted.
     orders: Sender<Order>,
     stop: watch::Sender<bool>,
     /// What each key may still use.
-    pub(crate) purses: Purses,
+    pub(crate) rate_limiters: RateLimiters,
     pub(crate) started: Instant,
     /// The address that it listens on.
     pub(crate) bound: SocketAddr,
-    pub(crate) seeing: Seeing,
+    pub(crate) telemetry: Telemetry,
     stopping: AtomicBool,
     /// The memory of requests in flight.
     pub(crate) memory: Arc<MemoryBudget>,
@@ -59,8 +59,8 @@ impl App {
         stop: watch::Sender<bool>,
     ) -> App {
         let memory = Arc::new(MemoryBudget::new(settings.in_flight_bytes()));
-        let seeing = Seeing::new(&settings.sight);
-        let (settings, purses) = (RwLock::new(Arc::new(settings)), Purses::default());
+        let telemetry = Telemetry::new(&settings.telemetry);
+        let (settings, rate_limiters) = (RwLock::new(Arc::new(settings)), RateLimiters::default());
         App {
             settings,
             metrics,
@@ -70,8 +70,8 @@ impl App {
             reserved: AtomicU64::new(0),
             orders,
             stop,
-            purses,
-            seeing,
+            rate_limiters,
+            telemetry,
             started: Instant::now(),
             bound,
             stopping: AtomicBool::new(false),
@@ -119,7 +119,7 @@ impl App {
     }
 
     /// From now on it is not ready.
-    pub(crate) fn lie_down(&self) {
+    pub(crate) fn begin_shutdown(&self) {
         self.stopping.store(true, Ordering::Relaxed);
     }
 
@@ -235,7 +235,7 @@ mod tests {
     use std::sync::mpsc::channel;
 
     use super::*;
-    use crate::keeper::When;
+    use crate::manager::When;
 
     fn app(any_model: bool, slots: &[(&str, Ability)]) -> App {
         let slot = |&(name, ability): &(&str, Ability)| {

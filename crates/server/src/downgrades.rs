@@ -19,7 +19,7 @@ pub(crate) fn report(app: &App, name: &str, model: &Model) {
             ("reason", json!(reason)),
             ("why", json!(downgrade.why.to_string())),
         ];
-        app.seeing.warn("placement downgraded", &told);
+        app.telemetry.warn("placement downgraded", &told);
         app.metrics.downgrades.with_label_values(&[name, &from, &to, reason]).inc();
     }
 }
@@ -34,6 +34,6 @@ pub(crate) fn hear(app: &App, slot: &Slot, event: &Event<'_>) {
             ("attempt", json!(attempt)),
             ("why", json!(why.to_string())),
         ];
-        app.seeing.warn("placement retried", &told);
+        app.telemetry.warn("placement retried", &told);
     }
 }

@@ -6,8 +6,8 @@ use std::time::Duration;
 use axum::http::{HeaderMap, HeaderName, HeaderValue, header};
 use sconce::Truncation;
 
-use crate::call::Work;
 use crate::refusal::Dialect;
+use crate::request_context::Work;
 use crate::worker::short;
 
 /// Truncated texts that a header lists.

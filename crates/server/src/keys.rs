@@ -31,8 +31,8 @@ pub(crate) enum Denied {
 
 /// Who asks: the holder of a key, or anybody where there are none.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub(crate) struct Guest {
-    pub(crate) owner: Owner,
+pub(crate) struct Principal {
+    pub(crate) tenant: TenantId,
     /// Tokens a second that the key is good for.
     pub(crate) rate: Option<f64>,
     /// Whether it may stop the worker where not all may.
@@ -41,7 +41,7 @@ pub(crate) struct Guest {
 
 /// A key's holder, told from others and no more.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub(crate) struct Owner(pub(crate) u64);
+pub(crate) struct TenantId(pub(crate) u64);
 
 /// A line that is no key.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -118,9 +118,9 @@ impl Keys {
     }
 
     /// Whose request it is that has these headers, if it is let in.
-    pub(crate) fn admit(&self, headers: &HeaderMap) -> Result<Guest, Denied> {
+    pub(crate) fn admit(&self, headers: &HeaderMap) -> Result<Principal, Denied> {
         if self.known.is_empty() {
-            return Ok(Guest::default());
+            return Ok(Principal::default());
         }
         let bearer = headers.get(header::AUTHORIZATION).and_then(|value| {
             let (scheme, key) = value.to_str().ok()?.split_once(' ')?;
@@ -132,22 +132,22 @@ impl Keys {
     }
 
     /// What the log calls a key: its name, or the start of its hash.
-    pub(crate) fn name(&self, owner: Owner) -> String {
-        let known = self.known.iter().find(|known| known.owner() == owner);
+    pub(crate) fn name(&self, tenant: TenantId) -> String {
+        let known = self.known.iter().find(|known| known.tenant() == tenant);
         known.and_then(|known| known.name.clone()).unwrap_or_else(|| {
-            let start = owner.0.to_le_bytes();
+            let start = tenant.0.to_le_bytes();
             format!("sha256:{:02x}{:02x}{:02x}{:02x}", start[0], start[1], start[2], start[3])
         })
     }
 
     /// Every hash is compared to its end, so that time tells nothing.
-    fn holder(&self, key: &str) -> Option<Guest> {
+    fn holder(&self, key: &str) -> Option<Principal> {
         let hash: [u8; 32] = Sha256::digest(key).into();
-        let mut holder: Option<Guest> = None;
+        let mut holder: Option<Principal> = None;
         for known in &self.known {
             if bool::from(known.hash.ct_eq(&hash)) {
                 let operator = known.operator || holder.is_some_and(|other| other.operator);
-                holder = Some(Guest { owner: known.owner(), rate: known.rate, operator });
+                holder = Some(Principal { tenant: known.tenant(), rate: known.rate, operator });
             }
         }
         holder
@@ -155,8 +155,8 @@ impl Keys {
 }
 
 impl Known {
-    fn owner(&self) -> Owner {
-        Owner(self.hash.first_chunk().map_or(0, |start| u64::from_le_bytes(*start)))
+    fn tenant(&self) -> TenantId {
+        TenantId(self.hash.first_chunk().map_or(0, |start| u64::from_le_bytes(*start)))
     }
 }
 
@@ -208,7 +208,7 @@ mod tests {
         assert_eq!(keys.admit(&headers("x-api-key", FOO)), Err(Denied::Unknown), "a hash is no key");
         assert_eq!(keys.admit(&headers("x-api-key", "")), Err(Denied::Missing));
         assert_eq!(keys.admit(&HeaderMap::new()), Err(Denied::Missing));
-        assert_eq!(Keys::default().admit(&HeaderMap::new()), Ok(Guest::default()));
+        assert_eq!(Keys::default().admit(&HeaderMap::new()), Ok(Principal::default()));
         assert!(Keys::default().is_empty() && !keys.is_empty());
         assert_eq!(Keys::read("\n#\n").err(), Some(KeyError::None));
         assert_eq!(format!("{keys:?}"), "2 keys");
@@ -236,9 +236,9 @@ mod tests {
     #[test]
     fn a_key_may_have_a_name_a_rate_and_the_right_to_stop_the_worker() {
         let keys = Keys::read("one rate=2.5\ntwo\n").expect("two keys");
-        let guest = |key: &str| keys.admit(&headers("x-api-key", key)).expect("it is let in");
-        assert_eq!((guest("one").rate, guest("two").rate), (Some(2.5), None));
-        assert_ne!(guest("one").owner, guest("two").owner);
+        let principal = |key: &str| keys.admit(&headers("x-api-key", key)).expect("it is let in");
+        assert_eq!((principal("one").rate, principal("two").rate), (Some(2.5), None));
+        assert_ne!(principal("one").tenant, principal("two").tenant);
         assert!(!keys.names_operators());
         for rate in ["fast", "", "0", "-1", "inf", "NaN"] {
             assert_eq!(Keys::read(&format!("one rate={rate}")).err(), Some(KeyError::Rate(1)), "{rate}");
@@ -248,12 +248,15 @@ mod tests {
             assert!(matches!(refused, Some(KeyError::Words(1) | KeyError::Rate(1))), "{words}: {refused:?}");
         }
         let keys = Keys::read("one name=web rate=2.5 operator\ntwo\nfoo name=jobs\n").expect("three keys");
-        let guest = |key: &str| keys.admit(&headers("x-api-key", key)).expect("it is let in");
-        assert_eq!((guest("one").rate, guest("one").operator), (Some(2.5), true));
-        assert_eq!((guest("two").rate, guest("two").operator), (None, false));
+        let principal = |key: &str| keys.admit(&headers("x-api-key", key)).expect("it is let in");
+        assert_eq!((principal("one").rate, principal("one").operator), (Some(2.5), true));
+        assert_eq!((principal("two").rate, principal("two").operator), (None, false));
         assert!(keys.names_operators());
-        assert_eq!([guest("one"), guest("foo")].map(|guest| keys.name(guest.owner)), ["web", "jobs"]);
-        assert_eq!(Keys::default().name(guest("foo").owner), format!("sha256:{}", &FOO[..8]));
+        assert_eq!(
+            [principal("one"), principal("foo")].map(|principal| keys.name(principal.tenant)),
+            ["web", "jobs"]
+        );
+        assert_eq!(Keys::default().name(principal("foo").tenant), format!("sha256:{}", &FOO[..8]));
     }
 
     #[test]
@@ -290,8 +293,8 @@ mod tests {
         keys.extend(Keys::read("one operator\none rate=5").expect("a key twice"));
         keys.extend(Keys::read("two").expect("a key"));
         assert!(!keys.is_empty());
-        let guest = |key: &str| keys.admit(&headers("x-api-key", key)).expect("it is let in");
-        assert_eq!((guest("one").operator, guest("one").rate), (true, Some(5.0)));
-        assert_eq!((guest("two").operator, guest("two").rate), (false, None));
+        let principal = |key: &str| keys.admit(&headers("x-api-key", key)).expect("it is let in");
+        assert_eq!((principal("one").operator, principal("one").rate), (true, Some(5.0)));
+        assert_eq!((principal("two").operator, principal("two").rate), (false, None));
     }
 }

@@ -3,35 +3,35 @@
 #![deny(clippy::print_stderr, clippy::print_stdout)]
 
 mod app;
-mod asks;
 mod body;
-mod call;
 mod downgrades;
+mod eviction;
+mod fair_quota;
 mod fields;
 mod headers;
-mod herald;
+mod heartbeat;
 mod hosts;
 mod inputs;
-mod keeper;
 mod keys;
-mod ledger;
 mod listen;
+mod manager;
 mod memory_budget;
+mod memory_estimator;
 mod metrics;
-mod opening;
+mod operations;
 mod output;
-mod purse;
 mod queue;
+mod rate_limiter;
+mod recovery;
 mod refusal;
-mod returning;
-mod room;
+mod request_context;
 mod routes;
 mod second_opinion;
-mod seeing;
 mod settings;
 mod shadow;
-mod shares;
 mod slot;
+mod startup;
+mod telemetry;
 mod threads;
 mod tls;
 mod worker;
@@ -46,13 +46,13 @@ use sconce::{ModelBuilder, Runtime};
 use tokio::sync::watch;
 
 use app::App;
-pub use keeper::When;
-use keeper::{Keeper, Kept};
 pub use keys::{KeyError, Keys};
+pub use manager::When;
+use manager::{ManagedModel, ModelManager};
 use metrics::Metrics;
-pub use seeing::{Collector, LogFormat, Sight};
 pub use settings::{Callback, Settings, Worker};
 use slot::Slot;
+pub use telemetry::{Collector, LogFormat, TelemetryConfig};
 use threads::Threads;
 pub use tls::{Tls, TlsError};
 
@@ -112,7 +112,7 @@ impl Server {
         let (mut slots, mut kept) = (Vec::new(), Vec::new());
         for Serve { name, aliases, builder, when, token_ids } in serve {
             slots.push(Arc::new(Slot::new(name, aliases, when, token_ids)));
-            kept.push(Kept::new(builder));
+            kept.push(ManagedModel::new(builder));
         }
         let (orders, ordered) = mpsc::channel();
         let threads = Threads::start(settings.text_threads, WAITING_TEXT)?;
@@ -120,7 +120,7 @@ impl Server {
         let worker = settings.worker.clone();
         let scheme = if settings.tls.is_some() { "https" } else { "http" };
         let mut runtimes: Vec<Runtime> = Vec::new();
-        for one in kept.iter().map(|kept: &Kept| &kept.runtime) {
+        for one in kept.iter().map(|kept: &ManagedModel| &kept.runtime) {
             if !runtimes.contains(one) {
                 runtimes.push(one.clone());
             }
@@ -133,22 +133,22 @@ impl Server {
         let signal = stop.clone();
         let shared = Arc::clone(&app);
         let body = move || -> Result<(), ServeError> {
-            let keeper = {
+            let manager = {
                 let (app, signal) = (Arc::clone(&app), signal.clone());
-                thread::Builder::new().name("sconce-keeper".to_owned()).spawn(move || {
-                    let kept = Keeper::new(app, kept, orders).keep(&ordered);
+                thread::Builder::new().name("sconce-manager".to_owned()).spawn(move || {
+                    let kept = ModelManager::new(app, kept, orders).keep(&ordered);
                     if kept.is_err() {
                         let _ = signal.send(true);
                     }
                     kept
                 })?
             };
-            let herald = {
+            let heartbeat = {
                 let (app, url) = (Arc::clone(&app), worker.url.clone());
                 let url = url.unwrap_or_else(|| format!("{scheme}://{address}"));
                 thread::Builder::new()
-                    .name("sconce-herald".to_owned())
-                    .spawn(move || herald::herald(&app, &url, &worker))?
+                    .name("sconce-heartbeat".to_owned())
+                    .spawn(move || heartbeat::run(&app, &url, &worker))?
             };
             runtime.block_on(async {
                 let listener = tokio::net::TcpListener::from_std(listener)?;
@@ -156,10 +156,10 @@ impl Server {
                 io::Result::Ok(())
             })?;
             runtime.shutdown_background();
-            let _ = herald.join();
+            let _ = heartbeat.join();
             // A model that is still being opened is not waited for.
-            if keeper.is_finished()
-                && let Ok(kept) = keeper.join()
+            if manager.is_finished()
+                && let Ok(kept) = manager.join()
             {
                 kept?;
             }

@@ -66,8 +66,8 @@ pub(crate) async fn listen(app: Arc<App>, listener: TcpListener, stop: impl Futu
         }
     }
     // Not ready at once; what was sent before the word came is still taken, and answered with `connection: close`.
-    app.lie_down();
-    app.seeing.tell("stopping", &[]);
+    app.begin_shutdown();
+    app.telemetry.tell("stopping", &[]);
     let linger = tokio::time::sleep(app.settings().linger);
     let mut linger = pin!(linger);
     loop {
@@ -83,7 +83,7 @@ pub(crate) async fn listen(app: Arc<App>, listener: TcpListener, stop: impl Futu
             host.queue.close();
         }
     }
-    let _ = tokio::task::spawn_blocking(move || app.seeing.flush(FAREWELL)).await;
+    let _ = tokio::task::spawn_blocking(move || app.telemetry.flush(FAREWELL)).await;
 }
 
 /// A connection and its place, once there is one.

@@ -3,14 +3,14 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use crate::keys::Owner;
+use crate::fair_quota::FairQuota;
+use crate::keys::TenantId;
 use crate::refusal::{Kind, Refusal};
-use crate::shares::Shares;
 
 /// The bytes that all requests in flight hold, with a limit.
 #[derive(Default)]
 pub(crate) struct MemoryBudget {
-    shares: Mutex<Shares>,
+    quota: Mutex<FairQuota>,
     limit: AtomicUsize,
 }
 
@@ -18,7 +18,7 @@ pub(crate) struct MemoryBudget {
 #[derive(Clone, Default)]
 pub(crate) struct RequestMemory {
     budget: Arc<MemoryBudget>,
-    owner: Owner,
+    tenant: TenantId,
     /// Bytes that this request holds.
     held: Arc<AtomicUsize>,
 }
@@ -32,7 +32,7 @@ pub(crate) struct Reservation {
 
 impl MemoryBudget {
     pub(crate) fn new(limit: usize) -> MemoryBudget {
-        MemoryBudget { shares: Mutex::default(), limit: AtomicUsize::new(limit) }
+        MemoryBudget { quota: Mutex::default(), limit: AtomicUsize::new(limit) }
     }
 
     /// Changes the limit. Bytes that are held stay held.
@@ -40,14 +40,14 @@ impl MemoryBudget {
         self.limit.store(limit, Ordering::Relaxed);
     }
 
-    fn shares(&self) -> MutexGuard<'_, Shares> {
-        self.shares.lock().unwrap_or_else(PoisonError::into_inner)
+    fn quota(&self) -> MutexGuard<'_, FairQuota> {
+        self.quota.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl RequestMemory {
-    pub(crate) fn new(budget: &Arc<MemoryBudget>, owner: Owner) -> RequestMemory {
-        RequestMemory { budget: Arc::clone(budget), owner, held: Arc::default() }
+    pub(crate) fn new(budget: &Arc<MemoryBudget>, tenant: TenantId) -> RequestMemory {
+        RequestMemory { budget: Arc::clone(budget), tenant, held: Arc::default() }
     }
 
     /// A reservation of no bytes.
@@ -66,17 +66,17 @@ impl RequestMemory {
 impl Reservation {
     /// Reserves `bytes` more. A request that is alone always gets them, so that the budget refuses no request for good.
     pub(crate) fn grow(&mut self, bytes: usize) -> Result<(), Refusal> {
-        let RequestMemory { budget, owner, held } = &self.memory;
+        let RequestMemory { budget, tenant, held } = &self.memory;
         let limit = budget.limit.load(Ordering::Relaxed);
-        let mut shares = budget.shares();
-        let alone = shares.all() == held.load(Ordering::Relaxed);
-        if !alone && !shares.has_room(*owner, bytes, limit) {
+        let mut quota = budget.quota();
+        let alone = quota.all() == held.load(Ordering::Relaxed);
+        if !alone && !quota.has_room(*tenant, bytes, limit) {
             return Err(Refusal::new(
                 Kind::Overloaded,
                 format!("other requests hold the memory for bodies and answers, {limit} bytes"),
             ));
         }
-        shares.weigh(*owner, bytes, 0);
+        quota.weigh(*tenant, bytes, 0);
         held.fetch_add(bytes, Ordering::Relaxed);
         self.bytes += bytes;
         Ok(())
@@ -86,8 +86,8 @@ impl Reservation {
 impl Drop for Reservation {
     fn drop(&mut self) {
         if self.bytes > 0 {
-            let mut shares = self.memory.budget.shares();
-            shares.weigh(self.memory.owner, 0, self.bytes);
+            let mut quota = self.memory.budget.quota();
+            quota.weigh(self.memory.tenant, 0, self.bytes);
             self.memory.held.fetch_sub(self.bytes, Ordering::Relaxed);
         }
     }
@@ -100,7 +100,7 @@ mod tests {
     #[test]
     fn requests_share_the_budget_and_a_lone_request_may_exceed_it() {
         let budget = Arc::new(MemoryBudget::new(100));
-        let request = |owner| RequestMemory::new(&budget, Owner(owner));
+        let request = |tenant| RequestMemory::new(&budget, TenantId(tenant));
         let (one, two, other) = (request(1), request(1), request(2));
         let first = one.reserve(90).expect("an empty budget");
         let second = one.reserve(90).expect("the request is alone");
@@ -110,7 +110,7 @@ mod tests {
         drop((second, third));
         assert!(two.reserve(11).is_err() && two.reserve(10).is_ok());
         drop(first);
-        assert_eq!(budget.shares().all(), 0);
+        assert_eq!(budget.quota().all(), 0);
         budget.set_limit(5);
         let _one = one.reserve(1).expect("room");
         assert!(two.reserve(5).is_err() && two.reserve(4).is_ok());

@@ -6,8 +6,8 @@ use prometheus::{
     TextEncoder, exponential_buckets,
 };
 
-use crate::call::Work;
-use crate::ledger::Bytes;
+use crate::memory_estimator::Bytes;
+use crate::request_context::Work;
 
 /// What is counted. Each server has its own.
 pub(crate) struct Metrics {
@@ -44,7 +44,7 @@ pub(crate) struct Metrics {
     ready: IntGaugeVec,
     /// Tokens a second that large batches reach, as measured.
     pub(crate) rate: IntGaugeVec,
-    pub(crate) hands: IntGaugeVec,
+    pub(crate) concurrency: IntGaugeVec,
     answers: IntCounterVec,
     loads: IntCounterVec,
     unloads: IntCounterVec,
@@ -125,8 +125,8 @@ impl Metrics {
                 "Tokens a second that large batches reach, as measured",
                 &["model"],
             )?,
-            hands: make.gauges(
-                "sconce_hands",
+            concurrency: make.gauges(
+                "sconce_concurrency",
                 "Batches that are computed at once where all threads are busy",
                 placed,
             )?,

@@ -149,12 +149,12 @@ impl Body for Chunks {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::keys::Owner;
+    use crate::keys::TenantId;
     use crate::memory_budget::MemoryBudget;
 
     fn memory(limit: usize) -> (Arc<MemoryBudget>, RequestMemory) {
         let budget = Arc::new(MemoryBudget::new(limit));
-        (Arc::clone(&budget), RequestMemory::new(&budget, Owner(1)))
+        (Arc::clone(&budget), RequestMemory::new(&budget, TenantId(1)))
     }
 
     #[test]
@@ -169,7 +169,7 @@ mod tests {
         assert_eq!(body.size_hint().exact(), Some(text.len() as u64 + 4));
         let whole: Vec<u8> = body.chunks.iter().flat_map(|chunk| chunk.to_vec()).collect();
         assert_eq!(serde_json::from_slice::<Vec<String>>(&whole).expect("JSON"), [text]);
-        let other = RequestMemory::new(&budget, Owner(1));
+        let other = RequestMemory::new(&budget, TenantId(1));
         let free = |bytes| other.reserve(bytes).is_ok();
         assert!(!free((1 << 20) - 3 * CHUNK));
         drop(body.chunks.pop_front());
@@ -188,7 +188,7 @@ mod tests {
         let mut long = limits.output();
         assert_eq!(kind(long.json(&"a".repeat(4 * CHUNK))), Some(Kind::TooLarge));
         drop(long);
-        let _other = RequestMemory::new(&budget, Owner(1)).reserve(2 * CHUNK).expect("room");
+        let _other = RequestMemory::new(&budget, TenantId(1)).reserve(2 * CHUNK).expect("room");
         let limits = OutputLimits::new(&request, 8 * CHUNK);
         assert_eq!(kind(limits.output().json(&"a".repeat(4 * CHUNK))), Some(Kind::Overloaded));
     }

@@ -267,7 +267,7 @@ mod tests {
             refused: Vec::new(),
             downgrades: Vec::new(),
         };
-        let machine = Refusal::from(Error::NoPlacement { plan: Box::new(plan), wish: Box::default() });
+        let machine = Refusal::from(Error::NoPlacement { plan: Box::new(plan), constraints: Box::default() });
         assert_eq!(machine.kind, Kind::Machine);
         let response = machine.respond(Dialect::OpenAi);
         assert_eq!(response.status(), 503);

@@ -8,7 +8,7 @@ use std::thread;
 use sconce::Suspect;
 
 use crate::app::App;
-use crate::queue::{Entry, Stretch};
+use crate::queue::{BatchTiming, Entry};
 use crate::refusal::{Kind, Refusal};
 use crate::slot::Host;
 use crate::worker::{note, note_incidents};
@@ -21,7 +21,7 @@ pub(crate) struct Pending {
     pub(crate) entry: Entry,
     pub(crate) suspect: Suspect,
     /// The batch that it was first computed in.
-    pub(crate) batch: Stretch,
+    pub(crate) batch: BatchTiming,
 }
 
 /// The way to the thread that settles suspects, which is started for the first one. It does not keep the model loaded.

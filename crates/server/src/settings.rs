@@ -4,7 +4,7 @@ use std::fmt;
 use std::time::Duration;
 
 use crate::keys::Keys;
-use crate::seeing::Sight;
+use crate::telemetry::TelemetryConfig;
 use crate::tls::Tls;
 
 /// The most inputs that a body is read for at all.
@@ -68,7 +68,7 @@ pub struct Settings {
     /// Pages whose scripts may ask, by their origins; `*` is all.
     pub cors_origins: Vec<String>,
     /// What is to be seen of it: its log and its traces.
-    pub sight: Sight,
+    pub telemetry: TelemetryConfig,
 }
 
 /// Who a server is in a pool, and whom it tells of itself.
@@ -128,7 +128,7 @@ impl Default for Settings {
             tls: None,
             allowed_hosts: Vec::new(),
             cors_origins: Vec::new(),
-            sight: Sight::default(),
+            telemetry: TelemetryConfig::default(),
         }
     }
 }

@@ -80,7 +80,7 @@ fn check(app: &App, name: &str, model: &Model, checks: &Receiver<Answered>) {
                     Verdict::Drifts => "drifts",
                     Verdict::Demoted(why) => {
                         let told = [("model", json!(name)), ("placement", json!(place)), ("why", json!(why))];
-                        app.seeing.warn("placement demoted", &told);
+                        app.telemetry.warn("placement demoted", &told);
                         metrics.trips.with_label_values(&[name, &place, "drift"]).inc();
                         "demoted"
                     }
@@ -88,7 +88,7 @@ fn check(app: &App, name: &str, model: &Model, checks: &Receiver<Answered>) {
             }
             Err(error) => {
                 let told = [("model", json!(name)), ("why", json!(error.to_string()))];
-                app.seeing.warn("shadow check failed", &told);
+                app.telemetry.warn("shadow check failed", &told);
                 "failed"
             }
         };

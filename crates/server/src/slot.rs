@@ -10,8 +10,8 @@ use sconce::{Event, Model, Task};
 use serde::Serialize;
 use tokio::sync::watch;
 
-use crate::keeper::When;
-use crate::ledger::Bytes;
+use crate::manager::When;
+use crate::memory_estimator::Bytes;
 use crate::queue::Queue;
 use crate::worker::short;
 
@@ -78,23 +78,23 @@ pub(crate) struct Host {
     /// Since when.
     pub(crate) since: Instant,
     /// How many workers take batches at once, the spare one not counted.
-    pub(crate) hands: usize,
+    pub(crate) concurrency: usize,
     pub(crate) workers: Mutex<Vec<JoinHandle<()>>>,
 }
 
 impl Host {
-    fn crew(&self) -> MutexGuard<'_, Vec<JoinHandle<()>>> {
+    fn workers_guard(&self) -> MutexGuard<'_, Vec<JoinHandle<()>>> {
         self.workers.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Keeps hold of a worker.
-    pub(crate) fn hire(&self, worker: JoinHandle<()>) {
-        self.crew().push(worker);
+    pub(crate) fn add_worker(&self, worker: JoinHandle<()>) {
+        self.workers_guard().push(worker);
     }
 
     /// Waits until its workers have ended.
     pub(crate) fn join(&self) {
-        let workers = std::mem::take(&mut *self.crew());
+        let workers = std::mem::take(&mut *self.workers_guard());
         for worker in workers {
             let _ = worker.join();
         }
@@ -102,7 +102,7 @@ impl Host {
 
     /// Whether anybody but its workers, its slot if `shown` there, and whoever asks here holds it.
     pub(crate) fn is_busy(self: &Arc<Host>, shown: bool) -> bool {
-        Arc::strong_count(self) > 1 + self.crew().len() + usize::from(shown)
+        Arc::strong_count(self) > 1 + self.workers_guard().len() + usize::from(shown)
     }
 }
 

@@ -9,8 +9,8 @@ use std::thread;
 
 use tokio::sync::oneshot;
 
-use crate::keys::Owner;
-use crate::shares::Shares;
+use crate::fair_quota::FairQuota;
+use crate::keys::TenantId;
 
 /// Bytes of a request that is short: a text of some hundred words.
 const SHORT: usize = 4096;
@@ -34,16 +34,16 @@ struct Shared {
     wake: [Condvar; 2],
 }
 
-/// The owners that have something waiting, the next to have its turn first, each with its requests as lists of pieces.
+/// The tenants that have something waiting, the next to have its turn first, each with its requests as lists of pieces.
 #[derive(Default)]
-struct Turns(VecDeque<(Owner, VecDeque<VecDeque<Task>>)>);
+struct Turns(VecDeque<(TenantId, VecDeque<VecDeque<Task>>)>);
 
 #[derive(Default)]
 struct State {
     short: Turns,
     long: Turns,
     /// Bytes that wait or are worked on.
-    bytes: Shares,
+    bytes: FairQuota,
     closed: bool,
 }
 
@@ -53,14 +53,14 @@ pub(crate) struct TooMuch;
 
 /// The bytes of one request, given back when it is done.
 struct Weight {
-    owner: Owner,
+    tenant: TenantId,
     bytes: usize,
     shared: Arc<Shared>,
 }
 
 impl Drop for Weight {
     fn drop(&mut self) {
-        self.shared.lock().bytes.weigh(self.owner, 0, self.bytes);
+        self.shared.lock().bytes.weigh(self.tenant, 0, self.bytes);
     }
 }
 
@@ -87,24 +87,24 @@ impl Shared {
 }
 
 impl Turns {
-    /// The next piece of the request whose turn it is, of the owner whose turn it is.
+    /// The next piece of the request whose turn it is, of the tenant whose turn it is.
     fn next(&mut self) -> Option<Task> {
-        let (owner, mut requests) = self.0.pop_front()?;
+        let (tenant, mut requests) = self.0.pop_front()?;
         let mut pieces = requests.pop_front().unwrap_or_default();
         let task = pieces.pop_front();
         if !pieces.is_empty() {
             requests.push_back(pieces);
         }
         if !requests.is_empty() {
-            self.0.push_back((owner, requests));
+            self.0.push_back((tenant, requests));
         }
         task
     }
 
-    fn add(&mut self, owner: Owner, pieces: VecDeque<Task>) {
-        match self.0.iter_mut().find(|(known, _)| *known == owner) {
+    fn add(&mut self, tenant: TenantId, pieces: VecDeque<Task>) {
+        match self.0.iter_mut().find(|(known, _)| *known == tenant) {
             Some((_, requests)) => requests.push_back(pieces),
-            None => self.0.push_back((owner, VecDeque::from([pieces]))),
+            None => self.0.push_back((tenant, VecDeque::from([pieces]))),
         }
     }
 }
@@ -193,12 +193,12 @@ impl Threads {
     /// Runs `task`, which holds `bytes` of text, as one piece.
     pub(crate) async fn run<T: Send + 'static>(
         &self,
-        owner: Owner,
+        tenant: TenantId,
         bytes: usize,
         task: impl FnOnce() -> T + Send + 'static,
     ) -> Result<Option<T>, TooMuch> {
         let none = |_: Range<usize>| Ok::<(), std::convert::Infallible>(());
-        let ran = self.run_pieces(owner, &[bytes], none, move |_| Ok(task())).await?;
+        let ran = self.run_pieces(tenant, &[bytes], none, move |_| Ok(task())).await?;
         Ok(ran.map(|Ok(value)| value))
     }
 
@@ -207,7 +207,7 @@ impl Threads {
     /// None where a piece panicked.
     pub(crate) async fn run_pieces<T, E, R>(
         &self,
-        owner: Owner,
+        tenant: TenantId,
         bytes: &[usize],
         each: impl Fn(Range<usize>) -> Result<T, E> + Send + Sync + 'static,
         then: impl FnOnce(Vec<T>) -> Result<R, E> + Send + 'static,
@@ -224,15 +224,15 @@ impl Threads {
         let several = ranges.len() > 1;
         {
             let mut state = self.shared.lock();
-            if !state.bytes.has_room(owner, all, self.most) {
+            if !state.bytes.has_room(tenant, all, self.most) {
                 return Err(TooMuch);
             }
-            state.bytes.weigh(owner, all, 0);
+            state.bytes.weigh(tenant, all, 0);
             let end = Some(End { then: Box::new(then), reply });
             let parts = ranges.iter().map(|_| None).collect();
             let gathering = Arc::new(Gathering {
                 progress: Mutex::new(Progress { parts, left: ranges.len(), end }),
-                _weight: Weight { owner, bytes: all, shared: Arc::clone(&self.shared) },
+                _weight: Weight { tenant, bytes: all, shared: Arc::clone(&self.shared) },
             });
             let each = Arc::new(each);
             let tasks = ranges.into_iter().enumerate().map(|(at, range)| {
@@ -245,7 +245,7 @@ impl Threads {
                 task
             });
             let turns = if short { &mut state.short } else { &mut state.long };
-            turns.add(owner, tasks.collect());
+            turns.add(tenant, tasks.collect());
         }
         for wake in self.shared.wake.iter().skip(usize::from(!short)) {
             if several { wake.notify_all() } else { wake.notify_one() }

@@ -12,7 +12,7 @@ use serde_json::json;
 
 use crate::app::App;
 use crate::downgrades;
-use crate::queue::{Entry, Rate, Stretch, Taken};
+use crate::queue::{BatchTiming, Entry, Rate, Taken};
 use crate::refusal::{Kind, Refusal};
 use crate::second_opinion::{Pending, SecondOpinions};
 use crate::shadow::Checks;
@@ -69,8 +69,8 @@ pub(crate) fn work(hand: usize, host: &Host, app: &App, aside: &Aside) {
     let Host { model, queue, .. } = host;
     let width = model.card().width().max(model.card().sizes.value.hidden);
     // A placement that took over may have more hands than there are workers.
-    let hands = || (model.cost(), model.hands().min(host.hands));
-    while let Some(mut taken) = queue.next(hand, hands, width) {
+    let concurrency = || (model.cost(), model.concurrency().min(host.concurrency));
+    while let Some(mut taken) = queue.next(hand, concurrency, width) {
         // The longest first: what comes last is what threads share out among them to end together.
         taken.entries.sort_by_key(|entry| Reverse(entry.tokens()));
         let one = AssertUnwindSafe(|| compute(host, app, &taken, aside));
@@ -99,7 +99,7 @@ fn compute(host: &Host, app: &App, taken: &Taken<'_>, aside: &Aside) {
                 taken.observe(tokens, done);
             }
             let texts = entries.len();
-            let batch = Stretch { began, computing, computed: done, ended: done, texts, tokens };
+            let batch = BatchTiming { began, computing, computed: done, ended: done, texts, tokens };
             let withheld = refused.iter().map(|(index, _)| *index);
             let withheld: HashSet<usize> = withheld.chain(suspects.iter().map(|one| one.index)).collect();
             hand_out(entries, &computed, batch, &withheld);
@@ -142,7 +142,7 @@ pub(crate) fn note_incidents(host: &Host, app: &App) {
             ("kind", json!(kind)),
             ("why", json!(incident.why)),
         ];
-        app.seeing.warn("placement retired", &told);
+        app.telemetry.warn("placement retired", &told);
         app.metrics.trips.with_label_values(&[name.as_str(), &place, kind]).inc();
     }
     downgrades::report(app, name, &host.model);
@@ -160,7 +160,7 @@ pub(crate) fn note(name: &str, app: &App, computed: &Computed) {
 }
 
 /// Gives every job the rows of its texts, those of one job together, but for those of the entries `withheld`.
-fn hand_out(entries: &[Entry], computed: &Computed, batch: Stretch, withheld: &HashSet<usize>) {
+fn hand_out(entries: &[Entry], computed: &Computed, batch: BatchTiming, withheld: &HashSet<usize>) {
     let rows = &computed.rows;
     let (mut at, mut row) = (0, 0);
     for run in entries.chunk_by(|a, b| Arc::ptr_eq(&a.job, &b.job)) {
@@ -196,8 +196,8 @@ mod tests {
     use sconce::{Device, Dtype, EngineId, Placement};
 
     use super::*;
-    use crate::keys::Owner;
-    use crate::queue::{Job, Kept, Priority, Queue};
+    use crate::keys::TenantId;
+    use crate::queue::{Collected, Job, Priority, Queue};
 
     #[test]
     fn every_job_gets_the_rows_and_norms_of_its_own_texts() {
@@ -207,7 +207,7 @@ mod tests {
             let (jobs, outcomes): (Vec<_>, Vec<_>) = [[9, 3], [7, 5], [8, 1]]
                 .map(|lengths| {
                     let texts = lengths.map(text).to_vec();
-                    let (job, outcome) = Job::new(texts, want, Priority::Bulk, false, Owner(1));
+                    let (job, outcome) = Job::new(texts, want, Priority::Bulk, false, TenantId(1));
                     (Arc::new(job), outcome)
                 })
                 .into_iter()
@@ -219,14 +219,14 @@ mod tests {
             taken.entries.sort_by_key(|entry| Reverse(entry.tokens()));
             // Rows are numbered, and a text of n tokens has n of them or one; norms are a hundred more.
             let mut row = 0_u8;
-            let mut expected = vec![vec![Kept::Nothing; 2]; 3];
+            let mut expected = vec![vec![Collected::Nothing; 2]; 3];
             for entry in &taken.entries {
                 let job = jobs.iter().position(|job| Arc::ptr_eq(job, &entry.job)).expect("a job");
                 let count = if norms { 1 } else { u8::try_from(entry.tokens()).expect("few") };
                 let values = (row..row + count).map(f32::from).collect();
                 let norm = norms.then(|| f32::from(row) + 100.0);
                 row += count;
-                expected[job][entry.index] = Kept::Rows(values, norm);
+                expected[job][entry.index] = Collected::Rows(values, norm);
             }
             let values: Vec<f32> = (0..row).map(f32::from).collect();
             let norms = values.iter().map(|value| value + 100.0).collect();
@@ -241,7 +241,7 @@ mod tests {
                 Computed { rows, placement, class: String::new(), incidents: Vec::new(), splits: 0 };
             let now = Instant::now();
             let batch =
-                Stretch { began: now, computing: now, computed: now, ended: now, texts: 6, tokens: 33 };
+                BatchTiming { began: now, computing: now, computed: now, ended: now, texts: 6, tokens: 33 };
             hand_out(&taken.entries, &computed, batch, &HashSet::new());
             for (mut outcome, expected) in outcomes.into_iter().zip(expected) {
                 let outcome = outcome.try_recv().expect("all texts are computed").expect("no refusal");

@@ -44,7 +44,7 @@ pub struct FakeEngine {
     /// How far, relative to each number, half dtypes stray; 0.02 is a distance of about 7e-5.
     pub half_noise: f32,
     /// How many batches its encoders take at once.
-    pub hands: usize,
+    pub concurrency: usize,
     /// Its faults.
     pub faults: Vec<Injected>,
     /// Batches that its encoders were given in this process.
@@ -80,7 +80,7 @@ impl FakeEngine {
             format: Format::Safetensors,
             dtypes: vec![Dtype::F32],
             half_noise: 0.02,
-            hands: 1,
+            concurrency: 1,
             faults: Vec::new(),
             batches: Arc::default(),
             loads_on_any_thread: false,

@@ -40,7 +40,7 @@ pub(crate) fn run(arguments: &arguments::Bench) -> anyhow::Result<ExitCode> {
     let model = arguments.against_model.as_deref().unwrap_or(&arguments.model.model);
     let mut runners = Vec::new();
     for address in &arguments.against {
-        let server = Server::at(address, model, arguments.patience);
+        let server = Server::at(address, model, arguments.timeout);
         server.embed(&[workload::SHORT])?;
         runners.push(Runner::other(server));
     }
@@ -48,16 +48,16 @@ pub(crate) fn run(arguments: &arguments::Bench) -> anyhow::Result<ExitCode> {
     let mut bars = Bars::default();
     let runtime = arguments.model.runtime();
     let source = ModelSource::parse(&arguments.model.model, arguments.model.revision.as_deref())
-        .wished(&arguments.model.wish());
+        .wished(&arguments.model.constraints());
     let subject = runtime.subject(&source, &arguments.model.overrides(), &mut |event| bars.draw(&event))?;
-    let plan =
-        runtime.plan(&subject, &arguments.model.wish(), Depth::Canary, &mut |event| bars.draw(&event))?;
+    let plan = runtime
+        .plan(&subject, &arguments.model.constraints(), Depth::Canary, &mut |event| bars.draw(&event))?;
     if plan.chosen.is_none() {
-        let wish = Box::new(arguments.model.wish());
-        return Err(sconce::Error::NoPlacement { plan: Box::new(plan), wish }.into());
+        let constraints = Box::new(arguments.model.constraints());
+        return Err(sconce::Error::NoPlacement { plan: Box::new(plan), constraints }.into());
     }
-    for sound in plan.sound() {
-        runners.push(Runner::ours(&arguments.model, &runtime, &sound.placement, &mut bars)?);
+    for viable in plan.viable() {
+        runners.push(Runner::ours(&arguments.model, &runtime, &viable.placement, &mut bars)?);
     }
     bars.clear();
     let tokens = Tokens::open(&subject.files.folder, &subject.card)?;

@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 use sconce::core::placement::Dtype;
-use sconce::{EngineId, Model, Placement, Runtime, Wish};
+use sconce::{Constraints, EngineId, Model, Placement, Runtime};
 
 use super::server::Server;
 use super::sweep::Sweep;
@@ -58,15 +58,17 @@ impl Runner {
         placement: &Placement,
         bars: &mut Bars,
     ) -> anyhow::Result<Runner> {
-        let wish = Wish {
+        let constraints = Constraints {
             engine: Some(placement.engine),
             device: Some(placement.device),
             dtype: Some(placement.dtype),
             weights: Some(placement.weights.clone()),
-            ..arguments.wish()
+            ..arguments.constraints()
         };
-        let mut builder =
-            Model::builder(&arguments.model).runtime(runtime).wish(wish).overrides(arguments.overrides());
+        let mut builder = Model::builder(&arguments.model)
+            .runtime(runtime)
+            .constraints(constraints)
+            .overrides(arguments.overrides());
         if let Some(revision) = &arguments.revision {
             builder = builder.revision(revision);
         }

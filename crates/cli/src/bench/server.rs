@@ -53,7 +53,7 @@ pub(super) struct Server {
     address: Address,
     model: String,
     key: Option<String>,
-    patience: Duration,
+    timeout: Duration,
     agent: ureq::Agent,
 }
 
@@ -65,11 +65,11 @@ impl fmt::Display for Server {
 
 impl Server {
     pub(super) fn at(address: &Address, model: &str, seconds: u16) -> Server {
-        let patience = Duration::from_secs(seconds.into());
+        let timeout = Duration::from_secs(seconds.into());
         let user_agent = concat!("sconce/", env!("CARGO_PKG_VERSION"));
-        let agent = client(patience).user_agent(user_agent).build().new_agent();
+        let agent = client(timeout).user_agent(user_agent).build().new_agent();
         let key = std::env::var(KEY).ok().filter(|key| address.kind == Kind::OpenAi && !key.is_empty());
-        Server { address: address.clone(), model: model.to_owned(), key, patience, agent }
+        Server { address: address.clone(), model: model.to_owned(), key, timeout, agent }
     }
 
     /// `tei` or `openai`.
@@ -129,8 +129,8 @@ impl Server {
     fn unanswered(&self, error: &ureq::Error) -> anyhow::Error {
         let url = self.url();
         if matches!(error, ureq::Error::Timeout(_)) {
-            let seconds = self.patience.as_secs();
-            return anyhow!("`{url}` gave no answer in {seconds} s\nhint: `--patience` gives it longer");
+            let seconds = self.timeout.as_secs();
+            return anyhow!("`{url}` gave no answer in {seconds} s\nhint: `--timeout` gives it longer");
         }
         anyhow!("nobody answers at `{url}`: {error}\nhint: is the server up, and is this its address?")
     }

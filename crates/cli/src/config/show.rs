@@ -35,7 +35,7 @@ pub(crate) fn run(arguments: &Show) -> anyhow::Result<ExitCode> {
     let values = all.values()?;
     values.worker()?;
     values.tls()?;
-    values.sight()?;
+    values.telemetry()?;
     if arguments.json {
         print_json(&as_json(&all))?;
     } else {

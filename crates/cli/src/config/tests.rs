@@ -73,7 +73,7 @@ fn a_model_has_the_settings_of_all_but_for_its_own() {
         .map(|entry| (entry.name.as_deref(), entry.source.as_str(), entry.how.overrides.max_length))
         .collect();
     assert_eq!(told, [(Some("a"), "x/y", Some(7)), (Some("c"), "./z", Some(9))]);
-    assert!(entries.iter().all(|entry| entry.how.wish.band == sconce::Band::Exact));
+    assert!(entries.iter().all(|entry| entry.how.constraints.band == sconce::Band::Exact));
     assert!(entries.iter().all(|entry| !entry.how.token_ids), "token ids are rejected by default");
     let one = file("[models.a]\nsource = \"x\"\ntoken_ids = true\n[models.b]\nsource = \"y\"");
     let entries =

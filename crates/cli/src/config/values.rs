@@ -8,8 +8,8 @@ use std::time::Duration;
 use anyhow::{Context, bail};
 use sconce::card::Overrides;
 use sconce::planner::evidence::Goal;
-use sconce::{Band, Device, Runtime, Wish};
-use sconce_server::{Callback, Collector, Keys, LogFormat, Settings, Sight, Tls, When, Worker};
+use sconce::{Band, Constraints, Device, Runtime};
+use sconce_server::{Callback, Collector, Keys, LogFormat, Settings, TelemetryConfig, Tls, When, Worker};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use toml::{Table, Value};
@@ -82,7 +82,7 @@ struct Said {
 /// The settings of a model.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct How {
-    pub(crate) wish: Wish,
+    pub(crate) constraints: Constraints,
     pub(crate) overrides: Overrides,
     pub(crate) revision: Option<String>,
     pub(crate) when: When,
@@ -179,7 +179,7 @@ impl Said {
     }
 
     fn how(&self) -> anyhow::Result<How> {
-        let wish = Wish {
+        let constraints = Constraints {
             engine: read_text(&self.engine)?,
             device: self.device()?,
             dtype: read_text(&self.dtype)?,
@@ -199,7 +199,7 @@ impl Said {
             other => bail!("`load` is `start` or `demand`, and not: {other}"),
         };
         let (revision, token_ids) = (read_text(&self.revision)?, self.token_ids);
-        Ok(How { wish, overrides, revision, when, token_ids })
+        Ok(How { constraints, overrides, revision, when, token_ids })
     }
 }
 
@@ -249,7 +249,7 @@ impl Values {
     }
 
     /// The log and the traces that were asked for, by OpenTelemetry's own variables where no key says otherwise.
-    pub(crate) fn sight(&self) -> anyhow::Result<Sight> {
+    pub(crate) fn telemetry(&self) -> anyhow::Result<TelemetryConfig> {
         let variable = |name: &str| std::env::var(name).ok().filter(|value| !value.trim().is_empty());
         let named = || variable("OTEL_EXPORTER_OTLP_ENDPOINT").filter(|_| !self.offline);
         let said = Some(self.otlp_endpoint.clone()).filter(|endpoint| !endpoint.is_empty());
@@ -265,7 +265,7 @@ impl Values {
         let headers =
             headers.map(|(name, value)| (name.trim().to_owned(), value.trim().to_owned())).collect();
         let service = variable("OTEL_SERVICE_NAME").unwrap_or_else(|| "sconce".to_owned());
-        Ok(Sight {
+        Ok(TelemetryConfig {
             log: Some(self.log()?),
             requests: self.log_requests,
             traces: endpoint.map(|endpoint| Collector { endpoint, headers, service }),

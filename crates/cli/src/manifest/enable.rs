@@ -22,7 +22,7 @@ enum Switch<'a> {
 }
 
 /// What is to be turned on, and where it may be found.
-pub(super) struct Wish<'a> {
+pub(super) struct Constraints<'a> {
     pub(super) accelerator: Accelerator,
     /// The crates that lack it.
     pub(super) off: &'a [String],
@@ -35,21 +35,21 @@ pub(super) struct Wish<'a> {
 }
 
 /// Drafts the lines that turn the accelerator on.
-pub(super) fn enable(drafts: &mut [Draft], wish: &Wish) {
+pub(super) fn enable(drafts: &mut [Draft], constraints: &Constraints) {
     let manifests: Vec<&Manifest> = drafts.iter().map(|draft| draft.manifest).collect();
     let switches: Vec<(usize, Switch)> =
-        (0..manifests.len()).flat_map(|at| switches(at, &manifests, wish.accelerator)).collect();
+        (0..manifests.len()).flat_map(|at| switches(at, &manifests, constraints.accelerator)).collect();
     let mut is_named = false;
-    for name in wish.off {
+    for name in constraints.off {
         for &(at, switch) in &switches {
-            is_named |= beside_switch(drafts, &manifests, at, switch, name, wish);
+            is_named |= beside_switch(drafts, &manifests, at, switch, name, constraints);
         }
         if switches.is_empty() {
-            is_named |= without_switch(drafts, &manifests, name, wish);
+            is_named |= without_switch(drafts, &manifests, name, constraints);
         }
     }
-    if !is_named && let Some(fused) = wish.fused {
-        name_it(drafts, &switches, fused, wish);
+    if !is_named && let Some(fused) = constraints.fused {
+        name_it(drafts, &switches, fused, constraints);
     }
 }
 
@@ -91,9 +91,9 @@ fn beside_switch(
     at: usize,
     switch: Switch,
     name: &str,
-    wish: &Wish,
+    constraints: &Constraints,
 ) -> bool {
-    let feature = wish.accelerator.feature();
+    let feature = constraints.accelerator.feature();
     let own = |name| manifests[at].declares(name).filter(|line| line.table != Table::Workspace);
     match switch {
         Switch::List(list, _) => {
@@ -108,7 +108,7 @@ fn beside_switch(
             };
             let core_is_shared = core.inherited && core.features.iter().all(|known| known != feature);
             if line.table != core.table && matches!(core.table, Table::Target(_)) {
-                drafts[at].add_beside(core, &line.key, &again(line, wish));
+                drafts[at].add_beside(core, &line.key, &again(line, constraints));
             } else if let Some((root, line)) =
                 shared(manifests, &line.key).filter(|_| core_is_shared && line.inherited)
             {
@@ -123,7 +123,12 @@ fn beside_switch(
 
 /// No line of the user turns it on, another package does: Metal then goes to the table for macOS, since a
 /// line for every platform would ask for Metal on Linux too.
-fn without_switch(drafts: &mut [Draft], manifests: &[&Manifest], name: &str, wish: &Wish) -> bool {
+fn without_switch(
+    drafts: &mut [Draft],
+    manifests: &[&Manifest],
+    name: &str,
+    constraints: &Constraints,
+) -> bool {
     let mut is_named = false;
     for (draft, manifest) in drafts.iter_mut().zip(manifests) {
         let lines: Vec<&Declaration> =
@@ -134,11 +139,11 @@ fn without_switch(drafts: &mut [Draft], manifests: &[&Manifest], name: &str, wis
         };
         let Some(&first) = lines.first() else { continue };
         is_named = true;
-        match (wish.accelerator, lines.iter().find(for_macos)) {
+        match (constraints.accelerator, lines.iter().find(for_macos)) {
             (Accelerator::Cuda, _) => draft.add_feature(first, Accelerator::Cuda.feature()),
             (Accelerator::Metal, Some(line)) => draft.add_feature(line, Accelerator::Metal.feature()),
             (Accelerator::Metal, None) => {
-                draft.add_to(&Table::Target(MACOS.to_owned()), &first.key, &again(first, wish));
+                draft.add_to(&Table::Target(MACOS.to_owned()), &first.key, &again(first, constraints));
             }
         }
     }
@@ -146,9 +151,9 @@ fn without_switch(drafts: &mut [Draft], manifests: &[&Manifest], name: &str, wis
 }
 
 /// candle-nn came along with another crate: names it, so that its feature can be named.
-fn name_it(drafts: &mut [Draft], switches: &[(usize, Switch)], fused: &Package, wish: &Wish) {
-    let feature = wish.accelerator.feature();
-    let source = from_tree(fused, wish.version);
+fn name_it(drafts: &mut [Draft], switches: &[(usize, Switch)], fused: &Package, constraints: &Constraints) {
+    let feature = constraints.accelerator.feature();
+    let source = from_tree(fused, constraints.version);
     let entries_with = |more: &[(&str, String)]| -> Vec<Pair> {
         source
             .iter()
@@ -182,11 +187,11 @@ fn name_it(drafts: &mut [Draft], switches: &[(usize, Switch)], fused: &Package, 
         }
     }
     if switches.is_empty() {
-        let table = match wish.accelerator {
+        let table = match constraints.accelerator {
             Accelerator::Metal => Table::Target(MACOS.to_owned()),
             Accelerator::Cuda => Table::Dependencies,
         };
-        for &root in wish.roots {
+        for &root in constraints.roots {
             drafts[root].add_to(&table, FUSED, &entries_with(std::slice::from_ref(&features)));
         }
     }
@@ -199,10 +204,10 @@ pub(super) fn names(item: &str, key: &str) -> bool {
 }
 
 /// The entries of a line, written once more for another table, with the accelerator's feature alone.
-fn again(line: &Declaration, wish: &Wish) -> Vec<Pair> {
+fn again(line: &Declaration, constraints: &Constraints) -> Vec<Pair> {
     let mut entries: Vec<Pair> = Vec::new();
     for entry in line.entries.iter().filter(|entry| entry.key != "features") {
-        let raised = wish
+        let raised = constraints
             .version
             .filter(|_| entry.key == "version")
             .and_then(|version| raise::requirement(entry.value.trim_matches(['"', '\'']), version));
@@ -211,7 +216,7 @@ fn again(line: &Declaration, wish: &Wish) -> Vec<Pair> {
             raised.map_or_else(|| entry.value.clone(), |version| quoted(&version)),
         ));
     }
-    entries.push(("features".to_owned(), format!("[{}]", quoted(wish.accelerator.feature()))));
+    entries.push(("features".to_owned(), format!("[{}]", quoted(constraints.accelerator.feature()))));
     entries
 }
 

@@ -3,7 +3,7 @@
 use super::amend::{Draft, Pair, SOURCE_KEYS};
 use super::change::Change;
 use super::declared::{Declaration, Manifest};
-use super::enable::{Wish, enable};
+use super::enable::{Constraints, enable};
 use super::raise::{is_from_registry, raise};
 use super::tree::{FAMILY, Package, Source, Tree, compare};
 use super::verdict::{Fault, Finding, HONEST_METAL, Occurrence};
@@ -34,9 +34,10 @@ pub(super) fn remedy(findings: &[Finding], trees: &[(String, Tree)], manifests: 
                 let fused = fused.and_then(|copy| packages().find(|package| copy.is(package)));
                 let names: Vec<String> = own.iter().map(|copy| copy.name.clone()).collect();
                 let (off_here, version) = (names.as_slice(), version.as_deref());
-                let wish = Wish { accelerator: *accelerator, off: off_here, fused, version, roots: &roots };
+                let constraints =
+                    Constraints { accelerator: *accelerator, off: off_here, fused, version, roots: &roots };
                 if !own.is_empty() {
-                    enable(&mut drafts, &wish);
+                    enable(&mut drafts, &constraints);
                 }
                 let foreign = off.iter().filter(|copy| is_a_second_copy(copy, packages()));
                 foreign.filter_map(|copy| release_with(copy, accelerator.feature())).collect()

@@ -73,7 +73,7 @@ enum Trial {
 
 impl Diagnosis {
     /// Whether there is no error; a note is none.
-    pub(crate) fn is_sound(&self) -> bool {
+    pub(crate) fn is_healthy(&self) -> bool {
         !self.findings.iter().any(Finding::is_error)
     }
 

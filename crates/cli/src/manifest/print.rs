@@ -17,7 +17,7 @@ const WIDTH: usize = 100;
 struct Paper<'a> {
     manifest: &'a std::path::Path,
     targets: Vec<&'a str>,
-    sound: bool,
+    healthy: bool,
     crates: Vec<CrateOnPaper<'a>>,
     findings: Vec<FindingOnPaper<'a>>,
     changes: &'a [Change],
@@ -58,7 +58,7 @@ impl Serialize for Diagnosis {
         Paper {
             manifest: &self.manifest,
             targets: self.resolved.iter().map(|(target, _)| target.as_str()).collect(),
-            sound: self.is_sound(),
+            healthy: self.is_healthy(),
             crates: crates.collect(),
             findings: on_paper(self),
             changes: &self.remedy.changes,
@@ -226,9 +226,9 @@ fn summary(diagnosis: &Diagnosis) -> String {
     let counted =
         |number: usize, word: &str| format!("{number} {word}{}", if number == 1 { "" } else { "s" });
     if errors == 0 && notes == 0 {
-        return "sound: no finding".to_owned();
+        return "healthy: no finding".to_owned();
     }
-    let verdict = if errors == 0 { "sound" } else { "not sound" };
+    let verdict = if errors == 0 { "healthy" } else { "not healthy" };
     format!("{verdict}: {}, {}", counted(errors, "error"), counted(notes, "note"))
 }
 

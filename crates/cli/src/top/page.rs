@@ -49,8 +49,8 @@ pub(crate) fn page(url: &str, before: &Sample, now: &Sample, history: &[f64]) ->
             let on = [("model", model.as_str()), ("placement", placement.as_str())];
             let (tokens, batches) =
                 (rate("sconce_batch_tokens_sum", &on), rate("sconce_batch_tokens_count", &on));
-            let hands = now.sum("sconce_hands", &on).max(1.0);
-            let busy = (rate("sconce_batch_seconds_sum", &on) / hands).min(1.0);
+            let concurrency = now.sum("sconce_concurrency", &on).max(1.0);
+            let busy = (rate("sconce_batch_seconds_sum", &on) / concurrency).min(1.0);
             rows.add_row(vec![
                 placement.clone(),
                 model.clone(),

@@ -7,7 +7,7 @@ use sconce::http::client;
 use serde_json::Value;
 
 /// How long a server may take to say it.
-const PATIENCE: Duration = Duration::from_secs(5);
+const TIMEOUT: Duration = Duration::from_secs(5);
 /// Holds a key.
 const KEY: &str = "SCONCE_API_KEY";
 
@@ -25,7 +25,7 @@ impl Asker {
         }
         let key = std::env::var(KEY).ok().map(|key| key.trim().to_owned()).filter(|key| !key.is_empty());
         Ok(Asker {
-            agent: client(PATIENCE).build().new_agent(),
+            agent: client(TIMEOUT).build().new_agent(),
             url: url.trim_end_matches('/').to_owned(),
             key,
         })

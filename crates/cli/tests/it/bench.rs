@@ -153,12 +153,12 @@ fn a_server_that_does_not_answer_is_told_of_before_anything_long_is_begun() {
         (Manner::Nonsense("<html>"), &["answered nonsense", "not JSON"]),
         (Manner::Nonsense("{}"), &["answered nonsense", "no list `data`"]),
         (Manner::Nonsense(r#"{"data": []}"#), &["answered nonsense", "0 vectors for 1 texts"]),
-        (Manner::Hanging, &["gave no answer in 1 s", "--patience"]),
+        (Manner::Hanging, &["gave no answer in 1 s", "--timeout"]),
     ];
     let scene = Scene::new();
     for (manner, words) in cases {
         let server = EmbeddingServer::start(manner);
-        let answer = run(&scene, &["--patience", "1", "--against", &format!("openai={}", server.url)]);
+        let answer = run(&scene, &["--timeout", "1", "--against", &format!("openai={}", server.url)]);
         answer.fails(2, words);
         answer.fails(2, &[&server.url, "hint: "][..if words[0].contains("nonsense") { 1 } else { 2 }]);
     }

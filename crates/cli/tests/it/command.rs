@@ -287,7 +287,7 @@ fn a_plan_lists_every_dtype_and_full_measures_the_real_weights() {
 
     let json = scene.run(&["plan", "tiny-bert", "--device", "cpu", "--full", "--json"]).succeeds().json();
     assert_eq!(json["card"]["max_length"]["by"], "sentence_bert_config.json");
-    assert_eq!(json["wish"]["device"], "cpu");
+    assert_eq!(json["constraints"]["device"], "cpu");
     let chosen = &json["plan"]["chosen"];
     assert_eq!(chosen["placement"]["device"], "cpu");
     assert!(chosen["findings"]["canary"]["Ok"]["tokens_per_second"].as_f64() > Some(0.0), "{chosen}");

@@ -73,7 +73,7 @@ fn examine(folder: &Path, arguments: &[&str]) -> Value {
     let told = String::from_utf8_lossy(&output.stderr);
     let diagnosis: Value =
         serde_json::from_slice(&output.stdout).unwrap_or_else(|error| panic!("{error}: {told}"));
-    let expected = i32::from(diagnosis["sound"] != true);
+    let expected = i32::from(diagnosis["healthy"] != true);
     assert_eq!(output.status.code(), Some(expected), "{told}");
     diagnosis
 }
@@ -118,7 +118,7 @@ fn cargo_tree(folder: &Path, target: &str, arguments: &[&str]) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
-/// Fixes the project from the diagnosis; it must be sound then, and have been promised to be.
+/// Fixes the project from the diagnosis; it must be healthy then, and have been promised to be.
 fn fix(folder: &Path, diagnosis: &Value, arguments: &[&str]) {
     assert_eq!(diagnosis["trial"]["outcome"], "green", "{diagnosis:#}");
     apply(diagnosis);

@@ -45,7 +45,7 @@ impl Encoder for CandleEncoder {
         }
     }
 
-    fn hands(&self) -> usize {
+    fn concurrency(&self) -> usize {
         match self.path {
             Path::Fused => self.threads.count(),
             Path::Portable => 1,

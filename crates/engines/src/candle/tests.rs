@@ -173,11 +173,11 @@ fn the_path_for_accelerators_pools_as_the_others_do() {
 #[test]
 fn the_path_for_accelerators_pads_and_takes_one_batch_at_a_time() {
     let encoder = portable(&card(config("bert", "gelu")));
-    assert_eq!((encoder.cost(), encoder.hands()), (Cost::Padded, 1));
+    assert_eq!((encoder.cost(), encoder.concurrency()), (Cost::Padded, 1));
     let fused = CandleEngine::new(2);
     let fused = fused.build_on(Path::Fused, &description("bert", "gelu"), &Generated, &cpu(Dtype::F32));
     let fused = fused.expect("it loads");
-    assert_eq!((fused.cost(), fused.hands()), (Cost::Packed, 2));
+    assert_eq!((fused.cost(), fused.concurrency()), (Cost::Packed, 2));
 }
 
 /// Attention as it is defined, in f64, over the rows of one sequence.

@@ -110,7 +110,7 @@ impl Encoder for NativeEncoder {
         Cost::Packed
     }
 
-    fn hands(&self) -> usize {
+    fn concurrency(&self) -> usize {
         self.threads.count()
     }
 }

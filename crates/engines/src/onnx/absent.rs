@@ -1,4 +1,4 @@
-//! The engine's chair in a build without it: listed all the same, so that its absence is said.
+//! The engine's candidate in a build without it: listed all the same, so that its absence is said.
 
 use sconce_core::card::{Format, ModelCard};
 use sconce_core::device::Device;
@@ -11,7 +11,7 @@ use sconce_core::probe::{ProbeCase, Sample};
 pub struct OnnxEngine;
 
 impl OnnxEngine {
-    /// The empty chair.
+    /// The empty candidate.
     pub fn new(_threads: usize) -> OnnxEngine {
         OnnxEngine
     }

@@ -1,4 +1,4 @@
-//! ONNX Runtime behind the engine interface. Built without the feature the chair stays, and says what it lacks.
+//! ONNX Runtime behind the engine interface. Built without the feature the candidate stays, and says what it lacks.
 
 #[cfg(not(feature = "onnx"))]
 mod absent;

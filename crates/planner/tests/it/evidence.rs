@@ -3,10 +3,11 @@
 use std::collections::BTreeMap;
 
 use sconce_core::obstacle::{Distance, Obstacle};
+use sconce_planner::accuracy::{AccuracyReport, Near};
 use sconce_planner::evidence::{Agreement, Canary, Findings, Goal, SpeedPoint};
-use sconce_planner::receipt::{Near, Receipt};
 
-const RECEIPT: Receipt = Receipt { texts: 8, near: Near::Scores { farthest: 0.5 }, ranks: 0.9 };
+const ACCURACY: AccuracyReport =
+    AccuracyReport { texts: 8, near: Near::Scores { farthest: 0.5 }, ranks: 0.9 };
 
 fn obstacle(case: &str) -> Obstacle {
     Obstacle::TimedOut { case: case.to_owned(), seconds: 1.0 }
@@ -15,7 +16,7 @@ fn obstacle(case: &str) -> Obstacle {
 fn canary(error: f64) -> Canary {
     Canary {
         error: Distance(Some(error)),
-        receipt: Some(RECEIPT),
+        accuracy: Some(ACCURACY),
         tokens_per_second: 1.0,
         memory: None,
         norms: [1.0; 2],
@@ -39,11 +40,11 @@ fn the_first_obstacle_is_that_of_the_twin_then_of_speed_then_of_the_canary() {
 fn the_error_of_real_weights_counts_before_that_of_the_twin() {
     let twin = Some(Ok(Agreement { error: Distance(Some(1e-7)), cases: 3 }));
     let findings = Findings { twin, ..Findings::default() };
-    assert_eq!((findings.error(), findings.receipt()), (Some(Distance(Some(1e-7))), None));
+    assert_eq!((findings.error(), findings.accuracy()), (Some(Distance(Some(1e-7))), None));
     let tried = Findings { canary: Some(Ok(canary(1e-3))), ..findings.clone() };
-    assert_eq!((tried.error(), tried.receipt()), (Some(Distance(Some(1e-3))), Some(&RECEIPT)));
+    assert_eq!((tried.error(), tried.accuracy()), (Some(Distance(Some(1e-3))), Some(&ACCURACY)));
     let failed = Findings { canary: Some(Err(obstacle("canary"))), ..findings };
-    assert_eq!((failed.error(), failed.receipt()), (Some(Distance(Some(1e-7))), None));
+    assert_eq!((failed.error(), failed.accuracy()), (Some(Distance(Some(1e-7))), None));
     assert_eq!(Findings::default().error(), None);
 }
 

@@ -5,7 +5,7 @@ use sconce_core::device::{Device, DeviceKind};
 use sconce_core::hardware::{Gpu, Hardware};
 use sconce_core::obstacle::Obstacle;
 use sconce_core::placement::{Dtype, EngineId, Placement};
-use sconce_planner::grid::{Chair, devices, does_not_fit, grid, obstacle, reference};
+use sconce_planner::grid::{Candidate, devices, does_not_fit, grid, obstacle, reference};
 
 fn gpu(kind: Option<DeviceKind>, index: u32, memory: Option<u64>, driver: Option<&str>) -> Gpu {
     Gpu {
@@ -118,7 +118,7 @@ fn weights_that_are_larger_than_the_memory_do_not_fit() {
 
 #[test]
 fn a_chair_without_dtypes_has_no_cells_and_one_with_an_obstacle_keeps_it() {
-    let chair = |format, dtypes: &[Dtype], obstacle: Option<Obstacle>| Chair {
+    let candidate = |format, dtypes: &[Dtype], obstacle: Option<Obstacle>| Candidate {
         engine: EngineId::Candle,
         device: Device::Cpu,
         format,
@@ -126,9 +126,12 @@ fn a_chair_without_dtypes_has_no_cells_and_one_with_an_obstacle_keeps_it() {
         obstacle,
     };
     let card = model(Dtype::F32, 1);
-    assert!(grid(&card, &[chair(Format::Safetensors, &[], None), chair(Format::Onnx, &[], None)]).is_empty());
+    assert!(
+        grid(&card, &[candidate(Format::Safetensors, &[], None), candidate(Format::Onnx, &[], None)])
+            .is_empty()
+    );
     let absent = not_built("it").err();
-    let cells = grid(&card, &[chair(Format::Safetensors, &[Dtype::F32, Dtype::F16], absent.clone())]);
+    let cells = grid(&card, &[candidate(Format::Safetensors, &[Dtype::F32, Dtype::F16], absent.clone())]);
     assert_eq!(
         cells,
         [
@@ -137,14 +140,14 @@ fn a_chair_without_dtypes_has_no_cells_and_one_with_an_obstacle_keeps_it() {
         ]
     );
     // An engine for whose format there are no weights says that, whatever else stands against it.
-    let cells = grid(&card, &[chair(Format::Onnx, &[Dtype::F32], absent)]);
+    let cells = grid(&card, &[candidate(Format::Onnx, &[Dtype::F32], absent)]);
     assert_eq!(cells.len(), 1);
     assert_eq!(cells[0].0.weights, "onnx/model.onnx");
     assert_eq!(cells[0].1, Some(Obstacle::NoWeights { format: Format::Onnx }));
     // A graph has no cells on a device where its engine runs nothing.
     let graph = Weights { format: Format::Onnx, ..card.weights[0].clone() };
     let graph = ModelCard { weights: vec![graph], ..card };
-    assert!(grid(&graph, &[chair(Format::Onnx, &[], None)]).is_empty());
+    assert!(grid(&graph, &[candidate(Format::Onnx, &[], None)]).is_empty());
 }
 
 #[test]

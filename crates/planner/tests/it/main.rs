@@ -1,11 +1,11 @@
 //! The decision and its words, from values alone.
 
+mod accuracy;
 mod cases;
 mod evidence;
 mod grids;
 mod judging;
 mod orders;
-mod receipts;
 
 use std::collections::BTreeMap;
 
@@ -14,12 +14,12 @@ use sconce_core::device::Device;
 use sconce_core::head::{Head, Step};
 use sconce_core::obstacle::{Distance, Obstacle};
 use sconce_core::placement::{Dtype, EngineId, Placement};
+use sconce_planner::accuracy::{AccuracyReport, Near};
 use sconce_planner::band::Band;
 use sconce_planner::evidence::{Agreement, Canary, Evidence, Findings, Goal, SpeedPoint};
 use sconce_planner::explain::{explain, grouped, unmet};
-use sconce_planner::grid::{Chair, grid, reference};
-use sconce_planner::plan::{Downgrade, Plan, Refusal, Wish, plan};
-use sconce_planner::receipt::{Near, Receipt};
+use sconce_planner::grid::{Candidate, grid, reference};
+use sconce_planner::plan::{Constraints, Downgrade, Plan, Refusal, plan};
 
 const METAL: Device = Device::Metal(0);
 const CUDA: Device = Device::Cuda(0);
@@ -80,7 +80,7 @@ impl Cell {
     }
 }
 
-fn decide(cells: &[Cell], wish: &Wish) -> Plan {
+fn decide(cells: &[Cell], constraints: &Constraints) -> Plan {
     let mut evidence = Evidence::new();
     let mut grid = Vec::new();
     for cell in cells {
@@ -88,24 +88,24 @@ fn decide(cells: &[Cell], wish: &Wish) -> Plan {
         evidence.insert(placement.clone(), cell.findings());
         grid.push((placement, None));
     }
-    plan(&card(), &grid, &evidence, wish)
+    plan(&card(), &grid, &evidence, constraints)
 }
 
 /// The chosen one, then the fallbacks; those that may not replay in brackets.
 fn order(plan: &Plan) -> Vec<String> {
-    let name = |sound: &sconce_planner::plan::Sound| {
-        let name = short(&sound.placement);
-        if sound.replays { name } else { format!("({name})") }
+    let name = |viable: &sconce_planner::plan::Viable| {
+        let name = short(&viable.placement);
+        if viable.replays { name } else { format!("({name})") }
     };
-    plan.sound().map(name).collect()
+    plan.viable().map(name).collect()
 }
 
 fn refusals(plan: &Plan) -> Vec<(String, &Refusal)> {
     plan.refused.iter().map(|refused| (short(&refused.placement), &refused.why)).collect()
 }
 
-fn looser(band: Band, error: f64, receipt: Option<Receipt>) -> Refusal {
-    Refusal::Band { band, error: Distance(Some(error)), receipt }
+fn looser(band: Band, error: f64, accuracy: Option<AccuracyReport>) -> Refusal {
+    Refusal::Band { band, error: Distance(Some(error)), accuracy }
 }
 
 fn a_machine() -> Vec<Cell> {
@@ -119,32 +119,35 @@ fn a_machine() -> Vec<Cell> {
 
 #[test]
 fn the_fastest_within_the_wish_is_chosen_and_the_others_follow() {
-    let any = Wish::default();
-    for (wish, expected) in [
+    let any = Constraints::default();
+    for (constraints, expected) in [
         (any.clone(), vec!["metal:0/f16", "metal:0/f32", "cpu/bf16", "cpu/f32"]),
         (
-            Wish { goal: Goal::Latency, ..any.clone() },
+            Constraints { goal: Goal::Latency, ..any.clone() },
             vec!["cpu/bf16", "cpu/f32", "metal:0/f16", "metal:0/f32"],
         ),
-        (Wish { band: Band::Exact, ..any.clone() }, vec!["metal:0/f32", "cpu/f32"]),
-        (Wish { band: Band::Exact, goal: Goal::Latency, ..any.clone() }, vec!["cpu/f32", "metal:0/f32"]),
-        (Wish { device: Some(Device::Cpu), ..any.clone() }, vec!["cpu/bf16", "cpu/f32"]),
-        (Wish { dtype: Some(Dtype::F32), ..any.clone() }, vec!["metal:0/f32", "cpu/f32"]),
-        (Wish { device: Some(METAL), dtype: Some(Dtype::F32), ..any.clone() }, vec!["metal:0/f32"]),
-        (Wish { engine: Some(EngineId::Onnx), ..any.clone() }, vec![]),
-        (Wish { weights: Some("others".to_owned()), ..any.clone() }, vec![]),
-        (Wish { weights: Some("w".to_owned()), device: Some(CUDA), ..any }, vec![]),
+        (Constraints { band: Band::Exact, ..any.clone() }, vec!["metal:0/f32", "cpu/f32"]),
+        (
+            Constraints { band: Band::Exact, goal: Goal::Latency, ..any.clone() },
+            vec!["cpu/f32", "metal:0/f32"],
+        ),
+        (Constraints { device: Some(Device::Cpu), ..any.clone() }, vec!["cpu/bf16", "cpu/f32"]),
+        (Constraints { dtype: Some(Dtype::F32), ..any.clone() }, vec!["metal:0/f32", "cpu/f32"]),
+        (Constraints { device: Some(METAL), dtype: Some(Dtype::F32), ..any.clone() }, vec!["metal:0/f32"]),
+        (Constraints { engine: Some(EngineId::Onnx), ..any.clone() }, vec![]),
+        (Constraints { weights: Some("others".to_owned()), ..any.clone() }, vec![]),
+        (Constraints { weights: Some("w".to_owned()), device: Some(CUDA), ..any }, vec![]),
     ] {
-        let plan = decide(&a_machine(), &wish);
-        assert_eq!(order(&plan), expected, "{wish:?}");
-        assert_eq!(plan.sound().count() + plan.refused.len(), 4, "every placement is told of");
+        let plan = decide(&a_machine(), &constraints);
+        assert_eq!(order(&plan), expected, "{constraints:?}");
+        assert_eq!(plan.viable().count() + plan.refused.len(), 4, "every placement is told of");
     }
 }
 
 #[test]
 fn what_is_not_used_keeps_its_reason() {
-    let wish = Wish { band: Band::Exact, device: Some(METAL), ..Wish::default() };
-    let plan = decide(&a_machine(), &wish);
+    let constraints = Constraints { band: Band::Exact, device: Some(METAL), ..Constraints::default() };
+    let plan = decide(&a_machine(), &constraints);
     assert_eq!(
         refusals(&plan),
         [
@@ -175,32 +178,33 @@ fn an_obstacle_is_told_before_a_wish_and_one_from_beforehand_before_all() {
         (placement(METAL, Dtype::F16), slow),
         (placement(CUDA, Dtype::F32), found),
     ]);
-    let plan = plan(&card(), &grid, &evidence, &Wish::default());
+    let plan = plan(&card(), &grid, &evidence, &Constraints::default());
     assert!(plan.chosen.is_none() && plan.fallbacks.is_empty());
     let codes: Vec<&str> = grouped(&plan).iter().map(|group| group.code).collect();
     assert_eq!(codes, ["model_wrong", "timed_out", "not_tried", "no_such_device"]);
     assert_eq!(plan.refused[0].why, Refusal::Obstacle(wrong));
     assert_eq!(plan.refused[3].why, Refusal::Obstacle(absent));
 
-    let elsewhere = Wish { device: Some(Device::Cpu), ..Wish::default() };
+    let elsewhere = Constraints { device: Some(Device::Cpu), ..Constraints::default() };
     let plan = sconce_planner::plan::plan(&card(), &grid, &evidence, &elsewhere);
     assert_eq!(grouped(&plan)[0].code, "model_wrong");
 }
 
 #[test]
 fn a_half_dtype_is_exact_only_once_real_weights_said_so() {
-    let exact = Wish { band: Band::Exact, ..Wish::default() };
+    let exact = Constraints { band: Band::Exact, ..Constraints::default() };
     let mut findings = Cell(METAL, Dtype::F16, 1e-9, [1.0, 1.0]).findings();
     let grid = [(placement(METAL, Dtype::F16), None)];
     let decide = |findings: &Findings| {
         plan(&card(), &grid, &Evidence::from([(grid[0].0.clone(), findings.clone())]), &exact)
     };
     assert_eq!(refusals(&decide(&findings))[0].1, &looser(Band::Half, 1e-9, None));
-    let receipt = Some(Receipt { texts: 8, near: Near::Vectors { least: 0.99, mean: 0.995 }, ranks: 0.9 });
+    let accuracy =
+        Some(AccuracyReport { texts: 8, near: Near::Vectors { least: 0.99, mean: 0.995 }, ranks: 0.9 });
     let canary = |error| {
         Some(Ok(Canary {
             error: Distance(Some(error)),
-            receipt,
+            accuracy,
             tokens_per_second: 1.0,
             memory: None,
             norms: [1.0; 2],
@@ -211,7 +215,7 @@ fn a_half_dtype_is_exact_only_once_real_weights_said_so() {
     assert_eq!(order(&decide(&findings)), ["metal:0/f16"]);
     findings.canary = canary(1e-2);
     let refused = decide(&findings);
-    assert_eq!(refusals(&refused)[0].1, &looser(Band::Coarse, 1e-2, receipt));
+    assert_eq!(refusals(&refused)[0].1, &looser(Band::Coarse, 1e-2, accuracy));
     let words = explain(&refused);
     let figures = "1.0e-2 from the reference's, cosine 0.9900 at least and 0.9950 on average over 8 texts";
     assert!(words.contains(&format!("its numbers are coarse: {figures}")), "{words}");
@@ -221,8 +225,8 @@ fn a_half_dtype_is_exact_only_once_real_weights_said_so() {
 fn a_looser_placement_must_be_a_tenth_faster_and_is_not_called_slower() {
     let machine =
         |half| [Cell(Device::Cpu, Dtype::F32, 0.0, [1.0, 10.0]), Cell(METAL, Dtype::F16, 1e-4, [1.0, half])];
-    assert_eq!(order(&decide(&machine(9.0), &Wish::default())), ["metal:0/f16", "cpu/f32"]);
-    let near = decide(&machine(9.5), &Wish::default());
+    assert_eq!(order(&decide(&machine(9.0), &Constraints::default())), ["metal:0/f16", "cpu/f32"]);
+    let near = decide(&machine(9.5), &Constraints::default());
     assert_eq!(order(&near), ["cpu/f32", "(metal:0/f16)"]);
     assert_eq!(near.fallbacks[0].note, None);
     assert!(near.beaten_accelerator().is_none());
@@ -248,7 +252,7 @@ fn a_band_ends_where_the_model_is_no_longer_the_same() {
 #[test]
 fn who_retires_makes_room_for_the_next_that_keeps_the_promise() {
     let why = || Obstacle::Quarantined { why: "a test".to_owned() };
-    let start = || decide(&a_machine(), &Wish { dtype: None, ..Wish::default() });
+    let start = || decide(&a_machine(), &Constraints { dtype: None, ..Constraints::default() });
     for (retired, promised, expected) in [
         (vec![(METAL, Dtype::F16)], None, vec!["metal:0/f32", "(cpu/bf16)", "cpu/f32"]),
         (vec![(METAL, Dtype::F16)], Some(Band::Half), vec!["metal:0/f32", "cpu/bf16", "cpu/f32"]),
@@ -262,7 +266,7 @@ fn who_retires_makes_room_for_the_next_that_keeps_the_promise() {
             plan.retire(&placement(*device, *dtype), why(), promised);
         }
         assert_eq!(order(&plan), expected, "{retired:?} {promised:?}");
-        assert_eq!(plan.sound().count() + plan.refused.len(), 4);
+        assert_eq!(plan.viable().count() + plan.refused.len(), 4);
     }
     let mut plan = start();
     let mut gone = Vec::new();
@@ -272,8 +276,8 @@ fn who_retires_makes_room_for_the_next_that_keeps_the_promise() {
     assert!(plan.chosen.is_none() && plan.fallbacks.is_empty());
     assert_eq!(plan.refused.len(), 4);
     // Whoever returns takes the place that it had.
-    for sound in gone {
-        plan.restore(sound, None);
+    for viable in gone {
+        plan.restore(viable, None);
     }
     assert_eq!(order(&plan), order(&start()));
     assert!(plan.refused.is_empty());
@@ -281,7 +285,7 @@ fn who_retires_makes_room_for_the_next_that_keeps_the_promise() {
 
 #[test]
 fn who_returns_takes_over_only_where_the_promise_is_kept() {
-    let mut plan = decide(&a_machine(), &Wish { dtype: None, ..Wish::default() });
+    let mut plan = decide(&a_machine(), &Constraints { dtype: None, ..Constraints::default() });
     let why = Obstacle::Quarantined { why: "a test".to_owned() };
     let gone = plan.retire(&placement(METAL, Dtype::F16), why, None).expect("it was there");
     plan.restore(gone, Some(Band::Exact));
@@ -290,7 +294,8 @@ fn who_returns_takes_over_only_where_the_promise_is_kept() {
 
 #[test]
 fn a_plan_in_words_says_what_comes_next_and_who_loses() {
-    let words = explain(&decide(&a_machine(), &Wish { goal: Goal::Latency, ..Wish::default() }));
+    let words =
+        explain(&decide(&a_machine(), &Constraints { goal: Goal::Latency, ..Constraints::default() }));
     for line in [
         "chosen: candle/cpu/bf16 w (half, about 160 texts/s)",
         "next: candle/cpu/f32 w (exact, 1.2x slower than candle/cpu/bf16)",
@@ -299,7 +304,7 @@ fn a_plan_in_words_says_what_comes_next_and_who_loses() {
     ] {
         assert!(words.lines().any(|said| said == line), "`{line}` is missing in:\n{words}");
     }
-    let exact = explain(&decide(&a_machine(), &Wish { band: Band::Exact, ..Wish::default() }));
+    let exact = explain(&decide(&a_machine(), &Constraints { band: Band::Exact, ..Constraints::default() }));
     assert!(
         exact.contains(
             "refused: candle/metal:0/f16 w [band] its numbers are half: 1.0e-6 from the reference's\n  \
@@ -308,7 +313,7 @@ fn a_plan_in_words_says_what_comes_next_and_who_loses() {
         "{exact}"
     );
     assert!(!exact.contains("slower than the processor"), "{exact}");
-    let none = explain(&decide(&a_machine(), &Wish { device: Some(CUDA), ..Wish::default() }));
+    let none = explain(&decide(&a_machine(), &Constraints { device: Some(CUDA), ..Constraints::default() }));
     assert!(none.starts_with("chosen: none\n"), "{none}");
 }
 
@@ -323,7 +328,7 @@ fn refusals_of_one_device_with_one_reason_are_one_line() {
         (placement(CUDA, Dtype::F32), absent(CUDA)),
         (Placement { engine: EngineId::Onnx, ..placement(METAL, Dtype::F32) }, absent(METAL)),
     ];
-    let plan = plan(&card(), &grid, &Evidence::new(), &Wish::default());
+    let plan = plan(&card(), &grid, &Evidence::new(), &Constraints::default());
     let groups = grouped(&plan);
     let labels: Vec<&str> = groups.iter().map(|group| group.label.as_str()).collect();
     assert_eq!(
@@ -348,17 +353,18 @@ fn card_with(sets: &[(&str, Format, Dtype)]) -> ModelCard {
     ModelCard { weights: weights.collect(), ..card() }
 }
 
-fn chair(engine: EngineId, format: Format) -> Chair {
-    Chair { engine, device: Device::Cpu, format, dtypes: vec![Dtype::F32, Dtype::F16], obstacle: None }
+fn candidate(engine: EngineId, format: Format) -> Candidate {
+    Candidate { engine, device: Device::Cpu, format, dtypes: vec![Dtype::F32, Dtype::F16], obstacle: None }
 }
 
 fn cells(sets: &[(&str, Format, Dtype)]) -> Vec<String> {
-    let chairs = [chair(EngineId::Candle, Format::Safetensors), chair(EngineId::Onnx, Format::Onnx)];
+    let candidates =
+        [candidate(EngineId::Candle, Format::Safetensors), candidate(EngineId::Onnx, Format::Onnx)];
     let cell = |(placement, obstacle): &(Placement, Option<Obstacle>)| {
         let why = obstacle.as_ref().map(|obstacle| format!(" [{}]", obstacle.code())).unwrap_or_default();
         format!("{placement}{why}")
     };
-    grid(&card_with(sets), &chairs).iter().map(cell).collect()
+    grid(&card_with(sets), &candidates).iter().map(cell).collect()
 }
 
 #[test]
@@ -376,7 +382,8 @@ fn an_engine_takes_the_weights_of_its_format_and_a_graph_its_own_numbers() {
 
 #[test]
 fn the_reference_is_f32_by_description_and_else_the_widest_graph() {
-    let chairs = [chair(EngineId::Onnx, Format::Onnx), chair(EngineId::Candle, Format::Safetensors)];
+    let candidates =
+        [candidate(EngineId::Onnx, Format::Onnx), candidate(EngineId::Candle, Format::Safetensors)];
     let (tensors, graph) = (Format::Safetensors, Format::Onnx);
     for (sets, expected) in [
         (vec![("g", graph, Dtype::F32), ("h", tensors, Dtype::F16)], "candle/cpu/f32 h"),
@@ -388,23 +395,23 @@ fn the_reference_is_f32_by_description_and_else_the_widest_graph() {
         (vec![("q", graph, Dtype::Int8)], "onnx/cpu/int8 q"),
     ] {
         let card = card_with(&sets);
-        let grid = grid(&card, &chairs);
+        let grid = grid(&card, &candidates);
         let open = grid.iter().filter(|(_, obstacle)| obstacle.is_none()).map(|(placement, _)| placement);
         assert_eq!(reference(&card, open).map(ToString::to_string).as_deref(), Some(expected), "{sets:?}");
-        let plan = plan(&card, &grid, &Evidence::new(), &Wish::default());
+        let plan = plan(&card, &grid, &Evidence::new(), &Constraints::default());
         assert_eq!(plan.reference.map(|placement| placement.to_string()).as_deref(), Some(expected));
     }
 }
 
 /// A plan for graphs of these formats, at these distances from the widest of them.
-fn decide_graphs(sets: &[(&str, Dtype, f64)], wish: &Wish) -> Plan {
+fn decide_graphs(sets: &[(&str, Dtype, f64)], constraints: &Constraints) -> Plan {
     let card =
         card_with(&sets.iter().map(|&(name, dtype, _)| (name, Format::Onnx, dtype)).collect::<Vec<_>>());
-    let grid = grid(&card, &[chair(EngineId::Onnx, Format::Onnx)]);
+    let grid = grid(&card, &[candidate(EngineId::Onnx, Format::Onnx)]);
     let evidence = grid.iter().zip(sets).map(|((placement, _), &(_, dtype, error))| {
         let canary = Canary {
             error: Distance(Some(error)),
-            receipt: None,
+            accuracy: None,
             tokens_per_second: 1.0,
             memory: None,
             norms: [1.0; 2],
@@ -413,16 +420,16 @@ fn decide_graphs(sets: &[(&str, Dtype, f64)], wish: &Wish) -> Plan {
         let findings = Cell(Device::Cpu, dtype, error, [1.0, 1.0]).findings();
         (placement.clone(), Findings { twin: None, canary: Some(Ok(canary)), ..findings })
     });
-    plan(&card, &grid, &evidence.collect(), wish)
+    plan(&card, &grid, &evidence.collect(), constraints)
 }
 
 #[test]
 fn a_reference_that_is_not_f32_leaves_bands_unknown() {
     let bands = |plan: &Plan| {
-        plan.sound().map(|sound| (sound.placement.weights.clone(), sound.band)).collect::<Vec<_>>()
+        plan.viable().map(|viable| (viable.placement.weights.clone(), viable.band)).collect::<Vec<_>>()
     };
-    let coarse = Wish { band: Band::Coarse, ..Wish::default() };
-    let alone = decide_graphs(&[("q", Dtype::Int8, 0.0)], &Wish::default());
+    let coarse = Constraints { band: Band::Coarse, ..Constraints::default() };
+    let alone = decide_graphs(&[("q", Dtype::Int8, 0.0)], &Constraints::default());
     assert_eq!(bands(&alone), [("q".to_owned(), Band::Unknown)]);
     assert!(alone.chosen.as_ref().is_some_and(|chosen| chosen.is_own_reference));
     assert_eq!(
@@ -438,13 +445,13 @@ fn a_reference_that_is_not_f32_leaves_bands_unknown() {
     assert_eq!(bands(&near)[1], ("q".to_owned(), Band::Unknown), "near to what is not f32 says nothing");
     let wide = decide_graphs(&[("g", Dtype::F32, 0.0), ("q", Dtype::Int8, 1e-2)], &coarse);
     assert_eq!(bands(&wide), [("g".to_owned(), Band::Exact), ("q".to_owned(), Band::Coarse)]);
-    assert!(wide.sound().all(|sound| !sound.is_own_reference));
+    assert!(wide.viable().all(|viable| !viable.is_own_reference));
 }
 
 #[test]
 fn an_unknown_band_satisfies_every_wish_but_exact() {
     for (band, serves) in [(Band::Exact, false), (Band::Half, true), (Band::Coarse, true)] {
-        let plan = decide_graphs(&[("q", Dtype::Int8, 0.0)], &Wish { band, ..Wish::default() });
+        let plan = decide_graphs(&[("q", Dtype::Int8, 0.0)], &Constraints { band, ..Constraints::default() });
         assert_eq!(plan.chosen.is_some(), serves, "{band}");
         if !serves {
             let words = explain(&plan);
@@ -467,18 +474,18 @@ fn what_failed_by_trying_is_a_downgrade_and_what_is_not_there_is_none() {
     ];
     evidence.insert(grid[0].0.clone(), Cell(Device::Cpu, Dtype::F32, 0.0, [1.0, 10.0]).findings());
     evidence.insert(grid[1].0.clone(), Findings { twin: Some(Err(killed())), ..Findings::default() });
-    let plan_by = |wish: &Wish| plan(&card(), &grid, &evidence, wish);
-    let mut found = plan_by(&Wish::default());
+    let plan_by = |constraints: &Constraints| plan(&card(), &grid, &evidence, constraints);
+    let mut found = plan_by(&Constraints::default());
     let downgrade = Downgrade { from: grid[1].0.clone(), to: Some(grid[0].0.clone()), why: killed() };
     assert_eq!(found.downgrades, [downgrade]);
-    let wished = Wish { device: Some(Device::Cpu), ..Wish::default() };
+    let wished = Constraints { device: Some(Device::Cpu), ..Constraints::default() };
     assert!(plan_by(&wished).downgrades.is_empty(), "what was not wished for is no loss");
 
     let why = Obstacle::Quarantined { why: "a test".to_owned() };
-    let sound = found.retire(&grid[0].0, why, None).expect("it was there");
+    let viable = found.retire(&grid[0].0, why, None).expect("it was there");
     assert_eq!(found.downgrades.len(), 2);
     assert_eq!(found.downgrades[1].to, None, "nothing is left");
-    found.restore(sound, None);
+    found.restore(viable, None);
     assert_eq!(found.downgrades.len(), 1);
 }
 
@@ -506,18 +513,19 @@ fn an_unmet_wish_is_told_with_what_was_asked_why_it_fails_and_what_works() {
         (graph(Device::Cpu), no_weights.clone()),
         (graph(METAL), no_weights),
     ];
-    let told = |wish: &Wish| unmet(&plan(&card(), &grid, &Evidence::new(), wish), wish);
-    let any = Wish::default();
+    let told =
+        |constraints: &Constraints| unmet(&plan(&card(), &grid, &Evidence::new(), constraints), constraints);
+    let any = Constraints::default();
     assert_eq!(
-        told(&Wish { device: Some(METAL), ..any.clone() }),
+        told(&Constraints { device: Some(METAL), ..any.clone() }),
         "no placement works for this model with `--device metal:0`: no device `metal:0`: not macOS\n\
          hint: use `--device cpu`\n"
     );
     assert_eq!(
-        told(&Wish { dtype: Some(Dtype::Int8), ..any.clone() }),
+        told(&Constraints { dtype: Some(Dtype::Int8), ..any.clone() }),
         "this model has no placement with `--dtype int8`\nhint: use `--dtype f32`\n"
     );
-    let onnx = told(&Wish { engine: Some(EngineId::Onnx), ..any.clone() });
+    let onnx = told(&Constraints { engine: Some(EngineId::Onnx), ..any.clone() });
     assert!(onnx.contains("with `--engine onnx`: the model has no ONNX weights\nhint: put"), "{onnx}");
     assert!(onnx.ends_with("hint: use `--engine candle`\n"), "{onnx}");
     let all = told(&any);

@@ -6,12 +6,12 @@ use sconce_core::placement::Dtype;
 use sconce_planner::band::Band;
 use sconce_planner::evidence::{Evidence, Findings, Goal};
 use sconce_planner::explain::explain;
-use sconce_planner::plan::{Refusal, Wish, plan};
+use sconce_planner::plan::{Constraints, Refusal, plan};
 
 use crate::{CUDA, Cell, METAL, card, decide, order, placement, refusals};
 
-fn loose() -> Wish {
-    Wish { band: Band::Coarse, ..Wish::default() }
+fn loose() -> Constraints {
+    Constraints { band: Band::Coarse, ..Constraints::default() }
 }
 
 /// Whether the second of two placements, with these errors, comes first when it takes this share of the first's time.
@@ -49,7 +49,7 @@ fn a_note_says_how_much_slower_a_fallback_is_from_equal_on() {
             Cell(Device::Cpu, Dtype::F32, 0.0, [1.0, 10.0]),
             Cell(METAL, Dtype::F16, 1e-4, [1.0, milliseconds]),
         ];
-        decide(&cells, &Wish::default()).fallbacks[0].note.clone()
+        decide(&cells, &Constraints::default()).fallbacks[0].note.clone()
     };
     assert_eq!(note(9.9), None, "a little faster, and second for its band");
     for (milliseconds, expected) in [(10.0, 1.0), (30.0, 3.0)] {
@@ -63,7 +63,8 @@ fn a_note_says_how_much_slower_a_fallback_is_from_equal_on() {
 fn texts_a_second_are_those_of_the_bulk_shape_whatever_the_goal() {
     for goal in [Goal::Latency, Goal::Throughput] {
         let cells = [Cell(Device::Cpu, Dtype::F32, 0.0, [1.0, 10.0])];
-        let chosen = decide(&cells, &Wish { goal, ..Wish::default() }).chosen.expect("it works");
+        let chosen =
+            decide(&cells, &Constraints { goal, ..Constraints::default() }).chosen.expect("it works");
         // Eight texts in ten layers of ten milliseconds.
         assert!((chosen.texts_per_second - 80.0).abs() < 1e-9, "{}", chosen.texts_per_second);
         let seconds = if goal == Goal::Latency { 0.01 } else { 0.1 };
@@ -74,13 +75,13 @@ fn texts_a_second_are_those_of_the_bulk_shape_whatever_the_goal() {
 #[test]
 fn a_plan_knows_its_chosen_one_and_its_devices() {
     let cells = [Cell(Device::Cpu, Dtype::F32, 0.0, [1.0, 10.0]), Cell(METAL, Dtype::F32, 0.0, [1.0, 5.0])];
-    let plan = decide(&cells, &Wish::default());
+    let plan = decide(&cells, &Constraints::default());
     let (cpu, metal) = (placement(Device::Cpu, Dtype::F32), placement(METAL, Dtype::F32));
     assert!(plan.is_chosen(&metal) && !plan.is_chosen(&cpu));
     assert!(plan.supports(METAL) && plan.supports(Device::Cpu) && !plan.supports(CUDA));
     assert_eq!(plan.explain(), explain(&plan));
     assert!(plan.beaten_accelerator().is_none(), "the accelerator is chosen");
-    let none = decide(&[], &Wish::default());
+    let none = decide(&[], &Constraints::default());
     assert!(!none.is_chosen(&cpu) && !none.supports(Device::Cpu));
     assert!(none.reference.is_none() && none.explain() == "chosen: none\n");
 }
@@ -93,13 +94,13 @@ fn an_accelerator_is_beaten_only_by_the_processor() {
             Cell(METAL, Dtype::F32, 0.0, [1.0, metal]),
             Cell(CUDA, Dtype::F32, 0.0, [1.0, cuda]),
         ];
-        decide(&cells, &Wish::default()).beaten_accelerator().map(|sound| sound.placement.device)
+        decide(&cells, &Constraints::default()).beaten_accelerator().map(|viable| viable.placement.device)
     };
     assert_eq!(machine(1.0, 3.0, 2.0), Some(CUDA), "the first that follows");
     assert_eq!(machine(2.0, 3.0, 1.0), None, "another accelerator is chosen");
     let only =
         [Cell(Device::Cpu, Dtype::F32, 0.0, [1.0, 1.0]), Cell(Device::Cpu, Dtype::F16, 1e-4, [1.0, 2.0])];
-    assert!(decide(&only, &Wish::default()).beaten_accelerator().is_none(), "there is no accelerator");
+    assert!(decide(&only, &Constraints::default()).beaten_accelerator().is_none(), "there is no accelerator");
 }
 
 #[test]
@@ -108,7 +109,7 @@ fn what_was_tried_in_part_was_not_tried() {
     let grid = [(placement(Device::Cpu, Dtype::F32), None)];
     let decide = |findings: Option<Findings>| {
         let evidence: Evidence = findings.into_iter().map(|found| (grid[0].0.clone(), found)).collect();
-        plan(&card(), &grid, &evidence, &Wish::default())
+        plan(&card(), &grid, &evidence, &Constraints::default())
     };
     assert!(decide(Some(whole.clone())).chosen.is_some());
     for findings in [
@@ -129,7 +130,7 @@ fn what_lies_beyond_all_bands_is_not_used_and_a_promise_includes_its_own_band() 
         Cell(METAL, Dtype::F16, 1e-4, [1.0, 10.0]),
         Cell(CUDA, Dtype::F16, 1e-4, [1.0, 12.0]),
     ];
-    let plan = decide(&cells, &Wish::default());
+    let plan = decide(&cells, &Constraints::default());
     assert_eq!(order(&plan), ["metal:0/f16", "cuda:0/f16", "cpu/f32"]);
     assert_eq!(plan.reference, Some(placement(Device::Cpu, Dtype::F32)));
 }
@@ -137,7 +138,7 @@ fn what_lies_beyond_all_bands_is_not_used_and_a_promise_includes_its_own_band() 
 #[test]
 fn who_retires_is_refused_with_the_reason_and_who_is_not_there_changes_nothing() {
     let cells = [Cell(Device::Cpu, Dtype::F32, 0.0, [1.0, 10.0]), Cell(METAL, Dtype::F32, 0.0, [1.0, 5.0])];
-    let mut plan = decide(&cells, &Wish::default());
+    let mut plan = decide(&cells, &Constraints::default());
     let why = Obstacle::Quarantined { why: "a test".to_owned() };
     let before = plan.clone();
     assert_eq!(plan.retire(&placement(CUDA, Dtype::F32), why.clone(), None), None);
@@ -154,7 +155,7 @@ fn who_retires_is_refused_with_the_reason_and_who_is_not_there_changes_nothing()
 #[test]
 fn a_looser_one_that_takes_over_replays_what_it_is_asked() {
     let cells = [Cell(Device::Cpu, Dtype::F32, 0.0, [1.0, 10.0]), Cell(METAL, Dtype::F16, 1e-4, [1.0, 20.0])];
-    let mut plan = decide(&cells, &Wish::default());
+    let mut plan = decide(&cells, &Constraints::default());
     assert_eq!(order(&plan), ["cpu/f32", "(metal:0/f16)"]);
     let why = Obstacle::Quarantined { why: "a test".to_owned() };
     plan.retire(&placement(Device::Cpu, Dtype::F32), why, None);

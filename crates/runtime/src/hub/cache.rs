@@ -42,7 +42,7 @@ pub(super) struct Repository {
 }
 
 impl Repository {
-    /// Refuses ids and revisions that are not sound.
+    /// Refuses ids and revisions that are not valid.
     pub(super) fn new(cache: &Path, id: &str, revision: &str) -> Result<Repository, HubError> {
         check_id(id)?;
         check_revision(revision)?;

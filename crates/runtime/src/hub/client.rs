@@ -94,16 +94,16 @@ impl<'a> Client<'a> {
             if let Some(range) = range {
                 request = request.header("Range", range);
             }
-            let patience = Some(self.hub.patience);
+            let timeout = Some(self.hub.timeout);
             let response = request
                 .config()
                 .tls_config(self.tls.clone())
                 .max_redirects(0)
                 .http_status_as_error(false)
-                .timeout_resolve(patience)
-                .timeout_connect(patience)
-                .timeout_recv_response(patience)
-                .timeout_per_read(patience)
+                .timeout_resolve(timeout)
+                .timeout_connect(timeout)
+                .timeout_recv_response(timeout)
+                .timeout_per_read(timeout)
                 .build()
                 .call()
                 .map_err(|error| self.unreachable(ApiError::from(Box::new(error))))?;

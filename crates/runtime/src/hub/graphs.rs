@@ -4,7 +4,7 @@ use std::path::Path;
 
 use sconce_core::placement::EngineId;
 use sconce_engines::onnx::header::Header;
-use sconce_planner::plan::Wish;
+use sconce_planner::plan::Constraints;
 
 /// The graphs that most repositories have, the widest first.
 const USUAL: [&str; 2] = ["onnx/model.onnx", "model.onnx"];
@@ -22,12 +22,12 @@ pub enum Graphs {
 }
 
 impl Graphs {
-    /// What a wish asks for: a graph by its name, or one for ONNX Runtime.
-    pub fn wished(wish: &Wish) -> Graphs {
+    /// What the constraints asks for: a graph by its name, or one for ONNX Runtime.
+    pub fn wished(constraints: &Constraints) -> Graphs {
         let is_graph = |name: &&String| Path::new(name).extension().is_some_and(|kind| kind == "onnx");
-        match wish.weights.as_ref().filter(is_graph) {
+        match constraints.weights.as_ref().filter(is_graph) {
             Some(name) => Graphs::Named(name.clone()),
-            None if wish.engine == Some(EngineId::Onnx) => Graphs::Usual,
+            None if constraints.engine == Some(EngineId::Onnx) => Graphs::Usual,
             None => Graphs::Otherwise,
         }
     }
@@ -81,12 +81,16 @@ mod tests {
         ] {
             assert_eq!(asked.of(names).as_deref(), expected, "{asked:?} {names:?}");
         }
-        let wish = |engine, weights: Option<&str>| {
-            Graphs::wished(&Wish { engine, weights: weights.map(str::to_owned), ..Wish::default() })
+        let constraints = |engine, weights: Option<&str>| {
+            Graphs::wished(&Constraints {
+                engine,
+                weights: weights.map(str::to_owned),
+                ..Constraints::default()
+            })
         };
-        assert_eq!(wish(None, Some("onnx/model_int8.onnx")), named);
-        assert_eq!(wish(Some(EngineId::Onnx), None), Graphs::Usual);
-        assert_eq!(wish(Some(EngineId::Candle), Some("model.safetensors")), Graphs::Otherwise);
+        assert_eq!(constraints(None, Some("onnx/model_int8.onnx")), named);
+        assert_eq!(constraints(Some(EngineId::Onnx), None), Graphs::Usual);
+        assert_eq!(constraints(Some(EngineId::Candle), Some("model.safetensors")), Graphs::Otherwise);
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! Which ids, revisions and file names are sound, and which files of a model are wanted.
+//! Which ids, revisions and file names are valid, and which files of a model are wanted.
 
 use super::error::HubError;
 

@@ -10,7 +10,7 @@ use hf_hub::api::sync::ApiBuilder;
 use super::{Graphs, Hub};
 
 /// Long enough for a hub that has to wake its storage, short enough to fall back on the cache.
-const PATIENCE: Duration = Duration::from_secs(30);
+const TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Reads the variables; an empty one counts as not set.
 pub(super) fn read(get: &dyn Fn(&str) -> Option<String>, home: Option<PathBuf>) -> Hub {
@@ -26,10 +26,10 @@ pub(super) fn read(get: &dyn Fn(&str) -> Option<String>, home: Option<PathBuf>) 
     let token_file = path("HF_TOKEN_PATH").unwrap_or_else(|| home.join("token"));
     let token = get("HF_TOKEN").or_else(|| get("HUGGING_FACE_HUB_TOKEN")).or_else(|| read_token(&token_file));
     let offline = get("HF_HUB_OFFLINE").is_some_and(|value| is_yes(&value));
-    let patience = get("HF_HUB_DOWNLOAD_TIMEOUT")
+    let timeout = get("HF_HUB_DOWNLOAD_TIMEOUT")
         .and_then(|value| value.parse().ok())
-        .map_or(PATIENCE, Duration::from_secs);
-    Hub { cache, endpoint, token, offline, patience, graphs: Graphs::default() }
+        .map_or(TIMEOUT, Duration::from_secs);
+    Hub { cache, endpoint, token, offline, timeout, graphs: Graphs::default() }
 }
 
 /// The words that Python's tools take for yes.

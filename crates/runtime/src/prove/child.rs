@@ -9,7 +9,7 @@ use sconce_core::obstacle::Obstacle;
 use sconce_core::probe::{ProbeCase, Sample};
 
 use super::{Question, is_last};
-use crate::lane::panic_message;
+use crate::executor::panic_message;
 use crate::resident::resident;
 
 /// The argument by which a program knows that it was started to prove.

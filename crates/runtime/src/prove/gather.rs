@@ -423,7 +423,7 @@ fn certificate(error: Distance, want: &Rows, sample: Sample, texts: &Texts) -> C
     let norms = if norms.is_empty() { [0.0; 2] } else { range };
     Canary {
         error,
-        receipt: texts.receipt(&sample.rows, want),
+        accuracy: texts.accuracy(&sample.rows, want),
         tokens_per_second: texts.canary.tokens() as f64 / sample.seconds.max(1e-9),
         memory: sample.memory,
         norms,

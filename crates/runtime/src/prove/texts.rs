@@ -2,8 +2,8 @@
 
 use sconce_core::batch::{Batch, Rows};
 use sconce_core::card::{Format, ModelCard, Task};
+use sconce_planner::accuracy::{self, AccuracyReport};
 use sconce_planner::cases::{self, CANARIES};
-use sconce_planner::receipt::{self, Receipt};
 
 use crate::canary;
 use crate::error::Error;
@@ -16,7 +16,7 @@ const LONGEST: usize = 1 << 16;
 pub(crate) struct Texts {
     /// The texts that are timed.
     pub(super) canary: Batch,
-    /// The sample that receipts are made with, where the model makes one vector of a text, or scores.
+    /// The sample that accuracies are made with, where the model makes one vector of a text, or scores.
     sample: Option<Batch>,
     /// Scores a text, where it gives scores: those of all texts come back as one row.
     scores: Option<usize>,
@@ -55,7 +55,7 @@ impl Texts {
         let sampled = scores || card.task.value == Task::Embed;
         Ok(Texts {
             canary: canary::batch(tokens, card, CANARIES)?,
-            sample: sampled.then(|| canary::batch(tokens, card, receipt::sentences())).transpose()?,
+            sample: sampled.then(|| canary::batch(tokens, card, accuracy::sentences())).transpose()?,
             scores: scores.then(|| card.width()),
             sweep: sweep.collect(),
         })
@@ -67,12 +67,12 @@ impl Texts {
         [&self.canary].into_iter().chain(&self.sample).chain(sweep).cloned().collect()
     }
 
-    /// The receipt in the answers to those batches.
-    pub(super) fn receipt(&self, rows: &Rows, reference: &Rows) -> Option<Receipt> {
+    /// The accuracy report in the answers to those batches.
+    pub(super) fn accuracy(&self, rows: &Rows, reference: &Rows) -> Option<AccuracyReport> {
         let (rows, reference) = (self.of_sample(rows)?, self.of_sample(reference)?);
         match self.scores {
-            Some(_) => receipt::of_scores(&rows, &reference),
-            None => receipt::of_vectors(&rows, &reference),
+            Some(_) => accuracy::of_scores(&rows, &reference),
+            None => accuracy::of_vectors(&rows, &reference),
         }
     }
 

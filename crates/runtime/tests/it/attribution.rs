@@ -228,14 +228,14 @@ fn a_placement_that_can_not_be_loaded_beside_the_first_stays_in_the_plan() {
     assert_eq!(model.embed(&MIXED).expect("the CPU agrees").into_vectors(), healthy(&MIXED));
     drop(model);
     let model = builder(&stage.in_process().build()).open().expect("it serves");
-    let sound = |model: &Model| -> Vec<EngineId> {
-        model.plan().sound().map(|sound| sound.placement.engine).collect()
+    let viable = |model: &Model| -> Vec<EngineId> {
+        model.plan().viable().map(|viable| viable.placement.engine).collect()
     };
-    let before = sound(&model);
+    let before = viable(&model);
     assert!(before.contains(&EngineId::Onnx), "{}", model.plan().explain());
     if model.placement().is_some_and(|placement| placement.engine == EngineId::Candle) {
         assert_eq!(model.embed(&MIXED).expect("the CPU agrees").into_vectors(), healthy(&MIXED));
-        assert_eq!(sound(&model), before);
+        assert_eq!(viable(&model), before);
     }
 }
 
@@ -276,7 +276,7 @@ fn the_only_placement_is_never_retired_for_a_norm() {
 fn where_only_one_placement_was_asked_for_the_reference_gives_the_second_opinion() {
     let engine = candle().with(METAL, Fault::OddNorm).with(Device::Cpu, Fault::OddNorm);
     let model = kept(engine, Some(METAL));
-    assert_eq!(model.plan().sound().count(), 1);
+    assert_eq!(model.plan().viable().count(), 1);
     assert_eq!(model.embed(&MIXED).expect("the reference agrees").into_vectors(), healthy(&MIXED));
     assert_eq!(device(&model), Some(METAL));
 }

@@ -5,7 +5,7 @@ use std::fs;
 use safetensors::tensor::{Dtype as Stored, TensorView};
 use sconce::card::{self, CardError, Overrides};
 use sconce::prove::Depth;
-use sconce::{Embeddings, Error, ModelSource, Plan, PoolingMode, Wish};
+use sconce::{Constraints, Embeddings, Error, ModelSource, Plan, PoolingMode};
 use sconce_core::card::Dimensions;
 use sconce_core::head::Step;
 use sconce_core::obstacle::Obstacle;
@@ -52,7 +52,7 @@ fn plan(home: &Home, copy: &Copy) -> Plan {
     let source = ModelSource::Folder(copy.path().to_owned());
     let subject =
         home.runtime.subject(&source, &Overrides::default(), &mut |_| {}).expect("the folder is a model");
-    home.runtime.plan(&subject, &Wish::default(), Depth::Twin, &mut |_| {}).expect("plans")
+    home.runtime.plan(&subject, &Constraints::default(), Depth::Twin, &mut |_| {}).expect("plans")
 }
 
 fn embed(copy: &Copy) -> Embeddings {
@@ -326,10 +326,10 @@ fn a_second_set_of_weights_is_a_second_row_of_the_plan() {
     assert_eq!(card.weights[0].identity, "", "nothing is hashed to read what a model says of itself");
     let plan = plan(&home, &copy);
     for name in ["model.fp16.safetensors", "model.safetensors"] {
-        assert!(plan.sound().any(|sound| sound.placement.weights == name), "{}", plan.explain());
+        assert!(plan.viable().any(|viable| viable.placement.weights == name), "{}", plan.explain());
     }
-    let half = Wish { weights: Some("model.fp16.safetensors".to_owned()), ..Wish::default() };
-    let model = home.model(copy.path()).wish(half).open().expect("opens");
+    let half = Constraints { weights: Some("model.fp16.safetensors".to_owned()), ..Constraints::default() };
+    let model = home.model(copy.path()).constraints(half).open().expect("opens");
     assert_eq!(model.placement().expect("serves").weights, "model.fp16.safetensors");
     let whole = embed(&Copy::of("tiny-bert"));
     let got = model.embed(&texts("tiny-bert")).expect("embeds");

@@ -6,7 +6,7 @@ use std::process::Command;
 
 use sconce::card::Overrides;
 use sconce::prove::{Depth, Survey};
-use sconce::{Device, Dtype, Event, ModelSource, Obstacle, Placement, Plan, Runtime, Wish};
+use sconce::{Constraints, Device, Dtype, Event, ModelSource, Obstacle, Placement, Plan, Runtime};
 use sconce_core::hardware::Hardware;
 use sconce_testkit::fake::{FakeEngine, Fault};
 use sconce_testkit::goldens;
@@ -285,7 +285,7 @@ fn plan_telling(stage: &Stage) -> (Plan, Vec<(Placement, u32)>) {
             retries.push((placement.clone(), attempt));
         }
     };
-    let plan = runtime.plan(&subject, &Wish::default(), Depth::Canary, &mut hear).expect("a plan");
+    let plan = runtime.plan(&subject, &Constraints::default(), Depth::Canary, &mut hear).expect("a plan");
     (plan, retries)
 }
 

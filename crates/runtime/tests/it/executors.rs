@@ -24,13 +24,13 @@ fn until(what: &str, reached: impl Fn() -> bool) {
 
 #[test]
 fn a_hang_on_the_cpu_retires_the_model_that_hung_and_no_other() {
-    for hands in [1, 4] {
+    for concurrency in [1, 4] {
         // The processor is the faster one here, and each encoder hangs at its third batch.
         let mut engine = candle()
             .with(METAL, Fault::SlowerThanCpu(3.0))
             .with(Device::Cpu, Fault::FromBatch(3, Mishap::Hang));
-        engine.hands = hands;
-        let stage = Stage { patience: SHORT, ..Stage::new(engine) };
+        engine.concurrency = concurrency;
+        let stage = Stage { timeout: SHORT, ..Stage::new(engine) };
         let runtime = stage.in_process().build();
         let open = || builder(&runtime).open().expect("something serves");
         let (hangs, other) = (open(), open());
@@ -39,7 +39,12 @@ fn a_hang_on_the_cpu_retires_the_model_that_hung_and_no_other() {
         }
         for _ in 0..2 {
             let got = other.embed(&TEXTS).expect("it serves");
-            assert_eq!(got.placements[0].device, Device::Cpu, "{hands} hands:\n{}", other.plan().explain());
+            assert_eq!(
+                got.placements[0].device,
+                Device::Cpu,
+                "{concurrency} concurrency:\n{}",
+                other.plan().explain()
+            );
             assert_eq!(got.into_vectors(), healthy(&TEXTS));
         }
         assert!(other.quarantined().is_empty());
@@ -112,8 +117,8 @@ impl Drop for Hogs {
 #[test]
 #[cfg(target_os = "linux")]
 fn a_batch_that_waits_for_a_busy_machine_is_not_taken_for_hung() {
-    // Alone it takes less than the patience, and beside others on the same core longer.
-    let stage = Stage { patience: SHORT, ..Stage::new(candle().with(METAL, Fault::Work(20))) };
+    // Alone it takes less than the timeout, and beside others on the same core longer.
+    let stage = Stage { timeout: SHORT, ..Stage::new(candle().with(METAL, Fault::Work(20))) };
     let model = builder(&stage.in_process().build()).open().expect("it serves");
     let _hogs = Hogs::start(6);
     let got = model.embed(&TEXTS).expect("it serves");
@@ -123,7 +128,7 @@ fn a_batch_that_waits_for_a_busy_machine_is_not_taken_for_hung() {
 #[test]
 fn a_hang_is_seen_on_a_busy_machine_too() {
     let fault = Fault::FromBatch(1, Mishap::Hang);
-    let stage = Stage { patience: SHORT, ..Stage::new(candle().with(METAL, fault)) };
+    let stage = Stage { timeout: SHORT, ..Stage::new(candle().with(METAL, fault)) };
     let model = builder(&stage.in_process().build()).open().expect("it serves");
     let _hogs = Hogs::start(1);
     let got = model.embed(&TEXTS).expect("the CPU serves");

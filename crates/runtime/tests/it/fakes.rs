@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use sconce::card::Overrides;
-use sconce::planner::plan::{Plan, Refusal, Wish};
+use sconce::planner::plan::{Constraints, Plan, Refusal};
 use sconce::prove::{self, Depth};
 use sconce::{Device, EngineId, Model, ModelBuilder, ModelSource, Obstacle, Runtime, RuntimeBuilder};
 use sconce_core::device::DeviceKind;
@@ -91,7 +91,7 @@ pub(crate) struct Stage {
     pub(crate) hardware: Hardware,
     pub(crate) engines: Vec<FakeEngine>,
     pub(crate) limit: Duration,
-    pub(crate) patience: Duration,
+    pub(crate) timeout: Duration,
 }
 
 impl Stage {
@@ -102,7 +102,7 @@ impl Stage {
             hardware: mac(),
             engines: vec![engine],
             limit: Duration::from_secs(30),
-            patience: Duration::from_secs(5),
+            timeout: Duration::from_secs(5),
         }
     }
 
@@ -118,7 +118,7 @@ impl Stage {
             .home(self.home.path())
             .threads(1)
             .time_limit(self.limit)
-            .patience(self.patience)
+            .timeout(self.timeout)
             .offline(true)
     }
 
@@ -175,7 +175,7 @@ pub(crate) fn subject(runtime: &Runtime, folder: &Path) -> Subject {
 
 pub(crate) fn plan(runtime: &Runtime, folder: &Path, depth: Depth) -> Plan {
     let subject = subject(runtime, folder);
-    runtime.plan(&subject, &Wish::default(), depth, &mut |_| {}).expect("a plan can be made")
+    runtime.plan(&subject, &Constraints::default(), depth, &mut |_| {}).expect("a plan can be made")
 }
 
 /// The vectors of `texts` where nothing is wrong.

@@ -109,7 +109,7 @@ fn an_accelerator_that_loses_to_the_cpu_stays_a_fallback_and_the_loss_is_told_in
     let stage = Stage::new(candle().with(METAL, Fault::SlowerThanCpu(3.0)));
     let plan = stage.plan();
     assert_eq!(plan.chosen.as_ref().map(|chosen| chosen.placement.device), Some(Device::Cpu));
-    let metal = plan.fallbacks.iter().find(|sound| sound.placement.device == METAL).expect("it works");
+    let metal = plan.fallbacks.iter().find(|viable| viable.placement.device == METAL).expect("it works");
     let note = metal.note.as_ref().expect("it has a note");
     assert_eq!(note.code(), "slower");
     assert!(matches!(note, Obstacle::Slower { ratio, .. } if (ratio - 3.0).abs() < 0.01), "{note}");

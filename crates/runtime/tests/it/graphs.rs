@@ -4,9 +4,9 @@ use std::fs;
 use std::path::Path;
 use std::sync::Arc;
 
+use sconce::planner::accuracy::Near;
 use sconce::planner::band::Band;
-use sconce::planner::plan::{Plan, Refusal, Sound, Wish};
-use sconce::planner::receipt::Near;
+use sconce::planner::plan::{Constraints, Plan, Refusal, Viable};
 use sconce::prove::Depth;
 use sconce::{ClassifyOptions, Device, Dtype, EngineId, Model, Obstacle, Placement, Runtime};
 use sconce_core::card::ModelCard;
@@ -46,20 +46,20 @@ fn home() -> TempDir {
     tempfile::tempdir().expect("a folder")
 }
 
-fn plan(home: &TempDir, folder: &Path, wish: &Wish, depth: Depth) -> Plan {
+fn plan(home: &TempDir, folder: &Path, constraints: &Constraints, depth: Depth) -> Plan {
     let runtime = runtime(home, 1.0);
     let subject = fakes::subject(&runtime, folder);
-    let plan = runtime.plan(&subject, wish, depth, &mut |_| {}).expect("a plan can be made");
+    let plan = runtime.plan(&subject, constraints, depth, &mut |_| {}).expect("a plan can be made");
     println!("{}", plan.explain());
     plan
 }
 
-fn sound<'a>(plan: &'a Plan, engine: EngineId, dtype: Dtype, weights: &str) -> &'a Sound {
-    let is_it = |sound: &&Sound| {
-        let placement = &sound.placement;
+fn viable<'a>(plan: &'a Plan, engine: EngineId, dtype: Dtype, weights: &str) -> &'a Viable {
+    let is_it = |viable: &&Viable| {
+        let placement = &viable.placement;
         placement.engine == engine && placement.dtype == dtype && placement.weights == weights
     };
-    plan.sound().find(is_it).unwrap_or_else(|| panic!("{engine}/{dtype} {weights} is not sound"))
+    plan.viable().find(is_it).unwrap_or_else(|| panic!("{engine}/{dtype} {weights} is not viable"))
 }
 
 /// The real model's folder with other weights beside it or instead of it.
@@ -88,17 +88,17 @@ fn minilm(home: &TempDir, graphs: &[(&str, &str)]) -> std::path::PathBuf {
 fn three_sets_of_weights_are_placements_of_one_model_each_with_its_receipt() {
     let home = home();
     let trio = parts::folder("minilm-trio");
-    let plan_by = |band| plan(&home, &trio, &Wish { band, ..Wish::default() }, Depth::Canary);
+    let plan_by = |band| plan(&home, &trio, &Constraints { band, ..Constraints::default() }, Depth::Canary);
     let coarse = plan_by(Band::Coarse);
-    let reference = sound(&coarse, EngineId::Candle, Dtype::F32, "model.safetensors");
+    let reference = viable(&coarse, EngineId::Candle, Dtype::F32, "model.safetensors");
     assert_eq!(coarse.reference.as_ref(), Some(&reference.placement));
-    let half = sound(&coarse, EngineId::Candle, Dtype::F32, "model.fp16.safetensors");
-    let quantised = sound(&coarse, EngineId::Onnx, Dtype::Int8, "onnx/model_quantized.onnx");
-    for (sound, least) in [(reference, 0.999_999), (half, 0.999_99), (quantised, 0.99)] {
-        let receipt = sound.findings.receipt().expect("real weights have a receipt");
-        println!("{} {}: {:?} {receipt}", sound.placement, sound.band, sound.findings.error());
-        let Near::Vectors { least: found, .. } = receipt.near else { panic!("{receipt:?}") };
-        assert!(receipt.texts >= 40 && found >= least && receipt.ranks > 0.99, "{receipt:?}");
+    let half = viable(&coarse, EngineId::Candle, Dtype::F32, "model.fp16.safetensors");
+    let quantised = viable(&coarse, EngineId::Onnx, Dtype::Int8, "onnx/model_quantized.onnx");
+    for (viable, least) in [(reference, 0.999_999), (half, 0.999_99), (quantised, 0.99)] {
+        let accuracy = viable.findings.accuracy().expect("real weights have an accuracy");
+        println!("{} {}: {:?} {accuracy}", viable.placement, viable.band, viable.findings.error());
+        let Near::Vectors { least: found, .. } = accuracy.near else { panic!("{accuracy:?}") };
+        assert!(accuracy.texts >= 40 && found >= least && accuracy.ranks > 0.99, "{accuracy:?}");
     }
     let Some(Ok(canary)) = &quantised.findings.canary else { panic!("it was tried") };
     assert!(canary.nodes["CPUExecutionProvider"] > 50, "{:?}", canary.nodes);
@@ -106,15 +106,15 @@ fn three_sets_of_weights_are_placements_of_one_model_each_with_its_receipt() {
     // Its vectors of the shortest texts stray farther than half precision does, and the plan says how far.
     assert_eq!(quantised.band, Band::Coarse);
     let default = plan_by(Band::Half);
-    sound(&default, EngineId::Candle, Dtype::F32, "model.fp16.safetensors");
+    viable(&default, EngineId::Candle, Dtype::F32, "model.fp16.safetensors");
     let refused = default.refused.iter().find(|refused| refused.placement == quantised.placement);
-    let Some(Refusal::Band { band: Band::Coarse, error, receipt: Some(receipt) }) =
+    let Some(Refusal::Band { band: Band::Coarse, error, accuracy: Some(accuracy) }) =
         refused.map(|refused| &refused.why)
     else {
         panic!("it is passed over for its band: {refused:?}");
     };
     assert_eq!(Some(error.to_string()), quantised.findings.error().map(|error| error.to_string()));
-    assert_eq!(Some(receipt.to_string()), quantised.findings.receipt().map(ToString::to_string));
+    assert_eq!(Some(accuracy.to_string()), quantised.findings.accuracy().map(ToString::to_string));
 }
 
 #[test]
@@ -127,26 +127,29 @@ fn a_naively_quantised_graph_is_coarse_and_passed_over_unless_asked_for() {
             ("minilm-graphs/model_naive.onnx", "onnx/model_naive.onnx"),
         ],
     );
-    let default = plan(&home, &folder, &Wish::default(), Depth::Twin);
+    let default = plan(&home, &folder, &Constraints::default(), Depth::Twin);
     let naive =
         |refused: &&sconce::planner::plan::Refused| refused.placement.weights == "onnx/model_naive.onnx";
     let refused =
         default.refused.iter().find(|refused| naive(refused) && refused.placement.device == Device::Cpu);
-    let Some(Refusal::Band { band: Band::Coarse, error, receipt: Some(receipt) }) =
+    let Some(Refusal::Band { band: Band::Coarse, error, accuracy: Some(accuracy) }) =
         refused.map(|found| &found.why)
     else {
         panic!("it should be passed over for its band: {refused:?}");
     };
-    println!("{error} {receipt}");
+    println!("{error} {accuracy}");
     assert!(default.explain().contains(&format!("its numbers are coarse: {error}")), "{}", default.explain());
     assert!(default.chosen.is_some_and(|chosen| chosen.placement.engine != EngineId::Onnx));
 
-    let open = |wish: Wish| {
-        Model::builder(&folder.to_string_lossy()).runtime(&runtime(&home, 1.0)).wish(wish).open()
+    let open = |constraints: Constraints| {
+        Model::builder(&folder.to_string_lossy())
+            .runtime(&runtime(&home, 1.0))
+            .constraints(constraints)
+            .open()
     };
-    let asked = Wish { weights: Some("onnx/model_naive.onnx".to_owned()), ..Wish::default() };
+    let asked = Constraints { weights: Some("onnx/model_naive.onnx".to_owned()), ..Constraints::default() };
     assert!(open(asked.clone()).is_err(), "asked for by name it is coarse still");
-    let model = open(Wish { band: Band::Coarse, ..asked }).expect("asked for with its band it serves");
+    let model = open(Constraints { band: Band::Coarse, ..asked }).expect("asked for with its band it serves");
     let got = model.embed(&["a lamp", "a candle"]).expect("embeds");
     assert_eq!(got.placements[0].dtype, Dtype::Int8);
     assert!(got.class(0).ends_with("-coarse") && got.class(1) == got.class(0), "{:?}", got.classes);
@@ -179,11 +182,12 @@ fn a_folder_of_graphs_alone_is_compared_with_its_widest() {
             ("minilm-int8/model.onnx", "onnx/model_quantized.onnx"),
         ],
     );
-    let plan = plan(&home, &folder, &Wish { band: Band::Coarse, ..Wish::default() }, Depth::Twin);
+    let plan =
+        plan(&home, &folder, &Constraints { band: Band::Coarse, ..Constraints::default() }, Depth::Twin);
     let reference = plan.reference.clone().expect("there is one");
     assert_eq!((reference.engine, reference.dtype), (EngineId::Onnx, Dtype::F32));
-    assert_eq!(sound(&plan, EngineId::Onnx, Dtype::F32, "onnx/model.onnx").band, Band::Exact);
-    sound(&plan, EngineId::Onnx, Dtype::Int8, "onnx/model_quantized.onnx");
+    assert_eq!(viable(&plan, EngineId::Onnx, Dtype::F32, "onnx/model.onnx").band, Band::Exact);
+    viable(&plan, EngineId::Onnx, Dtype::Int8, "onnx/model_quantized.onnx");
     let candle = plan.refused.iter().find(|refused| refused.placement.engine == EngineId::Candle);
     assert!(
         matches!(candle.map(|refused| &refused.why), Some(Refusal::Obstacle(o)) if o.code() == "no_weights")
@@ -194,7 +198,7 @@ fn a_folder_of_graphs_alone_is_compared_with_its_widest() {
 fn a_quantised_graph_alone_has_an_unknown_band_and_is_never_exact() {
     let home = home();
     let folder = minilm(&home, &[("minilm-int8/model.onnx", "onnx/model_quantized.onnx")]);
-    let found = plan(&home, &folder, &Wish::default(), Depth::Twin);
+    let found = plan(&home, &folder, &Constraints::default(), Depth::Twin);
     let chosen = found.chosen.as_ref().expect("it serves");
     assert_eq!((chosen.placement.dtype, chosen.band), (Dtype::Int8, Band::Unknown));
     assert!(chosen.is_own_reference && found.reference.as_ref() == Some(&chosen.placement));
@@ -323,17 +327,17 @@ fn nan_from_a_graph_is_replayed_on_candle() {
     let runtime = runtime(&home, 1e3);
     let model = Model::builder(&folder.path().to_string_lossy()).runtime(&runtime).open().expect("it opens");
 
-    let sound = model.embed(&["the harbour"]).expect("the graph serves");
-    assert_eq!(sound.placements[0].engine, EngineId::Onnx);
+    let viable = model.embed(&["the harbour"]).expect("the graph serves");
+    assert_eq!(viable.placements[0].engine, EngineId::Onnx);
     let got = model.embed(&[rare.as_str(), "the harbour"]).expect("the other engine serves");
     assert_eq!(got.placements.len(), 1);
     assert_eq!(got.placements[0].engine, EngineId::Candle);
     assert!(got[0].iter().all(|x| x.is_finite()));
-    let before: Vec<f64> = sound[0].iter().map(|&x| f64::from(x)).collect();
+    let before: Vec<f64> = viable[0].iter().map(|&x| f64::from(x)).collect();
     assert!(apart(&got[1], &before) < 1e-4, "the numbers stay what they were");
     let words = model.plan().explain();
     assert!(words.contains("[quarantined] taken out of service: a number that is not finite"), "{words}");
-    assert_ne!(sound.class(0), got.class(0), "the answer names the other weights");
+    assert_ne!(viable.class(0), got.class(0), "the answer names the other weights");
 }
 
 /// Makes the vector of a word that no built-in text has not a number, in the graph alone; returns the word.
@@ -342,7 +346,7 @@ fn poison(folder: &Copy) -> String {
     let words: Vec<&str> = vocabulary.lines().collect();
     let built_in: String = sconce::planner::cases::CANARIES
         .into_iter()
-        .chain(sconce::planner::receipt::sentences())
+        .chain(sconce::planner::accuracy::sentences())
         .collect::<Vec<_>>()
         .join(" ")
         .to_lowercase();

@@ -85,7 +85,7 @@ impl Scene {
             endpoint: server.endpoint(),
             token: None,
             offline: false,
-            patience: Duration::from_secs(10),
+            timeout: Duration::from_secs(10),
             graphs: Graphs::default(),
         };
         Scene { server, hub, folder }

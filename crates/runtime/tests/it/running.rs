@@ -16,7 +16,7 @@ const SHORT: Duration = Duration::from_millis(400);
 
 /// A machine whose accelerator has `fault`.
 fn stage(fault: Fault) -> Stage {
-    Stage { patience: SHORT, ..Stage::new(candle().with(METAL, fault)) }
+    Stage { timeout: SHORT, ..Stage::new(candle().with(METAL, fault)) }
 }
 
 fn open(stage: &Stage) -> Model {
@@ -130,7 +130,7 @@ fn once_exact_numbers_were_given_no_half_ones_follow() {
     assert_eq!(cells, [(METAL, Dtype::F32), (Device::Cpu, Dtype::F32)]);
     assert_eq!(first.classes, second.classes);
     let halves = model.plan().fallbacks;
-    assert!(!halves.is_empty() && halves.iter().all(|sound| sound.band == Band::Half && !sound.replays));
+    assert!(!halves.is_empty() && halves.iter().all(|viable| viable.band == Band::Half && !viable.replays));
 }
 
 #[test]
@@ -204,14 +204,14 @@ fn crowd(model: Model) -> Model {
 fn a_fault_amid_64_threads_harms_none_of_them() {
     let all =
         [Mishap::Error, Mishap::Nan, Mishap::Panic, Mishap::Hang].map(|mishap| [(mishap, 1), (mishap, 4)]);
-    for (mishap, hands) in all.into_iter().flatten() {
+    for (mishap, concurrency) in all.into_iter().flatten() {
         let mut stage = stage(Fault::FromBatch(20, mishap));
-        stage.engines[0].hands = hands;
+        stage.engines[0].concurrency = concurrency;
         let model = crowd(open(&stage));
         let plan = model.plan();
         quarantine(&plan, METAL);
         let refusals = plan.refused.iter().filter(|refused| refused.placement.device == METAL).count();
-        assert_eq!(refusals, 1, "{mishap:?} of {hands} is told once:\n{}", plan.explain());
+        assert_eq!(refusals, 1, "{mishap:?} of {concurrency} is told once:\n{}", plan.explain());
         assert_eq!(model.placement().map(|placement| placement.device), Some(Device::Cpu));
     }
 }
@@ -220,7 +220,7 @@ fn a_fault_amid_64_threads_harms_none_of_them() {
 fn a_batch_that_waits_for_its_turn_is_not_taken_for_hung() {
     let started = Instant::now();
     let model = crowd(open(&stage(Fault::Late(10))));
-    assert!(started.elapsed() > 2 * SHORT, "the queue was to be longer than the patience");
+    assert!(started.elapsed() > 2 * SHORT, "the queue was to be longer than the timeout");
     assert_eq!(
         model.placement().map(|placement| placement.device),
         Some(METAL),
@@ -231,7 +231,7 @@ fn a_batch_that_waits_for_its_turn_is_not_taken_for_hung() {
 
 #[test]
 fn a_model_on_a_lane_that_another_hung_goes_elsewhere_soon() {
-    let stage = Stage { patience: Duration::from_secs(2), ..stage(Fault::FromBatch(3, Mishap::Hang)) };
+    let stage = Stage { timeout: Duration::from_secs(2), ..stage(Fault::FromBatch(3, Mishap::Hang)) };
     let runtime = stage.in_process().build();
     let open = || builder(&runtime).open().expect("something serves");
     let (first, second) = (open(), open());
@@ -241,5 +241,5 @@ fn a_model_on_a_lane_that_another_hung_goes_elsewhere_soon() {
     assert_eq!(first.embed(&TEXTS).expect("the CPU serves").placements[0].device, Device::Cpu);
     let started = Instant::now();
     assert_eq!(second.embed(&TEXTS).expect("the CPU serves").placements[0].device, Device::Cpu);
-    assert!(started.elapsed() < stage.patience, "it waited for a lane that was gone");
+    assert!(started.elapsed() < stage.timeout, "it waited for an executor that was gone");
 }

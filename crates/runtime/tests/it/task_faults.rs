@@ -14,7 +14,7 @@ const MODELS: [&str; 4] =
 
 fn open(name: &str, fault: Option<Fault>) -> Model {
     let engine = fault.map_or_else(candle, |fault| candle().with(METAL, fault));
-    let stage = Stage { patience: Duration::from_millis(400), ..Stage::new(engine) };
+    let stage = Stage { timeout: Duration::from_millis(400), ..Stage::new(engine) };
     let runtime = stage.in_process().build();
     Model::builder(&goldens::folder(name).to_string_lossy())
         .runtime(&runtime)

@@ -9,7 +9,7 @@ use sconce::tokens::Tokenized;
 use sconce::{Computed, Incident, Placement, Weight, weights};
 use tokio::sync::oneshot;
 
-use crate::keys::Owner;
+use crate::keys::TenantId;
 use crate::memory_budget::Reservation;
 use crate::queue::next_batch::Priority;
 use crate::refusal::Refusal;
@@ -23,7 +23,7 @@ pub(crate) struct Job {
     pub(crate) sparse: bool,
     pub(crate) arrived: Instant,
     /// Whose it is.
-    pub(crate) owner: Owner,
+    pub(crate) tenant: TenantId,
     gone: AtomicBool,
     progress: Mutex<Progress>,
 }
@@ -38,7 +38,7 @@ struct Progress {
 
 /// What became of a text.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) enum Kept {
+pub(crate) enum Collected {
     /// It waits still.
     Nothing,
     /// Its rows, and the length of the first before it was normalised, where that is known.
@@ -49,7 +49,7 @@ pub(crate) enum Kept {
 
 /// One batch, by the clock.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Stretch {
+pub(crate) struct BatchTiming {
     /// Its texts were taken from the queue.
     pub(crate) began: Instant,
     /// The model began to compute.
@@ -67,7 +67,7 @@ pub(crate) struct Stretch {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Outcome {
     /// For each text its rows.
-    pub(crate) kept: Vec<Kept>,
+    pub(crate) kept: Vec<Collected>,
     /// The placements that did the work.
     pub(crate) placements: Vec<Placement>,
     /// Their numerics classes.
@@ -79,7 +79,7 @@ pub(crate) struct Outcome {
     /// In batches.
     pub(crate) computing: Duration,
     /// The batches that it was in.
-    pub(crate) batches: Vec<Stretch>,
+    pub(crate) batches: Vec<BatchTiming>,
 }
 
 impl Job {
@@ -89,10 +89,10 @@ impl Job {
         want: Want,
         priority: Priority,
         sparse: bool,
-        owner: Owner,
+        tenant: TenantId,
     ) -> (Job, oneshot::Receiver<Result<Outcome, Refusal>>) {
         let (reply, outcome) = oneshot::channel();
-        let answer = Outcome { kept: vec![Kept::Nothing; texts.len()], ..Outcome::default() };
+        let answer = Outcome { kept: vec![Collected::Nothing; texts.len()], ..Outcome::default() };
         let progress = Mutex::new(Progress {
             answer,
             left: texts.len(),
@@ -100,7 +100,7 @@ impl Job {
             reply: Some(reply),
         });
         let (arrived, gone) = (Instant::now(), AtomicBool::new(false));
-        (Job { texts, want, priority, sparse, arrived, owner, gone, progress }, outcome)
+        (Job { texts, want, priority, sparse, arrived, tenant, gone, progress }, outcome)
     }
 
     /// The same, with memory reserved for its rows until it is dropped.
@@ -127,7 +127,7 @@ impl Job {
         &self,
         computed: &Computed,
         rows: impl Iterator<Item = (usize, &'a [f32], Option<f32>)>,
-        batch: Stretch,
+        batch: BatchTiming,
     ) {
         let mut locked = self.progress.lock().unwrap_or_else(PoisonError::into_inner);
         let progress = &mut *locked;
@@ -135,7 +135,7 @@ impl Job {
         if answer.placements.is_empty() {
             answer.queued = batch.began.saturating_duration_since(self.arrived);
         }
-        answer.batches.push(Stretch { ended: Instant::now(), ..batch });
+        answer.batches.push(BatchTiming { ended: Instant::now(), ..batch });
         if !answer.placements.contains(&computed.placement) {
             answer.placements.push(computed.placement.clone());
         }
@@ -151,9 +151,9 @@ impl Job {
                     drop(locked);
                     return self.fail(refusal);
                 }
-                Kept::Words(words)
+                Collected::Words(words)
             } else {
-                Kept::Rows(values.to_vec(), norm)
+                Collected::Rows(values.to_vec(), norm)
             };
             done += 1;
         }
@@ -178,12 +178,12 @@ impl Job {
 }
 
 /// How long at least one of these went on.
-fn covered(batches: &[Stretch]) -> Duration {
-    let mut stretches: Vec<(Instant, Instant)> = batches.iter().map(|one| (one.began, one.ended)).collect();
-    stretches.sort_unstable();
-    let Some(&(first, _)) = stretches.first() else { return Duration::ZERO };
+fn covered(batches: &[BatchTiming]) -> Duration {
+    let mut timings: Vec<(Instant, Instant)> = batches.iter().map(|one| (one.began, one.ended)).collect();
+    timings.sort_unstable();
+    let Some(&(first, _)) = timings.first() else { return Duration::ZERO };
     let (mut all, mut until) = (Duration::ZERO, first);
-    for (began, ended) in stretches {
+    for (began, ended) in timings {
         all += ended.saturating_duration_since(began.max(until));
         until = until.max(ended);
     }
@@ -200,7 +200,7 @@ mod tests {
         let one = |began, ended| {
             let [began, ended] =
                 [began, ended].map(|milliseconds| start + Duration::from_millis(milliseconds));
-            Stretch { began, computing: began, computed: ended, ended, texts: 1, tokens: 1 }
+            BatchTiming { began, computing: began, computed: ended, ended, texts: 1, tokens: 1 }
         };
         assert_eq!(covered(&[]), Duration::ZERO);
         let all = [one(0, 10), one(30, 50), one(5, 20), one(35, 40)];

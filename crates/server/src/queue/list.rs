@@ -1,23 +1,23 @@
-//! Texts that wait, in the order of fair shares: each owner's in their order of arrival, and owners side by side.
+//! Texts that wait, in the order of fair shares: each tenant's in their order of arrival, and tenants side by side.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
-use crate::keys::Owner;
+use crate::fair_quota::FairQuota;
+use crate::keys::TenantId;
 use crate::queue::Entry;
 use crate::queue::job::Job;
 use crate::queue::next_batch::{WINDOW, Waiting};
-use crate::shares::Shares;
 
-/// Texts that wait. Each is tagged with the tokens after which it would be done if every owner had an equal share of
+/// Texts that wait. Each is tagged with the tokens after which it would be done if every tenant had an equal share of
 /// the work, and the list is kept in the order of tags: who has little waiting is served soon, however much others
 /// have.
 #[derive(Default)]
 pub(super) struct List {
     entries: VecDeque<Entry>,
     tokens: usize,
-    /// What each owner has waiting, and the tag of its last text.
-    owners: HashMap<Owner, Share>,
+    /// What each tenant has waiting, and the tag of its last text.
+    tenants: HashMap<TenantId, Share>,
     /// The tag that the work has come to.
     now: u64,
     /// Oversized jobs, of which only a part waits in the list.
@@ -55,10 +55,10 @@ impl List {
         self.tokens
     }
 
-    /// Tokens of `owner` that wait, and how many owners there are with it.
-    pub(super) fn share(&self, owner: Owner) -> (usize, usize) {
-        let own = self.owners.get(&owner).map_or(0, |share| share.tokens);
-        (own, self.owners.len() + usize::from(own == 0))
+    /// Tokens of `tenant` that wait, and how many tenants there are with it.
+    pub(super) fn share(&self, tenant: TenantId) -> (usize, usize) {
+        let own = self.tenants.get(&tenant).map_or(0, |share| share.tokens);
+        (own, self.tenants.len() + usize::from(own == 0))
     }
 
     /// Texts and tokens of oversized jobs that are not in the list yet.
@@ -68,12 +68,12 @@ impl List {
     }
 
     /// Whether the backlog has room for `tokens` more, where `most` may wait in it.
-    pub(super) fn backlog_has_room(&self, owner: Owner, tokens: usize, most: usize) -> bool {
-        let mut shares = Shares::default();
+    pub(super) fn backlog_has_room(&self, tenant: TenantId, tokens: usize, most: usize) -> bool {
+        let mut shares = FairQuota::default();
         for one in &self.backlog {
-            shares.weigh(one.job.owner, one.rest(), 0);
+            shares.weigh(one.job.tenant, one.rest(), 0);
         }
-        shares.has_room(owner, tokens, most)
+        shares.has_room(tenant, tokens, most)
     }
 
     /// Takes in the texts of a job.
@@ -105,11 +105,11 @@ impl List {
     /// Takes in one text; its tokens.
     fn insert(&mut self, job: &Arc<Job>, index: usize) -> usize {
         let tokens = job.texts[index].ids.len();
-        let share = self.owners.entry(job.owner).or_default();
+        let share = self.tenants.entry(job.tenant).or_default();
         let tag = share.last.max(self.now) + tokens as u64;
         let waiting = Waiting { tokens, want: job.want, arrived: job.arrived };
         let entry = Entry { job: Arc::clone(job), index, waiting, tag };
-        // Alone, an owner's texts go to the end.
+        // Alone, an tenant's texts go to the end.
         let place = match self.entries.back() {
             Some(last) if last.tag > tag => self.entries.partition_point(|other| other.tag <= tag),
             Some(_) | None => self.entries.len(),
@@ -162,20 +162,20 @@ impl List {
         taken
     }
 
-    /// One entry less. An owner with nothing left is forgotten, and with the last of them the time.
+    /// One entry less. An tenant with nothing left is forgotten, and with the last of them the time.
     fn let_go(&mut self, entry: &Entry) {
         let tokens = entry.waiting.tokens;
         self.tokens -= tokens;
         if let Some(one) = self.backlog.iter_mut().find(|one| Arc::ptr_eq(&one.job, &entry.job)) {
             one.listed -= tokens;
         }
-        if let Some(share) = self.owners.get_mut(&entry.job.owner) {
+        if let Some(share) = self.tenants.get_mut(&entry.job.tenant) {
             share.tokens -= tokens;
             if share.tokens == 0 {
-                self.owners.remove(&entry.job.owner);
+                self.tenants.remove(&entry.job.tenant);
             }
         }
-        if self.owners.is_empty() {
+        if self.tenants.is_empty() {
             self.now = 0;
         }
     }

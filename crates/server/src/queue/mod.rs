@@ -12,9 +12,9 @@ use std::time::{Duration, Instant};
 
 use sconce::core::engine::Cost;
 
-use crate::keys::Owner;
+use crate::keys::TenantId;
 use busy::Busy;
-pub(crate) use job::{Job, Kept, Outcome, Stretch};
+pub(crate) use job::{BatchTiming, Collected, Job, Outcome};
 use list::List;
 pub(crate) use next_batch::Priority;
 use next_batch::{Traffic, Waiting, next_batch};
@@ -23,7 +23,7 @@ pub(crate) use rate::Rate;
 /// How long after an interactive request bulk batches stay short.
 const LATELY: Duration = Duration::from_secs(2);
 /// How often a worker that has nothing to do looks whether it is still wanted.
-const GLANCE: Duration = Duration::from_millis(250);
+const POLL_INTERVAL: Duration = Duration::from_millis(250);
 
 /// Texts that wait for one model.
 pub(crate) struct Queue {
@@ -53,7 +53,7 @@ pub(crate) struct Entry {
     pub(crate) job: Arc<Job>,
     pub(crate) index: usize,
     waiting: Waiting,
-    /// When it would be done if every owner had an equal share, in tokens.
+    /// When it would be done if every tenant had an equal share, in tokens.
     tag: u64,
 }
 
@@ -69,7 +69,7 @@ pub(crate) struct Taken<'a> {
     pub(crate) began: Instant,
     priority: Priority,
     spare: bool,
-    hands: usize,
+    concurrency: usize,
     /// What all hands had spent by then.
     spent: f64,
     queue: &'a Queue,
@@ -85,7 +85,7 @@ impl Taken<'_> {
         let mut state = self.queue.lock();
         let seconds = done.saturating_duration_since(self.began).as_secs_f64();
         let at_once = (state.busy.change(done, 0) - self.spent) / seconds.max(1e-9);
-        state.rate.observe(tokens, seconds / at_once.max(1.0), self.hands);
+        state.rate.observe(tokens, seconds / at_once.max(1.0), self.concurrency);
     }
 }
 
@@ -126,8 +126,8 @@ impl Queue {
     }
 
     /// Whether there is room for `tokens` more. What is alone always has room, however much it is.
-    pub(crate) fn room(&self, priority: Priority, owner: Owner, tokens: usize) -> Result<(), Full> {
-        self.lock().room(priority, owner, tokens)
+    pub(crate) fn room(&self, priority: Priority, tenant: TenantId, tokens: usize) -> Result<(), Full> {
+        self.lock().room(priority, tenant, tokens)
     }
 
     /// Takes in a job, unless too much waits already.
@@ -137,7 +137,7 @@ impl Queue {
         if state.closed {
             return Err(Full { seconds: 1.0 });
         }
-        state.room(job.priority, job.owner, tokens)?;
+        state.room(job.priority, job.tenant, tokens)?;
         if job.priority == Priority::Interactive {
             state.interactive_at = Some(job.arrived);
         }
@@ -167,15 +167,15 @@ impl Queue {
         width: usize,
     ) -> Option<Taken<'_>> {
         let role = || match model().1 {
-            hands if hand < hands => Some(false),
-            hands if hands > 1 && hand == hands => Some(true),
+            concurrency if hand < concurrency => Some(false),
+            concurrency if concurrency > 1 && hand == concurrency => Some(true),
             _ => None,
         };
         let spare = loop {
             match role() {
                 Some(spare) => break spare,
                 None if self.lock().closed => return None,
-                None => thread::sleep(GLANCE),
+                None => thread::sleep(POLL_INTERVAL),
             }
         };
         let mut state = self.lock();
@@ -184,7 +184,11 @@ impl Queue {
                 if state.closed {
                     return None;
                 }
-                state = self.wake_spare.wait_timeout(state, GLANCE).unwrap_or_else(PoisonError::into_inner).0;
+                state = self
+                    .wake_spare
+                    .wait_timeout(state, POLL_INTERVAL)
+                    .unwrap_or_else(PoisonError::into_inner)
+                    .0;
                 continue;
             }
             state.interactive.purge();
@@ -192,8 +196,8 @@ impl Queue {
             let now = Instant::now();
             let lately = state.interactive_at.is_some_and(|at| now.saturating_duration_since(at) < LATELY);
             let traffic = Traffic { interactive: lately, last: state.last };
-            let (cost, hands) = model();
-            let mut budget = state.rate.budget(cost, width, hands, state.interactive.tokens());
+            let (cost, concurrency) = model();
+            let mut budget = state.rate.budget(cost, width, concurrency, state.interactive.tokens());
             let (interactive, mut bulk) = (state.interactive.waiting(), state.bulk.waiting());
             if spare {
                 budget.interactive = budget.shared;
@@ -210,13 +214,13 @@ impl Queue {
                     self.wake.notify_one();
                     self.wake_spare.notify_one();
                 }
-                return Some(Taken { entries, began: now, priority, spare, hands, spent, queue: self });
+                return Some(Taken { entries, began: now, priority, spare, concurrency, spent, queue: self });
             }
             if state.closed {
                 return None;
             }
             let wake = if spare { &self.wake_spare } else { &self.wake };
-            state = wake.wait_timeout(state, GLANCE).unwrap_or_else(PoisonError::into_inner).0;
+            state = wake.wait_timeout(state, POLL_INTERVAL).unwrap_or_else(PoisonError::into_inner).0;
         }
     }
 
@@ -262,17 +266,17 @@ impl State {
     }
 
     /// Who has less than a fair share waiting has room, however much the others have.
-    fn room(&mut self, priority: Priority, owner: Owner, tokens: usize) -> Result<(), Full> {
+    fn room(&mut self, priority: Priority, tenant: TenantId, tokens: usize) -> Result<(), Full> {
         let (rate, window, most) = (self.rate, self.window(tokens), self.rate.tokens(self.seconds));
         let list = self.list(priority);
-        let (waits, (own, owners)) = (list.tokens(), list.share(owner));
+        let (waits, (own, tenants)) = (list.tokens(), list.share(tenant));
         let counted = window.unwrap_or(tokens);
-        let fair = owners > 1 && (own == 0 || own + counted <= most / owners);
+        let fair = tenants > 1 && (own == 0 || own + counted <= most / tenants);
         if waits > 0 && waits + counted > most && !fair {
             return Err(Full { seconds: rate.seconds(waits + counted - most) });
         }
         let rest = tokens - counted;
-        if rest > 0 && !list.backlog_has_room(owner, rest, most) {
+        if rest > 0 && !list.backlog_has_room(tenant, rest, most) {
             return Err(Full { seconds: rate.seconds((list.backlog().1 + rest).saturating_sub(most)) });
         }
         Ok(())

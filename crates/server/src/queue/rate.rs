@@ -40,8 +40,8 @@ impl Rate {
     }
 
     /// Takes note of a batch, one of so many that go on at once. Small ones say little about the rate.
-    pub(crate) fn observe(&mut self, tokens: usize, seconds: f64, hands: usize) {
-        let little = SHARED * self.tokens_per_second / (2 * hands.max(1)) as f64;
+    pub(crate) fn observe(&mut self, tokens: usize, seconds: f64, concurrency: usize) {
+        let little = SHARED * self.tokens_per_second / (2 * concurrency.max(1)) as f64;
         if tokens as f64 > little && seconds > 0.0 {
             let seen = tokens as f64 / seconds;
             self.tokens_per_second += WEIGHT * (seen - self.tokens_per_second);
@@ -60,8 +60,8 @@ impl Rate {
 
     /// The budget of batches whose rows are `width` numbers, where so many `hands` have one each at the same time and
     /// so many interactive tokens are `waiting`.
-    pub(crate) fn budget(&self, cost: Cost, width: usize, hands: usize, waiting: usize) -> Budget {
-        let tokens = |seconds| (self.tokens(seconds) / hands.max(1)).max(1);
+    pub(crate) fn budget(&self, cost: Cost, width: usize, concurrency: usize, waiting: usize) -> Budget {
+        let tokens = |seconds| (self.tokens(seconds) / concurrency.max(1)).max(1);
         let interactive = (PART * self.seconds(waiting)).clamp(INTERACTIVE, BUSY);
         Budget {
             interactive: tokens(interactive),

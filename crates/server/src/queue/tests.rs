@@ -16,7 +16,7 @@ fn job(lengths: &[usize], priority: Priority) -> Arc<Job> {
     of(1, lengths, priority)
 }
 
-fn of(owner: u64, lengths: &[usize], priority: Priority) -> Arc<Job> {
+fn of(tenant: u64, lengths: &[usize], priority: Priority) -> Arc<Job> {
     let text = |&length: &usize| Tokenized {
         ids: vec![1; length],
         types: vec![0; length],
@@ -24,7 +24,7 @@ fn of(owner: u64, lengths: &[usize], priority: Priority) -> Arc<Job> {
         ..Tokenized::default()
     };
     let texts = lengths.iter().map(text).collect();
-    Arc::new(Job::new(texts, Want::Pooled, priority, false, Owner(owner)).0)
+    Arc::new(Job::new(texts, Want::Pooled, priority, false, TenantId(tenant)).0)
 }
 
 fn queue() -> Queue {
@@ -110,19 +110,19 @@ fn an_owner_who_floods_leaves_the_others_their_share() {
     queue.admit(&of(2, &[20; 40], interactive)).expect("within its share");
     for _ in 0..6 {
         let batch = queue.next(0, || (Cost::Packed, 1), 1).expect("a batch");
-        let tokens = |owner| {
-            let own = batch.entries.iter().filter(|entry| entry.job.owner == Owner(owner));
+        let tokens = |tenant| {
+            let own = batch.entries.iter().filter(|entry| entry.job.tenant == TenantId(tenant));
             own.map(Entry::tokens).sum::<usize>()
         };
         assert_eq!(tokens(1) + tokens(2), 100, "a tenth of a second, since two wait");
     }
-    let (own, owners) = queue.lock().interactive.share(Owner(2));
+    let (own, tenants) = queue.lock().interactive.share(TenantId(2));
     assert!(
         (240..=360).contains(&(800 - own)),
         "half of six batches of a hundred tokens, and not {}",
         800 - own
     );
-    assert_eq!(owners, 2);
+    assert_eq!(tenants, 2);
 }
 
 #[test]
@@ -130,16 +130,16 @@ fn admission_holds_at_its_exact_bounds() {
     let (bulk, queue) = (Priority::Bulk, queue());
     // Two seconds of work are 2000 tokens.
     queue.admit(&of(1, &[1500], bulk)).expect("an empty queue admits any job");
-    queue.room(bulk, Owner(1), 500).expect("as much as there is room for");
-    let full = queue.room(bulk, Owner(1), 501).expect_err("one token more");
+    queue.room(bulk, TenantId(1), 500).expect("as much as there is room for");
+    let full = queue.room(bulk, TenantId(1), 501).expect_err("one token more");
     assert!((full.seconds - 0.001).abs() < 1e-9, "{full:?}");
-    queue.room(bulk, Owner(2), 5000).expect("a tenant without waiting work");
+    queue.room(bulk, TenantId(2), 5000).expect("a tenant without waiting work");
     queue.admit(&of(2, &[900], bulk)).expect("a tenant without waiting work");
-    queue.room(bulk, Owner(2), 100).expect("half of the queue for one of two tenants");
-    queue.room(bulk, Owner(2), 101).expect_err("one token more than half");
-    queue.room(bulk, Owner(1), 1).expect_err("this tenant has more than half");
+    queue.room(bulk, TenantId(2), 100).expect("half of the queue for one of two tenants");
+    queue.room(bulk, TenantId(2), 101).expect_err("one token more than half");
+    queue.room(bulk, TenantId(1), 1).expect_err("this tenant has more than half");
     queue.limit(3.0);
-    queue.room(bulk, Owner(2), 600).expect("a longer queue");
+    queue.room(bulk, TenantId(2), 600).expect("a longer queue");
     queue.close();
     assert_eq!(queue.admit(&of(3, &[1], bulk)), Err(Full { seconds: 1.0 }));
 }
@@ -167,7 +167,7 @@ fn bulk_batches_are_short_only_after_recent_interactive_requests() {
 #[test]
 fn only_workers_within_the_concurrency_limit_take_batches() {
     let (bulk, interactive) = (Priority::Bulk, Priority::Interactive);
-    for (hand, hands, busy, expected) in [
+    for (hand, concurrency, busy, expected) in [
         // Regular workers take what waits, in a closed queue as well.
         (0, 1, &[][..], Some(2)),
         (1, 2, &[bulk], Some(2)),
@@ -184,10 +184,10 @@ fn only_workers_within_the_concurrency_limit_take_batches() {
         let at_work: Vec<Taken<'_>> = busy.iter().map(|&one| taken(&queue, now, one, false)).collect();
         queue.admit(&job(&[6, 6], interactive)).expect("room");
         queue.close();
-        let batch = queue.next(hand, || (Cost::Packed, hands), 1);
+        let batch = queue.next(hand, || (Cost::Packed, concurrency), 1);
         let texts = batch.as_ref().map(|batch| batch.entries.len());
-        assert_eq!(texts, expected, "worker {hand} of {hands} beside {busy:?}");
-        assert_eq!(batch.is_some_and(|batch| batch.spare), hand == hands && expected.is_some());
+        assert_eq!(texts, expected, "worker {hand} of {concurrency} beside {busy:?}");
+        assert_eq!(batch.is_some_and(|batch| batch.spare), hand == concurrency && expected.is_some());
         drop(at_work);
         let state = queue.lock();
         assert_eq!((state.busy.batches(), state.bulk_at_work), (0, 0));
@@ -200,7 +200,7 @@ fn taken(queue: &Queue, began: Instant, priority: Priority, spare: bool) -> Take
     let spent = state.busy.change(began, isize::from(!spare));
     state.bulk_at_work += usize::from(!spare && priority == Priority::Bulk);
     drop(state);
-    Taken { entries: Vec::new(), began, priority, spare, hands: 2, spent, queue }
+    Taken { entries: Vec::new(), began, priority, spare, concurrency: 2, spent, queue }
 }
 
 #[test]

@@ -11,10 +11,10 @@ use serde_json::json;
 use utoipa::ToSchema;
 
 use crate::app::App;
-use crate::asks::{self, Vectors};
-use crate::call::{handle, wrong};
 use crate::inputs::{Few, Inputs, Values};
+use crate::operations::{self, Vectors};
 use crate::refusal::{Dialect, Refusal};
+use crate::request_context::{handle, wrong};
 use crate::routes::{openai, rerank};
 use crate::slot::Host;
 
@@ -98,8 +98,8 @@ pub(crate) struct Types {
 /// Texts to vectors, for Cohere's clients.
 #[utoipa::path(post, path = "/v2/embed", tag = "Cohere and Jina", request_body = CohereBody, responses((status = 200, body = ByType), (status = 400), (status = 404), (status = 429)))]
 pub(crate) async fn embed(State(app): State<Arc<App>>, request: Request) -> Response {
-    handle(app, Dialect::Rerank, "embed", request, |call, body: CohereBody| async move {
-        let host = call.host(body.model.as_deref(), &[Task::Embed]).await?;
+    handle(app, Dialect::Rerank, "embed", request, |context, body: CohereBody| async move {
+        let host = context.host(body.model.as_deref(), &[Task::Embed]).await?;
         let types = body.embedding_types.map_or_else(|| [EmbeddingType::Float].into(), |types| types.0);
         if types.is_empty() {
             return Err(wrong("`embedding_types` is empty"));
@@ -119,13 +119,13 @@ pub(crate) async fn embed(State(app): State<Arc<App>>, request: Request) -> Resp
         };
         let prompt = body.input_type.as_deref().map(|kind| prompt(&host, kind)).transpose()?.flatten();
         let asked = Vectors {
-            truncates: call.truncates(truncate, true),
+            truncates: context.truncates(truncate, true),
             prompt,
             dimensions: body.output_dimension,
             normalize: None,
         };
         let inputs = Arc::new(Inputs::Texts(texts(body.texts, body.inputs)?));
-        let answer = asks::embed(&call, &host, Arc::clone(&inputs), asked).await?;
+        let answer = operations::embed(&context, &host, Arc::clone(&inputs), asked).await?;
         let (billed, bytes) = (json!({ "input_tokens": answer.work.tokens }), inputs.bytes().iter().sum());
         let answer = answer.and_bytes(bytes).map(move |vectors| ByType {
             id: rerank::id("", inputs.texts()),
@@ -134,7 +134,7 @@ pub(crate) async fn embed(State(app): State<Arc<App>>, request: Request) -> Resp
             texts: inputs,
             meta: json!({ "api_version": { "version": "2" }, "billed_units": billed }),
         });
-        call.write(answer).await
+        context.write(answer).await
     })
     .await
 }

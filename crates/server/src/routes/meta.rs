@@ -13,9 +13,9 @@ use serde_json::{Value, json};
 use utoipa::ToSchema;
 
 use crate::app::{App, Scope};
-use crate::call::{ANY, Asks};
-use crate::keys::Guest;
+use crate::keys::Principal;
 use crate::refusal::{Dialect, Kind, Refusal};
+use crate::request_context::{ANY, ModelChoice};
 use crate::routes::Trusted;
 use crate::slot::{Host, Memory, Phase, Slot};
 use crate::worker::short;
@@ -122,8 +122,8 @@ pub(crate) async fn metrics(State(app): State<Arc<App>>) -> Response {
         let name = [slot.name.as_str()];
         if let Some((host, placement)) = host.as_ref().and_then(|host| Some((host, host.model.placement()?)))
         {
-            let hands = i64::try_from(host.model.hands()).unwrap_or(i64::MAX);
-            app.metrics.hands.with_label_values(&[&slot.name, &short(&placement)]).set(hands);
+            let concurrency = i64::try_from(host.model.concurrency()).unwrap_or(i64::MAX);
+            app.metrics.concurrency.with_label_values(&[&slot.name, &short(&placement)]).set(concurrency);
         }
         let rate = host.map_or(0.0, |host| host.queue.rate().tokens_per_second);
         app.metrics.rate.with_label_values(&name).set(rate as i64);
@@ -211,10 +211,10 @@ pub(crate) fn report_of(app: &App) -> Value {
 /// known, only they may.
 #[utoipa::path(post, path = "/v1/drain", tag = "operation", responses((status = 202), (status = 403)))]
 pub(crate) async fn drain(State(app): State<Arc<App>>, request: Request) -> Response {
-    let guest = request.extensions().get::<Guest>().copied().unwrap_or_default();
+    let principal = request.extensions().get::<Principal>().copied().unwrap_or_default();
     let refused = if is_of_another_page(request.headers()) {
         Some("a page of another origin may not stop a worker")
-    } else if app.settings().keys.names_operators() && !guest.operator {
+    } else if app.settings().keys.names_operators() && !principal.operator {
         Some("only a key with ` operator` after it may stop a worker")
     } else {
         None
@@ -260,7 +260,7 @@ fn serving(host: &Host) -> Serving {
 /// The model, as TEI tells of it.
 #[utoipa::path(get, path = "/info", tag = "TEI", responses((status = 200), (status = 503)))]
 pub(crate) async fn info(State(app): State<Arc<App>>, request: Request) -> Response {
-    match Asks::of(request.headers(), request.extensions()).host(&app, None, &ANY).await {
+    match ModelChoice::of(request.headers(), request.extensions()).host(&app, None, &ANY).await {
         Ok(host) => Json(tei_info(&app, &host)).into_response(),
         Err(refusal) => refusal.respond(Dialect::Tei),
     }
@@ -286,7 +286,7 @@ fn tei_info(app: &App, host: &Host) -> Value {
         Task::Rerank => json!({ "reranker": names }),
         Task::Classify => json!({ "classifier": names }),
     };
-    let budget = host.queue.rate().budget(host.model.cost(), card.width(), host.model.hands(), 0);
+    let budget = host.queue.rate().budget(host.model.cost(), card.width(), host.model.concurrency(), 0);
     json!({
         "model_id": host.name,
         "model_sha": placement

@@ -24,7 +24,7 @@ use crate::app::App;
 use crate::hosts;
 use crate::keys::Denied;
 use crate::refusal::{Dialect, Kind, Refusal};
-use crate::seeing::watch;
+use crate::telemetry::watch;
 pub(crate) use meta::{report_of, waits_for};
 pub(crate) use prefix::strip;
 
@@ -69,9 +69,9 @@ pub(crate) fn router(app: &Arc<App>) -> Router {
     let router = routes()
         .into_iter()
         .fold(Router::new(), add)
-        .fallback(nowhere)
-        .method_not_allowed_fallback(not_so)
-        .layer(middleware::from_fn_with_state(Arc::clone(app), keep_the_door))
+        .fallback(no_such_route)
+        .method_not_allowed_fallback(method_not_allowed)
+        .layer(middleware::from_fn_with_state(Arc::clone(app), authenticate))
         .layer(middleware::from_fn_with_state(Arc::clone(app), watch))
         .with_state(Arc::clone(app));
     match cors::layer(&app.settings().cors_origins) {
@@ -91,7 +91,7 @@ fn dialect(path: &str) -> Dialect {
     }
 }
 
-async fn nowhere(State(app): State<Arc<App>>, request: Request) -> Response {
+async fn no_such_route(State(app): State<Arc<App>>, request: Request) -> Response {
     if request.uri().path().starts_with(prefix::PREFIX) {
         let message = "no model of this name is served; `/v1/models` lists those that there are";
         return refuse(&app, Kind::UnknownModel, message, &request);
@@ -99,7 +99,7 @@ async fn nowhere(State(app): State<Arc<App>>, request: Request) -> Response {
     refuse(&app, Kind::NoRoute, "no such route; `/openapi.json` lists those that there are", &request)
 }
 
-async fn not_so(State(app): State<Arc<App>>, request: Request) -> Response {
+async fn method_not_allowed(State(app): State<Arc<App>>, request: Request) -> Response {
     refuse(&app, Kind::Method, "this route takes another method", &request)
 }
 
@@ -132,7 +132,7 @@ fn check_host(app: &App, request: &Request) -> Result<(), Refusal> {
 }
 
 /// Lets in whoever has a key, and asks clients to go once the server is stopping.
-async fn keep_the_door(State(app): State<Arc<App>>, mut request: Request, next: Next) -> Response {
+async fn authenticate(State(app): State<Arc<App>>, mut request: Request, next: Next) -> Response {
     let path = request.uri().path();
     let open = OPEN.contains(&path) || path == "/docs";
     let hosted = check_host(&app, &request);
@@ -143,10 +143,10 @@ async fn keep_the_door(State(app): State<Arc<App>>, mut request: Request, next: 
     let admitted = app.settings().keys.admit(request.headers());
     request.extensions_mut().insert(Trusted(admitted.is_ok() && hosted.is_ok()));
     let mut response = match admitted {
-        Ok(guest) => {
-            request.extensions_mut().insert(guest);
+        Ok(principal) => {
+            request.extensions_mut().insert(principal);
             let mut response = next.run(request).await;
-            response.extensions_mut().insert(guest);
+            response.extensions_mut().insert(principal);
             response
         }
         Err(_) if open => next.run(request).await,

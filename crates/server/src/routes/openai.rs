@@ -12,10 +12,10 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use crate::app::{App, Scope};
-use crate::asks::{self, Vectors};
-use crate::call::{handle, wrong};
 use crate::inputs::Inputs;
+use crate::operations::{self, Vectors};
 use crate::refusal::Dialect;
+use crate::request_context::{handle, wrong};
 use crate::slot::{Ability, Slot};
 
 /// Texts or token ids to embed.
@@ -76,20 +76,20 @@ impl Usage {
 /// Texts to vectors.
 #[utoipa::path(post, path = "/v1/embeddings", tag = "OpenAI", request_body = EmbeddingsBody, responses((status = 200, body = Embeddings), (status = 400), (status = 404), (status = 429)))]
 pub(crate) async fn embeddings(State(app): State<Arc<App>>, request: Request) -> Response {
-    handle(app, Dialect::OpenAi, "embeddings", request, |call, body: EmbeddingsBody| async move {
-        let host = call.host(body.model.as_deref(), &[Task::Embed]).await?;
+    handle(app, Dialect::OpenAi, "embeddings", request, |context, body: EmbeddingsBody| async move {
+        let host = context.host(body.model.as_deref(), &[Task::Embed]).await?;
         let base64 = match body.encoding_format.as_deref() {
             None | Some("float") => false,
             Some("base64") => true,
             Some(_) => return Err(wrong("`encoding_format` is `float` or `base64`")),
         };
         let asked = Vectors {
-            truncates: call.truncates(body.truncate, false),
+            truncates: context.truncates(body.truncate, false),
             prompt: body.prompt_name,
             dimensions: body.dimensions,
             normalize: None,
         };
-        let answer = asks::embed(&call, &host, Arc::new(body.input), asked).await?;
+        let answer = operations::embed(&context, &host, Arc::new(body.input), asked).await?;
         let (model, usage) = (host.name.clone(), Usage::of(answer.work.tokens));
         let answer = answer.map(move |vectors| {
             let data = vectors.into_iter().enumerate().map(|(index, vector)| {
@@ -99,7 +99,7 @@ pub(crate) async fn embeddings(State(app): State<Arc<App>>, request: Request) ->
             });
             Embeddings { object: "list", data: data.collect(), model, usage }
         });
-        call.write(answer).await
+        context.write(answer).await
     })
     .await
 }

@@ -10,10 +10,10 @@ use sha2::{Digest, Sha256};
 use utoipa::ToSchema;
 
 use crate::app::App;
-use crate::asks;
-use crate::call::{Answer, Call, handle, wrong};
 use crate::inputs::{Document, Few, Values};
+use crate::operations;
 use crate::refusal::{Dialect, Refusal};
+use crate::request_context::{Answer, RequestContext, handle, wrong};
 use crate::routes::openai::Usage;
 use crate::slot::Host;
 
@@ -88,10 +88,10 @@ pub(crate) struct Billed {
 /// Documents by how well they fit a query, for Cohere's first clients and Jina's.
 #[utoipa::path(post, path = "/v1/rerank", tag = "Cohere and Jina", request_body = RankBody, responses((status = 200, body = Ranking), (status = 400), (status = 404), (status = 429)))]
 pub(crate) async fn first(State(app): State<Arc<App>>, request: Request) -> Response {
-    handle(app, Dialect::Rerank, "rerank", request, |call, body: RankBody| async move {
-        let cohere = call.from_cohere || body.rank_fields.is_some() || body.max_chunks_per_doc.is_some();
+    handle(app, Dialect::Rerank, "rerank", request, |context, body: RankBody| async move {
+        let cohere = context.from_cohere || body.rank_fields.is_some() || body.max_chunks_per_doc.is_some();
         let documents = body.return_documents.unwrap_or(!cohere);
-        answer(call, body, documents, "1").await
+        answer(context, body, documents, "1").await
     })
     .await
 }
@@ -99,28 +99,28 @@ pub(crate) async fn first(State(app): State<Arc<App>>, request: Request) -> Resp
 /// Documents by how well they fit a query, for Cohere's clients.
 #[utoipa::path(post, path = "/v2/rerank", tag = "Cohere and Jina", request_body = RankBody, responses((status = 200, body = Ranking), (status = 400), (status = 404), (status = 429)))]
 pub(crate) async fn second(State(app): State<Arc<App>>, request: Request) -> Response {
-    handle(app, Dialect::Rerank, "rerank", request, |call, body: RankBody| async move {
+    handle(app, Dialect::Rerank, "rerank", request, |context, body: RankBody| async move {
         let documents = body.return_documents.unwrap_or(false);
-        answer(call, body, documents, "2").await
+        answer(context, body, documents, "2").await
     })
     .await
 }
 
 async fn answer(
-    call: Call,
+    context: RequestContext,
     body: RankBody,
     return_documents: bool,
     version: &'static str,
 ) -> Result<Answer, Refusal> {
-    let host = call.host(body.model.as_deref(), &[Task::Rerank, Task::Tokens]).await?;
+    let host = context.host(body.model.as_deref(), &[Task::Rerank, Task::Tokens]).await?;
     check(&host, &body)?;
     let options =
         RerankOptions { top: body.top_n, instruction: body.instruction, ..RerankOptions::default() };
-    let truncates = call.truncates(body.truncate, true);
+    let truncates = context.truncates(body.truncate, true);
     let documents: Arc<[String]> = body.documents.0.into_iter().map(|document| document.0).collect();
     let query: Arc<str> = body.query.into();
     let given = (Arc::clone(&query), Arc::clone(&documents));
-    let answer = asks::rerank(&call, &host, given.0, given.1, options, truncates).await?;
+    let answer = operations::rerank(&context, &host, given.0, given.1, options, truncates).await?;
     let (model, usage) = (host.name.clone(), Usage::of(answer.work.tokens));
     let bytes = documents.iter().map(String::len).sum();
     let answer = answer.and_bytes(bytes).map(move |ranked| {
@@ -137,7 +137,7 @@ async fn answer(
             usage,
         }
     });
-    call.write(answer).await
+    context.write(answer).await
 }
 
 /// What would change scores and can't be done.

@@ -9,10 +9,10 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use crate::app::App;
-use crate::asks::{self, Vectors};
-use crate::call::{ANY, Answer, Asks, Call, handle, wrong};
 use crate::inputs::{Any, Few, Inputs, Sequences};
+use crate::operations::{self, Vectors};
 use crate::refusal::{Dialect, Refusal};
+use crate::request_context::{ANY, Answer, ModelChoice, RequestContext, handle, wrong};
 
 /// Texts to embed.
 #[derive(Deserialize, ToSchema)]
@@ -127,7 +127,7 @@ fn only_right(direction: Option<&str>) -> Result<(), Refusal> {
 #[utoipa::path(post, path = "/", tag = "TEI",
     request_body(content = Object, example = json!({ "inputs": "On a sconce." })), responses((status = 200), (status = 424), (status = 429)))]
 pub(crate) async fn root(state: State<Arc<App>>, request: Request) -> Response {
-    let host = Asks::of(request.headers(), request.extensions()).host(&state, None, &ANY).await;
+    let host = ModelChoice::of(request.headers(), request.extensions()).host(&state, None, &ANY).await;
     let task = host.map(|host| host.model.card().task.value);
     match task {
         Ok(Task::Rerank) => rerank(state, request).await,
@@ -140,7 +140,7 @@ pub(crate) async fn root(state: State<Arc<App>>, request: Request) -> Response {
                 Dialect::Tei,
                 "embed",
                 request,
-                |call, body: EmbedBody<Any<Sentences>>| async move {
+                |context, body: EmbedBody<Any<Sentences>>| async move {
                     let EmbedBody {
                         inputs,
                         truncate,
@@ -161,13 +161,13 @@ pub(crate) async fn root(state: State<Arc<App>>, request: Request) -> Response {
                                 dimensions,
                                 parameters,
                             };
-                            answer_embed(call, body).await
+                            answer_embed(context, body).await
                         }
                         Any::Other(inputs) => {
                             let given = Parameters { truncate, truncation_direction, prompt_name };
                             let body =
                                 SimilarityBody { inputs, parameters: Some(parameters.unwrap_or(given)) };
-                            answer_similarity(call, body).await
+                            answer_similarity(context, body).await
                         }
                     }
                 },
@@ -183,31 +183,33 @@ pub(crate) async fn embed(State(app): State<Arc<App>>, request: Request) -> Resp
     handle(app, Dialect::Tei, "embed", request, answer_embed).await
 }
 
-async fn answer_embed(call: Call, body: EmbedBody<Inputs>) -> Result<Answer, Refusal> {
-    let host = call.host(None, &[Task::Embed]).await?;
+async fn answer_embed(context: RequestContext, body: EmbedBody<Inputs>) -> Result<Answer, Refusal> {
+    let host = context.host(None, &[Task::Embed]).await?;
     // Some clients put these beside the texts, some in an object of their own.
     let given = body.parameters.unwrap_or_default();
     only_right(body.truncation_direction.or(given.truncation_direction).as_deref())?;
     let asked = Vectors {
-        truncates: call.truncates(body.truncate.or(given.truncate), true),
+        truncates: context.truncates(body.truncate.or(given.truncate), true),
         prompt: body.prompt_name.or(given.prompt_name),
         dimensions: body.dimensions,
         normalize: Some(body.normalize.unwrap_or(true)),
     };
-    call.write(asks::embed(&call, &host, Arc::new(body.inputs), asked).await?).await
+    context.write(operations::embed(&context, &host, Arc::new(body.inputs), asked).await?).await
 }
 
 /// Texts to one vector for each token.
 #[utoipa::path(post, path = "/embed_all", tag = "TEI", request_body = EmbedBody<String>, responses((status = 200, body = Vec<Vec<Vec<f32>>>), (status = 422), (status = 424), (status = 429)))]
 pub(crate) async fn embed_all(State(app): State<Arc<App>>, request: Request) -> Response {
-    handle(app, Dialect::Tei, "embed_all", request, |call, body: EmbedBody<Inputs>| async move {
-        let host = call.host(None, &[Task::Embed, Task::Tokens]).await?;
+    handle(app, Dialect::Tei, "embed_all", request, |context, body: EmbedBody<Inputs>| async move {
+        let host = context.host(None, &[Task::Embed, Task::Tokens]).await?;
         only_right(body.truncation_direction.as_deref())?;
         if body.normalize.is_some() || body.dimensions.is_some() {
             return Err(wrong("vectors of tokens are given as they are: no `normalize`, no `dimensions`"));
         }
-        let truncates = call.truncates(body.truncate, true);
-        call.write(asks::embed_all(&call, &host, body.inputs, body.prompt_name, truncates).await?).await
+        let truncates = context.truncates(body.truncate, true);
+        context
+            .write(operations::embed_all(&context, &host, body.inputs, body.prompt_name, truncates).await?)
+            .await
     })
     .await
 }
@@ -215,19 +217,20 @@ pub(crate) async fn embed_all(State(app): State<Arc<App>>, request: Request) -> 
 /// Texts to weights of words.
 #[utoipa::path(post, path = "/embed_sparse", tag = "TEI", request_body = EmbedBody<String>, responses((status = 200, body = Vec<Vec<SparseValue>>), (status = 422), (status = 424), (status = 429)))]
 pub(crate) async fn embed_sparse(State(app): State<Arc<App>>, request: Request) -> Response {
-    handle(app, Dialect::Tei, "embed_sparse", request, |call, body: EmbedBody<Inputs>| async move {
-        let host = call.host(None, &[Task::Sparse]).await?;
+    handle(app, Dialect::Tei, "embed_sparse", request, |context, body: EmbedBody<Inputs>| async move {
+        let host = context.host(None, &[Task::Sparse]).await?;
         only_right(body.truncation_direction.as_deref())?;
         if body.normalize.is_some() || body.dimensions.is_some() {
             return Err(wrong("weights of words are given as they are: no `normalize`, no `dimensions`"));
         }
-        let truncates = call.truncates(body.truncate, true);
-        let answer = asks::embed_sparse(&call, &host, body.inputs, body.prompt_name, truncates).await?;
+        let truncates = context.truncates(body.truncate, true);
+        let answer =
+            operations::embed_sparse(&context, &host, body.inputs, body.prompt_name, truncates).await?;
         let value = |word: sconce::Weight| SparseValue { index: word.index, value: word.value };
         let answer = answer.map(move |texts| -> Vec<Vec<SparseValue>> {
             texts.into_iter().map(|words| words.into_iter().map(value).collect()).collect()
         });
-        call.write(answer).await
+        context.write(answer).await
     })
     .await
 }
@@ -235,15 +238,16 @@ pub(crate) async fn embed_sparse(State(app): State<Arc<App>>, request: Request) 
 /// Texts by how well they fit a query.
 #[utoipa::path(post, path = "/rerank", tag = "TEI", request_body = RerankBody, responses((status = 200, body = Vec<Rank>), (status = 422), (status = 424), (status = 429)))]
 pub(crate) async fn rerank(State(app): State<Arc<App>>, request: Request) -> Response {
-    handle(app, Dialect::Tei, "rerank", request, |call, body: RerankBody| async move {
-        let host = call.host(None, &[Task::Rerank, Task::Tokens]).await?;
+    handle(app, Dialect::Tei, "rerank", request, |context, body: RerankBody| async move {
+        let host = context.host(None, &[Task::Rerank, Task::Tokens]).await?;
         only_right(body.truncation_direction.as_deref())?;
         let options =
             RerankOptions { scoring: body.raw_scores.then_some(Scoring::Raw), ..RerankOptions::default() };
-        let truncates = call.truncates(body.truncate, true);
+        let truncates = context.truncates(body.truncate, true);
         let (texts, returned): (Arc<[String]>, bool) = (body.texts.0.into(), body.return_text);
         let answer =
-            asks::rerank(&call, &host, body.query.into(), Arc::clone(&texts), options, truncates).await?;
+            operations::rerank(&context, &host, body.query.into(), Arc::clone(&texts), options, truncates)
+                .await?;
         let bytes = texts.iter().map(String::len).sum();
         let answer = answer.and_bytes(bytes).map(move |ranked| -> Vec<Rank> {
             let rank = |ranked: sconce::Ranked| Rank {
@@ -253,7 +257,7 @@ pub(crate) async fn rerank(State(app): State<Arc<App>>, request: Request) -> Res
             };
             ranked.into_iter().map(rank).collect()
         });
-        call.write(answer).await
+        context.write(answer).await
     })
     .await
 }
@@ -261,13 +265,13 @@ pub(crate) async fn rerank(State(app): State<Arc<App>>, request: Request) -> Res
 /// The labels of texts or pairs.
 #[utoipa::path(post, path = "/predict", tag = "TEI", request_body = PredictBody, responses((status = 200, body = Vec<Prediction>), (status = 422), (status = 424), (status = 429)))]
 pub(crate) async fn predict(State(app): State<Arc<App>>, request: Request) -> Response {
-    handle(app, Dialect::Tei, "predict", request, |call, body: PredictBody| async move {
-        let host = call.host(None, &[Task::Classify]).await?;
+    handle(app, Dialect::Tei, "predict", request, |context, body: PredictBody| async move {
+        let host = context.host(None, &[Task::Classify]).await?;
         only_right(body.truncation_direction.as_deref())?;
         let many = body.inputs.many;
-        let truncates = call.truncates(body.truncate, true);
+        let truncates = context.truncates(body.truncate, true);
         let scoring = body.raw_scores.then_some(Scoring::Raw);
-        let answer = asks::classify(&call, &host, body.inputs.sequences, scoring, truncates).await?;
+        let answer = operations::classify(&context, &host, body.inputs.sequences, scoring, truncates).await?;
         let prediction =
             |labelled: sconce::Labelled| Prediction { score: labelled.score, label: labelled.label };
         let answer = answer.map(move |texts| {
@@ -275,7 +279,7 @@ pub(crate) async fn predict(State(app): State<Arc<App>>, request: Request) -> Re
                 texts.into_iter().map(|labels| labels.into_iter().map(prediction).collect()).collect();
             if many { Predictions::Many(all) } else { Predictions::One(all.remove(0)) }
         });
-        call.write(answer).await
+        context.write(answer).await
     })
     .await
 }
@@ -286,14 +290,20 @@ pub(crate) async fn similarity(State(app): State<Arc<App>>, request: Request) ->
     handle(app, Dialect::Tei, "similarity", request, answer_similarity).await
 }
 
-async fn answer_similarity(call: Call, body: SimilarityBody) -> Result<Answer, Refusal> {
-    let host = call.host(None, &[Task::Embed, Task::Sparse, Task::Tokens]).await?;
+async fn answer_similarity(context: RequestContext, body: SimilarityBody) -> Result<Answer, Refusal> {
+    let host = context.host(None, &[Task::Embed, Task::Sparse, Task::Tokens]).await?;
     let parameters = body.parameters.unwrap_or_default();
     only_right(parameters.truncation_direction.as_deref())?;
-    let truncates = call.truncates(parameters.truncate, true);
+    let truncates = context.truncates(parameters.truncate, true);
     let Sentences { source_sentence, sentences } = body.inputs;
-    let answer =
-        asks::similarity(&call, &host, source_sentence, sentences.0, parameters.prompt_name, truncates)
-            .await?;
-    call.write(answer).await
+    let answer = operations::similarity(
+        &context,
+        &host,
+        source_sentence,
+        sentences.0,
+        parameters.prompt_name,
+        truncates,
+    )
+    .await?;
+    context.write(answer).await
 }

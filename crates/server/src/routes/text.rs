@@ -9,10 +9,10 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use crate::app::App;
-use crate::asks::prompt;
-use crate::call::{ANY, handle, wrong};
 use crate::inputs::Inputs;
+use crate::operations::prompt;
 use crate::refusal::{Dialect, Refusal};
+use crate::request_context::{ANY, handle, wrong};
 
 /// Bytes of answer for each byte of text, at most about: a token of one letter and a space.
 const TOKEN: usize = 32;
@@ -57,15 +57,15 @@ fn yes() -> bool {
 /// Texts to tokens.
 #[utoipa::path(post, path = "/tokenize", tag = "TEI", request_body = TokenizeBody, responses((status = 200, body = Vec<Vec<SimpleToken>>), (status = 422)))]
 pub(crate) async fn tokenize(State(app): State<Arc<App>>, request: Request) -> Response {
-    handle(app, Dialect::Tei, "tokenize", request, |call, body: TokenizeBody| async move {
-        let host = call.host(None, &ANY).await?;
+    handle(app, Dialect::Tei, "tokenize", request, |context, body: TokenizeBody| async move {
+        let host = context.host(None, &ANY).await?;
         let named = prompt(&host, body.prompt_name, &body.inputs)?;
         let before = named.and_then(|name| host.model.card().prompts.value.get(&name).cloned());
         if matches!(body.inputs, Inputs::Ids(_) | Inputs::ManyIds(_)) {
             return Err(wrong("token ids are tokens already"));
         }
         let bytes = body.inputs.bytes();
-        call.check_sizes(&bytes, 0)?;
+        context.check_sizes(&bytes, 0)?;
         let special = body.add_special_tokens;
         let counted = Arc::new(AtomicUsize::new(0));
         let tokens = Arc::clone(&counted);
@@ -78,8 +78,8 @@ pub(crate) async fn tokenize(State(app): State<Arc<App>>, request: Request) -> R
             counted.fetch_add(pieces.len(), Ordering::Relaxed);
             Ok(pieces.into_iter().map(token).collect())
         };
-        let answer = call.write_list(&bytes, TOKEN, item).await?;
-        call.charge(tokens.load(Ordering::Relaxed))?;
+        let answer = context.write_list(&bytes, TOKEN, item).await?;
+        context.charge(tokens.load(Ordering::Relaxed))?;
         Ok(answer)
     })
     .await
@@ -99,10 +99,10 @@ fn token(piece: sconce::tokens::Piece) -> SimpleToken {
 /// Tokens to texts.
 #[utoipa::path(post, path = "/decode", tag = "TEI", request_body = DecodeBody, responses((status = 200, body = Vec<String>), (status = 422)))]
 pub(crate) async fn decode(State(app): State<Arc<App>>, request: Request) -> Response {
-    handle(app, Dialect::Tei, "decode", request, |call, body: DecodeBody| async move {
-        let host = call.host(None, &ANY).await?;
+    handle(app, Dialect::Tei, "decode", request, |context, body: DecodeBody| async move {
+        let host = context.host(None, &ANY).await?;
         let bytes = body.ids.bytes();
-        call.check_sizes(&bytes, 0)?;
+        context.check_sizes(&bytes, 0)?;
         let many = match body.ids {
             Inputs::Ids(ids) => vec![ids],
             Inputs::ManyIds(many) => many,
@@ -110,8 +110,9 @@ pub(crate) async fn decode(State(app): State<Arc<App>>, request: Request) -> Res
         };
         let tokens = many.iter().map(Vec::len).sum();
         let skip = body.skip_special_tokens;
-        let answer = call.write_list(&bytes, WORD, move |at| Ok(host.model.decode(&many[at], skip)?)).await?;
-        call.charge(tokens)?;
+        let answer =
+            context.write_list(&bytes, WORD, move |at| Ok(host.model.decode(&many[at], skip)?)).await?;
+        context.charge(tokens)?;
         Ok(answer)
     })
     .await

@@ -5,8 +5,8 @@ use std::sync::mpsc;
 
 use super::*;
 
-const ONE: Owner = Owner(1);
-const TWO: Owner = Owner(2);
+const ONE: TenantId = TenantId(1);
+const TWO: TenantId = TenantId(2);
 
 type Names = Arc<Mutex<Vec<u64>>>;
 

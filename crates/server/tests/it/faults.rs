@@ -5,7 +5,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use sconce::{Device, EngineId};
-use sconce_server::{LogFormat, Settings, Sight};
+use sconce_server::{LogFormat, Settings, TelemetryConfig};
 use sconce_testkit::fake::{FakeEngine, Fault, Mishap};
 use serde_json::json;
 
@@ -34,8 +34,8 @@ fn a_placement_that_errs_lies_hangs_or_panics_costs_no_client_its_answer() {
         let engine = FakeEngine::new(EngineId::Candle).with(METAL, Fault::FromBatch(WARM_UP + 5, mishap));
         let batches = std::sync::Arc::clone(&engine.batches);
         // Only who hangs is to be given up soon: telling of a panic takes its time too.
-        let patience = if mishap == Mishap::Hang { SHORT } else { Duration::from_secs(10) };
-        let stage = fake(engine, patience);
+        let timeout = if mishap == Mishap::Hang { SHORT } else { Duration::from_secs(10) };
+        let stage = fake(engine, timeout);
         assert!(batches.load(Ordering::SeqCst) <= WARM_UP, "the warm-up is longer than this test thinks");
         let address = *stage;
         let clients: Vec<_> = (0..8)
@@ -200,8 +200,8 @@ fn a_shadow_check_that_fails_says_why_in_the_log() {
     let home = tempfile::tempdir().expect("a folder");
     let engine = FakeEngine::new(EngineId::Candle).with(Device::Cpu, fails);
     let builder = fake_builder(engine, Duration::from_secs(10), home.path());
-    let sight = Sight { log: Some(LogFormat::Human), ..Sight::default() };
-    let checked = Settings { shadow_every: 1, sight, ..settings() };
+    let telemetry = TelemetryConfig { log: Some(LogFormat::Human), ..TelemetryConfig::default() };
+    let checked = Settings { shadow_every: 1, telemetry, ..settings() };
     let stage = start(builder, checked, Some(home)).ready();
     for _ in 0..1000 {
         post(*stage, "/embed", &json!({"inputs": "a text"})).expect(200);

@@ -65,7 +65,7 @@ fn without_a_key_nothing_is_told_but_life() {
     for path in ["/livez", "/readyz", "/startupz", "/health"] {
         assert_eq!(get(*stage, path).status, 200, "{path}");
     }
-    for path in ["/metrics", "/info", "/v1/models", "/v1/report", "/openapi.json", "/nowhere"] {
+    for path in ["/metrics", "/info", "/v1/models", "/v1/report", "/openapi.json", "/no_such_route"] {
         assert_eq!(get(*stage, path).status, 401, "{path}");
     }
     let body = json!({"input": "a"});

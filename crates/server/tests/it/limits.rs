@@ -187,7 +187,7 @@ fn never_reads(address: SocketAddr, bytes: &[u8]) -> TcpStream {
     stream
 }
 
-/// Asks until the status comes.
+/// ModelChoice until the status comes.
 #[track_caller]
 fn until(status: u16, ask: impl Fn() -> u16) {
     let began = Instant::now();

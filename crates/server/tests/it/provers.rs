@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use sconce::core::engine::Engine;
 use sconce::{Device, Dtype, EngineId, Model};
-use sconce_server::{LogFormat, Serve, Server, Settings, Sight, When};
+use sconce_server::{LogFormat, Serve, Server, Settings, TelemetryConfig, When};
 use sconce_testkit::fake::{FakeEngine, Fault, Mishap};
 use sconce_testkit::goldens;
 use serde_json::{Value, json};
@@ -53,10 +53,11 @@ fn server_child() {
     let runtime = fake_runtime(engine, Duration::from_secs(5), Path::new(&home)).prover(&prover).build();
     let builder = Model::builder(&goldens::folder("tiny-bert").to_string_lossy()).runtime(&runtime);
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
-    let sight = Sight { log: Some(LogFormat::Json), ..Sight::default() };
+    let telemetry = TelemetryConfig { log: Some(LogFormat::Json), ..TelemetryConfig::default() };
     let serve =
         Serve { name: "model".to_owned(), aliases: Vec::new(), builder, when: When::Start, token_ids: false };
-    let server = Server::start(listener, vec![serve], Settings { sight, ..settings() }).expect("it starts");
+    let server =
+        Server::start(listener, vec![serve], Settings { telemetry, ..settings() }).expect("it starts");
     println!("\n{ADDRESS}{}", server.address());
     // Until the parent hangs up.
     let _ = std::io::stdin().read_to_end(&mut Vec::new());

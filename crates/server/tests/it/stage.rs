@@ -101,13 +101,13 @@ pub(crate) fn tiny_builder(name: &str) -> ModelBuilder {
 }
 
 /// A Mac with one GPU, on which `engine` runs tiny-bert.
-pub(crate) fn fake_builder(engine: FakeEngine, patience: Duration, home: &Path) -> ModelBuilder {
-    let runtime = fake_runtime(engine, patience, home).build();
+pub(crate) fn fake_builder(engine: FakeEngine, timeout: Duration, home: &Path) -> ModelBuilder {
+    let runtime = fake_runtime(engine, timeout, home).build();
     Model::builder(&goldens::folder("tiny-bert").to_string_lossy()).runtime(&runtime)
 }
 
 /// A Mac with one GPU, on which `engine` runs.
-pub(crate) fn fake_runtime(engine: FakeEngine, patience: Duration, home: &Path) -> RuntimeBuilder {
+pub(crate) fn fake_runtime(engine: FakeEngine, timeout: Duration, home: &Path) -> RuntimeBuilder {
     let gpu = Gpu {
         kind: Some(DeviceKind::Metal),
         index: 0,
@@ -129,14 +129,14 @@ pub(crate) fn fake_runtime(engine: FakeEngine, patience: Duration, home: &Path) 
         .hardware(hardware)
         .home(home)
         .threads(1)
-        .patience(patience)
+        .timeout(timeout)
         .offline(true)
 }
 
 /// tiny-bert on an engine with faults.
-pub(crate) fn fake(engine: FakeEngine, patience: Duration) -> Stage {
+pub(crate) fn fake(engine: FakeEngine, timeout: Duration) -> Stage {
     let home = tempfile::tempdir().expect("a folder");
-    let builder = fake_builder(engine, patience, home.path());
+    let builder = fake_builder(engine, timeout, home.path());
     start(builder, settings(), Some(home)).ready()
 }
 

@@ -7,7 +7,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use sconce::{Device, EngineId};
-use sconce_server::{Collector, Settings, Sight};
+use sconce_server::{Collector, Settings, TelemetryConfig};
 use sconce_testkit::fake::{FakeEngine, Fault};
 use serde_json::{Value, json};
 
@@ -110,8 +110,8 @@ fn stage(receiver: &Receiver) -> Stage {
     let engine = FakeEngine::new(EngineId::Candle);
     let engine = engine.with(METAL, Fault::Late(LATE)).with(Device::Cpu, Fault::Late(LATE));
     let builder = fake_builder(engine, Duration::from_secs(5), home.path());
-    let sight = Sight { traces: Some(receiver.collector()), ..Sight::default() };
-    start(builder, Settings { sight, ..settings() }, Some(home)).ready()
+    let telemetry = TelemetryConfig { traces: Some(receiver.collector()), ..TelemetryConfig::default() };
+    start(builder, Settings { telemetry, ..settings() }, Some(home)).ready()
 }
 
 /// When a span began and ended, in nanoseconds.
@@ -192,7 +192,7 @@ fn a_busy_collector_is_asked_again_and_who_is_not_sampled_is_not_told() {
     let unwanted = format!("00-{}-{CALLER}-00", "1".repeat(32));
     let quiet = post_with(*stage, "/embed", &[("traceparent", &unwanted)], &json!({"inputs": "a"}));
     assert!(quiet.header("traceparent").is_some_and(|back| back.ends_with("-00")));
-    let own = post(*stage, "/nowhere", &json!({}));
+    let own = post(*stage, "/no_such_route", &json!({}));
     let trace =
         own.header("traceparent").and_then(|back| back.split('-').nth(1)).expect("a trace").to_owned();
     let root = receiver.trace(&trace, 1).remove(0);

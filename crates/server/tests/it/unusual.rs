@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 use crate::client::{get, metric, post};
 use crate::stage::{METAL, fake, fake_builder, healthy, settings, start};
 
-const PATIENCE: Duration = Duration::from_secs(20);
+const TIMEOUT: Duration = Duration::from_secs(20);
 const REPEATS: usize = 50;
 const CLIENTS: usize = 16;
 /// Batches that a warm-up on fakes takes.
@@ -21,7 +21,7 @@ const WARM_UP: usize = 12;
 
 /// Sends `unusual` many times beside clients whose every request must be answered with the right vector.
 fn beside_normal_clients(engine: FakeEngine, unusual: &Value, judge: impl Fn(u16, &Value)) {
-    let stage = fake(engine, PATIENCE);
+    let stage = fake(engine, TIMEOUT);
     let address = *stage;
     let texts: Vec<String> = (0..CLIENTS).map(|client| format!("client {client} asks as ever")).collect();
     let want = healthy(&texts);
@@ -101,7 +101,7 @@ fn an_unusual_text_that_nobody_can_vouch_for_is_refused_alone_beside_16_clients(
 
 #[test]
 fn a_placement_that_another_contradicts_is_retired_and_its_text_answered() {
-    let stage = fake(FakeEngine::new(EngineId::Candle).with(METAL, Fault::OddNan), PATIENCE);
+    let stage = fake(FakeEngine::new(EngineId::Candle).with(METAL, Fault::OddNan), TIMEOUT);
     let answer = post(*stage, "/embed", &json!({"inputs": [ODD_TEXT]}));
     assert_eq!(answer.header("x-sconce-incidents"), Some("candle/metal:0/f32 guard"));
     assert_eq!(answer.header("x-sconce-placement"), Some("candle/cpu/f32"));
@@ -114,7 +114,7 @@ fn a_placement_that_another_contradicts_is_retired_and_its_text_answered() {
 fn a_second_placement_that_is_retired_over_a_refused_text_is_counted() {
     let broken = Fault::FromBatch(1, Mishap::Nan);
     let engine = FakeEngine::new(EngineId::Candle).with(METAL, Fault::OddNorm).with(Device::Cpu, broken);
-    let stage = fake(engine, PATIENCE);
+    let stage = fake(engine, TIMEOUT);
     let refused = post(*stage, "/v1/embeddings", &json!({"input": ODD_TEXT}));
     assert_eq!(refused.status, 422, "{}", refused.text());
     let trips = get(*stage, "/metrics").text();
@@ -129,7 +129,7 @@ fn a_second_placement_that_is_retired_over_a_refused_text_is_counted() {
 fn without_room_for_a_second_placement_an_unusual_text_is_refused_and_nobody_is_unloaded() {
     let stage = fake(
         FakeEngine::new(EngineId::Candle).with(METAL, Fault::OddNorm).with(Device::Cpu, Fault::OddNorm),
-        PATIENCE,
+        TIMEOUT,
     );
     let used = sconce::resident().expect("this system tells");
     // What the next placement takes is more than is left.
@@ -148,7 +148,7 @@ fn a_readmission_under_way_keeps_no_unloaded_model_in_memory() {
     let engine = FakeEngine::new(EngineId::Candle).with(METAL, Fault::FromBatch(WARM_UP + 1, Mishap::Nan));
     let gates = Arc::clone(&engine.gates);
     let returning = Settings { return_after: Duration::from_secs(2), ..settings() };
-    let stage = start(fake_builder(engine, PATIENCE, home.path()), returning.clone(), Some(home)).ready();
+    let stage = start(fake_builder(engine, TIMEOUT, home.path()), returning.clone(), Some(home)).ready();
     let answer = post(*stage, "/embed", &json!({"inputs": "a text"}));
     assert_eq!(answer.header("x-sconce-placement"), Some("candle/cpu/f32"), "{}", answer.text());
     gates.hold_canaries.store(true, Ordering::SeqCst);

@@ -19,7 +19,7 @@ use super::numbers::{Numbers, mix};
 pub(super) struct FakeEncoder {
     pub(super) numbers: Numbers,
     faults: Vec<Fault>,
-    hands: usize,
+    concurrency: usize,
     batches: AtomicUsize,
     of_all: Arc<AtomicUsize>,
     _alive: Alive,
@@ -44,11 +44,11 @@ impl FakeEncoder {
             scores: model.card.task.value.scores(),
             ..engine.numbers(placement, model.card.width(), model.card.normalizes())
         };
-        let hands = engine.hands;
+        let concurrency = engine.concurrency;
         Ok(FakeEncoder {
             numbers,
             faults,
-            hands,
+            concurrency,
             batches: AtomicUsize::new(0),
             of_all: Arc::clone(&engine.batches),
             _alive: engine.gates.enter(),
@@ -112,7 +112,7 @@ impl Encoder for FakeEncoder {
         Cost::Packed
     }
 
-    fn hands(&self) -> usize {
-        self.hands
+    fn concurrency(&self) -> usize {
+        self.concurrency
     }
 }

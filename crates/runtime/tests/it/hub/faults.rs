@@ -118,7 +118,7 @@ fn a_silent_hub_is_waited_for_no_longer_than_its_patience() {
     let scene = Scene::new();
     // Whoever waits for it does not come back within the time that a test has.
     scene.server.behave(|behaviour| behaviour.pause = Duration::from_hours(1));
-    let hub = Hub { patience: Duration::from_secs(1), ..scene.hub.clone() };
+    let hub = Hub { timeout: Duration::from_secs(1), ..scene.hub.clone() };
     let error = hub.fetch(ID, "main", &is_wanted, &mut |_| {}).expect_err("silent");
     assert!(matches!(error, HubError::Interrupted { .. }), "{error}");
 }

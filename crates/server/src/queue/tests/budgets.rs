@@ -68,7 +68,7 @@ fn bulk_is_overdue_after_its_age_and_not_at_it() {
 #[test]
 fn a_batch_corrects_the_rate_only_if_it_is_large_and_took_time() {
     // At 10,000 tokens a second half of the 20 ms of a short batch are 100 tokens, shared by the workers.
-    for (tokens, seconds, hands, expected) in [
+    for (tokens, seconds, concurrency, expected) in [
         (100, 0.1, 1, 10_000.0),
         (101, 0.01, 1, 10_010.0),
         (25, 0.1, 4, 10_000.0),
@@ -79,9 +79,9 @@ fn a_batch_corrects_the_rate_only_if_it_is_large_and_took_time() {
         (101, -0.01, 1, 10_000.0),
     ] {
         let mut rate = Rate { least: 0.0, tokens_per_second: 10_000.0 };
-        rate.observe(tokens, seconds, hands);
+        rate.observe(tokens, seconds, concurrency);
         let got = rate.tokens_per_second;
-        assert!((got - expected).abs() < 1e-6, "{tokens} tokens in {seconds} s of {hands}: {got}");
+        assert!((got - expected).abs() < 1e-6, "{tokens} tokens in {seconds} s of {concurrency}: {got}");
     }
 }
 

@@ -6,13 +6,13 @@ use crate::queue::next_batch::WINDOW;
 /// Tenant and index of every text, in the order in which they are taken.
 fn drained(list: &mut List) -> Vec<(u64, usize)> {
     let all: Vec<usize> = (0..list.len()).collect();
-    list.take(&all).iter().map(|entry| (entry.job.owner.0, entry.index)).collect()
+    list.take(&all).iter().map(|entry| (entry.job.tenant.0, entry.index)).collect()
 }
 
 fn list(jobs: &[(u64, &[usize])]) -> List {
     let mut list = List::default();
-    for (owner, lengths) in jobs {
-        list.admit(&of(*owner, lengths, Priority::Bulk));
+    for (tenant, lengths) in jobs {
+        list.admit(&of(*tenant, lengths, Priority::Bulk));
     }
     list
 }
@@ -38,9 +38,9 @@ fn a_tenant_that_comes_later_gets_no_credit_for_the_time_before() {
 #[test]
 fn every_token_is_counted_for_its_tenant_until_it_leaves() {
     let mut list = list(&[(1, &[10, 20, 30]), (2, &[7])]);
-    let counts = |list: &List| (list.len(), list.tokens(), list.share(Owner(1)), list.share(Owner(2)));
+    let counts = |list: &List| (list.len(), list.tokens(), list.share(TenantId(1)), list.share(TenantId(2)));
     assert_eq!(counts(&list), (4, 67, (60, 2), (7, 2)));
-    assert_eq!(list.share(Owner(3)), (0, 3), "counted among the tenants that it would join");
+    assert_eq!(list.share(TenantId(3)), (0, 3), "counted among the tenants that it would join");
     // Tags are 10, 30, 60 and 7.
     let first = list.take(&[0, 2]);
     assert_eq!(first.iter().map(Entry::tokens).collect::<Vec<_>>(), [7, 20]);

@@ -1,7 +1,7 @@
 //! Tests of what a job is answered with.
 
 use sconce::core::batch::Rows;
-use sconce::{Computed, Device, Dtype, EngineId, Incident, Placement, Trip, Weight};
+use sconce::{Computed, Device, Dtype, EngineId, Incident, IncidentKind, Placement, Weight};
 use tokio::sync::oneshot;
 
 use super::*;
@@ -11,13 +11,14 @@ type Receiver = oneshot::Receiver<Result<Outcome, Refusal>>;
 
 fn new(texts: usize, sparse: bool) -> (Job, Receiver) {
     let text = Tokenized { ids: vec![1; 4], types: vec![0; 4], whole: 4, ..Tokenized::default() };
-    Job::new(vec![text; texts], Want::Pooled, Priority::Bulk, sparse, Owner(1))
+    Job::new(vec![text; texts], Want::Pooled, Priority::Bulk, sparse, TenantId(1))
 }
 
 fn computed(dtype: Dtype, incidents: usize) -> Computed {
     let placement =
         Placement { engine: EngineId::Candle, device: Device::Cpu, weights: "model".to_owned(), dtype };
-    let incident = Incident { placement: placement.clone(), kind: Trip::Failed, why: "broken".to_owned() };
+    let incident =
+        Incident { placement: placement.clone(), kind: IncidentKind::Failed, why: "broken".to_owned() };
     Computed {
         rows: Rows::default(),
         placement,
@@ -27,9 +28,9 @@ fn computed(dtype: Dtype, incidents: usize) -> Computed {
     }
 }
 
-fn stretch(job: &Job, milliseconds: u64) -> Stretch {
+fn timing(job: &Job, milliseconds: u64) -> BatchTiming {
     let began = job.arrived + Duration::from_millis(milliseconds);
-    Stretch { began, computing: began, computed: began, ended: job.arrived, texts: 1, tokens: 4 }
+    BatchTiming { began, computing: began, computed: began, ended: job.arrived, texts: 1, tokens: 4 }
 }
 
 #[test]
@@ -38,12 +39,12 @@ fn a_job_is_answered_once_its_last_text_is_computed() {
     assert_eq!(job.tokens(), 12);
     let before = Instant::now();
     let (half, full) = (computed(Dtype::F16, 1), computed(Dtype::F32, 0));
-    job.take(&half, [(2, &[3.0][..], Some(0.5))].into_iter(), stretch(&job, 5));
-    job.take(&half, [(0, &[1.0][..], None)].into_iter(), stretch(&job, 20));
+    job.take(&half, [(2, &[3.0][..], Some(0.5))].into_iter(), timing(&job, 5));
+    job.take(&half, [(0, &[1.0][..], None)].into_iter(), timing(&job, 20));
     assert!(outcome.try_recv().is_err(), "a text still waits");
-    job.take(&full, [(1, &[2.0][..], Some(0.25))].into_iter(), stretch(&job, 30));
+    job.take(&full, [(1, &[2.0][..], Some(0.25))].into_iter(), timing(&job, 30));
     let outcome = outcome.try_recv().expect("all texts are computed").expect("no refusal");
-    let rows = |value, norm| Kept::Rows(vec![value], norm);
+    let rows = |value, norm| Collected::Rows(vec![value], norm);
     assert_eq!(outcome.kept, [rows(1.0, None), rows(2.0, Some(0.25)), rows(3.0, Some(0.5))]);
     assert_eq!(outcome.placements, [half.placement, full.placement]);
     assert_eq!(outcome.classes, ["class-f16", "class-f32"]);
@@ -57,9 +58,9 @@ fn a_job_is_answered_once_its_last_text_is_computed() {
 #[test]
 fn a_sparse_job_keeps_the_weights_above_zero() {
     let (job, mut outcome) = new(1, true);
-    job.take(&computed(Dtype::F32, 0), [(0, &[0.0, 2.0, -1.0][..], Some(2.0))].into_iter(), stretch(&job, 1));
+    job.take(&computed(Dtype::F32, 0), [(0, &[0.0, 2.0, -1.0][..], Some(2.0))].into_iter(), timing(&job, 1));
     let outcome = outcome.try_recv().expect("it is computed").expect("no refusal");
-    assert_eq!(outcome.kept, [Kept::Words(vec![Weight { index: 1, value: 2.0 }])]);
+    assert_eq!(outcome.kept, [Collected::Words(vec![Weight { index: 1, value: 2.0 }])]);
 }
 
 #[test]

@@ -10,10 +10,10 @@ use sconce::{
     Scoring, Task, Weight, cosine, maxsim, ranked, sparse_dot,
 };
 
-use crate::call::{Answered, Call, Deferred, wrong};
 use crate::inputs::Inputs;
-use crate::queue::{Job, Kept};
+use crate::queue::{Collected, Job};
 use crate::refusal::Refusal;
+use crate::request_context::{Answered, Deferred, RequestContext, wrong};
 use crate::slot::Host;
 
 /// How vectors are asked for.
@@ -32,12 +32,15 @@ const LABEL: usize = 40;
 
 impl Answered {
     /// An answer that is built of the rows.
-    fn defer<T: 'static>(self, build: impl FnOnce(Vec<Kept>, &Job) -> T + Send + 'static) -> Deferred<T> {
+    fn defer<T: 'static>(
+        self,
+        build: impl FnOnce(Vec<Collected>, &Job) -> T + Send + 'static,
+    ) -> Deferred<T> {
         let Answered { job, kept, work } = self;
-        let size = |kept: &Kept| match kept {
-            Kept::Nothing => 0,
-            Kept::Rows(values, _) => NUMBER * values.len(),
-            Kept::Words(words) => WEIGHT * words.len(),
+        let size = |kept: &Collected| match kept {
+            Collected::Nothing => 0,
+            Collected::Rows(values, _) => NUMBER * values.len(),
+            Collected::Words(words) => WEIGHT * words.len(),
         };
         let bytes = kept.iter().map(size).sum();
         Deferred::new(work, bytes, move || build(kept, &job))
@@ -46,7 +49,7 @@ impl Answered {
 
 /// One vector for each input.
 pub(crate) async fn embed(
-    call: &Call,
+    context: &RequestContext,
     host: &Arc<Host>,
     inputs: Arc<Inputs>,
     asked: Vectors,
@@ -55,21 +58,22 @@ pub(crate) async fn embed(
     let options =
         EmbedOptions { prompt: prompt.into(), dimensions: asked.dimensions, force_dimensions: false };
     host.model.check_embed(&options)?;
-    if call.chunks {
-        return embed_chunks(call, host, inputs, options, asked.normalize).await;
+    if context.chunks {
+        return embed_chunks(context, host, inputs, options, asked.normalize).await;
     }
-    let answered = encode(call, host, inputs, options.prompt.clone(), Want::Pooled, asked.truncates).await?;
+    let answered =
+        encode(context, host, inputs, options.prompt.clone(), Want::Pooled, asked.truncates).await?;
     let (host, normalize) = (Arc::clone(host), asked.normalize);
-    let finish = move |kept: &Kept| match kept {
-        Kept::Rows(row, norm) => vector(&host, row, *norm, &options, normalize),
-        Kept::Nothing | Kept::Words(_) => Vec::new(),
+    let finish = move |kept: &Collected| match kept {
+        Collected::Rows(row, norm) => vector(&host, row, *norm, &options, normalize),
+        Collected::Nothing | Collected::Words(_) => Vec::new(),
     };
     Ok(answered.defer(move |kept, _| kept.iter().map(finish).collect()))
 }
 
 /// One vector for each text, the mean of those of its pieces, each by its tokens.
 async fn embed_chunks(
-    call: &Call,
+    context: &RequestContext,
     host: &Arc<Host>,
     inputs: Arc<Inputs>,
     options: EmbedOptions,
@@ -77,13 +81,13 @@ async fn embed_chunks(
 ) -> Result<Deferred<Vec<Vec<f32>>>, Refusal> {
     only_texts(&inputs, "token ids are used as they are: no `x-sconce-truncate: chunk`")?;
     let bytes = inputs.bytes();
-    call.check_sizes(&bytes, 0)?;
+    context.check_sizes(&bytes, 0)?;
     let (own, prompt) = (Arc::clone(host), options.prompt.clone());
     let cut = move |range: Range<usize>| {
         let one = |text: &String| own.model.chunks(&prompt, text);
         Ok(inputs.texts()[range].iter().map(one).collect::<Result<Vec<_>, _>>()?)
     };
-    let most = call.app.settings().max_inputs;
+    let most = context.app.settings().max_inputs;
     // The pieces of all texts, and for each text the tokens of its pieces.
     let gather = move |parts: Vec<Vec<Vec<(String, usize)>>>| {
         let texts: Vec<Vec<(String, usize)>> = parts.into_iter().flatten().collect();
@@ -94,16 +98,16 @@ async fn embed_chunks(
         let tokens = texts.iter().map(|pieces| pieces.iter().map(|(_, tokens)| *tokens).collect()).collect();
         Ok((texts.into_iter().flatten().map(|(text, _)| text).collect(), tokens))
     };
-    let (pieces, tokens): (Vec<String>, Vec<Vec<usize>>) = call.on_pieces(&bytes, cut, gather).await?;
+    let (pieces, tokens): (Vec<String>, Vec<Vec<usize>>) = context.on_pieces(&bytes, cut, gather).await?;
     let (count, inputs) = (pieces.len(), Arc::new(Inputs::Texts(pieces)));
-    let answered = encode(call, host, inputs, options.prompt.clone(), Want::Pooled, true).await?;
+    let answered = encode(context, host, inputs, options.prompt.clone(), Want::Pooled, true).await?;
     let host = Arc::clone(host);
     let mut deferred = answered.defer(move |kept, _| {
         let mut rows = kept.iter();
         let mean = |tokens: &Vec<usize>| {
             let parts = tokens.iter().zip(&mut rows).map(|(&tokens, kept)| match kept {
-                Kept::Rows(row, norm) => (vector(&host, row, *norm, &options, normalize), tokens as f32),
-                Kept::Nothing | Kept::Words(_) => (Vec::new(), 0.0),
+                Collected::Rows(row, norm) => (vector(&host, row, *norm, &options, normalize), tokens as f32),
+                Collected::Nothing | Collected::Words(_) => (Vec::new(), 0.0),
             });
             weighted(&parts.collect::<Vec<_>>(), normalize.unwrap_or(host.model.card().normalizes()))
         };
@@ -156,13 +160,13 @@ fn vector(
 
 /// One vector for each token of each input.
 pub(crate) async fn embed_all(
-    call: &Call,
+    context: &RequestContext,
     host: &Arc<Host>,
     inputs: Inputs,
     named: Option<String>,
     truncates: bool,
 ) -> Result<Deferred<Vec<Vec<Vec<f32>>>>, Refusal> {
-    call.refuse_chunks()?;
+    context.refuse_chunks()?;
     let task = host.model.expect("embed_all", &[Task::Embed, Task::Tokens])?;
     if task == Task::Tokens {
         only_texts(&inputs, "a model that compares tokens takes texts, not token ids")?;
@@ -170,9 +174,9 @@ pub(crate) async fn embed_all(
             return Err(wrong("a model that compares tokens has prompts of its own: no `prompt_name`"));
         }
         let bytes = inputs.bytes();
-        call.check_sizes(&bytes, 0)?;
+        context.check_sizes(&bytes, 0)?;
         let encode = move |model: &Model, at: usize| one(model.encode_documents(&inputs.texts()[at..=at]));
-        let answered = call.rows(host, &bytes, Want::Projected, truncates, encode).await?;
+        let answered = context.rows(host, &bytes, Want::Projected, truncates, encode).await?;
         let host = Arc::clone(host);
         return Ok(answered.defer(move |kept, job| {
             let matrices = matrices(&host, &kept, job, false);
@@ -181,67 +185,67 @@ pub(crate) async fn embed_all(
     }
     let prompt = prompt(host, named, &inputs)?;
     let width = host.model.card().sizes.value.hidden.max(1);
-    let answered = encode(call, host, Arc::new(inputs), prompt.into(), Want::Tokens, truncates).await?;
-    let rows = move |kept: Kept| match kept {
-        Kept::Rows(values, _) => values.chunks_exact(width).map(<[f32]>::to_vec).collect(),
-        Kept::Nothing | Kept::Words(_) => Vec::new(),
+    let answered = encode(context, host, Arc::new(inputs), prompt.into(), Want::Tokens, truncates).await?;
+    let rows = move |kept: Collected| match kept {
+        Collected::Rows(values, _) => values.chunks_exact(width).map(<[f32]>::to_vec).collect(),
+        Collected::Nothing | Collected::Words(_) => Vec::new(),
     };
     Ok(answered.defer(move |kept, _| kept.into_iter().map(rows).collect()))
 }
 
 /// The weights of words for each input.
 pub(crate) async fn embed_sparse(
-    call: &Call,
+    context: &RequestContext,
     host: &Arc<Host>,
     inputs: Inputs,
     named: Option<String>,
     truncates: bool,
 ) -> Result<Deferred<Vec<Vec<Weight>>>, Refusal> {
-    call.refuse_chunks()?;
+    context.refuse_chunks()?;
     host.model.expect("embed_sparse", &[Task::Sparse])?;
     let prompt = prompt(host, named, &inputs)?;
-    let answered = encode(call, host, Arc::new(inputs), prompt.into(), Want::Pooled, truncates).await?;
+    let answered = encode(context, host, Arc::new(inputs), prompt.into(), Want::Pooled, truncates).await?;
     Ok(answered.defer(|kept, _| kept.into_iter().map(words).collect()))
 }
 
-fn words(kept: Kept) -> Vec<Weight> {
+fn words(kept: Collected) -> Vec<Weight> {
     match kept {
-        Kept::Words(words) => words,
-        Kept::Nothing | Kept::Rows(..) => Vec::new(),
+        Collected::Words(words) => words,
+        Collected::Nothing | Collected::Rows(..) => Vec::new(),
     }
 }
 
 /// Documents, best first.
 pub(crate) async fn rerank(
-    call: &Call,
+    context: &RequestContext,
     host: &Arc<Host>,
     query: Arc<str>,
     documents: Arc<[String]>,
     options: RerankOptions,
     truncates: bool,
 ) -> Result<Deferred<Vec<Ranked>>, Refusal> {
-    call.refuse_chunks()?;
+    context.refuse_chunks()?;
     let task = host.model.check_rerank(&options)?;
     let top = options.top;
     let scores = if task == Task::Tokens {
         if options.scoring.is_some() {
             return Err(wrong("scores of best matches are raw: no `raw_scores`"));
         }
-        best_matches(call, host, query, documents, truncates).await?
+        best_matches(context, host, query, documents, truncates).await?
     } else {
         let mut bytes = lengths(&documents);
-        call.check_sizes(&bytes, query.len())?;
+        context.check_sizes(&bytes, query.len())?;
         for bytes in &mut bytes {
             *bytes += query.len();
         }
         let (asked, given) = (options.clone(), documents);
         let encode =
             move |model: &Model, at: usize| one(model.encode_ranking(&query, &given[at..=at], &asked));
-        let answered = call.rows(host, &bytes, Want::Pooled, truncates, encode).await?;
+        let answered = context.rows(host, &bytes, Want::Pooled, truncates, encode).await?;
         let host = Arc::clone(host);
-        let score = move |kept: &Kept| match kept {
-            Kept::Rows(row, _) => host.model.relevance(row, &options),
-            Kept::Nothing | Kept::Words(_) => f32::NAN,
+        let score = move |kept: &Collected| match kept {
+            Collected::Rows(row, _) => host.model.relevance(row, &options),
+            Collected::Nothing | Collected::Words(_) => f32::NAN,
         };
         answered.defer(move |kept, _| kept.iter().map(score).collect::<Vec<f32>>())
     };
@@ -250,21 +254,21 @@ pub(crate) async fn rerank(
 
 /// How well the tokens of each document match those of the query.
 async fn best_matches(
-    call: &Call,
+    context: &RequestContext,
     host: &Arc<Host>,
     query: Arc<str>,
     documents: Arc<[String]>,
     truncates: bool,
 ) -> Result<Deferred<Vec<f32>>, Refusal> {
     let mut bytes = lengths(&documents);
-    call.check_sizes(&bytes, 0)?;
-    call.check_sizes(&[query.len()], 0)?;
+    context.check_sizes(&bytes, 0)?;
+    context.check_sizes(&[query.len()], 0)?;
     bytes.insert(0, query.len());
     let encode = move |model: &Model, at: usize| match at {
         0 => one(model.encode_queries(&[&*query])),
         at => one(model.encode_documents(&documents[at - 1..at])),
     };
-    let answered = call.rows(host, &bytes, Want::Projected, truncates, encode).await?;
+    let answered = context.rows(host, &bytes, Want::Projected, truncates, encode).await?;
     // Each token of the query meets each row.
     let meetings = answered.job.texts.first().map_or(0, |query| query.ids.len()) * answered.work.tokens;
     let (host, width) = (Arc::clone(host), host.model.card().width());
@@ -279,12 +283,12 @@ async fn best_matches(
 /// The rows of each text as a matrix, of documents, or of a query before them.
 fn matrices<'a>(
     host: &'a Host,
-    kept: &'a [Kept],
+    kept: &'a [Collected],
     job: &'a Job,
     query_first: bool,
 ) -> impl Iterator<Item = Matrix> + 'a {
     kept.iter().zip(&job.texts).enumerate().map(move |(at, (kept, text))| {
-        let values = if let Kept::Rows(values, _) = kept { values.as_slice() } else { &[] };
+        let values = if let Collected::Rows(values, _) = kept { values.as_slice() } else { &[] };
         if at == 0 && query_first {
             host.model.query_matrix(values)
         } else {
@@ -295,37 +299,37 @@ fn matrices<'a>(
 
 /// The labels of each text or pair, the best first.
 pub(crate) async fn classify(
-    call: &Call,
+    context: &RequestContext,
     host: &Arc<Host>,
     sequences: Vec<(String, Option<String>)>,
     scoring: Option<Scoring>,
     truncates: bool,
 ) -> Result<Deferred<Vec<Vec<Labelled>>>, Refusal> {
-    call.refuse_chunks()?;
+    context.refuse_chunks()?;
     host.model.expect("predict", &[Task::Classify])?;
     let bytes: Vec<usize> = sequences
         .iter()
         .map(|(first, second)| first.len() + second.as_ref().map_or(0, String::len))
         .collect();
-    call.check_sizes(&bytes, 0)?;
+    context.check_sizes(&bytes, 0)?;
     let options = ClassifyOptions { scoring, cut: Cut::Longest };
     let encode = move |model: &Model, at: usize| match &sequences[at] {
         (first, None) => one(model.encode_texts(&Prompt::NONE, &[first])),
         (first, Some(second)) => one(model.encode_pairs(&[(first, second)], Cut::Longest)),
     };
-    let answered = call.rows(host, &bytes, Want::Pooled, truncates, encode).await?;
+    let answered = context.rows(host, &bytes, Want::Pooled, truncates, encode).await?;
     let (host, texts) = (Arc::clone(host), bytes.len());
     let written = LABEL * texts * host.model.card().width();
-    let labels = move |kept: &Kept| match kept {
-        Kept::Rows(row, _) => host.model.labels(row, &options),
-        Kept::Nothing | Kept::Words(_) => Vec::new(),
+    let labels = move |kept: &Collected| match kept {
+        Collected::Rows(row, _) => host.model.labels(row, &options),
+        Collected::Nothing | Collected::Words(_) => Vec::new(),
     };
     Ok(answered.defer(move |kept, _| kept.iter().map(labels).collect()).and_bytes(written))
 }
 
 /// How alike `text` is to each of `others`.
 pub(crate) async fn similarity(
-    call: &Call,
+    context: &RequestContext,
     host: &Arc<Host>,
     text: String,
     others: Vec<String>,
@@ -333,23 +337,23 @@ pub(crate) async fn similarity(
     truncates: bool,
 ) -> Result<Deferred<Vec<f32>>, Refusal> {
     let task = host.model.expect("similarity", &[Task::Embed, Task::Sparse, Task::Tokens])?;
-    call.check_sizes(&lengths(&others), 0)?;
+    context.check_sizes(&lengths(&others), 0)?;
     if task == Task::Tokens {
-        return best_matches(call, host, text.into(), others.into(), truncates).await;
+        return best_matches(context, host, text.into(), others.into(), truncates).await;
     }
     let inputs = Inputs::Texts(std::iter::once(text).chain(others).collect());
     if task == Task::Sparse {
-        let words = embed_sparse(call, host, inputs, named, truncates).await?;
+        let words = embed_sparse(context, host, inputs, named, truncates).await?;
         return Ok(words.map(|texts| texts[1..].iter().map(|other| sparse_dot(&texts[0], other)).collect()));
     }
     let asked = Vectors { truncates, prompt: named, dimensions: None, normalize: None };
-    let vectors = embed(call, host, Arc::new(inputs), asked).await?;
+    let vectors = embed(context, host, Arc::new(inputs), asked).await?;
     Ok(vectors.map(|vectors| vectors[1..].iter().map(|other| cosine(&vectors[0], other)).collect()))
 }
 
 /// Texts or token ids to rows.
 async fn encode(
-    call: &Call,
+    context: &RequestContext,
     host: &Arc<Host>,
     inputs: Arc<Inputs>,
     prompt: Prompt,
@@ -360,13 +364,13 @@ async fn encode(
         return Err(wrong(token_ids_rejected(&host.name)));
     }
     let bytes = inputs.bytes();
-    call.check_sizes(&bytes, 0)?;
+    context.check_sizes(&bytes, 0)?;
     let encode = move |model: &Model, at: usize| match &*inputs {
         Inputs::Ids(ids) => model.encode_ids(ids),
         Inputs::ManyIds(many) => model.encode_ids(&many[at]),
         Inputs::One(_) | Inputs::Texts(_) => one(model.encode_texts(&prompt, &inputs.texts()[at..=at])),
     };
-    call.rows(host, &bytes, want, truncates, encode).await
+    context.rows(host, &bytes, want, truncates, encode).await
 }
 
 /// Clients such as `LangChain` send tiktoken's ids, which are valid ids of other words in most vocabularies.

@@ -20,79 +20,79 @@ use sconce_core::placement::Placement;
 
 use crate::starvation::RunDelays;
 
-/// How often whoever waits looks whether the lane still lives. Patience is counted in glances and not by the clock: a
+/// How often whoever waits looks whether the executor still lives. Timeout is counted in glances and not by the clock: a
 /// process that was stopped, or a machine that slept, has not waited meanwhile.
-const GLANCE: Duration = Duration::from_millis(100);
+const POLL_INTERVAL: Duration = Duration::from_millis(100);
 /// The least part of the elapsed time that counts, however long threads waited for a CPU: what hangs is found in the end.
 const LEAST_COUNTED: u32 = 50;
 
-/// The lanes of one runtime: of each accelerator one. Those of the CPU belong to their models.
+/// The executors of one runtime: of each accelerator one. Those of the CPU belong to their models.
 #[derive(Default)]
-pub(crate) struct Lanes {
-    lanes: Mutex<HashMap<Device, Lane>>,
+pub(crate) struct DeviceExecutors {
+    executors: Mutex<HashMap<Device, DeviceExecutor>>,
     next: AtomicU64,
 }
 
-/// The way to a lane's thread, and to its hands.
+/// The way to an executor's thread, and to its hands.
 #[derive(Clone)]
-struct Lane {
+struct DeviceExecutor {
     jobs: Sender<Job>,
-    hands: Sender<Job>,
-    crew: Arc<Crew>,
+    concurrency: Sender<Job>,
+    pool: Arc<WorkerPool>,
 }
 
-/// What the threads of a lane have in common.
-struct Crew {
+/// What the threads of an executor have in common.
+struct WorkerPool {
     device: Device,
     models: Mutex<HashMap<u64, Arc<dyn Encoder>>>,
     /// Where the hands find their jobs.
     jobs: Mutex<Receiver<Job>>,
     /// How many hands there are.
-    hands: Mutex<usize>,
-    /// Seconds after which the lane was given up.
+    concurrency: Mutex<usize>,
+    /// Seconds after which the executor was given up.
     hung: OnceLock<f64>,
 }
 
-/// A model loaded on a lane. Dropping it unloads it.
+/// A model loaded on an executor. Dropping it unloads it.
 pub(crate) struct Loaded {
     id: u64,
-    lane: Lane,
+    executor: DeviceExecutor,
     pub(crate) cost: Cost,
-    pub(crate) hands: usize,
+    pub(crate) concurrency: usize,
 }
 
 impl Drop for Loaded {
     fn drop(&mut self) {
-        if self.lane.crew.device == Device::Cpu {
-            let model = self.lane.crew.models().remove(&self.id);
+        if self.executor.pool.device == Device::Cpu {
+            let model = self.executor.pool.models().remove(&self.id);
             drop(model);
         } else {
-            let _ = self.lane.jobs.send(Job::Unload(self.id));
+            let _ = self.executor.jobs.send(Job::Unload(self.id));
         }
     }
 }
 
-/// Why a lane gave no rows.
+/// Why an executor gave no rows.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum LaneError {
+pub(crate) enum ExecutorError {
     #[error(transparent)]
     Engine(#[from] EngineError),
     #[error("it panicked: {0}")]
     Panicked(String),
     #[error("it gave no answer in {0:.1} s")]
     Hung(f64),
-    #[error("its lane is gone")]
+    #[error("its executor is gone")]
     Gone,
 }
 
 enum Job {
     Load(u64, Arc<dyn Engine>, Arc<Subject>, Placement, Reply<Result<(Cost, usize), Obstacle>>),
-    Encode(u64, Arc<Batch>, Reply<Result<Output, LaneError>>),
+    Encode(u64, Arc<Batch>, Reply<Result<Output, ExecutorError>>),
     Unload(u64),
     Settle(Reply<()>),
 }
 
-/// What a lane says of a job: that its turn has come, then what came of it.
+/// What an executor says of a job: that its turn has come, then what came of it.
 enum Word<T> {
     Begun,
     Done(T),
@@ -100,39 +100,40 @@ enum Word<T> {
 
 type Reply<T> = SyncSender<Word<T>>;
 
-impl Lanes {
-    fn lane(&self, device: Device) -> Lane {
+impl DeviceExecutors {
+    fn executor(&self, device: Device) -> DeviceExecutor {
         if device == Device::Cpu {
-            return Lane::start(device);
+            return DeviceExecutor::start(device);
         }
-        let mut lanes = self.lanes.lock().unwrap_or_else(PoisonError::into_inner);
-        lanes.entry(device).or_insert_with(|| Lane::start(device)).clone()
+        let mut executors = self.executors.lock().unwrap_or_else(PoisonError::into_inner);
+        executors.entry(device).or_insert_with(|| DeviceExecutor::start(device)).clone()
     }
 
-    /// Loads a model on its device's lane, waiting at most `patience` once its turn has come. Where the engine can
+    /// Loads a model on its device's executor, waiting at most `timeout` once its turn has come. Where the engine can
     /// load on any thread, batches of other models on the device go on meanwhile.
     pub(crate) fn load(
         &self,
         engine: &Arc<dyn Engine>,
         subject: &Arc<Subject>,
         placement: &Placement,
-        patience: Duration,
+        timeout: Duration,
     ) -> Result<Loaded, Obstacle> {
-        let lane = self.lane(placement.device);
+        let executor = self.executor(placement.device);
         let id = self.next.fetch_add(1, Ordering::Relaxed);
         let job = |reply| Job::Load(id, Arc::clone(engine), Arc::clone(subject), placement.clone(), reply);
-        // On the CPU the lane is the model's own.
+        // On the CPU the executor is the model's own.
         let beside = placement.device != Device::Cpu && engine.loads_on_any_thread();
-        let loader = beside.then(|| lane.crew.start());
-        match run(&lane, loader.as_ref().unwrap_or(&lane.jobs), patience, job) {
+        let loader = beside.then(|| executor.pool.start());
+        match run(&executor, loader.as_ref().unwrap_or(&executor.jobs), timeout, job) {
             Ok(answer) => {
-                let (cost, hands) = answer?;
-                let hands = if hands > 1 && lane.crew.hire(hands) { hands } else { 1 };
-                Ok(Loaded { id, lane, cost, hands })
+                let (cost, concurrency) = answer?;
+                let concurrency =
+                    if concurrency > 1 && executor.pool.grow(concurrency) { concurrency } else { 1 };
+                Ok(Loaded { id, executor, cost, concurrency })
             }
-            Err(LaneError::Hung(seconds)) => {
+            Err(ExecutorError::Hung(seconds)) => {
                 if !beside {
-                    self.abandon(&lane, patience);
+                    self.abandon(&executor, timeout);
                 }
                 Err(Obstacle::TimedOut { case: "loading".to_owned(), seconds })
             }
@@ -140,65 +141,65 @@ impl Lanes {
         }
     }
 
-    /// Computes a batch, waiting at most `patience` once its turn has come; a lane that hangs is abandoned with
+    /// Computes a batch, waiting at most `timeout` once its turn has come; an executor that hangs is abandoned with
     /// all that it holds.
     pub(crate) fn encode(
         &self,
         loaded: &Loaded,
         batch: &Arc<Batch>,
-        patience: Duration,
-    ) -> Result<Output, LaneError> {
+        timeout: Duration,
+    ) -> Result<Output, ExecutorError> {
         let job = |reply| Job::Encode(loaded.id, Arc::clone(batch), reply);
-        let to = if loaded.hands > 1 { &loaded.lane.hands } else { &loaded.lane.jobs };
-        let answer = run(&loaded.lane, to, patience, job);
-        if let Err(LaneError::Hung(_)) = answer {
-            self.abandon(&loaded.lane, patience);
+        let to = if loaded.concurrency > 1 { &loaded.executor.concurrency } else { &loaded.executor.jobs };
+        let answer = run(&loaded.executor, to, timeout, job);
+        if let Err(ExecutorError::Hung(_)) = answer {
+            self.abandon(&loaded.executor, timeout);
         }
         answer?
     }
 
-    /// Waits until all that was asked before is done, such as unloading; not for lanes that hang.
+    /// Waits until all that was asked before is done, such as unloading; not for executors that hang.
     pub(crate) fn settle(&self) {
-        let lanes = self.lanes.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        for lane in lanes.values() {
-            let _ = run(lane, &lane.jobs, GLANCE, Job::Settle);
+        let executors = self.executors.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        for executor in executors.values() {
+            let _ = run(executor, &executor.jobs, POLL_INTERVAL, Job::Settle);
         }
     }
 
-    /// Lets the next job on the lane's device start a new lane, unless one has already.
-    fn abandon(&self, lane: &Lane, patience: Duration) {
-        let _ = lane.crew.hung.set(patience.as_secs_f64());
-        let mut lanes = self.lanes.lock().unwrap_or_else(PoisonError::into_inner);
-        let device = lane.crew.device;
-        if lanes.get(&device).is_some_and(|current| Arc::ptr_eq(&current.crew, &lane.crew)) {
-            lanes.remove(&device);
+    /// Lets the next job on the executor's device start a new executor, unless one has already.
+    fn abandon(&self, executor: &DeviceExecutor, timeout: Duration) {
+        let _ = executor.pool.hung.set(timeout.as_secs_f64());
+        let mut executors = self.executors.lock().unwrap_or_else(PoisonError::into_inner);
+        let device = executor.pool.device;
+        if executors.get(&device).is_some_and(|current| Arc::ptr_eq(&current.pool, &executor.pool)) {
+            executors.remove(&device);
         }
-        drop(lanes);
+        drop(executors);
         // Those of a driver stay: nobody else may enter it.
         if device == Device::Cpu {
-            let models = std::mem::take(&mut *lane.crew.models());
+            let models = std::mem::take(&mut *executor.pool.models());
             drop(models);
         }
     }
 }
 
-/// Runs a job: those before it take the time they need, it takes at most `patience`, not counting the time that
+/// Runs a job: those before it take the time they need, it takes at most `timeout`, not counting the time that
 /// threads of this process waited for a CPU.
 fn run<T>(
-    lane: &Lane,
+    executor: &DeviceExecutor,
     to: &Sender<Job>,
-    patience: Duration,
+    timeout: Duration,
     job: impl FnOnce(Reply<T>) -> Job,
-) -> Result<T, LaneError> {
-    let hung = &lane.crew.hung;
-    let lost = || hung.get().map_or(LaneError::Gone, |&seconds| LaneError::Hung(seconds));
+) -> Result<T, ExecutorError> {
+    let hung = &executor.pool.hung;
+    let lost = || hung.get().map_or(ExecutorError::Gone, |&seconds| ExecutorError::Hung(seconds));
     let (reply, words) = mpsc::sync_channel(2);
     to.send(job(reply)).map_err(|_| lost())?;
     let mut begun = false;
     let mut elapsed = Duration::ZERO;
     let mut delays = None;
     loop {
-        let glance = if begun { GLANCE.min(patience) } else { GLANCE };
+        let glance = if begun { POLL_INTERVAL.min(timeout) } else { POLL_INTERVAL };
         match words.recv_timeout(glance) {
             Ok(Word::Begun) => begun = true,
             Ok(Word::Done(answer)) => return Ok(answer),
@@ -208,10 +209,9 @@ fn run<T>(
                 }
                 elapsed += glance;
                 let earlier: &RunDelays = delays.get_or_insert_with(RunDelays::now);
-                if elapsed >= patience
-                    && counted(elapsed, RunDelays::now().longest_since(earlier)) >= patience
+                if elapsed >= timeout && counted(elapsed, RunDelays::now().longest_since(earlier)) >= timeout
                 {
-                    return Err(LaneError::Hung(patience.as_secs_f64()));
+                    return Err(ExecutorError::Hung(timeout.as_secs_f64()));
                 }
             }
             Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => return Err(lost()),
@@ -219,17 +219,17 @@ fn run<T>(
     }
 }
 
-impl Lane {
-    fn start(device: Device) -> Lane {
-        let (hands, for_hands) = mpsc::channel();
-        let crew = Arc::new(Crew {
+impl DeviceExecutor {
+    fn start(device: Device) -> DeviceExecutor {
+        let (concurrency, for_hands) = mpsc::channel();
+        let pool = Arc::new(WorkerPool {
             device,
             models: Mutex::default(),
             jobs: Mutex::new(for_hands),
-            hands: Mutex::new(0),
+            concurrency: Mutex::new(0),
             hung: OnceLock::new(),
         });
-        Lane { jobs: crew.start(), hands, crew }
+        DeviceExecutor { jobs: pool.start(), concurrency, pool }
     }
 }
 
@@ -238,44 +238,44 @@ fn counted(elapsed: Duration, delay: Duration) -> Duration {
     elapsed.saturating_sub(delay).max(elapsed / LEAST_COUNTED)
 }
 
-impl Crew {
+impl WorkerPool {
     /// Starts a thread that does one job after the other until nobody can send any.
-    fn start(self: &Arc<Crew>) -> Sender<Job> {
+    fn start(self: &Arc<WorkerPool>) -> Sender<Job> {
         let (sender, jobs) = mpsc::channel();
-        let _ = self.spawn(move |crew| {
+        let _ = self.spawn(move |pool| {
             while let Ok(job) = jobs.recv() {
-                if crew.hung.get().is_some() {
+                if pool.hung.get().is_some() {
                     return;
                 }
-                crew.work(job);
+                pool.work(job);
             }
         });
         sender
     }
 
-    /// Starts a thread of the lane. Where none can be had the lane is gone from the start, and every job on it says
+    /// Starts a thread of the executor. Where none can be had the executor is gone from the start, and every job on it says
     /// so.
-    fn spawn(self: &Arc<Crew>, body: impl FnOnce(&Crew) + Send + 'static) -> bool {
-        let crew = Arc::clone(self);
-        thread::Builder::new().name(format!("sconce-{}", self.device)).spawn(move || body(&crew)).is_ok()
+    fn spawn(self: &Arc<WorkerPool>, body: impl FnOnce(&WorkerPool) + Send + 'static) -> bool {
+        let pool = Arc::clone(self);
+        thread::Builder::new().name(format!("sconce-{}", self.device)).spawn(move || body(&pool)).is_ok()
     }
 
     /// Sees to it that there are so many hands, and one more for what can't wait; whether there are any.
-    fn hire(self: &Arc<Crew>, wanted: usize) -> bool {
-        let hand = |crew: &Crew| {
+    fn grow(self: &Arc<WorkerPool>, wanted: usize) -> bool {
+        let hand = |pool: &WorkerPool| {
             loop {
-                let job = crew.jobs.lock().unwrap_or_else(PoisonError::into_inner).recv();
+                let job = pool.jobs.lock().unwrap_or_else(PoisonError::into_inner).recv();
                 match job {
-                    Ok(job) if crew.hung.get().is_none() => crew.work(job),
+                    Ok(job) if pool.hung.get().is_none() => pool.work(job),
                     Ok(_) | Err(_) => return,
                 }
             }
         };
-        let mut hands = self.hands.lock().unwrap_or_else(PoisonError::into_inner);
-        while *hands <= wanted && self.spawn(hand) {
-            *hands += 1;
+        let mut concurrency = self.concurrency.lock().unwrap_or_else(PoisonError::into_inner);
+        while *concurrency <= wanted && self.spawn(hand) {
+            *concurrency += 1;
         }
-        *hands > 0
+        *concurrency > 0
     }
 
     fn models(&self) -> MutexGuard<'_, HashMap<u64, Arc<dyn Encoder>>> {
@@ -289,11 +289,11 @@ impl Crew {
                 let load = AssertUnwindSafe(|| engine.load(&subject, &placement));
                 let loaded = catch_unwind(load).unwrap_or_else(|panic| {
                     Err(Obstacle::LoadFailed {
-                        says: LaneError::Panicked(panic_message(&*panic)).to_string(),
+                        says: ExecutorError::Panicked(panic_message(&*panic)).to_string(),
                     })
                 });
                 let answer = loaded.map(|encoder| {
-                    let answer = (encoder.cost(), encoder.hands());
+                    let answer = (encoder.cost(), encoder.concurrency());
                     self.models().insert(id, Arc::from(encoder));
                     answer
                 });
@@ -306,13 +306,13 @@ impl Crew {
                 let _ = reply.send(Word::Begun);
                 let encoder = self.models().get(&id).cloned();
                 let output = match encoder {
-                    None => Err(LaneError::Gone),
+                    None => Err(ExecutorError::Gone),
                     Some(encoder) => match catch_unwind(AssertUnwindSafe(|| encoder.encode(&batch))) {
-                        Ok(output) => output.map_err(LaneError::Engine),
+                        Ok(output) => output.map_err(ExecutorError::Engine),
                         Err(panic) => {
                             // What it left behind is not to be trusted.
                             self.models().remove(&id);
-                            Err(LaneError::Panicked(panic_message(&*panic)))
+                            Err(ExecutorError::Panicked(panic_message(&*panic)))
                         }
                     },
                 };

@@ -20,10 +20,10 @@ use crate::app::{App, Scope};
 use crate::body;
 use crate::fields::parse;
 use crate::headers::write_headers;
-use crate::keys::Guest;
+use crate::keys::Principal;
 use crate::memory_budget::{RequestMemory, Reservation};
 use crate::output::{Chunks, OutputLimits};
-use crate::queue::{Full, Job, Kept, Outcome, Priority, Stretch};
+use crate::queue::{BatchTiming, Collected, Full, Job, Outcome, Priority};
 use crate::refusal::{Dialect, Kind, Refusal};
 use crate::slot::Host;
 
@@ -41,7 +41,7 @@ const BULK: f64 = 0.1;
 const INTERACTIVE_SHARE: f64 = 0.25;
 
 /// One request.
-pub(crate) struct Call {
+pub(crate) struct RequestContext {
     pub(crate) app: Arc<App>,
     /// Whether it came with the marks of Cohere's client.
     pub(crate) from_cohere: bool,
@@ -49,10 +49,10 @@ pub(crate) struct Call {
     truncate: Option<bool>,
     /// Whether the vector of a long text is the mean of those of its pieces.
     pub(crate) chunks: bool,
-    asks: Asks,
+    choice: ModelChoice,
     /// The name of the model that answers, once it is known.
     reached: Arc<OnceLock<String>>,
-    guest: Guest,
+    principal: Principal,
     memory: RequestMemory,
     /// Held for the body, and for what was parsed of it.
     body: Option<Reservation>,
@@ -62,20 +62,20 @@ pub(crate) struct Call {
 pub(crate) const ANY: [Task; 5] = [Task::Embed, Task::Rerank, Task::Classify, Task::Sparse, Task::Tokens];
 
 /// Which model is asked, and how long the answer may wait for it.
-pub(crate) struct Asks {
+pub(crate) struct ModelChoice {
     scope: Option<Scope>,
     model: Option<String>,
     wait: Option<Duration>,
 }
 
-impl Asks {
+impl ModelChoice {
     /// What the path and the headers say: `x-sconce-model`, and `prefer: wait=SECONDS`.
-    pub(crate) fn of(headers: &HeaderMap, extensions: &Extensions) -> Asks {
+    pub(crate) fn of(headers: &HeaderMap, extensions: &Extensions) -> ModelChoice {
         let word = |name: &str| headers.get(name).and_then(|value| value.to_str().ok()).map(str::trim);
         let mut preferences = word("prefer").into_iter().flat_map(|all| all.split([',', ';']));
         let wait = preferences.find_map(|one| one.trim().strip_prefix("wait=")?.parse().ok());
         let model = word("x-sconce-model").map(str::to_owned);
-        Asks { scope: extensions.get().copied(), model, wait: wait.map(Duration::from_secs) }
+        ModelChoice { scope: extensions.get().copied(), model, wait: wait.map(Duration::from_secs) }
     }
 
     /// The open model of this name, or of the one that a header names, or the only one that can do one of `tasks`.
@@ -117,13 +117,13 @@ pub(crate) struct Steps {
     pub(crate) tokenized: Instant,
     /// They came into the queue.
     pub(crate) queued: Instant,
-    pub(crate) batches: Vec<Stretch>,
+    pub(crate) batches: Vec<BatchTiming>,
 }
 
 /// Rows of texts, and what they took.
 pub(crate) struct Answered {
     pub(crate) job: Arc<Job>,
-    pub(crate) kept: Vec<Kept>,
+    pub(crate) kept: Vec<Collected>,
     pub(crate) work: Work,
 }
 
@@ -166,7 +166,7 @@ pub(crate) async fn handle<T, W>(
     dialect: Dialect,
     method: &'static str,
     request: Request,
-    work: impl FnOnce(Call, T) -> W,
+    work: impl FnOnce(RequestContext, T) -> W,
 ) -> Response
 where
     T: DeserializeOwned + Send + 'static,
@@ -178,23 +178,28 @@ where
     let limit = app.settings().time_limit;
     let reached: Arc<OnceLock<String>> = Arc::default();
     let answering = async {
-        let guest = parts.extensions.get::<Guest>().copied().unwrap_or_default();
-        let mut call = Call::new(&app, &parts.headers, Asks::of(&parts.headers, &parts.extensions), guest)?;
-        call.reached = Arc::clone(&reached);
-        if let Err(refusal) = call.shed() {
+        let principal = parts.extensions.get::<Principal>().copied().unwrap_or_default();
+        let mut context = RequestContext::new(
+            &app,
+            &parts.headers,
+            ModelChoice::of(&parts.headers, &parts.extensions),
+            principal,
+        )?;
+        context.reached = Arc::clone(&reached);
+        if let Err(refusal) = context.shed() {
             return Err(if body::drain(&parts.headers, body).await { refusal } else { refusal.closing() });
         }
-        let (bytes, reservation) = body::read(&app, &call.memory, &parts.headers, body).await?;
-        call.body = Some(reservation);
+        let (bytes, reservation) = body::read(&app, &context.memory, &parts.headers, body).await?;
+        context.body = Some(reservation);
         let strict = app.settings().strict;
         let (parsed, unread) = if bytes.len() > LONG_BODY {
             let size = bytes.len();
-            let parsing = app.threads.run(guest.owner, size, move || parse::<T>(&bytes, strict)).await;
+            let parsing = app.threads.run(principal.tenant, size, move || parse::<T>(&bytes, strict)).await;
             parsing.map_err(|_| busy())?.ok_or_else(broken)??
         } else {
             parse::<T>(&bytes, strict)?
         };
-        Ok((work(call, parsed).await?, unread))
+        Ok((work(context, parsed).await?, unread))
     };
     let answered = tokio::time::timeout(limit, answering).await.unwrap_or_else(|_| {
         let message = format!("no answer within {} s", limit.as_secs_f64());
@@ -232,8 +237,13 @@ fn full(full: Full) -> Refusal {
     Refusal::new(Kind::Overloaded, "the model is overloaded").after(full.seconds)
 }
 
-impl Call {
-    fn new(app: &Arc<App>, headers: &HeaderMap, asks: Asks, guest: Guest) -> Result<Call, Refusal> {
+impl RequestContext {
+    fn new(
+        app: &Arc<App>,
+        headers: &HeaderMap,
+        choice: ModelChoice,
+        principal: Principal,
+    ) -> Result<RequestContext, Refusal> {
         let word = |name: &str| headers.get(name).map(|value| value.to_str().unwrap_or("?").trim());
         let priority = match word("x-sconce-priority") {
             None => None,
@@ -249,18 +259,29 @@ impl Call {
         };
         let chunks = word("x-sconce-truncate") == Some("chunk");
         let from_cohere = headers.contains_key("x-fern-sdk-name") || headers.contains_key("x-client-name");
-        let memory = RequestMemory::new(&app.memory, guest.owner);
+        let memory = RequestMemory::new(&app.memory, principal.tenant);
         let (app, reached) = (Arc::clone(app), Arc::default());
-        Ok(Call { app, from_cohere, priority, truncate, chunks, asks, reached, guest, memory, body: None })
+        Ok(RequestContext {
+            app,
+            from_cohere,
+            priority,
+            truncate,
+            chunks,
+            choice,
+            reached,
+            principal,
+            memory,
+            body: None,
+        })
     }
 
     /// Refuses before anything is read where too much waits already.
     fn shed(&self) -> Result<(), Refusal> {
-        if let [slot] = &self.app.slots[self.app.places(self.asks.scope)]
+        if let [slot] = &self.app.slots[self.app.places(self.choice.scope)]
             && let Some(host) = slot.host()
         {
             let priority = self.priority.unwrap_or(Priority::Interactive);
-            let room = host.queue.room(priority, self.guest.owner, 1);
+            let room = host.queue.room(priority, self.principal.tenant, 1);
             room.map_err(|error| full(error).of(&slot.name))?;
         }
         Ok(())
@@ -268,7 +289,7 @@ impl Call {
 
     /// The open model of this name; where none is named, the only one that can do one of `tasks`.
     pub(crate) async fn host(&self, name: Option<&str>, tasks: &[Task]) -> Result<Arc<Host>, Refusal> {
-        let host = self.asks.host(&self.app, name, tasks).await?;
+        let host = self.choice.host(&self.app, name, tasks).await?;
         let _ = self.reached.set(host.name.clone());
         Ok(host)
     }
@@ -287,7 +308,7 @@ impl Call {
         bytes: usize,
         task: impl FnOnce() -> T + Send + 'static,
     ) -> Result<T, Refusal> {
-        self.app.threads.run(self.guest.owner, bytes, task).await.map_err(|_| busy())?.ok_or_else(broken)
+        self.app.threads.run(self.principal.tenant, bytes, task).await.map_err(|_| busy())?.ok_or_else(broken)
     }
 
     /// Work on texts of so many `bytes` each, in pieces on the text threads.
@@ -299,13 +320,13 @@ impl Call {
     ) -> Result<R, Refusal> {
         // A key that has used up its tokens costs no more work.
         self.charge(0)?;
-        let ran = self.app.threads.run_pieces(self.guest.owner, bytes, each, then).await;
+        let ran = self.app.threads.run_pieces(self.principal.tenant, bytes, each, then).await;
         ran.map_err(|_| busy())?.ok_or_else(broken)?
     }
 
     /// Charges tokens to the rate of the key.
     pub(crate) fn charge(&self, tokens: usize) -> Result<(), Refusal> {
-        charge(&self.app, self.guest, tokens)
+        charge(&self.app, self.principal, tokens)
     }
 
     /// Whether long texts are cut, by the body, the header, or the habit of the route.
@@ -343,7 +364,8 @@ impl Call {
         encode: impl Fn(&Model, usize) -> Result<Tokenized, Error> + Send + Sync + 'static,
     ) -> Result<Answered, Refusal> {
         let began = Instant::now();
-        let (app, memory, asker) = (Arc::clone(&self.app), self.memory.clone(), (self.guest, self.priority));
+        let (app, memory, asker) =
+            (Arc::clone(&self.app), self.memory.clone(), (self.principal, self.priority));
         // The host, not its model: a model is unloaded once nothing holds its host.
         let (host, own) = (Arc::clone(host), Arc::clone(host));
         let each = move |texts: Range<usize>| {
@@ -420,8 +442,8 @@ impl Call {
     }
 }
 
-fn charge(app: &App, guest: Guest, tokens: usize) -> Result<(), Refusal> {
-    app.purses.charge(guest, tokens).map_err(|seconds| {
+fn charge(app: &App, principal: Principal, tokens: usize) -> Result<(), Refusal> {
+    app.rate_limiters.charge(principal, tokens).map_err(|seconds| {
         let message = "the key has used up the tokens that it is good for";
         Refusal::new(Kind::Overloaded, message).after(seconds)
     })
@@ -447,7 +469,7 @@ fn queue(
     texts: Vec<Tokenized>,
     want: Want,
     truncates: bool,
-    (guest, asked): (Guest, Option<Priority>),
+    (principal, asked): (Principal, Option<Priority>),
     memory: &RequestMemory,
     began: Instant,
 ) -> Result<(Ticket, Work), Refusal> {
@@ -479,13 +501,13 @@ fn queue(
     }
     // Rows, and the ids and types of tokens.
     let reservation = memory.reserve(4 * numbers + 8 * work.tokens)?;
-    charge(&app, guest, work.tokens)?;
+    charge(&app, principal, work.tokens)?;
     let seconds = host.queue.rate().seconds(work.tokens);
     let priority = priority_of(asked, work.texts, seconds, settings.queue_seconds);
-    let (job, outcome) = Job::new(texts, want, priority, sparse, guest.owner);
+    let (job, outcome) = Job::new(texts, want, priority, sparse, principal.tenant);
     let job = Arc::new(job.holding(reservation));
     host.queue.admit(&job).map_err(|error| {
-        app.purses.refund(guest, work.tokens);
+        app.rate_limiters.refund(principal, work.tokens);
         full(error)
     })?;
     Ok((Ticket { app, host, job, outcome, done: false }, work))

@@ -16,18 +16,18 @@ use crate::routes::{Trusted, report_of, waits_for};
 use crate::settings::{Callback, Worker};
 
 /// How often it looks whether something has changed.
-const GLANCE: Duration = Duration::from_millis(50);
+const POLL_INTERVAL: Duration = Duration::from_millis(50);
 /// After a call that was not taken.
 const FIRST_PAUSE: Duration = Duration::from_millis(250);
 /// At most, after many.
 const LONGEST_PAUSE: Duration = Duration::from_secs(30);
 /// How long a call may take.
-const PATIENCE: Duration = Duration::from_secs(10);
+const TIMEOUT: Duration = Duration::from_secs(10);
 /// How long the last may.
 const LAST_PATIENCE: Duration = Duration::from_secs(1);
 
 /// Tells of a worker at `url` until the server stops.
-pub(crate) fn herald(app: &Arc<App>, url: &str, worker: &Worker) {
+pub(crate) fn run(app: &Arc<App>, url: &str, worker: &Worker) {
     let Some(callback) = &worker.callback else { return };
     let failing = Cell::new(false);
     let tell = |event: &str, last: bool| {
@@ -35,12 +35,12 @@ pub(crate) fn herald(app: &Arc<App>, url: &str, worker: &Worker) {
             "event": event, "worker_id": worker.id, "url": url, "report": report_of(app),
         });
         let (call, (told, answer)) = ((callback.clone(), body.to_string()), mpsc::sync_channel(1));
-        let patience = if last { LAST_PATIENCE } else { PATIENCE };
+        let timeout = if last { LAST_PATIENCE } else { TIMEOUT };
         let thread = thread::Builder::new().name("sconce-call".to_owned());
-        let _ = thread.spawn(move || told.send(post(&call.0, &call.1, patience)));
+        let _ = thread.spawn(move || told.send(post(&call.0, &call.1, timeout)));
         // Who is called may hang, and the server stops meanwhile.
         let outcome = loop {
-            match answer.recv_timeout(GLANCE) {
+            match answer.recv_timeout(POLL_INTERVAL) {
                 Ok(outcome) => break outcome,
                 Err(RecvTimeoutError::Timeout) if last || !app.is_stopping() => {}
                 Err(RecvTimeoutError::Timeout) => return false,
@@ -49,12 +49,12 @@ pub(crate) fn herald(app: &Arc<App>, url: &str, worker: &Worker) {
         };
         let fields = |why: &str| [("event", json!(event)), ("to", json!(callback.url)), ("why", json!(why))];
         match &outcome {
-            Ok(()) if failing.replace(false) => app.seeing.tell("callback taken again", &fields("")[..2]),
+            Ok(()) if failing.replace(false) => app.telemetry.tell("callback taken again", &fields("")[..2]),
             Ok(()) => {}
             Err(why) => {
                 app.metrics.callback_failures.inc();
                 if !failing.replace(true) {
-                    app.seeing.warn("callback not taken", &fields(why));
+                    app.telemetry.warn("callback not taken", &fields(why));
                 }
             }
         }
@@ -63,12 +63,12 @@ pub(crate) fn herald(app: &Arc<App>, url: &str, worker: &Worker) {
     let wait = |time: Duration| {
         let began = Instant::now();
         while began.elapsed() < time && !app.is_stopping() {
-            thread::sleep(GLANCE.min(time));
+            thread::sleep(POLL_INTERVAL.min(time));
         }
         !app.is_stopping()
     };
     while waits_for(app, None, Trusted(true)).is_some() {
-        if !wait(GLANCE) {
+        if !wait(POLL_INTERVAL) {
             return;
         }
     }
@@ -88,8 +88,8 @@ pub(crate) fn herald(app: &Arc<App>, url: &str, worker: &Worker) {
 }
 
 /// Makes a call; why it was not taken.
-fn post(Callback { url, token }: &Callback, body: &str, patience: Duration) -> Result<(), String> {
-    let agent = client(patience).build().new_agent();
+fn post(Callback { url, token }: &Callback, body: &str, timeout: Duration) -> Result<(), String> {
+    let agent = client(timeout).build().new_agent();
     let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |now| now.as_secs()).to_string();
     let mut request =
         agent.post(url).header("content-type", "application/json").header("x-sconce-timestamp", &now);

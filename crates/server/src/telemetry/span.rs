@@ -4,8 +4,8 @@ use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use serde_json::{Value, json};
 
-use crate::call::Work;
-use crate::seeing::context::{Context, random};
+use crate::request_context::Work;
+use crate::telemetry::context::{Context, random};
 use crate::worker::short;
 
 /// Batches of one request that have spans of their own.

@@ -10,14 +10,14 @@ use sconce_core::obstacle::Obstacle;
 use sconce_core::placement::Placement;
 use sconce_planner::band::Band;
 use sconce_planner::evidence::Canary;
-use sconce_planner::plan::Wish;
+use sconce_planner::plan::Constraints;
 
-use crate::door::{Incident, Trip};
 use crate::error::Error;
 use crate::event::Event;
+use crate::executor::{DeviceExecutors, ExecutorError, Loaded};
 use crate::fingerprint::hash;
 use crate::guard::{Breach, Guard};
-use crate::lane::{LaneError, Lanes, Loaded};
+use crate::low_level::{Incident, IncidentKind};
 use crate::prove::{Depth, canary_subject};
 use crate::runtime::Runtime;
 
@@ -31,13 +31,13 @@ const LOADING: Duration = Duration::from_mins(10);
 pub(crate) struct Loader {
     pub(crate) runtime: Runtime,
     pub(crate) subject: Arc<Subject>,
-    pub(crate) wish: Wish,
+    pub(crate) constraints: Constraints,
     /// The placement that all others are compared with.
     pub(crate) reference: Option<Placement>,
 }
 
 /// A placement that is loaded.
-pub(crate) struct Seat {
+pub(crate) struct ActivePlacement {
     pub(crate) placement: Placement,
     pub(crate) loaded: Loaded,
     pub(crate) guard: Guard,
@@ -77,9 +77,9 @@ impl From<Obstructed> for Obstacle {
 #[derive(Debug)]
 pub(crate) enum Failure {
     /// The placement failed, whatever it was given.
-    Placement(Trip, String),
+    Placement(IncidentKind, String),
     /// Its device did, and nothing else there is to be tried.
-    Device(Trip, String),
+    Device(IncidentKind, String),
     /// There was no memory for this many sequences, or for one this long.
     OutOfMemory(String),
     /// The engine returned an error.
@@ -95,8 +95,10 @@ impl Failure {
     pub(crate) fn incident(self, placement: &Placement) -> Incident {
         let (kind, why) = match self {
             Failure::Placement(kind, why) | Failure::Device(kind, why) => (kind, why),
-            Failure::OutOfMemory(why) | Failure::Engine(why) | Failure::Malformed(why) => (Trip::Failed, why),
-            Failure::Rows(_, breach) => (Trip::Guard, breach.why().to_owned()),
+            Failure::OutOfMemory(why) | Failure::Engine(why) | Failure::Malformed(why) => {
+                (IncidentKind::Failed, why)
+            }
+            Failure::Rows(_, breach) => (IncidentKind::Guard, breach.why().to_owned()),
         };
         Incident { placement: placement.clone(), kind, why }
     }
@@ -104,9 +106,13 @@ impl Failure {
 
 impl Loader {
     /// Loads the weights on `placement`, whatever the plan says of it.
-    pub(crate) fn load_on(&self, lanes: &Lanes, placement: &Placement) -> Result<Loaded, Obstacle> {
+    pub(crate) fn load_on(
+        &self,
+        executors: &DeviceExecutors,
+        placement: &Placement,
+    ) -> Result<Loaded, Obstacle> {
         let engine = self.runtime.engine(placement)?;
-        lanes.load(engine, &self.subject, placement, LOADING)
+        executors.load(engine, &self.subject, placement, LOADING)
     }
 
     /// Tries the real weights on a placement and loads them there.
@@ -115,7 +121,7 @@ impl Loader {
         placement: &Placement,
         promised: Option<Band>,
         events: &mut dyn FnMut(Event<'_>),
-    ) -> Result<Seat, Obstructed> {
+    ) -> Result<ActivePlacement, Obstructed> {
         let only = |candidate: &Placement| candidate == placement;
         let survey = self.runtime.survey(&self.subject, Depth::Canary, &only, events).map_err(Box::new)?;
         let found = survey.evidence.get(placement);
@@ -125,10 +131,10 @@ impl Loader {
         let canary = found.and_then(|findings| findings.canary.clone()).and_then(Result::ok);
         let canary =
             canary.ok_or_else(|| Obstacle::LoadFailed { says: "its canary is missing".to_owned() })?;
-        let band = within(&canary, self.reference.as_ref(), promised.unwrap_or(self.wish.band))?;
-        let loaded = self.load_on(&self.runtime.inner.lanes, placement)?;
+        let band = within(&canary, self.reference.as_ref(), promised.unwrap_or(self.constraints.band))?;
+        let loaded = self.load_on(&self.runtime.inner.executors, placement)?;
         let subject = canary_subject(&self.subject, &placement.weights);
-        Ok(Seat {
+        Ok(ActivePlacement {
             placement: placement.clone(),
             loaded,
             guard: Guard {
@@ -143,48 +149,54 @@ impl Loader {
         })
     }
 
-    /// One batch on one seat, its rows checked by the guard.
-    pub(crate) fn attempt(&self, seat: &Seat, batch: &Arc<Batch>) -> Result<Rows, Failure> {
+    /// One batch on one active, its rows checked by the guard.
+    pub(crate) fn attempt(&self, active: &ActivePlacement, batch: &Arc<Batch>) -> Result<Rows, Failure> {
         // Beside others it may have one thread alone.
-        let tokens = batch.tokens() * seat.loaded.hands;
-        let patience = patience(tokens, seat.tokens_per_second, self.runtime.inner.patience);
-        match self.runtime.inner.lanes.encode(&seat.loaded, batch, patience) {
+        let tokens = batch.tokens() * active.loaded.concurrency;
+        let timeout = timeout(tokens, active.tokens_per_second, self.runtime.inner.timeout);
+        match self.runtime.inner.executors.encode(&active.loaded, batch, timeout) {
             Ok(output) => {
                 let rows = output.into_rows();
-                match seat.guard.check(&rows, batch.want, batch.sequences.len(), batch.tokens()) {
+                match active.guard.check(&rows, batch.want, batch.sequences.len(), batch.tokens()) {
                     None => Ok(rows),
-                    Some(Breach::Shape(what)) => Err(Failure::Placement(Trip::Guard, what)),
+                    Some(Breach::Shape(what)) => Err(Failure::Placement(IncidentKind::Guard, what)),
                     Some(breach) => Err(Failure::Rows(rows, breach)),
                 }
             }
-            Err(LaneError::Engine(EngineError::Malformed(what))) => Err(Failure::Malformed(what)),
-            Err(error @ LaneError::Engine(EngineError::OutOfMemory(_))) => {
+            Err(ExecutorError::Engine(EngineError::Malformed(what))) => Err(Failure::Malformed(what)),
+            Err(error @ ExecutorError::Engine(EngineError::OutOfMemory(_))) => {
                 Err(Failure::OutOfMemory(told(&error)))
             }
-            Err(error @ LaneError::Engine(EngineError::Failed(_))) => Err(Failure::Engine(told(&error))),
+            Err(error @ ExecutorError::Engine(EngineError::Failed(_))) => Err(Failure::Engine(told(&error))),
             // A processor that hangs is an engine that hangs: another engine may do.
-            Err(error @ LaneError::Hung(_)) if seat.placement.device != Device::Cpu => {
-                Err(Failure::Device(Trip::Hung, told(&error)))
+            Err(error @ ExecutorError::Hung(_)) if active.placement.device != Device::Cpu => {
+                Err(Failure::Device(IncidentKind::Hung, told(&error)))
             }
-            Err(error @ LaneError::Hung(_)) => Err(Failure::Placement(Trip::Hung, told(&error))),
-            Err(error @ LaneError::Panicked(_)) => Err(Failure::Placement(Trip::Panicked, told(&error))),
-            Err(error @ LaneError::Gone) => Err(Failure::Placement(Trip::Failed, told(&error))),
+            Err(error @ ExecutorError::Hung(_)) => Err(Failure::Placement(IncidentKind::Hung, told(&error))),
+            Err(error @ ExecutorError::Panicked(_)) => {
+                Err(Failure::Placement(IncidentKind::Panicked, told(&error)))
+            }
+            Err(error @ ExecutorError::Gone) => Err(Failure::Placement(IncidentKind::Failed, told(&error))),
         }
     }
 }
 
-/// The band of a canary, if the wish allows it.
-pub(crate) fn within(canary: &Canary, reference: Option<&Placement>, wish: Band) -> Result<Band, Obstacle> {
+/// The band of a canary, if the constraints allows it.
+pub(crate) fn within(
+    canary: &Canary,
+    reference: Option<&Placement>,
+    constraints: Band,
+) -> Result<Band, Obstacle> {
     let band = Band::measured(canary.error, reference);
-    band.filter(|band| *band <= wish).ok_or_else(|| Obstacle::ModelWrong {
+    band.filter(|band| *band <= constraints).ok_or_else(|| Obstacle::ModelWrong {
         case: "the real weights".to_owned(),
         error: canary.error,
-        tolerance: wish.tolerance(),
+        tolerance: constraints.tolerance(),
     })
 }
 
 /// How long `tokens` tokens may take on a placement of this speed before they count as hung: never less than `least`.
-fn patience(tokens: usize, tokens_per_second: f64, least: Duration) -> Duration {
+fn timeout(tokens: usize, tokens_per_second: f64, least: Duration) -> Duration {
     Duration::from_secs_f64(HUNG * tokens as f64 / tokens_per_second.max(1.0)).max(least)
 }
 
@@ -211,21 +223,21 @@ mod tests {
     fn a_canary_is_held_to_the_band_that_was_asked_for() {
         let canary = |error: Option<f64>| Canary {
             error: Distance(error),
-            receipt: None,
+            accuracy: None,
             tokens_per_second: 1.0,
             memory: None,
             norms: [1.0, 1.0],
             nodes: BTreeMap::new(),
         };
         for (error, band) in [(0.0, Band::Exact), (5e-4, Band::Half), (0.1, Band::Coarse)] {
-            for wish in [Band::Exact, Band::Half, Band::Coarse] {
-                let found = within(&canary(Some(error)), None, wish);
-                if band <= wish {
-                    assert_eq!(found, Ok(band), "{error} for {wish}");
+            for constraints in [Band::Exact, Band::Half, Band::Coarse] {
+                let found = within(&canary(Some(error)), None, constraints);
+                if band <= constraints {
+                    assert_eq!(found, Ok(band), "{error} for {constraints}");
                 } else {
                     let obstacle = found.expect_err("it is looser than asked for");
-                    assert_eq!(obstacle.code(), "model_wrong", "{error} for {wish}: {obstacle}");
-                    let said = format!("allowed {:.0e}", wish.tolerance());
+                    assert_eq!(obstacle.code(), "model_wrong", "{error} for {constraints}: {obstacle}");
+                    let said = format!("allowed {:.0e}", constraints.tolerance());
                     assert!(obstacle.to_string().contains(&said), "{obstacle}");
                 }
             }
@@ -236,15 +248,15 @@ mod tests {
     #[test]
     fn a_batch_is_hung_after_ten_times_what_it_should_take_and_never_before_the_least() {
         let seconds = Duration::from_secs;
-        assert_eq!(patience(1000, 100.0, seconds(5)), seconds(100));
-        assert_eq!(patience(1000, 10_000.0, seconds(5)), seconds(5));
+        assert_eq!(timeout(1000, 100.0, seconds(5)), seconds(100));
+        assert_eq!(timeout(1000, 10_000.0, seconds(5)), seconds(5));
         // A speed that nobody measured is no reason to wait for ever.
-        assert_eq!(patience(10, 0.0, seconds(5)), seconds(100));
+        assert_eq!(timeout(10, 0.0, seconds(5)), seconds(100));
     }
 
     #[test]
     fn an_error_is_told_with_its_causes_on_one_line() {
-        let error = LaneError::Engine(EngineError::Failed("lost the device\nat driver.c".into()));
+        let error = ExecutorError::Engine(EngineError::Failed("lost the device\nat driver.c".into()));
         assert_eq!(told(&error), "the engine failed: lost the device");
     }
 }

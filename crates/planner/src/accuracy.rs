@@ -8,14 +8,14 @@ use serde::{Deserialize, Serialize};
 /// Texts of many kinds, in pairs and threes that mean nearly the same, so that there is something to rank.
 const SENTENCES: &str = include_str!("../data/sentences.txt");
 
-/// The texts that receipts are made with.
+/// The texts that accuracies are made with.
 pub fn sentences() -> impl Iterator<Item = &'static str> {
     SENTENCES.lines()
 }
 
 /// How a placement's answers to the sample compare with the reference's.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Receipt {
+pub struct AccuracyReport {
     /// How many texts, or pairs of texts.
     pub texts: usize,
     /// How near the numbers are.
@@ -44,9 +44,9 @@ pub enum Near {
     },
 }
 
-impl fmt::Display for Receipt {
+impl fmt::Display for AccuracyReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Receipt { texts, near, ranks } = self;
+        let AccuracyReport { texts, near, ranks } = self;
         match near {
             Near::Vectors { least, mean } => {
                 write!(f, "cosine {least:.4} at least and {mean:.4} on average over {texts} texts")?;
@@ -62,8 +62,8 @@ fn comparable(rows: &Rows, reference: &Rows) -> Option<usize> {
     (texts >= 3 && rows.width == reference.width && texts == reference.iter().len()).then_some(texts)
 }
 
-/// The receipt for vectors; none where a number is not finite, or there are too few rows to rank.
-pub fn of_vectors(rows: &Rows, reference: &Rows) -> Option<Receipt> {
+/// The accuracy report for vectors; none where a number is not finite, or there are too few rows to rank.
+pub fn of_vectors(rows: &Rows, reference: &Rows) -> Option<AccuracyReport> {
     let texts = comparable(rows, reference)?;
     let cosines: Vec<f64> = rows.iter().zip(reference.iter()).map(|(a, b)| cosine(a, b)).collect();
     let here: Vec<&[f32]> = rows.iter().collect();
@@ -73,11 +73,11 @@ pub fn of_vectors(rows: &Rows, reference: &Rows) -> Option<Receipt> {
     let least = cosines.iter().copied().fold(f64::INFINITY, f64::min);
     let mean = cosines.iter().sum::<f64>() / texts as f64;
     // A sum keeps what `min` would drop.
-    mean.is_finite().then_some(Receipt { texts, near: Near::Vectors { least, mean }, ranks })
+    mean.is_finite().then_some(AccuracyReport { texts, near: Near::Vectors { least, mean }, ranks })
 }
 
-/// The receipt for raw scores, a row of them for each text; none where a number is not finite, or there are too few.
-pub fn of_scores(rows: &Rows, reference: &Rows) -> Option<Receipt> {
+/// The accuracy report for raw scores, a row of them for each text; none where a number is not finite, or there are too few.
+pub fn of_scores(rows: &Rows, reference: &Rows) -> Option<AccuracyReport> {
     let texts = comparable(rows, reference)?;
     let pairs = rows.values.iter().zip(&reference.values);
     let apart: Vec<f64> = pairs.map(|(&a, &b)| (f64::from(a) - f64::from(b)).abs()).collect();
@@ -88,7 +88,7 @@ pub fn of_scores(rows: &Rows, reference: &Rows) -> Option<Receipt> {
     let ranks = alike.sum::<f64>() / rows.width as f64;
     let farthest = apart.iter().copied().fold(0.0, f64::max);
     let finite = apart.iter().all(|apart| apart.is_finite());
-    finite.then_some(Receipt { texts, near: Near::Scores { farthest }, ranks })
+    finite.then_some(AccuracyReport { texts, near: Near::Scores { farthest }, ranks })
 }
 
 fn cosine(a: &[f32], b: &[f32]) -> f64 {
@@ -135,10 +135,10 @@ mod tests {
         let some = rows(&[1.0, 0.0, 0.8, 0.6, 0.0, 1.0, -1.0, 0.1]);
         let longer = rows(&some.values.iter().map(|x| 3.0 * x).collect::<Vec<_>>());
         for other in [&some, &longer] {
-            let receipt = of_vectors(other, &some).expect("four rows rank");
-            let Near::Vectors { least, mean } = receipt.near else { panic!("{receipt:?}") };
-            assert!((least - 1.0).abs() < 1e-9 && (mean - 1.0).abs() < 1e-9, "{receipt:?}");
-            assert!((receipt.ranks - 1.0).abs() < 1e-9);
+            let accuracy = of_vectors(other, &some).expect("four rows rank");
+            let Near::Vectors { least, mean } = accuracy.near else { panic!("{accuracy:?}") };
+            assert!((least - 1.0).abs() < 1e-9 && (mean - 1.0).abs() < 1e-9, "{accuracy:?}");
+            assert!((accuracy.ranks - 1.0).abs() < 1e-9);
         }
     }
 
@@ -146,24 +146,24 @@ mod tests {
     fn one_text_that_strays_shows_in_the_least_and_in_the_ranks() {
         let some = rows(&[1.0, 0.0, 0.8, 0.6, 0.0, 1.0, -1.0, 0.1]);
         let other = rows(&[1.0, 0.0, -0.8, 0.6, 0.0, 1.0, -1.0, 0.1]);
-        let receipt = of_vectors(&other, &some).expect("four rows rank");
-        let Near::Vectors { least, mean } = receipt.near else { panic!("{receipt:?}") };
-        assert!(least < 0.0 && mean > least && receipt.ranks < 0.9, "{receipt:?}");
+        let accuracy = of_vectors(&other, &some).expect("four rows rank");
+        let Near::Vectors { least, mean } = accuracy.near else { panic!("{accuracy:?}") };
+        assert!(least < 0.0 && mean > least && accuracy.ranks < 0.9, "{accuracy:?}");
     }
 
     #[test]
     fn scores_have_the_farthest_and_the_ranks_of_every_label() {
         let some = rows(&[1.0, 0.0, 0.8, 0.6, 0.0, 1.0, -1.0, 0.1]);
         let shifted = rows(&some.values.iter().map(|x| x + 0.25).collect::<Vec<_>>());
-        let receipt = of_scores(&shifted, &some).expect("four rows rank");
-        let Near::Scores { farthest } = receipt.near else { panic!("{receipt:?}") };
-        assert!((farthest - 0.25).abs() < 1e-6 && (receipt.ranks - 1.0).abs() < 1e-9, "{receipt:?}");
+        let accuracy = of_scores(&shifted, &some).expect("four rows rank");
+        let Near::Scores { farthest } = accuracy.near else { panic!("{accuracy:?}") };
+        assert!((farthest - 0.25).abs() < 1e-6 && (accuracy.ranks - 1.0).abs() < 1e-9, "{accuracy:?}");
         // The first two texts change places under one of the two labels.
         let swapped = rows(&[0.8, 0.0, 1.0, 0.6, 0.0, 1.0, -1.0, 0.1]);
-        let receipt = of_scores(&swapped, &some).expect("four rows rank");
-        assert!((receipt.ranks - 0.9).abs() < 1e-9, "{receipt:?}");
-        let kept = serde_json::to_string(&receipt).expect("it can be written");
-        assert_eq!(serde_json::from_str::<Receipt>(&kept).expect("it can be read"), receipt);
+        let accuracy = of_scores(&swapped, &some).expect("four rows rank");
+        assert!((accuracy.ranks - 0.9).abs() < 1e-9, "{accuracy:?}");
+        let kept = serde_json::to_string(&accuracy).expect("it can be written");
+        assert_eq!(serde_json::from_str::<AccuracyReport>(&kept).expect("it can be read"), accuracy);
     }
 
     #[test]

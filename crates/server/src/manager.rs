@@ -13,14 +13,14 @@ use serde_json::json;
 
 use crate::app::App;
 use crate::downgrades;
-use crate::ledger::{Bytes, Ledger, Load};
-use crate::opening::{open, spawn};
-use crate::room::{Guest, Room, room, too_much};
+use crate::eviction::{Admission, LoadedModel, admit, too_much};
+use crate::memory_estimator::{Bytes, Load, MemoryEstimator};
 use crate::slot::{Ability, Phase, Slot};
+use crate::startup::{open, spawn};
 use crate::worker::short;
 
 /// How often it looks around.
-const GLANCE: Duration = Duration::from_millis(250);
+const POLL_INTERVAL: Duration = Duration::from_millis(250);
 /// How often it looks for what is about to come: the end of work on a model that is to go, a model before another.
 const MOMENT: Duration = Duration::from_millis(1);
 
@@ -37,7 +37,7 @@ pub enum When {
     Demand,
 }
 
-/// What the keeper is told.
+/// What the manager is told.
 pub(crate) enum Order {
     /// A request wants this model.
     Load(usize),
@@ -59,23 +59,23 @@ pub(crate) struct Prepared {
 
 /// A model as it can be opened again and again.
 #[derive(Clone)]
-pub(crate) struct Kept {
+pub(crate) struct ManagedModel {
     builder: ModelBuilder,
     pub(crate) runtime: Runtime,
 }
 
-impl Kept {
-    pub(crate) fn new(mut builder: ModelBuilder) -> Kept {
+impl ManagedModel {
+    pub(crate) fn new(mut builder: ModelBuilder) -> ManagedModel {
         let runtime = builder.own_runtime();
-        Kept { builder, runtime }
+        ManagedModel { builder, runtime }
     }
 }
 
 /// Loads and unloads.
-pub(crate) struct Keeper {
+pub(crate) struct ModelManager {
     app: Arc<App>,
-    models: Vec<Kept>,
-    ledger: Ledger,
+    models: Vec<ManagedModel>,
+    estimator: MemoryEstimator,
     /// For those that prepare models.
     orders: Sender<Order>,
     /// Held while a model is proved: two at once would measure each other's speed.
@@ -90,16 +90,26 @@ pub(crate) struct Keeper {
     failure: Option<Error>,
 }
 
-impl Keeper {
-    pub(crate) fn new(app: Arc<App>, models: Vec<Kept>, orders: Sender<Order>) -> Keeper {
-        let path = models.first().map(|kept| kept.runtime.evidence().0.join("memory.ledger"));
-        let ledger = path.map_or_else(Ledger::default, |path| Ledger::open(&path));
+impl ModelManager {
+    pub(crate) fn new(app: Arc<App>, models: Vec<ManagedModel>, orders: Sender<Order>) -> ModelManager {
+        let path = models.first().map(|kept| kept.runtime.evidence().0.join("memory.estimator"));
+        let estimator = path.map_or_else(MemoryEstimator::default, |path| MemoryEstimator::open(&path));
         for slot in &app.slots {
             app.metrics.listed(&slot.name);
         }
         let empty = resident().unwrap_or(0);
         let (proving, prepared) = (Arc::default(), Vec::new());
-        Keeper { app, models, ledger, orders, proving, prepared, empty, served: false, failure: None }
+        ModelManager {
+            app,
+            models,
+            estimator,
+            orders,
+            proving,
+            prepared,
+            empty,
+            served: false,
+            failure: None,
+        }
     }
 
     /// Works until the server stops. Where no model at all can be opened it ends with the reason of the first.
@@ -113,7 +123,7 @@ impl Keeper {
             }
         }
         while !self.app.is_stopping() {
-            let wait = if self.prepared.is_empty() { GLANCE } else { MOMENT };
+            let wait = if self.prepared.is_empty() { POLL_INTERVAL } else { MOMENT };
             let order = match orders.recv_timeout(wait) {
                 Ok(order) => Some(order),
                 Err(RecvTimeoutError::Timeout) => None,
@@ -223,7 +233,7 @@ impl Keeper {
             let told = [("model", json!(slot.name)), ("why", json!(why))];
             // Probes have it tried again and again.
             if slot.fail(why) {
-                self.app.seeing.warn("model can't be opened", &told);
+                self.app.telemetry.warn("model can't be opened", &told);
             }
             self.failure.get_or_insert(error);
         }
@@ -239,11 +249,11 @@ impl Keeper {
     }
 
     /// The models that are loaded.
-    fn guests(&self) -> Vec<Guest> {
-        let guest = |(slot, place): (usize, &Arc<Slot>)| {
-            place.host().map(|host| Guest { slot, since: host.since, asked: place.asked() })
+    fn loaded(&self) -> Vec<LoadedModel> {
+        let model = |(slot, place): (usize, &Arc<Slot>)| {
+            place.host().map(|host| LoadedModel { slot, since: host.since, asked: place.asked() })
         };
-        self.app.slots.iter().enumerate().filter_map(guest).collect()
+        self.app.slots.iter().enumerate().filter_map(model).collect()
     }
 
     /// Loads a model; where it may not make room and there is none, it is left for when it is asked.
@@ -255,7 +265,7 @@ impl Keeper {
             return Ok(());
         }
         let claim = claim?;
-        let guess = self.ledger.guess(&load(&claim));
+        let guess = self.estimator.guess(&load(&claim));
         // A child that proves the weights is gone before they are loaded.
         if !self.make_room(at, guess.peak.max(proving), makes_room)? {
             slot.excuse();
@@ -271,7 +281,7 @@ impl Keeper {
         let after = resident().unwrap_or(0);
         let grown = |bytes: u64| bytes.saturating_sub(before);
         let truth = Bytes { stays: grown(after), peak: grown(peak().unwrap_or(after).max(after)) };
-        self.ledger.note(load(&host.model.claim().unwrap_or(claim)), guess, truth);
+        self.estimator.note(load(&host.model.claim().unwrap_or(claim)), guess, truth);
         app.metrics.loaded(&slot.name, guess, truth);
         slot.fill(host, guess, truth, began.elapsed());
         self.served = true;
@@ -283,18 +293,18 @@ impl Keeper {
         loop {
             let (limit, now) = (self.app.settings().models_limit(), Instant::now());
             let (resident, provers) = (resident().unwrap_or(0), self.app.proving());
-            match room(limit, resident, provers, self.empty, need, &self.guests(), now) {
-                Room::Enough => return Ok(true),
-                Room::Unload(_) | Room::Wait(_) if !makes_room => return Ok(false),
-                Room::Unload(other) => self.unload(other, "room"),
-                Room::Wait(_) if self.app.is_stopping() => {
+            match admit(limit, resident, provers, self.empty, need, &self.loaded(), now) {
+                Admission::Load => return Ok(true),
+                Admission::Evict(_) | Admission::Wait(_) if !makes_room => return Ok(false),
+                Admission::Evict(other) => self.unload(other, "room"),
+                Admission::Wait(_) if self.app.is_stopping() => {
                     return Err(Error::Machine("the server is stopping".to_owned()));
                 }
-                Room::Wait(time) => {
+                Admission::Wait(time) => {
                     self.app.slots[at].enter(Phase::WaitingForRoom);
-                    thread::sleep(time.min(GLANCE));
+                    thread::sleep(time.min(POLL_INTERVAL));
                 }
-                Room::Never => return Err(self.does_not_fit(need)),
+                Admission::Never => return Err(self.does_not_fit(need)),
             }
         }
     }
@@ -311,7 +321,7 @@ impl Keeper {
 
     /// The check after loading: where more is in use than may be, others go, and if nobody else is left, it goes.
     fn keep_within(&mut self, at: usize) -> Result<(), Error> {
-        while let Some(other) = too_much(self.limit(), self.app.used(), &self.guests()) {
+        while let Some(other) = too_much(self.limit(), self.app.used(), &self.loaded()) {
             self.unload(other, "limit");
             if other == at {
                 break;
@@ -328,14 +338,14 @@ impl Keeper {
     /// Unloads who has been idle for long, and somebody where too much is in use.
     fn sweep(&mut self) {
         let (idle, now) = (self.app.settings().idle_unload, Instant::now());
-        for guest in self.guests() {
-            let rests = idle.is_some_and(|idle| now.saturating_duration_since(guest.asked) > idle);
-            if rests && self.app.slots[guest.slot].host().is_some_and(|host| !host.is_busy(true)) {
-                self.unload(guest.slot, "idle");
+        for model in self.loaded() {
+            let rests = idle.is_some_and(|idle| now.saturating_duration_since(model.asked) > idle);
+            if rests && self.app.slots[model.slot].host().is_some_and(|host| !host.is_busy(true)) {
+                self.unload(model.slot, "idle");
             }
         }
         // Elsewhere than on Linux it takes a process to ask how much is in use.
-        let over = self.limit().and_then(|limit| too_much(Some(limit), self.app.used(), &self.guests()));
+        let over = self.limit().and_then(|limit| too_much(Some(limit), self.app.used(), &self.loaded()));
         if let Some(slot) = over {
             self.unload(slot, "limit");
         }
@@ -346,7 +356,7 @@ impl Keeper {
         let slot = &self.app.slots[at];
         let Some(host) = slot.take() else { return };
         self.app.metrics.unloaded(&slot.name, why);
-        self.app.seeing.tell("model unloaded", &[("model", json!(slot.name)), ("why", json!(why))]);
+        self.app.telemetry.tell("model unloaded", &[("model", json!(slot.name)), ("why", json!(why))]);
         let began = Instant::now();
         while host.is_busy(false) && began.elapsed() < self.app.settings().time_limit {
             thread::sleep(MOMENT);
@@ -360,7 +370,7 @@ impl Keeper {
 
 /// Bytes that prover children will take for a model, where there is a limit to hold. One that was loaded before is
 /// proved, and to find that out again would open its tokenizer beside what is being measured.
-fn prover_claim(app: &App, slot: &Slot, kept: &Kept) -> Result<u64, Error> {
+fn prover_claim(app: &App, slot: &Slot, kept: &ManagedModel) -> Result<u64, Error> {
     if slot.memory().is_some() {
         return Ok(0);
     }
@@ -368,7 +378,7 @@ fn prover_claim(app: &App, slot: &Slot, kept: &Kept) -> Result<u64, Error> {
     app.settings().memory_limit.map_or(Ok(0), claim)
 }
 
-/// Asks the keeper for room for a prover; whether there is.
+/// ModelChoice the manager for room for a prover; whether there is.
 fn room_for(orders: &Sender<Order>, at: usize, bytes: u64, makes_room: bool) -> Result<bool, Error> {
     let (reply, answer) = mpsc::channel();
     let _ = orders.send(Order::Prove { at, bytes, makes_room, reply });
@@ -376,12 +386,12 @@ fn room_for(orders: &Sender<Order>, at: usize, bytes: u64, makes_room: bool) -> 
 }
 
 /// Reads what a model can do.
-fn learn(slot: &Slot, kept: &Kept) {
+fn learn(slot: &Slot, kept: &ManagedModel) {
     let card = kept.builder.card();
     slot.learn(card.map_or(Ability::Unreadable, |card| Ability::Task(card.task.value)));
 }
 
-/// A load for the ledger.
+/// A load for the estimator.
 fn load(claim: &Claim) -> Load {
     Load {
         identity: claim.identity.clone(),

@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 use sconce::http::client;
 use serde_json::{Value, json};
 
-use crate::seeing::log::{Level, Log};
-use crate::seeing::span::attribute;
+use crate::telemetry::log::{Level, Log};
+use crate::telemetry::span::attribute;
 
 /// Requests whose spans may wait; those of others are let go, so that a slow collector slows nobody.
 const WAITING: usize = 2048;
@@ -17,7 +17,7 @@ const TOGETHER: usize = 512;
 /// How long spans wait for others.
 const PAUSE: Duration = Duration::from_millis(500);
 /// How long a collector may take.
-const PATIENCE: Duration = Duration::from_secs(5);
+const TIMEOUT: Duration = Duration::from_secs(5);
 /// How often a message is sent, at most.
 const TRIES: u32 = 3;
 
@@ -122,7 +122,7 @@ struct Sender {
 impl Sender {
     fn new(collector: Collector) -> Sender {
         let address = format!("{}/v1/traces", collector.endpoint.trim_end_matches('/'));
-        Sender { agent: client(PATIENCE).build().new_agent(), address, collector }
+        Sender { agent: client(TIMEOUT).build().new_agent(), address, collector }
     }
 
     fn send(&self, spans: &[Value]) -> Result<(), String> {

@@ -10,7 +10,7 @@ use serde_json::json;
 use crate::app::App;
 use crate::downgrades;
 use crate::queue::Queue;
-use crate::returning::watch;
+use crate::recovery::watch;
 use crate::second_opinion::SecondOpinions;
 use crate::shadow::Checks;
 use crate::slot::{Host, Phase, Slot};
@@ -24,15 +24,16 @@ pub(crate) fn open(app: &Arc<App>, slot: &Slot, builder: ModelBuilder) -> Result
     downgrades::report(app, &slot.name, &model);
     let rate = rate?;
     let queue = Arc::new(Queue::new(rate, app.settings().queue_seconds));
-    let (name, since, hands, workers) = (slot.name.clone(), Instant::now(), model.hands(), Mutex::default());
-    let host = Arc::new(Host { name, model, token_ids: slot.token_ids, queue, since, hands, workers });
+    let (name, since, concurrency, workers) =
+        (slot.name.clone(), Instant::now(), model.concurrency(), Mutex::default());
+    let host = Arc::new(Host { name, model, token_ids: slot.token_ids, queue, since, concurrency, workers });
     let checks = Checks::new(Arc::clone(app), host.name.clone(), host.model.clone());
     let opinions = SecondOpinions::new(Arc::clone(app), Arc::downgrade(&host));
     let aside = Arc::new(Aside { checks, opinions });
-    for hand in 0..hands + usize::from(hands > 1) {
+    for hand in 0..concurrency + usize::from(concurrency > 1) {
         let (own, counted, aside) = (Arc::clone(&host), Arc::clone(app), Arc::clone(&aside));
         match spawn("sconce-worker", move || work(hand, &own, &counted, &aside)) {
-            Ok(worker) => host.hire(worker),
+            Ok(worker) => host.add_worker(worker),
             Err(error) => {
                 host.queue.close();
                 host.join();
@@ -46,7 +47,7 @@ pub(crate) fn open(app: &Arc<App>, slot: &Slot, builder: ModelBuilder) -> Result
     let placement = plan.chosen.as_ref().map(|chosen| short(&chosen.placement));
     let rate = json!(rate.tokens_per_second.round());
     let told = [("model", json!(slot.name)), ("placement", json!(placement)), ("tokens_per_second", rate)];
-    app.seeing.tell("model ready", &told);
+    app.telemetry.tell("model ready", &told);
     Ok(host)
 }
 

@@ -15,14 +15,14 @@ use axum::response::Response;
 use serde_json::{Value, json};
 
 use crate::app::App;
-use crate::call::Work;
-use crate::keys::{Guest, Keys};
+use crate::keys::{Keys, Principal};
 use crate::refusal::Refused;
+use crate::request_context::Work;
 use crate::routes::OPEN;
-use crate::seeing::context::Context;
-use crate::seeing::export::Exporter;
-use crate::seeing::log::{Level, Log};
-use crate::seeing::span::{Span, spans};
+use crate::telemetry::context::Context;
+use crate::telemetry::export::Exporter;
+use crate::telemetry::log::{Level, Log};
+use crate::telemetry::span::{Span, spans};
 use crate::worker::short;
 
 pub use export::Collector;
@@ -30,7 +30,7 @@ pub use log::LogFormat;
 
 /// What is to be seen of a server.
 #[derive(Clone, Debug, Default)]
-pub struct Sight {
+pub struct TelemetryConfig {
     /// How its log is written; none writes none.
     pub log: Option<LogFormat>,
     /// Whether every request has a line in it, not only those that a server is to blame for.
@@ -40,7 +40,7 @@ pub struct Sight {
 }
 
 /// What a server shows of itself.
-pub(crate) struct Seeing {
+pub(crate) struct Telemetry {
     log: Log,
     requests: bool,
     exporter: Option<Exporter>,
@@ -48,11 +48,11 @@ pub(crate) struct Seeing {
     anchor: (Instant, SystemTime),
 }
 
-impl Seeing {
-    pub(crate) fn new(sight: &Sight) -> Seeing {
-        let log = Log::start(sight.log);
-        let exporter = sight.traces.clone().map(|collector| Exporter::start(collector, log.clone()));
-        Seeing { log, requests: sight.requests, exporter, anchor: (Instant::now(), SystemTime::now()) }
+impl Telemetry {
+    pub(crate) fn new(telemetry: &TelemetryConfig) -> Telemetry {
+        let log = Log::start(telemetry.log);
+        let exporter = telemetry.traces.clone().map(|collector| Exporter::start(collector, log.clone()));
+        Telemetry { log, requests: telemetry.requests, exporter, anchor: (Instant::now(), SystemTime::now()) }
     }
 
     /// Something that is as it should be.
@@ -116,8 +116,8 @@ impl Seeing {
             fields.push(("code", json!(refused.code)));
             fields.extend(refused.model.as_ref().map(|model| ("model", json!(model))));
         }
-        if let Some(guest) = response.extensions().get::<Guest>().filter(|_| !keys.is_empty()) {
-            fields.push(("key", json!(keys.name(guest.owner))));
+        if let Some(principal) = response.extensions().get::<Principal>().filter(|_| !keys.is_empty()) {
+            fields.push(("key", json!(keys.name(principal.tenant))));
         }
         fields.push(("trace", json!(context.trace())));
         if theirs { self.tell("request", &fields) } else { self.warn("request", &fields) }
@@ -138,6 +138,6 @@ pub(crate) async fn watch(State(app): State<Arc<App>>, request: Request, next: N
     if let Ok(value) = HeaderValue::from_str(&context.header()) {
         response.headers_mut().insert("traceparent", value);
     }
-    app.seeing.has_seen(&context, &route, began, &response, &app.settings().keys);
+    app.telemetry.has_seen(&context, &route, began, &response, &app.settings().keys);
     response
 }

@@ -16,7 +16,7 @@ use crate::worker::short;
 /// The longest that a placement waits for its next try.
 const LONGEST: Duration = Duration::from_hours(1);
 /// How often it is looked whether one is due.
-const GLANCE: Duration = Duration::from_millis(250);
+const POLL_INTERVAL: Duration = Duration::from_millis(250);
 
 /// How often each placement was tried, and when it is to be next.
 #[derive(Default)]
@@ -67,7 +67,7 @@ pub(crate) fn watch(app: &Arc<App>, host: &Weak<Host>) {
     let first = app.settings().return_after;
     let mut tries = Tries::default();
     while !app.is_stopping() {
-        thread::sleep(GLANCE.min(first));
+        thread::sleep(POLL_INTERVAL.min(first));
         let Some(model) = host.upgrade().map(|host| {
             downgrades::report(app, &host.name, &host.model);
             host.model.clone()
@@ -92,12 +92,12 @@ pub(crate) fn watch(app: &Arc<App>, host: &Weak<Host>) {
                 None => "no_room",
                 Some(Ok(readmitted)) => {
                     host.model.admit(readmitted);
-                    app.seeing.tell("placement returned", &told);
+                    app.telemetry.tell("placement returned", &told);
                     "returned"
                 }
                 Some(Err(obstacle)) => {
                     let why = ("why", json!(obstacle.to_string()));
-                    app.seeing
+                    app.telemetry
                         .tell("placement stays out of service", &[told[0].clone(), told[1].clone(), why]);
                     "refused"
                 }

@@ -35,7 +35,7 @@ pub struct Incident {
     /// Which.
     pub placement: Placement,
     /// What kind of mishap it was.
-    pub kind: Trip,
+    pub kind: IncidentKind,
     /// What it did.
     pub why: String,
 }
@@ -43,7 +43,7 @@ pub struct Incident {
 /// What kind of mishap a batch met with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Trip {
+pub enum IncidentKind {
     /// The guard saw numbers that can't be an answer.
     Guard,
     /// The engine failed.
@@ -54,14 +54,14 @@ pub enum Trip {
     Hung,
 }
 
-impl Trip {
+impl IncidentKind {
     /// Its name.
     pub fn name(self) -> &'static str {
         match self {
-            Trip::Guard => "guard",
-            Trip::Failed => "failed",
-            Trip::Panicked => "panicked",
-            Trip::Hung => "hung",
+            IncidentKind::Guard => "guard",
+            IncidentKind::Failed => "failed",
+            IncidentKind::Panicked => "panicked",
+            IncidentKind::Hung => "hung",
         }
     }
 }
@@ -79,8 +79,8 @@ impl Model {
 
     /// How many batches, each computed by a thread that calls [`compute`](Model::compute), keep that placement busy.
     /// Where it is more than one, another is not kept waiting but computed beside them.
-    pub fn hands(&self) -> usize {
-        self.serving().hands()
+    pub fn concurrency(&self) -> usize {
+        self.serving().concurrency()
     }
 
     /// Computes one batch under the guard: replayed elsewhere where its placement fails, split where memory runs out.

@@ -50,17 +50,17 @@ pub(crate) struct Load {
 
 /// All loads, kept in a file.
 #[derive(Debug, Default)]
-pub(crate) struct Ledger {
+pub(crate) struct MemoryEstimator {
     path: PathBuf,
     lines: Vec<Line>,
 }
 
-impl Ledger {
+impl MemoryEstimator {
     /// What is known; nothing where no file can be read.
-    pub(crate) fn open(path: &Path) -> Ledger {
+    pub(crate) fn open(path: &Path) -> MemoryEstimator {
         let text = fs::read_to_string(path).unwrap_or_default();
         let lines = text.lines().filter_map(|line| serde_json::from_str(line).ok()).collect();
-        Ledger { path: path.to_owned(), lines }
+        MemoryEstimator { path: path.to_owned(), lines }
     }
 
     /// What a model will take.
@@ -68,7 +68,7 @@ impl Ledger {
         guess(&self.lines, load)
     }
 
-    /// Writes down what a model took. A ledger that can't be written is kept in memory.
+    /// Writes down what a model took. A estimator that can't be written is kept in memory.
     pub(crate) fn note(&mut self, load: Load, guess: Bytes, truth: Bytes) {
         let Load { identity, placement, manner, weights } = load;
         self.lines.push(Line { identity, placement, manner, weights, guess, truth });
@@ -137,67 +137,67 @@ mod tests {
     #[test]
     fn a_guess_is_corrected_by_others_and_most_by_the_model_itself() {
         let folder = tempfile::tempdir().expect("a folder");
-        let path = folder.path().join("deep/memory.ledger");
-        let mut ledger = Ledger::open(&path);
-        let first = ledger.guess(&load("a", 100 << 20));
+        let path = folder.path().join("deep/memory.estimator");
+        let mut estimator = MemoryEstimator::open(&path);
+        let first = estimator.guess(&load("a", 100 << 20));
         assert_eq!(first, Bytes { stays: 173 << 20, peak: 273 << 20 });
-        ledger.note(load("a", 100 << 20), first, Bytes { stays: 120 << 20, peak: 150 << 20 });
-        assert_eq!(ledger.guess(&load("b", 200 << 20)), Bytes { stays: 240 << 20, peak: 300 << 20 });
+        estimator.note(load("a", 100 << 20), first, Bytes { stays: 120 << 20, peak: 150 << 20 });
+        assert_eq!(estimator.guess(&load("b", 200 << 20)), Bytes { stays: 240 << 20, peak: 300 << 20 });
         for stays in [118, 122, 300] {
-            ledger.note(load("a", 100 << 20), first, Bytes { stays: stays << 20, peak: stays << 20 });
+            estimator.note(load("a", 100 << 20), first, Bytes { stays: stays << 20, peak: stays << 20 });
         }
-        assert_eq!(ledger.guess(&load("a", 100 << 20)), Bytes { stays: 122 << 20, peak: 300 << 20 });
-        let again = Ledger::open(&path);
-        assert_eq!(again.lines, ledger.lines);
+        assert_eq!(estimator.guess(&load("a", 100 << 20)), Bytes { stays: 122 << 20, peak: 300 << 20 });
+        let again = MemoryEstimator::open(&path);
+        assert_eq!(again.lines, estimator.lines);
     }
 
     #[test]
     fn the_oldest_line_goes_once_there_are_too_many() {
         let file = tempfile::NamedTempFile::new().expect("a file");
         // Nothing is written below a file: the lines stay in memory.
-        let mut ledger = Ledger::open(&file.path().join("memory.ledger"));
+        let mut estimator = MemoryEstimator::open(&file.path().join("memory.estimator"));
         let bytes = Bytes { stays: 1, peak: 1 };
         for number in 0..=LINES {
-            assert_eq!(ledger.lines.len(), number);
-            ledger.note(load(&number.to_string(), 1), bytes, bytes);
+            assert_eq!(estimator.lines.len(), number);
+            estimator.note(load(&number.to_string(), 1), bytes, bytes);
         }
-        let (first, last) = (&ledger.lines[0], &ledger.lines[LINES - 1]);
+        let (first, last) = (&estimator.lines[0], &estimator.lines[LINES - 1]);
         assert_eq!((first.identity.as_str(), &last.identity), ("1", &LINES.to_string()));
-        assert_eq!(ledger.lines.len(), LINES);
+        assert_eq!(estimator.lines.len(), LINES);
     }
 
     #[test]
     fn only_lines_of_the_same_manner_and_with_weights_correct_a_guess() {
-        let mut ledger = Ledger::default();
+        let mut estimator = MemoryEstimator::default();
         let (unknown, truth) = (load("new", 100 << 20), Bytes { stays: 300 << 20, peak: 400 << 20 });
-        let first = ledger.guess(&unknown);
+        let first = estimator.guess(&unknown);
         let line = |manner: &str, weights| {
             let Load { identity, placement, .. } = load("old", weights);
             Line { identity, placement, manner: manner.to_owned(), weights, guess: truth, truth }
         };
-        ledger.lines = vec![line("native/bf16", 100 << 20), line("candle/f32", 0)];
-        assert_eq!(ledger.guess(&unknown), first);
-        ledger.lines.push(line("candle/f32", 100 << 20));
-        assert_eq!(ledger.guess(&unknown), truth);
+        estimator.lines = vec![line("native/bf16", 100 << 20), line("candle/f32", 0)];
+        assert_eq!(estimator.guess(&unknown), first);
+        estimator.lines.push(line("candle/f32", 100 << 20));
+        assert_eq!(estimator.guess(&unknown), truth);
     }
 
     #[test]
     fn the_newest_lines_are_kept_and_the_oldest_go() {
         let folder = tempfile::tempdir().expect("a folder");
-        let path = folder.path().join("memory.ledger");
-        let mut ledger = Ledger::open(&path);
+        let path = folder.path().join("memory.estimator");
+        let mut estimator = MemoryEstimator::open(&path);
         let taken = |stays: u64| Bytes { stays, peak: 2 * stays };
         for number in 1..=(LINES as u64 + 3) {
-            ledger.note(load(&format!("model {number}"), 1), taken(7), taken(number));
+            estimator.note(load(&format!("model {number}"), 1), taken(7), taken(number));
             if number > 3 && number < LINES as u64 {
                 continue;
             }
             // What is written is what is known, the line of just now among it.
-            let last = Ledger::open(&path).lines.last().map(|line| (line.guess, line.truth));
+            let last = MemoryEstimator::open(&path).lines.last().map(|line| (line.guess, line.truth));
             assert_eq!(last, Some((taken(7), taken(number))));
         }
-        let again = Ledger::open(&path);
-        assert_eq!(again.lines, ledger.lines);
+        let again = MemoryEstimator::open(&path);
+        assert_eq!(again.lines, estimator.lines);
         assert_eq!(again.lines.len(), LINES);
         assert_eq!(again.lines[0].identity, "model 4");
         assert_eq!(again.guess(&load(&format!("model {}", LINES + 3), 1)), taken(LINES as u64 + 3));
@@ -231,14 +231,14 @@ mod tests {
     #[test]
     fn lines_that_are_none_are_passed_over() {
         let folder = tempfile::tempdir().expect("a folder");
-        let path = folder.path().join("memory.ledger");
-        let mut ledger = Ledger::open(&path);
-        ledger.note(load("a", 1), Bytes::default(), Bytes { stays: 5, peak: 6 });
+        let path = folder.path().join("memory.estimator");
+        let mut estimator = MemoryEstimator::open(&path);
+        estimator.note(load("a", 1), Bytes::default(), Bytes { stays: 5, peak: 6 });
         let text = fs::read_to_string(&path).expect("a file");
         fs::write(&path, format!("no line\n{text}{{}}\n")).expect("a file");
-        assert_eq!(Ledger::open(&path).lines, ledger.lines);
+        assert_eq!(MemoryEstimator::open(&path).lines, estimator.lines);
         // One that can't be written is kept in memory.
-        let mut blocked = Ledger::open(&path.join("below a file"));
+        let mut blocked = MemoryEstimator::open(&path.join("below a file"));
         blocked.note(load("a", 1), Bytes::default(), Bytes { stays: 5, peak: 6 });
         assert_eq!(blocked.guess(&load("a", 1)), Bytes { stays: 5, peak: 6 });
     }
