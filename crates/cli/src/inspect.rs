@@ -2,9 +2,10 @@
 
 use std::process::ExitCode;
 
-use sconce::core::card::{Dimensions, ModelCard, Said};
+use sconce::core::card::{Dimensions, ModelCard};
 use sconce::core::head::{Sides, Step};
 use sconce::core::obstacle::bytes;
+use sconce::core::sourced::Sourced;
 use sconce::{Inspection, ModelSource, inspect};
 
 use crate::arguments;
@@ -44,26 +45,26 @@ pub(crate) fn described(card: &ModelCard) -> String {
     let mut add = |name: &str, value: String, by: &str| {
         rows.add_row(vec![name.to_owned(), value, by.to_owned()]);
     };
-    let Said { value: sizes, by } = &card.sizes;
-    add("task", format!("{}: {}", card.task.value, card.task.value.does()), &card.task.by);
-    add("architecture", card.architecture.value.clone(), &card.architecture.by);
+    let Sourced { value: sizes, source: by } = &card.sizes;
+    add("task", format!("{}: {}", card.task.value, card.task.value.does()), &card.task.source);
+    add("architecture", card.architecture.value.clone(), &card.architecture.source);
     add("layers", format!("{} of {}, {} heads", sizes.layers, sizes.hidden, sizes.heads), by);
     add("vocabulary", sizes.vocabulary.to_string(), by);
-    add("longest text", format!("{} tokens", card.max_length.value), &card.max_length.by);
+    add("longest text", format!("{} tokens", card.max_length.value), &card.max_length.source);
     if let Some(tokens) = &card.head.tokens {
         for step in &tokens.value {
-            add("each token", told(step), &tokens.by);
+            add("each token", told(step), &tokens.source);
         }
     }
     if card.task.value != sconce::Task::Tokens {
         let modes: Vec<&str> = card.pooling.value.modes.iter().map(|mode| mode.name()).collect();
         let prompt = if card.pooling.value.include_prompt { "" } else { ", without the prompt" };
-        add("pooling", format!("{}{prompt}", modes.join(" + ")), &card.pooling.by);
+        add("pooling", format!("{}{prompt}", modes.join(" + ")), &card.pooling.source);
         for step in &card.steps.value {
-            add("then", told(step), &card.steps.by);
+            add("then", told(step), &card.steps.source);
         }
     }
-    add("numbers out", card.width().to_string(), &card.steps.by);
+    add("numbers out", card.width().to_string(), &card.steps.source);
     facts(card, &mut add);
     for weights in &card.weights {
         add(
@@ -79,24 +80,24 @@ pub(crate) fn described(card: &ModelCard) -> String {
 fn facts(card: &ModelCard, add: &mut dyn FnMut(&str, String, &str)) {
     let head = &card.head;
     if let Some(labels) = &head.labels {
-        add("labels", labels.value.join(", "), &labels.by);
+        add("labels", labels.value.join(", "), &labels.source);
     }
     if let Some(scoring) = &head.scoring {
-        add("scores", scoring.value.to_string(), &scoring.by);
+        add("scores", scoring.value.to_string(), &scoring.source);
     }
     if let Some(sides) = &head.sides {
-        add("queries", queries(&sides.value), &sides.by);
-        add("documents", documents(&sides.value), &sides.by);
+        add("queries", queries(&sides.value), &sides.source);
+        add("documents", documents(&sides.value), &sides.source);
     }
     if let Some(template) = &head.template {
         let said = format!("a chat that asks for `{}` or `{}`", template.value.yes, template.value.no);
-        add("pairs", said, &template.by);
-        add("instruction", template.value.instruction.clone(), &template.by);
+        add("pairs", said, &template.source);
+        add("instruction", template.value.instruction.clone(), &template.source);
     }
     for (name, prompt) in &card.prompts.value {
         let default = card.default_prompt.as_ref().is_some_and(|default| default.value == *name);
         let default = if default { ", used where none is named" } else { "" };
-        add("prompt", format!("{name}: {prompt:?}{default}"), &card.prompts.by);
+        add("prompt", format!("{name}: {prompt:?}{default}"), &card.prompts.source);
     }
     if let Some(dimensions) = &card.dimensions {
         let lengths = match &dimensions.value {
@@ -105,7 +106,7 @@ fn facts(card: &ModelCard, add: &mut dyn FnMut(&str, String, &str)) {
                 lengths.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
             }
         };
-        add("may be cut to", lengths, &dimensions.by);
+        add("may be cut to", lengths, &dimensions.source);
     }
 }
 

@@ -76,7 +76,7 @@ impl Summary {
             }
             sconce::planner::plan::Refusal::Obstacle(_)
             | sconce::planner::plan::Refusal::Band { .. }
-            | sconce::planner::plan::Refusal::NotWished
+            | sconce::planner::plan::Refusal::NotRequested
             | sconce::planner::plan::Refusal::NotTried => None,
         }) {
             eprintln!("note: {refused}");

@@ -12,7 +12,7 @@ pub struct Batch {
     /// Where each sequence lies.
     pub sequences: Vec<Sequence>,
     /// What is asked of the engine.
-    pub want: Want,
+    pub output_kind: OutputKind,
 }
 
 /// One sequence inside a batch.
@@ -38,7 +38,7 @@ impl Sequence {
 
 /// What is asked of an engine.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Want {
+pub enum OutputKind {
     /// One row a sequence: the model's answer, through pooling and all later modules.
     #[default]
     Pooled,
@@ -101,9 +101,9 @@ impl Output {
 }
 
 impl Batch {
-    /// An empty batch that asks for `want`.
-    pub fn new(want: Want) -> Batch {
-        Batch { want, ..Batch::default() }
+    /// An empty batch that asks for `output_kind`.
+    pub fn new(output_kind: OutputKind) -> Batch {
+        Batch { output_kind, ..Batch::default() }
     }
 
     /// Adds a sequence at the end.
@@ -127,7 +127,7 @@ impl Batch {
     /// The sequences `range` as a batch of their own.
     #[must_use]
     pub fn part(&self, range: std::ops::Range<usize>) -> Batch {
-        let mut part = Batch::new(self.want);
+        let mut part = Batch::new(self.output_kind);
         for sequence in &self.sequences[range] {
             let place = sequence.start..sequence.start + sequence.length;
             let Sequence { skip, unseen, .. } = *sequence;
@@ -138,9 +138,9 @@ impl Batch {
 
     /// The places among the rows of this batch where those of the sequences `range` lie.
     pub fn rows_of(&self, range: std::ops::Range<usize>) -> std::ops::Range<usize> {
-        let row = |index: usize| match self.want {
-            Want::Pooled => index,
-            Want::Tokens | Want::Projected => {
+        let row = |index: usize| match self.output_kind {
+            OutputKind::Pooled => index,
+            OutputKind::Tokens | OutputKind::Projected => {
                 self.sequences.get(index).map_or(self.tokens(), |sequence| sequence.start)
             }
         };
@@ -166,7 +166,7 @@ mod tests {
 
     #[test]
     fn a_part_is_a_batch_of_its_own() {
-        let mut batch = Batch::new(Want::Pooled);
+        let mut batch = Batch::new(OutputKind::Pooled);
         batch.push(&[1, 2, 3], &[0, 0, 0], 0);
         batch.push_filled(&[4, 5], &[0, 1], 1, 1);
         batch.push(&[6], &[0], 0);
@@ -179,8 +179,9 @@ mod tests {
 
     #[test]
     fn the_rows_of_a_sequence_are_one_or_one_a_token() {
-        for (want, places) in [(Want::Pooled, [0..1, 1..3]), (Want::Tokens, [0..3, 3..6])] {
-            let mut batch = Batch::new(want);
+        for (output_kind, places) in [(OutputKind::Pooled, [0..1, 1..3]), (OutputKind::Tokens, [0..3, 3..6])]
+        {
+            let mut batch = Batch::new(output_kind);
             for ids in [&[1, 2, 3][..], &[4, 5], &[6]] {
                 batch.push(ids, &vec![0; ids.len()], 0);
             }
@@ -195,7 +196,7 @@ mod tests {
     #[test]
     fn a_sequence_of_which_nothing_is_seen_is_not_well_formed() {
         for (ids, unseen) in [(&[][..], 0), (&[1, 2], 2)] {
-            let mut batch = Batch::new(Want::Tokens);
+            let mut batch = Batch::new(OutputKind::Tokens);
             batch.push_filled(ids, &vec![0; ids.len()], 0, unseen);
             assert!(!batch.is_well_formed());
         }

@@ -8,24 +8,9 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::device::UnknownName;
-use crate::head::{Head, Step, width_after};
+use crate::head::{OutputHead, Step, width_after};
 use crate::placement::Dtype;
-
-/// A fact and who said it: a file of the model, or a flag of the user's.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Said<T> {
-    /// The fact.
-    pub value: T,
-    /// The file or flag.
-    pub by: String,
-}
-
-impl<T> Said<T> {
-    /// `value`, as `by` says.
-    pub fn new(value: T, by: impl Into<String>) -> Said<T> {
-        Said { value, by: by.into() }
-    }
-}
+use crate::sourced::Sourced;
 
 /// What a model is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -102,27 +87,27 @@ pub struct ModelCard {
     /// The name it was opened by.
     pub name: String,
     /// Its family: `bert`, `mpnet`, ….
-    pub architecture: Said<String>,
+    pub architecture: Sourced<String>,
     /// What it is for.
-    pub task: Said<Task>,
+    pub task: Sourced<Task>,
     /// How large its parts are.
-    pub sizes: Said<Sizes>,
+    pub sizes: Sourced<Sizes>,
     /// Its whole `config.json`, for the facts that only its family knows.
     pub config: Value,
     /// The most tokens a text may have, special tokens included.
-    pub max_length: Said<usize>,
+    pub max_length: Sourced<usize>,
     /// How token vectors become one vector.
-    pub pooling: Said<Pooling>,
+    pub pooling: Sourced<Pooling>,
     /// What is done to that vector afterwards, in order.
-    pub steps: Said<Vec<Step>>,
+    pub steps: Sourced<Vec<Step>>,
     /// What tasks other than embedding need beside those.
-    pub head: Head,
+    pub head: OutputHead,
     /// Texts put before a text, by name.
-    pub prompts: Said<BTreeMap<String, String>>,
+    pub prompts: Sourced<BTreeMap<String, String>>,
     /// The prompt to use where the caller names none.
-    pub default_prompt: Option<Said<String>>,
+    pub default_prompt: Option<Sourced<String>>,
     /// The lengths that vectors may be cut to, where the model was trained for that.
-    pub dimensions: Option<Said<Dimensions>>,
+    pub dimensions: Option<Sourced<Dimensions>>,
     /// The sets of weight files.
     pub weights: Vec<Weights>,
 }

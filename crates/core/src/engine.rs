@@ -38,7 +38,7 @@ pub trait Engine: Send + Sync {
     fn describe(&self, card: &ModelCard) -> Result<String, Obstacle>;
 
     /// Puts `case` to `placement`.
-    fn probe(&self, model: &Subject, placement: &Placement, case: &ProbeCase) -> Result<Sample, Obstacle>;
+    fn probe(&self, model: &ModelSpec, placement: &Placement, case: &ProbeCase) -> Result<Sample, Obstacle>;
 
     /// Whether `load` may run beside the thread that computes on an accelerator, so that batches there go on. On the
     /// CPU it always does.
@@ -47,12 +47,12 @@ pub trait Engine: Send + Sync {
     }
 
     /// Loads the model's weights.
-    fn load(&self, model: &Subject, placement: &Placement) -> Result<Box<dyn Encoder>, Obstacle>;
+    fn load(&self, model: &ModelSpec, placement: &Placement) -> Result<Box<dyn Encoder>, Obstacle>;
 }
 
 /// The model that is asked about: what it says of itself and where its files lie.
 #[derive(Clone, Debug, PartialEq, serde::Serialize, serde::Deserialize)]
-pub struct Subject {
+pub struct ModelSpec {
     /// What it says of itself.
     pub card: ModelCard,
     /// Where its files lie.

@@ -4,21 +4,21 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use crate::card::Said;
+use crate::sourced::Sourced;
 
 /// What tasks other than embedding need.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Head {
+pub struct OutputHead {
     /// What is done to every token's vector before pooling, or instead of it.
-    pub tokens: Option<Said<Vec<Step>>>,
+    pub tokens: Option<Sourced<Vec<Step>>>,
     /// The names of the scores, in their order.
-    pub labels: Option<Said<Vec<String>>>,
+    pub labels: Option<Sourced<Vec<String>>>,
     /// How raw scores become those that are given out.
-    pub scoring: Option<Said<Scoring>>,
+    pub scoring: Option<Sourced<Scoring>>,
     /// How queries differ from documents, where tokens are compared.
-    pub sides: Option<Said<Sides>>,
+    pub sides: Option<Sourced<Sides>>,
     /// What a pair is put into, where it is not the tokenizer's own way of joining two texts.
-    pub template: Option<Said<Template>>,
+    pub template: Option<Sourced<Template>>,
 }
 
 /// How raw scores become those that are given out.

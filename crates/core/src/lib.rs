@@ -10,3 +10,4 @@ pub mod head;
 pub mod obstacle;
 pub mod placement;
 pub mod probe;
+pub mod sourced;

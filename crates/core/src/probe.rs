@@ -5,7 +5,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use crate::batch::{Batch, Rows, Want};
+use crate::batch::{Batch, OutputKind, Rows};
 
 /// A question put to a placement.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -25,7 +25,7 @@ pub enum ProbeCase {
         /// What the token ids are generated from.
         seed: u64,
         /// Every token's vector, or for each sequence its first, largest, mean and last one after the other.
-        want: Want,
+        output_kind: OutputKind,
     },
     /// One layer at the model's real widths with generated weights: only the time matters.
     Speed {

@@ -31,7 +31,7 @@ enum Bias {
     Always,
     Never,
     /// As this key of the config says, by default not.
-    Said(&'static str),
+    FromConfig(&'static str),
 }
 
 impl Bias {
@@ -39,7 +39,7 @@ impl Bias {
         match self {
             Bias::Always => true,
             Bias::Never => false,
-            Bias::Said(key) => config[key].as_bool().unwrap_or(false),
+            Bias::FromConfig(key) => config[key].as_bool().unwrap_or(false),
         }
     }
 }
@@ -169,7 +169,7 @@ const HEADS: &[Heads] = &[
         classifier: &[
             Part {
                 names: &["head.dense"],
-                bias: Bias::Said("classifier_bias"),
+                bias: Bias::FromConfig("classifier_bias"),
                 activation: DenseActivation::Gelu,
                 norm: Some("head.norm"),
             },
@@ -177,9 +177,9 @@ const HEADS: &[Heads] = &[
         ],
         masked: Some(Masked {
             layer: "head.dense",
-            layer_bias: Bias::Said("classifier_bias"),
+            layer_bias: Bias::FromConfig("classifier_bias"),
             norm: &["head.norm"],
-            norm_bias: Bias::Said("norm_bias"),
+            norm_bias: Bias::FromConfig("norm_bias"),
             activation_key: Some("classifier_activation"),
             words: "decoder.weight",
             words_bias: &["decoder.bias"],
@@ -241,7 +241,7 @@ pub fn classifier(
         let bias = part.bias.is_there(config);
         steps.push(Step::Dense(dense(part.names, bias, hidden, output, part.activation)));
         if let Some(name) = part.norm {
-            steps.push(norm(&[name], Bias::Said("norm_bias").is_there(config), config, None));
+            steps.push(norm(&[name], Bias::FromConfig("norm_bias").is_there(config), config, None));
         }
     }
     Some((pooled, steps))

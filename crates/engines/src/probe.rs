@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use sconce_core::batch::{Batch, Rows, Want};
+use sconce_core::batch::{Batch, OutputKind, Rows};
 use sconce_core::card::ModelCard;
 use sconce_core::engine::{Encoder, EngineError};
 use sconce_core::obstacle::Obstacle;
@@ -22,10 +22,15 @@ pub(crate) fn twin_of(card: &ModelCard) -> Result<String, Obstacle> {
 }
 
 /// A batch of generated token ids.
-pub(crate) fn batch(lengths: &[usize], seed: u64, want: Want, description: &Description) -> Batch {
+pub(crate) fn batch(
+    lengths: &[usize],
+    seed: u64,
+    output_kind: OutputKind,
+    description: &Description,
+) -> Batch {
     let vocabulary = description.vocabulary;
     let padding = description.positions.and_then(|positions| positions.after);
-    let mut batch = Batch::new(want);
+    let mut batch = Batch::new(output_kind);
     let mut state = seed;
     for &length in lengths {
         let mut id = || {
@@ -40,7 +45,7 @@ pub(crate) fn batch(lengths: &[usize], seed: u64, want: Want, description: &Desc
 
 /// A batch whose time is taken.
 pub(crate) fn speed_batch(batch: usize, length: usize, description: &Description) -> Batch {
-    self::batch(&vec![length; batch], 1, Want::Tokens, description)
+    self::batch(&vec![length; batch], 1, OutputKind::Tokens, description)
 }
 
 /// The time of a batch; its numbers do not matter.

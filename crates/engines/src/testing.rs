@@ -2,8 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use sconce_core::card::{ModelCard, Pooling, PoolingMode, Said, Task};
-use sconce_core::head::Head;
+use sconce_core::card::{ModelCard, Pooling, PoolingMode, Task};
+use sconce_core::head::OutputHead;
+use sconce_core::sourced::Sourced;
 use serde_json::Value;
 
 use crate::families;
@@ -13,15 +14,15 @@ pub(crate) fn card(config: Value) -> ModelCard {
     let by = "test";
     ModelCard {
         name: "test".to_owned(),
-        architecture: Said::new(String::new(), by),
-        task: Said::new(Task::Embed, by),
-        sizes: Said::new(families::sizes(&config), by),
+        architecture: Sourced::new(String::new(), by),
+        task: Sourced::new(Task::Embed, by),
+        sizes: Sourced::new(families::sizes(&config), by),
         config,
-        max_length: Said::new(128, by),
-        pooling: Said::new(Pooling { modes: vec![PoolingMode::Mean], include_prompt: true }, by),
-        steps: Said::new(Vec::new(), by),
-        head: Head::default(),
-        prompts: Said::new(BTreeMap::new(), by),
+        max_length: Sourced::new(128, by),
+        pooling: Sourced::new(Pooling { modes: vec![PoolingMode::Mean], include_prompt: true }, by),
+        steps: Sourced::new(Vec::new(), by),
+        head: OutputHead::default(),
+        prompts: Sourced::new(BTreeMap::new(), by),
         default_prompt: None,
         dimensions: None,
         weights: Vec::new(),

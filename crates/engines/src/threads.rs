@@ -184,14 +184,14 @@ fn blocks(batch: &Batch, threads: usize, size: usize) -> Vec<Range<usize>> {
 
 #[cfg(test)]
 mod tests {
-    use sconce_core::batch::Want;
+    use sconce_core::batch::OutputKind;
 
     use super::*;
 
     #[test]
     fn blocks_cover_all_sequences_in_order() {
         for count in 1..40usize {
-            let mut batch = Batch::new(Want::Pooled);
+            let mut batch = Batch::new(OutputKind::Pooled);
             for n in 0..count {
                 let length = 1 + n * 37 % 300;
                 batch.push(&vec![1; length], &vec![0; length], 0);
@@ -226,7 +226,7 @@ mod tests {
     #[test]
     fn few_tokens_are_shared_out_and_many_end_in_small_blocks() {
         let sizes = |count: usize| {
-            let mut batch = Batch::new(Want::Pooled);
+            let mut batch = Batch::new(OutputKind::Pooled);
             (0..count).for_each(|_| batch.push(&[1; 16], &[0; 16], 0));
             blocks(&batch, 2, 256).into_iter().map(|block| block.len() * 16).collect::<Vec<_>>()
         };

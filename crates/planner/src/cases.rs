@@ -1,6 +1,6 @@
 //! The questions to put to a placement before it is believed.
 
-use sconce_core::batch::Want;
+use sconce_core::batch::OutputKind;
 use sconce_core::card::ModelCard;
 use sconce_core::probe::{Op, ProbeCase};
 
@@ -18,15 +18,19 @@ const LONGEST: usize = 2100;
 /// longest of a batch of two so that padding takes part where an engine pads.
 pub fn twins(card: &ModelCard) -> Vec<ProbeCase> {
     let longest = card.max_length.value.min(LONGEST);
-    let edges =
-        EDGES.into_iter().filter(|&length| length <= longest).map(|length| (vec![length], Want::Tokens));
-    let mixed =
-        [vec![longest.min(96), 1, longest.min(7), longest.min(33)]].map(|lengths| (lengths, Want::Tokens));
+    let edges = EDGES
+        .into_iter()
+        .filter(|&length| length <= longest)
+        .map(|length| (vec![length], OutputKind::Tokens));
+    let mixed = [vec![longest.min(96), 1, longest.min(7), longest.min(33)]]
+        .map(|lengths| (lengths, OutputKind::Tokens));
     let sweep =
         (1..=longest).filter(|&length| length <= EVERY_LENGTH || matches!((length + 1) % WIDE_TILE, 0..=2));
-    let sweep = sweep.map(|length| (vec![length, (length - length / 10).max(1)], Want::Pooled));
+    let sweep = sweep.map(|length| (vec![length, (length - length / 10).max(1)], OutputKind::Pooled));
     let cases = edges.chain(mixed).chain(sweep).enumerate();
-    cases.map(|(seed, (lengths, want))| ProbeCase::Twin { lengths, seed: seed as u64, want }).collect()
+    cases
+        .map(|(seed, (lengths, output_kind))| ProbeCase::Twin { lengths, seed: seed as u64, output_kind })
+        .collect()
 }
 
 /// Lengths for real weights up to `longest` tokens, two to a batch: for graphs, of which no twin can be made.

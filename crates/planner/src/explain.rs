@@ -86,7 +86,7 @@ fn flags(constraints: &Constraints) -> Vec<(&'static str, String)> {
 
 /// Flags that lead to a placement nothing is known against, each in the place of one that was given.
 fn instead(plan: &Plan, constraints: &Constraints) -> Vec<String> {
-    let open = plan.refused.iter().filter(|refused| matches!(refused.why, Refusal::NotWished));
+    let open = plan.refused.iter().filter(|refused| matches!(refused.why, Refusal::NotRequested));
     let open: Vec<&Placement> = open.map(|refused| &refused.placement).collect();
     let without = |flag: &str| {
         let mut constraints = constraints.clone();
@@ -161,7 +161,7 @@ fn groups<'a>(all: impl IntoIterator<Item = &'a Refused>) -> Vec<Group<'a>> {
                 let reason = format!("its numbers are {band}: {error} from the reference's{cosines}");
                 ("band", reason, Some(format!("allow it with `--band {band}`")))
             }
-            Refusal::NotWished => ("not_wished", "was not asked for".to_owned(), None),
+            Refusal::NotRequested => ("not_requested", "was not asked for".to_owned(), None),
             Refusal::NotTried => ("not_tried", "was not tried".to_owned(), None),
         };
         let same = |group: &&mut Group<'a>| {

@@ -69,14 +69,14 @@ pub fn judge(case: &ProbeCase, rows: &Rows, reference: &Rows, band: Band) -> Res
 #[cfg(test)]
 mod tests {
     use super::*;
-    use sconce_core::batch::Want;
+    use sconce_core::batch::OutputKind;
 
     fn rows(values: &[f32]) -> Rows {
         Rows { width: 2, values: values.to_vec(), norms: Vec::new() }
     }
 
     fn verdict(values: &[f32], reference: &[f32]) -> Result<Distance, Obstacle> {
-        let case = ProbeCase::Twin { lengths: vec![1], seed: 0, want: Want::Tokens };
+        let case = ProbeCase::Twin { lengths: vec![1], seed: 0, output_kind: OutputKind::Tokens };
         judge(&case, &rows(values), &rows(reference), Band::Half)
     }
 

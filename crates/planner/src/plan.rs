@@ -125,7 +125,7 @@ pub enum Refusal {
         accuracy: Option<AccuracyReport>,
     },
     /// It was not asked for.
-    NotWished,
+    NotRequested,
     /// It was not tried.
     NotTried,
 }
@@ -181,7 +181,7 @@ fn weigh(
         return Err(Refusal::Obstacle(obstacle.clone()));
     }
     if !constraints.admits(placement) {
-        return Err(Refusal::NotWished);
+        return Err(Refusal::NotRequested);
     }
     let findings = findings.ok_or(Refusal::NotTried)?;
     let error = findings.error().ok_or(Refusal::NotTried)?;
@@ -212,7 +212,7 @@ impl Refused {
             Refusal::Obstacle(why) if why.is_failure() => {
                 Some(Downgrade { from: self.placement.clone(), to: to.cloned(), why: why.clone() })
             }
-            Refusal::Obstacle(_) | Refusal::Band { .. } | Refusal::NotWished | Refusal::NotTried => None,
+            Refusal::Obstacle(_) | Refusal::Band { .. } | Refusal::NotRequested | Refusal::NotTried => None,
         }
     }
 }

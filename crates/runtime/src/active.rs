@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use sconce_core::batch::{Batch, Rows};
 use sconce_core::device::Device;
-use sconce_core::engine::{EngineError, Subject};
+use sconce_core::engine::{EngineError, ModelSpec};
 use sconce_core::obstacle::Obstacle;
 use sconce_core::placement::Placement;
 use sconce_planner::band::Band;
@@ -30,7 +30,7 @@ const LOADING: Duration = Duration::from_mins(10);
 #[derive(Clone)]
 pub(crate) struct Loader {
     pub(crate) runtime: Runtime,
-    pub(crate) subject: Arc<Subject>,
+    pub(crate) subject: Arc<ModelSpec>,
     pub(crate) constraints: Constraints,
     /// The placement that all others are compared with.
     pub(crate) reference: Option<Placement>,
@@ -157,7 +157,7 @@ impl Loader {
         match self.runtime.inner.executors.encode(&active.loaded, batch, timeout) {
             Ok(output) => {
                 let rows = output.into_rows();
-                match active.guard.check(&rows, batch.want, batch.sequences.len(), batch.tokens()) {
+                match active.guard.check(&rows, batch.output_kind, batch.sequences.len(), batch.tokens()) {
                     None => Ok(rows),
                     Some(Breach::Shape(what)) => Err(Failure::Placement(IncidentKind::Guard, what)),
                     Some(breach) => Err(Failure::Rows(rows, breach)),

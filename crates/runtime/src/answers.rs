@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use sconce_core::batch::{Batch, Want};
+use sconce_core::batch::{Batch, OutputKind};
 use sconce_core::card::Task;
 use sconce_core::placement::Placement;
 use serde::Serialize;
@@ -83,7 +83,7 @@ impl Model {
         if tasks.contains(&task.value) {
             return Ok(task.value);
         }
-        Err(Error::WrongTask { asked, has: task.value, by: said_by(&task.by) })
+        Err(Error::WrongTask { asked, has: task.value, by: said_by(&task.source) })
     }
 
     /// Computes every text and hands over its rows by its index, in no order.
@@ -99,12 +99,12 @@ impl Model {
                 account.truncated.push(Truncation { index, tokens: text.whole, used: text.ids.len() });
             }
         }
-        let (want, width) = (self.want(), self.card().width());
+        let (output_kind, width) = (self.output_kind(), self.card().width());
         let most = (NUMBERS / width.max(1)).max(1);
         let lengths: Vec<usize> = texts.iter().map(|text| text.ids.len()).collect();
         for members in batches(&lengths, self.serving().cost(), BUDGET) {
             for members in members.chunks(most) {
-                let mut batch = Batch::new(want);
+                let mut batch = Batch::new(output_kind);
                 for &member in members {
                     let text = &texts[member];
                     batch.push_filled(&text.ids, &text.types, text.skip, text.unseen);
@@ -112,9 +112,9 @@ impl Model {
                 let served = self.serving().compute(&Arc::new(batch))?;
                 let mut values = served.rows.values.as_slice();
                 for &member in members {
-                    let rows = match want {
-                        Want::Pooled => 1,
-                        Want::Tokens | Want::Projected => lengths[member],
+                    let rows = match output_kind {
+                        OutputKind::Pooled => 1,
+                        OutputKind::Tokens | OutputKind::Projected => lengths[member],
                     };
                     let (own, rest) = values.split_at(rows * served.rows.width);
                     take(member, own);

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use sconce_core::batch::{Batch, Rows, Want};
+use sconce_core::batch::{Batch, OutputKind, Rows};
 use sconce_core::placement::Placement;
 use sconce_planner::band::Band;
 use sconce_planner::judge::distance;
@@ -123,7 +123,7 @@ impl Parts {
     /// A sequence without rows: NaN stands in for them.
     fn skip(&mut self, batch: &Batch, width: usize) {
         let count = batch.rows_of(0..1).len();
-        let norms = if batch.want == Want::Tokens { Vec::new() } else { vec![f32::NAN; count] };
+        let norms = if batch.output_kind == OutputKind::Tokens { Vec::new() } else { vec![f32::NAN; count] };
         self.push(Rows { width, values: vec![f32::NAN; count * width], norms }, 1);
     }
 }
@@ -152,7 +152,7 @@ impl Serving {
             Failure::Engine(_) | Failure::Rows(..) | Failure::Placement(..) | Failure::Device(..) => true,
         };
         if needs_control && !parts.controlled {
-            if !self.passes_control(active, batch.want)? {
+            if !self.passes_control(active, batch.output_kind)? {
                 return Err(failure);
             }
             parts.controlled = true;
@@ -165,7 +165,7 @@ impl Serving {
             self.isolate(active, &Arc::new(batch.part(0..count / 2)), parts)?;
             return self.isolate(active, &Arc::new(batch.part(count / 2..count)), parts);
         }
-        let (index, width) = (parts.done, active.guard.width_of(batch.want));
+        let (index, width) = (parts.done, active.guard.width_of(batch.output_kind));
         parts.skip(batch, width);
         match failure {
             Failure::OutOfMemory(_) => {
@@ -186,8 +186,8 @@ impl Serving {
     }
 
     /// Whether `active` computes a known text well.
-    fn passes_control(&self, active: &ActivePlacement, want: Want) -> Result<bool, Failure> {
-        let control = Batch { want, ..self.control().clone() };
+    fn passes_control(&self, active: &ActivePlacement, output_kind: OutputKind) -> Result<bool, Failure> {
+        let control = Batch { output_kind, ..self.control().clone() };
         match self.loader().attempt(active, &Arc::new(control)) {
             Ok(_) => Ok(true),
             Err(failure @ Failure::Device(..)) => Err(failure),
@@ -228,7 +228,7 @@ impl Serving {
                 (Err(Failure::Rows(_, Breach::Norm(why))), _) => return Err(said(&why)),
                 (Err(Failure::Malformed(what)), _) => return Err(SequenceError::Malformed(what).into()),
                 (Err(failure @ (Failure::Placement(..) | Failure::Device(..))), _) => failure,
-                (Err(failure), _) => match self.passes_control(&second, batch.want) {
+                (Err(failure), _) => match self.passes_control(&second, batch.output_kind) {
                     Ok(true) => return Err(said(&failure.incident(&second.placement).why)),
                     Ok(false) => failure,
                     Err(hung) => hung,
@@ -295,7 +295,7 @@ fn single_out(
     for index in 0..batch.sequences.len() {
         let own = rows.part(batch.rows_of(index..index + 1));
         let lone = batch.part(index..index + 1);
-        let finding = match active.guard.check(&own, batch.want, 1, lone.tokens()) {
+        let finding = match active.guard.check(&own, batch.output_kind, 1, lone.tokens()) {
             None => {
                 parts.push(own, 1);
                 continue;

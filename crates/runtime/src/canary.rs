@@ -1,6 +1,6 @@
 //! The texts that real weights are tried on, as the model's task takes them.
 
-use sconce_core::batch::{Batch, Want};
+use sconce_core::batch::{Batch, OutputKind};
 use sconce_core::card::{ModelCard, Task};
 
 use crate::error::Error;
@@ -13,7 +13,7 @@ pub(crate) fn batch(
     card: &ModelCard,
     texts: impl IntoIterator<Item = &'static str>,
 ) -> Result<Batch, Error> {
-    let mut batch = Batch::new(want(card.task.value));
+    let mut batch = Batch::new(output_kind(card.task.value));
     let texts: Vec<&str> = texts.into_iter().collect();
     let others = texts.iter().cycle().skip(1);
     for (index, (text, other)) in texts.iter().zip(others).enumerate() {
@@ -34,9 +34,9 @@ pub(crate) fn batch(
 }
 
 /// What is asked of an engine for a task.
-pub(crate) fn want(task: Task) -> Want {
+pub(crate) fn output_kind(task: Task) -> OutputKind {
     match task {
-        Task::Embed | Task::Rerank | Task::Classify | Task::Sparse => Want::Pooled,
-        Task::Tokens => Want::Projected,
+        Task::Embed | Task::Rerank | Task::Classify | Task::Sparse => OutputKind::Pooled,
+        Task::Tokens => OutputKind::Projected,
     }
 }

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{self, Sender};
 use std::thread;
 
-use sconce_core::engine::Subject;
+use sconce_core::engine::ModelSpec;
 use sconce_engines::regular;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
@@ -74,7 +74,7 @@ impl Contents {
     /// nobody has compared with the content now, are returned.
     pub(crate) fn identify(
         &self,
-        subject: &mut Subject,
+        subject: &mut ModelSpec,
         events: &mut dyn FnMut(Event<'_>),
     ) -> Result<Unchecked, CardError> {
         let files = files(subject);
@@ -206,7 +206,7 @@ fn sha256(path: &Path, told: &Sender<Told>) -> io::Result<String> {
 }
 
 /// Every file that a model's numbers depend on and that is there.
-fn files(subject: &Subject) -> Vec<PathBuf> {
+fn files(subject: &ModelSpec) -> Vec<PathBuf> {
     let weights = subject.files.weights.values().flatten().filter(|path| path.is_file()).cloned();
     let mut files: Vec<PathBuf> = weights.chain(shared_files(subject)).collect();
     files.sort();
@@ -215,13 +215,13 @@ fn files(subject: &Subject) -> Vec<PathBuf> {
 }
 
 /// The files that all weights of a model share: the modules after pooling and the tokenizer.
-fn shared_files(subject: &Subject) -> Vec<PathBuf> {
+fn shared_files(subject: &ModelSpec) -> Vec<PathBuf> {
     let modules = subject.files.modules.values().filter(|path| path.is_file()).cloned();
     modules.chain(vocabulary::files(&subject.files.folder)).collect()
 }
 
 /// Whether `file`, as an error names it, belongs to the weights of this name or to all of them.
-pub(crate) fn concerns(subject: &Subject, file: &str, weights: &str) -> bool {
+pub(crate) fn concerns(subject: &ModelSpec, file: &str, weights: &str) -> bool {
     let own = subject.files.weights.get(weights).into_iter().flatten();
     own.chain(&shared_files(subject)).any(|path| name(path) == file)
 }

@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use sconce_core::batch::{Batch, Output};
 use sconce_core::device::Device;
-use sconce_core::engine::{Cost, Encoder, Engine, EngineError, Subject};
+use sconce_core::engine::{Cost, Encoder, Engine, EngineError, ModelSpec};
 use sconce_core::obstacle::Obstacle;
 use sconce_core::placement::Placement;
 
@@ -86,7 +86,7 @@ pub(crate) enum ExecutorError {
 }
 
 enum Job {
-    Load(u64, Arc<dyn Engine>, Arc<Subject>, Placement, Reply<Result<(Cost, usize), Obstacle>>),
+    Load(u64, Arc<dyn Engine>, Arc<ModelSpec>, Placement, Reply<Result<(Cost, usize), Obstacle>>),
     Encode(u64, Arc<Batch>, Reply<Result<Output, ExecutorError>>),
     Unload(u64),
     Settle(Reply<()>),
@@ -114,7 +114,7 @@ impl DeviceExecutors {
     pub(crate) fn load(
         &self,
         engine: &Arc<dyn Engine>,
-        subject: &Arc<Subject>,
+        subject: &Arc<ModelSpec>,
         placement: &Placement,
         timeout: Duration,
     ) -> Result<Loaded, Obstacle> {

@@ -1,6 +1,6 @@
 //! The last look at vectors before they leave: what is not a vector of this model never does.
 
-use sconce_core::batch::{Rows, Want};
+use sconce_core::batch::{OutputKind, Rows};
 use sconce_core::card::Task;
 use sconce_planner::judge::breach;
 
@@ -41,19 +41,25 @@ impl Breach {
 
 impl Guard {
     /// Numbers a row of what a batch asks for.
-    pub(crate) fn width_of(&self, want: Want) -> usize {
-        match want {
-            Want::Pooled | Want::Projected => self.width,
-            Want::Tokens => self.hidden,
+    pub(crate) fn width_of(&self, output_kind: OutputKind) -> usize {
+        match output_kind {
+            OutputKind::Pooled | OutputKind::Projected => self.width,
+            OutputKind::Tokens => self.hidden,
         }
     }
 
     /// What is wrong with `rows`, which a batch of `sequences` with so many `tokens` gave.
-    pub(crate) fn check(&self, rows: &Rows, want: Want, sequences: usize, tokens: usize) -> Option<Breach> {
-        match want {
-            Want::Pooled => self.breach(rows, sequences),
-            Want::Projected => self.breach(rows, tokens),
-            Want::Tokens => self.breach_of_states(rows, tokens),
+    pub(crate) fn check(
+        &self,
+        rows: &Rows,
+        output_kind: OutputKind,
+        sequences: usize,
+        tokens: usize,
+    ) -> Option<Breach> {
+        match output_kind {
+            OutputKind::Pooled => self.breach(rows, sequences),
+            OutputKind::Projected => self.breach(rows, tokens),
+            OutputKind::Tokens => self.breach_of_states(rows, tokens),
         }
     }
 
@@ -260,15 +266,23 @@ mod tests {
             norms: vec![1.0; count],
         };
         // Two sequences of five tokens.
-        for (want, width, count) in [(Want::Pooled, 1, 2), (Want::Projected, 1, 5), (Want::Tokens, 2, 5)] {
-            assert_eq!(guard.check(&rows(width, count), want, 2, 5), None, "{want:?}");
+        for (output_kind, width, count) in
+            [(OutputKind::Pooled, 1, 2), (OutputKind::Projected, 1, 5), (OutputKind::Tokens, 2, 5)]
+        {
+            assert_eq!(guard.check(&rows(width, count), output_kind, 2, 5), None, "{output_kind:?}");
             for (width, count) in [(width, count + 1), (width, count - 1), (3 - width, count)] {
-                let found = guard.check(&rows(width, count), want, 2, 5);
-                assert!(matches!(found, Some(Breach::Shape(_))), "{want:?} {width} {count}: {found:?}");
+                let found = guard.check(&rows(width, count), output_kind, 2, 5);
+                assert!(
+                    matches!(found, Some(Breach::Shape(_))),
+                    "{output_kind:?} {width} {count}: {found:?}"
+                );
             }
             let mut spoilt = rows(width, count);
             spoilt.values[0] = f32::NAN;
-            assert!(matches!(guard.check(&spoilt, want, 2, 5), Some(Breach::Values(_))), "{want:?}");
+            assert!(
+                matches!(guard.check(&spoilt, output_kind, 2, 5), Some(Breach::Values(_))),
+                "{output_kind:?}"
+            );
         }
     }
 
@@ -276,11 +290,13 @@ mod tests {
     fn rows_are_counted_and_as_wide_as_the_batch_asks() {
         let guard = Guard { task: Task::Embed, width: 2, hidden: 4, norms: [1.0, 2.0] };
         // Three tokens in two sequences.
-        for (want, width, count) in [(Want::Pooled, 2, 2), (Want::Projected, 2, 3), (Want::Tokens, 4, 3)] {
-            assert_eq!(guard.width_of(want), width, "{want:?}");
+        for (output_kind, width, count) in
+            [(OutputKind::Pooled, 2, 2), (OutputKind::Projected, 2, 3), (OutputKind::Tokens, 4, 3)]
+        {
+            assert_eq!(guard.width_of(output_kind), width, "{output_kind:?}");
             let rows = |count| Rows { width, values: vec![0.5; count * width], norms: vec![1.5; count] };
-            assert_eq!(guard.check(&rows(count), want, 2, 3), None, "{want:?}");
-            let wrong = guard.check(&rows(5 - count), want, 2, 3).expect("another number of rows");
+            assert_eq!(guard.check(&rows(count), output_kind, 2, 3), None, "{output_kind:?}");
+            let wrong = guard.check(&rows(5 - count), output_kind, 2, 3).expect("another number of rows");
             assert!(wrong.why().starts_with(&format!("{} numbers for", (5 - count) * width)), "{wrong:?}");
         }
     }

@@ -5,7 +5,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use sconce_core::card::{Format, ModelCard};
-use sconce_core::engine::Subject;
+use sconce_core::engine::ModelSpec;
 use sconce_engines::unread::unread;
 use sconce_engines::weights::Header;
 use serde::Serialize;
@@ -70,7 +70,7 @@ fn with_settings<T>(
     }
 }
 
-fn inspection(Subject { card, files }: Subject) -> Result<Inspection, CardError> {
+fn inspection(ModelSpec { card, files }: ModelSpec) -> Result<Inspection, CardError> {
     let mut all = BTreeMap::new();
     for weights in card.weights.iter().filter(|weights| weights.format == Format::Safetensors) {
         let mut names = Vec::new();

@@ -3,12 +3,12 @@
 
 use std::sync::Arc;
 
-use sconce_core::batch::{Batch, Rows, Want};
+use sconce_core::batch::{Batch, OutputKind, Rows};
 use sconce_core::engine::Cost;
 use sconce_core::placement::Placement;
 use serde::Serialize;
 
-use crate::canary::want;
+use crate::canary::output_kind;
 use crate::error::Error;
 use crate::model::Model;
 use crate::prompt::Prompt;
@@ -68,8 +68,8 @@ impl IncidentKind {
 
 impl Model {
     /// What the model's task asks of an engine.
-    pub fn want(&self) -> Want {
-        want(self.card().task.value)
+    pub fn output_kind(&self) -> OutputKind {
+        output_kind(self.card().task.value)
     }
 
     /// What batches cost on the placement that serves now.

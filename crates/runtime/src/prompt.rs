@@ -64,14 +64,14 @@ fn unknown(card: &ModelCard, name: &str) -> Error {
 
 #[cfg(test)]
 mod tests {
-    use sconce_core::card::Said;
+    use sconce_core::sourced::Sourced;
 
     use super::*;
 
     fn card(prompts: &[(&str, &str)]) -> ModelCard {
         let mut card = crate::card::sample().card;
         let prompts = prompts.iter().map(|(name, text)| ((*name).to_owned(), (*text).to_owned()));
-        card.prompts = Said::new(prompts.collect(), "test");
+        card.prompts = Sourced::new(prompts.collect(), "test");
         card
     }
 

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use sconce_core::engine::{Engine, Subject};
+use sconce_core::engine::{Engine, ModelSpec};
 use sconce_core::hardware::Hardware;
 use sconce_core::obstacle::Obstacle;
 use sconce_core::placement::Placement;
@@ -227,7 +227,7 @@ impl Runtime {
         source: &ModelSource,
         overrides: &Overrides,
         events: &mut dyn FnMut(Event<'_>),
-    ) -> Result<Subject, Error> {
+    ) -> Result<ModelSpec, Error> {
         Ok(self.identified(source, overrides, events)?.0)
     }
 
@@ -237,7 +237,7 @@ impl Runtime {
         source: &ModelSource,
         overrides: &Overrides,
         events: &mut dyn FnMut(Event<'_>),
-    ) -> Result<(Subject, Unchecked), Error> {
+    ) -> Result<(ModelSpec, Unchecked), Error> {
         let folder = source.fetch(self.inner.offline, &self.inner.bundles, events)?;
         let mut subject = card::read(&source.to_string(), &folder, overrides)?;
         let unchecked = self.inner.contents.identify(&mut subject, events)?;
@@ -246,7 +246,11 @@ impl Runtime {
 
     /// Hashes all files of a model and compares with the hashes that are known. An error names the first file that
     /// differs.
-    pub fn check_contents(&self, subject: &Subject, events: &mut dyn FnMut(Event<'_>)) -> Result<(), Error> {
+    pub fn check_contents(
+        &self,
+        subject: &ModelSpec,
+        events: &mut dyn FnMut(Event<'_>),
+    ) -> Result<(), Error> {
         let unchecked = self.inner.contents.identify(&mut subject.clone(), &mut |_| {})?;
         Ok(self.inner.contents.check(&unchecked, events)?)
     }
@@ -254,7 +258,7 @@ impl Runtime {
     /// Tries what is not known yet about the placements that `admits` lets through.
     pub fn survey(
         &self,
-        subject: &Subject,
+        subject: &ModelSpec,
         depth: Depth,
         admits: &dyn Fn(&Placement) -> bool,
         events: &mut dyn FnMut(Event<'_>),
@@ -279,7 +283,7 @@ impl Runtime {
     /// them.
     pub(crate) fn unproved(
         &self,
-        subject: &Subject,
+        subject: &ModelSpec,
         admits: &dyn Fn(&Placement) -> bool,
     ) -> Result<Vec<Placement>, Error> {
         let grid = self.grid(subject);
@@ -298,7 +302,7 @@ impl Runtime {
     }
 
     /// Every placement of a model, with what stands against it before anything is tried.
-    pub(crate) fn grid(&self, subject: &Subject) -> Vec<(Placement, Option<Obstacle>)> {
+    pub(crate) fn grid(&self, subject: &ModelSpec) -> Vec<(Placement, Option<Obstacle>)> {
         let card = &subject.card;
         let mut grid = grid::grid(card, &self.candidates());
         for (placement, obstacle) in &mut grid {
@@ -311,7 +315,7 @@ impl Runtime {
 
     fn gathering<'a>(
         &'a self,
-        subject: &'a Subject,
+        subject: &'a ModelSpec,
         texts: Option<&'a Texts>,
         events: &'a mut dyn FnMut(Event<'_>),
     ) -> Gathering<'a> {
@@ -331,7 +335,7 @@ impl Runtime {
     }
 
     /// Tries the real weights on a placement, whatever is known of them.
-    pub(crate) fn try_anew(&self, subject: &Subject, placement: &Placement) -> Result<Canary, Obstacle> {
+    pub(crate) fn try_anew(&self, subject: &ModelSpec, placement: &Placement) -> Result<Canary, Obstacle> {
         let failed = |error: Error| Obstacle::LoadFailed { says: error.to_string() };
         let tokens =
             Tokens::open(&subject.files.folder, &subject.card).map_err(|error| failed(error.into()))?;
@@ -344,7 +348,7 @@ impl Runtime {
     /// Where a model would run by these constraints.
     pub fn plan(
         &self,
-        subject: &Subject,
+        subject: &ModelSpec,
         constraints: &Constraints,
         depth: Depth,
         events: &mut dyn FnMut(Event<'_>),

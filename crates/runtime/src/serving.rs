@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use sconce_core::batch::Batch;
 use sconce_core::device::Device;
-use sconce_core::engine::{Cost, Subject};
+use sconce_core::engine::{Cost, ModelSpec};
 use sconce_core::obstacle::Obstacle;
 use sconce_core::placement::Placement;
 use sconce_planner::band::Band;
@@ -60,7 +60,7 @@ impl Serving {
     /// Plans by what is known or found now, and loads the first placement that passes its canary.
     pub(crate) fn open(
         runtime: &Runtime,
-        subject: Arc<Subject>,
+        subject: Arc<ModelSpec>,
         control: Batch,
         constraints: Constraints,
         events: &mut dyn FnMut(Event<'_>),
@@ -85,7 +85,7 @@ impl Serving {
         Ok(serving)
     }
 
-    pub(crate) fn subject(&self) -> &Subject {
+    pub(crate) fn subject(&self) -> &ModelSpec {
         &self.loader.subject
     }
 
@@ -165,7 +165,7 @@ impl Serving {
                 Some(format!("{} was {obstacle}", refused.placement))
             }
             Refusal::Obstacle(obstacle @ Obstacle::ContentChanged { .. }) => Some(obstacle.to_string()),
-            Refusal::Obstacle(_) | Refusal::Band { .. } | Refusal::NotWished | Refusal::NotTried => None,
+            Refusal::Obstacle(_) | Refusal::Band { .. } | Refusal::NotRequested | Refusal::NotTried => None,
         });
         Some(refused.unwrap_or_else(|| "no placement works".to_owned()))
     }

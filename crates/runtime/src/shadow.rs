@@ -223,7 +223,7 @@ fn distances(rows: &Rows, reference: &Rows, together: bool) -> Vec<f64> {
 
 #[cfg(test)]
 mod tests {
-    use sconce_core::batch::Want;
+    use sconce_core::batch::OutputKind;
     use sconce_core::device::Device;
     use sconce_core::placement::{Dtype, EngineId};
 
@@ -269,19 +269,19 @@ mod tests {
 
     #[test]
     fn some_texts_are_checked_and_other_ones_each_time() {
-        for want in [Want::Pooled, Want::Tokens] {
-            let mut batch = Batch::new(want);
+        for output_kind in [OutputKind::Pooled, OutputKind::Tokens] {
+            let mut batch = Batch::new(output_kind);
             let mut rows = Rows { width: 1, ..Rows::default() };
             for n in 0..20u16 {
                 let length = 300;
                 batch.push(&vec![u32::from(n); length], &vec![0; length], 0);
-                let count = if want == Want::Pooled { 1 } else { length };
+                let count = if output_kind == OutputKind::Pooled { 1 } else { length };
                 rows.values.extend(vec![f32::from(n); count]);
             }
             let mut seen = [false; 20];
             for turn in 0..20 {
                 let (some, given) = some_of(&batch, &rows, turn);
-                let each = if want == Want::Pooled { 1 } else { 300 };
+                let each = if output_kind == OutputKind::Pooled { 1 } else { 300 };
                 assert_eq!(given.values.len(), some.sequences.len() * each);
                 assert!(some.tokens() <= TOKENS);
                 for (sequence, values) in some.sequences.iter().zip(given.values.chunks(each)) {

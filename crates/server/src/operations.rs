@@ -3,7 +3,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use sconce::core::batch::Want;
+use sconce::core::batch::OutputKind;
 use sconce::tokens::Tokenized;
 use sconce::{
     ClassifyOptions, Cut, EmbedOptions, Error, Labelled, Matrix, Model, Prompt, Ranked, RerankOptions,
@@ -62,7 +62,7 @@ pub(crate) async fn embed(
         return embed_chunks(context, host, inputs, options, asked.normalize).await;
     }
     let answered =
-        encode(context, host, inputs, options.prompt.clone(), Want::Pooled, asked.truncates).await?;
+        encode(context, host, inputs, options.prompt.clone(), OutputKind::Pooled, asked.truncates).await?;
     let (host, normalize) = (Arc::clone(host), asked.normalize);
     let finish = move |kept: &Collected| match kept {
         Collected::Rows(row, norm) => vector(&host, row, *norm, &options, normalize),
@@ -100,7 +100,7 @@ async fn embed_chunks(
     };
     let (pieces, tokens): (Vec<String>, Vec<Vec<usize>>) = context.on_pieces(&bytes, cut, gather).await?;
     let (count, inputs) = (pieces.len(), Arc::new(Inputs::Texts(pieces)));
-    let answered = encode(context, host, inputs, options.prompt.clone(), Want::Pooled, true).await?;
+    let answered = encode(context, host, inputs, options.prompt.clone(), OutputKind::Pooled, true).await?;
     let host = Arc::clone(host);
     let mut deferred = answered.defer(move |kept, _| {
         let mut rows = kept.iter();
@@ -176,7 +176,7 @@ pub(crate) async fn embed_all(
         let bytes = inputs.bytes();
         context.check_sizes(&bytes, 0)?;
         let encode = move |model: &Model, at: usize| one(model.encode_documents(&inputs.texts()[at..=at]));
-        let answered = context.rows(host, &bytes, Want::Projected, truncates, encode).await?;
+        let answered = context.rows(host, &bytes, OutputKind::Projected, truncates, encode).await?;
         let host = Arc::clone(host);
         return Ok(answered.defer(move |kept, job| {
             let matrices = matrices(&host, &kept, job, false);
@@ -185,7 +185,8 @@ pub(crate) async fn embed_all(
     }
     let prompt = prompt(host, named, &inputs)?;
     let width = host.model.card().sizes.value.hidden.max(1);
-    let answered = encode(context, host, Arc::new(inputs), prompt.into(), Want::Tokens, truncates).await?;
+    let answered =
+        encode(context, host, Arc::new(inputs), prompt.into(), OutputKind::Tokens, truncates).await?;
     let rows = move |kept: Collected| match kept {
         Collected::Rows(values, _) => values.chunks_exact(width).map(<[f32]>::to_vec).collect(),
         Collected::Nothing | Collected::Words(_) => Vec::new(),
@@ -204,7 +205,8 @@ pub(crate) async fn embed_sparse(
     context.refuse_chunks()?;
     host.model.expect("embed_sparse", &[Task::Sparse])?;
     let prompt = prompt(host, named, &inputs)?;
-    let answered = encode(context, host, Arc::new(inputs), prompt.into(), Want::Pooled, truncates).await?;
+    let answered =
+        encode(context, host, Arc::new(inputs), prompt.into(), OutputKind::Pooled, truncates).await?;
     Ok(answered.defer(|kept, _| kept.into_iter().map(words).collect()))
 }
 
@@ -241,7 +243,7 @@ pub(crate) async fn rerank(
         let (asked, given) = (options.clone(), documents);
         let encode =
             move |model: &Model, at: usize| one(model.encode_ranking(&query, &given[at..=at], &asked));
-        let answered = context.rows(host, &bytes, Want::Pooled, truncates, encode).await?;
+        let answered = context.rows(host, &bytes, OutputKind::Pooled, truncates, encode).await?;
         let host = Arc::clone(host);
         let score = move |kept: &Collected| match kept {
             Collected::Rows(row, _) => host.model.relevance(row, &options),
@@ -268,7 +270,7 @@ async fn best_matches(
         0 => one(model.encode_queries(&[&*query])),
         at => one(model.encode_documents(&documents[at - 1..at])),
     };
-    let answered = context.rows(host, &bytes, Want::Projected, truncates, encode).await?;
+    let answered = context.rows(host, &bytes, OutputKind::Projected, truncates, encode).await?;
     // Each token of the query meets each row.
     let meetings = answered.job.texts.first().map_or(0, |query| query.ids.len()) * answered.work.tokens;
     let (host, width) = (Arc::clone(host), host.model.card().width());
@@ -317,7 +319,7 @@ pub(crate) async fn classify(
         (first, None) => one(model.encode_texts(&Prompt::NONE, &[first])),
         (first, Some(second)) => one(model.encode_pairs(&[(first, second)], Cut::Longest)),
     };
-    let answered = context.rows(host, &bytes, Want::Pooled, truncates, encode).await?;
+    let answered = context.rows(host, &bytes, OutputKind::Pooled, truncates, encode).await?;
     let (host, texts) = (Arc::clone(host), bytes.len());
     let written = LABEL * texts * host.model.card().width();
     let labels = move |kept: &Collected| match kept {
@@ -357,7 +359,7 @@ async fn encode(
     host: &Arc<Host>,
     inputs: Arc<Inputs>,
     prompt: Prompt,
-    want: Want,
+    output_kind: OutputKind,
     truncates: bool,
 ) -> Result<Answered, Refusal> {
     if !host.token_ids && matches!(*inputs, Inputs::Ids(_) | Inputs::ManyIds(_)) {
@@ -370,7 +372,7 @@ async fn encode(
         Inputs::ManyIds(many) => model.encode_ids(&many[at]),
         Inputs::One(_) | Inputs::Texts(_) => one(model.encode_texts(&prompt, &inputs.texts()[at..=at])),
     };
-    context.rows(host, &bytes, want, truncates, encode).await
+    context.rows(host, &bytes, output_kind, truncates, encode).await
 }
 
 /// Clients such as `LangChain` send tiktoken's ids, which are valid ids of other words in most vocabularies.

@@ -9,7 +9,7 @@ use axum::body::Body;
 use axum::extract::Request;
 use axum::http::{Extensions, HeaderMap};
 use axum::response::Response;
-use sconce::core::batch::Want;
+use sconce::core::batch::OutputKind;
 use sconce::tokens::Tokenized;
 use sconce::{Error, Incident, Model, Placement, Task, Truncation};
 use serde::Serialize;
@@ -359,7 +359,7 @@ impl RequestContext {
         &self,
         host: &Arc<Host>,
         bytes: &[usize],
-        want: Want,
+        output_kind: OutputKind,
         truncates: bool,
         encode: impl Fn(&Model, usize) -> Result<Tokenized, Error> + Send + Sync + 'static,
     ) -> Result<Answered, Refusal> {
@@ -379,7 +379,7 @@ impl RequestContext {
                 app.metrics.cancelled.with_label_values(&[&host.name]).inc();
                 return Err(broken());
             }
-            queue(app, host, texts.concat(), want, truncates, asker, &memory, began)
+            queue(app, host, texts.concat(), output_kind, truncates, asker, &memory, began)
         };
         let (ticket, work) = self.on_pieces(bytes, each, then).await?;
         drop(here);
@@ -467,7 +467,7 @@ fn queue(
     app: Arc<App>,
     host: Arc<Host>,
     texts: Vec<Tokenized>,
-    want: Want,
+    output_kind: OutputKind,
     truncates: bool,
     (principal, asked): (Principal, Option<Priority>),
     memory: &RequestMemory,
@@ -489,13 +489,13 @@ fn queue(
     let (card, settings) = (host.model.card(), app.settings());
     let (most, hidden) = (settings.max_numbers, card.sizes.value.hidden);
     let sparse = card.task.value == Task::Sparse;
-    let numbers = match want {
+    let numbers = match output_kind {
         // The words of each text are counted when they are known.
-        Want::Pooled if sparse => 0,
-        Want::Pooled => work.texts * card.width(),
-        Want::Tokens | Want::Projected => work.tokens * hidden,
+        OutputKind::Pooled if sparse => 0,
+        OutputKind::Pooled => work.texts * card.width(),
+        OutputKind::Tokens | OutputKind::Projected => work.tokens * hidden,
     };
-    if want != Want::Pooled && numbers > most {
+    if output_kind != OutputKind::Pooled && numbers > most {
         let message = format!("an answer has at most {most} numbers; this one would have {numbers}");
         return Err(Refusal::new(Kind::TooLarge, message));
     }
@@ -504,7 +504,7 @@ fn queue(
     charge(&app, principal, work.tokens)?;
     let seconds = host.queue.rate().seconds(work.tokens);
     let priority = priority_of(asked, work.texts, seconds, settings.queue_seconds);
-    let (job, outcome) = Job::new(texts, want, priority, sparse, principal.tenant);
+    let (job, outcome) = Job::new(texts, output_kind, priority, sparse, principal.tenant);
     let job = Arc::new(job.holding(reservation));
     host.queue.admit(&job).map_err(|error| {
         app.rate_limiters.refund(principal, work.tokens);

@@ -6,7 +6,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::Instant;
 
-use sconce::core::batch::{Batch, Want};
+use sconce::core::batch::{Batch, OutputKind};
 use sconce::{Answered, Computed, Error, Model};
 use serde_json::json;
 
@@ -37,7 +37,7 @@ pub(crate) fn measure(model: &Model, tell: &mut dyn FnMut(usize)) -> Result<Rate
     let mut texts = 1;
     loop {
         tell(texts);
-        let mut batch = Batch::new(model.want());
+        let mut batch = Batch::new(model.output_kind());
         for _ in 0..texts {
             batch.push(&ids, &vec![0; ids.len()], 0);
         }
@@ -84,7 +84,7 @@ fn compute(host: &Host, app: &App, taken: &Taken<'_>, aside: &Aside) {
     let Host { name, model, .. } = host;
     let metrics = &app.metrics;
     let (entries, began) = (&taken.entries, taken.began);
-    let mut batch = Batch::new(entries.first().map_or(Want::Pooled, |entry| entry.job.want));
+    let mut batch = Batch::new(entries.first().map_or(OutputKind::Pooled, |entry| entry.job.output_kind));
     for entry in entries {
         let text = &entry.job.texts[entry.index];
         batch.push_filled(&text.ids, &text.types, text.skip, text.unseen);
@@ -164,7 +164,7 @@ fn hand_out(entries: &[Entry], computed: &Computed, batch: BatchTiming, withheld
     let rows = &computed.rows;
     let (mut at, mut row) = (0, 0);
     for run in entries.chunk_by(|a, b| Arc::ptr_eq(&a.job, &b.job)) {
-        let pooled = run[0].job.want == Want::Pooled;
+        let pooled = run[0].job.output_kind == OutputKind::Pooled;
         let mut own = Vec::with_capacity(run.len());
         for entry in run {
             let count = if pooled { 1 } else { entry.tokens() };
@@ -202,12 +202,12 @@ mod tests {
     #[test]
     fn every_job_gets_the_rows_and_norms_of_its_own_texts() {
         let text = |tokens: usize| Tokenized { ids: vec![1; tokens], ..Tokenized::default() };
-        for (want, norms) in [(Want::Pooled, true), (Want::Tokens, false)] {
+        for (output_kind, norms) in [(OutputKind::Pooled, true), (OutputKind::Tokens, false)] {
             let queue = Queue::new(Rate { least: 0.001, tokens_per_second: 1e6 }, 2.0);
             let (jobs, outcomes): (Vec<_>, Vec<_>) = [[9, 3], [7, 5], [8, 1]]
                 .map(|lengths| {
                     let texts = lengths.map(text).to_vec();
-                    let (job, outcome) = Job::new(texts, want, Priority::Bulk, false, TenantId(1));
+                    let (job, outcome) = Job::new(texts, output_kind, Priority::Bulk, false, TenantId(1));
                     (Arc::new(job), outcome)
                 })
                 .into_iter()
@@ -245,7 +245,7 @@ mod tests {
             hand_out(&taken.entries, &computed, batch, &HashSet::new());
             for (mut outcome, expected) in outcomes.into_iter().zip(expected) {
                 let outcome = outcome.try_recv().expect("all texts are computed").expect("no refusal");
-                assert_eq!(outcome.kept, expected, "{want:?}");
+                assert_eq!(outcome.kept, expected, "{output_kind:?}");
             }
         }
     }

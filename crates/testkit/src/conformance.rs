@@ -2,8 +2,8 @@
 
 use std::thread;
 
-use sconce_core::batch::{Batch, Rows, Want};
-use sconce_core::engine::{Encoder, Engine, EngineError, Subject};
+use sconce_core::batch::{Batch, OutputKind, Rows};
+use sconce_core::engine::{Encoder, Engine, EngineError, ModelSpec};
 use sconce_core::placement::Placement;
 
 use crate::compare::{largest, max_difference};
@@ -13,7 +13,7 @@ pub struct Examined<'a> {
     /// The engine.
     pub engine: &'a dyn Engine,
     /// The model.
-    pub subject: &'a Subject,
+    pub subject: &'a ModelSpec,
     /// Where.
     pub placement: Placement,
     /// How far, relative to the largest, a number of a text may stray when the text is computed in other company.
@@ -49,7 +49,8 @@ impl Examined<'_> {
     }
 
     fn pooled(&self, encoder: &dyn Encoder, texts: &[Vec<u32>]) -> Rows {
-        let rows = encoder.encode(&batch(texts, Want::Pooled)).expect("the batch is computed").into_rows();
+        let rows =
+            encoder.encode(&batch(texts, OutputKind::Pooled)).expect("the batch is computed").into_rows();
         let width = self.subject.card.width();
         assert_eq!((rows.width, rows.values.len()), (width, width * texts.len()), "{}", self.placement);
         assert_eq!(rows.norms.len(), texts.len(), "a norm for each text");
@@ -100,14 +101,15 @@ impl Examined<'_> {
 
     fn tokens_come_back_one_for_one(&self, encoder: &dyn Encoder) {
         let texts = self.texts();
-        let rows = encoder.encode(&batch(&texts, Want::Tokens)).expect("the batch is computed").into_rows();
+        let rows =
+            encoder.encode(&batch(&texts, OutputKind::Tokens)).expect("the batch is computed").into_rows();
         let tokens: usize = texts.iter().map(Vec::len).sum();
         assert_eq!(rows.values.len(), tokens * self.subject.card.sizes.value.hidden, "{}", self.placement);
         let mut rest = rows.values.as_slice();
         for text in &texts {
             let (own, after) = rest.split_at(text.len() * rows.width);
             rest = after;
-            let alone = encoder.encode(&batch(std::slice::from_ref(text), Want::Tokens));
+            let alone = encoder.encode(&batch(std::slice::from_ref(text), OutputKind::Tokens));
             let alone = alone.expect("the batch is computed").into_rows();
             self.expect_alike(own, &alone.values, &format!("the tokens of a text of {}", text.len()));
         }
@@ -115,13 +117,13 @@ impl Examined<'_> {
 
     fn what_can_not_be_computed_is_refused(&self, encoder: &dyn Encoder) {
         let sizes = &self.subject.card.sizes.value;
-        let mut overlapping = batch(&[self.text(4, 0), self.text(4, 1)], Want::Pooled);
+        let mut overlapping = batch(&[self.text(4, 0), self.text(4, 1)], OutputKind::Pooled);
         overlapping.sequences[1].start = 2;
         for (what, batch) in [
-            ("an empty batch", Batch::new(Want::Pooled)),
-            ("an empty text", batch(&[Vec::new()], Want::Pooled)),
-            ("a text that is too long", batch(&[vec![5; sizes.positions + 1]], Want::Pooled)),
-            ("an id that is out of range", batch(&[vec![5, sizes.vocabulary as u32]], Want::Pooled)),
+            ("an empty batch", Batch::new(OutputKind::Pooled)),
+            ("an empty text", batch(&[Vec::new()], OutputKind::Pooled)),
+            ("a text that is too long", batch(&[vec![5; sizes.positions + 1]], OutputKind::Pooled)),
+            ("an id that is out of range", batch(&[vec![5, sizes.vocabulary as u32]], OutputKind::Pooled)),
             ("texts that overlap", overlapping),
         ] {
             let refused = encoder.encode(&batch);
@@ -164,8 +166,8 @@ impl Examined<'_> {
     }
 }
 
-fn batch(texts: &[Vec<u32>], want: Want) -> Batch {
-    let mut batch = Batch::new(want);
+fn batch(texts: &[Vec<u32>], output_kind: OutputKind) -> Batch {
+    let mut batch = Batch::new(output_kind);
     for ids in texts {
         batch.push(ids, &vec![0; ids.len()], 0);
     }

@@ -8,10 +8,10 @@ mod numbers;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize};
 
-use sconce_core::batch::{Batch, Want};
+use sconce_core::batch::{Batch, OutputKind};
 use sconce_core::card::{Format, ModelCard};
 use sconce_core::device::Device;
-use sconce_core::engine::{Encoder, Engine, Subject};
+use sconce_core::engine::{Encoder, Engine, ModelSpec};
 use sconce_core::obstacle::Obstacle;
 use sconce_core::placement::{Dtype, EngineId, Placement};
 use sconce_core::probe::{ProbeCase, Sample};
@@ -185,19 +185,19 @@ impl Engine for FakeEngine {
         Ok(format!("a fake {}", card.architecture.value))
     }
 
-    fn probe(&self, model: &Subject, placement: &Placement, case: &ProbeCase) -> Result<Sample, Obstacle> {
+    fn probe(&self, model: &ModelSpec, placement: &Placement, case: &ProbeCase) -> Result<Sample, Obstacle> {
         let faults = self.faults_of(placement);
         match case {
             ProbeCase::Op { op, shape } => {
-                let batch = generated(&vec![shape[1]; shape[0]], *op as u64, Want::Pooled);
+                let batch = generated(&vec![shape[1]; shape[0]], *op as u64, OutputKind::Pooled);
                 let mut rows = self.numbers(placement, TWIN_WIDTH, false).rows(&batch);
                 for fault in faults {
                     fault.at_op(*op, &mut rows)?;
                 }
                 Ok(Sample { rows, ..Sample::default() })
             }
-            ProbeCase::Twin { lengths, seed, want } => {
-                let batch = generated(lengths, *seed, *want);
+            ProbeCase::Twin { lengths, seed, output_kind } => {
+                let batch = generated(lengths, *seed, *output_kind);
                 self.sample(placement, &batch, &self.numbers(placement, TWIN_WIDTH, false))
             }
             ProbeCase::Speed { batch, length } => {
@@ -225,7 +225,7 @@ impl Engine for FakeEngine {
         self.loads_on_any_thread
     }
 
-    fn load(&self, model: &Subject, placement: &Placement) -> Result<Box<dyn Encoder>, Obstacle> {
+    fn load(&self, model: &ModelSpec, placement: &Placement) -> Result<Box<dyn Encoder>, Obstacle> {
         self.gates.pass(&self.gates.hold_loads);
         Ok(Box::new(FakeEncoder::load(self, model, placement)?))
     }

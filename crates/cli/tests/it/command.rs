@@ -203,7 +203,7 @@ fn is_plain(scene: &Scene) -> bool {
     let refused = plan["plan"]["refused"].as_array().expect("a list").iter();
     let tiles = refused
         .clone()
-        .any(|refused| refused["placement"]["engine"] == "native" && refused["why"] == "not_wished");
+        .any(|refused| refused["placement"]["engine"] == "native" && refused["why"] == "not_requested");
     let absent = refused.filter(|refused| refused["why"]["obstacle"]["code"] == "no_such_device");
     cfg!(target_os = "linux")
         && tiles
@@ -266,7 +266,7 @@ fn a_device_of_another_system_is_answered_without_a_list_of_the_others() {
     let asked =
         format!("no placement works for this model with `--device {absent}:0`: no device `{absent}:0`");
     answer.fails(2, &[&asked, "hint: use `--device cpu`"]);
-    for other in ["candle", "native", "onnx", "not_wished", "no_weights"] {
+    for other in ["candle", "native", "onnx", "not_requested", "no_weights"] {
         assert!(!answer.words.contains(other), "`{other}` in: {}", answer.words);
     }
     scene
@@ -286,7 +286,7 @@ fn a_plan_lists_every_dtype_and_full_measures_the_real_weights() {
     assert!(!full.data.contains("`--full`") && !full.data.contains('~'), "{}", full.data);
 
     let json = scene.run(&["plan", "tiny-bert", "--device", "cpu", "--full", "--json"]).succeeds().json();
-    assert_eq!(json["card"]["max_length"]["by"], "sentence_bert_config.json");
+    assert_eq!(json["card"]["max_length"]["source"], "sentence_bert_config.json");
     assert_eq!(json["constraints"]["device"], "cpu");
     let chosen = &json["plan"]["chosen"];
     assert_eq!(chosen["placement"]["device"], "cpu");

@@ -95,7 +95,7 @@ fn inspect_says_what_a_model_is_made_of_and_who_says_so() {
     insta::assert_snapshot!("inspect_embed", scene.run(&["inspect", "tiny-distilbert"]).succeeds().data);
     let card = scene.run(&["inspect", "tiny-bert-classify", "--json"]).succeeds().json();
     assert_eq!(card["head"]["labels"]["value"][1], "entailment");
-    assert_eq!(card["head"]["labels"]["by"], "config.json");
+    assert_eq!(card["head"]["labels"]["source"], "config.json");
 }
 
 #[test]

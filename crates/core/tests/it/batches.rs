@@ -1,9 +1,9 @@
 //! Batches on their way in, rows on their way out.
 
-use sconce_core::batch::{Batch, Output, Rows, Sequence, Want};
+use sconce_core::batch::{Batch, Output, OutputKind, Rows, Sequence};
 
 fn batch() -> Batch {
-    let mut batch = Batch::new(Want::Tokens);
+    let mut batch = Batch::new(OutputKind::Tokens);
     batch.push(&[1, 2, 3], &[0, 1, 0], 1);
     batch.push_filled(&[4, 5], &[1, 0], 0, 1);
     batch
@@ -12,21 +12,21 @@ fn batch() -> Batch {
 #[test]
 fn sequences_lie_end_to_end() {
     let batch = batch();
-    assert_eq!((batch.tokens(), batch.want), (5, Want::Tokens));
+    assert_eq!((batch.tokens(), batch.output_kind), (5, OutputKind::Tokens));
     assert_eq!((batch.ids.as_slice(), batch.types.as_slice()), (&[1, 2, 3, 4, 5][..], &[0, 1, 0, 1, 0][..]));
     let sequence = |start, length, skip, unseen| Sequence { start, length, skip, unseen };
     assert_eq!(batch.sequences, [sequence(0, 3, 1, 0), sequence(3, 2, 0, 1)]);
     assert_eq!(batch.sequences.iter().map(Sequence::seen).collect::<Vec<_>>(), [3, 1]);
-    assert_eq!(Batch::new(Want::Projected).want, Want::Projected);
-    assert_eq!(Batch::default().want, Want::Pooled);
+    assert_eq!(Batch::new(OutputKind::Projected).output_kind, OutputKind::Projected);
+    assert_eq!(Batch::default().output_kind, OutputKind::Pooled);
 }
 
 #[test]
 fn a_part_asks_for_what_the_whole_asks_for() {
     let part = batch().part(1..2);
     assert_eq!(
-        (part.want, part.ids.as_slice(), part.types.as_slice()),
-        (Want::Tokens, &[4, 5][..], &[1, 0][..])
+        (part.output_kind, part.ids.as_slice(), part.types.as_slice()),
+        (OutputKind::Tokens, &[4, 5][..], &[1, 0][..])
     );
     assert_eq!(part.sequences, [Sequence { start: 0, length: 2, skip: 0, unseen: 1 }]);
 }

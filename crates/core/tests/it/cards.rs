@@ -2,9 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use sconce_core::card::{Format, ModelCard, Pooling, PoolingMode, Said, Sizes, Task, Weights};
-use sconce_core::head::{Dense, DenseActivation, Head, LayerNorm, Step, width_after};
+use sconce_core::card::{Format, ModelCard, Pooling, PoolingMode, Sizes, Task, Weights};
+use sconce_core::head::{Dense, DenseActivation, LayerNorm, OutputHead, Step, width_after};
 use sconce_core::placement::Dtype;
+use sconce_core::sourced::Sourced;
 
 fn dense(output: usize) -> Step {
     Step::Dense(Dense {
@@ -29,21 +30,21 @@ fn card(task: Task, modes: &[PoolingMode], tokens: &[Step], steps: &[Step]) -> M
     };
     ModelCard {
         name: "a model".to_owned(),
-        architecture: Said::new("bert".to_owned(), by),
-        task: Said::new(task, by),
-        sizes: Said::new(
+        architecture: Sourced::new("bert".to_owned(), by),
+        task: Sourced::new(task, by),
+        sizes: Sourced::new(
             Sizes { layers: 1, hidden: 8, heads: 2, intermediate: 16, vocabulary: 10, positions: 10 },
             by,
         ),
         config: serde_json::Value::Null,
-        max_length: Said::new(10, by),
-        pooling: Said::new(Pooling { modes: modes.to_vec(), include_prompt: true }, by),
-        steps: Said::new(steps.to_vec(), by),
-        head: Head {
-            tokens: (!tokens.is_empty()).then(|| Said::new(tokens.to_vec(), by)),
-            ..Head::default()
+        max_length: Sourced::new(10, by),
+        pooling: Sourced::new(Pooling { modes: modes.to_vec(), include_prompt: true }, by),
+        steps: Sourced::new(steps.to_vec(), by),
+        head: OutputHead {
+            tokens: (!tokens.is_empty()).then(|| Sourced::new(tokens.to_vec(), by)),
+            ..OutputHead::default()
         },
-        prompts: Said::new(BTreeMap::new(), by),
+        prompts: Sourced::new(BTreeMap::new(), by),
         default_prompt: None,
         dimensions: None,
         weights: vec![weights("a"), weights("b")],

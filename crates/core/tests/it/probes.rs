@@ -1,17 +1,21 @@
 //! What probe cases and engines say of themselves.
 
-use sconce_core::batch::{Batch, Output, Rows, Want};
+use sconce_core::batch::{Batch, Output, OutputKind, Rows};
 use sconce_core::card::{Format, ModelCard};
 use sconce_core::device::Device;
-use sconce_core::engine::{Cost, Encoder, Engine, EngineError, Subject};
+use sconce_core::engine::{Cost, Encoder, Engine, EngineError, ModelSpec};
 use sconce_core::obstacle::Obstacle;
 use sconce_core::placement::{Dtype, EngineId, Placement};
 use sconce_core::probe::{Op, ProbeCase, Sample};
 
 #[test]
 fn a_case_is_told_in_few_words() {
-    let twin = |lengths: &[usize]| ProbeCase::Twin { lengths: lengths.to_vec(), seed: 0, want: Want::Tokens };
-    let mut two = Batch::new(Want::Pooled);
+    let twin = |lengths: &[usize]| ProbeCase::Twin {
+        lengths: lengths.to_vec(),
+        seed: 0,
+        output_kind: OutputKind::Tokens,
+    };
+    let mut two = Batch::new(OutputKind::Pooled);
     two.push(&[1], &[0], 0);
     two.push(&[2], &[0], 0);
     for (case, words) in [
@@ -58,11 +62,11 @@ impl Engine for Least {
         Ok(String::new())
     }
 
-    fn probe(&self, _: &Subject, _: &Placement, _: &ProbeCase) -> Result<Sample, Obstacle> {
+    fn probe(&self, _: &ModelSpec, _: &Placement, _: &ProbeCase) -> Result<Sample, Obstacle> {
         Ok(Sample::default())
     }
 
-    fn load(&self, _: &Subject, _: &Placement) -> Result<Box<dyn Encoder>, Obstacle> {
+    fn load(&self, _: &ModelSpec, _: &Placement) -> Result<Box<dyn Encoder>, Obstacle> {
         Ok(Box::new(Least))
     }
 }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use candle_core::Result;
-use sconce_core::batch::{Batch, Output, Rows, Want};
+use sconce_core::batch::{Batch, Output, OutputKind, Rows};
 use sconce_core::engine::{Cost, Encoder, EngineError};
 
 use super::device::with_autorelease;
@@ -32,9 +32,9 @@ impl Encoder for CandleEncoder {
             Path::Portable => with_autorelease(|| self.rows(batch)),
         };
         let rows = rows.map_err(fault::engine_error)?;
-        Ok(match batch.want {
-            Want::Pooled => Output::Rows(rows),
-            Want::Tokens | Want::Projected => Output::Tokens(rows),
+        Ok(match batch.output_kind {
+            OutputKind::Pooled => Output::Rows(rows),
+            OutputKind::Tokens | OutputKind::Projected => Output::Tokens(rows),
         })
     }
 
@@ -57,10 +57,12 @@ impl CandleEncoder {
     fn rows(&self, batch: &Batch) -> Result<Rows> {
         let hidden = self.transformer.hidden(batch)?;
         let width = hidden.dim(1)?;
-        match (&self.head, batch.want) {
-            (Some(head), Want::Pooled) => pooling::rows(head, &hidden, &batch.sequences),
-            (Some(head), Want::Projected) => Ok(head.projected(hidden.flatten_all()?.to_vec1()?, width)),
-            (_, Want::Tokens) | (None, Want::Pooled | Want::Projected) => {
+        match (&self.head, batch.output_kind) {
+            (Some(head), OutputKind::Pooled) => pooling::rows(head, &hidden, &batch.sequences),
+            (Some(head), OutputKind::Projected) => {
+                Ok(head.projected(hidden.flatten_all()?.to_vec1()?, width))
+            }
+            (_, OutputKind::Tokens) | (None, OutputKind::Pooled | OutputKind::Projected) => {
                 Ok(Rows { width, values: hidden.flatten_all()?.to_vec1()?, norms: Vec::new() })
             }
         }

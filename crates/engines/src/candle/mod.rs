@@ -19,7 +19,7 @@ use std::sync::{Arc, OnceLock};
 
 use sconce_core::card::ModelCard;
 use sconce_core::device::Device;
-use sconce_core::engine::{Encoder, Engine, Subject};
+use sconce_core::engine::{Encoder, Engine, ModelSpec};
 use sconce_core::obstacle::Obstacle;
 use sconce_core::placement::{Dtype, EngineId, Placement};
 use sconce_core::probe::{ProbeCase, Sample};
@@ -105,7 +105,7 @@ impl Engine for CandleEngine {
         probe::twin_of(card)
     }
 
-    fn probe(&self, model: &Subject, placement: &Placement, case: &ProbeCase) -> Result<Sample, Obstacle> {
+    fn probe(&self, model: &ModelSpec, placement: &Placement, case: &ProbeCase) -> Result<Sample, Obstacle> {
         match case {
             ProbeCase::Op { op, shape } => {
                 let handle = device::open(placement.device)?;
@@ -113,9 +113,9 @@ impl Engine for CandleEngine {
                 let run = || ops::run(*op, *shape, &handle, dtype);
                 device::with_autorelease(run).map_err(|error| fault::obstacle(&error))
             }
-            ProbeCase::Twin { lengths, seed, want } => {
+            ProbeCase::Twin { lengths, seed, output_kind } => {
                 let twin = describe(&model.card)?.twin();
-                let batch = probe::batch(lengths, *seed, *want, &twin);
+                let batch = probe::batch(lengths, *seed, *output_kind, &twin);
                 let mut encoder = self.build_encoder(&twin, &Generated, placement)?;
                 encoder.head = Some(Head::telling());
                 probe::timed(&encoder, &batch, 0.0)
@@ -129,7 +129,7 @@ impl Engine for CandleEngine {
         }
     }
 
-    fn load(&self, model: &Subject, placement: &Placement) -> Result<Box<dyn Encoder>, Obstacle> {
+    fn load(&self, model: &ModelSpec, placement: &Placement) -> Result<Box<dyn Encoder>, Obstacle> {
         let description = describe(&model.card)?;
         let tensors =
             Files::of(&model.files, &placement.weights).map_err(|error| load_failed(error.into()))?;

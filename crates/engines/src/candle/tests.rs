@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use candle_core::Tensor;
-use sconce_core::batch::{Batch, Output, Rows, Sequence, Want};
+use sconce_core::batch::{Batch, Output, OutputKind, Rows, Sequence};
 use sconce_core::card::{ModelCard, Pooling, PoolingMode};
 use sconce_core::device::Device;
 use sconce_core::engine::{Cost, Encoder};
@@ -72,7 +72,7 @@ fn the_path_for_accelerators_gives_what_the_fused_one_gives() {
     let twins = every_kind().into_iter().map(|(name, description)| (name, description.twin()));
     for (name, description) in plain.into_iter().chain(every_kind()).chain(twins) {
         for lengths in [&[1][..], &[33], &[128, 1, 7, 96, 95, 94, 2], &[5; 9]] {
-            let mut batch = probe::batch(lengths, 7, Want::Tokens, &description);
+            let mut batch = probe::batch(lengths, 7, OutputKind::Tokens, &description);
             if description.types > 1 {
                 batch.types.iter_mut().enumerate().for_each(|(place, kind)| *kind = (place % 2) as u32);
             }
@@ -105,7 +105,7 @@ fn a_twin_has_every_part_of_its_model() {
 #[test]
 fn half_precision_stays_near_on_both_paths() {
     let description = description("bert", "gelu");
-    let batch = probe::batch(&[128, 3, 64], 7, Want::Tokens, &description);
+    let batch = probe::batch(&[128, 3, 64], 7, OutputKind::Tokens, &description);
     let want = run(Path::Fused, &description, Dtype::F32, &batch);
     for (dtype, allowed) in [(Dtype::F16, 0.03), (Dtype::Bf16, 0.2)] {
         for path in [Path::Fused, Path::Portable] {
@@ -121,7 +121,7 @@ fn a_batch_that_would_read_past_a_table_is_refused() {
     let encoder = CandleEngine::new(1).build_on(Path::Fused, &description, &Generated, &cpu(Dtype::F32));
     let encoder = encoder.expect("it loads");
     let refused = |ids: &[u32], types: &[u32]| {
-        let mut batch = Batch::new(Want::Tokens);
+        let mut batch = Batch::new(OutputKind::Tokens);
         batch.push(ids, types, 0);
         encoder.encode(&batch).is_err()
     };
@@ -151,10 +151,10 @@ fn the_path_for_accelerators_pools_as_the_others_do() {
         for include_prompt in [true, false] {
             card.pooling.value = Pooling { modes: modes.clone(), include_prompt };
             let encoder = portable(&card);
-            let mut batch = probe::batch(&lengths, 7, Want::Tokens, &description);
+            let mut batch = probe::batch(&lengths, 7, OutputKind::Tokens, &description);
             batch.sequences.iter_mut().for_each(|sequence| sequence.skip = 3);
             let hidden = encoder.encode(&batch).expect("it computes").into_rows();
-            batch.want = Want::Pooled;
+            batch.output_kind = OutputKind::Pooled;
             let got = encoder.encode(&batch).expect("it computes");
             assert!(matches!(got, Output::Rows(_)), "pooled rows are rows of texts");
             let got = got.into_rows();

@@ -1,7 +1,8 @@
 //! The way from token vectors to answers, against plain code in f64.
 
-use sconce_core::card::{ModelCard, PoolingMode, Said, Task};
+use sconce_core::card::{ModelCard, PoolingMode, Task};
 use sconce_core::head::{Dense, DenseActivation};
+use sconce_core::sourced::Sourced;
 use sconce_testkit::compare::max_difference;
 use serde_json::json;
 
@@ -23,7 +24,7 @@ fn model(task: Task, tokens: &[Step], steps: &[Step]) -> ModelCard {
     }));
     card.task.value = task;
     card.steps.value = steps.to_vec();
-    card.head.tokens = (!tokens.is_empty()).then(|| Said::new(tokens.to_vec(), "test"));
+    card.head.tokens = (!tokens.is_empty()).then(|| Sourced::new(tokens.to_vec(), "test"));
     card
 }
 

@@ -3,7 +3,7 @@
 use std::cell::RefCell;
 use std::sync::Arc;
 
-use sconce_core::batch::{Batch, Output, Rows, Want};
+use sconce_core::batch::{Batch, Output, OutputKind, Rows};
 use sconce_core::engine::{Cost, Encoder, EngineError};
 use sconce_kernels::bf16::{Bf16, MatrixBf16};
 use sconce_kernels::isa::Isa;
@@ -86,10 +86,10 @@ impl NativeEncoder {
                 ON_TILES.with_borrow_mut(|room| scratch::bounded(room, |room| model.hidden(batch, room)))
             }
         };
-        match (&self.head, batch.want) {
-            (Some(head), Want::Pooled) => head.rows(&hidden, d.hidden, &batch.sequences),
-            (Some(head), Want::Projected) => head.projected(hidden, d.hidden),
-            (_, Want::Tokens) | (None, Want::Pooled | Want::Projected) => {
+        match (&self.head, batch.output_kind) {
+            (Some(head), OutputKind::Pooled) => head.rows(&hidden, d.hidden, &batch.sequences),
+            (Some(head), OutputKind::Projected) => head.projected(hidden, d.hidden),
+            (_, OutputKind::Tokens) | (None, OutputKind::Pooled | OutputKind::Projected) => {
                 Rows { width: d.hidden, values: hidden, norms: Vec::new() }
             }
         }
@@ -100,9 +100,9 @@ impl Encoder for NativeEncoder {
     fn encode(&self, batch: &Batch) -> Result<Output, EngineError> {
         self.description.check(batch)?;
         let rows = self.threads.in_blocks(batch, BLOCK, |block| Ok(self.rows(block)))?;
-        Ok(match batch.want {
-            Want::Pooled => Output::Rows(rows),
-            Want::Tokens | Want::Projected => Output::Tokens(rows),
+        Ok(match batch.output_kind {
+            OutputKind::Pooled => Output::Rows(rows),
+            OutputKind::Tokens | OutputKind::Projected => Output::Tokens(rows),
         })
     }
 

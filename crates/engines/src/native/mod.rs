@@ -12,7 +12,7 @@ use std::sync::{Arc, OnceLock};
 
 use sconce_core::card::ModelCard;
 use sconce_core::device::Device;
-use sconce_core::engine::{Encoder, Engine, Subject};
+use sconce_core::engine::{Encoder, Engine, ModelSpec};
 use sconce_core::obstacle::Obstacle;
 use sconce_core::placement::{Dtype, EngineId, Placement};
 use sconce_core::probe::{ProbeCase, Sample};
@@ -110,14 +110,14 @@ impl Engine for NativeEngine {
         probe::twin_of(card)
     }
 
-    fn probe(&self, model: &Subject, placement: &Placement, case: &ProbeCase) -> Result<Sample, Obstacle> {
+    fn probe(&self, model: &ModelSpec, placement: &Placement, case: &ProbeCase) -> Result<Sample, Obstacle> {
         match case {
             ProbeCase::Op { op, .. } => {
                 Err(missing(&op.to_string(), "its kernels are fused: no op stands alone"))
             }
-            ProbeCase::Twin { lengths, seed, want } => {
+            ProbeCase::Twin { lengths, seed, output_kind } => {
                 let twin = describe(&model.card)?.twin();
-                let batch = probe::batch(lengths, *seed, *want, &twin);
+                let batch = probe::batch(lengths, *seed, *output_kind, &twin);
                 let encoder = self.encoder(&twin, &Generated, placement.dtype, Some(Head::telling()))?;
                 probe::timed(&encoder, &batch, 0.0)
             }
@@ -130,7 +130,7 @@ impl Engine for NativeEngine {
         }
     }
 
-    fn load(&self, model: &Subject, placement: &Placement) -> Result<Box<dyn Encoder>, Obstacle> {
+    fn load(&self, model: &ModelSpec, placement: &Placement) -> Result<Box<dyn Encoder>, Obstacle> {
         let description = describe(&model.card)?;
         let tensors = Files::of(&model.files, &placement.weights).map_err(|error| load_failed(&error))?;
         let head = Head::load(&model.card, &model.files, &tensors).map_err(|error| load_failed(&error))?;

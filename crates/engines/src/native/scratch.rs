@@ -20,7 +20,7 @@ pub(super) fn bounded<S: Held, T>(scratch: &mut S, work: impl FnOnce(&mut S) -> 
 
 #[cfg(test)]
 mod tests {
-    use sconce_core::batch::Want;
+    use sconce_core::batch::OutputKind;
     use sconce_kernels::bf16::Bf16;
     use sconce_kernels::isa::Isa;
     use serde_json::json;
@@ -64,7 +64,7 @@ mod tests {
         for model_type in ["bert", "deberta-v2"] {
             let d = description(model_type);
             let activation = d.activation.kernel();
-            let batch = |length: usize| probe::batch(&[length], 1, Want::Tokens, &d);
+            let batch = |length: usize| probe::batch(&[length], 1, OutputKind::Tokens, &d);
             let isa = Isa::best();
             let weights = Weights::load(&d, &Generated, &PackF32(isa)).expect("generated weights");
             let model = InF32 { d: &d, weights: &weights, isa, activation };

@@ -2,7 +2,7 @@
 
 use sconce_core::card::{Format, ModelCard};
 use sconce_core::device::Device;
-use sconce_core::engine::{Encoder, Engine, Subject};
+use sconce_core::engine::{Encoder, Engine, ModelSpec};
 use sconce_core::obstacle::Obstacle;
 use sconce_core::placement::{Dtype, EngineId, Placement};
 use sconce_core::probe::{ProbeCase, Sample};
@@ -46,11 +46,11 @@ impl Engine for OnnxEngine {
         absent()
     }
 
-    fn probe(&self, _: &Subject, _: &Placement, _: &ProbeCase) -> Result<Sample, Obstacle> {
+    fn probe(&self, _: &ModelSpec, _: &Placement, _: &ProbeCase) -> Result<Sample, Obstacle> {
         absent()
     }
 
-    fn load(&self, _: &Subject, _: &Placement) -> Result<Box<dyn Encoder>, Obstacle> {
+    fn load(&self, _: &ModelSpec, _: &Placement) -> Result<Box<dyn Encoder>, Obstacle> {
         absent()
     }
 }

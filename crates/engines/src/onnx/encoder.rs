@@ -6,7 +6,7 @@ use std::sync::{Mutex, PoisonError};
 use half::{bf16, f16};
 use ort::session::{Session, SessionInputValue, SessionOutputs};
 use ort::value::{Tensor, TensorElementType};
-use sconce_core::batch::{Batch, Output, Rows, Sequence, Want};
+use sconce_core::batch::{Batch, Output, OutputKind, Rows, Sequence};
 use sconce_core::card::ModelCard;
 use sconce_core::engine::{Cost, Encoder, EngineError};
 
@@ -156,15 +156,21 @@ impl OnnxEncoder {
 
     fn answer(&self, batch: &Batch, Given { width, values }: Given) -> Result<Output, EngineError> {
         let untold = || Err(EngineError::Malformed("the graph gives no vectors of tokens".to_owned()));
-        match (self.graph.output.gives, batch.want, &self.head) {
-            (Gives::Tokens, Want::Pooled, Some(head)) => {
+        match (self.graph.output.gives, batch.output_kind, &self.head) {
+            (Gives::Tokens, OutputKind::Pooled, Some(head)) => {
                 Ok(Output::Rows(head.rows(&values, width, &batch.sequences)))
             }
-            (Gives::Tokens, Want::Projected, Some(head)) => Ok(Output::Tokens(head.projected(values, width))),
-            (Gives::Tokens, Want::Tokens, _) => Ok(Output::Tokens(Rows { width, values, norms: Vec::new() })),
-            (Gives::Texts, Want::Pooled, _) => Ok(Output::Rows(finish(width, values, self.normalizes))),
+            (Gives::Tokens, OutputKind::Projected, Some(head)) => {
+                Ok(Output::Tokens(head.projected(values, width)))
+            }
+            (Gives::Tokens, OutputKind::Tokens, _) => {
+                Ok(Output::Tokens(Rows { width, values, norms: Vec::new() }))
+            }
+            (Gives::Texts, OutputKind::Pooled, _) => Ok(Output::Rows(finish(width, values, self.normalizes))),
             // What the head was given stays in the graph.
-            (Gives::Scores, Want::Pooled, _) => Ok(Output::Rows(Rows { width, values, norms: Vec::new() })),
+            (Gives::Scores, OutputKind::Pooled, _) => {
+                Ok(Output::Rows(Rows { width, values, norms: Vec::new() }))
+            }
             (Gives::Tokens | Gives::Texts | Gives::Scores, _, _) => untold(),
         }
     }

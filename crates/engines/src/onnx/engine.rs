@@ -3,10 +3,10 @@
 use std::path::Path;
 use std::sync::{Mutex, OnceLock, PoisonError};
 
-use sconce_core::batch::{Batch, Want};
+use sconce_core::batch::{Batch, OutputKind};
 use sconce_core::card::{Format, ModelCard};
 use sconce_core::device::Device;
-use sconce_core::engine::{Encoder, Engine, Subject};
+use sconce_core::engine::{Encoder, Engine, ModelSpec};
 use sconce_core::obstacle::Obstacle;
 use sconce_core::placement::{Dtype, EngineId, Placement};
 use sconce_core::probe::{ProbeCase, Sample};
@@ -46,7 +46,7 @@ impl OnnxEngine {
 
     fn encoder(
         &self,
-        model: &Subject,
+        model: &ModelSpec,
         placement: &Placement,
         profile: Option<&Path>,
     ) -> Result<OnnxEncoder, Obstacle> {
@@ -77,7 +77,7 @@ impl OnnxEngine {
     /// Runs `batch` once more with the library's own record on, and reads which provider computed what.
     fn nodes(
         &self,
-        model: &Subject,
+        model: &ModelSpec,
         placement: &Placement,
         batch: &Batch,
         sample: &mut Sample,
@@ -137,7 +137,7 @@ impl Engine for OnnxEngine {
         Ok("a graph".to_owned())
     }
 
-    fn probe(&self, model: &Subject, placement: &Placement, case: &ProbeCase) -> Result<Sample, Obstacle> {
+    fn probe(&self, model: &ModelSpec, placement: &Placement, case: &ProbeCase) -> Result<Sample, Obstacle> {
         match case {
             ProbeCase::Op { .. } | ProbeCase::Twin { .. } => Err(Obstacle::OpMissing {
                 op: case.to_string(),
@@ -157,14 +157,14 @@ impl Engine for OnnxEngine {
         }
     }
 
-    fn load(&self, model: &Subject, placement: &Placement) -> Result<Box<dyn Encoder>, Obstacle> {
+    fn load(&self, model: &ModelSpec, placement: &Placement) -> Result<Box<dyn Encoder>, Obstacle> {
         Ok(Box::new(self.encoder(model, placement, None)?))
     }
 }
 
 /// Sequences of ids from all over the vocabulary: only their time matters.
 fn speed_batch(texts: usize, length: usize, vocabulary: usize) -> Batch {
-    let mut batch = Batch::new(Want::Pooled);
+    let mut batch = Batch::new(OutputKind::Pooled);
     for text in 0..texts {
         let ids: Vec<u32> =
             (0..length).map(|place| ((text * length + place) * 97 % vocabulary.max(1)) as u32).collect();

@@ -1,12 +1,13 @@
 //! The questions that are put to placements.
 
-use sconce_core::batch::Want;
-use sconce_core::card::{ModelCard, Said};
+use sconce_core::batch::OutputKind;
+use sconce_core::card::ModelCard;
 use sconce_core::probe::{Op, ProbeCase};
+use sconce_core::sourced::Sourced;
 use sconce_planner::cases::{CANARIES, ops, speeds, sweep, twins};
 
 fn card(longest: usize) -> ModelCard {
-    ModelCard { max_length: Said::new(longest, "a test"), ..crate::card() }
+    ModelCard { max_length: Sourced::new(longest, "a test"), ..crate::card() }
 }
 
 /// The lengths of the cases that ask for every token, and of those that are pooled.
@@ -14,12 +15,12 @@ fn lengths(longest: usize) -> (Vec<Vec<usize>>, Vec<Vec<usize>>) {
     let cases = twins(&card(longest));
     let mut by_want = (Vec::new(), Vec::new());
     for (number, case) in cases.into_iter().enumerate() {
-        let ProbeCase::Twin { lengths, seed, want } = case else { panic!("a twin") };
+        let ProbeCase::Twin { lengths, seed, output_kind } = case else { panic!("a twin") };
         assert_eq!(seed, number as u64, "each case has ids of its own");
-        match want {
-            Want::Tokens => by_want.0.push(lengths),
-            Want::Pooled => by_want.1.push(lengths),
-            Want::Projected => panic!("twins have no projection"),
+        match output_kind {
+            OutputKind::Tokens => by_want.0.push(lengths),
+            OutputKind::Pooled => by_want.1.push(lengths),
+            OutputKind::Projected => panic!("twins have no projection"),
         }
     }
     by_want

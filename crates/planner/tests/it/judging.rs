@@ -1,6 +1,6 @@
 //! Where the bands end, and that the judge keeps to them.
 
-use sconce_core::batch::{Batch, Rows, Want};
+use sconce_core::batch::{Batch, OutputKind, Rows};
 use sconce_core::obstacle::{Distance, Obstacle};
 use sconce_core::placement::Dtype;
 use sconce_core::probe::{Op, ProbeCase};
@@ -54,7 +54,7 @@ fn a_band_reads_back_what_it_prints() {
 
 #[test]
 fn the_judge_lets_pass_what_lies_within_the_band_and_nothing_else() {
-    let case = ProbeCase::Twin { lengths: vec![2], seed: 0, want: Want::Tokens };
+    let case = ProbeCase::Twin { lengths: vec![2], seed: 0, output_kind: OutputKind::Tokens };
     for (band, tolerance) in BANDS {
         let (within, reference) = apart(tolerance * 0.99);
         let error = judge(&case, &within, &reference, band).expect("it lies within the band");
@@ -82,7 +82,7 @@ fn a_wrong_op_is_named_with_its_shape_and_every_other_case_by_its_words() {
     );
     for case in [
         ProbeCase::Speed { batch: 8, length: 128 },
-        ProbeCase::Canary { batches: vec![Batch::new(Want::Pooled)] },
+        ProbeCase::Canary { batches: vec![Batch::new(OutputKind::Pooled)] },
     ] {
         let found = judge(&case, &wrong, &reference, Band::Half);
         let words = case.to_string();
@@ -130,7 +130,7 @@ fn rows_are_in_breach_for_what_they_are_in_themselves() {
 
 #[test]
 fn what_is_in_breach_is_never_near_a_reference_that_is_not() {
-    let case = ProbeCase::Twin { lengths: vec![1], seed: 0, want: Want::Tokens };
+    let case = ProbeCase::Twin { lengths: vec![1], seed: 0, output_kind: OutputKind::Tokens };
     let verdict =
         |values: &[f32], reference: &[f32]| judge(&case, &rows(2, values), &rows(2, reference), Band::Coarse);
     // Zeros lie half as far from a vector as a right angle does, and are no vector at all.

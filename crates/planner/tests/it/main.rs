@@ -9,11 +9,12 @@ mod orders;
 
 use std::collections::BTreeMap;
 
-use sconce_core::card::{Format, ModelCard, Pooling, PoolingMode, Said, Sizes, Task, Weights};
+use sconce_core::card::{Format, ModelCard, Pooling, PoolingMode, Sizes, Task, Weights};
 use sconce_core::device::Device;
-use sconce_core::head::{Head, Step};
+use sconce_core::head::{OutputHead, Step};
 use sconce_core::obstacle::{Distance, Obstacle};
 use sconce_core::placement::{Dtype, EngineId, Placement};
+use sconce_core::sourced::Sourced;
 use sconce_planner::accuracy::{AccuracyReport, Near};
 use sconce_planner::band::Band;
 use sconce_planner::evidence::{Agreement, Canary, Evidence, Findings, Goal, SpeedPoint};
@@ -29,15 +30,15 @@ fn card() -> ModelCard {
     let sizes = Sizes { layers: 10, hidden: 32, heads: 4, intermediate: 64, vocabulary: 256, positions: 512 };
     ModelCard {
         name: "a model".to_owned(),
-        architecture: Said::new("bert".to_owned(), by),
-        task: Said::new(Task::Embed, by),
-        sizes: Said::new(sizes, by),
+        architecture: Sourced::new("bert".to_owned(), by),
+        task: Sourced::new(Task::Embed, by),
+        sizes: Sourced::new(sizes, by),
         config: serde_json::Value::Null,
-        max_length: Said::new(512, by),
-        pooling: Said::new(Pooling { modes: vec![PoolingMode::Mean], include_prompt: true }, by),
-        steps: Said::new(vec![Step::Normalize], by),
-        head: Head::default(),
-        prompts: Said::new(BTreeMap::new(), by),
+        max_length: Sourced::new(512, by),
+        pooling: Sourced::new(Pooling { modes: vec![PoolingMode::Mean], include_prompt: true }, by),
+        steps: Sourced::new(vec![Step::Normalize], by),
+        head: OutputHead::default(),
+        prompts: Sourced::new(BTreeMap::new(), by),
         default_prompt: None,
         dimensions: None,
         weights: vec![Weights {
@@ -151,8 +152,8 @@ fn what_is_not_used_keeps_its_reason() {
     assert_eq!(
         refusals(&plan),
         [
-            ("cpu/f32".to_owned(), &Refusal::NotWished),
-            ("cpu/bf16".to_owned(), &Refusal::NotWished),
+            ("cpu/f32".to_owned(), &Refusal::NotRequested),
+            ("cpu/bf16".to_owned(), &Refusal::NotRequested),
             ("metal:0/f16".to_owned(), &looser(Band::Half, 1e-6, None)),
         ]
     );

@@ -5,7 +5,7 @@ use std::fs::{self, File};
 use std::io::{self, BufWriter, Read, Write};
 use std::path::{Path, PathBuf};
 
-use sconce_core::engine::Subject;
+use sconce_core::engine::ModelSpec;
 use tar::{Builder, Header};
 
 use super::{BundleError, EVIDENCE, LIST, List, Listed, MODEL, VERSION, digest_of, digits, modified};
@@ -13,7 +13,7 @@ use crate::hub::is_wanted;
 
 /// Writes the files that `subject` is read from, and `evidence` by its file name, into `output`. Errors name `path`.
 pub fn write(
-    subject: &Subject,
+    subject: &ModelSpec,
     name: &str,
     evidence: &[(&str, Vec<u8>)],
     output: File,
@@ -48,7 +48,7 @@ pub fn write(
 }
 
 /// What of the folder belongs to the model, by name: what would be fetched from a hub, and every set of weights.
-fn names(subject: &Subject) -> io::Result<BTreeSet<String>> {
+fn names(subject: &ModelSpec) -> io::Result<BTreeSet<String>> {
     let folder = &subject.files.folder;
     let mut names = BTreeSet::new();
     for entry in fs::read_dir(folder)? {

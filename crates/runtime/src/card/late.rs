@@ -4,8 +4,9 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use sconce_core::card::{Pooling, PoolingMode, Said};
-use sconce_core::head::{Dense, DenseActivation, Expansion, Head, Sides, Step};
+use sconce_core::card::{Pooling, PoolingMode};
+use sconce_core::head::{Dense, DenseActivation, Expansion, OutputHead, Sides, Step};
+use sconce_core::sourced::Sourced;
 use sconce_engines::weights::Header;
 use serde_json::Value;
 
@@ -36,7 +37,7 @@ pub(super) fn read(facts: &Facts<'_>) -> Result<Modules, CardError> {
             }
             "Normalize" => steps.push(Step::Normalize),
             "MultiVectorMask" => {
-                skip = Some(Said::new(words(&facts.json.required(&file)?["skiplist_words"]), file));
+                skip = Some(Sourced::new(words(&facts.json.required(&file)?["skiplist_words"]), file));
             }
             _ => return Err(CardError::UnknownModule(format!("`{kind}`"))),
         }
@@ -53,12 +54,19 @@ pub(super) fn read(facts: &Facts<'_>) -> Result<Modules, CardError> {
     }
     let mut sides = sides(facts)?;
     if let Some(skip) = skip {
-        sides = Said::new(Sides { skip: skip.value, ..sides.value }, format!("{}, {}", sides.by, skip.by));
+        sides = Sourced::new(
+            Sides { skip: skip.value, ..sides.value },
+            format!("{}, {}", sides.source, skip.source),
+        );
     }
     Ok(Modules {
-        pooling: Said::new(Pooling { modes: vec![PoolingMode::Mean], include_prompt: true }, by.clone()),
-        steps: Said::new(Vec::new(), by.clone()),
-        head: Head { tokens: Some(Said::new(steps, by)), sides: Some(sides), ..Head::default() },
+        pooling: Sourced::new(Pooling { modes: vec![PoolingMode::Mean], include_prompt: true }, by.clone()),
+        steps: Sourced::new(Vec::new(), by.clone()),
+        head: OutputHead {
+            tokens: Some(Sourced::new(steps, by)),
+            sides: Some(sides),
+            ..OutputHead::default()
+        },
         files,
     })
 }
@@ -101,7 +109,7 @@ fn words(value: &Value) -> Vec<String> {
 }
 
 /// How queries differ from documents, as sentence-transformers, `PyLate` or Stanford's files say it.
-fn sides(facts: &Facts<'_>) -> Result<Said<Sides>, CardError> {
+fn sides(facts: &Facts<'_>) -> Result<Sourced<Sides>, CardError> {
     let none = Value::Null;
     let transformer = facts.json.optional(TRANSFORMER)?.unwrap_or_default();
     let size = |value: &Value| value.as_u64().map(|size| size as usize);
@@ -124,7 +132,7 @@ fn sides(facts: &Facts<'_>) -> Result<Said<Sides>, CardError> {
                 Vec::new()
             },
         };
-        return Ok(Said::new(sides, ARTIFACT));
+        return Ok(Sourced::new(sides, ARTIFACT));
     }
     let sentence = facts.sentence.unwrap_or(&none);
     let pylate = ["query_prefix", "document_prefix", "do_query_expansion", "attend_to_expansion_tokens"]
@@ -167,7 +175,7 @@ fn sides(facts: &Facts<'_>) -> Result<Said<Sides>, CardError> {
         (false, true) => TRANSFORMER.to_owned(),
         (false, false) => "no file".to_owned(),
     };
-    Ok(Said::new(sides, by))
+    Ok(Sourced::new(sides, by))
 }
 
 fn punctuation() -> Vec<String> {

@@ -13,11 +13,12 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use sconce_core::card::{Dimensions, Format, ModelCard, Pooling, PoolingMode, Said, Sizes, Task, Weights};
-use sconce_core::engine::Subject;
+use sconce_core::card::{Dimensions, Format, ModelCard, Pooling, PoolingMode, Sizes, Task, Weights};
+use sconce_core::engine::ModelSpec;
 use sconce_core::files::ModelFiles;
-use sconce_core::head::{Head, Step};
+use sconce_core::head::{OutputHead, Step};
 use sconce_core::placement::Dtype;
+use sconce_core::sourced::Sourced;
 use sconce_engines::{description, families};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -50,7 +51,7 @@ struct Facts<'a> {
 }
 
 /// Reads the card of the model in `folder`, which goes by `name`.
-pub fn read(name: &str, folder: &Path, overrides: &Overrides) -> Result<Subject, CardError> {
+pub fn read(name: &str, folder: &Path, overrides: &Overrides) -> Result<ModelSpec, CardError> {
     let json = Json::in_folder(folder);
     let config = json.required("config.json")?;
     let architecture = config["model_type"].as_str().ok_or(CardError::NoModelType)?.to_owned();
@@ -72,7 +73,7 @@ pub fn read(name: &str, folder: &Path, overrides: &Overrides) -> Result<Subject,
     let parts = match task.value {
         Task::Embed => modules::read(&json, overrides)?,
         Task::Rerank | Task::Classify => scores::read(&facts, task.value)?,
-        Task::Sparse => words::read(&facts, &task.by)?,
+        Task::Sparse => words::read(&facts, &task.source)?,
         Task::Tokens => late::read(&facts)?,
     };
     let (weights, files) = weights::find(folder)?;
@@ -80,9 +81,9 @@ pub fn read(name: &str, folder: &Path, overrides: &Overrides) -> Result<Subject,
     let (prompts, default_prompt) = prompts(sentence.as_ref());
     let card = ModelCard {
         name: name.to_owned(),
-        architecture: Said::new(architecture, "config.json"),
+        architecture: Sourced::new(architecture, "config.json"),
         task,
-        sizes: Said::new(sizes, "config.json"),
+        sizes: Sourced::new(sizes, "config.json"),
         max_length,
         pooling: parts.pooling,
         steps: parts.steps,
@@ -96,7 +97,7 @@ pub fn read(name: &str, folder: &Path, overrides: &Overrides) -> Result<Subject,
     let files = ModelFiles { folder: folder.to_owned(), weights: files, modules: parts.files };
     check_sizes(&card, &files)?;
     check_widths(&card)?;
-    Ok(Subject { card, files })
+    Ok(ModelSpec { card, files })
 }
 
 /// The longest text: the user's word, else sentence-transformers', else the tokenizer's; never more than the
@@ -106,13 +107,13 @@ fn max_length(
     config: &Value,
     sizes: &Sizes,
     overrides: &Overrides,
-) -> Result<Said<usize>, CardError> {
+) -> Result<Sourced<usize>, CardError> {
     let positions = description::longest(config, sizes).unwrap_or(sizes.positions);
     if let Some(asked) = overrides.max_length {
         if asked == 0 || asked > positions {
             return Err(CardError::MaxLength { asked, positions });
         }
-        return Ok(Said::new(asked, "--max-length"));
+        return Ok(Sourced::new(asked, "--max-length"));
     }
     // Tokenizers without a limit of their own say 1e30.
     let length = |value: &Value| {
@@ -123,38 +124,38 @@ fn max_length(
     for (file, key) in said {
         if let Some(value) = json.optional(file)?.as_ref().and_then(|config| length(&config[key])) {
             return Ok(if value <= positions {
-                Said::new(value, file)
+                Sourced::new(value, file)
             } else {
-                Said::new(positions, "config.json")
+                Sourced::new(positions, "config.json")
             });
         }
     }
-    Ok(Said::new(positions, "config.json"))
+    Ok(Sourced::new(positions, "config.json"))
 }
 
-type Prompts = (Said<BTreeMap<String, String>>, Option<Said<String>>);
+type Prompts = (Sourced<BTreeMap<String, String>>, Option<Sourced<String>>);
 
 fn prompts(sentence: Option<&Value>) -> Prompts {
     const FILE: &str = "config_sentence_transformers.json";
-    let Some(config) = sentence else { return (Said::new(BTreeMap::new(), "no file"), None) };
+    let Some(config) = sentence else { return (Sourced::new(BTreeMap::new(), "no file"), None) };
     let entries = config["prompts"].as_object().into_iter().flatten();
     let prompts: BTreeMap<_, _> =
         entries.filter_map(|(name, text)| Some((name.clone(), text.as_str()?.to_owned()))).collect();
     let default = config["default_prompt_name"].as_str().filter(|name| prompts.contains_key(*name));
-    (Said::new(prompts.clone(), FILE), default.map(|name| Said::new(name.to_owned(), FILE)))
+    (Sourced::new(prompts.clone(), FILE), default.map(|name| Sourced::new(name.to_owned(), FILE)))
 }
 
 /// The lengths that vectors may be cut to, where a file declares that the model was trained for it.
-fn dimensions(config: &Value, sentence: Option<&Value>) -> Option<Said<Dimensions>> {
+fn dimensions(config: &Value, sentence: Option<&Value>) -> Option<Sourced<Dimensions>> {
     if let Some(lengths) = config["matryoshka_dimensions"].as_array() {
         let lengths = lengths.iter().filter_map(Value::as_u64).map(|length| length as usize).collect();
-        return Some(Said::new(Dimensions::Only(lengths), "config.json"));
+        return Some(Sourced::new(Dimensions::Only(lengths), "config.json"));
     }
     if config["is_matryoshka"].as_bool() == Some(true) {
-        return Some(Said::new(Dimensions::Any, "config.json"));
+        return Some(Sourced::new(Dimensions::Any, "config.json"));
     }
     let cut = entry(sentence?, "truncate_dim")?.as_u64()?;
-    Some(Said::new(Dimensions::Only(vec![cut as usize]), "config_sentence_transformers.json"))
+    Some(Sourced::new(Dimensions::Only(vec![cut as usize]), "config_sentence_transformers.json"))
 }
 
 /// A config that promises more than the weights can hold is refused before memory is taken for it.
@@ -195,21 +196,21 @@ fn check_widths(card: &ModelCard) -> Result<(), CardError> {
 }
 
 /// A card without files, of a common small model: what a machine is examined with when no model is named.
-pub fn sample() -> Subject {
+pub fn sample() -> ModelSpec {
     let by = "sconce";
     let sizes =
         Sizes { layers: 6, hidden: 384, heads: 12, intermediate: 1536, vocabulary: 30522, positions: 512 };
     let card = ModelCard {
         name: "a small BERT".to_owned(),
-        architecture: Said::new("bert".to_owned(), by),
-        task: Said::new(Task::Embed, by),
-        sizes: Said::new(sizes, by),
+        architecture: Sourced::new("bert".to_owned(), by),
+        task: Sourced::new(Task::Embed, by),
+        sizes: Sourced::new(sizes, by),
         config: serde_json::json!({ "model_type": "bert", "hidden_act": "gelu", "type_vocab_size": 2 }),
-        max_length: Said::new(512, by),
-        pooling: Said::new(Pooling { modes: vec![PoolingMode::Mean], include_prompt: true }, by),
-        steps: Said::new(vec![Step::Normalize], by),
-        head: Head::default(),
-        prompts: Said::new(BTreeMap::new(), by),
+        max_length: Sourced::new(512, by),
+        pooling: Sourced::new(Pooling { modes: vec![PoolingMode::Mean], include_prompt: true }, by),
+        steps: Sourced::new(vec![Step::Normalize], by),
+        head: OutputHead::default(),
+        prompts: Sourced::new(BTreeMap::new(), by),
         default_prompt: None,
         dimensions: None,
         weights: [Format::Safetensors, Format::Onnx]
@@ -222,5 +223,5 @@ pub fn sample() -> Subject {
             })
             .to_vec(),
     };
-    Subject { card, files: ModelFiles::default() }
+    ModelSpec { card, files: ModelFiles::default() }
 }

@@ -3,8 +3,9 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-use sconce_core::card::{Pooling, PoolingMode, Said};
-use sconce_core::head::{Dense, DenseActivation, Head, Step};
+use sconce_core::card::{Pooling, PoolingMode};
+use sconce_core::head::{Dense, DenseActivation, OutputHead, Step};
+use sconce_core::sourced::Sourced;
 use serde_json::Value;
 
 use super::json::{Json, inside};
@@ -14,9 +15,9 @@ const MODULES: &str = "modules.json";
 
 /// What follows the transformer.
 pub(super) struct Modules {
-    pub(super) pooling: Said<Pooling>,
-    pub(super) steps: Said<Vec<Step>>,
-    pub(super) head: Head,
+    pub(super) pooling: Sourced<Pooling>,
+    pub(super) steps: Sourced<Vec<Step>>,
+    pub(super) head: OutputHead,
     pub(super) files: BTreeMap<String, PathBuf>,
 }
 
@@ -28,7 +29,7 @@ pub(super) fn read(json: &Json<'_>, overrides: &Overrides) -> Result<Modules, Ca
     };
     if let Some(mode) = overrides.pooling {
         let include_prompt = head.pooling.as_ref().is_none_or(|pooling| pooling.value.include_prompt);
-        head.pooling = Some(Said::new(Pooling { modes: vec![mode], include_prompt }, "--pooling"));
+        head.pooling = Some(Sourced::new(Pooling { modes: vec![mode], include_prompt }, "--pooling"));
     }
     if let Some(normalize) = overrides.normalize {
         let mut steps = head.steps.map(|steps| steps.value).unwrap_or_default();
@@ -36,12 +37,12 @@ pub(super) fn read(json: &Json<'_>, overrides: &Overrides) -> Result<Modules, Ca
         if normalize {
             steps.push(Step::Normalize);
         }
-        head.steps = Some(Said::new(steps, "--normalize"));
+        head.steps = Some(Sourced::new(steps, "--normalize"));
     }
     let unsaid = |what, flags| CardError::HalfConfigured { file: MODULES.to_owned(), lack, what, flags };
     match (head.pooling, head.steps) {
         (Some(pooling), Some(steps)) => {
-            Ok(Modules { pooling, steps, head: Head::default(), files: head.files })
+            Ok(Modules { pooling, steps, head: OutputHead::default(), files: head.files })
         }
         (None, Some(_)) => Err(unsaid("how token vectors become one", "`--pooling mean|cls|…`")),
         (Some(_), None) => Err(unsaid("whether vectors are normalised", "`--normalize true|false`")),
@@ -54,8 +55,8 @@ pub(super) fn read(json: &Json<'_>, overrides: &Overrides) -> Result<Modules, Ca
 
 #[derive(Default)]
 struct Unsaid {
-    pooling: Option<Said<Pooling>>,
-    steps: Option<Said<Vec<Step>>>,
+    pooling: Option<Sourced<Pooling>>,
+    steps: Option<Sourced<Vec<Step>>>,
     files: BTreeMap<String, PathBuf>,
 }
 
@@ -69,7 +70,7 @@ fn from_modules(json: &Json<'_>, modules: &Value) -> Result<Unsaid, CardError> {
             "Transformer" if path.is_empty() => {}
             "Pooling" => {
                 let file = format!("{path}/config.json");
-                head.pooling = Some(Said::new(pooling(&file, &json.required(&file)?)?, file));
+                head.pooling = Some(Sourced::new(pooling(&file, &json.required(&file)?)?, file));
             }
             "Dense" => {
                 let file = format!("{path}/config.json");
@@ -81,7 +82,7 @@ fn from_modules(json: &Json<'_>, modules: &Value) -> Result<Unsaid, CardError> {
             _ => return Err(CardError::UnknownModule(format!("`{kind}`"))),
         }
     }
-    head.steps = Some(Said::new(steps, MODULES));
+    head.steps = Some(Sourced::new(steps, MODULES));
     Ok(head)
 }
 

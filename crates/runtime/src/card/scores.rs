@@ -1,7 +1,8 @@
 //! The head of a model that gives scores: its layers, its labels, and how scores are read.
 
-use sconce_core::card::{Pooling, PoolingMode, Said, Task};
-use sconce_core::head::{Head, Scoring, Template};
+use sconce_core::card::{Pooling, PoolingMode, Task};
+use sconce_core::head::{OutputHead, Scoring, Template};
+use sconce_core::sourced::Sourced;
 use sconce_engines::heads;
 use serde_json::Value;
 
@@ -39,9 +40,13 @@ pub(super) fn read(facts: &Facts<'_>, task: Task) -> Result<Modules, CardError> 
         Task::Classify | Task::Embed | Task::Sparse | Task::Tokens => probabilities(config, count)?,
     };
     Ok(Modules {
-        pooling: Said::new(Pooling { modes: vec![mode], include_prompt: true }, CONFIG),
-        steps: Said::new(steps, CONFIG),
-        head: Head { labels: Some(names(config, count)), scoring: Some(scoring), ..Head::default() },
+        pooling: Sourced::new(Pooling { modes: vec![mode], include_prompt: true }, CONFIG),
+        steps: Sourced::new(steps, CONFIG),
+        head: OutputHead {
+            labels: Some(names(config, count)),
+            scoring: Some(scoring),
+            ..OutputHead::default()
+        },
         files: std::collections::BTreeMap::new(),
     })
 }
@@ -61,7 +66,7 @@ fn by_words(facts: &Facts<'_>) -> Result<Modules, CardError> {
             let file = format!("{path}/config.json");
             let config = facts.json.required(&file)?;
             let id = |key: &str| config[key].as_u64().and_then(|id| u32::try_from(id).ok());
-            id("false_token_id").zip(id("true_token_id")).map(|ids| Said::new(ids, file))
+            id("false_token_id").zip(id("true_token_id")).map(|ids| Sourced::new(ids, file))
         }
         None => None,
     };
@@ -73,12 +78,12 @@ fn by_words(facts: &Facts<'_>) -> Result<Modules, CardError> {
     let step = heads::next_words(facts.sizes.hidden, facts.sizes.vocabulary, &[no, yes]);
     let last = Pooling { modes: vec![PoolingMode::LastToken], include_prompt: true };
     Ok(Modules {
-        pooling: Said::new(last, CONFIG),
-        steps: Said::new(vec![step], CONFIG),
-        head: Head {
+        pooling: Sourced::new(last, CONFIG),
+        steps: Sourced::new(vec![step], CONFIG),
+        head: OutputHead {
             scoring: Some(relevance(facts.config, facts.sentence)?),
-            template: Some(Said::new(template, "Qwen3-Reranker's training")),
-            ..Head::default()
+            template: Some(Sourced::new(template, "Qwen3-Reranker's training")),
+            ..OutputHead::default()
         },
         files: std::collections::BTreeMap::new(),
     })
@@ -96,26 +101,26 @@ fn look_up(facts: &Facts<'_>, template: &Template) -> Result<(u32, u32), CardErr
 }
 
 /// The names of the labels, or those that transformers gives where there are none.
-fn names(config: &Value, count: usize) -> Said<Vec<String>> {
+fn names(config: &Value, count: usize) -> Sourced<Vec<String>> {
     let given = |index: usize| config["id2label"][index.to_string()].as_str().map(str::to_owned);
     let names = (0..count).map(|index| given(index).unwrap_or_else(|| format!("LABEL_{index}"))).collect();
-    Said::new(names, if config["id2label"].is_object() { CONFIG } else { "transformers' default" })
+    Sourced::new(names, if config["id2label"].is_object() { CONFIG } else { "transformers' default" })
 }
 
 /// What sentence-transformers does to the score of a pair, under any of the names that its versions gave it.
-fn relevance(config: &Value, sentence: Option<&Value>) -> Result<Said<Scoring>, CardError> {
+fn relevance(config: &Value, sentence: Option<&Value>) -> Result<Sourced<Scoring>, CardError> {
     let said = [
         (CONFIG, config["sentence_transformers"].get("activation_fn")),
         (CONFIG, entry(config, "sbert_ce_default_activation_function")),
         (SENTENCE, sentence.and_then(|config| entry(config, "activation_fn"))),
     ];
     let Some((file, value)) = said.into_iter().find_map(|(file, value)| Some((file, value?))) else {
-        return Ok(Said::new(Scoring::Sigmoid, "sentence-transformers' default"));
+        return Ok(Sourced::new(Scoring::Sigmoid, "sentence-transformers' default"));
     };
     let name = value.as_str().unwrap_or_default();
     match name.rsplit('.').next().unwrap_or_default() {
-        "Sigmoid" => Ok(Said::new(Scoring::Sigmoid, file)),
-        "Identity" => Ok(Said::new(Scoring::Raw, file)),
+        "Sigmoid" => Ok(Sourced::new(Scoring::Sigmoid, file)),
+        "Identity" => Ok(Sourced::new(Scoring::Raw, file)),
         _ => Err(CardError::UnknownValue {
             file: file.to_owned(),
             key: "activation_fn",
@@ -125,18 +130,18 @@ fn relevance(config: &Value, sentence: Option<&Value>) -> Result<Said<Scoring>, 
 }
 
 /// How a classifier's scores become probabilities, as in transformers' pipelines.
-fn probabilities(config: &Value, count: usize) -> Result<Said<Scoring>, CardError> {
+fn probabilities(config: &Value, count: usize) -> Result<Sourced<Scoring>, CardError> {
     match entry(config, "problem_type").and_then(Value::as_str) {
-        Some("multi_label_classification") => Ok(Said::new(Scoring::Sigmoid, CONFIG)),
-        Some("single_label_classification") => Ok(Said::new(Scoring::Softmax, CONFIG)),
-        Some("regression") => Ok(Said::new(Scoring::Raw, CONFIG)),
+        Some("multi_label_classification") => Ok(Sourced::new(Scoring::Sigmoid, CONFIG)),
+        Some("single_label_classification") => Ok(Sourced::new(Scoring::Softmax, CONFIG)),
+        Some("regression") => Ok(Sourced::new(Scoring::Raw, CONFIG)),
         Some(other) => Err(CardError::UnknownValue {
             file: CONFIG.to_owned(),
             key: "problem_type",
             value: other.to_owned(),
         }),
-        None if count == 1 => Ok(Said::new(Scoring::Sigmoid, "transformers' default")),
-        None => Ok(Said::new(Scoring::Softmax, "transformers' default")),
+        None if count == 1 => Ok(Sourced::new(Scoring::Sigmoid, "transformers' default")),
+        None => Ok(Sourced::new(Scoring::Softmax, "transformers' default")),
     }
 }
 
@@ -163,7 +168,7 @@ mod tests {
             (json!({}), &none, Scoring::Sigmoid, "sentence-transformers' default"),
         ] {
             let said = relevance(&config, Some(sentence)).expect("a known function");
-            assert_eq!((said.value, said.by.as_str()), (scoring, by), "{config} {sentence}");
+            assert_eq!((said.value, said.source.as_str()), (scoring, by), "{config} {sentence}");
         }
         let odd = json!({ "sbert_ce_default_activation_function": "mine.Squash" });
         assert!(relevance(&odd, None).is_err());

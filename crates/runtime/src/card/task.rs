@@ -1,6 +1,7 @@
 //! What a model is for, from its own files or the user's word.
 
-use sconce_core::card::{Said, Task};
+use sconce_core::card::Task;
+use sconce_core::sourced::Sourced;
 use serde_json::Value;
 
 use super::Overrides;
@@ -12,36 +13,36 @@ pub(super) fn find(
     modules: Option<&Value>,
     sentence: Option<&Value>,
     overrides: &Overrides,
-) -> Said<Task> {
+) -> Sourced<Task> {
     if let Some(task) = overrides.task {
-        return Said::new(task, "--task");
+        return Sourced::new(task, "--task");
     }
     let kinds = modules.into_iter().flat_map(module_kinds).collect::<Vec<_>>();
     let has = |kind: &str| kinds.contains(&kind);
     if has("SpladePooling") {
-        return Said::new(Task::Sparse, "modules.json");
+        return Sourced::new(Task::Sparse, "modules.json");
     }
     if has("LogitScore") {
-        return Said::new(Task::Rerank, "modules.json");
+        return Sourced::new(Task::Rerank, "modules.json");
     }
     if has("MultiVectorMask") || has("Dense") && !has("Pooling") {
-        return Said::new(Task::Tokens, "modules.json");
+        return Sourced::new(Task::Tokens, "modules.json");
     }
     if has("Pooling") {
-        return Said::new(Task::Embed, "modules.json");
+        return Sourced::new(Task::Embed, "modules.json");
     }
     if let Some("ColBERT" | "MultiVectorEncoder") = sentence.and_then(|config| config["model_type"].as_str())
     {
-        return Said::new(Task::Tokens, "config_sentence_transformers.json");
+        return Sourced::new(Task::Tokens, "config_sentence_transformers.json");
     }
     let class = config["architectures"][0].as_str().unwrap_or_default();
     if class == "HF_ColBERT" {
-        return Said::new(Task::Tokens, "config.json");
+        return Sourced::new(Task::Tokens, "config.json");
     }
     if class.ends_with("ForSequenceClassification") {
-        return Said::new(if labels(config) == 1 { Task::Rerank } else { Task::Classify }, "config.json");
+        return Sourced::new(if labels(config) == 1 { Task::Rerank } else { Task::Classify }, "config.json");
     }
-    Said::new(Task::Embed, if modules.is_some() { "modules.json" } else { "config.json" })
+    Sourced::new(Task::Embed, if modules.is_some() { "modules.json" } else { "config.json" })
 }
 
 /// The last part of each module's type.
@@ -63,7 +64,7 @@ mod tests {
     use super::*;
 
     fn found(config: &Value, modules: Option<&Value>) -> (Task, String) {
-        let Said { value, by } = find(config, modules, None, &Overrides::default());
+        let Sourced { value, source: by } = find(config, modules, None, &Overrides::default());
         (value, by)
     }
 

@@ -1,7 +1,8 @@
 //! The head of a model that turns a text into weights of words: a masked language model and SPLADE's pooling.
 
-use sconce_core::card::{Pooling, PoolingMode, Said, Task};
-use sconce_core::head::{Head, Step};
+use sconce_core::card::{Pooling, PoolingMode, Task};
+use sconce_core::head::{OutputHead, Step};
+use sconce_core::sourced::Sourced;
 use sconce_engines::heads;
 use serde_json::Value;
 
@@ -30,9 +31,9 @@ pub(super) fn read(facts: &Facts<'_>, by: &str) -> Result<Modules, CardError> {
     };
     let largest = Pooling { modes: vec![PoolingMode::Max], include_prompt: true };
     Ok(Modules {
-        pooling: Said::new(largest, by.clone()),
-        steps: Said::new(vec![Step::LogRelu(times)], by),
-        head: Head { tokens: Some(Said::new(tokens, "config.json")), ..Head::default() },
+        pooling: Sourced::new(largest, by.clone()),
+        steps: Sourced::new(vec![Step::LogRelu(times)], by),
+        head: OutputHead { tokens: Some(Sourced::new(tokens, "config.json")), ..OutputHead::default() },
         files: std::collections::BTreeMap::new(),
     })
 }

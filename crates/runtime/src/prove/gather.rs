@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use sconce_core::batch::{Batch, Rows};
 use sconce_core::card::Format;
-use sconce_core::engine::{Engine, Subject};
+use sconce_core::engine::{Engine, ModelSpec};
 use sconce_core::hardware::Hardware;
 use sconce_core::obstacle::{Distance, Obstacle};
 use sconce_core::placement::Placement;
@@ -52,7 +52,7 @@ pub(crate) struct Gathering<'a> {
     pub(crate) limit: Duration,
     /// Threads that compute on the CPU.
     pub(crate) threads: usize,
-    pub(crate) subject: &'a Subject,
+    pub(crate) subject: &'a ModelSpec,
     /// What real weights are tried on; none where no tokenizer is at hand, and then none are.
     pub(crate) texts: Option<&'a Texts>,
     /// Whether all is tried as if nothing were known, and nothing of it kept.
@@ -432,7 +432,7 @@ fn certificate(error: Distance, want: &Rows, sample: Sample, texts: &Texts) -> C
 }
 
 /// What of a model the real numbers depend on: the weights and what is done with them.
-pub(crate) fn canary_subject(subject: &Subject, weights: &str) -> String {
+pub(crate) fn canary_subject(subject: &ModelSpec, weights: &str) -> String {
     let card = &subject.card;
     let identity = card.weights_named(weights).map(|weights| &weights.identity);
     let head = (card.task.value, &card.head);

@@ -9,7 +9,7 @@ mod watched;
 use std::sync::Arc;
 use std::time::Duration;
 
-use sconce_core::engine::{Engine, Subject};
+use sconce_core::engine::{Engine, ModelSpec};
 use sconce_core::obstacle::Obstacle;
 use sconce_core::placement::Placement;
 use sconce_core::probe::{ProbeCase, Sample};
@@ -25,7 +25,7 @@ pub(crate) use texts::Texts;
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Question {
     /// The model.
-    pub subject: Subject,
+    pub subject: ModelSpec,
     /// Where.
     pub placement: Placement,
     /// What.

@@ -45,7 +45,7 @@ impl Texts {
             ids
         };
         let sweep = cases::sweep(whole.ids.len()).into_iter().map(|lengths| {
-            let mut batch = Batch::new(canary::want(card.task.value));
+            let mut batch = Batch::new(canary::output_kind(card.task.value));
             for length in lengths {
                 batch.push(&cut(length), &whole.types[..length], 0);
             }

@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 use std::thread;
 use std::time::Duration;
 
-use sconce::core::batch::{Batch, Want};
+use sconce::core::batch::{Batch, OutputKind};
 use sconce::{
     Band, Device, Dtype, EngineId, Error, Fault as Whose, Model, ModelBuilder, Retry, SequenceError,
 };
@@ -65,7 +65,7 @@ fn device(model: &Model) -> Option<Device> {
 
 /// The texts as one batch, in their order.
 fn batch(model: &Model, texts: &[&str]) -> Batch {
-    let mut batch = Batch::new(model.want());
+    let mut batch = Batch::new(model.output_kind());
     for text in model.encode_texts(&sconce::Prompt::Default, texts).expect("texts are tokens") {
         batch.push(&text.ids, &text.types, text.skip);
     }
@@ -300,7 +300,7 @@ fn a_second_placement_that_fails_on_known_texts_decides_nothing() {
 fn hidden_states_are_guarded_as_answers_are() {
     for mishap in [Mishap::Nan, Mishap::Zero] {
         let model = open(&[Fault::FromBatch(1, mishap)], &[]);
-        let states = Batch { want: Want::Tokens, ..batch(&model, &TEXTS) };
+        let states = Batch { output_kind: OutputKind::Tokens, ..batch(&model, &TEXTS) };
         let computed = model.compute(states.clone()).expect("the CPU answers");
         assert_eq!(computed.placement.device, Device::Cpu, "{mishap:?}");
         assert_eq!(computed.rows.iter().len(), states.tokens());
@@ -308,7 +308,7 @@ fn hidden_states_are_guarded_as_answers_are() {
     }
     // One odd sequence of hidden states is refused alone as well.
     let model = open(&[Fault::OddNan], &[Fault::OddNan]);
-    let states = Batch { want: Want::Tokens, ..batch(&model, &MIXED) };
+    let states = Batch { output_kind: OutputKind::Tokens, ..batch(&model, &MIXED) };
     let answered = model.compute_each(states.clone()).expect("it is computed");
     let rows = answered.computed.rows;
     let place = states.rows_of(ODD_INDEX..ODD_INDEX + 1);

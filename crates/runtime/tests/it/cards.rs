@@ -43,7 +43,7 @@ fn obstacles(error: &Error) -> Vec<&Obstacle> {
     let Error::NoPlacement { plan, .. } = error else { panic!("expected a plan, got: {error}") };
     let refused = plan.refused.iter().filter_map(|refused| match &refused.why {
         Refusal::Obstacle(obstacle) => Some(obstacle),
-        Refusal::Band { .. } | Refusal::NotWished | Refusal::NotTried => None,
+        Refusal::Band { .. } | Refusal::NotRequested | Refusal::NotTried => None,
     });
     refused.collect()
 }
@@ -63,18 +63,21 @@ fn embed(copy: &Copy) -> Embeddings {
 #[test]
 fn each_fact_carries_the_file_that_said_it() {
     let bert = subject("tiny-bert").card;
-    assert_eq!((bert.architecture.value.as_str(), bert.architecture.by.as_str()), ("bert", "config.json"));
-    assert_eq!((bert.sizes.value.hidden, bert.sizes.by.as_str()), (32, "config.json"));
-    assert_eq!((bert.max_length.value, bert.max_length.by.as_str()), (128, "sentence_bert_config.json"));
-    assert_eq!(bert.pooling.by, "1_Pooling/config.json");
-    assert_eq!((&bert.steps.value[..], bert.steps.by.as_str()), (&[Step::Normalize][..], "modules.json"));
+    assert_eq!(
+        (bert.architecture.value.as_str(), bert.architecture.source.as_str()),
+        ("bert", "config.json")
+    );
+    assert_eq!((bert.sizes.value.hidden, bert.sizes.source.as_str()), (32, "config.json"));
+    assert_eq!((bert.max_length.value, bert.max_length.source.as_str()), (128, "sentence_bert_config.json"));
+    assert_eq!(bert.pooling.source, "1_Pooling/config.json");
+    assert_eq!((&bert.steps.value[..], bert.steps.source.as_str()), (&[Step::Normalize][..], "modules.json"));
     assert_eq!(bert.prompts.value["query"], "query: ");
-    assert_eq!(bert.prompts.by, "config_sentence_transformers.json");
+    assert_eq!(bert.prompts.source, "config_sentence_transformers.json");
     assert_eq!((bert.default_prompt, bert.dimensions), (None, None));
 
     let camembert = subject("tiny-camembert").card;
     assert_eq!(
-        (camembert.max_length.value, camembert.max_length.by.as_str()),
+        (camembert.max_length.value, camembert.max_length.source.as_str()),
         (512, "tokenizer_config.json")
     );
     let distilbert = subject("tiny-distilbert").card;
@@ -85,7 +88,7 @@ fn each_fact_carries_the_file_that_said_it() {
 fn lengths_to_cut_to_come_from_the_file_that_declares_them() {
     let declared = |file: &str, key: &str, value: Value| {
         let card = Copy::of("tiny-bert").setting(file, key, value).read().expect("a model").card;
-        card.dimensions.map(|said| (said.value, said.by))
+        card.dimensions.map(|said| (said.value, said.source))
     };
     let (config, sentence) = ("config.json", "config_sentence_transformers.json");
     let only = |lengths: &[usize], by: &str| Some((Dimensions::Only(lengths.to_vec()), by.to_owned()));
@@ -113,10 +116,10 @@ fn what_no_file_says_is_asked_for_by_its_flag() {
 
     let card = read(Some(PoolingMode::Cls), Some(false)).expect("is said by flags").card;
     assert_eq!(
-        (&card.pooling.value.modes[..], card.pooling.by.as_str()),
+        (&card.pooling.value.modes[..], card.pooling.source.as_str()),
         (&[PoolingMode::Cls][..], "--pooling")
     );
-    assert_eq!((card.steps.value.len(), card.steps.by.as_str()), (0, "--normalize"));
+    assert_eq!((card.steps.value.len(), card.steps.source.as_str()), (0, "--normalize"));
 }
 
 #[test]
@@ -554,7 +557,7 @@ fn a_length_asked_for_lies_within_the_models_positions() {
             assert_says(&text, &["1 to 512 tokens", "`--max-length`", &length.to_string()]);
         }
         let said = read(positions).expect("is within bounds").card.max_length;
-        assert_eq!((said.value, said.by.as_str()), (positions, "--max-length"));
+        assert_eq!((said.value, said.source.as_str()), (positions, "--max-length"));
     }
 }
 
@@ -563,13 +566,13 @@ fn files_never_promise_more_tokens_than_there_are_positions() {
     for said in [json!(100_000), json!(513)] {
         let copy = Copy::of("tiny-bert").setting("sentence_bert_config.json", "max_seq_length", said);
         let length = copy.read().expect("a model").card.max_length;
-        assert_eq!((length.value, length.by.as_str()), (512, "config.json"));
+        assert_eq!((length.value, length.source.as_str()), (512, "config.json"));
     }
     for unsaid in [json!(null), json!(0), json!(-3), json!("long"), json!(1e30)] {
         let copy = Copy::of("tiny-bert")
             .setting("sentence_bert_config.json", "max_seq_length", unsaid.clone())
             .setting("tokenizer_config.json", "model_max_length", json!(1e30));
         let length = copy.read().expect("a model").card.max_length;
-        assert_eq!((length.value, length.by.as_str()), (512, "config.json"), "{unsaid}");
+        assert_eq!((length.value, length.source.as_str()), (512, "config.json"), "{unsaid}");
     }
 }

@@ -3,13 +3,13 @@
 use std::sync::Arc;
 
 use sconce::{Device, Dtype, EngineId, Placement};
-use sconce_core::engine::{Engine, Subject};
+use sconce_core::engine::{Engine, ModelSpec};
 use sconce_testkit::conformance::{Examined, examine};
 
 use crate::graphs::engines;
 use crate::support::Copy;
 
-fn tiny_bert() -> (Copy, Subject) {
+fn tiny_bert() -> (Copy, ModelSpec) {
     let folder = Copy::of("tiny-bert").with_graph("tiny-bert.onnx", "onnx/model.onnx");
     let subject = folder.read().expect("the golden is a model");
     (folder, subject)

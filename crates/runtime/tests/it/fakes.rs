@@ -12,7 +12,7 @@ use sconce::planner::plan::{Constraints, Plan, Refusal};
 use sconce::prove::{self, Depth};
 use sconce::{Device, EngineId, Model, ModelBuilder, ModelSource, Obstacle, Runtime, RuntimeBuilder};
 use sconce_core::device::DeviceKind;
-use sconce_core::engine::{Engine, Subject};
+use sconce_core::engine::{Engine, ModelSpec};
 use sconce_core::hardware::{Cpu, Gpu, Hardware};
 use sconce_testkit::fake::FakeEngine;
 use sconce_testkit::goldens;
@@ -168,7 +168,7 @@ pub(crate) fn builder(runtime: &Runtime) -> ModelBuilder {
     Model::builder(&goldens::folder("tiny-bert").to_string_lossy()).runtime(runtime)
 }
 
-pub(crate) fn subject(runtime: &Runtime, folder: &Path) -> Subject {
+pub(crate) fn subject(runtime: &Runtime, folder: &Path) -> ModelSpec {
     let source = ModelSource::parse(&folder.to_string_lossy(), None);
     runtime.subject(&source, &Overrides::default(), &mut |_| {}).expect("the golden is a model")
 }
@@ -189,7 +189,7 @@ pub(crate) fn healthy(texts: &[impl AsRef<str> + Sync]) -> Vec<Vec<f32>> {
 pub(crate) fn obstacle(plan: &Plan, device: Device) -> Option<&Obstacle> {
     plan.refused.iter().find_map(|refused| match &refused.why {
         Refusal::Obstacle(obstacle) if refused.placement.device == device => Some(obstacle),
-        Refusal::Obstacle(_) | Refusal::Band { .. } | Refusal::NotWished | Refusal::NotTried => None,
+        Refusal::Obstacle(_) | Refusal::Band { .. } | Refusal::NotRequested | Refusal::NotTried => None,
     })
 }
 

@@ -10,7 +10,7 @@ use sconce::planner::plan::{Constraints, Plan, Refusal, Viable};
 use sconce::prove::Depth;
 use sconce::{ClassifyOptions, Device, Dtype, EngineId, Model, Obstacle, Placement, Runtime};
 use sconce_core::card::ModelCard;
-use sconce_core::engine::{Encoder, Engine, Subject};
+use sconce_core::engine::{Encoder, Engine, ModelSpec};
 use sconce_core::probe::{ProbeCase, Sample};
 use sconce_engines::candle::CandleEngine;
 use sconce_engines::native::NativeEngine;
@@ -212,7 +212,7 @@ fn a_quantised_graph_alone_has_an_unknown_band_and_is_never_exact() {
 }
 
 /// The only graph of a golden, loaded.
-fn load(folder: &Copy) -> (Subject, Box<dyn Encoder>) {
+fn load(folder: &Copy) -> (ModelSpec, Box<dyn Encoder>) {
     let subject = folder.read().expect("the golden is a model");
     let weights = subject.card.weights.iter().find(|weights| weights.format.is_graph());
     let weights = weights.expect("there is one");
@@ -308,13 +308,13 @@ impl Engine for Plain {
         self.0.describe(card)
     }
 
-    fn probe(&self, model: &Subject, placement: &Placement, case: &ProbeCase) -> Result<Sample, Obstacle> {
+    fn probe(&self, model: &ModelSpec, placement: &Placement, case: &ProbeCase) -> Result<Sample, Obstacle> {
         let slower = if matches!(case, ProbeCase::Speed { .. }) { self.1 } else { 1.0 };
         let sample = self.0.probe(model, placement, case)?;
         Ok(Sample { seconds: sample.seconds * slower, ..sample })
     }
 
-    fn load(&self, model: &Subject, placement: &Placement) -> Result<Box<dyn Encoder>, Obstacle> {
+    fn load(&self, model: &ModelSpec, placement: &Placement) -> Result<Box<dyn Encoder>, Obstacle> {
         self.0.load(model, placement)
     }
 }

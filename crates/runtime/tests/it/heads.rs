@@ -1,7 +1,7 @@
 //! Every golden of a head against being blind: one thing changed at a time must show.
 
 use sconce::card::{self, Overrides};
-use sconce_core::batch::{Batch, Want};
+use sconce_core::batch::{Batch, OutputKind};
 use sconce_core::card::Task;
 use sconce_core::placement::Dtype;
 use sconce_testkit::goldens::{CLASSIFY, RERANK, SPARSE, WIDER_HEADS, apart};
@@ -173,7 +173,7 @@ fn a_language_model_ranks_by_the_scores_of_two_words_after_the_last_token() {
         let encoder = load_on(engine, &subject, Dtype::F32).expect("it loads");
         let hidden = tokens(encoder.as_ref(), &[&ids], None).remove(0);
         let last = &hidden[hidden.len() - 32..];
-        let mut batch = Batch::new(Want::Pooled);
+        let mut batch = Batch::new(OutputKind::Pooled);
         batch.push(&ids, &vec![0; ids.len()], 0);
         let got = encoder.encode(&batch).expect("it computes").into_rows().values;
         let score = |word: usize| -> f64 {

@@ -1,6 +1,6 @@
 //! Every pooling on every engine, against plain code in f64 over the engine's own hidden states.
 
-use sconce_core::batch::{Batch, Sequence, Want};
+use sconce_core::batch::{Batch, OutputKind, Sequence};
 use sconce_core::card::{Pooling, PoolingMode};
 use sconce_core::device::Device;
 use sconce_core::engine::Encoder;
@@ -32,9 +32,9 @@ fn plain(mode: PoolingMode, tokens: &[Vec<f64>], skip: usize) -> Vec<f64> {
 }
 
 /// Texts of unlike lengths, some behind a prompt, one of which is as long as its text.
-fn batch(want: Want) -> Batch {
+fn batch(output_kind: OutputKind) -> Batch {
     let ids = Golden::read("tiny-bert", "golden.safetensors").ids("ids");
-    let mut batch = Batch::new(want);
+    let mut batch = Batch::new(output_kind);
     for (length, skip) in [(1, 0), (2, 1), (7, 0), (33, 5), (128, 12), (5, 5), (3, 9)] {
         batch.push(&ids[..length], &vec![0; length], skip);
     }
@@ -42,7 +42,7 @@ fn batch(want: Want) -> Batch {
 }
 
 fn hidden(encoder: &dyn Encoder) -> Vec<Vec<f64>> {
-    let rows = encoder.encode(&batch(Want::Tokens)).expect("the batch is computed").into_rows();
+    let rows = encoder.encode(&batch(OutputKind::Tokens)).expect("the batch is computed").into_rows();
     rows.iter().map(|row| row.iter().map(|&x| f64::from(x)).collect()).collect()
 }
 
@@ -73,7 +73,7 @@ fn every_pooling_on_every_engine_is_that_of_plain_code() {
                     }
                 };
                 let hidden = hidden(encoder.as_ref());
-                let batch = batch(Want::Pooled);
+                let batch = batch(OutputKind::Pooled);
                 let got = encoder.encode(&batch).expect("the batch is computed").into_rows();
                 assert_eq!(got.iter().len(), batch.sequences.len());
                 for (&Sequence { start, length, skip, .. }, row) in batch.sequences.iter().zip(got.iter()) {

@@ -6,7 +6,7 @@ use sconce::planner::band::Band;
 use sconce::planner::{cases, judge};
 use sconce::{Dtype, EngineId, Placement};
 use sconce_core::batch::Rows;
-use sconce_core::engine::{Engine, Subject};
+use sconce_core::engine::{Engine, ModelSpec};
 use sconce_core::probe::ProbeCase;
 use sconce_testkit::fake::{FakeEngine, Fault};
 
@@ -23,14 +23,14 @@ fn lengths(count: usize, range: std::ops::RangeInclusive<u64>) -> Vec<usize> {
     (0..count).map(|_| next()).collect()
 }
 
-fn answer(engine: &FakeEngine, subject: &Subject, case: &ProbeCase) -> Rows {
+fn answer(engine: &FakeEngine, subject: &ModelSpec, case: &ProbeCase) -> Rows {
     let weights = subject.card.weights[0].name.clone();
     let placement = Placement { engine: EngineId::Candle, device: METAL, weights, dtype: Dtype::F32 };
     engine.probe(subject, &placement, case).expect("the fake answers").rows
 }
 
 /// The lengths, of `tried`, at which a wrong result went unseen.
-fn escapes(subject: &Subject, tried: &[usize], longest: bool) -> BTreeSet<usize> {
+fn escapes(subject: &ModelSpec, tried: &[usize], longest: bool) -> BTreeSet<usize> {
     let cases = cases::twins(&subject.card);
     let wants: Vec<Rows> = cases.iter().map(|case| answer(&candle(), subject, case)).collect();
     let is_caught = |length: usize| {

@@ -7,9 +7,9 @@ use safetensors::SafeTensors;
 use safetensors::tensor::{Dtype as Stored, TensorView};
 use sconce::card::{self, Overrides};
 use sconce::{Model, ModelBuilder, Runtime};
-use sconce_core::batch::{Batch, Output, Want};
+use sconce_core::batch::{Batch, Output, OutputKind};
 use sconce_core::device::Device;
-use sconce_core::engine::{Encoder, Subject};
+use sconce_core::engine::{Encoder, ModelSpec};
 use sconce_core::obstacle::Obstacle;
 use sconce_core::placement::{Dtype, EngineId, Placement};
 use sconce_testkit::compare::largest;
@@ -17,7 +17,7 @@ use sconce_testkit::goldens::{self, Golden, apart};
 use serde_json::Value;
 use tempfile::TempDir;
 
-pub(crate) fn subject(name: &str) -> Subject {
+pub(crate) fn subject(name: &str) -> ModelSpec {
     card::read(name, &goldens::folder(name), &Overrides::default()).expect("the golden is a model")
 }
 
@@ -25,13 +25,13 @@ pub(crate) fn subject(name: &str) -> Subject {
 pub(crate) const INTERPRETERS: [EngineId; 2] = [EngineId::Candle, EngineId::Native];
 
 /// The reference: Candle's.
-pub(crate) fn load(subject: &Subject, dtype: Dtype) -> Box<dyn Encoder> {
+pub(crate) fn load(subject: &ModelSpec, dtype: Dtype) -> Box<dyn Encoder> {
     load_on(EngineId::Candle, subject, dtype).expect("the golden loads")
 }
 
 pub(crate) fn load_on(
     engine: EngineId,
-    subject: &Subject,
+    subject: &ModelSpec,
     dtype: Dtype,
 ) -> Result<Box<dyn Encoder>, Obstacle> {
     let weights = subject.card.weights[0].name.clone();
@@ -43,7 +43,7 @@ pub(crate) fn load_on(
 
 /// The hidden states of each of `sequences`, computed in one batch.
 pub(crate) fn tokens(encoder: &dyn Encoder, sequences: &[&[u32]], types: Option<&[u32]>) -> Vec<Vec<f32>> {
-    let mut batch = Batch::new(Want::Tokens);
+    let mut batch = Batch::new(OutputKind::Tokens);
     for ids in sequences {
         batch.push(ids, types.unwrap_or(&vec![0; ids.len()]), 0);
     }
@@ -159,7 +159,7 @@ impl Copy {
         self.with(file, json.to_string())
     }
 
-    pub(crate) fn read(&self) -> Result<Subject, card::CardError> {
+    pub(crate) fn read(&self) -> Result<ModelSpec, card::CardError> {
         card::read("copy", self.path(), &Overrides::default())
     }
 }

@@ -4,8 +4,8 @@ use std::fs;
 
 use sconce::tokens::Tokens;
 use sconce::{ClassifyOptions, Cut, EmbedOptions, RerankOptions, Scoring, Task};
-use sconce_core::batch::{Batch, Want};
-use sconce_core::engine::{Encoder, Subject};
+use sconce_core::batch::{Batch, OutputKind};
+use sconce_core::engine::{Encoder, ModelSpec};
 use sconce_core::placement::{Dtype, EngineId};
 use sconce_testkit::compare::{largest, max_difference};
 use sconce_testkit::goldens::{self, CLASSIFY, Golden, RERANK, SPARSE, TOKENS, WIDER_HEADS, cosine};
@@ -25,7 +25,7 @@ fn off(got: &[f32], want: &[f64]) -> f64 {
 
 /// One row a sequence.
 fn answers(encoder: &dyn Encoder, sequences: &[(&[u32], &[u32])]) -> Vec<Vec<f32>> {
-    let mut batch = Batch::new(Want::Pooled);
+    let mut batch = Batch::new(OutputKind::Pooled);
     for (ids, types) in sequences {
         batch.push(ids, types, 0);
     }
@@ -46,7 +46,7 @@ pub(crate) fn pairs(name: &str) -> Vec<(String, String)> {
 }
 
 /// How far a loaded head lies from its golden, over lengths and pairs.
-pub(crate) fn worst_score(subject: &Subject, encoder: &dyn Encoder, name: &str) -> f64 {
+pub(crate) fn worst_score(subject: &ModelSpec, encoder: &dyn Encoder, name: &str) -> f64 {
     let golden = Golden::read(name, "golden.safetensors");
     let tokens = Tokens::open(&subject.files.folder, &subject.card).expect("a tokenizer");
     let mut worst = 0.0f64;

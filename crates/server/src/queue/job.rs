@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use sconce::core::batch::Want;
+use sconce::core::batch::OutputKind;
 use sconce::tokens::Tokenized;
 use sconce::{Computed, Incident, Placement, Weight, weights};
 use tokio::sync::oneshot;
@@ -17,7 +17,7 @@ use crate::refusal::Refusal;
 /// What one request asks to have computed.
 pub(crate) struct Job {
     pub(crate) texts: Vec<Tokenized>,
-    pub(crate) want: Want,
+    pub(crate) output_kind: OutputKind,
     pub(crate) priority: Priority,
     /// Whether rows are kept as the few words that weigh something.
     pub(crate) sparse: bool,
@@ -86,7 +86,7 @@ impl Job {
     /// A job, and where its outcome will come out.
     pub(crate) fn new(
         texts: Vec<Tokenized>,
-        want: Want,
+        output_kind: OutputKind,
         priority: Priority,
         sparse: bool,
         tenant: TenantId,
@@ -100,7 +100,7 @@ impl Job {
             reply: Some(reply),
         });
         let (arrived, gone) = (Instant::now(), AtomicBool::new(false));
-        (Job { texts, want, priority, sparse, arrived, tenant, gone, progress }, outcome)
+        (Job { texts, output_kind, priority, sparse, arrived, tenant, gone, progress }, outcome)
     }
 
     /// The same, with memory reserved for its rows until it is dropped.

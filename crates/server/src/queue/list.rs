@@ -107,7 +107,7 @@ impl List {
         let tokens = job.texts[index].ids.len();
         let share = self.tenants.entry(job.tenant).or_default();
         let tag = share.last.max(self.now) + tokens as u64;
-        let waiting = Waiting { tokens, want: job.want, arrived: job.arrived };
+        let waiting = Waiting { tokens, output_kind: job.output_kind, arrived: job.arrived };
         let entry = Entry { job: Arc::clone(job), index, waiting, tag };
         // Alone, an tenant's texts go to the end.
         let place = match self.entries.back() {

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use sconce::core::batch::Want;
+use sconce::core::batch::OutputKind;
 use sconce::core::engine::Cost;
 
 /// How many of the texts that wait are looked at: enough for any batch, few enough that looking costs nothing.
@@ -23,7 +23,7 @@ pub(crate) struct Waiting {
     /// Its tokens.
     pub(crate) tokens: usize,
     /// What is asked of the engine for it; one batch asks for one thing.
-    pub(crate) want: Want,
+    pub(crate) output_kind: OutputKind,
     /// When it came.
     pub(crate) arrived: Instant,
 }
@@ -95,7 +95,7 @@ fn fill(list: &[Waiting], tokens: usize, rows: usize, cost: Cost) -> Vec<usize> 
     if cost == Cost::Padded {
         order.sort_by_key(|&at| (list[at].tokens.abs_diff(first.tokens), at));
     }
-    let rows_of = |text: &Waiting| if text.want == Want::Pooled { 1 } else { text.tokens };
+    let rows_of = |text: &Waiting| if text.output_kind == OutputKind::Pooled { 1 } else { text.tokens };
     let mut members: Vec<usize> = Vec::new();
     let (mut sum, mut longest, mut taken) = (0, 0, 0);
     for at in order {
@@ -105,7 +105,7 @@ fn fill(list: &[Waiting], tokens: usize, rows: usize, cost: Cost) -> Vec<usize> 
             Cost::Packed => sum + text.tokens,
             Cost::Padded => (members.len() + 1) * longer,
         };
-        let fits = size <= tokens && taken + rows_of(text) <= rows && text.want == first.want;
+        let fits = size <= tokens && taken + rows_of(text) <= rows && text.output_kind == first.output_kind;
         if fits || members.is_empty() {
             members.push(at);
             (sum, longest, taken) = (sum + text.tokens, longer, taken + rows_of(text));
@@ -132,7 +132,7 @@ mod tests {
 
     fn waiting(start: Instant, tokens: usize, milliseconds: u64) -> Waiting {
         let arrived = start + Duration::from_millis(milliseconds);
-        Waiting { tokens, want: Want::Pooled, arrived }
+        Waiting { tokens, output_kind: OutputKind::Pooled, arrived }
     }
 
     /// Entries as tokens and age.
@@ -240,7 +240,7 @@ mod tests {
     fn one_batch_asks_for_one_thing() {
         let start = Instant::now();
         let mut list = vec![waiting(start, 10, 0); 3];
-        list[1].want = Want::Tokens;
+        list[1].output_kind = OutputKind::Tokens;
         let traffic = Traffic { interactive: false, last: Priority::Interactive };
         let pick = next_batch(&list, &[], start, &budget(Cost::Packed), traffic).expect("something waits");
         assert_eq!(pick.members, [0, 2]);

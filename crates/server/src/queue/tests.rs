@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use sconce::core::batch::Want;
+use sconce::core::batch::OutputKind;
 use sconce::tokens::Tokenized;
 
 use super::*;
@@ -24,7 +24,7 @@ fn of(tenant: u64, lengths: &[usize], priority: Priority) -> Arc<Job> {
         ..Tokenized::default()
     };
     let texts = lengths.iter().map(text).collect();
-    Arc::new(Job::new(texts, Want::Pooled, priority, false, TenantId(tenant)).0)
+    Arc::new(Job::new(texts, OutputKind::Pooled, priority, false, TenantId(tenant)).0)
 }
 
 fn queue() -> Queue {

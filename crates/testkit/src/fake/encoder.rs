@@ -5,8 +5,8 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use sconce_core::batch::{Batch, Output, Rows, Want};
-use sconce_core::engine::{Cost, Encoder, EngineError, Subject};
+use sconce_core::batch::{Batch, Output, OutputKind, Rows};
+use sconce_core::engine::{Cost, Encoder, EngineError, ModelSpec};
 use sconce_core::obstacle::Obstacle;
 use sconce_core::placement::Placement;
 
@@ -29,7 +29,7 @@ pub(super) struct FakeEncoder {
 impl FakeEncoder {
     pub(super) fn load(
         engine: &FakeEngine,
-        model: &Subject,
+        model: &ModelSpec,
         placement: &Placement,
     ) -> Result<FakeEncoder, Obstacle> {
         let faults = engine.faults_of(placement);
@@ -102,9 +102,9 @@ impl Encoder for FakeEncoder {
             }
         }
         self.spoil_weights(&mut rows);
-        Ok(match batch.want {
-            Want::Pooled => Output::Rows(rows),
-            Want::Tokens | Want::Projected => Output::Tokens(rows),
+        Ok(match batch.output_kind {
+            OutputKind::Pooled => Output::Rows(rows),
+            OutputKind::Tokens | OutputKind::Projected => Output::Tokens(rows),
         })
     }
 

@@ -1,6 +1,6 @@
 //! The fake's model: rows that are a function of token ids, the same wherever they are computed.
 
-use sconce_core::batch::{Batch, Rows, Want};
+use sconce_core::batch::{Batch, OutputKind, Rows};
 
 /// Token ids of generated sequences.
 const VOCABULARY: u64 = 256;
@@ -23,15 +23,15 @@ impl Numbers {
             let mut hash = sequence.length as u64;
             for &id in &batch.ids[sequence.start..sequence.start + sequence.length] {
                 hash = mix(hash ^ u64::from(id));
-                if batch.want != Want::Pooled {
+                if batch.output_kind != OutputKind::Pooled {
                     self.push(&mut rows, hash);
                 }
             }
-            if batch.want == Want::Pooled {
+            if batch.output_kind == OutputKind::Pooled {
                 self.push(&mut rows, hash);
             }
         }
-        if batch.want == Want::Tokens {
+        if batch.output_kind == OutputKind::Tokens {
             rows.norms.clear();
         }
         rows
@@ -56,8 +56,8 @@ impl Numbers {
 }
 
 /// A batch of sequences of these lengths, generated from `seed`.
-pub(super) fn generated(lengths: &[usize], seed: u64, want: Want) -> Batch {
-    let mut batch = Batch::new(want);
+pub(super) fn generated(lengths: &[usize], seed: u64, output_kind: OutputKind) -> Batch {
+    let mut batch = Batch::new(output_kind);
     let mut state = seed;
     for &length in lengths {
         let mut id = || {

@@ -12,9 +12,9 @@ fn budget(rows: usize, cost: Cost) -> Budget {
     Budget { interactive: most, bulk: most, shared: most, rows, age: Duration::from_millis(500), cost }
 }
 
-fn texts(lengths: &[usize], want: Want) -> Vec<Waiting> {
+fn texts(lengths: &[usize], output_kind: OutputKind) -> Vec<Waiting> {
     let arrived = Instant::now();
-    lengths.iter().map(|&tokens| Waiting { tokens, want, arrived }).collect()
+    lengths.iter().map(|&tokens| Waiting { tokens, output_kind, arrived }).collect()
 }
 
 fn members(list: &[Waiting], budget: &Budget) -> Vec<usize> {
@@ -26,9 +26,9 @@ proptest! {
     fn no_batch_has_more_rows_than_may_leave_the_engine(
         lengths in prop::collection::vec(1usize..50, 1..40), pooled: bool, padded: bool, most in 1usize..200,
     ) {
-        let want = if pooled { Want::Pooled } else { Want::Tokens };
+        let output_kind = if pooled { OutputKind::Pooled } else { OutputKind::Tokens };
         let cost = if padded { Cost::Padded } else { Cost::Packed };
-        let list = texts(&lengths, want);
+        let list = texts(&lengths, output_kind);
         let members = members(&list, &budget(most, cost));
         let rows_of = |at: usize| if pooled { 1 } else { lengths[at] };
         let rows: usize = members.iter().map(|&at| rows_of(at)).sum();
@@ -41,7 +41,7 @@ proptest! {
 
 #[test]
 fn only_padded_batches_prefer_texts_of_like_length() {
-    let list = texts(&[100, 10, 90, 60, 95], Want::Pooled);
+    let list = texts(&[100, 10, 90, 60, 95], OutputKind::Pooled);
     let within = |cost| members(&list, &Budget { interactive: 300, ..budget(9, cost) });
     assert_eq!(within(Cost::Padded), [0, 2, 4]);
     assert_eq!(within(Cost::Packed), [0, 1, 2, 3], "in the order of arrival");
@@ -49,13 +49,13 @@ fn only_padded_batches_prefer_texts_of_like_length() {
 
 #[test]
 fn texts_beyond_the_window_wait() {
-    let list = texts(&vec![1; WINDOW + 3], Want::Pooled);
+    let list = texts(&vec![1; WINDOW + 3], OutputKind::Pooled);
     assert_eq!(members(&list, &budget(usize::MAX, Cost::Packed)).len(), WINDOW);
 }
 
 #[test]
 fn bulk_is_overdue_after_its_age_and_not_at_it() {
-    let (interactive, bulk) = (texts(&[1], Want::Pooled), texts(&[1], Want::Pooled));
+    let (interactive, bulk) = (texts(&[1], OutputKind::Pooled), texts(&[1], OutputKind::Pooled));
     let after = |milliseconds| {
         let now = bulk[0].arrived + Duration::from_millis(milliseconds);
         let pick = next_batch(&interactive, &bulk, now, &budget(9, Cost::Packed), IDLE);

@@ -11,7 +11,7 @@ type Receiver = oneshot::Receiver<Result<Outcome, Refusal>>;
 
 fn new(texts: usize, sparse: bool) -> (Job, Receiver) {
     let text = Tokenized { ids: vec![1; 4], types: vec![0; 4], whole: 4, ..Tokenized::default() };
-    Job::new(vec![text; texts], Want::Pooled, Priority::Bulk, sparse, TenantId(1))
+    Job::new(vec![text; texts], OutputKind::Pooled, Priority::Bulk, sparse, TenantId(1))
 }
 
 fn computed(dtype: Dtype, incidents: usize) -> Computed {
