@@ -7,7 +7,8 @@ use std::process::ExitCode;
 
 use anyhow::{Context, bail};
 use sconce::{Model, ModelSource, Runtime};
-use sconce_server::{LogFormat, Serve, ServeError, Server, Settings};
+use sconce_worker::http::LogFormat;
+use sconce_worker::{Serve, ServeError, Server, Settings};
 
 use crate::config::{Effective, Entry, Flags, Values, effective};
 use crate::screen::{complain, say};
@@ -57,10 +58,10 @@ fn start(flags: &Flags, all: Effective, values: &Values) -> anyhow::Result<Serve
     }
     let models: Vec<Serve> = entries.iter().map(|entry| serve(entry, values, &runtime)).collect();
     check_names(&models, &entries)?;
-    let scheme = if settings.tls.is_some() { "https" } else { "http" };
+    let scheme = if settings.http.tls.is_some() { "https" } else { "http" };
     let listener = TcpListener::bind(address).with_context(|| format!("can't listen on `{address}`"))?;
-    let log = settings.telemetry.log.unwrap_or_default();
-    let mut has_keys = !settings.keys.is_empty();
+    let log = settings.http.telemetry.log.unwrap_or_default();
+    let mut has_keys = !settings.http.keys.is_empty();
     let server = Server::start(listener, models, settings)?;
     server.stop_on_signals()?;
     let flags = flags.clone();
@@ -75,7 +76,7 @@ fn start(flags: &Flags, all: Effective, values: &Values) -> anyhow::Result<Serve
 
 /// Whether those who can reach it need a key.
 fn check_door(host: IpAddr, settings: &Settings, values: &Values) -> anyhow::Result<()> {
-    if settings.keys.is_empty() && !host.is_loopback() && !values.insecure_no_key {
+    if settings.http.keys.is_empty() && !host.is_loopback() && !values.insecure_no_key {
         bail!(
             "`{host}` can be reached by others, and there is no key\n\
              hint: `--api-key-file FILE` or `{KEY}` sets one; `--insecure-no-key` goes without"
@@ -91,10 +92,10 @@ fn reread(flags: &Flags, before: &Effective, has_keys: &mut bool, log: LogFormat
         let (all, old) = (effective(flags)?, before.values()?);
         let values = all.values()?;
         let settings = settings(&values)?;
-        if *has_keys && settings.keys.is_empty() {
+        if *has_keys && settings.http.keys.is_empty() {
             bail!("to go without keys takes a restart");
         }
-        *has_keys = !settings.keys.is_empty();
+        *has_keys = !settings.http.keys.is_empty();
         if old.tls_certificate.is_empty() != values.tls_certificate.is_empty() {
             bail!("to begin with TLS, or to go without it, takes a restart");
         }
@@ -102,14 +103,14 @@ fn reread(flags: &Flags, before: &Effective, has_keys: &mut bool, log: LogFormat
     };
     match (read(), log) {
         (Ok((settings, late)), LogFormat::Human) => {
-            say(&format!("settings read again: {:?}", settings.keys));
+            say(&format!("settings read again: {:?}", settings.http.keys));
             for name in late {
                 say(&format!("note: `{name}` takes a restart"));
             }
             Some(settings)
         }
         (Ok((settings, late)), LogFormat::Json) => {
-            let keys = format!("{:?}", settings.keys);
+            let keys = format!("{:?}", settings.http.keys);
             let fields = [("keys", keys.into()), ("take_a_restart", late.into())];
             say(&log.line("settings read again", &fields));
             Some(settings)
@@ -127,12 +128,11 @@ fn reread(flags: &Flags, before: &Effective, has_keys: &mut bool, log: LogFormat
 
 fn settings(values: &Values) -> anyhow::Result<Settings> {
     let keys = values.keys(std::env::var(KEY).ok().as_deref())?;
-    Ok(Settings {
-        worker: values.worker()?,
-        tls: values.tls()?,
-        telemetry: values.telemetry()?,
-        ..values.settings(keys)
-    })
+    let mut settings = values.settings(keys);
+    settings.worker = values.worker()?;
+    settings.http.tls = values.tls()?;
+    settings.http.telemetry = values.telemetry()?;
+    Ok(settings)
 }
 
 /// A model as the server takes it.

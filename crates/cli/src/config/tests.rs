@@ -58,8 +58,8 @@ fn what_is_unknown_or_wrong_is_refused_with_its_origin_and_the_nearest() {
 #[test]
 fn the_defaults_are_those_of_the_server() {
     let values = layered(None, &[], &Flags::default()).and_then(|all| all.values()).expect("all is right");
-    let said = values.settings(sconce_server::Keys::default());
-    assert_eq!(format!("{said:?}"), format!("{:?}", sconce_server::Settings::default()));
+    let said = values.settings(sconce_worker::http::Keys::default());
+    assert_eq!(format!("{said:?}"), format!("{:?}", sconce_worker::Settings::default()));
 }
 
 #[test]

@@ -9,7 +9,8 @@ use anyhow::{Context, bail};
 use sconce::card::Overrides;
 use sconce::planner::evidence::Goal;
 use sconce::{Band, Constraints, Device, Runtime};
-use sconce_server::{Callback, Collector, Keys, LogFormat, Settings, TelemetryConfig, Tls, When, Worker};
+use sconce_worker::http::{Collector, Keys, LogFormat, Settings as HttpSettings, TelemetryConfig, Tls};
+use sconce_worker::{Callback, Settings, When, Worker};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use toml::{Table, Value};
@@ -206,22 +207,26 @@ impl Said {
 impl Values {
     /// The server's settings, with these keys to its door.
     pub(crate) fn settings(&self, keys: Keys) -> Settings {
+        let seconds = |seconds: u32| Duration::from_secs(seconds.into());
         Settings {
-            keys,
+            http: HttpSettings {
+                keys,
+                max_body: self.max_body << 20,
+                max_answer: self.max_answer << 20,
+                time_limit: seconds(self.time_limit),
+                write_limit: seconds(self.write_limit),
+                grace: seconds(self.grace),
+                allowed_hosts: self.allowed_hosts.clone(),
+                cors_origins: self.cors_origins.clone(),
+                ..HttpSettings::default()
+            },
             strict: self.strict,
             any_model: self.any_model,
             max_inputs: self.max_inputs,
-            max_body: self.max_body << 20,
-            max_answer: self.max_answer << 20,
             queue_seconds: self.queue_seconds,
-            time_limit: Duration::from_secs(self.time_limit.into()),
-            write_limit: Duration::from_secs(self.write_limit.into()),
-            grace: Duration::from_secs(self.grace.into()),
-            load_wait: Duration::from_secs(self.load_wait.into()),
-            idle_unload: (self.idle_unload > 0).then(|| Duration::from_secs(self.idle_unload.into())),
+            load_wait: seconds(self.load_wait),
+            idle_unload: (self.idle_unload > 0).then(|| seconds(self.idle_unload)),
             shadow_every: self.shadow_every,
-            allowed_hosts: self.allowed_hosts.clone(),
-            cors_origins: self.cors_origins.clone(),
             memory_limit: (self.memory_limit > 0).then_some(self.memory_limit * 1_000_000),
             ..Settings::default()
         }
@@ -268,7 +273,12 @@ impl Values {
         Ok(TelemetryConfig {
             log: Some(self.log()?),
             requests: self.log_requests,
-            traces: endpoint.map(|endpoint| Collector { endpoint, headers, service }),
+            traces: endpoint.map(|endpoint| Collector {
+                endpoint,
+                headers,
+                service,
+                tls: sconce::http::tls(),
+            }),
         })
     }
 

@@ -1,0 +1,98 @@
+//! State that all requests of a server share: settings, rate limits, memory budget, telemetry, and whether it shuts
+//! down.
+
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, PoisonError, RwLock};
+
+use crate::keys::Principal;
+use crate::memory_budget::MemoryBudget;
+use crate::rate_limiter::RateLimiters;
+use crate::refusal::{Dialect, Kind, Refusal};
+use crate::settings::Settings;
+use crate::telemetry::Telemetry;
+
+/// What the edge must know about the routes it serves.
+#[derive(Clone, Copy)]
+pub struct RouteRules {
+    /// Routes that need no API key and are not traced: probes of an orchestrator.
+    pub probes: &'static [&'static str],
+    /// Other routes that need no API key.
+    pub public: &'static [&'static str],
+    /// The dialect of errors on a path.
+    pub dialect: fn(&str) -> Dialect,
+}
+
+/// State that all requests of a server share.
+pub struct Edge {
+    settings: RwLock<Arc<Settings>>,
+    rules: RouteRules,
+    /// Address that the server listens on.
+    pub bound: SocketAddr,
+    /// Memory of requests in flight.
+    pub memory: Arc<MemoryBudget>,
+    /// Log and traces.
+    pub telemetry: Arc<Telemetry>,
+    rate_limiters: RateLimiters,
+    shutting_down: AtomicBool,
+}
+
+impl Edge {
+    /// The edge of a server on `bound`.
+    pub fn new(settings: Settings, rules: RouteRules, bound: SocketAddr) -> Edge {
+        let memory = Arc::new(MemoryBudget::new(settings.max_bodies));
+        let telemetry = Arc::new(Telemetry::new(&settings.telemetry));
+        let settings = RwLock::new(Arc::new(settings));
+        let (rate_limiters, shutting_down) = (RateLimiters::default(), AtomicBool::new(false));
+        Edge { settings, rules, bound, memory, telemetry, rate_limiters, shutting_down }
+    }
+
+    /// The settings as of now.
+    pub fn settings(&self) -> Arc<Settings> {
+        Arc::clone(&self.settings.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Applies other settings. The telemetry and the maximum number of connections stay.
+    pub fn reload(&self, settings: Settings) {
+        self.memory.set_limit(settings.max_bodies);
+        *self.settings.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(settings);
+    }
+
+    /// Whether a path is a probe of an orchestrator.
+    pub fn is_probe(&self, path: &str) -> bool {
+        self.rules.probes.contains(&path)
+    }
+
+    /// Whether a path needs no API key.
+    pub fn is_public(&self, path: &str) -> bool {
+        self.is_probe(path) || self.rules.public.contains(&path)
+    }
+
+    /// The dialect of errors on a path.
+    pub fn dialect(&self, path: &str) -> Dialect {
+        (self.rules.dialect)(path)
+    }
+
+    /// Charges tokens to the rate limit of a principal.
+    pub fn charge(&self, principal: Principal, tokens: usize) -> Result<(), Refusal> {
+        self.rate_limiters.charge(principal, tokens).map_err(|seconds| {
+            let message = "the key has used up its rate limit of tokens per second";
+            Refusal::new(Kind::Overloaded, message).after(seconds)
+        })
+    }
+
+    /// Returns tokens that were charged for work that was then refused.
+    pub fn refund(&self, principal: Principal, tokens: usize) {
+        self.rate_limiters.refund(principal, tokens);
+    }
+
+    /// From now on responses ask clients to close their connections.
+    pub fn begin_shutdown(&self) {
+        self.shutting_down.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether shutdown has begun.
+    pub fn is_shutting_down(&self) -> bool {
+        self.shutting_down.load(Ordering::Relaxed)
+    }
+}

@@ -1,0 +1,30 @@
+//! The HTTP edge of sconce: listener, TLS, API keys and tenants, rate, body and memory limits, CORS, telemetry, the
+//! table of refusals, graceful shutdown. It knows no model: a worker and a gateway serve their routes through it.
+// These macros panic once nobody reads the output any more; the log ignores that.
+#![deny(clippy::print_stderr, clippy::print_stdout)]
+
+pub mod body;
+mod cors;
+pub mod edge;
+pub mod fair_quota;
+mod hosts;
+pub mod keys;
+mod layers;
+pub mod listen;
+pub mod memory_budget;
+pub mod output;
+mod rate_limiter;
+pub mod refusal;
+pub mod settings;
+pub mod telemetry;
+pub mod tls;
+mod write_deadline;
+
+pub use edge::{Edge, RouteRules};
+pub use keys::{KeyError, Keys, Principal, TenantId};
+pub use layers::{Trusted, protect};
+pub use listen::listen;
+pub use refusal::{Dialect, Kind, Refusal};
+pub use settings::Settings;
+pub use telemetry::{Collector, LogFormat, TelemetryConfig};
+pub use tls::{Tls, TlsError};

@@ -1,0 +1,145 @@
+//! The record of one request: logged and exported once its response body has been sent, or its client has left.
+
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context as Poller, Poll};
+use std::time::{Duration, Instant};
+
+use axum::body::Body;
+use axum::extract::{MatchedPath, Request};
+use axum::http::{HeaderValue, StatusCode};
+use axum::middleware::Next;
+use axum::response::Response;
+use hyper::body::{Body as HttpBody, Bytes, Frame, SizeHint};
+use serde_json::{Value, json};
+
+use crate::keys::{Keys, Principal};
+use crate::refusal::Refused;
+use crate::telemetry::context::Context;
+use crate::telemetry::sink::Telemetry;
+use crate::telemetry::span::{RequestRecord, Span, export};
+
+/// Status of requests whose client left before the response, as nginx logs it.
+const CLIENT_CLOSED_REQUEST: u16 = 499;
+
+/// Records a request and its response.
+pub(crate) async fn record(
+    telemetry: &Arc<Telemetry>,
+    keys: &Keys,
+    is_probe: impl Fn(&str) -> bool,
+    request: Request,
+    next: Next,
+) -> Response {
+    let context = Context::of(request.headers());
+    let route = request.extensions().get::<MatchedPath>();
+    let route = route.map_or("none", MatchedPath::as_str).to_owned();
+    let mut pending = Pending {
+        telemetry: Arc::clone(telemetry),
+        probe: is_probe(&route),
+        context,
+        route,
+        start: Instant::now(),
+        status: CLIENT_CLOSED_REQUEST,
+        complete: true,
+        fields: Vec::new(),
+        record: RequestRecord::default(),
+    };
+    let mut response = next.run(request).await;
+    if let Ok(value) = HeaderValue::from_str(&context.header()) {
+        response.headers_mut().insert("traceparent", value);
+    }
+    pending.status = response.status().as_u16();
+    if let Some(record) = response.extensions_mut().remove::<RequestRecord>() {
+        pending.record = record;
+    }
+    if let Some(refused) = response.extensions().get::<Refused>() {
+        pending.fields.push(("code", json!(refused.code)));
+        pending.fields.extend(refused.model.as_ref().map(|model| ("model", json!(model))));
+    }
+    if let Some(principal) = response.extensions().get::<Principal>().filter(|_| !keys.is_empty()) {
+        pending.fields.push(("key", json!(keys.name(principal.tenant))));
+    }
+    response.map(|body| Body::new(Recorded { body, pending }))
+}
+
+/// A request that is logged and exported on drop.
+struct Pending {
+    telemetry: Arc<Telemetry>,
+    context: Context,
+    route: String,
+    probe: bool,
+    start: Instant,
+    status: u16,
+    /// Whether the whole response body was sent.
+    complete: bool,
+    fields: Vec<(&'static str, Value)>,
+    record: RequestRecord,
+}
+
+impl Drop for Pending {
+    fn drop(&mut self) {
+        let (telemetry, end) = (&self.telemetry, Instant::now());
+        if let Some(exporter) = &telemetry.exporter
+            && self.context.sampled
+            && !self.probe
+        {
+            let request = Span::request(&self.context, &self.route, self.status, self.start, end);
+            exporter.send(export(request, &self.record, &|moment| telemetry.system_time(moment)));
+        }
+        // 424 is a server error in TEI's dialect. Probes report their status themselves.
+        let server_error = self.status >= StatusCode::INTERNAL_SERVER_ERROR.as_u16()
+            || self.status == StatusCode::FAILED_DEPENDENCY.as_u16();
+        let warns = server_error && !self.probe;
+        if !warns && !telemetry.requests {
+            return;
+        }
+        let mut fields = vec![
+            ("route", json!(self.route)),
+            ("status", json!(self.status)),
+            ("ms", json!(milliseconds(end.duration_since(self.start)))),
+        ];
+        fields.append(&mut self.record.fields);
+        fields.append(&mut self.fields);
+        if !self.complete {
+            fields.push(("aborted", json!(true)));
+        }
+        fields.push(("trace", json!(self.context.trace())));
+        if warns { telemetry.warn("request", &fields) } else { telemetry.info("request", &fields) }
+    }
+}
+
+fn milliseconds(time: Duration) -> f64 {
+    (time.as_secs_f64() * 1e6).round() / 1e3
+}
+
+/// A response body that holds the record of its request until it is sent.
+struct Recorded {
+    body: Body,
+    pending: Pending,
+}
+
+impl HttpBody for Recorded {
+    type Data = Bytes;
+    type Error = axum::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        poller: &mut Poller<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
+        Pin::new(&mut self.body).poll_frame(poller)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}
+
+impl Drop for Recorded {
+    fn drop(&mut self) {
+        self.pending.complete = self.body.is_end_stream();
+    }
+}

@@ -1,0 +1,78 @@
+//! The way of a request through any route: body to fields, operation, response with headers, metrics and records.
+
+use std::future::Future;
+use std::sync::{Arc, OnceLock};
+use std::time::Instant;
+
+use axum::body::Body;
+use axum::extract::Request;
+use axum::response::Response;
+use sconce_http::body;
+use sconce_http::keys::Principal;
+use sconce_http::refusal::{Dialect, Kind, Refusal};
+use serde::de::DeserializeOwned;
+
+use crate::api::fields::parse;
+use crate::api::headers::write_headers;
+use crate::operations::context::{ModelChoice, RequestContext};
+use crate::operations::response::Answer;
+use crate::state::app::App;
+
+/// Bodies above this many bytes are parsed on a text thread.
+const LARGE: usize = 64 << 10;
+
+/// Reads a body as `T`, answers it by `operation`, and writes the response.
+pub(crate) async fn handle<T, O>(
+    app: Arc<App>,
+    dialect: Dialect,
+    method: &'static str,
+    request: Request,
+    operation: impl FnOnce(RequestContext, T) -> O,
+) -> Response
+where
+    T: DeserializeOwned + Send + 'static,
+    O: Future<Output = Result<Answer, Refusal>>,
+{
+    let start = Instant::now();
+    app.metrics.requests.with_label_values(&[method]).inc();
+    let (parts, body) = request.into_parts();
+    let settings = app.settings();
+    let resolved: Arc<OnceLock<String>> = Arc::default();
+    let answering = async {
+        let principal = parts.extensions.get::<Principal>().copied().unwrap_or_default();
+        let choice = ModelChoice::of(&parts.headers, &parts.extensions);
+        let mut context = RequestContext::new(&app, &parts.headers, choice, principal, &resolved)?;
+        if let Err(refusal) = context.shed() {
+            return Err(if body::drain(&parts.headers, body).await { refusal } else { refusal.closing() });
+        }
+        let (bytes, reservation) = body::read(&settings.http, &context.memory, &parts.headers, body).await?;
+        context.hold(reservation);
+        let strict = settings.strict;
+        let (parsed, unread) = if bytes.len() > LARGE {
+            context.on_text_thread(bytes.len(), move || parse::<T>(&bytes, strict)).await??
+        } else {
+            parse::<T>(&bytes, strict)?
+        };
+        Ok((operation(context, parsed).await?, unread))
+    };
+    let limit = settings.http.time_limit;
+    let answered = tokio::time::timeout(limit, answering).await.unwrap_or_else(|_| {
+        let message = format!("no answer within {} s", limit.as_secs_f64());
+        Err(Refusal::new(Kind::TimedOut, message))
+    });
+    match answered {
+        Ok((Answer { body, work }, unread)) => {
+            let seconds = start.elapsed().as_secs_f64();
+            app.metrics.answered(method, &work.model, &work, seconds);
+            let mut response = Response::new(Body::new(body));
+            write_headers(response.headers_mut(), &work, &unread, dialect, seconds);
+            response.extensions_mut().insert(work.record());
+            response
+        }
+        Err(refusal) => match resolved.get() {
+            Some(model) => refusal.of(model),
+            None => refusal,
+        }
+        .respond(dialect),
+    }
+}

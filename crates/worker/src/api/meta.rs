@@ -1,0 +1,176 @@
+//! What the server says of itself: whether it lives and serves, what it counts, and the proof of where it runs.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use axum::extract::{Request, State};
+use axum::http::{HeaderMap, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use axum::{Extension, Json};
+use sconce::Task;
+use serde_json::{Value, json};
+
+use crate::models::readiness::{NotReady, phase, waits_for};
+use crate::models::report::report_of;
+use crate::operations::context::{ANY, ModelChoice};
+use crate::state::app::{App, Scope};
+use crate::state::label::short;
+use crate::state::slot::{Host, Phase};
+use sconce_http::Trusted;
+use sconce_http::keys::Principal;
+use sconce_http::refusal::{Dialect, Kind, Refusal};
+
+/// The process lives. Nothing is looked at.
+#[utoipa::path(get, path = "/livez", tag = "life", responses((status = 200)))]
+pub(crate) async fn livez() -> &'static str {
+    "alive\n"
+}
+
+/// Whether the server is ready: every model that is loaded at the start is open, or was. If not, which models are not
+/// ready and why.
+#[utoipa::path(get, path = "/readyz", tag = "life", responses((status = 200), (status = 503)))]
+pub(crate) async fn readyz(
+    State(app): State<Arc<App>>,
+    scope: Option<Extension<Scope>>,
+    trusted: Extension<Trusted>,
+) -> Response {
+    match waits_for(&app, scope.map(|Extension(scope)| scope), trusted.0.0) {
+        None => Json(json!({ "ready": true })).into_response(),
+        Some(NotReady { reason, models }) => {
+            let body = Json(json!({ "ready": false, "reason": reason, "not_ready": models }));
+            (StatusCode::SERVICE_UNAVAILABLE, [(header::RETRY_AFTER, "1")], body).into_response()
+        }
+    }
+}
+
+/// How far each model is on its way up.
+#[utoipa::path(get, path = "/startupz", tag = "life", responses((status = 200), (status = 503)))]
+pub(crate) async fn startupz(State(app): State<Arc<App>>, trusted: Extension<Trusted>) -> Response {
+    let models: BTreeMap<&str, Phase> =
+        app.slots.iter().map(|slot| (slot.name.as_str(), phase(slot, trusted.0.0))).collect();
+    let up = !app.slots.iter().any(|slot| slot.is_starting());
+    let status = if up { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
+    let seconds = app.started.elapsed().as_secs_f64();
+    (status, Json(json!({ "started": up, "seconds": seconds, "models": models }))).into_response()
+}
+
+/// TEI's name for being ready.
+#[utoipa::path(get, path = "/health", tag = "TEI", responses((status = 200), (status = 503)))]
+pub(crate) async fn health(
+    State(app): State<Arc<App>>,
+    scope: Option<Extension<Scope>>,
+    trusted: Extension<Trusted>,
+) -> Response {
+    match waits_for(&app, scope.map(|Extension(scope)| scope), trusted.0.0) {
+        None => StatusCode::OK.into_response(),
+        Some(NotReady { reason, .. }) => Refusal::new(Kind::NotReady, reason).respond(Dialect::Tei),
+    }
+}
+
+/// What is counted.
+#[utoipa::path(get, path = "/metrics", tag = "operation", responses((status = 200)))]
+pub(crate) async fn metrics(State(app): State<Arc<App>>) -> Response {
+    app.metrics.memory(sconce::resident(), app.provers(), app.settings().memory_limit);
+    for slot in &app.slots {
+        let host = slot.host();
+        let (texts, tokens) = host.as_ref().map_or((0, 0), |host| host.queue.size());
+        let name = [slot.name.as_str()];
+        if let Some((host, placement)) = host.as_ref().and_then(|host| Some((host, host.model.placement()?)))
+        {
+            let concurrency = i64::try_from(host.model.concurrency()).unwrap_or(i64::MAX);
+            app.metrics.concurrency.with_label_values(&[&slot.name, &short(&placement)]).set(concurrency);
+        }
+        let rate = host.map_or(0.0, |host| host.queue.rate().tokens_per_second);
+        app.metrics.rate.with_label_values(&name).set(rate as i64);
+        app.metrics.queue_size.with_label_values(&name).set(i64::try_from(texts).unwrap_or(i64::MAX));
+        app.metrics.queue_tokens.with_label_values(&name).set(i64::try_from(tokens).unwrap_or(i64::MAX));
+    }
+    ([(header::CONTENT_TYPE, "text/plain; version=0.0.4")], app.metrics.text()).into_response()
+}
+
+/// The placements of every model with their evidence, and what stands against the others.
+#[utoipa::path(get, path = "/v1/report", tag = "operation", responses((status = 200, body = Object)))]
+pub(crate) async fn report(State(app): State<Arc<App>>) -> Response {
+    Json(report_of(&app)).into_response()
+}
+
+/// Has the worker stop as SIGTERM does: not ready at once, what is under way is finished. Where keys of operators are
+/// known, only they may.
+#[utoipa::path(post, path = "/v1/drain", tag = "operation", responses((status = 202), (status = 403)))]
+pub(crate) async fn drain(State(app): State<Arc<App>>, request: Request) -> Response {
+    let principal = request.extensions().get::<Principal>().copied().unwrap_or_default();
+    let refused = if is_of_another_page(request.headers()) {
+        Some("a page of another origin may not stop a worker")
+    } else if app.settings().http.keys.names_operators() && !principal.operator {
+        Some("only a key with ` operator` after it may stop a worker")
+    } else {
+        None
+    };
+    if let Some(message) = refused {
+        let refusal = Refusal::new(Kind::Forbidden, message);
+        return refusal.respond(Dialect::OpenAi);
+    }
+    app.drain();
+    (StatusCode::ACCEPTED, Json(json!({ "draining": true }))).into_response()
+}
+
+/// Whether a browser sent this for a page that did not come from here.
+fn is_of_another_page(headers: &HeaderMap) -> bool {
+    let word = |name: &str| headers.get(name).map(|value| value.to_str().unwrap_or("?"));
+    match (word("sec-fetch-site"), word("origin")) {
+        (Some(site), _) => site != "same-origin" && site != "none",
+        (None, Some(origin)) => origin.split_once("://").map(|(_, host)| host) != word("host"),
+        (None, None) => false,
+    }
+}
+
+/// The model, as TEI tells of it.
+#[utoipa::path(get, path = "/info", tag = "TEI", responses((status = 200), (status = 503)))]
+pub(crate) async fn info(State(app): State<Arc<App>>, request: Request) -> Response {
+    match ModelChoice::of(request.headers(), request.extensions()).host(&app, None, &ANY).await {
+        Ok(host) => Json(tei_info(&app, &host)).into_response(),
+        Err(refusal) => refusal.respond(Dialect::Tei),
+    }
+}
+
+fn tei_info(app: &App, host: &Host) -> Value {
+    let (card, plan) = (host.model.card(), host.model.plan());
+    let placement = plan.chosen.as_ref().map(|chosen| &chosen.placement);
+    let labels: BTreeMap<String, &String> = card
+        .head
+        .labels
+        .iter()
+        .flat_map(|said| said.value.iter().enumerate())
+        .map(|(index, label)| (index.to_string(), label))
+        .collect();
+    let ids: BTreeMap<&String, usize> =
+        labels.iter().map(|(index, label)| (*label, index.parse().unwrap_or(0))).collect();
+    let names = json!({ "id2label": labels, "label2id": ids });
+    let pooling: Vec<&str> = card.pooling.value.modes.iter().map(|mode| mode.name()).collect();
+    let model_type = match card.task.value {
+        Task::Embed | Task::Tokens => json!({ "embedding": { "pooling": pooling.join("+") } }),
+        Task::Sparse => json!({ "embedding": { "pooling": "splade" } }),
+        Task::Rerank => json!({ "reranker": names }),
+        Task::Classify => json!({ "classifier": names }),
+    };
+    let budget = host.queue.rate().budget(host.model.cost(), card.width(), host.model.concurrency(), 0);
+    json!({
+        "model_id": host.name,
+        "model_sha": placement
+            .and_then(|placement| card.weights_named(&placement.weights))
+            .map(|weights| &weights.identity),
+        "model_dtype": placement.map(|placement| placement.dtype.to_string()),
+        "model_type": model_type,
+        "max_concurrent_requests": app.settings().http.max_connections,
+        "max_input_length": card.max_length.value,
+        "max_batch_tokens": budget.bulk,
+        "max_batch_requests": null,
+        "max_client_batch_size": app.settings().max_inputs,
+        "auto_truncate": true,
+        "tokenization_workers": app.settings().text_threads,
+        "version": env!("CARGO_PKG_VERSION"),
+        "sha": null,
+        "docker_label": null,
+        "placement": placement.map(short),
+    })
+}

@@ -1,0 +1,17 @@
+//! The HTTP API: one file for each dialect, and the routes of all.
+
+mod cohere;
+mod docs;
+mod fields;
+mod handle;
+mod headers;
+mod meta;
+mod openai;
+mod openapi;
+mod prefix;
+mod rerank;
+pub(crate) mod router;
+mod tei;
+mod text;
+
+pub(crate) use prefix::strip;

@@ -1,0 +1,85 @@
+//! The description of all routes, made from their code.
+
+use std::sync::Arc;
+
+use axum::Json;
+use axum::extract::State;
+use axum::response::{IntoResponse, Response};
+use utoipa::OpenApi;
+use utoipa::openapi::{Server, ServerBuilder, ServerVariableBuilder};
+
+use crate::api::{cohere, docs, meta, openai, rerank, tei, text};
+use crate::state::app::App;
+
+#[derive(OpenApi)]
+#[openapi(
+    info(
+        title = "sconce",
+        description = "Embedding, reranking and classifying, for the clients that people already have"
+    ),
+    paths(
+        tei::root,
+        tei::embed,
+        tei::embed_all,
+        tei::embed_sparse,
+        tei::rerank,
+        tei::predict,
+        tei::similarity,
+        text::tokenize,
+        text::decode,
+        openai::embeddings,
+        openai::embeddings_short,
+        openai::models,
+        openai::model,
+        rerank::first,
+        rerank::second,
+        cohere::embed,
+        meta::info,
+        meta::health,
+        meta::livez,
+        meta::readyz,
+        meta::startupz,
+        meta::metrics,
+        meta::report,
+        meta::drain,
+        serve,
+        docs::page,
+    )
+)]
+struct Description;
+
+/// The description of all routes.
+#[utoipa::path(get, path = "/openapi.json", tag = "operation", responses((status = 200)))]
+pub(crate) async fn serve(State(app): State<Arc<App>>) -> Response {
+    let mut description = Description::openapi();
+    description.servers = Some(servers(&app));
+    Json(description).into_response()
+}
+
+/// Where the routes are: at the root, and again under the name of each model.
+fn servers(app: &App) -> Vec<Server> {
+    let names: Vec<&str> = app.slots.iter().map(|slot| slot.name.as_str()).collect();
+    let first = names.first().copied().unwrap_or_default();
+    let variable = ServerVariableBuilder::new().default_value(first).enum_values(Some(names.iter().copied()));
+    let one = ServerBuilder::new()
+        .url("/models/{model}")
+        .description(Some("All routes for one model, which requests need not name"))
+        .parameter("model", variable);
+    vec![Server::new("/"), one.build()]
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+    use crate::api::router::routes;
+
+    #[test]
+    fn every_route_is_described_and_nothing_else() {
+        // axum and OpenAPI write the rest of a path in different ways.
+        let routes: BTreeSet<String> = routes().iter().map(|(path, _)| path.replace("{*", "{")).collect();
+        let described: BTreeSet<String> = Description::openapi().paths.paths.into_keys().collect();
+        assert_eq!(routes, described);
+    }
+}

@@ -1,0 +1,68 @@
+//! `/models/NAME/…`: every route for one model, for clients that know a base URL and nothing else.
+
+use axum::http::Request;
+use axum::http::uri::{PathAndQuery, Uri};
+
+use crate::state::app::{App, Scope};
+
+/// What such paths begin with.
+pub(super) const PREFIX: &str = "/models/";
+
+/// Takes `/models/NAME` off the path of a request and marks the request as one for this model.
+pub(crate) fn strip<B>(app: &App, mut request: Request<B>) -> Request<B> {
+    if let Some((place, uri)) = stripped(app, request.uri()) {
+        *request.uri_mut() = uri;
+        request.extensions_mut().insert(Scope(place));
+    }
+    request
+}
+
+fn stripped(app: &App, uri: &Uri) -> Option<(usize, Uri)> {
+    let path = uri.path().strip_prefix(PREFIX)?;
+    let names = |place: usize| std::iter::once(&app.slots[place].name).chain(&app.slots[place].aliases);
+    let rests = (0..app.slots.len())
+        .flat_map(|place| names(place).filter_map(move |name| Some((place, after(path, name)?))));
+    // Of names that begin alike the longest is meant.
+    let (place, rest) = rests.min_by_key(|(_, rest)| rest.len())?;
+    let rest = if rest.is_empty() { "/" } else { rest };
+    let query = uri.query().map(|query| format!("?{query}")).unwrap_or_default();
+    let mut parts = uri.clone().into_parts();
+    parts.path_and_query = Some(format!("{rest}{query}").parse::<PathAndQuery>().ok()?);
+    Some((place, Uri::from_parts(parts).ok()?))
+}
+
+/// What follows `name`, percent-encoded or not, at the start of `path`: nothing, or another segment.
+fn after<'a>(path: &'a str, name: &str) -> Option<&'a str> {
+    let mut at = 0;
+    for wanted in name.bytes() {
+        let (byte, length) = match *path.as_bytes().get(at)? {
+            b'%' => (u8::from_str_radix(path.get(at + 1..at + 3)?, 16).ok()?, 3),
+            byte => (byte, 1),
+        };
+        if byte != wanted {
+            return None;
+        }
+        at += length;
+    }
+    path.get(at..).filter(|rest| rest.is_empty() || rest.starts_with('/'))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_ends_at_a_segment_and_may_be_encoded() {
+        assert_eq!(after("small/embed", "small"), Some("/embed"));
+        assert_eq!(after("small", "small"), Some(""));
+        assert_eq!(after("org/name/v1/embeddings", "org/name"), Some("/v1/embeddings"));
+        assert_eq!(after("org%2Fname/v1/embeddings", "org/name"), Some("/v1/embeddings"));
+        assert_eq!(after("a%20b/embed", "a b"), Some("/embed"));
+        assert_eq!(after("caf%C3%A9/embed", "café"), Some("/embed"));
+        for (path, name) in
+            [("smaller/embed", "small"), ("smal", "small"), ("%", "%"), ("a%2", "a/"), ("a%zz", "a/")]
+        {
+            assert_eq!(after(path, name), None, "{path} {name}");
+        }
+    }
+}

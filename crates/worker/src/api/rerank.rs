@@ -1,0 +1,173 @@
+//! Reranking in the words of Cohere and of Jina, whose requests and answers differ little.
+
+use std::sync::Arc;
+
+use axum::extract::{Request, State};
+use axum::response::Response;
+use sconce::{RerankOptions, Task};
+use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
+use utoipa::ToSchema;
+
+use crate::api::handle::handle;
+use crate::api::openai::Usage;
+use crate::operations;
+use crate::operations::context::{RequestContext, invalid};
+use crate::operations::inputs::{Document, Few, Values};
+use crate::operations::response::{self, Answer};
+use crate::state::app::App;
+use crate::state::slot::Host;
+use sconce_http::refusal::{Dialect, Refusal};
+
+/// Documents to rank by a query.
+#[derive(Deserialize, ToSchema)]
+pub(crate) struct RankBody {
+    model: Option<String>,
+    query: String,
+    #[schema(value_type = Vec<String>)]
+    documents: Few<Document>,
+    /// Only so many of the best.
+    top_n: Option<usize>,
+    /// Whether documents come back with their scores; Jina's clients expect them, Cohere's do not.
+    return_documents: Option<bool>,
+    /// Cohere's bound on the tokens of a document: it must leave room for all that the model takes.
+    max_tokens_per_doc: Option<usize>,
+    /// Cohere's pieces of a long document: one.
+    max_chunks_per_doc: Option<usize>,
+    /// Cohere's fields of a document: `text`.
+    #[schema(value_type = Option<Vec<String>>)]
+    rank_fields: Option<Values<String>>,
+    /// What the model is told to look for, where it takes an instruction.
+    instruction: Option<String>,
+    /// Whether long documents are cut; by default they are.
+    truncate: Option<bool>,
+}
+
+/// Documents, best first: what Cohere's clients read, and what Jina's do.
+#[derive(Serialize, ToSchema)]
+pub(crate) struct Ranking {
+    id: String,
+    model: String,
+    results: Vec<RankResult>,
+    meta: Meta,
+    usage: Usage,
+}
+
+/// A document's score.
+#[derive(Serialize, ToSchema)]
+pub(crate) struct RankResult {
+    index: usize,
+    relevance_score: f32,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    document: Option<RankDocument>,
+}
+
+/// A document.
+#[derive(Serialize, ToSchema)]
+pub(crate) struct RankDocument {
+    text: String,
+}
+
+/// What Cohere says of an answer.
+#[derive(Serialize, ToSchema)]
+pub(crate) struct Meta {
+    api_version: Version,
+    billed_units: Billed,
+}
+
+/// A version of Cohere's interface.
+#[derive(Serialize, ToSchema)]
+pub(crate) struct Version {
+    version: &'static str,
+}
+
+/// What Cohere would charge for.
+#[derive(Serialize, ToSchema)]
+pub(crate) struct Billed {
+    search_units: usize,
+}
+
+/// Documents by how well they fit a query, for Cohere's first clients and Jina's.
+#[utoipa::path(post, path = "/v1/rerank", tag = "Cohere and Jina", request_body = RankBody, responses((status = 200, body = Ranking), (status = 400), (status = 404), (status = 429)))]
+pub(crate) async fn first(State(app): State<Arc<App>>, request: Request) -> Response {
+    handle(app, Dialect::Rerank, "rerank", request, |context, body: RankBody| async move {
+        let cohere = context.from_cohere || body.rank_fields.is_some() || body.max_chunks_per_doc.is_some();
+        let documents = body.return_documents.unwrap_or(!cohere);
+        answer(context, body, documents, "1").await
+    })
+    .await
+}
+
+/// Documents by how well they fit a query, for Cohere's clients.
+#[utoipa::path(post, path = "/v2/rerank", tag = "Cohere and Jina", request_body = RankBody, responses((status = 200, body = Ranking), (status = 400), (status = 404), (status = 429)))]
+pub(crate) async fn second(State(app): State<Arc<App>>, request: Request) -> Response {
+    handle(app, Dialect::Rerank, "rerank", request, |context, body: RankBody| async move {
+        let documents = body.return_documents.unwrap_or(false);
+        answer(context, body, documents, "2").await
+    })
+    .await
+}
+
+async fn answer(
+    context: RequestContext,
+    body: RankBody,
+    return_documents: bool,
+    version: &'static str,
+) -> Result<Answer, Refusal> {
+    let host = context.host(body.model.as_deref(), &[Task::Rerank, Task::Tokens]).await?;
+    check(&host, &body)?;
+    let options =
+        RerankOptions { top: body.top_n, instruction: body.instruction, ..RerankOptions::default() };
+    let truncates = context.truncates(body.truncate, true);
+    let documents: Arc<[String]> = body.documents.0.into_iter().map(|document| document.0).collect();
+    let query: Arc<str> = body.query.into();
+    let given = (Arc::clone(&query), Arc::clone(&documents));
+    let answer = operations::rerank(&context, &host, given.0, given.1, options, truncates).await?;
+    let (model, usage) = (host.name.clone(), Usage::of(answer.work.tokens));
+    let bytes = documents.iter().map(String::len).sum();
+    let answer = answer.and_bytes(bytes).map(move |ranked| {
+        let results = ranked.into_iter().map(|ranked| RankResult {
+            index: ranked.index,
+            relevance_score: ranked.score,
+            document: return_documents.then(|| RankDocument { text: documents[ranked.index].clone() }),
+        });
+        Ranking {
+            id: id(&query, &documents),
+            model,
+            results: results.collect(),
+            meta: Meta { api_version: Version { version }, billed_units: Billed { search_units: 1 } },
+            usage,
+        }
+    });
+    response::write(&context, answer).await
+}
+
+/// What would change scores and can't be done.
+fn check(host: &Host, body: &RankBody) -> Result<(), Refusal> {
+    let length = host.model.card().max_length.value;
+    if let Some(tokens) = body.max_tokens_per_doc.filter(|&tokens| tokens < length) {
+        return Err(invalid(format!(
+            "a document is cut where the model ends, at {length} tokens with its query; asked for \
+             `max_tokens_per_doc`: {tokens}"
+        )));
+    }
+    if let Some(chunks) = body.max_chunks_per_doc.filter(|&chunks| chunks != 1) {
+        return Err(invalid(format!("a document is one piece; asked for `max_chunks_per_doc`: {chunks}")));
+    }
+    if body.rank_fields.as_ref().is_some_and(|fields| !fields.0.iter().eq(["text"])) {
+        return Err(invalid("a document is its field `text`: no other `rank_fields`"));
+    }
+    Ok(())
+}
+
+/// A name for an answer: the same question has the same.
+pub(super) fn id(query: &str, documents: &[String]) -> String {
+    let mut hash = Sha256::new();
+    for text in std::iter::once(query).chain(documents.iter().map(String::as_str)) {
+        hash.update(text.len().to_le_bytes());
+        hash.update(text);
+    }
+    let hash = hash.finalize();
+    let digits = hash.iter().take(16).fold(String::new(), |digits, byte| digits + &format!("{byte:02x}"));
+    format!("{}-{}-{}-{}-{}", &digits[..8], &digits[8..12], &digits[12..16], &digits[16..20], &digits[20..])
+}

@@ -1,0 +1,97 @@
+//! The routes of a worker.
+
+use std::sync::Arc;
+
+use axum::Router;
+use axum::extract::{Request, State};
+use axum::middleware::{self, Next};
+use axum::response::Response;
+use axum::routing::{MethodRouter, get, post};
+use sconce_http::refusal::{Dialect, Kind, Refusal, Refused};
+use sconce_http::{RouteRules, protect};
+
+use crate::api::{cohere, docs, meta, openai, openapi, prefix, rerank, tei, text};
+use crate::state::app::App;
+
+/// What the HTTP edge must know about these routes.
+pub(crate) const RULES: RouteRules =
+    RouteRules { probes: &["/livez", "/readyz", "/startupz", "/health"], public: &["/docs"], dialect };
+
+/// Every path and its handlers.
+pub(crate) fn routes() -> Vec<(&'static str, MethodRouter<Arc<App>>)> {
+    vec![
+        ("/", post(tei::root).get(meta::info)),
+        ("/embed", post(tei::embed)),
+        ("/embed_all", post(tei::embed_all)),
+        ("/embed_sparse", post(tei::embed_sparse)),
+        ("/rerank", post(tei::rerank)),
+        ("/predict", post(tei::predict)),
+        ("/similarity", post(tei::similarity)),
+        ("/tokenize", post(text::tokenize)),
+        ("/decode", post(text::decode)),
+        ("/info", get(meta::info)),
+        ("/health", get(meta::health)),
+        ("/v1/embeddings", post(openai::embeddings)),
+        ("/embeddings", post(openai::embeddings_short)),
+        ("/v1/models", get(openai::models)),
+        ("/v1/models/{*id}", get(openai::model)),
+        ("/v1/rerank", post(rerank::first)),
+        ("/v2/rerank", post(rerank::second)),
+        ("/v2/embed", post(cohere::embed)),
+        ("/v1/report", get(meta::report)),
+        ("/v1/drain", post(meta::drain)),
+        ("/metrics", get(meta::metrics)),
+        ("/livez", get(meta::livez)),
+        ("/readyz", get(meta::readyz)),
+        ("/startupz", get(meta::startupz)),
+        ("/openapi.json", get(openapi::serve)),
+        ("/docs", get(docs::page)),
+    ]
+}
+
+/// The routes with the middleware around them.
+pub(crate) fn router(app: &Arc<App>) -> Router {
+    let add = |router: Router<Arc<App>>, (path, handlers)| router.route(path, handlers);
+    let routes = routes()
+        .into_iter()
+        .fold(Router::new(), add)
+        .fallback(no_such_route)
+        .method_not_allowed_fallback(method_not_allowed)
+        .with_state(Arc::clone(app));
+    let counted = middleware::from_fn_with_state(Arc::clone(app), count_refusals);
+    protect(routes, &app.edge).layer(counted)
+}
+
+/// The dialect of errors on a path.
+fn dialect(path: &str) -> Dialect {
+    match path {
+        "/v1/rerank" | "/v2/rerank" | "/v2/embed" => Dialect::Rerank,
+        "/embeddings" => Dialect::OpenAi,
+        path if path.starts_with("/v1/") => Dialect::OpenAi,
+        _ => Dialect::Tei,
+    }
+}
+
+async fn no_such_route(request: Request) -> Response {
+    let path = request.uri().path();
+    let refusal = if path.starts_with(prefix::PREFIX) {
+        let message = "no model of this name is served; `/v1/models` lists those that there are";
+        Refusal::new(Kind::UnknownModel, message)
+    } else {
+        Refusal::new(Kind::NoRoute, "no such route; `/openapi.json` lists those that there are")
+    };
+    refusal.respond(dialect(path))
+}
+
+async fn method_not_allowed(request: Request) -> Response {
+    Refusal::new(Kind::Method, "this route takes another method").respond(dialect(request.uri().path()))
+}
+
+/// Counts refusals by their code.
+async fn count_refusals(State(app): State<Arc<App>>, request: Request, next: Next) -> Response {
+    let response = next.run(request).await;
+    if let Some(refused) = response.extensions().get::<Refused>() {
+        app.metrics.refused(refused.code);
+    }
+    response
+}

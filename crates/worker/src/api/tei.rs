@@ -1,0 +1,313 @@
+//! The routes of Text Embeddings Inference, with its bodies and statuses.
+
+use std::sync::Arc;
+
+use axum::extract::{Request, State};
+use axum::response::Response;
+use sconce::{RerankOptions, Scoring, Task};
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+use crate::api::handle::handle;
+use crate::operations::context::{ANY, ModelChoice, RequestContext, invalid};
+use crate::operations::inputs::{Any, Few, Inputs, Sequences};
+use crate::operations::response::{self, Answer};
+use crate::operations::{self, Vectors};
+use crate::state::app::App;
+use sconce_http::refusal::{Dialect, Refusal};
+
+/// Texts to embed.
+#[derive(Deserialize, ToSchema)]
+pub(crate) struct EmbedBody<I> {
+    #[schema(value_type = Object, example = "What is Deep Learning?")]
+    pub(crate) inputs: I,
+    /// Whether long texts are cut; by default they are.
+    pub(crate) truncate: Option<bool>,
+    /// Only `right`: what is cut off is the end.
+    pub(crate) truncation_direction: Option<String>,
+    /// The name of a prompt of the model's.
+    pub(crate) prompt_name: Option<String>,
+    /// Whether vectors are made one long; by default they are.
+    pub(crate) normalize: Option<bool>,
+    /// Vectors cut to this length, where the model was trained for that.
+    pub(crate) dimensions: Option<usize>,
+    #[schema(value_type = Option<Object>)]
+    pub(crate) parameters: Option<Parameters>,
+}
+
+/// What may stand beside sentences.
+#[derive(Deserialize, Default, ToSchema)]
+pub(crate) struct Parameters {
+    pub(crate) truncate: Option<bool>,
+    pub(crate) truncation_direction: Option<String>,
+    pub(crate) prompt_name: Option<String>,
+}
+
+/// A sentence and others that it is compared with.
+#[derive(Deserialize, ToSchema)]
+pub(crate) struct Sentences {
+    pub(crate) source_sentence: String,
+    #[schema(value_type = Vec<String>)]
+    pub(crate) sentences: Few<String>,
+}
+
+/// What sentences are to be compared.
+#[derive(Deserialize, ToSchema)]
+pub(crate) struct SimilarityBody {
+    pub(crate) inputs: Sentences,
+    pub(crate) parameters: Option<Parameters>,
+}
+
+/// Texts to rank by a query.
+#[derive(Deserialize, ToSchema)]
+pub(crate) struct RerankBody {
+    pub(crate) query: String,
+    #[schema(value_type = Vec<String>)]
+    pub(crate) texts: Few<String>,
+    /// Whether scores are given as the model computed them.
+    #[serde(default)]
+    pub(crate) raw_scores: bool,
+    /// Whether texts come back with their scores.
+    #[serde(default)]
+    pub(crate) return_text: bool,
+    pub(crate) truncate: Option<bool>,
+    pub(crate) truncation_direction: Option<String>,
+}
+
+/// Texts or pairs to classify.
+#[derive(Deserialize, ToSchema)]
+pub(crate) struct PredictBody {
+    #[schema(value_type = Object, example = "What is Deep Learning?")]
+    pub(crate) inputs: Sequences,
+    #[serde(default)]
+    pub(crate) raw_scores: bool,
+    pub(crate) truncate: Option<bool>,
+    pub(crate) truncation_direction: Option<String>,
+}
+
+/// A text's place among the others.
+#[derive(Serialize, ToSchema)]
+pub(crate) struct Rank {
+    index: usize,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    text: Option<String>,
+    score: f32,
+}
+
+/// A label's score.
+#[derive(Serialize, ToSchema)]
+pub(crate) struct Prediction {
+    score: f32,
+    label: String,
+}
+
+/// The weight of a word.
+#[derive(Serialize, ToSchema)]
+pub(crate) struct SparseValue {
+    index: u32,
+    value: f32,
+}
+
+/// Predictions of one text, or of many.
+#[derive(Serialize)]
+#[serde(untagged)]
+enum Predictions {
+    One(Vec<Prediction>),
+    Many(Vec<Vec<Prediction>>),
+}
+
+fn only_right(direction: Option<&str>) -> Result<(), Refusal> {
+    match direction {
+        None => Ok(()),
+        Some(direction) if direction.eq_ignore_ascii_case("right") => Ok(()),
+        Some(_) => Err(invalid("texts are cut at their end: `truncation_direction` is `right`")),
+    }
+}
+
+/// The route of the model's task, at the address that Hugging Face's clients call; `/embed` where several models are
+/// served and none is named.
+#[utoipa::path(post, path = "/", tag = "TEI",
+    request_body(content = Object, example = json!({ "inputs": "On a sconce." })), responses((status = 200), (status = 424), (status = 429)))]
+pub(crate) async fn root(state: State<Arc<App>>, request: Request) -> Response {
+    let host = ModelChoice::of(request.headers(), request.extensions()).host(&state, None, &ANY).await;
+    let task = host.map(|host| host.model.card().task.value);
+    match task {
+        Ok(Task::Rerank) => rerank(state, request).await,
+        Ok(Task::Classify) => predict(state, request).await,
+        Ok(Task::Sparse) => embed_sparse(state, request).await,
+        Ok(Task::Tokens) => embed_all(state, request).await,
+        Ok(Task::Embed) | Err(_) => {
+            handle(
+                state.0,
+                Dialect::Tei,
+                "embed",
+                request,
+                |context, body: EmbedBody<Any<Sentences>>| async move {
+                    let EmbedBody {
+                        inputs,
+                        truncate,
+                        truncation_direction,
+                        prompt_name,
+                        normalize,
+                        dimensions,
+                        parameters,
+                    } = body;
+                    match inputs {
+                        Any::Inputs(inputs) => {
+                            let body = EmbedBody {
+                                inputs,
+                                truncate,
+                                truncation_direction,
+                                prompt_name,
+                                normalize,
+                                dimensions,
+                                parameters,
+                            };
+                            answer_embed(context, body).await
+                        }
+                        Any::Other(inputs) => {
+                            let given = Parameters { truncate, truncation_direction, prompt_name };
+                            let body =
+                                SimilarityBody { inputs, parameters: Some(parameters.unwrap_or(given)) };
+                            answer_similarity(context, body).await
+                        }
+                    }
+                },
+            )
+            .await
+        }
+    }
+}
+
+/// Texts to vectors.
+#[utoipa::path(post, path = "/embed", tag = "TEI", request_body = EmbedBody<String>, responses((status = 200, body = Vec<Vec<f32>>), (status = 422), (status = 424), (status = 429)))]
+pub(crate) async fn embed(State(app): State<Arc<App>>, request: Request) -> Response {
+    handle(app, Dialect::Tei, "embed", request, answer_embed).await
+}
+
+async fn answer_embed(context: RequestContext, body: EmbedBody<Inputs>) -> Result<Answer, Refusal> {
+    let host = context.host(None, &[Task::Embed]).await?;
+    // Some clients put these beside the texts, some in an object of their own.
+    let given = body.parameters.unwrap_or_default();
+    only_right(body.truncation_direction.or(given.truncation_direction).as_deref())?;
+    let asked = Vectors {
+        truncates: context.truncates(body.truncate.or(given.truncate), true),
+        prompt: body.prompt_name.or(given.prompt_name),
+        dimensions: body.dimensions,
+        normalize: Some(body.normalize.unwrap_or(true)),
+    };
+    response::write(&context, operations::embed(&context, &host, Arc::new(body.inputs), asked).await?).await
+}
+
+/// Texts to one vector for each token.
+#[utoipa::path(post, path = "/embed_all", tag = "TEI", request_body = EmbedBody<String>, responses((status = 200, body = Vec<Vec<Vec<f32>>>), (status = 422), (status = 424), (status = 429)))]
+pub(crate) async fn embed_all(State(app): State<Arc<App>>, request: Request) -> Response {
+    handle(app, Dialect::Tei, "embed_all", request, |context, body: EmbedBody<Inputs>| async move {
+        let host = context.host(None, &[Task::Embed, Task::Tokens]).await?;
+        only_right(body.truncation_direction.as_deref())?;
+        if body.normalize.is_some() || body.dimensions.is_some() {
+            return Err(invalid("vectors of tokens are given as they are: no `normalize`, no `dimensions`"));
+        }
+        let truncates = context.truncates(body.truncate, true);
+        response::write(
+            &context,
+            operations::embed_all(&context, &host, body.inputs, body.prompt_name, truncates).await?,
+        )
+        .await
+    })
+    .await
+}
+
+/// Texts to weights of words.
+#[utoipa::path(post, path = "/embed_sparse", tag = "TEI", request_body = EmbedBody<String>, responses((status = 200, body = Vec<Vec<SparseValue>>), (status = 422), (status = 424), (status = 429)))]
+pub(crate) async fn embed_sparse(State(app): State<Arc<App>>, request: Request) -> Response {
+    handle(app, Dialect::Tei, "embed_sparse", request, |context, body: EmbedBody<Inputs>| async move {
+        let host = context.host(None, &[Task::Sparse]).await?;
+        only_right(body.truncation_direction.as_deref())?;
+        if body.normalize.is_some() || body.dimensions.is_some() {
+            return Err(invalid("weights of words are given as they are: no `normalize`, no `dimensions`"));
+        }
+        let truncates = context.truncates(body.truncate, true);
+        let answer =
+            operations::embed_sparse(&context, &host, body.inputs, body.prompt_name, truncates).await?;
+        let value = |word: sconce::Weight| SparseValue { index: word.index, value: word.value };
+        let answer = answer.map(move |texts| -> Vec<Vec<SparseValue>> {
+            texts.into_iter().map(|words| words.into_iter().map(value).collect()).collect()
+        });
+        response::write(&context, answer).await
+    })
+    .await
+}
+
+/// Texts by how well they fit a query.
+#[utoipa::path(post, path = "/rerank", tag = "TEI", request_body = RerankBody, responses((status = 200, body = Vec<Rank>), (status = 422), (status = 424), (status = 429)))]
+pub(crate) async fn rerank(State(app): State<Arc<App>>, request: Request) -> Response {
+    handle(app, Dialect::Tei, "rerank", request, |context, body: RerankBody| async move {
+        let host = context.host(None, &[Task::Rerank, Task::Tokens]).await?;
+        only_right(body.truncation_direction.as_deref())?;
+        let options =
+            RerankOptions { scoring: body.raw_scores.then_some(Scoring::Raw), ..RerankOptions::default() };
+        let truncates = context.truncates(body.truncate, true);
+        let (texts, returned): (Arc<[String]>, bool) = (body.texts.0.into(), body.return_text);
+        let answer =
+            operations::rerank(&context, &host, body.query.into(), Arc::clone(&texts), options, truncates)
+                .await?;
+        let bytes = texts.iter().map(String::len).sum();
+        let answer = answer.and_bytes(bytes).map(move |ranked| -> Vec<Rank> {
+            let rank = |ranked: sconce::Ranked| Rank {
+                index: ranked.index,
+                text: returned.then(|| texts[ranked.index].clone()),
+                score: ranked.score,
+            };
+            ranked.into_iter().map(rank).collect()
+        });
+        response::write(&context, answer).await
+    })
+    .await
+}
+
+/// The labels of texts or pairs.
+#[utoipa::path(post, path = "/predict", tag = "TEI", request_body = PredictBody, responses((status = 200, body = Vec<Prediction>), (status = 422), (status = 424), (status = 429)))]
+pub(crate) async fn predict(State(app): State<Arc<App>>, request: Request) -> Response {
+    handle(app, Dialect::Tei, "predict", request, |context, body: PredictBody| async move {
+        let host = context.host(None, &[Task::Classify]).await?;
+        only_right(body.truncation_direction.as_deref())?;
+        let many = body.inputs.many;
+        let truncates = context.truncates(body.truncate, true);
+        let scoring = body.raw_scores.then_some(Scoring::Raw);
+        let answer = operations::classify(&context, &host, body.inputs.sequences, scoring, truncates).await?;
+        let prediction =
+            |labelled: sconce::Labelled| Prediction { score: labelled.score, label: labelled.label };
+        let answer = answer.map(move |texts| {
+            let mut all: Vec<Vec<Prediction>> =
+                texts.into_iter().map(|labels| labels.into_iter().map(prediction).collect()).collect();
+            if many { Predictions::Many(all) } else { Predictions::One(all.remove(0)) }
+        });
+        response::write(&context, answer).await
+    })
+    .await
+}
+
+/// How alike a sentence is to others.
+#[utoipa::path(post, path = "/similarity", tag = "TEI", request_body = SimilarityBody, responses((status = 200, body = Vec<f32>), (status = 422), (status = 424), (status = 429)))]
+pub(crate) async fn similarity(State(app): State<Arc<App>>, request: Request) -> Response {
+    handle(app, Dialect::Tei, "similarity", request, answer_similarity).await
+}
+
+async fn answer_similarity(context: RequestContext, body: SimilarityBody) -> Result<Answer, Refusal> {
+    let host = context.host(None, &[Task::Embed, Task::Sparse, Task::Tokens]).await?;
+    let parameters = body.parameters.unwrap_or_default();
+    only_right(parameters.truncation_direction.as_deref())?;
+    let truncates = context.truncates(parameters.truncate, true);
+    let Sentences { source_sentence, sentences } = body.inputs;
+    let answer = operations::similarity(
+        &context,
+        &host,
+        source_sentence,
+        sentences.0,
+        parameters.prompt_name,
+        truncates,
+    )
+    .await?;
+    response::write(&context, answer).await
+}

@@ -1,0 +1,225 @@
+//! The threads that take batches from a model's queue and have them computed: as many as keep its placement busy.
+
+use std::cmp::Reverse;
+use std::collections::HashSet;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::time::Instant;
+
+use sconce::core::batch::{Batch, OutputKind};
+use sconce::{Answered, Computed, Error, Model};
+
+use crate::errors;
+use crate::models::incidents::{note, note_incidents};
+use crate::models::second_opinion::{Pending, SecondOpinions};
+use crate::models::shadow::Checks;
+use crate::schedule::job::BatchTiming;
+use crate::schedule::list::Entry;
+use crate::schedule::queue::Taken;
+use crate::schedule::rate::Rate;
+use crate::state::app::App;
+use crate::state::label::short;
+use crate::state::slot::Host;
+use sconce_http::refusal::{Kind, Refusal};
+
+/// A text that every model has words for, to measure with.
+const TEXT: &str = "When the lamplighter reached the last street he turned around and counted the lights behind \
+                    him: nineteen, and one that he had not lit. He walked back to it, and there stood a child \
+                    with a match, who said that the dark had come early and that somebody had to begin.";
+/// Tokens of each text that is measured with.
+const LENGTH: usize = 64;
+/// A batch that takes this many seconds is large enough to tell the rate.
+const LONG: f64 = 0.05;
+/// Texts in the largest batch that is measured.
+const MOST: usize = 512;
+
+/// Measures how fast a model is with batches that grow, which also warms it up; `tell` hears of each.
+pub(crate) fn measure(model: &Model, tell: &mut dyn FnMut(usize)) -> Result<Rate, Error> {
+    let mut ids = model.encode_texts(&sconce::Prompt::NONE, &[TEXT])?.remove(0).ids;
+    ids.truncate(LENGTH);
+    let mut measured = Vec::new();
+    let mut texts = 1;
+    loop {
+        tell(texts);
+        let mut batch = Batch::new(model.output_kind());
+        for _ in 0..texts {
+            batch.push(&ids, &vec![0; ids.len()], 0);
+        }
+        let tokens = batch.tokens();
+        // The first of each size pays for what is made once.
+        let mut seconds = f64::INFINITY;
+        for _ in 0..2 {
+            let batch = batch.clone();
+            let began = Instant::now();
+            model.compute(batch)?;
+            seconds = seconds.min(began.elapsed().as_secs_f64());
+        }
+        measured.push((tokens, seconds));
+        if seconds > LONG || texts >= MOST {
+            return Ok(Rate::from(&measured));
+        }
+        texts *= 4;
+    }
+}
+
+/// Where a batch goes besides: to the reference, and its suspects to a second placement.
+pub(crate) struct Aside {
+    pub(crate) checks: Checks,
+    pub(crate) opinions: SecondOpinions,
+}
+
+/// Computes what waits until the queue is closed. The others of a placement that has more hands do the same.
+pub(crate) fn work(hand: usize, host: &Host, app: &App, aside: &Aside) {
+    let Host { model, queue, .. } = host;
+    let width = model.card().width().max(model.card().sizes.value.hidden);
+    // A placement that took over may have more hands than there are workers.
+    let concurrency = || (model.cost(), model.concurrency().min(host.concurrency));
+    while let Some(mut taken) = queue.next(hand, concurrency, width) {
+        // The longest first: what comes last is what threads share out among them to end together.
+        taken.entries.sort_by_key(|entry| Reverse(entry.tokens()));
+        let one = AssertUnwindSafe(|| compute(host, app, &taken, aside));
+        if catch_unwind(one).is_err() {
+            fail(&taken.entries, &Refusal::new(Kind::Machine, "the worker failed over this batch"));
+        }
+    }
+}
+
+fn compute(host: &Host, app: &App, taken: &Taken<'_>, aside: &Aside) {
+    let Host { name, model, .. } = host;
+    let metrics = &app.metrics;
+    let (entries, began) = (&taken.entries, taken.began);
+    let mut batch = Batch::new(entries.first().map_or(OutputKind::Pooled, |entry| entry.job.output_kind));
+    for entry in entries {
+        let text = &entry.job.texts[entry.index];
+        batch.push_filled(&text.ids, &text.types, text.skip, text.unseen);
+    }
+    let tokens = batch.tokens();
+    let shadowed = aside.checks.take().then(|| batch.clone());
+    let computing = Instant::now();
+    match model.compute_each(batch) {
+        Ok(Answered { computed, refused, suspects }) => {
+            let done = Instant::now();
+            if computed.incidents.is_empty() {
+                taken.observe(tokens, done);
+            }
+            let texts = entries.len();
+            let batch = BatchTiming { began, computing, computed: done, ended: done, texts, tokens };
+            let withheld = refused.iter().map(|(index, _)| *index);
+            let withheld: HashSet<usize> = withheld.chain(suspects.iter().map(|one| one.index)).collect();
+            hand_out(entries, &computed, batch, &withheld);
+            note(name, app, &computed);
+            note_incidents(host, app);
+            let seconds = done.saturating_duration_since(began).as_secs_f64();
+            metrics.batch(name, &short(&computed.placement), entries.len(), tokens, seconds);
+            for (index, error) in refused {
+                entries[index].job.fail(errors::refusal(Error::from(error)));
+            }
+            for suspect in suspects {
+                let entry = entries[suspect.index].clone();
+                aside.opinions.send(Pending { entry, suspect, batch });
+            }
+            // Rows that were withheld are no numbers.
+            if let Some(batch) = shadowed.filter(|_| withheld.is_empty()) {
+                aside.checks.send(batch, computed);
+            }
+        }
+        Err(error) => {
+            note_incidents(host, app);
+            fail(entries, &errors::refusal(error));
+        }
+    }
+}
+
+/// Gives every job the rows of its texts, those of one job together, but for those of the entries `withheld`.
+fn hand_out(entries: &[Entry], computed: &Computed, batch: BatchTiming, withheld: &HashSet<usize>) {
+    let rows = &computed.rows;
+    let (mut at, mut row) = (0, 0);
+    for run in entries.chunk_by(|a, b| Arc::ptr_eq(&a.job, &b.job)) {
+        let pooled = run[0].job.output_kind == OutputKind::Pooled;
+        let mut own = Vec::with_capacity(run.len());
+        for entry in run {
+            let count = if pooled { 1 } else { entry.tokens() };
+            let values = &rows.values[row * rows.width..(row + count) * rows.width];
+            let norm = if pooled { rows.norms.get(row).copied() } else { None };
+            if !withheld.contains(&at) {
+                own.push((entry.index, values, norm));
+            }
+            at += 1;
+            row += count;
+        }
+        if !own.is_empty() {
+            run[0].job.take(computed, own.into_iter(), batch);
+        }
+    }
+}
+
+fn fail(entries: &[Entry], refusal: &Refusal) {
+    for entry in entries {
+        entry.job.fail(refusal.clone());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use sconce::core::batch::Rows;
+    use sconce::core::engine::Cost;
+    use sconce::tokens::Tokenized;
+    use sconce::{Device, Dtype, EngineId, Placement};
+
+    use super::*;
+    use crate::schedule::job::{Collected, Job};
+    use crate::schedule::next_batch::Priority;
+    use crate::schedule::queue::Queue;
+    use sconce_http::keys::TenantId;
+
+    #[test]
+    fn every_job_gets_the_rows_and_norms_of_its_own_texts() {
+        let text = |tokens: usize| Tokenized { ids: vec![1; tokens], ..Tokenized::default() };
+        for (output_kind, norms) in [(OutputKind::Pooled, true), (OutputKind::Tokens, false)] {
+            let queue = Queue::new(Rate { least: 0.001, tokens_per_second: 1e6 }, 2.0);
+            let (jobs, outcomes): (Vec<_>, Vec<_>) = [[9, 3], [7, 5], [8, 1]]
+                .map(|lengths| {
+                    let texts = lengths.map(text).to_vec();
+                    let (job, outcome) = Job::new(texts, output_kind, Priority::Bulk, false, TenantId(1));
+                    (Arc::new(job), outcome)
+                })
+                .into_iter()
+                .unzip();
+            for job in &jobs {
+                queue.admit(job).expect("room");
+            }
+            let mut taken = queue.next(0, || (Cost::Packed, 1), 1).expect("a batch");
+            taken.entries.sort_by_key(|entry| Reverse(entry.tokens()));
+            // Rows are numbered, and a text of n tokens has n of them or one; norms are a hundred more.
+            let mut row = 0_u8;
+            let mut expected = vec![vec![Collected::Nothing; 2]; 3];
+            for entry in &taken.entries {
+                let job = jobs.iter().position(|job| Arc::ptr_eq(job, &entry.job)).expect("a job");
+                let count = if norms { 1 } else { u8::try_from(entry.tokens()).expect("few") };
+                let values = (row..row + count).map(f32::from).collect();
+                let norm = norms.then(|| f32::from(row) + 100.0);
+                row += count;
+                expected[job][entry.index] = Collected::Rows(values, norm);
+            }
+            let values: Vec<f32> = (0..row).map(f32::from).collect();
+            let norms = values.iter().map(|value| value + 100.0).collect();
+            let placement = Placement {
+                engine: EngineId::Candle,
+                device: Device::Cpu,
+                weights: "model".to_owned(),
+                dtype: Dtype::F32,
+            };
+            let rows = Rows { width: 1, values, norms };
+            let computed =
+                Computed { rows, placement, class: String::new(), incidents: Vec::new(), splits: 0 };
+            let now = Instant::now();
+            let batch =
+                BatchTiming { began: now, computing: now, computed: now, ended: now, texts: 6, tokens: 33 };
+            hand_out(&taken.entries, &computed, batch, &HashSet::new());
+            for (mut outcome, expected) in outcomes.into_iter().zip(expected) {
+                let outcome = outcome.try_recv().expect("all texts are computed").expect("no refusal");
+                assert_eq!(outcome.collected, expected, "{output_kind:?}");
+            }
+        }
+    }
+}

@@ -1,0 +1,99 @@
+//! Response bodies: built of output rows and written as JSON, large ones on the text threads.
+
+use std::ops::Range;
+
+use sconce_http::output::{Chunks, OutputLimits};
+use sconce_http::refusal::Refusal;
+use serde::Serialize;
+
+use crate::operations::context::RequestContext;
+use crate::state::work::Work;
+
+/// Response bodies above this many bytes are built and written on a text thread.
+const LARGE: usize = 128 << 10;
+
+/// A result that is still to be built of output rows.
+pub(crate) struct Deferred<T> {
+    pub(crate) work: Work,
+    /// Estimate of the bytes that are read and written to build it.
+    bytes: usize,
+    build: Box<dyn FnOnce() -> T + Send>,
+}
+
+impl<T: 'static> Deferred<T> {
+    pub(crate) fn new(work: Work, bytes: usize, build: impl FnOnce() -> T + Send + 'static) -> Deferred<T> {
+        Deferred { work, bytes, build: Box::new(build) }
+    }
+
+    /// Applies `then` to the result when it is built.
+    pub(crate) fn map<U>(self, then: impl FnOnce(T) -> U + Send + 'static) -> Deferred<U> {
+        let Deferred { work, bytes, build } = self;
+        Deferred { work, bytes, build: Box::new(move || then(build())) }
+    }
+
+    /// Adds `bytes` to the estimate.
+    #[must_use]
+    pub(crate) fn and_bytes(mut self, bytes: usize) -> Deferred<T> {
+        self.bytes += bytes;
+        self
+    }
+}
+
+/// A response body and the work behind it.
+pub(crate) struct Answer {
+    pub(crate) body: Chunks,
+    pub(crate) work: Work,
+}
+
+fn limits(context: &RequestContext) -> OutputLimits {
+    OutputLimits::new(&context.memory, context.app.settings().http.max_answer)
+}
+
+/// Builds a result and writes it as JSON.
+pub(crate) async fn write<T: Serialize + 'static>(
+    context: &RequestContext,
+    result: Deferred<T>,
+) -> Result<Answer, Refusal> {
+    let Deferred { work, bytes, build } = result;
+    let limits = limits(context);
+    let write = move || {
+        let mut output = limits.output();
+        output.json(&build())?;
+        output.finish()
+    };
+    let body = if bytes > LARGE { context.on_text_thread(0, write).await?? } else { write()? };
+    Ok(Answer { body, work })
+}
+
+/// Writes a JSON list with an item for each text, piece by piece. The texts have `bytes` each, and the list about
+/// `growth` times as many: memory for it is reserved until it is built, so that of several large requests the first
+/// succeed and the others are refused before any work.
+pub(crate) async fn write_list<T: Serialize>(
+    context: &RequestContext,
+    bytes: &[usize],
+    growth: usize,
+    item: impl Fn(usize) -> Result<T, Refusal> + Send + Sync + 'static,
+) -> Result<Answer, Refusal> {
+    let _estimate = context.memory.reserve(growth * bytes.iter().sum::<usize>())?;
+    let (limits, count) = (limits(context), bytes.len());
+    let each = move |texts: Range<usize>| {
+        let (mut output, end) = (limits.output(), texts.end);
+        for at in texts {
+            output.raw(if at == 0 { b"[" } else { b"," })?;
+            output.json(&item(at)?)?;
+        }
+        if end == count {
+            output.raw(b"]")?;
+        }
+        output.finish()
+    };
+    let join = |parts: Vec<Chunks>| {
+        let mut body = Chunks::default();
+        for part in parts {
+            body.append(part);
+        }
+        Ok(body)
+    };
+    let body = context.on_text_threads(bytes, each, join).await?;
+    Ok(Answer { body, work: Work::default() })
+}

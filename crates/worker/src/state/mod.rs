@@ -1,0 +1,8 @@
+//! State that requests and models of a worker share.
+
+pub(crate) mod app;
+pub(crate) mod footprint;
+pub(crate) mod label;
+pub(crate) mod metrics;
+pub(crate) mod slot;
+pub(crate) mod work;

@@ -1,0 +1,85 @@
+//! The work behind one response: for headers, metrics, the log and traces.
+
+use std::time::{Duration, Instant};
+
+use sconce::{Incident, Placement, Truncation};
+use sconce_http::telemetry::{RequestRecord, SpanRecord};
+use serde_json::json;
+
+use crate::schedule::job::BatchTiming;
+use crate::state::label::joined;
+
+/// Maximum number of batches of one request that have spans.
+const MAX_BATCH_SPANS: usize = 32;
+
+/// The work behind one response.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Work {
+    pub(crate) model: String,
+    pub(crate) texts: usize,
+    pub(crate) tokens: usize,
+    pub(crate) truncated: Vec<Truncation>,
+    /// Number of chunks whose embeddings were averaged.
+    pub(crate) chunks: Option<usize>,
+    pub(crate) placements: Vec<Placement>,
+    pub(crate) classes: Vec<String>,
+    pub(crate) incidents: Vec<Incident>,
+    pub(crate) tokenizing: Duration,
+    pub(crate) queued: Duration,
+    pub(crate) computing: Duration,
+    pub(crate) steps: Option<Steps>,
+}
+
+/// Times of the steps of a request.
+#[derive(Clone, Debug)]
+pub(crate) struct Steps {
+    /// Tokenizing began.
+    pub(crate) arrived: Instant,
+    pub(crate) tokenized: Instant,
+    /// The queue admitted the texts.
+    pub(crate) queued: Instant,
+    pub(crate) batches: Vec<BatchTiming>,
+}
+
+impl Work {
+    /// The work as fields of the log line and as spans: tokenize, queue, and batch with compute for each batch.
+    pub(crate) fn record(&self) -> RequestRecord {
+        if self.texts == 0 {
+            return RequestRecord::default();
+        }
+        let milliseconds = |time: Duration| json!((time.as_secs_f64() * 1e6).round() / 1e3);
+        let placement = joined(&self.placements);
+        let fields = vec![
+            ("model", json!(self.model)),
+            ("texts", json!(self.texts)),
+            ("tokens", json!(self.tokens)),
+            ("placement", json!(placement)),
+            ("tokenize_ms", milliseconds(self.tokenizing)),
+            ("queue_ms", milliseconds(self.queued)),
+            ("compute_ms", milliseconds(self.computing)),
+        ];
+        let Some(steps) = &self.steps else {
+            return RequestRecord { fields, ..RequestRecord::default() };
+        };
+        let attributes = vec![
+            ("sconce.model", json!(self.model)),
+            ("sconce.texts", json!(self.texts)),
+            ("sconce.tokens", json!(self.tokens)),
+            ("sconce.batches", json!(steps.batches.len())),
+        ];
+        let mut spans = vec![SpanRecord::new("tokenize", steps.arrived, steps.tokenized)];
+        spans.extend(steps.batches.first().map(|first| SpanRecord::new("queue", steps.queued, first.began)));
+        spans.extend(steps.batches.iter().take(MAX_BATCH_SPANS).map(|batch| {
+            let mut compute = SpanRecord::new("compute", batch.computing, batch.computed);
+            compute.attributes.push(("sconce.placement", json!(placement)));
+            let mut span = SpanRecord::new("batch", batch.began, batch.ended);
+            span.attributes = vec![
+                ("sconce.batch.texts", json!(batch.texts)),
+                ("sconce.batch.tokens", json!(batch.tokens)),
+            ];
+            span.children.push(compute);
+            span
+        }));
+        RequestRecord { fields, attributes, spans }
+    }
+}

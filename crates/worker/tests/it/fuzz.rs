@@ -1,0 +1,195 @@
+//! Every route with bodies that were right once: whatever comes back, the process lives and answers as before.
+
+use sconce_http::Settings as HttpSettings;
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use sconce_worker::Settings;
+use serde_json::{Value, json};
+
+use crate::client::{get, post, request, send};
+use crate::stage::{settings, tiny_with};
+
+/// Holds how many seconds to go on for.
+const SECONDS: &str = "SCONCE_FUZZ_SECONDS";
+
+/// A generator of numbers, seeded so that a failure comes again.
+struct Dice(u64);
+
+impl Dice {
+    fn roll(&mut self, sides: usize) -> usize {
+        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (self.0 >> 33) as usize % sides.max(1)
+    }
+
+    fn pick<'a, T>(&mut self, list: &'a [T]) -> &'a T {
+        &list[self.roll(list.len())]
+    }
+
+    /// A value that does not fit.
+    fn value(&mut self, depth: usize) -> Value {
+        match self.roll(if depth > 3 { 8 } else { 10 }) {
+            0 => Value::Null,
+            1 => json!(true),
+            2 => json!(-1),
+            3 => json!(1e308),
+            4 => json!(u64::MAX),
+            5 => json!(""),
+            6 => json!("\u{0}\u{feff}\u{202e}é𝒳\n\t\\\""),
+            7 => json!("word ".repeat(self.roll(700))),
+            8 => Value::Array((0..self.roll(5)).map(|_| self.value(depth + 1)).collect()),
+            _ => json!({"text": self.value(depth + 1), "source_sentence": self.value(depth + 1)}),
+        }
+    }
+
+    /// `body` with something changed in it.
+    fn spoil(&mut self, body: &mut Value) {
+        if let Value::Object(fields) = body
+            && !fields.is_empty()
+            && self.roll(3) > 0
+        {
+            let names: Vec<String> = fields.keys().cloned().collect();
+            let name = self.pick(&names).clone();
+            match self.roll(4) {
+                0 => drop(fields.remove(&name)),
+                1 => drop(fields.insert(format!("{name}s"), json!(1))),
+                2 => drop(fields.insert(name, self.value(0))),
+                _ => self.spoil(&mut fields[&name]),
+            }
+            return;
+        }
+        *body = self.value(0);
+    }
+}
+
+/// Paths with bodies that a route there takes, or none where it takes none.
+fn bodies() -> Vec<(&'static str, Value)> {
+    let embeddings = json!({"input": "a", "model": "model", "encoding_format": "base64", "dimensions": 8});
+    let similarity =
+        json!({"inputs": {"source_sentence": "a", "sentences": ["b"]}, "parameters": {"truncate": true}});
+    let cohere = json!({
+        "model": "model", "texts": ["a", "b"], "input_type": "search_document", "truncate": "END",
+        "embedding_types": ["float", "int8", "uint8", "binary", "ubinary", "base64"], "output_dimension": 8,
+        "max_tokens": 4096,
+    });
+    let contents =
+        json!({"inputs": [{"content": [{"type": "text", "text": "a"}]}], "embedding_types": ["int8"]});
+    let mut bodies = vec![
+        ("/", json!({"inputs": "a", "truncate": true})),
+        ("/", json!({"inputs": {"source_sentence": "a", "sentences": ["b"]}})),
+        ("/embed", json!({"inputs": ["a", "b"], "normalize": false, "dimensions": 4, "prompt_name": "x"})),
+        ("/embed_all", json!({"inputs": [[2, 3]]})),
+        ("/embed_sparse", json!({"inputs": "a"})),
+        ("/rerank", json!({"query": "a", "texts": ["b", "c"], "raw_scores": true, "return_text": true})),
+        ("/predict", json!({"inputs": [["a", "b"], ["c"]], "raw_scores": true})),
+        ("/similarity", similarity),
+        ("/tokenize", json!({"inputs": "a", "add_special_tokens": false})),
+        ("/decode", json!({"ids": [[1, 2], [3]], "skip_special_tokens": false})),
+        ("/v1/embeddings", embeddings.clone()),
+        ("/embeddings", embeddings.clone()),
+        ("/models/alias/v1/embeddings", embeddings),
+        (
+            "/v1/rerank",
+            json!({"model": "model", "query": "a", "documents": ["b", {"text": "c"}], "top_n": 1}),
+        ),
+        (
+            "/v2/rerank",
+            json!({"model": "model", "query": "a", "documents": ["b"], "max_tokens_per_doc": 4096}),
+        ),
+        ("/v2/embed", cohere),
+        ("/v2/embed", contents),
+    ];
+    let plain = [
+        "/docs",
+        "/health",
+        "/info",
+        "/livez",
+        "/metrics",
+        "/openapi.json",
+        "/readyz",
+        "/startupz",
+        "/v1/models",
+        "/v1/models/model",
+        "/v1/report",
+    ];
+    bodies.extend(plain.map(|path| (path, json!({}))));
+    bodies
+}
+
+/// Fails where the server has a route that has no body here. Another test holds the description to the routes.
+fn check_coverage(bodies: &[(&str, Value)], address: std::net::SocketAddr) {
+    let description = get(address, "/openapi.json").expect(200);
+    for path in description["paths"].as_object().expect("paths").keys() {
+        // To stop the server is another test's.
+        let known =
+            path == "/v1/drain" || bodies.iter().any(|(known, _)| *known == path.replace("{id}", "model"));
+        assert!(known, "no body for `{path}`: add one to `bodies`");
+    }
+}
+
+#[test]
+fn no_body_kills_the_process_or_is_answered_with_a_fault_of_ours() {
+    let seconds = std::env::var(SECONDS).ok().and_then(|text| text.parse().ok()).unwrap_or(4);
+    // Whoever announces more than it sends is not waited for long.
+    let settings = || Settings {
+        http: HttpSettings { read_limit: Duration::from_millis(300), ..settings().http },
+        ..settings()
+    };
+    let stages = ["tiny-bert", "tiny-bert-rerank", "tiny-bert-classify", "tiny-bert-sparse"]
+        .map(|name| tiny_with(name, settings()));
+    let bodies = bodies();
+    check_coverage(&bodies, *stages[0]);
+    let before = post(*stages[0], "/embed", &json!({"inputs": "before and after"})).expect(200);
+    let mut dice = Dice(20_261_115);
+    let began = Instant::now();
+    let (mut asked, mut refused) = (0, 0);
+    let mut asked_at = BTreeMap::new();
+    while began.elapsed() < Duration::from_secs(seconds) {
+        let (path, body) = dice.pick(&bodies);
+        *asked_at.entry(*path).or_insert(0) += 1;
+        let mut body = body.clone();
+        for _ in 0..dice.roll(3) {
+            dice.spoil(&mut body);
+        }
+        let mut bytes = body.to_string().into_bytes();
+        for _ in 0..dice.roll(40).saturating_sub(34) {
+            let (at, byte) = (dice.roll(bytes.len()), dice.roll(256));
+            if let Some(place) = bytes.get_mut(at) {
+                *place = byte as u8;
+            }
+        }
+        let method = *dice.pick(&["POST", "POST", "POST", "POST", "GET", "PUT", "DELETE", "OPTIONS", "HEAD"]);
+        let header = *dice.pick(&["bulk", "interactive", "?", "\u{e9}", ""]);
+        let headers =
+            [("x-sconce-priority", header), ("x-sconce-truncate", *dice.pick(&["error", "truncate", "x"]))];
+        let headers = &headers[..dice.roll(3)];
+        if method == "HEAD" {
+            continue;
+        }
+        let stage = dice.pick(&stages);
+        let mut bytes = request(method, path, headers, &bytes);
+        asked += 1;
+        if dice.roll(8) == 0 {
+            // A head that is none: refused or cut off, and what comes back is no fault of ours.
+            let head = bytes.windows(4).position(|end| end == b"\r\n\r\n").unwrap_or(bytes.len());
+            for _ in 0..=dice.roll(3) {
+                bytes[dice.roll(head)] = dice.roll(256) as u8;
+            }
+            let status = send(**stage, &bytes).map_or(400, |answer| answer.status);
+            assert!((200..500).contains(&status), "{status}: {}", String::from_utf8_lossy(&bytes));
+            refused += usize::from(status >= 400);
+            continue;
+        }
+        let answer = send(**stage, &bytes);
+        let answer = answer.unwrap_or_else(|error| panic!("{error}: {method} {path} {body}"));
+        let fault = answer.status >= 500 || answer.status < 200;
+        assert!(!fault, "{}: {method} {path} {body}: {}", answer.status, answer.text());
+        refused += usize::from(answer.status >= 400);
+    }
+    println!("{asked} requests in {seconds} s, {refused} of them refused, by path: {asked_at:?}");
+    assert!(asked > 50 && refused > 0 && refused < asked);
+    for stage in &stages {
+        assert_eq!(get(**stage, "/livez").status, 200);
+    }
+    assert_eq!(post(*stages[0], "/embed", &json!({"inputs": "before and after"})).expect(200), before);
+}

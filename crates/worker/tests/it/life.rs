@@ -1,0 +1,216 @@
+//! Standing up, who is let in, and lying down.
+
+use std::net::TcpListener;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use sconce::EngineId;
+use sconce_http::{Keys, Settings as HttpSettings};
+use sconce_testkit::fake::{FakeEngine, Fault};
+use sconce_worker::{Serve, ServeError, Server, Settings, When};
+use serde_json::json;
+
+use crate::client::{Connection, get, metric, post, post_with, request};
+use crate::stage::{METAL, fake_builder, settings, start, tiny_builder, tiny_with};
+
+#[test]
+fn the_port_is_open_before_the_model_and_tells_how_far_it_is() {
+    let home = tempfile::tempdir().expect("a folder");
+    // Each of some dozen batches of warm-up takes its time.
+    let engine = FakeEngine::new(EngineId::Candle).with(sconce::Device::Cpu, Fault::Late(40));
+    let engine = engine.with(crate::stage::METAL, Fault::Late(40));
+    let builder = fake_builder(engine, Duration::from_secs(5), home.path());
+    let stage = start(builder, settings(), Some(home));
+    let mut phases = Vec::new();
+    assert_eq!(get(*stage, "/livez").status, 200);
+    let began = Instant::now();
+    loop {
+        let startup = get(*stage, "/startupz");
+        let phase = startup.json()["models"]["model"]["phase"].as_str().expect("a phase").to_owned();
+        if phases.last() != Some(&phase) {
+            phases.push(phase.clone());
+        }
+        if phase == "ready" {
+            break;
+        }
+        let ready = get(*stage, "/readyz");
+        if ready.status == 503 {
+            assert!(ready.json()["reason"].as_str().expect("a reason").starts_with("`model`: "));
+            let refused = post(*stage, "/v1/embeddings", &json!({"input": "a"}));
+            if refused.status != 200 {
+                assert_eq!((refused.status, refused.header("retry-after")), (503, Some("1")));
+            }
+        }
+        assert!(began.elapsed() < Duration::from_mins(4), "{phases:?}");
+    }
+    assert!(phases.contains(&"warming_up".to_owned()), "{phases:?}");
+    assert_eq!(get(*stage, "/startupz").status, 200);
+}
+
+#[test]
+fn a_model_that_can_not_be_opened_ends_the_server_with_its_reason() {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let builder = sconce::Model::builder("./no such folder").offline(true);
+    let serve =
+        Serve { name: "none".to_owned(), aliases: Vec::new(), builder, when: When::Start, token_ids: false };
+    let ended = Server::start(listener, vec![serve], settings()).expect("it starts").wait();
+    assert!(matches!(ended, Err(ServeError::Model(_))), "{ended:?}");
+}
+
+#[test]
+fn without_a_key_nothing_is_told_but_life() {
+    let keys = Keys::read("one\ntwo\n").expect("two keys");
+    let stage =
+        tiny_with("tiny-bert", Settings { http: HttpSettings { keys, ..settings().http }, ..settings() });
+    for path in ["/livez", "/readyz", "/startupz", "/health"] {
+        assert_eq!(get(*stage, path).status, 200, "{path}");
+    }
+    for path in ["/metrics", "/info", "/v1/models", "/v1/report", "/openapi.json", "/no_such_route"] {
+        assert_eq!(get(*stage, path).status, 401, "{path}");
+    }
+    let body = json!({"input": "a"});
+    let refused = post(*stage, "/v1/embeddings", &body);
+    assert_eq!((refused.status, refused.header("www-authenticate")), (401, Some("Bearer")));
+    assert_eq!(refused.json()["error"]["code"], "invalid_api_key");
+    assert!(refused.text().contains("wants a key"), "{}", refused.text());
+    for wrong in [("authorization", "Bearer three"), ("x-api-key", "on"), ("authorization", "Bearer onetwo")]
+    {
+        let refused = post_with(*stage, "/v1/embeddings", &[wrong], &body);
+        assert_eq!((refused.status, refused.header("www-authenticate")), (401, Some("Bearer")), "{wrong:?}");
+        assert_eq!(refused.json()["error"]["code"], "invalid_api_key");
+        assert!(refused.text().contains("does not know the key"), "{}", refused.text());
+    }
+    for key in ["Bearer one", "bearer two"] {
+        post_with(*stage, "/v1/embeddings", &[("authorization", key)], &body).expect(200);
+    }
+}
+
+#[test]
+fn what_is_under_way_is_finished_and_the_next_is_told_to_go() {
+    let home = tempfile::tempdir().expect("a folder");
+    let engine = FakeEngine::new(EngineId::Candle);
+    let (held, batches) = (Arc::clone(&engine.held), Arc::clone(&engine.batches));
+    let builder = fake_builder(engine, Duration::from_mins(4), home.path());
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let serve =
+        Serve { name: "model".to_owned(), aliases: Vec::new(), builder, when: When::Start, token_ids: false };
+    let server = Server::start(
+        listener,
+        vec![serve],
+        Settings {
+            http: HttpSettings {
+                linger: Duration::from_secs(2),
+                grace: Duration::from_mins(4),
+                ..settings().http
+            },
+            ..settings()
+        },
+    )
+    .expect("it starts");
+    let address = server.address();
+    while get(address, "/readyz").status != 200 {
+        thread::sleep(Duration::from_millis(20));
+    }
+    let mut idle = Connection::open(address).expect("a connection");
+    held.store(true, Ordering::SeqCst);
+    let before = batches.load(Ordering::SeqCst);
+    let asking = thread::spawn(move || post(address, "/embed", &json!({"inputs": "a text"})));
+    while batches.load(Ordering::SeqCst) == before {
+        thread::sleep(Duration::from_millis(5));
+    }
+    server.stop();
+    // Still taken, and told to go once the server has heard of its end.
+    let mut ask = || idle.ask(&request("GET", "/readyz", &[], b"")).expect("an answer");
+    let mut late = ask();
+    while late.status == 200 {
+        late = ask();
+    }
+    assert_eq!((late.status, late.header("connection")), (503, Some("close")));
+    held.store(false, Ordering::SeqCst);
+    let answer = asking.join().expect("no panic");
+    assert_eq!(answer.status, 200, "{}", answer.text());
+    server.wait().expect("a good end");
+    assert!(Connection::open(address).is_err(), "nobody listens any more");
+}
+
+#[test]
+fn a_model_that_is_still_being_opened_is_not_waited_for() {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let serve = Serve {
+        name: "model".to_owned(),
+        aliases: Vec::new(),
+        builder: tiny_builder("tiny-bert"),
+        when: When::Start,
+        token_ids: false,
+    };
+    let server = Server::start(listener, vec![serve], settings()).expect("it starts");
+    server.stop();
+    server.wait().expect("a good end");
+}
+
+#[test]
+fn where_no_model_can_be_opened_any_more_it_is_not_ready_and_comes_back_by_itself() {
+    let stage = tiny_with("tiny-bert", settings());
+    // Nothing fits, not even the server.
+    stage.running().reload(Settings {
+        memory_limit: Some(1),
+        idle_unload: Some(Duration::ZERO),
+        ..settings()
+    });
+    let until = |status: u16| {
+        let began = Instant::now();
+        while get(*stage, "/readyz").status != status {
+            assert!(began.elapsed() < Duration::from_mins(4), "{}", get(*stage, "/readyz").text());
+            let _ = post(*stage, "/embed", &json!({"inputs": "a"}));
+            thread::sleep(Duration::from_millis(100));
+        }
+    };
+    until(503);
+    let told = get(*stage, "/readyz").text();
+    assert!(told.contains("can't be opened") && !told.contains("hint"), "{told}");
+    stage.running().reload(settings());
+    let began = Instant::now();
+    while get(*stage, "/readyz").status != 200 {
+        assert!(began.elapsed() < Duration::from_mins(4), "{}", get(*stage, "/readyz").text());
+        thread::sleep(Duration::from_millis(100));
+    }
+    assert_eq!(post(*stage, "/embed", &json!({"inputs": "a"})).status, 200);
+}
+
+#[test]
+fn who_is_refused_for_lack_of_room_keeps_the_connection() {
+    let home = tempfile::tempdir().expect("a folder");
+    let engine = FakeEngine::new(EngineId::Candle).with(METAL, Fault::Slow(1000));
+    let (held, batches) = (Arc::clone(&engine.held), Arc::clone(&engine.batches));
+    let builder = fake_builder(engine, Duration::from_mins(4), home.path());
+    let stage = start(builder, Settings { queue_seconds: 0.001, ..settings() }, Some(home)).ready();
+    let address = *stage;
+    // One text is computed until it is let go, and another one waits behind it.
+    held.store(true, Ordering::SeqCst);
+    let before = batches.load(Ordering::SeqCst);
+    let send = || thread::spawn(move || post(address, "/embed", &json!({"inputs": "some words"})).status);
+    let computed = send();
+    while batches.load(Ordering::SeqCst) == before {
+        thread::sleep(Duration::from_millis(5));
+    }
+    let waiting = send();
+    while metric(address, "te_queue_size") < 0.5 {
+        thread::sleep(Duration::from_millis(5));
+    }
+    let mut connection = Connection::open(address).expect("a connection");
+    let mut ask = || {
+        let body = br#"{"inputs": "a"}"#;
+        let bytes = request("POST", "/embed", &[("content-type", "application/json")], body);
+        // The body comes later than what is before it, as from many clients.
+        connection.write(&bytes[..bytes.len() - body.len()]).expect("writes");
+        thread::sleep(Duration::from_millis(30));
+        connection.write(body).expect("writes");
+        connection.read().expect("an answer").status
+    };
+    assert_eq!([ask(), ask()], [429, 429]);
+    held.store(false, Ordering::SeqCst);
+    assert_eq!([computed, waiting].map(|one| one.join().expect("no panic")), [200, 200]);
+    assert_eq!(ask(), 200);
+}

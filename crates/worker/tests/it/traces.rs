@@ -1,0 +1,222 @@
+//! Traces of requests, read back by a collector that a test stands in for.
+
+use std::io::{BufRead, BufReader, Write};
+use std::net::{SocketAddr, TcpListener};
+use std::sync::{Arc, Mutex};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use sconce::{Device, EngineId};
+use sconce_http::{Collector, Settings as HttpSettings, TelemetryConfig};
+use sconce_testkit::fake::{FakeEngine, Fault};
+use sconce_worker::Settings;
+use serde_json::{Value, json};
+
+use crate::client::{get, post, post_with};
+use crate::stage::{METAL, Stage, fake_builder, settings, start};
+
+const TRACE: &str = "4bf92f3577b34da6a3ce929d0e0e4736";
+const CALLER: &str = "00f067aa0ba902b7";
+/// Milliseconds that a batch takes.
+const LATE: u64 = 40;
+
+/// A collector of OTLP over HTTP that is busy at first.
+struct Receiver {
+    address: SocketAddr,
+    heard: Arc<Mutex<Vec<(String, Value)>>>,
+}
+
+impl Receiver {
+    fn start(mut refusals: usize) -> Receiver {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+        let address = listener.local_addr().expect("an address");
+        let heard = Arc::new(Mutex::new(Vec::new()));
+        let kept = Arc::clone(&heard);
+        thread::spawn(move || {
+            for stream in listener.incoming().flatten() {
+                let mut reader = BufReader::new(stream);
+                while let Some((head, body)) = message(&mut reader) {
+                    let status = if refusals > 0 { "503 Service Unavailable" } else { "200 OK" };
+                    if refusals == 0 {
+                        kept.lock().expect("no panic").push((head, body));
+                    }
+                    refusals = refusals.saturating_sub(1);
+                    let answer = format!("HTTP/1.1 {status}\r\ncontent-length: 2\r\n\r\n{{}}");
+                    if reader.get_mut().write_all(answer.as_bytes()).is_err() {
+                        break;
+                    }
+                }
+            }
+        });
+        Receiver { address, heard }
+    }
+
+    fn collector(&self) -> Collector {
+        Collector {
+            tls: sconce::http::tls(),
+            endpoint: format!("http://{}/", self.address),
+            headers: vec![("x-key".to_owned(), "secret".to_owned())],
+            service: "lamps".to_owned(),
+        }
+    }
+
+    /// The spans that came in so far.
+    fn spans(&self) -> Vec<Value> {
+        let heard = self.heard.lock().expect("no panic");
+        let list = |value: &Value| value.as_array().cloned().unwrap_or_default();
+        let resources = heard.iter().flat_map(|(_, body)| list(&body["resourceSpans"]));
+        let scopes = resources.flat_map(|resource| list(&resource["scopeSpans"]));
+        scopes.flat_map(|scope| list(&scope["spans"])).collect()
+    }
+
+    /// The spans of a trace, once `count` of them are there.
+    fn trace(&self, trace: &str, count: usize) -> Vec<Value> {
+        let began = Instant::now();
+        loop {
+            let spans: Vec<Value> =
+                self.spans().into_iter().filter(|span| span["traceId"] == trace).collect();
+            if spans.len() >= count {
+                return spans;
+            }
+            assert!(began.elapsed() < Duration::from_mins(4), "{spans:#?}");
+            thread::sleep(Duration::from_millis(20));
+        }
+    }
+}
+
+/// The next message on a connection: its head and its body.
+fn message(reader: &mut impl BufRead) -> Option<(String, Value)> {
+    let (mut head, mut length) = (String::new(), 0);
+    loop {
+        let mut line = String::new();
+        if reader.read_line(&mut line).ok()? == 0 {
+            return None;
+        }
+        if line.trim().is_empty() {
+            break;
+        }
+        if let Some((name, value)) = line.split_once(':')
+            && name.eq_ignore_ascii_case("content-length")
+        {
+            length = value.trim().parse().ok()?;
+        }
+        head.push_str(&line.to_ascii_lowercase());
+    }
+    let mut body = vec![0; length];
+    reader.read_exact(&mut body).ok()?;
+    Some((head, serde_json::from_slice(&body).ok()?))
+}
+
+fn stage(receiver: &Receiver) -> Stage {
+    let home = tempfile::tempdir().expect("a folder");
+    let engine = FakeEngine::new(EngineId::Candle);
+    let engine = engine.with(METAL, Fault::Late(LATE)).with(Device::Cpu, Fault::Late(LATE));
+    let builder = fake_builder(engine, Duration::from_secs(5), home.path());
+    let telemetry = TelemetryConfig { traces: Some(receiver.collector()), ..TelemetryConfig::default() };
+    start(builder, Settings { http: HttpSettings { telemetry, ..settings().http }, ..settings() }, Some(home))
+        .ready()
+}
+
+/// When a span began and ended, in nanoseconds.
+fn times(span: &Value) -> (u64, u64) {
+    let time = |key: &str| span[key].as_str().and_then(|text| text.parse().ok()).expect("a time");
+    (time("startTimeUnixNano"), time("endTimeUnixNano"))
+}
+
+fn attribute<'a>(span: &'a Value, name: &str) -> &'a Value {
+    let all = span["attributes"].as_array().expect("attributes");
+    &all.iter().find(|attribute| attribute["key"] == name).unwrap_or_else(|| panic!("{name}: {span}"))["value"]
+}
+
+#[test]
+fn a_request_is_a_span_of_its_caller_with_four_parts_whose_times_add_up() {
+    let receiver = Receiver::start(0);
+    let stage = stage(&receiver);
+    let header = format!("00-{TRACE}-{CALLER}-01");
+    let answer =
+        post_with(*stage, "/embed", &[("traceparent", &header)], &json!({"inputs": ["a text", "more"]}));
+    let back = answer.header("traceparent").expect("a context").to_owned();
+    answer.expect(200);
+    let spans = receiver.trace(TRACE, 5);
+    assert_eq!(spans.len(), 5, "{spans:#?}");
+    let named = |name: &str| {
+        let found: Vec<&Value> = spans.iter().filter(|span| span["name"] == name).collect();
+        assert_eq!(found.len(), 1, "{name}: {spans:#?}");
+        found[0].clone()
+    };
+    let [request, tokenize, queue, batch, compute] =
+        ["/embed", "tokenize", "queue", "batch", "compute"].map(named);
+    assert_eq!(back, format!("00-{TRACE}-{}-01", request["spanId"].as_str().expect("an id")));
+    assert_eq!((&request["parentSpanId"], &request["kind"]), (&json!(CALLER), &json!(2)));
+    for part in [&tokenize, &queue, &batch] {
+        assert_eq!(part["parentSpanId"], request["spanId"], "{part}");
+    }
+    assert_eq!(compute["parentSpanId"], batch["spanId"]);
+
+    let order: Vec<u64> = [
+        times(&request).0,
+        times(&tokenize).0,
+        times(&tokenize).1,
+        times(&queue).0,
+        times(&queue).1,
+        times(&batch).0,
+        times(&compute).0,
+        times(&compute).1,
+        times(&batch).1,
+        times(&request).1,
+    ]
+    .to_vec();
+    assert!(order.is_sorted(), "{order:?}");
+    assert_eq!(times(&queue).1, times(&batch).0, "what no longer waits is in a batch");
+    let length = |span: &Value| times(span).1 - times(span).0;
+    assert!(length(&compute) >= LATE * 1_000_000, "{compute}");
+    let parts = length(&tokenize) + length(&queue) + length(&batch);
+    assert!(
+        parts <= length(&request) && parts * 10 >= length(&request) * 7,
+        "{parts} of {}",
+        length(&request)
+    );
+
+    assert_eq!(attribute(&request, "http.response.status_code")["intValue"], "200");
+    assert_eq!(attribute(&request, "sconce.model")["stringValue"], "model");
+    assert_eq!(attribute(&batch, "sconce.batch.texts")["intValue"], "2");
+    assert_eq!(attribute(&compute, "sconce.placement")["stringValue"], "candle/metal:0/f32");
+    let heard = receiver.heard.lock().expect("no panic");
+    let (start, body) = &heard[0];
+    assert!(start.starts_with("post /v1/traces ") && start.contains("x-key: secret"), "{start}");
+    let resource = &body["resourceSpans"][0]["resource"];
+    assert_eq!(attribute(resource, "service.name")["stringValue"], "lamps");
+}
+
+#[test]
+fn a_busy_collector_is_asked_again_and_who_is_not_sampled_is_not_told() {
+    let receiver = Receiver::start(1);
+    let stage = stage(&receiver);
+    let unwanted = format!("00-{}-{CALLER}-00", "1".repeat(32));
+    let quiet = post_with(*stage, "/embed", &[("traceparent", &unwanted)], &json!({"inputs": "a"}));
+    assert!(quiet.header("traceparent").is_some_and(|back| back.ends_with("-00")));
+    let own = post(*stage, "/no_such_route", &json!({}));
+    let trace =
+        own.header("traceparent").and_then(|back| back.split('-').nth(1)).expect("a trace").to_owned();
+    let root = receiver.trace(&trace, 1).remove(0);
+    assert_eq!((root.get("parentSpanId"), &root["name"]), (None, &json!("none")));
+    assert_eq!(attribute(&root, "http.response.status_code")["intValue"], "404");
+    assert!(receiver.spans().iter().all(|span| span["traceId"] != "1".repeat(32).as_str()));
+}
+
+#[test]
+fn what_is_left_is_sent_before_the_server_ends_and_no_collector_stops_nobody() {
+    let receiver = Receiver::start(0);
+    let stage = stage(&receiver);
+    let answer = post(*stage, "/embed", &json!({"inputs": "the last one"}));
+    let trace =
+        answer.header("traceparent").and_then(|back| back.split('-').nth(1)).expect("a trace").to_owned();
+    drop(stage);
+    let sent = receiver.spans();
+    assert_eq!(sent.iter().filter(|span| span["traceId"] == trace.as_str()).count(), 5);
+
+    let nobody = Receiver { address: "127.0.0.1:9".parse().expect("an address"), heard: Arc::default() };
+    let stage = self::stage(&nobody);
+    post(*stage, "/embed", &json!({"inputs": "a"})).expect(200);
+    assert_eq!(get(*stage, "/livez").status, 200);
+}
