@@ -12,7 +12,6 @@ use sconce::{Constraints, Device, Placement, Plan, Runtime};
 use serde_json::json;
 
 use crate::arguments;
-use crate::manifest;
 use crate::screen::{Bars, counted, print, print_json, refusals, rendered, table};
 
 pub(crate) fn run(arguments: &arguments::Doctor) -> anyhow::Result<ExitCode> {
@@ -23,7 +22,7 @@ pub(crate) fn run(arguments: &arguments::Doctor) -> anyhow::Result<ExitCode> {
 }
 
 fn project(arguments: &arguments::Doctor) -> anyhow::Result<ExitCode> {
-    let diagnosis = manifest::examine(&manifest::Request {
+    let diagnosis = sconce_manifest::examine(&sconce_manifest::Request {
         path: arguments.manifest.clone().unwrap_or_default(),
         target: arguments.target.clone(),
         features: arguments.features.clone(),
@@ -33,7 +32,7 @@ fn project(arguments: &arguments::Doctor) -> anyhow::Result<ExitCode> {
     if arguments.json {
         print_json(&diagnosis)?;
     } else {
-        print(&diagnosis.print())?;
+        print(&sconce_manifest::render(&diagnosis))?;
     }
     Ok(if diagnosis.is_healthy() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }

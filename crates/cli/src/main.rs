@@ -9,7 +9,6 @@ mod doctor;
 mod embed;
 mod input;
 mod inspect;
-mod manifest;
 mod models;
 mod npy;
 mod opening;

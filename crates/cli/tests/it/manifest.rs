@@ -1,11 +1,8 @@
-//! `sconce doctor --manifest` on whole projects: what it finds, and that its fixes fix.
-//!
-//! Every fix is applied by a program from the JSON, examined again, and looked up in `cargo tree`.
+//! `sconce doctor --manifest`: output, exit codes and errors of the command. `sconce-manifest` tests the diagnosis.
 
 use std::fs;
 use std::path::Path;
 use std::process::{Command, Output};
-use std::sync::OnceLock;
 
 use serde_json::Value;
 use tempfile::TempDir;
@@ -13,52 +10,14 @@ use tempfile::TempDir;
 const MAC: &str = "aarch64-apple-darwin";
 const LINUX: &str = "x86_64-unknown-linux-gnu";
 
-const HEAD: &str = "[package]\nname = \"app\"\nversion = \"0.1.0\"\nedition = \"2021\"\n";
-
-/// A folder with manifests, each with an empty library.
-fn project(manifests: &[(&str, &str)]) -> TempDir {
-    let folder = tempfile::tempdir().expect("a temporary folder");
-    for (place, text) in manifests {
-        let place = folder.path().join(place);
-        fs::create_dir_all(place.join("src")).expect("a source folder");
-        fs::write(place.join("src/lib.rs"), "").expect("a library");
-        fs::write(place.join("Cargo.toml"), text).expect("a manifest");
-    }
-    folder
-}
-
-/// A project of one package, with a lock file: without one every examination would ask the registry.
+/// A package with these lines in its manifest.
 fn app(rest: &str) -> TempDir {
-    let folder = app_without_lock(rest);
-    lock(folder.path());
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    fs::create_dir_all(folder.path().join("src")).expect("a source folder");
+    fs::write(folder.path().join("src/lib.rs"), "").expect("a library");
+    let manifest = format!("[package]\nname = \"app\"\nversion = \"0.1.0\"\nedition = \"2021\"\n{rest}");
+    fs::write(folder.path().join("Cargo.toml"), manifest).expect("a manifest");
     folder
-}
-
-fn app_without_lock(rest: &str) -> TempDir {
-    project(&[("", &format!("{HEAD}{rest}"))])
-}
-
-/// Puts a lock file there that knows more than any project here needs: cargo drops the rest.
-fn lock(folder: &Path) {
-    static LOCK: OnceLock<String> = OnceLock::new();
-    let lock = LOCK.get_or_init(|| {
-        let mut lines = String::from("[dependencies]\n");
-        for (number, version) in ["0.9.1", "0.10.2", "0.11.1"].into_iter().enumerate() {
-            for package in ["candle-core", "candle-nn", "candle-transformers"] {
-                let line = format!(
-                    "{{ package = \"{package}\", version = \"{version}\", features = [\"metal\", \"cuda\"] }}"
-                );
-                lines.extend([package, &number.to_string(), " = ", &line, "\n"]);
-            }
-        }
-        let all = app_without_lock(&lines);
-        let mut command = Command::new("cargo");
-        command.args(["generate-lockfile", "--quiet"]).current_dir(all.path());
-        let output = command.output().expect("cargo starts");
-        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-        fs::read_to_string(all.path().join("Cargo.lock")).expect("a lock file")
-    });
-    fs::write(folder.join("Cargo.lock"), lock).expect("a lock file");
 }
 
 fn doctor(folder: &Path, arguments: &[&str]) -> Output {
@@ -67,326 +26,43 @@ fn doctor(folder: &Path, arguments: &[&str]) -> Output {
     command.output().expect("the built command starts")
 }
 
-/// The diagnosis as JSON; the exit code must agree with it.
-fn examine(folder: &Path, arguments: &[&str]) -> Value {
-    let output = doctor(folder, &[arguments, &["--json"]].concat());
-    let told = String::from_utf8_lossy(&output.stderr);
-    let diagnosis: Value =
-        serde_json::from_slice(&output.stdout).unwrap_or_else(|error| panic!("{error}: {told}"));
-    let expected = i32::from(diagnosis["healthy"] != true);
-    assert_eq!(output.status.code(), Some(expected), "{told}");
-    diagnosis
-}
-
-fn errors(diagnosis: &Value) -> Vec<&str> {
-    let findings = diagnosis["findings"].as_array().expect("a list of findings").iter();
-    findings.filter(|it| it["severity"] == "error").filter_map(|it| it["code"].as_str()).collect()
-}
-
-fn notes(diagnosis: &Value) -> Vec<&str> {
-    let findings = diagnosis["findings"].as_array().expect("a list of findings").iter();
-    findings.filter(|it| it["severity"] == "note").filter_map(|it| it["code"].as_str()).collect()
-}
-
-/// Applies the changes from the last to the first, so that line numbers keep their meaning.
-fn apply(diagnosis: &Value) {
-    for change in diagnosis["changes"].as_array().expect("a list of changes").iter().rev() {
-        let file = Path::new(change["file"].as_str().expect("a file"));
-        let text = fs::read_to_string(file).expect("the file is there");
-        let mut lines: Vec<&str> = text.lines().collect();
-        let line = usize::try_from(change["line"].as_u64().expect("a line")).expect("a small number");
-        let new: Vec<&str> = change["new"].as_str().map(|new| new.lines().collect()).unwrap_or_default();
-        match change["old"].as_str() {
-            Some(old) => {
-                let place = line - 1..line - 1 + old.lines().count();
-                assert_eq!(lines[place.clone()].join("\n"), old, "the old lines are where the change says");
-                lines.splice(place, new);
-            }
-            None => {
-                lines.splice(line..line, new);
-            }
-        }
-        fs::write(file, lines.join("\n") + "\n").expect("the file can be written");
-    }
-}
-
-fn cargo_tree(folder: &Path, target: &str, arguments: &[&str]) -> String {
-    let mut command = Command::new("cargo");
-    command.args(["tree", "--edges", "normal,features", "--prefix", "none", "--target", target]);
-    let output = command.args(arguments).current_dir(folder).output().expect("cargo starts");
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    String::from_utf8_lossy(&output.stdout).into_owned()
-}
-
-/// Fixes the project from the diagnosis; it must be healthy then, and have been promised to be.
-fn fix(folder: &Path, diagnosis: &Value, arguments: &[&str]) {
-    assert_eq!(diagnosis["trial"]["outcome"], "green", "{diagnosis:#}");
-    apply(diagnosis);
-    let again = examine(folder, arguments);
-    assert_eq!(errors(&again), [""; 0], "{again:#}");
-    assert_eq!(again["changes"], Value::Array(Vec::new()));
-}
-
 #[test]
-fn metal_in_candle_core_alone_is_found_and_fixed() {
-    let folder = app("[dependencies]\ncandle-core = { version = \"0.9.1\", features = [\"metal\"] }\n\
-                      candle-nn = \"0.9.1\"\ncandle-transformers = \"0.9.1\"\n");
-    let folder = folder.path();
-    let diagnosis = examine(folder, &["--target", MAC]);
-    assert_eq!(errors(&diagnosis), ["feature-missing", "silent-metal"]);
-    assert!(!cargo_tree(folder, MAC, &[]).contains("candle-nn feature \"metal\""));
-    fix(folder, &diagnosis, &["--target", MAC]);
-    let tree = cargo_tree(folder, MAC, &[]);
-    assert!(tree.contains("candle-nn feature \"metal\""), "{tree}");
-    assert!(tree.contains("candle-transformers feature \"metal\""), "{tree}");
-}
-
-#[test]
-fn metal_on_every_crate_is_sound_and_nothing_is_written() {
-    let folder = app_without_lock(
-        "[dependencies]\ncandle-core = { version = \"0.11.1\", features = [\"metal\"] }\n\
-                      candle-nn = { version = \"0.11.1\", features = [\"metal\"] }\n",
-    );
-    let diagnosis = examine(folder.path(), &["--target", MAC]);
-    assert_eq!((errors(&diagnosis), notes(&diagnosis)), (vec![], vec![]));
-    let mut names: Vec<_> =
-        fs::read_dir(folder.path()).expect("a folder").flatten().map(|it| it.file_name()).collect();
-    names.sort();
-    assert_eq!(names, ["Cargo.toml", "src"]);
-}
-
-#[test]
-fn without_a_target_the_host_and_the_mac_are_read() {
-    let folder = app("[dependencies]\ncandle-core = { version = \"0.11.1\" }\n\
-                      [target.'cfg(target_os = \"macos\")'.dependencies]\n\
-                      candle-core = { version = \"0.11.1\", features = [\"metal\"] }\ncandle-nn = \"0.11.1\"\n");
-    let diagnosis = examine(folder.path(), &[]);
-    let targets = diagnosis["targets"].as_array().expect("a list of targets");
-    assert!(
-        targets.iter().any(|target| target.as_str().is_some_and(|it| it.contains("-apple-"))),
-        "{targets:?}"
-    );
-    assert_eq!(errors(&diagnosis), ["feature-missing"]);
-    fix(folder.path(), &diagnosis, &[]);
-    assert!(!cargo_tree(folder.path(), LINUX, &[]).contains("feature \"metal\""));
-}
-
-#[test]
-fn two_versions_under_two_names_are_found_and_one_goes() {
-    let folder = app("[dependencies]\nold = { package = \"candle-core\", version = \"0.10.2\" }\n\
-                      new = { package = \"candle-core\", version = \"0.11.1\" }\n");
-    let diagnosis = examine(folder.path(), &["--target", LINUX]);
-    assert_eq!(errors(&diagnosis), ["several-versions"]);
-    fix(folder.path(), &diagnosis, &["--target", LINUX]);
-    let tree = cargo_tree(folder.path(), LINUX, &[]);
-    assert!(tree.contains("candle-core v0.11.") && !tree.contains("candle-core v0.10."), "{tree}");
-    // `cargo tree` accepts two names for one version, a build does not; `cargo metadata` judges as a build does.
-    let mut command = Command::new("cargo");
-    command
-        .args(["metadata", "--format-version", "1", "--filter-platform", LINUX])
-        .current_dir(folder.path());
-    let output = command.output().expect("cargo starts");
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-}
-
-#[test]
-fn two_versions_by_an_old_candle_nn_are_made_one() {
-    let folder = app("[dependencies]\ncandle-core = \"0.11.1\"\ncandle-nn = \"0.10.2\"\n");
-    let diagnosis = examine(folder.path(), &["--target", LINUX]);
-    assert_eq!(errors(&diagnosis), ["several-versions"]);
-    fix(folder.path(), &diagnosis, &["--target", LINUX]);
-    assert!(!cargo_tree(folder.path(), LINUX, &[]).contains("candle-core v0.10."));
-}
-
-#[test]
-fn cuda_in_candle_core_alone_is_the_same_trap() {
-    let folder = app("[dependencies]\ncandle-core = { version = \"0.11.1\", features = [\"cuda\"] }\n\
-                      candle-nn = { version = \"0.11.1\", default-features = false }\n");
-    let diagnosis = examine(folder.path(), &["--target", LINUX]);
-    assert_eq!(errors(&diagnosis), ["feature-missing"]);
-    fix(folder.path(), &diagnosis, &["--target", LINUX]);
-    assert!(cargo_tree(folder.path(), LINUX, &[]).contains("candle-nn feature \"cuda\""));
-    let text = fs::read_to_string(folder.path().join("Cargo.toml")).expect("a manifest");
-    assert!(
-        text.contains("{ version = \"0.11.1\", default-features = false, features = [\"cuda\"] }"),
-        "{text}"
-    );
-}
-
-fn git(folder: &Path, arguments: &[&str]) {
-    let mut command = Command::new("git");
-    command.args([
-        "-c",
-        "user.name=sconce",
-        "-c",
-        "user.email=sconce@localhost",
-        "-c",
-        "commit.gpgsign=false",
-    ]);
-    let status = command.args(arguments).current_dir(folder).status().expect("git starts");
-    assert!(status.success());
-}
-
-/// A repository that looks like Candle's.
-fn candle_repository() -> TempDir {
-    let package = |name: &str, rest: &str| {
-        format!("[package]\nname = \"{name}\"\nversion = \"0.11.1\"\nedition = \"2021\"\n{rest}")
-    };
-    let nn = "[dependencies]\ncandle = { package = \"candle-core\", path = \"../candle-core\" }\n\
-              [features]\nmetal = [\"candle/metal\"]\n";
-    let folder = project(&[
-        ("candle-core", &package("candle-core", "[features]\nmetal = []\n")),
-        ("candle-nn", &package("candle-nn", nn)),
-    ]);
-    fs::write(folder.path().join("Cargo.toml"), "[workspace]\nresolver = \"2\"\nmembers = [\"candle-*\"]\n")
-        .expect("a manifest");
-    git(folder.path(), &["init", "--quiet"]);
-    git(folder.path(), &["add", "--all"]);
-    git(folder.path(), &["commit", "--quiet", "--message", "candle"]);
-    folder
-}
-
-#[test]
-fn git_and_registry_in_one_tree_are_found_and_brought_together() {
-    let repository = candle_repository();
-    let address = format!("file://{}", repository.path().display());
-    let folder = app(&format!(
-        "[dependencies]\ncandle-core = {{ git = \"{address}\", features = [\"metal\"] }}\ncandle-nn = \"0.11.1\"\n"
-    ));
-    let diagnosis = examine(folder.path(), &["--target", MAC]);
-    assert_eq!(errors(&diagnosis), ["feature-missing", "several-sources"]);
-    fix(folder.path(), &diagnosis, &["--target", MAC]);
-    let tree = cargo_tree(folder.path(), MAC, &[]);
-    assert!(tree.contains(&format!("candle-nn v0.11.1 ({address}")), "{tree}");
-    assert!(!tree.lines().any(|line| line == "candle-core v0.11.1"), "{tree}");
-}
-
-#[test]
-fn a_feature_of_the_project_is_extended() {
-    let folder = app("[dependencies]\ncandle-core = \"0.11.1\"\ncandle-nn = \"0.11.1\"\n\
-                      [features]\ndefault = []\nmetal = [\n    \"candle-core/metal\",\n]\n");
-    let diagnosis = examine(folder.path(), &["--target", MAC]);
-    assert_eq!((errors(&diagnosis), notes(&diagnosis)), (vec![], vec!["nothing-on"]));
-    for arguments in
-        [["--target", MAC, "--features", "metal"].as_slice(), &["--target", MAC, "--all-features"]]
-    {
-        assert_eq!(errors(&examine(folder.path(), arguments)), ["feature-missing"]);
-    }
-    let arguments = ["--target", MAC, "--features", "metal"];
-    fix(folder.path(), &examine(folder.path(), &arguments), &arguments);
-    // The tree hides what the command line turns on, unless it is read from the leaf.
-    let tree = cargo_tree(folder.path(), MAC, &["--features", "metal", "--invert", "candle-nn"]);
-    assert!(tree.contains("candle-nn feature \"metal\""), "{tree}");
-    let text = fs::read_to_string(folder.path().join("Cargo.toml")).expect("a manifest");
-    assert!(text.ends_with("metal = [\n    \"candle-core/metal\",\n    \"candle-nn/metal\",\n]\n"), "{text}");
-}
-
-#[test]
-fn an_inherited_line_is_changed_in_the_workspace() {
-    let root = "[workspace]\nresolver = \"2\"\nmembers = [\"crates/*\"]\n\n[workspace.dependencies]\n\
-                candle-core = { version = \"0.11.1\", features = [\"metal\"] }\ncandle-nn = \"0.11.1\"\n";
-    let member =
-        format!("{HEAD}[dependencies]\ncandle-core.workspace = true\ncandle-nn = {{ workspace = true }}\n");
-    let folder = project(&[("crates/app", &member)]);
-    fs::write(folder.path().join("Cargo.toml"), root).expect("a manifest");
-    lock(folder.path());
-    let app = folder.path().join("crates/app/Cargo.toml");
-    let diagnosis = examine(&app, &["--target", MAC]);
-    assert_eq!(errors(&diagnosis), ["feature-missing"]);
-    let change = &diagnosis["changes"][0];
-    let workspace = fs::canonicalize(folder.path().join("Cargo.toml")).expect("a manifest");
-    assert_eq!((change["file"].as_str(), change["line"].as_u64()), (workspace.to_str(), Some(7)));
-    fix(&app, &diagnosis, &["--target", MAC]);
-    assert!(cargo_tree(folder.path(), MAC, &[]).contains("candle-nn feature \"metal\""));
-    assert!(!folder.path().join("crates/app/Cargo.lock").exists());
-}
-
-/// A repository with the package `helper`, which depends on candle-nn in this version.
-fn helper(version: &str) -> TempDir {
-    let helper = format!(
-        "[package]\nname = \"helper\"\nversion = \"0.1.0\"\nedition = \"2021\"\n\
-         [dependencies]\ncandle-nn = \"{version}\"\n"
-    );
-    let repository = project(&[("", &helper)]);
-    git(repository.path(), &["init", "--quiet"]);
-    git(repository.path(), &["add", "--all"]);
-    git(repository.path(), &["commit", "--quiet", "--message", "helper"]);
-    repository
-}
-
-#[test]
-fn a_second_copy_is_laid_at_the_dependency_that_brought_it_and_is_no_second_error() {
-    let repository = helper("0.10.2");
-    let folder = app(&format!(
-        "[dependencies]\ncandle-core = {{ version = \"0.11.1\", features = [\"metal\"] }}\n\
-         candle-nn = {{ version = \"0.11.1\", features = [\"metal\"] }}\n\
-         helper = {{ git = \"file://{}\" }}\n",
-        repository.path().display()
-    ));
-    let diagnosis = examine(folder.path(), &["--target", MAC]);
-    assert_eq!(errors(&diagnosis), ["several-versions"], "{diagnosis:#}");
-    let finding = &diagnosis["findings"][0];
-    let message = finding["message"].as_str().expect("a message");
-    assert!(message.contains("`candle-nn 0.10.2` from `registry` (for `helper 0.1.0`)"), "{message}");
-    let hint = finding["hints"][0].as_str().expect("a hint");
-    assert!(hint.starts_with("look for a release of `helper`"), "{hint}");
-    assert_eq!(diagnosis["changes"], Value::Array(Vec::new()), "no line of the project is at fault");
-}
-
-#[test]
-fn a_crate_that_came_along_gets_a_line_of_its_own() {
-    let repository = helper("0.11.1");
-    let folder = app(&format!(
-        "[dependencies]\ncandle-core = {{ version = \"0.11.1\", features = [\"metal\"] }}\n\
-         helper = {{ git = \"file://{}\" }}\n",
-        repository.path().display()
-    ));
-    let diagnosis = examine(folder.path(), &["--target", MAC]);
-    assert_eq!(errors(&diagnosis), ["feature-missing"]);
-    assert_eq!(diagnosis["changes"][0]["old"], Value::Null);
-    fix(folder.path(), &diagnosis, &["--target", MAC]);
-    assert!(cargo_tree(folder.path(), MAC, &[]).contains("candle-nn feature \"metal\""));
-}
-
-#[test]
-fn a_lock_file_is_honoured_and_left_as_it_is() {
-    let folder =
-        app_without_lock("[dependencies]\ncandle-core = { version = \"0.11\", features = [\"metal\"] }\n");
-    let mut command = Command::new("cargo");
-    command.args(["update", "--quiet", "candle-core", "--precise", "0.11.0"]).current_dir(folder.path());
-    let output = command.output().expect("cargo starts");
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    let before = fs::read_to_string(folder.path().join("Cargo.lock")).expect("a lock file");
-    let diagnosis = examine(folder.path(), &["--target", MAC]);
-    assert_eq!(errors(&diagnosis), ["silent-metal"]);
-    assert_eq!(diagnosis["trial"]["outcome"], "green");
-    assert_eq!(fs::read_to_string(folder.path().join("Cargo.lock")).expect("a lock file"), before);
-}
-
-#[test]
-fn a_project_without_candle_gets_a_friendly_sentence() {
-    let folder = app("");
-    let output = doctor(folder.path(), &[]);
-    let told = String::from_utf8_lossy(&output.stdout);
-    assert!(output.status.success());
-    assert!(told.contains("this project does not depend on Candle"), "{told}");
-}
-
-#[test]
-fn the_lines_to_change_are_printed_for_people() {
+fn a_missing_feature_exits_with_1_and_prints_the_lines_to_change() {
     let folder = app("[dependencies]\ncandle-core = { version = \"0.11.1\", features = [\"metal\"] }\n\
-                      candle-nn = \"0.11.1\"\n");
+                      candle-nn = \"0.11.1\"\n[features]\nidle = []\n");
     let output = doctor(folder.path(), &["--target", MAC]);
     assert_eq!(output.status.code(), Some(1));
-    let told = String::from_utf8_lossy(&output.stdout);
+    let text = String::from_utf8_lossy(&output.stdout);
     let block = "     7 - candle-nn = \"0.11.1\"\n       + candle-nn = { version = \"0.11.1\", features = [\"metal\"] }\n";
-    assert!(told.contains(block), "{told}");
-    assert!(told.contains("`no metal implementation for layer-norm`"), "{told}");
-    assert!(told.contains("tried on a copy of the project: no error is left"), "{told}");
+    assert!(text.contains(block), "{text}");
+    assert!(text.contains("`no metal implementation for layer-norm`"), "{text}");
+    assert!(text.contains("verified on a copy of the project: no errors remain"), "{text}");
+
+    for features in [["--features", "idle"].as_slice(), &["--all-features"], &["--no-default-features"]] {
+        let output = doctor(folder.path(), &[&["--json", "--target", MAC], features].concat());
+        assert_eq!(output.status.code(), Some(1));
+        let diagnosis: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+        assert_eq!(diagnosis["healthy"], false);
+        assert_eq!(diagnosis["findings"][0]["code"], "feature-missing");
+        assert_eq!(diagnosis["verification"]["outcome"], "passed");
+    }
 }
 
 #[test]
-fn a_place_without_a_manifest_is_told_with_a_hint() {
+fn a_project_without_candle_exits_with_0() {
+    let folder = app("");
+    let output = doctor(folder.path(), &[]);
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success());
+    assert!(text.contains("this project does not depend on Candle"), "{text}");
+    let output = doctor(folder.path(), &["--json"]);
+    assert!(output.status.success());
+    let diagnosis: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    assert_eq!(diagnosis["healthy"], true);
+}
+
+#[test]
+fn a_path_without_a_manifest_is_an_error_with_a_hint() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     fs::write(folder.path().join("notes.txt"), "").expect("a file");
     let cases = [
@@ -394,30 +70,30 @@ fn a_place_without_a_manifest_is_told_with_a_hint() {
         ("absent", "no such file or folder"),
         ("notes.txt", "not a `Cargo.toml`"),
     ];
-    for (place, sentence) in cases {
-        let output = doctor(&folder.path().join(place), &[]);
-        let told = String::from_utf8_lossy(&output.stderr);
+    for (path, sentence) in cases {
+        let output = doctor(&folder.path().join(path), &[]);
+        let message = String::from_utf8_lossy(&output.stderr);
         assert!(!output.status.success());
-        assert!(told.contains(sentence) && told.contains("hint: "), "{told}");
+        assert!(message.contains(sentence) && message.contains("hint: "), "{message}");
     }
 }
 
 #[test]
-fn what_cargo_refuses_is_told_in_cargos_words() {
+fn an_error_of_cargo_is_printed() {
     let folder = app("");
     let output = doctor(folder.path(), &["--target", LINUX, "--features", "absent"]);
-    let told = String::from_utf8_lossy(&output.stderr);
+    let message = String::from_utf8_lossy(&output.stderr);
     assert!(!output.status.success());
-    assert!(told.contains("does not contain this feature: absent"), "{told}");
+    assert!(message.contains("does not contain this feature: absent"), "{message}");
 }
 
 #[test]
-fn a_missing_cargo_is_told_with_a_hint() {
+fn a_missing_cargo_is_an_error_with_a_hint() {
     let folder = app("");
     let mut command = Command::new(env!("CARGO_BIN_EXE_sconce"));
     command.args(["doctor", "--manifest"]).arg(folder.path()).env("PATH", "");
     let output = command.output().expect("the built command starts");
-    let told = String::from_utf8_lossy(&output.stderr);
+    let message = String::from_utf8_lossy(&output.stderr);
     assert!(!output.status.success());
-    assert!(told.contains("could not find `cargo`\nhint: "), "{told}");
+    assert!(message.contains("could not find `cargo`\nhint: "), "{message}");
 }

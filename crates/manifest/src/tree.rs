@@ -1,21 +1,22 @@
-//! What `cargo tree` printed, as packages with version, source, resolved features and dependents.
+//! Parses the output of `cargo tree`: packages with version, source, resolved features, and dependents.
 
 use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 
-use anyhow::{Context, bail};
 use serde::Serialize;
 
-/// One line of the tree: depth, resolved features, package. The depth is cut off by `|` because a feature
-/// may begin with a digit; neither `|` nor a space can stand in a feature's name.
-///
-/// `{f}` holds the features resolved for the target asked, so the feature nodes of `-e features`, which have
-/// a syntax of their own and no format, are not needed.
-pub(super) const FORMAT: [&str; 6] = ["--edges", "normal", "--prefix", "depth", "--format", "|{f}|{p}"];
+use crate::error::Error;
 
-/// Candle's crates that are released together, in one version.
-pub(super) const FAMILY: [&str; 9] = [
+/// One line of the tree: depth, resolved features, package. `|` separates the depth from the features, since a
+/// feature may start with a digit but contains neither `|` nor spaces.
+///
+/// `{f}` prints the features resolved for the target. The feature nodes of `-e features`, which ignore
+/// `--format`, are not needed.
+pub(crate) const FORMAT: [&str; 6] = ["--edges", "normal", "--prefix", "depth", "--format", "|{f}|{p}"];
+
+/// The Candle crates that are released together with one version.
+pub(crate) const CANDLE_CRATES: [&str; 9] = [
     "candle-core",
     "candle-nn",
     "candle-transformers",
@@ -27,61 +28,60 @@ pub(super) const FAMILY: [&str; 9] = [
     "candle-metal-kernels",
 ];
 
-/// Where a package's code comes from.
+/// The source of a package.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(tag = "kind", content = "at", rename_all = "lowercase")]
 pub(crate) enum Source {
-    /// A registry; the empty name is cargo's own.
+    /// A registry by name. crates.io has the empty name.
     Registry(String),
-    /// A git repository, with its commit.
+    /// The URL of a git repository, with its commit.
     Git(String),
-    /// A folder.
+    /// The folder of a path dependency.
     Path(PathBuf),
 }
 
 /// One package of the resolved tree.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub(crate) struct Package {
-    /// The package's own name, never a rename of it.
+    /// The package name, not a renamed dependency key.
     pub(crate) name: String,
-    /// Its resolved version.
+    /// The resolved version.
     pub(crate) version: String,
-    /// Where its code comes from.
+    /// The source.
     pub(crate) source: Source,
-    /// Its resolved features.
+    /// The resolved features.
     pub(crate) features: BTreeSet<String>,
 }
 
 impl Package {
-    pub(super) fn is_candle(&self) -> bool {
-        FAMILY.contains(&self.name.as_str())
+    pub(crate) fn is_candle(&self) -> bool {
+        CANDLE_CRATES.contains(&self.name.as_str())
     }
 
-    pub(super) fn has(&self, feature: &str) -> bool {
+    pub(crate) fn has(&self, feature: &str) -> bool {
         self.features.contains(feature)
     }
 }
 
-/// The resolved tree for one target.
+/// The dependency tree resolved for one target.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Tree {
-    pub(super) packages: Vec<Package>,
-    /// The packages asked about: the ones at depth 0.
-    pub(super) roots: Vec<usize>,
-    /// For each package, the ones that depend on it.
+pub(crate) struct Tree {
+    pub(crate) packages: Vec<Package>,
+    /// The root packages, at depth 0.
+    pub(crate) roots: Vec<usize>,
+    /// Direct dependents of each package.
     parents: Vec<BTreeSet<usize>>,
 }
 
 impl Tree {
-    /// Reads the output of `cargo tree` called with [`FORMAT`]. A repeated package is printed as a leaf with
-    /// `(*)`; it is found again by its name, so no dependency is lost.
-    pub(super) fn parse(output: &str) -> anyhow::Result<Self> {
+    /// Parses the output of `cargo tree` called with [`FORMAT`]. Cargo prints a repeated package as a leaf marked
+    /// `(*)`; it is identified by name, version and source, so no dependency is lost.
+    pub(crate) fn parse(output: &str) -> Result<Self, Error> {
         let mut tree = Self::default();
         let mut known: BTreeMap<(String, String, Source), usize> = BTreeMap::new();
         let mut path: Vec<usize> = Vec::new();
         for line in output.lines().filter(|line| !line.trim().is_empty()) {
-            let (depth, package) = parse_line(line)
-                .with_context(|| format!("unknown line in the output of `cargo tree`: `{line}`"))?;
+            let (depth, package) = parse_line(line).ok_or_else(|| Error::TreeLine(line.to_owned()))?;
             let identity = (package.name.clone(), package.version.clone(), package.source.clone());
             let index = *known.entry(identity).or_insert(tree.packages.len());
             if index == tree.packages.len() {
@@ -91,7 +91,7 @@ impl Tree {
                 tree.packages[index].features.extend(package.features);
             }
             if depth > path.len() {
-                bail!("a line of `cargo tree` skips a depth: `{line}`");
+                return Err(Error::TreeDepth(line.to_owned()));
             }
             path.truncate(depth);
             match path.last() {
@@ -106,18 +106,18 @@ impl Tree {
         Ok(tree)
     }
 
-    /// The packages of Candle, in the order of [`FAMILY`], older versions first.
-    pub(super) fn candle(&self) -> Vec<&Package> {
+    /// The Candle packages in the order of [`CANDLE_CRATES`], older versions first.
+    pub(crate) fn candle(&self) -> Vec<&Package> {
         let mut found: Vec<&Package> = self.packages.iter().filter(|package| package.is_candle()).collect();
         found.sort_by(|a, b| {
-            let rank = |package: &Package| FAMILY.iter().position(|name| *name == package.name);
+            let rank = |package: &Package| CANDLE_CRATES.iter().position(|name| *name == package.name);
             rank(a).cmp(&rank(b)).then_with(|| compare(&a.version, &b.version))
         });
         found
     }
 
     /// Whether `package` depends on `on` directly.
-    pub(super) fn depends(&self, package: &Package, on: &Package) -> bool {
+    pub(crate) fn depends(&self, package: &Package, on: &Package) -> bool {
         let (package, on) = (self.position(package), self.position(on));
         package.zip(on).is_some_and(|(package, on)| self.parents[on].contains(&package))
     }
@@ -126,17 +126,17 @@ impl Tree {
         self.packages.iter().position(|other| other == package)
     }
 
-    /// The nearest dependents of `package` that are not Candle itself: who asked for it.
-    pub(super) fn asked_by(&self, package: &Package) -> Vec<&Package> {
-        let mut waiting: Vec<usize> = self.position(package).into_iter().collect();
+    /// The nearest dependents of `package` outside of Candle.
+    pub(crate) fn dependents(&self, package: &Package) -> Vec<&Package> {
+        let mut pending: Vec<usize> = self.position(package).into_iter().collect();
         let mut seen = BTreeSet::new();
         let mut found = BTreeSet::new();
-        while let Some(index) = waiting.pop() {
+        while let Some(index) = pending.pop() {
             for &parent in &self.parents[index] {
                 if !self.packages[parent].is_candle() {
                     found.insert(parent);
                 } else if seen.insert(parent) {
-                    waiting.push(parent);
+                    pending.push(parent);
                 }
             }
         }
@@ -153,26 +153,26 @@ fn parse_line(line: &str) -> Option<(usize, Package)> {
     let (name, rest) = package.split_once(" v")?;
     let (version, rest) = rest.split_once(' ').unwrap_or((rest, ""));
     let rest = rest.trim().strip_prefix("(proc-macro)").unwrap_or(rest).trim();
-    let place = rest.strip_prefix('(').and_then(|rest| rest.strip_suffix(')')).unwrap_or(rest);
-    let source = if let Some(registry) = place.strip_prefix("registry ") {
+    let origin = rest.strip_prefix('(').and_then(|rest| rest.strip_suffix(')')).unwrap_or(rest);
+    let source = if let Some(registry) = origin.strip_prefix("registry ") {
         Source::Registry(registry.trim_matches('`').to_owned())
-    } else if place.contains("://") {
-        Source::Git(place.to_owned())
-    } else if place.is_empty() {
+    } else if origin.contains("://") {
+        Source::Git(origin.to_owned())
+    } else if origin.is_empty() {
         Source::Registry(String::new())
     } else {
-        Source::Path(PathBuf::from(place))
+        Source::Path(PathBuf::from(origin))
     };
     let features = features.split(',').filter(|feature| !feature.is_empty()).map(str::to_owned).collect();
     Some((depth, Package { name: name.to_owned(), version: version.to_owned(), source, features }))
 }
 
-/// Orders versions by number; a pre-release stands before its release, and absent numbers are zero.
-pub(super) fn compare(a: &str, b: &str) -> Ordering {
-    number(a).cmp(&number(b))
+/// Compares versions numerically. A pre-release sorts before its release; missing components are zero.
+pub(crate) fn compare(a: &str, b: &str) -> Ordering {
+    components(a).cmp(&components(b))
 }
 
-fn number(version: &str) -> ([u64; 3], bool) {
+fn components(version: &str) -> ([u64; 3], bool) {
     let version = version.split('+').next().unwrap_or_default();
     let (numbers, is_release) = match version.split_once('-') {
         Some((numbers, _)) => (numbers, false),
@@ -220,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn every_package_asked_about_is_a_root() {
+    fn packages_at_depth_0_are_roots() {
         let tree = Tree::parse(OUTPUT).expect("the output is well formed");
         let roots: Vec<&Source> = tree.roots.iter().map(|&root| &tree.packages[root].source).collect();
         let path = |text: &str| Source::Path(PathBuf::from(text));
@@ -232,13 +232,13 @@ mod tests {
         let output = "0||app v0.1.0 (/a)\n1|metal|candle-core v0.9.2\n1||lib v1.0.0\n2||candle-nn v0.9.2\n\
                       3|metal|candle-core v0.9.2 (*)\n";
         let tree = Tree::parse(output).expect("the output is well formed");
-        let asked: Vec<&str> =
-            tree.asked_by(tree.candle()[0]).iter().map(|package| package.name.as_str()).collect();
-        assert_eq!(asked, ["app", "lib"]);
+        let dependents: Vec<&str> =
+            tree.dependents(tree.candle()[0]).iter().map(|package| package.name.as_str()).collect();
+        assert_eq!(dependents, ["app", "lib"]);
     }
 
     #[test]
-    fn a_line_of_another_kind_is_refused_with_its_text() {
+    fn an_unknown_line_is_rejected_with_its_text() {
         let error = Tree::parse("warning: something").expect_err("no such line");
         assert!(error.to_string().ends_with("`warning: something`"), "{error}");
     }

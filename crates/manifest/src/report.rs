@@ -1,38 +1,39 @@
-//! A diagnosis on paper: text for people, JSON for programs.
+//! Renders a diagnosis as text, and serializes it to JSON.
 
 use std::fmt::Write;
 
 use comfy_table::{Table, presets};
 use serde::{Serialize, Serializer};
 
-use super::change::Change;
-use super::tree::Package;
-use super::verdict::{Finding, Severity};
-use super::{Diagnosis, Trial, words};
+use crate::change::Change;
+use crate::checks::{Finding, Severity};
+use crate::diagnosis::{Diagnosis, Verification};
+use crate::messages;
+use crate::tree::Package;
 
-/// Lines of prose are broken here; a line of a manifest never is.
+/// Prose wraps at this column. Manifest lines never wrap.
 const WIDTH: usize = 100;
 
 #[derive(Serialize)]
-struct Paper<'a> {
+struct Report<'a> {
     manifest: &'a std::path::Path,
     targets: Vec<&'a str>,
     healthy: bool,
-    crates: Vec<CrateOnPaper<'a>>,
-    findings: Vec<FindingOnPaper<'a>>,
+    crates: Vec<CrateReport<'a>>,
+    findings: Vec<FindingReport<'a>>,
     changes: &'a [Change],
-    trial: TrialOnPaper<'a>,
+    verification: VerificationReport<'a>,
 }
 
 #[derive(Serialize)]
-struct CrateOnPaper<'a> {
+struct CrateReport<'a> {
     target: &'a str,
     #[serde(flatten)]
     package: &'a Package,
 }
 
 #[derive(Serialize)]
-struct FindingOnPaper<'a> {
+struct FindingReport<'a> {
     code: &'static str,
     severity: Severity,
     targets: &'a [String],
@@ -43,91 +44,91 @@ struct FindingOnPaper<'a> {
 
 #[derive(Serialize)]
 #[serde(tag = "outcome", rename_all = "lowercase")]
-enum TrialOnPaper<'a> {
-    Nothing,
-    Green,
-    Left { codes: Vec<&'static str> },
-    Refused { reason: &'a str },
+enum VerificationReport<'a> {
+    Skipped,
+    Passed,
+    Failed { codes: Vec<&'static str> },
+    Rejected { reason: &'a str },
 }
 
 impl Serialize for Diagnosis {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let crates = self.resolved.iter().flat_map(|(target, packages)| {
-            packages.iter().map(move |package| CrateOnPaper { target, package })
+            packages.iter().map(move |package| CrateReport { target, package })
         });
-        Paper {
+        Report {
             manifest: &self.manifest,
             targets: self.resolved.iter().map(|(target, _)| target.as_str()).collect(),
             healthy: self.is_healthy(),
             crates: crates.collect(),
-            findings: on_paper(self),
-            changes: &self.remedy.changes,
-            trial: match &self.trial {
-                Trial::Nothing => TrialOnPaper::Nothing,
-                Trial::Green => TrialOnPaper::Green,
-                Trial::Left(left) => TrialOnPaper::Left { codes: codes(left) },
-                Trial::Refused(reason) => TrialOnPaper::Refused { reason },
+            findings: finding_reports(self),
+            changes: &self.fix.changes,
+            verification: match &self.verification {
+                Verification::Skipped => VerificationReport::Skipped,
+                Verification::Passed => VerificationReport::Passed,
+                Verification::Failed(errors) => VerificationReport::Failed { codes: codes(errors) },
+                Verification::Rejected(reason) => VerificationReport::Rejected { reason },
             },
         }
         .serialize(serializer)
     }
 }
 
-fn on_paper(diagnosis: &Diagnosis) -> Vec<FindingOnPaper<'_>> {
-    let remedy = &diagnosis.remedy;
-    let pairs = diagnosis.findings.iter().zip(&remedy.advice);
-    let told = pairs.map(|(Finding { fault, targets }, advice)| {
-        let mut hints = advice.clone();
-        hints.extend(words::standing_hint(fault).map(str::to_owned));
-        if fault.severity() == Severity::Error && !remedy.changes.is_empty() {
+fn finding_reports(diagnosis: &Diagnosis) -> Vec<FindingReport<'_>> {
+    let fix = &diagnosis.fix;
+    let pairs = diagnosis.findings.iter().zip(&fix.hints);
+    let reports = pairs.map(|(Finding { problem, targets }, hints)| {
+        let mut hints = hints.clone();
+        hints.extend(messages::general_hint(problem).map(str::to_owned));
+        if problem.severity() == Severity::Error && !fix.changes.is_empty() {
             hints.insert(0, "change the lines below".to_owned());
         } else if hints.is_empty() {
             hints.push(
-                "see who decides it: `cargo tree --invert candle-core --edges normal,features`".to_owned(),
+                "see which dependency enables it: `cargo tree --invert candle-core --edges normal,features`"
+                    .to_owned(),
             );
         }
-        let (message, cause) = (words::message(fault, targets), words::cause(fault));
-        FindingOnPaper {
-            code: words::code(fault),
-            severity: fault.severity(),
+        let (message, cause) = (messages::message(problem, targets), messages::cause(problem));
+        FindingReport {
+            code: messages::code(problem),
+            severity: problem.severity(),
             targets,
             message,
             cause,
             hints,
         }
     });
-    told.collect()
+    reports.collect()
 }
 
 fn codes(findings: &[Finding]) -> Vec<&'static str> {
-    findings.iter().map(|finding| words::code(&finding.fault)).collect()
+    findings.iter().map(|finding| messages::code(&finding.problem)).collect()
 }
 
-/// The diagnosis as text, without colour.
-pub(super) fn text(diagnosis: &Diagnosis) -> String {
-    let mut pages = vec![format!("read `{}`", diagnosis.manifest.display())];
-    pages.extend(tables(diagnosis));
-    for finding in on_paper(diagnosis) {
+/// Renders the diagnosis as plain text.
+pub fn render(diagnosis: &Diagnosis) -> String {
+    let mut sections = vec![format!("read `{}`", diagnosis.manifest.display())];
+    sections.extend(tables(diagnosis));
+    for finding in finding_reports(diagnosis) {
         let severity = match finding.severity {
             Severity::Error => "error",
             Severity::Note => "note",
         };
         let mut lines = vec![wrapped(&format!("{severity}: {}", finding.message), 0)];
         if !finding.targets.iter().all(|target| finding.message.contains(target.as_str())) {
-            lines.push(wrapped(&format!("target: {}", words::list(finding.targets)), 2));
+            lines.push(wrapped(&format!("target: {}", messages::list(finding.targets)), 2));
         }
         lines.push(wrapped(&format!("cause: {}", finding.cause), 2));
         lines.extend(finding.hints.iter().map(|hint| wrapped(&format!("hint: {hint}"), 2)));
-        pages.push(lines.join("\n"));
+        sections.push(lines.join("\n"));
     }
-    pages.extend(changes(&diagnosis.remedy.changes));
-    pages.extend(trial(&diagnosis.trial));
-    pages.push(summary(diagnosis));
-    pages.join("\n\n") + "\n"
+    sections.extend(changes(&diagnosis.fix.changes));
+    sections.extend(verification(&diagnosis.verification));
+    sections.push(summary(diagnosis));
+    sections.join("\n\n") + "\n"
 }
 
-/// A paragraph with its lines indented, the second and later ones deeper. What stands in backticks is not
-/// torn apart, so that it can be searched for.
+/// Wraps a paragraph with a hanging indent. Text in backticks stays on one line, so that it can be searched for.
 fn wrapped(text: &str, indent: usize) -> String {
     let mut pieces: Vec<String> = Vec::new();
     for word in text.split(' ') {
@@ -136,24 +137,24 @@ fn wrapped(text: &str, indent: usize) -> String {
             None => pieces.push(word.to_owned()),
         }
     }
-    let mut page = " ".repeat(indent);
+    let mut wrapped = " ".repeat(indent);
     let mut width = indent;
     for (at, piece) in pieces.iter().enumerate() {
         let length = piece.chars().count();
         if at > 0 && width + 1 + length > WIDTH {
             width = indent + 2;
-            write!(page, "\n{:width$}", "").ok();
+            write!(wrapped, "\n{:width$}", "").ok();
         } else if at > 0 {
             width += 1;
-            page.push(' ');
+            wrapped.push(' ');
         }
         width += length;
-        page.push_str(piece);
+        wrapped.push_str(piece);
     }
-    page
+    wrapped
 }
 
-/// The resolved crates, one table for all targets that agree.
+/// The resolved crates. Targets with equal crates share a table.
 fn tables(diagnosis: &Diagnosis) -> Vec<String> {
     let mut groups: Vec<(Vec<&str>, &[Package])> = Vec::new();
     for (target, packages) in &diagnosis.resolved {
@@ -162,63 +163,66 @@ fn tables(diagnosis: &Diagnosis) -> Vec<String> {
             None => groups.push((vec![target], packages)),
         }
     }
-    let pages = groups.into_iter().map(|(targets, packages)| {
-        let mut page = format!("resolved for {}", words::list(&targets));
+    let sections = groups.into_iter().map(|(targets, packages)| {
+        let mut section = format!("resolved for {}", messages::list(&targets));
         if packages.is_empty() {
-            return page + "\n  no crate of Candle";
+            return section + "\n  no Candle crate";
         }
         let mut table = Table::new();
         table.load_style(presets::NOTHING).set_header(["crate", "version", "source", "features"]);
         for package in packages {
             let features: Vec<&str> = package.features.iter().map(String::as_str).collect();
             let features = if features.is_empty() { "none".to_owned() } else { features.join(", ") };
-            table.add_row([&package.name, &package.version, &words::source(&package.source), &features]);
+            table.add_row([&package.name, &package.version, &messages::source(&package.source), &features]);
         }
         for line in table.lines() {
-            write!(page, "\n {}", line.trim_end()).ok();
+            write!(section, "\n {}", line.trim_end()).ok();
         }
-        page
+        section
     });
-    pages.collect()
+    sections.collect()
 }
 
 fn changes(changes: &[Change]) -> Vec<String> {
-    let mut pages = Vec::new();
+    let mut sections = Vec::new();
     for file in changes.chunk_by(|a, b| a.file == b.file) {
-        let mut page = format!("change in `{}`", file[0].file.display());
+        let mut section = format!("change in `{}`", file[0].file.display());
         for change in file {
             let old = change.old.iter().flat_map(|old| old.lines()).enumerate();
             for (at, line) in old {
-                write!(page, "\n  {:>4} - {line}", change.line + at).ok();
+                write!(section, "\n  {:>4} - {line}", change.line + at).ok();
             }
             for line in change.new.iter().flat_map(|new| new.lines()) {
-                write!(page, "\n       + {line}").ok();
+                write!(section, "\n       + {line}").ok();
             }
             if change.old.is_none() {
                 let at = change.line;
-                write!(page, "    (new, after line {at})").ok();
+                write!(section, "    (new, after line {at})").ok();
             }
         }
-        pages.push(page);
+        sections.push(section);
     }
-    pages
+    sections
 }
 
-fn trial(trial: &Trial) -> Option<String> {
-    match trial {
-        Trial::Nothing => None,
-        Trial::Green => Some("tried on a copy of the project: no error is left".to_owned()),
-        Trial::Left(left) => {
-            Some(format!("tried on a copy of the project, left: {}", words::list(&codes(left))))
+fn verification(verification: &Verification) -> Option<String> {
+    match verification {
+        Verification::Skipped => None,
+        Verification::Passed => Some("verified on a copy of the project: no errors remain".to_owned()),
+        Verification::Failed(errors) => {
+            let codes = messages::list(&codes(errors));
+            Some(format!("verified on a copy of the project, errors remain: {codes}"))
         }
-        Trial::Refused(reason) => Some(format!("tried on a copy of the project, refused: {reason}")),
+        Verification::Rejected(reason) => {
+            Some(format!("verified on a copy of the project, cargo rejected the changes: {reason}"))
+        }
     }
 }
 
 fn summary(diagnosis: &Diagnosis) -> String {
     if diagnosis.resolved.iter().all(|(_, packages)| packages.is_empty()) {
         return "nothing to diagnose: this project does not depend on Candle\n  \
-                hint: development and build dependencies are not read"
+                hint: development and build dependencies are ignored"
             .to_owned();
     }
     let errors = diagnosis.findings.iter().filter(|finding| finding.is_error()).count();
@@ -226,7 +230,7 @@ fn summary(diagnosis: &Diagnosis) -> String {
     let counted =
         |number: usize, word: &str| format!("{number} {word}{}", if number == 1 { "" } else { "s" });
     if errors == 0 && notes == 0 {
-        return "healthy: no finding".to_owned();
+        return "healthy: no findings".to_owned();
     }
     let verdict = if errors == 0 { "healthy" } else { "not healthy" };
     format!("{verdict}: {}, {}", counted(errors, "error"), counted(notes, "note"))

@@ -1,38 +1,38 @@
-//! The accelerators Candle knows, their Cargo features and the targets that have them.
+//! Candle's accelerators, their Cargo features, and the targets that support them.
 
-/// Something that computes faster than the CPU, named by its Cargo feature.
+/// An accelerator with a Cargo feature in Candle.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Accelerator {
+pub(crate) enum Accelerator {
     Metal,
     Cuda,
 }
 
 impl Accelerator {
-    pub(super) const ALL: [Self; 2] = [Self::Metal, Self::Cuda];
+    pub(crate) const ALL: [Self; 2] = [Self::Metal, Self::Cuda];
 
-    pub(super) fn feature(self) -> &'static str {
+    pub(crate) fn feature(self) -> &'static str {
         match self {
             Self::Metal => "metal",
             Self::Cuda => "cuda",
         }
     }
 
-    pub(super) fn name(self) -> &'static str {
+    pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Metal => "Metal",
             Self::Cuda => "CUDA",
         }
     }
 
-    /// The features of candle-core that turn this one on.
-    pub(super) fn implied_by(self) -> &'static [&'static str] {
+    /// The features of candle-core that enable this accelerator.
+    pub(crate) fn implied_by(self) -> &'static [&'static str] {
         match self {
             Self::Metal => &["metal", "metal-debug-labels"],
             Self::Cuda => &["cuda", "cudnn", "nccl", "cutile"],
         }
     }
 
-    pub(super) fn exists_on(self, target: &str) -> bool {
+    pub(crate) fn exists_on(self, target: &str) -> bool {
         match self {
             Self::Metal => is_apple(target),
             Self::Cuda => !is_apple(target),
@@ -40,6 +40,6 @@ impl Accelerator {
     }
 }
 
-pub(super) fn is_apple(target: &str) -> bool {
+pub(crate) fn is_apple(target: &str) -> bool {
     target.contains("-apple-")
 }

@@ -1,32 +1,32 @@
-//! Fixes as before and after: a manifest, a resolved tree, and the manifest that comes out.
+//! Fixes before and after: a manifest, a resolved tree, and the edited manifest.
 
 use std::path::Path;
 
-use super::super::change::apply;
-use super::super::verdict::judge;
 use super::*;
+use crate::change::apply;
+use crate::checks::check;
 
 const MAC: &str = "aarch64-apple-darwin";
 const LINUX: &str = "x86_64-unknown-linux-gnu";
 
-/// The manifests after the fix for what the tree shows; the first one is the workspace's.
+/// The edited manifests and the hints. The first manifest is the workspace root's.
 fn fixed(target: &str, tree: &str, texts: &[(&str, &str)]) -> (Vec<String>, Vec<String>) {
     let trees = [(target.to_owned(), Tree::parse(tree).expect("the tree is well formed"))];
     let mut manifests: Vec<Manifest> = Vec::new();
     for (folder, text) in texts {
         let file = Path::new(folder).join("Cargo.toml");
         let mut manifest = Manifest::parse(&file, text, manifests.first()).expect("it is a manifest");
-        let here = |package: &&super::super::tree::Package| package.source == Source::Path(folder.into());
+        let here = |package: &&crate::tree::Package| package.source == Source::Path(folder.into());
         let packages = trees[0].1.packages.iter().filter(here);
         manifest.active = packages.flat_map(|package| package.features.iter().cloned()).collect();
         manifests.push(manifest);
     }
-    let remedy = remedy(&judge(&trees), &trees, &manifests);
+    let fix = fix(&check(&trees), &trees, &manifests);
     let of = |manifest: &Manifest| -> Vec<Change> {
-        remedy.changes.iter().filter(|change| change.file == manifest.file).cloned().collect()
+        fix.changes.iter().filter(|change| change.file == manifest.file).cloned().collect()
     };
     let texts = manifests.iter().map(|manifest| apply(&manifest.text, &of(manifest))).collect();
-    (texts, remedy.advice.concat())
+    (texts, fix.hints.concat())
 }
 
 fn fixed_alone(target: &str, tree: &str, text: &str) -> String {
@@ -136,19 +136,19 @@ fn of_two_names_for_one_crate_the_older_goes() {
     let tree = "0||app v0.1.0 (/app)\n1|mkl|candle-core v0.10.2\n1||candle-core v0.11.1";
     let before = "[dependencies]\nold = { package = \"candle-core\", version = \"0.10\", features = [\"mkl\"] }\n\
                   new = { package = \"candle-core\", version = \"0.11\" }\n";
-    let (after, advice) = fixed(LINUX, tree, &[("/app", before)]);
+    let (after, hints) = fixed(LINUX, tree, &[("/app", before)]);
     let line = "new = { package = \"candle-core\", version = \"0.11.1\", features = [\"mkl\"] }\n";
     assert_eq!(after.concat(), format!("[dependencies]\n{line}"));
-    assert_eq!(advice, ["in the code, write `new` in the place of: `old`"]);
+    assert_eq!(hints, ["in the code, use `new` instead of: `old`"]);
 }
 
 #[test]
 fn a_version_that_another_package_asks_for_is_named_with_that_package() {
     let tree = "0||app v0.1.0 (/app)\n1||candle-core v0.11.1\n1||thing v1.0.0\n2||candle-core v0.10.2";
     let before = "[dependencies]\ncandle-core = \"0.11.1\"\nthing = \"1\"\n";
-    let (after, advice) = fixed(LINUX, tree, &[("/app", before)]);
+    let (after, hints) = fixed(LINUX, tree, &[("/app", before)]);
     assert_eq!(after.concat(), before);
-    assert!(advice[0].ends_with("`thing 1.0.0` asks for: `candle-core 0.10.2`"), "{advice:?}");
+    assert!(hints[0].ends_with("`thing 1.0.0` requires: `candle-core 0.10.2`"), "{hints:?}");
 }
 
 #[test]
@@ -157,11 +157,11 @@ fn a_second_copy_that_a_dependency_brought_changes_no_line_of_the_project() {
                2|metal|candle-core v0.11.1 (*)\n1||thing v1.0.0\n2||candle-nn v0.10.2\n";
     let before = "[dependencies]\ncandle-core = { version = \"0.11.1\", features = [\"metal\"] }\n\
                   candle-nn = { version = \"0.11.1\", features = [\"metal\"] }\nthing = \"1\"\n";
-    for (core, faults) in [("3||candle-core v0.10.2", 1), ("3|metal|candle-core v0.10.2", 3)] {
-        let (after, advice) = fixed(MAC, &format!("{own}{core}"), &[("/app", before)]);
+    for (core, problems) in [("3||candle-core v0.10.2", 1), ("3|metal|candle-core v0.10.2", 3)] {
+        let (after, hints) = fixed(MAC, &format!("{own}{core}"), &[("/app", before)]);
         assert_eq!(after.concat(), before, "{core}");
-        assert!(advice.len() >= faults, "{advice:?}");
-        assert!(advice.iter().all(|line| line.contains("look for a release of `thing`")), "{advice:?}");
+        assert!(hints.len() >= problems, "{hints:?}");
+        assert!(hints.iter().all(|line| line.contains("look for a release of `thing`")), "{hints:?}");
     }
     let core_alone = "0||app v0.1.0 (/app)\n1|metal|candle-core v0.11.1\n1||thing v1.0.0\n\
                       2||candle-nn v0.10.2\n3||candle-core v0.10.2";
@@ -174,7 +174,7 @@ fn a_second_copy_that_a_dependency_brought_changes_no_line_of_the_project() {
 fn an_idle_metal_is_answered_with_the_feature_that_turns_it_on() {
     let tree = "0||app v0.1.0 (/app)\n1||candle-core v0.11.1";
     let before = "[dependencies]\ncandle-core = \"0.11.1\"\n[features]\ngpu = [\"candle-core/metal\"]\n";
-    let (after, advice) = fixed(MAC, tree, &[("/app", before)]);
+    let (after, hints) = fixed(MAC, tree, &[("/app", before)]);
     assert_eq!(after.concat(), before);
-    assert_eq!(advice, ["to use Metal, ask with `--features gpu`"]);
+    assert_eq!(hints, ["to use Metal, build with `--features gpu`"]);
 }

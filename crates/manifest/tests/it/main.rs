@@ -1,0 +1,3 @@
+//! Tests of the diagnosis on whole Cargo projects.
+
+mod projects;
