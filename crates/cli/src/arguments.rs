@@ -1,4 +1,4 @@
-//! What can be typed, and its help.
+//! Commands, flags and their help.
 
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
@@ -8,10 +8,10 @@ use sconce::card::Overrides;
 use sconce::planner::evidence::Goal;
 use sconce::{Band, Constraints, Device, Dtype, EngineId, PoolingMode, Task};
 
-use crate::bench::server::Address;
-use crate::config::{Flags, Show};
+use crate::bench::server::ServerSpec;
+use crate::config::{ConfigArguments, Flags};
 
-/// Run embedding models on the best place that provably works, and see the proof.
+/// Run embedding, reranking and classification models on the fastest placement that is proven correct.
 #[derive(Parser)]
 #[command(name = "sconce", version, max_term_width = 110)]
 pub(crate) struct Arguments {
@@ -21,59 +21,59 @@ pub(crate) struct Arguments {
 
 #[derive(Subcommand)]
 pub(crate) enum Command {
-    /// Show what this machine and this build can do, or what is wrong with another Candle project
+    /// Check this machine and this build, or diagnose another Candle project
     Doctor(Doctor),
-    /// Show where a model can run, how well, and why not elsewhere
+    /// Show where a model can run, how fast and how accurately, and why not elsewhere
     Plan(Plan),
-    /// Turn texts into vectors
+    /// Embed texts
     Embed(Embed),
-    /// Sort documents by how well they fit a query
+    /// Rank documents by relevance to a query
     Rerank(Rerank),
-    /// Give texts, or pairs of texts, their labels
+    /// Classify texts, or pairs of texts
     Classify(Classify),
-    /// Score how similar a text is to others
+    /// Score the similarity of a text to others
     Similarity(Similarity),
-    /// Show what a model is made of and which file says so, without fetching its weights
+    /// Show a model's card and the file each fact comes from, without downloading weights
     Inspect(Inspect),
-    /// Compare every placement with vectors or scores made by sentence-transformers
+    /// Compare every placement with vectors or scores of sentence-transformers
     Verify(Verify),
-    /// Run the real model on every placement that works, in turns
+    /// Benchmark the model on every viable placement, in alternating rounds
     Bench(Bench),
-    /// Serve models over HTTP, to clients of OpenAI, TEI, Cohere and Jina
+    /// Serve models over HTTP with the APIs of OpenAI, TEI, Cohere and Jina
     Serve(Flags),
-    /// Show the settings of `serve` that hold, and where each came from
-    Config(Show),
-    /// Watch what a running server does
+    /// Show the effective settings of `serve` and the origin of each
+    Config(ConfigArguments),
+    /// Monitor a running server
     Top(Top),
     /// List the models in the hub's cache
     Models(Models),
-    /// Put a model into one file, for machines without a network
+    /// Pack a model into one file, for machines without a network
     Bundle(Bundle),
-    /// Print completions for a shell
+    /// Print shell completions
     Completions(Completions),
-    /// Write a page for `man` for every command
+    /// Write man pages
     Man(Man),
 }
 
 #[derive(Args)]
-#[expect(clippy::struct_excessive_bools, reason = "each is a flag that can be typed")]
+#[expect(clippy::struct_excessive_bools, reason = "each is a command-line flag")]
 pub(crate) struct Doctor {
-    /// Examine the Cargo project at this path instead: its features, versions and sources of Candle
+    /// Diagnose the Cargo project at this path: features, versions and sources of Candle
     #[arg(long, value_name = "PATH")]
     pub(crate) manifest: Option<PathBuf>,
-    /// With --manifest: the target to resolve for [default: this machine's, and macOS where Metal is mentioned]
+    /// With --manifest: target triple [default: the host, and macOS if the manifest mentions Metal]
     #[arg(long, requires = "manifest")]
     pub(crate) target: Option<String>,
-    /// With --manifest: features of the project to turn on
+    /// With --manifest: features of the project to enable
     #[arg(long, requires = "manifest", value_delimiter = ',')]
     pub(crate) features: Vec<String>,
-    /// With --manifest: all features of the project
+    /// With --manifest: enable all features of the project
     #[arg(long, requires = "manifest")]
     pub(crate) all_features: bool,
-    /// With --manifest: without the project's default features
+    /// With --manifest: disable the project's default features
     #[arg(long, requires = "manifest")]
     pub(crate) no_default_features: bool,
-    /// Forget all evidence and prove everything again
+    /// Delete all evidence and prove everything again
     #[arg(long)]
     pub(crate) fresh: bool,
     /// Print JSON
@@ -85,7 +85,7 @@ pub(crate) struct Doctor {
 pub(crate) struct Plan {
     #[command(flatten)]
     pub(crate) model: ModelArguments,
-    /// Load the real weights on every placement and compare their vectors with the reference's
+    /// Run the canary on every placement: load the real weights and compare outputs with the reference
     #[arg(long)]
     pub(crate) full: bool,
     /// Print JSON
@@ -94,18 +94,17 @@ pub(crate) struct Plan {
 }
 
 #[derive(Args)]
-#[expect(clippy::struct_excessive_bools, reason = "each is a flag that can be typed")]
+#[expect(clippy::struct_excessive_bools, reason = "each is a command-line flag")]
 pub(crate) struct Embed {
     #[command(flatten)]
     pub(crate) model: ModelArguments,
     /// The texts
     #[arg(value_name = "TEXT", conflicts_with = "input")]
     pub(crate) texts: Vec<String>,
-    /// Read texts from a file: .jsonl with a `text` field per line, others with one text per line; `-` is standard input
+    /// Read texts from a file: .jsonl with a `text` field, otherwise one text per line; `-` is standard input
     #[arg(long, value_name = "FILE")]
     pub(crate) input: Option<PathBuf>,
-    /// Write vectors to a file, .jsonl or .npy, which appears when it is complete [default: JSON lines on standard
-    /// output]
+    /// Write vectors to a .jsonl or .npy file, atomically [default: JSON lines on standard output]
     #[arg(long, value_name = "FILE")]
     pub(crate) output: Option<PathBuf>,
     #[command(flatten)]
@@ -113,19 +112,19 @@ pub(crate) struct Embed {
     /// The texts are search queries: use the model's query prompt, or its query markers with --tokens
     #[arg(long, conflicts_with_all = ["prompt", "prefix"])]
     pub(crate) query: bool,
-    /// Compute sparse vectors, a weight per word (SPLADE); the same as `--task sparse`
+    /// Compute sparse vectors, one weight per vocabulary token (SPLADE); same as `--task sparse`
     #[arg(long)]
     pub(crate) sparse: bool,
-    /// Compute one vector per token (late interaction); the same as `--task tokens`
+    /// Compute one vector per token (late interaction); same as `--task tokens`
     #[arg(long, conflicts_with = "sparse")]
     pub(crate) tokens: bool,
     /// Truncate vectors to this many dimensions
     #[arg(long, value_name = "N")]
     pub(crate) dimensions: Option<usize>,
-    /// Truncate even if the model does not declare that its vectors can be
+    /// Truncate even if the model does not declare Matryoshka dimensions
     #[arg(long, requires = "dimensions")]
     pub(crate) force_dimensions: bool,
-    /// Print the closing summary as JSON: on standard output with --output, else on standard error
+    /// Print the summary as JSON: on standard output with --output, otherwise on standard error
     #[arg(long)]
     pub(crate) json: bool,
 }
@@ -134,28 +133,28 @@ pub(crate) struct Embed {
 pub(crate) struct Rerank {
     #[command(flatten)]
     pub(crate) model: ModelArguments,
-    /// What is looked for
+    /// The search query
     #[arg(long)]
     pub(crate) query: String,
     /// The documents
     #[arg(value_name = "DOCUMENT", conflicts_with = "input")]
     pub(crate) documents: Vec<String>,
-    /// Read documents from a file: .jsonl with a field `text` a line, any other a text a line, `-` for standard input
+    /// Read documents from a file: .jsonl with a `text` field, otherwise one per line; `-` is standard input
     #[arg(long, value_name = "FILE")]
     pub(crate) input: Option<PathBuf>,
-    /// Only so many of the best
+    /// Return only the N best documents
     #[arg(long, value_name = "N")]
     pub(crate) top: Option<usize>,
-    /// Scores as the model gives them, not between 0 and 1
+    /// Print logits instead of scores between 0 and 1
     #[arg(long)]
     pub(crate) raw: bool,
-    /// Cut the document alone where a pair is too long [default: the longer of the two]
+    /// Truncate only the document if a pair is too long [default: the longer text]
     #[arg(long)]
     pub(crate) keep_query: bool,
-    /// What to look for in words, where the model takes an instruction
+    /// The instruction, for models that take one
     #[arg(long, value_name = "TEXT")]
     pub(crate) instruction: Option<String>,
-    /// Rank by the score of this label, where the model is a classifier of pairs
+    /// Rank by the score of this label, for classifiers of pairs
     #[arg(long, value_name = "NAME")]
     pub(crate) label: Option<String>,
     /// Print JSON
@@ -170,17 +169,17 @@ pub(crate) struct Classify {
     /// The texts
     #[arg(value_name = "TEXT", conflicts_with = "input")]
     pub(crate) texts: Vec<String>,
-    /// Read texts from a file: .jsonl with a field `text` a line, and `pair` where two texts belong together; any
-    /// other a text a line, `-` for standard input
+    /// Read texts from a file: .jsonl with a `text` field and an optional `pair` field, otherwise one text per line;
+    /// `-` is standard input
     #[arg(long, value_name = "FILE")]
     pub(crate) input: Option<PathBuf>,
     /// The second text of every pair
     #[arg(long, value_name = "TEXT")]
     pub(crate) pair: Option<String>,
-    /// Only so many of the best labels
+    /// Print only the N best labels
     #[arg(long, value_name = "N")]
     pub(crate) top: Option<usize>,
-    /// Scores as the model gives them, not as probabilities
+    /// Print logits instead of probabilities
     #[arg(long)]
     pub(crate) raw: bool,
     /// Print JSON
@@ -192,9 +191,9 @@ pub(crate) struct Classify {
 pub(crate) struct Similarity {
     #[command(flatten)]
     pub(crate) model: ModelArguments,
-    /// The text that the others are compared with
+    /// The text to compare
     pub(crate) text: String,
-    /// The others
+    /// The texts to compare it with
     #[arg(required = true, value_name = "OTHER")]
     pub(crate) others: Vec<String>,
     #[command(flatten)]
@@ -209,15 +208,15 @@ pub(crate) struct Similarity {
 
 #[derive(Args)]
 pub(crate) struct Inspect {
-    /// The folder of a model, its id on the hub, or a bundle
+    /// A model folder, a model id on the Hugging Face Hub, or a bundle
     pub(crate) model: String,
     #[command(flatten)]
-    pub(crate) says: Says,
-    /// The branch, tag or commit to look at
-    #[arg(long, help_heading = "Where it comes from")]
+    pub(crate) overrides: ModelOverrides,
+    /// Branch, tag or commit
+    #[arg(long, help_heading = "Source")]
     pub(crate) revision: Option<String>,
-    /// Open no socket: folders and the hub's cache only
-    #[arg(long, help_heading = "Where it comes from")]
+    /// Open no socket: use folders and the hub cache only
+    #[arg(long, help_heading = "Source")]
     pub(crate) offline: bool,
     /// Print JSON
     #[arg(long)]
@@ -228,12 +227,12 @@ pub(crate) struct Inspect {
 pub(crate) struct Verify {
     #[command(flatten)]
     pub(crate) model: ModelArguments,
-    /// Vectors to compare with: .jsonl with `text` and `embedding` a line, .npz with `texts` and `embeddings`, or .npy
-    /// beside --input; for rerankers and classifiers `text`, `pair` and raw `scores`, or `texts`, `pairs` and `scores`;
-    /// without it the recipe to make them is printed
+    /// The reference vectors: .jsonl with `text` and `embedding`, .npz with `texts` and `embeddings`, or .npy with
+    /// --input; for rerankers and classifiers `text`, `pair` and `scores` (logits), or `texts`, `pairs` and `scores`;
+    /// without it, print a script that creates them
     #[arg(long, value_name = "FILE")]
     pub(crate) reference: Option<PathBuf>,
-    /// The texts of a reference that holds vectors alone: a file as for `embed`
+    /// The texts of a .npy reference: a file as for `embed`
     #[arg(long, value_name = "FILE")]
     pub(crate) input: Option<PathBuf>,
     /// Print JSON
@@ -245,30 +244,30 @@ pub(crate) struct Verify {
 pub(crate) struct Bench {
     #[command(flatten)]
     pub(crate) model: ModelArguments,
-    /// Run these texts instead of the built-in ones: a file as for `embed`
+    /// Use these texts instead of the built-in ones: a file as for `embed`
     #[arg(long, value_name = "FILE")]
     pub(crate) input: Option<PathBuf>,
-    /// How often each placement takes its turn; the best counts
+    /// Number of rounds; the fastest counts
     #[arg(long, value_name = "N", default_value = "3", value_parser = clap::value_parser!(u16).range(1..))]
     pub(crate) rounds: u16,
-    /// Plot rates by batch and by length, and the roofline of this machine: FILE.svg or FILE.png
+    /// Plot throughput by batch size and text length, and the roofline of this machine: FILE.svg or FILE.png
     #[arg(long, value_name = "FILE")]
     pub(crate) plot: Option<PathBuf>,
     /// Print JSON
     #[arg(long)]
     pub(crate) json: bool,
-    /// Send the same texts to this server, too, in turns with ours; may be given again
+    /// Also benchmark this server with the same texts; repeatable
     #[arg(
         long,
         value_name = "tei=URL|openai=URL",
         help_heading = "Other servers",
         conflicts_with = "offline"
     )]
-    pub(crate) against: Vec<Address>,
-    /// The model to ask an `openai` server for [default: MODEL]; its key is read from `OPENAI_API_KEY`
+    pub(crate) against: Vec<ServerSpec>,
+    /// Model name for an `openai` server [default: MODEL]; its API key is read from `OPENAI_API_KEY`
     #[arg(long, value_name = "NAME", help_heading = "Other servers", requires = "against")]
     pub(crate) against_model: Option<String>,
-    /// How long such a server may take for one answer
+    /// Timeout of one request to another server
     #[arg(
         long,
         value_name = "SECONDS",
@@ -281,13 +280,13 @@ pub(crate) struct Bench {
 
 #[derive(Args)]
 pub(crate) struct Top {
-    /// Where it listens; its key is read from `SCONCE_API_KEY`
+    /// URL of the server; its API key is read from `SCONCE_API_KEY`
     #[arg(default_value = "http://127.0.0.1:8080")]
     pub(crate) url: String,
-    /// Seconds between two looks
+    /// Refresh interval in seconds
     #[arg(long, value_name = "SECONDS", default_value = "1")]
     pub(crate) interval: f64,
-    /// Print one table and end
+    /// Print one table and exit
     #[arg(long)]
     pub(crate) once: bool,
 }
@@ -303,16 +302,16 @@ pub(crate) struct Models {
 pub(crate) struct Bundle {
     #[command(flatten)]
     pub(crate) model: ModelArguments,
-    /// The file to write: every command takes it as MODEL
+    /// The bundle to write; every command accepts it as MODEL
     #[arg(long, short, value_name = "FILE.sconce")]
     pub(crate) output: PathBuf,
-    /// What the model is called [default: its id, or its folder's name]
+    /// Name of the model [default: its id, or its folder name]
     #[arg(long)]
     pub(crate) name: Option<String>,
-    /// Load the real weights on every placement first, so that the evidence in the file is of them
+    /// Run the canary on every placement first, so that the bundle contains its evidence
     #[arg(long)]
     pub(crate) full: bool,
-    /// Print what is in the file as JSON
+    /// Print the bundle's file list as JSON
     #[arg(long)]
     pub(crate) json: bool,
 }
@@ -325,81 +324,76 @@ pub(crate) struct Completions {
 
 #[derive(Args)]
 pub(crate) struct Man {
-    /// The folder that the pages are written to; it is made where there is none
+    /// Output folder; created if it does not exist
     pub(crate) folder: PathBuf,
 }
 
-/// What goes before every text.
+/// The prompt of every text.
 #[derive(Args)]
 pub(crate) struct PromptArguments {
-    /// Put the model's prompt of this name before every text; `sconce inspect MODEL` lists the names
+    /// Prepend the model's prompt of this name; `sconce inspect MODEL` lists the names
     #[arg(long, value_name = "NAME")]
     pub(crate) prompt: Option<String>,
-    /// Put this literal text before every text; an empty text means no prompt, not even the model's default
+    /// Prepend this text; an empty text disables the model's default prompt
     #[arg(long, value_name = "TEXT", conflicts_with = "prompt")]
     pub(crate) prefix: Option<String>,
 }
 
-/// Which model, what the user says of it, and where it is to run.
+/// The model, its constraints, overrides and source.
 #[derive(Args)]
 pub(crate) struct ModelArguments {
-    /// The folder of a model, its id on the hub, or a bundle
+    /// A model folder, a model id on the Hugging Face Hub, or a bundle
     pub(crate) model: String,
-    /// Only this engine: candle, native, onnx
-    #[arg(long, help_heading = "Where it runs")]
+    /// Use only this engine: candle, native, onnx
+    #[arg(long, help_heading = "Placement")]
     pub(crate) engine: Option<EngineId>,
-    /// Only this device: cpu, metal, metal:N, cuda, cuda:N
-    #[arg(long, help_heading = "Where it runs")]
+    /// Use only this device: cpu, metal, metal:N, cuda, cuda:N
+    #[arg(long, help_heading = "Placement")]
     pub(crate) device: Option<Device>,
-    /// Only this number format: f32, f16, bf16; int8, int4 of quantised graphs
-    #[arg(long, help_heading = "Where it runs")]
+    /// Use only this dtype: f32, f16, bf16; int8, int4 for quantized ONNX graphs
+    #[arg(long, help_heading = "Placement")]
     pub(crate) dtype: Option<Dtype>,
-    /// Only these weights, by file name
-    #[arg(long, help_heading = "Where it runs", value_name = "FILE")]
+    /// Use only these weights, by file name
+    #[arg(long, help_heading = "Placement", value_name = "FILE")]
     pub(crate) weights: Option<String>,
-    /// How far from the f32 reference vectors may lie: exact, half, coarse
-    #[arg(long, help_heading = "Where it runs", default_value = "half")]
+    /// Maximum distance from the f32 reference: exact, half, coarse
+    #[arg(long, help_heading = "Placement", default_value = "half")]
     pub(crate) band: Band,
-    /// Choose for one short text soon, instead of many texts a second
-    #[arg(long, help_heading = "Where it runs")]
+    /// Optimize for the latency of one short text instead of throughput
+    #[arg(long, help_heading = "Placement")]
     pub(crate) latency: bool,
-    /// Threads on the CPU [default: all cores]
-    #[arg(long, help_heading = "Where it runs", value_name = "N")]
+    /// CPU threads [default: all cores]
+    #[arg(long, help_heading = "Placement", value_name = "N")]
     pub(crate) threads: Option<NonZeroUsize>,
     #[command(flatten)]
-    pub(crate) says: Says,
-    /// The branch, tag or commit to fetch
-    #[arg(long, help_heading = "Where it comes from")]
+    pub(crate) overrides: ModelOverrides,
+    /// Branch, tag or commit
+    #[arg(long, help_heading = "Source")]
     pub(crate) revision: Option<String>,
-    /// Open no socket: folders and the hub's cache only
-    #[arg(long, help_heading = "Where it comes from")]
+    /// Open no socket: use folders and the hub cache only
+    #[arg(long, help_heading = "Source")]
     pub(crate) offline: bool,
 }
 
-/// What the user says of a model.
+/// Overrides of a model's card.
 #[derive(Args)]
-pub(crate) struct Says {
-    /// What the model is for: embed, rerank, classify, sparse, tokens
-    #[arg(long, help_heading = "What its files do not say")]
+pub(crate) struct ModelOverrides {
+    /// Task of the model: embed, rerank, classify, sparse, tokens
+    #[arg(long, help_heading = "Model overrides")]
     pub(crate) task: Option<Task>,
-    /// How token vectors become one: `cls`, `max`, `mean`, `mean_sqrt_len`, `weighted_mean`, `last_token`
-    #[arg(long, help_heading = "What its files do not say")]
+    /// Pooling: `cls`, `max`, `mean`, `mean_sqrt_len`, `weighted_mean`, `last_token`
+    #[arg(long, help_heading = "Model overrides")]
     pub(crate) pooling: Option<PoolingMode>,
-    /// Whether vectors are made one long
-    #[arg(
-        long,
-        help_heading = "What its files do not say",
-        value_name = "true|false",
-        hide_possible_values = true
-    )]
+    /// Whether outputs are L2-normalized
+    #[arg(long, help_heading = "Model overrides", value_name = "true|false", hide_possible_values = true)]
     pub(crate) normalize: Option<bool>,
-    /// The most tokens a text may have
-    #[arg(long, help_heading = "What its files do not say", value_name = "TOKENS")]
+    /// Maximum sequence length; longer texts are truncated
+    #[arg(long, help_heading = "Model overrides", value_name = "TOKENS")]
     pub(crate) max_length: Option<usize>,
 }
 
-impl Says {
-    pub(crate) fn overrides(&self) -> Overrides {
+impl ModelOverrides {
+    pub(crate) fn to_overrides(&self) -> Overrides {
         Overrides {
             task: self.task,
             pooling: self.pooling,
@@ -422,10 +416,10 @@ impl ModelArguments {
     }
 
     pub(crate) fn overrides(&self) -> Overrides {
-        self.says.overrides()
+        self.overrides.to_overrides()
     }
 
-    /// Threads that compute on the CPU.
+    /// Number of CPU threads.
     pub(crate) fn threads(&self) -> usize {
         let all = || std::thread::available_parallelism().map_or(1, NonZeroUsize::get);
         self.threads.map_or_else(all, NonZeroUsize::get)

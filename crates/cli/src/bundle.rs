@@ -1,4 +1,4 @@
-//! `sconce bundle`: a model, what it needs and what is known of it, in one file.
+//! `sconce bundle`: packs a model, its files and its evidence into one file.
 
 use std::process::ExitCode;
 
@@ -9,12 +9,12 @@ use serde_json::json;
 
 use crate::arguments;
 use crate::output_file::OutputFile;
-use crate::screen::{Bars, counted, print_json};
+use crate::terminal::{ProgressBars, pluralize, print_json};
 
 pub(crate) fn run(arguments: &arguments::Bundle) -> anyhow::Result<ExitCode> {
     let runtime = arguments.model.runtime();
     let source = ModelSource::parse(&arguments.model.model, arguments.model.revision.as_deref());
-    let mut bars = Bars::default();
+    let mut bars = ProgressBars::default();
     let subject = runtime.subject(&source, &arguments.model.overrides(), &mut |event| bars.draw(&event))?;
     let constraints = arguments.model.constraints();
     let depth = if arguments.full { Depth::Canary } else { Depth::Twin };
@@ -33,7 +33,11 @@ pub(crate) fn run(arguments: &arguments::Bundle) -> anyhow::Result<ExitCode> {
     let list = sconce::bundle::write(&subject, &name, &evidence, output.file()?, &arguments.output)?;
     output.commit()?;
     let all = bytes(list.files.iter().map(|file| file.bytes).sum());
-    eprintln!("`{}`: {}, {all}, as `{name}`", arguments.output.display(), counted(list.files.len(), "file"));
+    eprintln!(
+        "`{}`: {}, {all}, as `{name}`",
+        arguments.output.display(),
+        pluralize(list.files.len(), "file")
+    );
     if arguments.json {
         print_json(&list)?;
     }

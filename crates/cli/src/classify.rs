@@ -1,4 +1,4 @@
-//! `sconce classify`: labels of texts, or of pairs of texts.
+//! `sconce classify`: labels texts or pairs of texts.
 
 use std::path::Path;
 use std::process::ExitCode;
@@ -11,19 +11,19 @@ use serde_json::{Map, Value};
 
 use crate::arguments;
 use crate::input::{Input, Record};
-use crate::opening::open;
-use crate::screen::{print, print_json, rendered, shortened, table};
+use crate::open_model::open;
 use crate::summary::Summary;
+use crate::terminal::{print, print_json, rendered, shorten, table};
 
 #[derive(Serialize)]
-struct Page<'a> {
-    texts: Vec<Line<'a>>,
+struct Output<'a> {
+    texts: Vec<OutputLine<'a>>,
     account: &'a Account,
 }
 
-/// The fields that came with a text, and its labels.
+/// The input fields of a text, and its labels.
 #[derive(Serialize)]
-struct Line<'a> {
+struct OutputLine<'a> {
     #[serde(flatten)]
     fields: Map<String, Value>,
     labels: &'a [Labelled],
@@ -40,21 +40,21 @@ pub(crate) fn run(arguments: &arguments::Classify) -> anyhow::Result<ExitCode> {
     let options =
         ClassifyOptions { scoring: if arguments.raw { Some(Scoring::Raw) } else { None }, cut: Cut::Longest };
     let started = Instant::now();
-    let classified = classified(&model, &records, arguments.pair.as_deref(), &options)?;
+    let classified = classify(&model, &records, arguments.pair.as_deref(), &options)?;
     let seconds = started.elapsed().as_secs_f64();
     let top = arguments.top.unwrap_or(usize::MAX);
     if arguments.json {
         let texts = records.iter().zip(&classified.texts).map(|(record, labels)| {
             let mut fields = record.fields.clone();
             fields.retain(|field, _| field != "labels");
-            Line { fields, labels: &labels[..labels.len().min(top)] }
+            OutputLine { fields, labels: &labels[..labels.len().min(top)] }
         });
-        print_json(&Page { texts: texts.collect(), account: &classified.account })?;
+        print_json(&Output { texts: texts.collect(), account: &classified.account })?;
     } else {
         let mut rows = table(&["label", "score", "text"]);
         for (record, labels) in records.iter().zip(&classified.texts) {
             for (place, labelled) in labels.iter().take(top).enumerate() {
-                let text = if place == 0 { shortened(&record.text) } else { String::new() };
+                let text = if place == 0 { shorten(&record.text) } else { String::new() };
                 rows.add_row(vec![labelled.label.clone(), format!("{:.4}", labelled.score), text]);
             }
         }
@@ -62,12 +62,12 @@ pub(crate) fn run(arguments: &arguments::Classify) -> anyhow::Result<ExitCode> {
     }
     let mut summary = Summary::default();
     summary.add(records.len(), &classified.account);
-    summary.tell(seconds, &model, false);
+    summary.print(seconds, &model, false);
     Ok(ExitCode::SUCCESS)
 }
 
-/// Each text alone; with `pair`, after it; or with the field `pair` of its own line.
-fn classified(
+/// Classifies single texts, or pairs with `pair` or each line's `pair` field as second text.
+fn classify(
     model: &Model,
     records: &[Record],
     pair: Option<&str>,
@@ -81,7 +81,7 @@ fn classified(
     }
     let pairs = records.iter().map(|record| {
         let second = own(record).or(pair.map(str::to_owned));
-        let second = second.context("some lines have a field `pair` and others do not")?;
+        let second = second.context("only some lines have a `pair` field")?;
         Ok((record.text.clone(), second))
     });
     let pairs = pairs.collect::<anyhow::Result<Vec<_>>>()?;

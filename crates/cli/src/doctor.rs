@@ -1,4 +1,4 @@
-//! `sconce doctor`: the machine, the build, and every engine on every device with what was found.
+//! `sconce doctor`: hardware, build, and the twin's result on every engine and device.
 
 use std::fmt::Write;
 use std::process::ExitCode;
@@ -12,7 +12,7 @@ use sconce::{Constraints, Device, Placement, Plan, Runtime};
 use serde_json::json;
 
 use crate::arguments;
-use crate::screen::{Bars, counted, print, print_json, refusals, rendered, table};
+use crate::terminal::{ProgressBars, pluralize, print, print_json, refusals, rendered, table};
 
 pub(crate) fn run(arguments: &arguments::Doctor) -> anyhow::Result<ExitCode> {
     match &arguments.manifest {
@@ -42,11 +42,11 @@ fn machine(arguments: &arguments::Doctor) -> anyhow::Result<ExitCode> {
     if arguments.fresh {
         runtime.forget();
     }
-    let mut bars = Bars::default();
+    let mut bars = ProgressBars::default();
     let sample = sconce::card::sample();
     let mut plan =
         runtime.plan(&sample, &Constraints::default(), Depth::Twin, &mut |event| bars.draw(&event))?;
-    // A graph is tried with a model's own file, and here is none.
+    // A graph needs a model's own file, and there is no model here.
     plan.refused.retain(|refused| refused.why != Refusal::NotTried);
     let ops = runtime.ops(&mut |event| bars.draw(&event));
     bars.clear();
@@ -63,7 +63,7 @@ fn machine(arguments: &arguments::Doctor) -> anyhow::Result<ExitCode> {
         });
         print_json(&report)?;
     } else {
-        print(&format!("{}\n{}", page(&runtime, &plan, &hub), op_lines(&ops)))?;
+        print(&format!("{}\n{}", render(&runtime, &plan, &hub), op_lines(&ops)))?;
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -81,7 +81,7 @@ fn op_lines(ops: &[OpFindings]) -> String {
     lines
 }
 
-fn page(runtime: &Runtime, plan: &Plan, hub: &Hub) -> String {
+fn render(runtime: &Runtime, plan: &Plan, hub: &Hub) -> String {
     let hardware = runtime.hardware();
     let mut page = format!("sconce {}\n\n", env!("CARGO_PKG_VERSION"));
     page += &machine_lines(hardware);
@@ -90,22 +90,22 @@ fn page(runtime: &Runtime, plan: &Plan, hub: &Hub) -> String {
         let build: Vec<&str> = build.split_whitespace().collect();
         let _ = writeln!(page, "engine   {}: {}", engine.id(), build.join(" "));
         if engine.format().is_graph() && engine.supports(Device::Cpu).is_ok() {
-            page += "         it runs a model's own graphs, so that `sconce plan MODEL` is what tries it\n";
+            page += "         runs a model's own graphs; test it with `sconce plan MODEL`\n";
         }
     }
     let (folder, findings) = runtime.evidence();
-    let _ = writeln!(page, "evidence {} in {}", counted(findings, "finding"), folder.display());
+    let _ = writeln!(page, "evidence {} in {}", pluralize(findings, "finding"), folder.display());
     let state = if hub.offline { "offline" } else { "online" };
     let token = if hub.token.is_some() { "with a token" } else { "without a token" };
     let _ = writeln!(
         page,
         "hub      {} ({state}, {token}), {} in {}\n",
         hub.endpoint,
-        counted(hub.cached().len(), "model"),
+        pluralize(hub.cached().len(), "model"),
         hub.cache.display()
     );
 
-    page += "a small BERT on every engine and device, against f32 on the CPU:\n\n";
+    page += "a small BERT on every engine and device, compared with f32 on the CPU:\n\n";
     let mut rows = table(&["", "engine", "device", "dtype", "error", "texts/s"]);
     for viable in plan.viable() {
         let placement = &viable.placement;
@@ -130,15 +130,15 @@ fn machine_lines(hardware: &Hardware) -> String {
     let _ = writeln!(lines, "cpu      {}, {} cores, {}", cpu.model, cpu.cores, cpu.flags.join(" "));
     for gpu in &hardware.gpus {
         let driver =
-            gpu.driver.as_ref().map_or("no driver answers".to_owned(), |driver| format!("driver {driver}"));
+            gpu.driver.as_ref().map_or("no driver found".to_owned(), |driver| format!("driver {driver}"));
         let memory = gpu.memory.map(|memory| format!(", {}", bytes(memory))).unwrap_or_default();
-        let _ = writeln!(lines, "gpu      {}{memory}, {driver} (seen by {})", gpu.name, gpu.seen_by);
+        let _ = writeln!(lines, "gpu      {}{memory}, {driver} (detected by {})", gpu.name, gpu.seen_by);
     }
     if hardware.gpus.is_empty() {
-        lines += "gpu      none seen\n";
+        lines += "gpu      none found\n";
     }
     for tool in &hardware.tools {
-        let _ = writeln!(lines, "asked    {}: {}, {:.0} ms", tool.name, tool.outcome, tool.seconds * 1e3);
+        let _ = writeln!(lines, "tool     {}: {}, {:.0} ms", tool.name, tool.outcome, tool.seconds * 1e3);
     }
     lines
 }

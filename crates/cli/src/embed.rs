@@ -1,4 +1,4 @@
-//! `sconce embed`: texts in, vectors out, in chunks so that a long file needs no more memory than a short one.
+//! `sconce embed`: embeds texts in chunks, so that memory does not grow with the input.
 
 use std::io::{self, BufWriter, Write};
 use std::path::Path;
@@ -14,13 +14,13 @@ use serde_json::{Map, Value};
 use crate::arguments;
 use crate::input::{Input, Record};
 use crate::npy::NpyWriter;
-use crate::opening::open;
+use crate::open_model::open;
 use crate::output_file::OutputFile;
 use crate::prompt;
-use crate::screen::print;
 use crate::summary::Summary;
+use crate::terminal::print;
 
-/// Texts that are computed together: some seconds of work, so that a bar moves.
+/// Texts per chunk: a few seconds of work between updates of the progress bar.
 const CHUNK: usize = 512;
 
 pub(crate) fn run(arguments: &arguments::Embed) -> anyhow::Result<ExitCode> {
@@ -43,13 +43,13 @@ pub(crate) fn run(arguments: &arguments::Embed) -> anyhow::Result<ExitCode> {
         Task::Embed | Task::Sparse if arguments.query => prompt::for_queries(card)?,
         Task::Tokens if arguments.prompts.prompt() != Prompt::Default => bail!(
             "a late-interaction model has fixed query and document markers and takes no prompt\n\
-             hint: `--query` marks texts as queries"
+             hint: mark texts as queries with `--query`"
         ),
         Task::Embed | Task::Sparse | Task::Tokens | Task::Rerank | Task::Classify => {
             arguments.prompts.prompt()
         }
     };
-    let mut output = Output::open(format, arguments.output.as_deref())?;
+    let mut output = Sink::open(format, arguments.output.as_deref())?;
     let options = EmbedOptions {
         prompt,
         dimensions: arguments.dimensions,
@@ -63,19 +63,19 @@ pub(crate) fn run(arguments: &arguments::Embed) -> anyhow::Result<ExitCode> {
     for chunk in input.chunks(CHUNK) {
         let chunk = chunk?;
         let texts: Vec<&str> = chunk.iter().map(|record| record.text.as_str()).collect();
-        let answers = match model.card().task.value {
-            Task::Sparse => Answers::Sparse(model.embed_sparse(&texts, &options)?),
-            Task::Tokens if arguments.query => Answers::Tokens(model.embed_queries(&texts)?),
-            Task::Tokens => Answers::Tokens(model.embed_tokens(&texts)?),
+        let outputs = match model.card().task.value {
+            Task::Sparse => ChunkOutput::Sparse(model.embed_sparse(&texts, &options)?),
+            Task::Tokens if arguments.query => ChunkOutput::Tokens(model.embed_queries(&texts)?),
+            Task::Tokens => ChunkOutput::Tokens(model.embed_tokens(&texts)?),
             Task::Embed | Task::Rerank | Task::Classify => {
-                Answers::Vectors(model.embed_with(&texts, &options)?)
+                ChunkOutput::Vectors(model.embed_with(&texts, &options)?)
             }
         };
-        summary.add(chunk.len(), &answers.account());
+        summary.add(chunk.len(), &outputs.account());
         bar.inc(chunk.len() as u64);
         done += chunk.len();
         output.set_progress(done, all);
-        output.write(chunk, answers)?;
+        output.write(chunk, outputs)?;
     }
     bar.finish_and_clear();
     output.finish()?;
@@ -83,116 +83,118 @@ pub(crate) fn run(arguments: &arguments::Embed) -> anyhow::Result<ExitCode> {
     if arguments.json && arguments.output.is_some() {
         print(&format!("{}\n", summary.json(seconds)))?;
     } else {
-        summary.tell(seconds, &model, arguments.json);
+        summary.print(seconds, &model, arguments.json);
     }
     Ok(ExitCode::SUCCESS)
 }
 
 #[derive(Clone, Copy)]
 enum Format {
-    Lines,
+    JsonLines,
     Npy,
 }
 
 impl Format {
     fn of(path: Option<&Path>) -> anyhow::Result<Format> {
-        let Some(path) = path else { return Ok(Format::Lines) };
+        let Some(path) = path else { return Ok(Format::JsonLines) };
         match path.extension().and_then(|extension| extension.to_str()) {
             Some("npy") => Ok(Format::Npy),
-            Some("jsonl") => Ok(Format::Lines),
-            Some(_) | None => bail!("the output is `.jsonl` or `.npy`, not: `{}`", path.display()),
+            Some("jsonl") => Ok(Format::JsonLines),
+            Some(_) | None => {
+                bail!("unsupported output format, expected `.jsonl` or `.npy`: `{}`", path.display())
+            }
         }
     }
 }
 
-/// What a model made of some texts.
-enum Answers {
+/// The model's output for a chunk of texts.
+enum ChunkOutput {
     Vectors(Embeddings),
     Sparse(SparseEmbeddings),
     Tokens(TokenEmbeddings),
 }
 
-impl Answers {
+impl ChunkOutput {
     fn account(&self) -> Account {
         match self {
-            Answers::Vectors(embeddings) => embeddings.account(),
-            Answers::Sparse(embeddings) => embeddings.account.clone(),
-            Answers::Tokens(embeddings) => embeddings.account.clone(),
+            ChunkOutput::Vectors(embeddings) => embeddings.account(),
+            ChunkOutput::Sparse(embeddings) => embeddings.account.clone(),
+            ChunkOutput::Tokens(embeddings) => embeddings.account.clone(),
         }
     }
 
-    /// Each text's answer by itself.
-    fn each(self) -> Box<dyn Iterator<Item = Answer>> {
+    /// The output of each text.
+    fn into_texts(self) -> Box<dyn Iterator<Item = TextOutput>> {
         match self {
-            Answers::Vectors(embeddings) => Box::new(embeddings.into_iter().map(Answer::Embedding)),
-            Answers::Sparse(embeddings) => Box::new(embeddings.texts.into_iter().map(|words| {
+            ChunkOutput::Vectors(embeddings) => Box::new(embeddings.into_iter().map(TextOutput::Embedding)),
+            ChunkOutput::Sparse(embeddings) => Box::new(embeddings.texts.into_iter().map(|words| {
                 let indices = words.iter().map(|word| word.index).collect();
-                Answer::Sparse { indices, values: words.iter().map(|word| word.value).collect() }
+                TextOutput::Sparse { indices, values: words.iter().map(|word| word.value).collect() }
             })),
-            Answers::Tokens(embeddings) => Box::new(
+            ChunkOutput::Tokens(embeddings) => Box::new(
                 embeddings
                     .texts
                     .into_iter()
-                    .map(|matrix| Answer::Tokens(matrix.rows().map(<[f32]>::to_vec).collect())),
+                    .map(|matrix| TextOutput::Tokens(matrix.rows().map(<[f32]>::to_vec).collect())),
             ),
         }
     }
 }
 
-/// What a model made of one text, under the name that it has in a line of output.
+/// The output of one text, under its field name in an output line.
 #[derive(Serialize)]
 #[serde(rename_all = "snake_case")]
-enum Answer {
+enum TextOutput {
     Embedding(Vec<f32>),
     Sparse { indices: Vec<u32>, values: Vec<f32> },
     Tokens(Vec<Vec<f32>>),
 }
 
-/// A line of output: the fields that came with the text, and what the model made of it.
+/// An output line: the input fields of the text, and the model's output.
 #[derive(Serialize)]
-struct Line {
+struct OutputLine {
     #[serde(flatten)]
     fields: Map<String, Value>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    truncated: Option<Cut>,
+    truncated: Option<Truncation>,
     class: String,
     #[serde(flatten)]
-    answer: Answer,
+    output: TextOutput,
 }
 
 #[derive(Serialize)]
-struct Cut {
+struct Truncation {
     tokens: usize,
     used: usize,
 }
 
-/// Where vectors go: standard output, or a file.
-struct Output {
+/// The destination of vectors: standard output or a file.
+struct Sink {
     writer: Writer,
     file: Option<OutputFile>,
 }
 
 enum Writer {
-    Lines(Box<dyn Write>),
+    JsonLines(Box<dyn Write>),
     Npy(Box<NpyWriter>),
 }
 
-impl Output {
-    fn open(format: Format, path: Option<&Path>) -> anyhow::Result<Output> {
+impl Sink {
+    fn open(format: Format, path: Option<&Path>) -> anyhow::Result<Sink> {
         let Some(path) = path else {
-            let writer = Writer::Lines(Box::new(BufWriter::new(io::stdout())));
-            return Ok(Output { writer, file: None });
+            let writer = Writer::JsonLines(Box::new(BufWriter::new(io::stdout())));
+            return Ok(Sink { writer, file: None });
         };
         let output = OutputFile::create(path)?;
-        let file = output.file().with_context(|| format!("`{}` can't be written", path.display()))?;
+        let file = output.file().with_context(|| format!("could not write: `{}`", path.display()))?;
         let writer = match format {
             Format::Npy => Writer::Npy(Box::new(NpyWriter::new(file))),
-            Format::Lines => Writer::Lines(Box::new(BufWriter::new(file))),
+            Format::JsonLines => Writer::JsonLines(Box::new(BufWriter::new(file))),
         };
-        Ok(Output { writer, file: Some(output) })
+        Ok(Sink { writer, file: Some(output) })
     }
 
-    /// What a signal reports: the texts that were computed, of how many.
+    /// Sets the progress that is printed after a signal.
     fn set_progress(&self, done: usize, all: Option<usize>) {
         if let Some(file) = &self.file {
             let of = all.map(|all| format!(" of {all}")).unwrap_or_default();
@@ -200,26 +202,29 @@ impl Output {
         }
     }
 
-    fn write(&mut self, records: Vec<Record>, answers: Answers) -> anyhow::Result<()> {
-        match (&mut self.writer, answers) {
-            (Writer::Npy(writer), Answers::Vectors(embeddings)) => {
+    fn write(&mut self, records: Vec<Record>, outputs: ChunkOutput) -> anyhow::Result<()> {
+        match (&mut self.writer, outputs) {
+            (Writer::Npy(writer), ChunkOutput::Vectors(embeddings)) => {
                 for vector in &embeddings {
                     writer.write(vector)?;
                 }
             }
-            (Writer::Npy(_), Answers::Sparse(_) | Answers::Tokens(_)) => {
-                bail!("`.npy` holds one vector a text: write this model's answers to `.jsonl`")
+            (Writer::Npy(_), ChunkOutput::Sparse(_) | ChunkOutput::Tokens(_)) => {
+                bail!(
+                    "`.npy` holds one vector per text, and this model has sparse or token vectors\n\
+                     hint: write to a `.jsonl` file"
+                )
             }
-            (Writer::Lines(lines), answers) => {
-                let account = answers.account();
-                for (index, (record, answer)) in records.into_iter().zip(answers.each()).enumerate() {
+            (Writer::JsonLines(lines), outputs) => {
+                let account = outputs.account();
+                for (index, (record, output)) in records.into_iter().zip(outputs.into_texts()).enumerate() {
                     let mut fields = record.fields;
                     let own = ["embedding", "sparse", "tokens", "truncated", "class"];
                     fields.retain(|field, _| !own.contains(&field.as_str()));
                     let cut = account.truncated.iter().find(|cut| cut.index == index);
-                    let truncated = cut.map(|cut| Cut { tokens: cut.tokens, used: cut.used });
+                    let truncated = cut.map(|cut| Truncation { tokens: cut.tokens, used: cut.used });
                     let class = account.class(index).to_owned();
-                    serde_json::to_writer(&mut *lines, &Line { fields, truncated, class, answer })?;
+                    serde_json::to_writer(&mut *lines, &OutputLine { fields, truncated, class, output })?;
                     lines.write_all(b"\n")?;
                 }
                 lines.flush()?;
@@ -230,7 +235,7 @@ impl Output {
 
     fn finish(self) -> anyhow::Result<()> {
         match self.writer {
-            Writer::Lines(mut lines) => lines.flush()?,
+            Writer::JsonLines(mut lines) => lines.flush()?,
             Writer::Npy(writer) => writer.finish()?,
         }
         self.file.map_or(Ok(()), OutputFile::commit)
@@ -238,7 +243,7 @@ impl Output {
 }
 
 impl Input {
-    /// A bar over the texts, where their number is known and somebody looks.
+    /// A progress bar over the texts, or a spinner if their number is unknown.
     fn bar(&self) -> ProgressBar {
         let bar = match self.count() {
             Some(count) if count > CHUNK => ProgressBar::new(count as u64),

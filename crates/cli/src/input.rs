@@ -1,4 +1,4 @@
-//! Texts from arguments, files or standard input, with the fields that came along.
+//! Reads texts from arguments, files or standard input, with the other fields of their lines.
 
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, IsTerminal};
@@ -7,7 +7,7 @@ use std::path::Path;
 use anyhow::{Context, bail};
 use serde_json::{Map, Value};
 
-/// A text and the fields of its line, the text among them.
+/// A text and all fields of its line, including the text.
 pub(crate) struct Record {
     pub(crate) text: String,
     pub(crate) fields: Map<String, Value>,
@@ -23,12 +23,12 @@ impl Record {
         let fields: Map<String, Value> = serde_json::from_str(line).context("not a JSON object")?;
         match fields.get("text").and_then(Value::as_str) {
             Some(text) => Ok(Record { text: text.to_owned(), fields }),
-            None => bail!("no field `text` that is a string"),
+            None => bail!("missing string field `text`"),
         }
     }
 }
 
-/// Where texts come from.
+/// A source of texts.
 pub(crate) struct Input {
     lines: Box<dyn Iterator<Item = io::Result<String>>>,
     name: String,
@@ -40,7 +40,7 @@ pub(crate) struct Input {
 enum Kind {
     Plain,
     Json,
-    /// Standard input: JSON if its first line opens an object.
+    /// Standard input: JSON lines if the first line starts with `{`.
     Unknown,
 }
 
@@ -59,14 +59,14 @@ impl Input {
         let name = path.display().to_string();
         if path == Path::new("-") {
             if io::stdin().is_terminal() {
-                eprintln!("note: texts are read from standard input, one a line");
+                eprintln!("note: reading texts from standard input, one per line");
             }
             let lines = Box::new(BufReader::new(io::stdin()).lines());
             return Ok(Input { lines, name: "standard input".to_owned(), kind: Kind::Unknown, count: None });
         }
-        let open = || File::open(path).with_context(|| format!("`{name}` can't be read"));
+        let open = || File::open(path).with_context(|| format!("could not read: `{name}`"));
         let file = open()?;
-        // A pipe can be read only once.
+        // A pipe can be read only once, so its lines are not counted.
         let count =
             if file.metadata()?.is_file() { Some(BufReader::new(open()?).lines().count()) } else { None };
         let kind = match path.extension().and_then(|extension| extension.to_str()) {
@@ -76,18 +76,18 @@ impl Input {
         Ok(Input { lines: Box::new(BufReader::new(file).lines()), name: format!("`{name}`"), kind, count })
     }
 
-    /// How many texts there are, where that is known beforehand.
+    /// Number of texts, if known in advance.
     pub(crate) fn count(&self) -> Option<usize> {
         self.count
     }
 
-    /// All records at once.
+    /// Reads all records.
     pub(crate) fn all(self) -> anyhow::Result<Vec<Record>> {
         let chunks: Vec<Vec<Record>> = self.chunks(usize::MAX).collect::<anyhow::Result<_>>()?;
         Ok(chunks.into_iter().flatten().collect())
     }
 
-    /// The records, `size` at a time.
+    /// Reads the records in chunks of `size`.
     pub(crate) fn chunks(self, size: usize) -> impl Iterator<Item = anyhow::Result<Vec<Record>>> {
         let Input { lines, name, mut kind, .. } = self;
         let records = lines.enumerate().filter_map(move |(number, line)| {

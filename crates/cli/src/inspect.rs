@@ -1,4 +1,4 @@
-//! `sconce inspect`: what a model is made of, and which file says so.
+//! `sconce inspect`: a model's card, with the file that each fact comes from.
 
 use std::process::ExitCode;
 
@@ -9,51 +9,48 @@ use sconce::core::sourced::Sourced;
 use sconce::{Inspection, ModelSource, inspect};
 
 use crate::arguments;
-use crate::screen::{print, print_json, rendered, table};
+use crate::terminal::{print, print_json, rendered, table};
 
-/// Names that are told before it is said how many more there are.
-const FEW: usize = 4;
+/// Unread tensors listed by name; the rest are counted.
+const MAX_NAMES: usize = 4;
 
 pub(crate) fn run(arguments: &arguments::Inspect) -> anyhow::Result<ExitCode> {
     let source = ModelSource::parse(&arguments.model, arguments.revision.as_deref());
-    let inspection = inspect(&source, &arguments.says.overrides(), arguments.offline)?;
+    let inspection = inspect(&source, &arguments.overrides.to_overrides(), arguments.offline)?;
     if arguments.json {
         print_json(&inspection)?;
     } else {
-        print(&format!("{}{}", described(&inspection.card), unread(&inspection)))?;
+        print(&format!("{}{}", render(&inspection.card), unread(&inspection)))?;
     }
     Ok(ExitCode::SUCCESS)
 }
 
-/// A sentence for each set of weights with tensors that nothing reads.
+/// A warning for each weights file with unread tensors.
 fn unread(inspection: &Inspection) -> String {
     let told = |(weights, names): (&String, &Vec<String>)| {
-        let more = names.len().saturating_sub(FEW);
+        let more = names.len().saturating_sub(MAX_NAMES);
         let more = if more == 0 { String::new() } else { format!(" and {more} more") };
-        let few: Vec<String> = names.iter().take(FEW).map(|name| format!("`{name}`")).collect();
-        format!(
-            "\nnothing reads {}{more} of {weights}: the model may be another than it is taken for\n",
-            few.join(", ")
-        )
+        let few: Vec<String> = names.iter().take(MAX_NAMES).map(|name| format!("`{name}`")).collect();
+        format!("\nunread tensors in {weights}: {}{more}; the architecture may be wrong\n", few.join(", "))
     };
     inspection.unread.iter().map(told).collect()
 }
 
-/// The card as a table of facts and who said them.
-pub(crate) fn described(card: &ModelCard) -> String {
-    let mut rows = table(&["", "", "says"]);
+/// Renders the card as a table of facts and their sources.
+pub(crate) fn render(card: &ModelCard) -> String {
+    let mut rows = table(&["", "", "source"]);
     let mut add = |name: &str, value: String, by: &str| {
         rows.add_row(vec![name.to_owned(), value, by.to_owned()]);
     };
     let Sourced { value: sizes, source: by } = &card.sizes;
     add("task", format!("{}: {}", card.task.value, card.task.value.does()), &card.task.source);
     add("architecture", card.architecture.value.clone(), &card.architecture.source);
-    add("layers", format!("{} of {}, {} heads", sizes.layers, sizes.hidden, sizes.heads), by);
+    add("layers", format!("{}, hidden size {}, {} heads", sizes.layers, sizes.hidden, sizes.heads), by);
     add("vocabulary", sizes.vocabulary.to_string(), by);
-    add("longest text", format!("{} tokens", card.max_length.value), &card.max_length.source);
+    add("max length", format!("{} tokens", card.max_length.value), &card.max_length.source);
     if let Some(tokens) = &card.head.tokens {
         for step in &tokens.value {
-            add("each token", told(step), &tokens.source);
+            add("per token", describe_step(step), &tokens.source);
         }
     }
     if card.task.value != sconce::Task::Tokens {
@@ -61,10 +58,10 @@ pub(crate) fn described(card: &ModelCard) -> String {
         let prompt = if card.pooling.value.include_prompt { "" } else { ", without the prompt" };
         add("pooling", format!("{}{prompt}", modes.join(" + ")), &card.pooling.source);
         for step in &card.steps.value {
-            add("then", told(step), &card.steps.source);
+            add("after pooling", describe_step(step), &card.steps.source);
         }
     }
-    add("numbers out", card.width().to_string(), &card.steps.source);
+    add("output size", card.width().to_string(), &card.steps.source);
     facts(card, &mut add);
     for weights in &card.weights {
         add(
@@ -76,7 +73,7 @@ pub(crate) fn described(card: &ModelCard) -> String {
     format!("{}\n\n{}\n", card.name, rendered(&rows))
 }
 
-/// What only some models say.
+/// Facts that only some models have.
 fn facts(card: &ModelCard, add: &mut dyn FnMut(&str, String, &str)) {
     let head = &card.head;
     if let Some(labels) = &head.labels {
@@ -90,13 +87,14 @@ fn facts(card: &ModelCard, add: &mut dyn FnMut(&str, String, &str)) {
         add("documents", documents(&sides.value), &sides.source);
     }
     if let Some(template) = &head.template {
-        let said = format!("a chat that asks for `{}` or `{}`", template.value.yes, template.value.no);
-        add("pairs", said, &template.source);
+        let pairs =
+            format!("chat template, answered with `{}` or `{}`", template.value.yes, template.value.no);
+        add("pairs", pairs, &template.source);
         add("instruction", template.value.instruction.clone(), &template.source);
     }
     for (name, prompt) in &card.prompts.value {
         let default = card.default_prompt.as_ref().is_some_and(|default| default.value == *name);
-        let default = if default { ", used where none is named" } else { "" };
+        let default = if default { " (default)" } else { "" };
         add("prompt", format!("{name}: {prompt:?}{default}"), &card.prompts.source);
     }
     if let Some(dimensions) = &card.dimensions {
@@ -106,12 +104,12 @@ fn facts(card: &ModelCard, add: &mut dyn FnMut(&str, String, &str)) {
                 lengths.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
             }
         };
-        add("may be cut to", lengths, &dimensions.source);
+        add("dimensions", lengths, &dimensions.source);
     }
 }
 
-/// A layer in words.
-fn told(step: &Step) -> String {
+/// Describes a layer.
+fn describe_step(step: &Step) -> String {
     match step {
         Step::Dense(dense) => {
             let name = dense.folder.as_ref().or(dense.weight.first()).map_or("", String::as_str);
@@ -123,22 +121,22 @@ fn told(step: &Step) -> String {
         }
         Step::LogRelu(1) => "log(1 + max(0, x))".to_owned(),
         Step::LogRelu(times) => format!("log(1 + max(0, x)), {times} times"),
-        Step::Normalize => "made one long".to_owned(),
+        Step::Normalize => "L2-normalized".to_owned(),
     }
 }
 
 fn queries(sides: &Sides) -> String {
     let length = sides.query_length.map(|length| format!(", up to {length} tokens")).unwrap_or_default();
     let filled = sides.expansion.map(|expansion| {
-        let seen = if expansion.attended { "seen" } else { "not seen" };
-        format!(", filled up to {} with mask tokens {seen} by the others", expansion.to)
+        let attended = if expansion.attended { "attended" } else { "not attended" };
+        format!(", padded to {} with mask tokens ({attended})", expansion.to)
     });
-    format!("after {:?}{length}{}", sides.query, filled.unwrap_or_default())
+    format!("marker {:?}{length}{}", sides.query, filled.unwrap_or_default())
 }
 
 fn documents(sides: &Sides) -> String {
     let length = sides.document_length.map(|length| format!(", up to {length} tokens")).unwrap_or_default();
     let skipped =
         if sides.skip.is_empty() { String::new() } else { format!(", without {}", sides.skip.join(" ")) };
-    format!("after {:?}{length}{skipped}", sides.document)
+    format!("marker {:?}{length}{skipped}", sides.document)
 }

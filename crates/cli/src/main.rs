@@ -1,9 +1,10 @@
-//! The `sconce` command: the words a person types.
+//! The `sconce` command-line interface.
 
 mod arguments;
 mod bench;
 mod bundle;
 mod classify;
+mod completions;
 mod config;
 mod doctor;
 mod embed;
@@ -11,17 +12,16 @@ mod input;
 mod inspect;
 mod models;
 mod npy;
-mod opening;
+mod open_model;
 mod output_file;
-mod pages;
 mod plan;
 mod prompt;
 mod reference;
 mod rerank;
-mod screen;
 mod serve;
 mod similarity;
 mod summary;
+mod terminal;
 mod top;
 mod verify;
 
@@ -49,14 +49,14 @@ fn main() -> ExitCode {
         Command::Models(arguments) => models::run(arguments),
         Command::Top(arguments) => top::run(arguments),
         Command::Bundle(arguments) => bundle::run(arguments),
-        Command::Completions(arguments) => pages::completions(arguments),
-        Command::Man(arguments) => pages::man(arguments),
+        Command::Completions(arguments) => completions::completions(arguments),
+        Command::Man(arguments) => completions::man(arguments),
     };
     match done {
         Ok(code) => code,
-        Err(error) if screen::nobody_reads(&error) => ExitCode::SUCCESS,
+        Err(error) if terminal::is_broken_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => {
-            screen::complain(&error);
+            terminal::print_error(&error);
             ExitCode::from(2)
         }
     }

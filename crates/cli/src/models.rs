@@ -1,4 +1,4 @@
-//! `sconce models`: what is in the hub's cache.
+//! `sconce models`: lists the models in the hub cache.
 
 use std::process::ExitCode;
 
@@ -7,7 +7,7 @@ use sconce::hub::Hub;
 use serde_json::json;
 
 use crate::arguments;
-use crate::screen::{print, print_json, rendered, table};
+use crate::terminal::{print, print_json, rendered, table};
 
 pub(crate) fn run(arguments: &arguments::Models) -> anyhow::Result<ExitCode> {
     let hub = Hub::from_environment();
@@ -21,13 +21,13 @@ pub(crate) fn run(arguments: &arguments::Models) -> anyhow::Result<ExitCode> {
         return Ok(ExitCode::SUCCESS);
     }
     if models.is_empty() {
-        eprintln!("no models in `{}`\nhint: `sconce plan MODEL` fetches one", hub.cache.display());
+        eprintln!("no models in: `{}`\nhint: `sconce plan MODEL` downloads one", hub.cache.display());
         return Ok(ExitCode::SUCCESS);
     }
     let mut rows = table(&["model", "revision", "commit", "size"]);
     for model in &models {
         let commit: String = model.commit.chars().take(12).collect();
-        let size = format!("{}{}", bytes(model.bytes), if model.whole { "" } else { ", not whole" });
+        let size = format!("{}{}", bytes(model.bytes), if model.whole { "" } else { ", incomplete" });
         rows.add_row(vec![model.id.clone(), model.revision.clone(), commit, size]);
     }
     print(&format!("{}\n", rendered(&rows)))?;

@@ -1,5 +1,5 @@
-//! Output files. A file is written under a temporary name beside its place and renamed when it is complete, so that
-//! a failure or a signal leaves what was there before.
+//! Atomic output files: written under a temporary name and renamed when complete. A failure or a signal leaves the
+//! previous file unchanged.
 
 use std::fs::{self, File};
 use std::io;
@@ -10,31 +10,31 @@ use anyhow::Context;
 
 /// A file that is being written.
 pub(crate) struct OutputFile {
-    /// The path that was asked for, for messages.
+    /// The path the user named, for messages.
     named: PathBuf,
     file: File,
     temporary: Arc<Mutex<Option<Temporary>>>,
 }
 
-/// A temporary file that is neither renamed nor removed yet.
+/// A temporary file that is not yet renamed or removed.
 struct Temporary {
     path: PathBuf,
     target: PathBuf,
-    /// How far the command got: `after 512 of 1000 texts`.
+    /// Progress of the command: `after 512 of 1000 texts`.
     progress: String,
 }
 
 impl OutputFile {
-    /// Opens a temporary file beside `path`. From now on SIGINT, SIGTERM and SIGHUP remove it before they end the
-    /// process. A pipe or a device is written to directly.
+    /// Opens a temporary file next to `path`. SIGINT, SIGTERM and SIGHUP remove it before they end the process. Pipes
+    /// and devices are written directly.
     pub(crate) fn create(path: &Path) -> anyhow::Result<OutputFile> {
-        let unwritable = || format!("`{}` can't be written", path.display());
+        let unwritable = || format!("could not write: `{}`", path.display());
         let existing = fs::metadata(path).ok();
         if existing.as_ref().is_some_and(|existing| !existing.is_file()) {
             let file = File::create(path).with_context(unwritable)?;
             return Ok(OutputFile { named: path.to_owned(), file, temporary: Arc::default() });
         }
-        // A link stays a link: its target is replaced.
+        // Replace the target of a symlink, not the symlink.
         let target = fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
         let (temporary, file) = create_beside(&target).with_context(unwritable)?;
         if let Some(existing) = existing {
@@ -51,31 +51,31 @@ impl OutputFile {
         self.file.try_clone()
     }
 
-    /// Where the open file lies now.
+    /// Current path of the open file.
     pub(crate) fn path(&self) -> PathBuf {
         lock(&self.temporary).as_ref().map_or_else(|| self.named.clone(), |temporary| temporary.path.clone())
     }
 
-    /// Sets what the message after a signal says of the progress: `after 512 of 1000 texts`.
+    /// Sets the progress for the message after a signal: `after 512 of 1000 texts`.
     pub(crate) fn set_progress(&self, progress: String) {
         if let Some(temporary) = lock(&self.temporary).as_mut() {
             temporary.progress = progress;
         }
     }
 
-    /// Renames the file to the name that was asked for. Everything must be written to it by now.
+    /// Renames the file to its target. All data must be written.
     pub(crate) fn commit(self) -> anyhow::Result<()> {
         let mut guard = lock(&self.temporary);
         if let Some(Temporary { path, target, .. }) = guard.as_ref() {
             let renamed = self.file.sync_all().and_then(|()| fs::rename(path, target));
-            renamed.with_context(|| format!("`{}` can't be written", self.named.display()))?;
+            renamed.with_context(|| format!("could not write: `{}`", self.named.display()))?;
         }
         *guard = None;
         Ok(())
     }
 }
 
-/// A file that was not committed goes.
+/// Removes a file that was not committed.
 impl Drop for OutputFile {
     fn drop(&mut self) {
         if let Some(temporary) = lock(&self.temporary).take() {
@@ -88,7 +88,7 @@ fn lock(temporary: &Mutex<Option<Temporary>>) -> MutexGuard<'_, Option<Temporary
     temporary.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// A new file beside `target`, with the same extension.
+/// Creates a file next to `target`, with the same extension.
 fn create_beside(target: &Path) -> io::Result<(PathBuf, File)> {
     let part = |part: Option<&std::ffi::OsStr>| part.unwrap_or_default().to_string_lossy().into_owned();
     let (stem, extension) = (part(target.file_stem()), part(target.extension()));
@@ -103,7 +103,7 @@ fn create_beside(target: &Path) -> io::Result<(PathBuf, File)> {
     }
 }
 
-/// On a signal, removes the temporary file, says how far the command got, and lets the signal end the process.
+/// On a signal, removes the temporary file, prints the progress, and lets the signal end the process.
 #[cfg(unix)]
 fn remove_on_signals(named: &Path, temporary: &Arc<Mutex<Option<Temporary>>>) -> io::Result<()> {
     use std::io::{IsTerminal, Write};
@@ -117,23 +117,23 @@ fn remove_on_signals(named: &Path, temporary: &Arc<Mutex<Option<Temporary>>>) ->
     let (named, temporary) = (named.to_owned(), Arc::clone(temporary));
     let wait = move || {
         let Some(signal) = signals.forever().next() else { return };
-        // Held until the process ends: nothing is renamed any more.
+        // Held until the process ends, so that no rename follows.
         let mut guard = lock(&temporary);
         if let Some(Temporary { path, target, progress }) = guard.take() {
             let _ = fs::remove_file(path);
-            let mut told = io::stderr().lock();
-            // A progress bar leaves the cursor in its line.
-            let before = if told.is_terminal() { "\n" } else { "" };
+            let mut stderr = io::stderr().lock();
+            // A progress bar leaves the cursor on its line.
+            let before = if stderr.is_terminal() { "\n" } else { "" };
             let space = if progress.is_empty() { "" } else { " " };
-            let file = if target.exists() { "is as it was before" } else { "was not written" };
-            let _ = writeln!(told, "{before}interrupted{space}{progress}: `{}` {file}", named.display());
+            let file = if target.exists() { "is unchanged" } else { "was not written" };
+            let _ = writeln!(stderr, "{before}interrupted{space}{progress}: `{}` {file}", named.display());
         }
         let _ = emulate_default_handler(signal);
     };
     thread::Builder::new().name("signals".to_owned()).spawn(wait).map(|_| ())
 }
 
-/// Where there are no such signals, an interrupted command leaves its temporary file.
+/// Without Unix signals, an interrupted command leaves its temporary file.
 #[cfg(not(unix))]
 #[expect(clippy::unnecessary_wraps, reason = "the other systems can fail here")]
 fn remove_on_signals(_named: &Path, _temporary: &Arc<Mutex<Option<Temporary>>>) -> io::Result<()> {

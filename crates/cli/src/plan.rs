@@ -1,4 +1,4 @@
-//! `sconce plan`: the grid of placements, each with its figures or its refusal.
+//! `sconce plan`: the grid of placements, each with its measurements or the reason for its refusal.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -14,20 +14,20 @@ use sconce::{Band, Constraints, Device, ModelCard, ModelSource, Plan};
 use serde_json::json;
 
 use crate::arguments;
-use crate::screen::{Bars, print, print_json, refusals, rendered, table};
+use crate::terminal::{ProgressBars, print, print_json, refusals, rendered, table};
 
 pub(crate) fn run(arguments: &arguments::Plan) -> anyhow::Result<ExitCode> {
     let runtime = arguments.model.runtime();
     let source = ModelSource::parse(&arguments.model.model, arguments.model.revision.as_deref())
         .wished(&arguments.model.constraints());
-    let mut bars = Bars::default();
+    let mut bars = ProgressBars::default();
     let subject = runtime.subject(&source, &arguments.model.overrides(), &mut |event| bars.draw(&event))?;
     let constraints = arguments.model.constraints();
     if let Some(missing) =
         constraints.weights.as_ref().filter(|name| subject.card.weights_named(name).is_none())
     {
         let there: Vec<&str> = subject.card.weights.iter().map(|weights| weights.name.as_str()).collect();
-        anyhow::bail!("no weights `{missing}` in this model; there are: {}", there.join(", "));
+        anyhow::bail!("this model has no weights `{missing}`; available: {}", there.join(", "));
     }
     let depth = if arguments.full { Depth::Canary } else { Depth::Twin };
     let plan = runtime.plan(&subject, &constraints, depth, &mut |event| bars.draw(&event))?;
@@ -35,19 +35,19 @@ pub(crate) fn run(arguments: &arguments::Plan) -> anyhow::Result<ExitCode> {
     if arguments.json {
         print_json(&json!({ "card": subject.card, "constraints": constraints, "plan": plan }))?;
     } else {
-        print(&described(&subject.card, &plan, &constraints))?;
+        print(&render(&subject.card, &plan, &constraints))?;
         for tool in &runtime.hardware().tools {
-            eprintln!("asked `{}`: {}, {:.0} ms", tool.name, tool.outcome, tool.seconds * 1e3);
+            eprintln!("ran `{}`: {}, {:.0} ms", tool.name, tool.outcome, tool.seconds * 1e3);
         }
     }
     Ok(if plan.chosen.is_some() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// The plan as a page.
-fn described(card: &ModelCard, plan: &Plan, constraints: &Constraints) -> String {
+/// Renders the plan as text.
+fn render(card: &ModelCard, plan: &Plan, constraints: &Constraints) -> String {
     let sizes = &card.sizes.value;
     let mut page = format!(
-        "{}: {}, {} layers of {}, vectors of {}, texts up to {} tokens\n\n",
+        "{}: {}, {} layers, hidden size {}, output size {}, up to {} tokens\n\n",
         card.name,
         card.architecture.value,
         sizes.layers,
@@ -58,45 +58,45 @@ fn described(card: &ModelCard, plan: &Plan, constraints: &Constraints) -> String
     let mut rows =
         table(&["", "engine", "device", "dtype", "weights", "error", "texts/s", "one text", "memory"]);
     for (index, viable) in plan.viable().enumerate() {
-        let standing = match (index, viable.replays) {
+        let status = match (index, viable.replays) {
             (0, _) => "chosen",
             (_, true) => "next",
             (_, false) => "works",
         };
-        rows.add_row(figures(standing, card, viable));
+        rows.add_row(row(status, card, viable));
     }
     if plan.chosen.is_some() {
         let _ = writeln!(page, "{}\n", rendered(&rows));
     } else {
         let _ = writeln!(page, "{}", unmet(plan, constraints));
     }
-    page += &accuracies(plan);
+    page += &accuracy_table(plan);
     page += &refusals(plan);
     if let Some(beaten) = plan.beaten_accelerator() {
         let note = beaten.note.as_ref().map(ToString::to_string).unwrap_or_default();
-        let _ = writeln!(page, "\n{} works here and loses to the processor: {note}", beaten.placement.device);
+        let _ = writeln!(page, "\n{} works but is slower than the CPU: {note}", beaten.placement.device);
     }
     if let (Some(_), Some(reference)) = (&plan.chosen, &plan.reference) {
         let is_graph =
             card.weights_named(&reference.weights).is_some_and(|weights| weights.format.is_graph());
-        let why = if is_graph { " (the widest graph, because no safetensors of it can be run)" } else { "" };
+        let why = if is_graph { " (the graph with the widest dtype; no safetensors can run)" } else { "" };
         let _ = writeln!(
             page,
             "\n`error` is the distance from {reference}{why}, 1-cos; `texts/s` is for texts of 128 tokens"
         );
         if plan.viable().any(|viable| viable.band == Band::Unknown) {
-            page += "that reference is not f32: nothing says how near its numbers lie to f32, so bands are unknown\n\
-                     hint: put f32 weights of the model into its folder\n";
+            page += "the reference is not f32, so the distance to f32 and the bands are unknown\n\
+                     hint: add f32 weights to the model folder\n";
         }
     }
     if plan.viable().any(|viable| viable.findings.canary.is_none()) {
-        page += "`memory` is that of the weights; `--full` loads them and measures\n";
+        page += "`memory` is the size of the weights; `--full` loads them and measures\n";
     }
     page
 }
 
-/// What the answers to the built-in sample are worth, wherever real weights were tried.
-fn accuracies(plan: &Plan) -> String {
+/// The accuracy on the built-in sample, for placements with a canary.
+fn accuracy_table(plan: &Plan) -> String {
     let mut rows = Vec::new();
     let mut remarks = String::new();
     let (mut texts, mut kind) = (0, ("vectors", "least cosine", "mean"));
@@ -125,8 +125,8 @@ fn accuracies(plan: &Plan) -> String {
             format!("{:.5}", accuracy.ranks),
             nodes.collect::<Vec<_>>().join(", "),
         ]);
-        if let Some(share) = on_the_processor(placement.device, &canary.nodes) {
-            let _ = writeln!(remarks, "{placement} ran {share:.0} % of its nodes on the processor\n");
+        if let Some(share) = cpu_share(placement.device, &canary.nodes) {
+            let _ = writeln!(remarks, "{placement} ran {share:.0} % of its nodes on the CPU\n");
         }
     }
     if texts == 0 {
@@ -137,22 +137,25 @@ fn accuracies(plan: &Plan) -> String {
     for row in rows {
         all.add_row(row);
     }
-    format!("the {what} of {texts} built-in texts beside the reference's:\n\n{}\n\n{remarks}", rendered(&all))
+    format!(
+        "{what} of {texts} built-in texts compared with the reference:\n\n{}\n\n{remarks}",
+        rendered(&all)
+    )
 }
 
-/// `CPUExecutionProvider`, without what all of them end in.
+/// The name of an execution provider without its common suffix.
 fn short(provider: &str) -> &str {
     provider.strip_suffix("ExecutionProvider").unwrap_or(provider)
 }
 
-/// The percentage of nodes that the processor computed of an accelerator's graph, where it is most of them.
-fn on_the_processor(device: Device, nodes: &BTreeMap<String, usize>) -> Option<f64> {
+/// The percentage of an accelerator's graph nodes that ran on the CPU, if it is more than half.
+fn cpu_share(device: Device, nodes: &BTreeMap<String, usize>) -> Option<f64> {
     let all: usize = nodes.values().sum();
     let here = nodes.get("CPUExecutionProvider").copied().unwrap_or(0);
     (device != Device::Cpu && 2 * here > all).then(|| 100.0 * here as f64 / all as f64)
 }
 
-fn figures(standing: &str, card: &ModelCard, viable: &Viable) -> Vec<String> {
+fn row(status: &str, card: &ModelCard, viable: &Viable) -> Vec<String> {
     let placement = &viable.placement;
     let canary = viable.findings.canary.as_ref().and_then(|found| found.as_ref().ok());
     let memory = canary.and_then(|canary| canary.memory).map(bytes).or_else(|| {
@@ -161,7 +164,7 @@ fn figures(standing: &str, card: &ModelCard, viable: &Viable) -> Vec<String> {
     });
     let alone = viable.findings.estimate(Goal::Latency, card.sizes.value.layers);
     vec![
-        standing.to_owned(),
+        status.to_owned(),
         placement.engine.to_string(),
         placement.device.to_string(),
         placement.dtype.to_string(),
@@ -182,16 +185,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_session_that_mostly_runs_on_the_processor_is_told() {
+    fn a_graph_that_mostly_runs_on_the_cpu_is_reported() {
         let nodes = |here, there| {
             BTreeMap::from([
                 ("CPUExecutionProvider".to_owned(), here),
                 ("CUDAExecutionProvider".to_owned(), there),
             ])
         };
-        assert_eq!(on_the_processor(Device::Cuda(0), &nodes(75, 25)), Some(75.0));
-        assert_eq!(on_the_processor(Device::Cuda(0), &nodes(25, 75)), None);
-        assert_eq!(on_the_processor(Device::Cpu, &nodes(75, 25)), None);
-        assert_eq!(on_the_processor(Device::Cuda(0), &BTreeMap::new()), None);
+        assert_eq!(cpu_share(Device::Cuda(0), &nodes(75, 25)), Some(75.0));
+        assert_eq!(cpu_share(Device::Cuda(0), &nodes(25, 75)), None);
+        assert_eq!(cpu_share(Device::Cpu, &nodes(75, 25)), None);
+        assert_eq!(cpu_share(Device::Cuda(0), &BTreeMap::new()), None);
     }
 }

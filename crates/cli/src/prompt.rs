@@ -1,4 +1,4 @@
-//! Which prompt goes before texts, by the flags `--prompt`, `--prefix` and `--query`.
+//! Selects the prompt from the flags `--prompt`, `--prefix` and `--query`.
 
 use anyhow::bail;
 use sconce::{ModelCard, Prompt};
@@ -6,7 +6,7 @@ use sconce::{ModelCard, Prompt};
 use crate::arguments::PromptArguments;
 
 impl PromptArguments {
-    /// The prompt that was asked for.
+    /// The prompt of `--prompt` or `--prefix`.
     pub(crate) fn prompt(&self) -> Prompt {
         match &self.prefix {
             Some(text) => Prompt::Text(text.clone()),
@@ -15,7 +15,7 @@ impl PromptArguments {
     }
 }
 
-/// The prompt of search queries. A model without prompts embeds queries like other texts, and that is said.
+/// The query prompt. Prints a note if the model has no prompts and embeds queries like other texts.
 pub(crate) fn for_queries(card: &ModelCard) -> anyhow::Result<Prompt> {
     let known = &card.prompts.value;
     match card.query_prompt() {
@@ -33,14 +33,14 @@ pub(crate) fn for_queries(card: &ModelCard) -> anyhow::Result<Prompt> {
             let names: Vec<&str> = known.keys().map(String::as_str).collect();
             bail!(
                 "the model has no query prompt; its prompts: `{}`\n\
-                 hint: choose one with `--prompt NAME`, or none with `--prefix \"\"`",
+                 hint: choose one with `--prompt NAME`, or disable prompts with `--prefix \"\"`",
                 names.join("`, `")
             )
         }
     }
 }
 
-/// The prompt of documents that are searched: the model's own, else its default.
+/// The document prompt, or the model's default prompt.
 pub(crate) fn for_documents(card: &ModelCard) -> Prompt {
     card.document_prompt().map(str::to_owned).into()
 }

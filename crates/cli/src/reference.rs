@@ -1,4 +1,4 @@
-//! Vectors or scores that somebody else made, and the texts they belong to.
+//! Reads the reference of `sconce verify`: texts with vectors or scores of another implementation.
 
 use std::fs::{self, File};
 use std::io::Read;
@@ -11,29 +11,35 @@ use zip::ZipArchive;
 use crate::input::Input;
 use crate::npy::Array;
 
-/// Texts and the vectors, or raw scores, that somebody else made of them.
+/// Texts with their reference vectors or logits.
 pub(crate) struct Reference {
     pub(crate) texts: Vec<String>,
-    /// The second texts of pairs; empty where texts stand alone.
+    /// The second texts of pairs. Empty for single texts.
     pub(crate) pairs: Vec<String>,
     pub(crate) vectors: Vec<Vec<f32>>,
 }
 
 impl Reference {
-    /// Reads `path`; where it holds vectors alone, their texts come from `input`.
+    /// Reads `path`. The texts of a `.npy` file come from `input`.
     pub(crate) fn read(path: &Path, input: Option<&Path>) -> anyhow::Result<Reference> {
-        let named = || format!("`{}` can't be read as a reference", path.display());
+        let named = || format!("could not read the reference: `{}`", path.display());
         let reference = match path.extension().and_then(|extension| extension.to_str()) {
             Some("jsonl") => lines(path).with_context(named)?,
             Some("npz") => archive(path).with_context(named)?,
             Some("npy") => {
-                let input = input.context("`.npy` holds no texts: name their file with `--input`")?;
+                let input =
+                    input.context("a `.npy` reference has no texts\nhint: pass them with `--input FILE`")?;
                 let texts = Input::open(input)?.all()?.into_iter().map(|record| record.text).collect();
                 let bytes = fs::read(path).with_context(named)?;
                 let vectors = Array::parse(&bytes).with_context(named)?.rows()?;
                 Reference { texts, pairs: Vec::new(), vectors }
             }
-            Some(_) | None => bail!("a reference is `.jsonl`, `.npz` or `.npy`, not: `{}`", path.display()),
+            Some(_) | None => {
+                bail!(
+                    "unsupported reference format, expected `.jsonl`, `.npz` or `.npy`: `{}`",
+                    path.display()
+                )
+            }
         };
         let (texts, vectors) = (reference.texts.len(), reference.vectors.len());
         if texts != vectors || texts == 0 {
@@ -41,7 +47,7 @@ impl Reference {
         }
         let pairs = reference.pairs.len();
         if pairs != 0 && pairs != texts {
-            bail!("`{}` has {texts} texts and {pairs} texts to pair them with", path.display());
+            bail!("`{}` has {texts} texts and {pairs} second texts", path.display());
         }
         Ok(reference)
     }
@@ -69,7 +75,7 @@ fn archive(path: &Path) -> anyhow::Result<Reference> {
         file.with_context(|| format!("no array `{name}`"))?.read_to_end(&mut bytes)?;
         Array::parse(&bytes)
     };
-    let pairs = array("pairs").map_or_else(|_| Ok(Vec::new()), |pairs| pairs.words())?;
+    let pairs = array("pairs").map_or_else(|_| Ok(Vec::new()), |pairs| pairs.strings())?;
     let numbers = array("scores").or_else(|_| array("embeddings"))?;
-    Ok(Reference { texts: array("texts")?.words()?, pairs, vectors: numbers.rows()? })
+    Ok(Reference { texts: array("texts")?.strings()?, pairs, vectors: numbers.rows()? })
 }

@@ -1,4 +1,4 @@
-//! `sconce rerank`: documents by how well they fit a query.
+//! `sconce rerank`: ranks documents by relevance to a query.
 
 use std::path::Path;
 use std::process::ExitCode;
@@ -10,20 +10,20 @@ use serde_json::{Map, Value};
 
 use crate::arguments;
 use crate::input::{Input, Record};
-use crate::opening::open;
-use crate::screen::{print, print_json, rendered, shortened, table};
+use crate::open_model::open;
 use crate::summary::Summary;
+use crate::terminal::{print, print_json, rendered, shorten, table};
 
 #[derive(Serialize)]
-struct Page<'a> {
+struct Output<'a> {
     query: &'a str,
-    ranked: Vec<Line>,
+    ranked: Vec<OutputLine>,
     account: &'a Account,
 }
 
-/// The fields that came with a document, and its score.
+/// The input fields of a document, and its score.
 #[derive(Serialize)]
-struct Line {
+struct OutputLine {
     #[serde(flatten)]
     fields: Map<String, Value>,
     #[serde(flatten)]
@@ -53,20 +53,20 @@ pub(crate) fn run(arguments: &arguments::Rerank) -> anyhow::Result<ExitCode> {
         let ranked = ranking.ranked.iter().map(|ranked| {
             let mut fields = documents[ranked.index].fields.clone();
             fields.retain(|field, _| field != "index" && field != "score");
-            Line { fields, ranked: *ranked }
+            OutputLine { fields, ranked: *ranked }
         });
         let (query, account) = (&arguments.query, &ranking.account);
-        print_json(&Page { query, ranked: ranked.collect(), account })?;
+        print_json(&Output { query, ranked: ranked.collect(), account })?;
     } else {
         let mut rows = table(&["score", "index", "document"]);
         for ranked in &ranking.ranked {
-            let text = shortened(texts[ranked.index]);
+            let text = shorten(texts[ranked.index]);
             rows.add_row(vec![format!("{:.4}", ranked.score), ranked.index.to_string(), text]);
         }
         print(&format!("{}\n", rendered(&rows)))?;
     }
     let mut summary = Summary::default();
     summary.add(texts.len(), &ranking.account);
-    summary.tell(seconds, &model, false);
+    summary.print(seconds, &model, false);
     Ok(ExitCode::SUCCESS)
 }

@@ -1,4 +1,4 @@
-//! `sconce similarity`: how alike a text is to others.
+//! `sconce similarity`: scores the similarity of a text to others.
 
 use std::process::ExitCode;
 use std::time::Instant;
@@ -7,20 +7,20 @@ use sconce::{Account, SimilarityOptions, Task};
 use serde::Serialize;
 
 use crate::arguments;
-use crate::opening::open;
+use crate::open_model::open;
 use crate::prompt;
-use crate::screen::{print, print_json, rendered, shortened, table};
 use crate::summary::Summary;
+use crate::terminal::{print, print_json, rendered, shorten, table};
 
 #[derive(Serialize)]
-struct Page<'a> {
+struct Output<'a> {
     text: &'a str,
-    others: Vec<Other<'a>>,
+    others: Vec<ScoredText<'a>>,
     account: &'a Account,
 }
 
 #[derive(Serialize)]
-struct Other<'a> {
+struct ScoredText<'a> {
     text: &'a str,
     score: f32,
 }
@@ -39,17 +39,17 @@ pub(crate) fn run(arguments: &arguments::Similarity) -> anyhow::Result<ExitCode>
     let seconds = started.elapsed().as_secs_f64();
     if arguments.json {
         let others = arguments.others.iter().zip(&similar.scores);
-        let others = others.map(|(text, &score)| Other { text, score }).collect();
-        print_json(&Page { text: &arguments.text, others, account: &similar.account })?;
+        let others = others.map(|(text, &score)| ScoredText { text, score }).collect();
+        print_json(&Output { text: &arguments.text, others, account: &similar.account })?;
     } else {
         let mut rows = table(&["score", "text"]);
         for (text, score) in arguments.others.iter().zip(&similar.scores) {
-            rows.add_row(vec![format!("{score:.4}"), shortened(text)]);
+            rows.add_row(vec![format!("{score:.4}"), shorten(text)]);
         }
         print(&format!("{}\n", rendered(&rows)))?;
     }
     let mut summary = Summary::default();
     summary.add(arguments.others.len() + 1, &similar.account);
-    summary.tell(seconds, &model, false);
+    summary.print(seconds, &model, false);
     Ok(ExitCode::SUCCESS)
 }

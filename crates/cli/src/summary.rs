@@ -1,11 +1,11 @@
-//! The closing line of a command that ran texts: how many, how fast, where, and what was cut.
+//! Summary of a command that processed texts: count, throughput, placements, and truncated texts.
 
 use sconce::{Account, Model};
 use serde_json::{Value, json};
 
-use crate::screen::counted;
+use crate::terminal::pluralize;
 
-/// What was done.
+/// Totals over all batches.
 #[derive(Default)]
 pub(crate) struct Summary {
     texts: usize,
@@ -45,7 +45,7 @@ impl Summary {
     }
 
     /// Prints the summary on standard error.
-    pub(crate) fn tell(&self, seconds: f64, model: &Model, as_json: bool) {
+    pub(crate) fn print(&self, seconds: f64, model: &Model, as_json: bool) {
         if as_json {
             eprintln!("{}", self.json(seconds));
             return;
@@ -56,19 +56,19 @@ impl Summary {
             eprintln!("no texts");
             return;
         }
-        let (texts, tokens) = (counted(*texts, "text"), counted(*tokens, "token"));
+        let (texts, tokens) = (pluralize(*texts, "text"), pluralize(*tokens, "token"));
         let places = self.placements.join(", then ");
         eprintln!("{texts}, {tokens} in {seconds:.2} s ({texts_per_second:.1} texts/s) on {places}");
         if *truncated > 0 {
             let most = model.card().max_length.value;
             let (is, was) = if *truncated == 1 { ("is", "was") } else { ("are", "were") };
-            let cut = counted(*truncated, "text");
-            eprintln!("note: {cut} {is} longer than the model's {most} tokens and {was} cut");
+            let truncated = pluralize(*truncated, "text");
+            eprintln!("note: {truncated} {is} longer than the model's {most} tokens and {was} truncated");
         }
         if self.classes.len() > 1 {
             let classes = self.classes.join(", ");
-            eprintln!("note: the answers are of {} numerics classes: {classes}", self.classes.len());
-            eprintln!("hint: keep them in indexes of their own; each line of output names its `class`");
+            eprintln!("note: the outputs have {} numerics classes: {classes}", self.classes.len());
+            eprintln!("hint: use a separate index per class; each output line names its `class`");
         }
         for refused in model.plan().refused.iter().filter_map(|refused| match &refused.why {
             sconce::planner::plan::Refusal::Obstacle(obstacle @ sconce::Obstacle::Quarantined { .. }) => {

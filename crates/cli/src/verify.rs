@@ -1,4 +1,4 @@
-//! `sconce verify`: every placement that works against vectors or scores that sentence-transformers made.
+//! `sconce verify`: compares every viable placement with vectors or scores of sentence-transformers.
 
 use std::fmt::Write;
 use std::process::ExitCode;
@@ -14,60 +14,61 @@ use serde_json::json;
 
 use crate::arguments;
 use crate::reference::Reference;
-use crate::screen::{Bars, print, print_json, refusals, rendered, table};
+use crate::terminal::{ProgressBars, print, print_json, refusals, rendered, table};
 
-/// How one placement compares with the reference.
+/// The comparison of one placement with the reference.
 #[derive(Serialize)]
-struct Verified {
+struct Comparison {
     placement: Placement,
-    /// What is promised of it.
+    /// The band of the placement in the plan.
     band: Band,
-    /// The largest difference of two numbers.
+    /// The maximum absolute difference of two values.
     max_difference: f64,
-    /// Of vectors.
+    /// The minimum cosine similarity. Absent for scores.
     #[serde(skip_serializing_if = "Option::is_none")]
     least_cosine: Option<f64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     mean_cosine: Option<f64>,
-    /// The largest distance, which the band is about.
+    /// The maximum distance, which the band limits.
     distance: f64,
-    /// Whether it keeps its band.
-    holds: bool,
-    /// Texts that were cut.
+    /// Whether the distance is within the band.
+    within_band: bool,
+    /// Number of truncated texts.
     truncated: usize,
 }
 
 pub(crate) fn run(arguments: &arguments::Verify) -> anyhow::Result<ExitCode> {
     let Some(path) = &arguments.reference else {
-        print(&recipe(&arguments.model.model, scores(arguments)))?;
-        eprintln!("hint: then `sconce verify {} --reference reference.npz`", arguments.model.model);
+        print(&recipe(&arguments.model.model, gives_scores(arguments)))?;
+        eprintln!(
+            "hint: run this script, then `sconce verify {} --reference reference.npz`",
+            arguments.model.model
+        );
         return Ok(ExitCode::from(2));
     };
     let reference = Reference::read(path, arguments.input.as_deref())?;
     let runtime = arguments.model.runtime();
     let source = ModelSource::parse(&arguments.model.model, arguments.model.revision.as_deref())
         .wished(&arguments.model.constraints());
-    let mut bars = Bars::default();
+    let mut bars = ProgressBars::default();
     let overrides = arguments.model.overrides();
     let subject = runtime.subject(&source, &overrides, &mut |event| bars.draw(&event))?;
     runtime.check_contents(&subject, &mut |event| bars.draw(&event))?;
     let task = subject.card.task.value;
     if task != Task::Embed && !task.scores() {
-        anyhow::bail!("`verify` compares vectors of texts and scores, and this model {}", task.does());
+        anyhow::bail!("`verify` compares text vectors and scores; this model {}", task.does());
     }
     if task == Task::Rerank && reference.pairs.is_empty() {
-        anyhow::bail!(
-            "a reranker's scores are of pairs, and the reference has no field or array `pair`, `pairs`"
-        );
+        anyhow::bail!("the reference of a reranker needs pairs: a field `pair`, or an array `pairs`");
     }
-    // A reranker that answers with words gives one score too.
+    // A generative reranker also gives one score.
     let width = if task == Task::Rerank { 1 } else { subject.card.width() };
     if let Some(vector) = reference.vectors.iter().find(|vector| vector.len() != width) {
-        anyhow::bail!("the reference's vectors have {} numbers, the model's {width}", vector.len());
+        anyhow::bail!("the reference has {} values per text, the model {width}", vector.len());
     }
     let constraints = arguments.model.constraints();
     let plan = runtime.plan(&subject, &constraints, Depth::Twin, &mut |event| bars.draw(&event))?;
-    let mut verified = Vec::new();
+    let mut comparisons = Vec::new();
     for viable in plan.viable() {
         let Placement { engine, device, weights, dtype } = viable.placement.clone();
         let only = Constraints {
@@ -85,29 +86,30 @@ pub(crate) fn run(arguments: &arguments::Verify) -> anyhow::Result<ExitCode> {
             builder = builder.revision(revision);
         }
         let model = builder.open_telling(&mut |event| bars.draw(&event))?;
-        verified.push(if task.scores() {
-            scored(&model, &reference)?
+        comparisons.push(if task.scores() {
+            compare_scores(&model, &reference)?
         } else {
-            compared(&model, &reference)?
+            compare_vectors(&model, &reference)?
         });
     }
     bars.clear();
     if arguments.json {
         print_json(
-            &json!({ "texts": reference.texts.len(), "placements": verified, "refused": plan.refused }),
+            &json!({ "texts": reference.texts.len(), "placements": comparisons, "refused": plan.refused }),
         )?;
     } else {
-        print(&page(&verified, reference.texts.len()))?;
-        if verified.is_empty() {
+        print(&text(&comparisons, reference.texts.len()))?;
+        if comparisons.is_empty() {
             eprint!("{}", refusals(&plan));
         }
     }
-    let holds = !verified.is_empty() && verified.iter().all(|verified| verified.holds);
-    Ok(if holds { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    let within_band =
+        !comparisons.is_empty() && comparisons.iter().all(|comparisons| comparisons.within_band);
+    Ok(if within_band { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// One placement's vectors beside the reference's.
-fn compared(model: &Model, reference: &Reference) -> anyhow::Result<Verified> {
+/// Compares the vectors of one placement with the reference.
+fn compare_vectors(model: &Model, reference: &Reference) -> anyhow::Result<Comparison> {
     let embeddings = model.embed(&reference.texts)?;
     let (mut difference, mut distance) = (0.0f64, 0.0f64);
     let mut cosines = Vec::with_capacity(embeddings.len());
@@ -120,13 +122,13 @@ fn compared(model: &Model, reference: &Reference) -> anyhow::Result<Verified> {
         cosines.push(f64::from(cosine(got, want)));
     }
     let (band, placement) = (band(model), embeddings.placements[0].clone());
-    Ok(Verified {
+    Ok(Comparison {
         band,
         max_difference: difference,
         least_cosine: Some(-cosines.iter().fold(f64::NEG_INFINITY, |least, cosine| larger(least, -cosine))),
         mean_cosine: Some(cosines.iter().sum::<f64>() / cosines.len() as f64),
         distance,
-        holds: distance <= promised(band, &placement).tolerance(),
+        within_band: distance <= effective_band(band, &placement).tolerance(),
         truncated: embeddings.truncated.len(),
         placement,
     })
@@ -136,18 +138,18 @@ fn band(model: &Model) -> Band {
     model.plan().chosen.as_ref().map_or(Band::Coarse, |chosen| chosen.band)
 }
 
-/// The band that a placement is held to: where its own is unknown, that of its dtype.
-fn promised(band: Band, placement: &Placement) -> Band {
+/// The band that limits a placement: its own, or that of its dtype if its own is unknown.
+fn effective_band(band: Band, placement: &Placement) -> Band {
     if band == Band::Unknown { Band::expected(placement.dtype) } else { band }
 }
 
-/// One placement's raw scores beside the reference's: all together, since one near zero has no length that an error
-/// could be held against.
-fn scored(model: &Model, reference: &Reference) -> anyhow::Result<Verified> {
+/// Compares the logits of one placement with the reference. The error is relative to the norm of all logits, since
+/// a single logit can be near zero.
+fn compare_scores(model: &Model, reference: &Reference) -> anyhow::Result<Comparison> {
     let (mut difference, mut apart, mut size, mut truncated) = (0.0f64, 0.0f64, 0.0f64, 0);
     let mut placements = Vec::new();
     for (index, (text, want)) in reference.texts.iter().zip(&reference.vectors).enumerate() {
-        let (got, account) = raw(model, text, reference.pairs.get(index))?;
+        let (got, account) = raw_scores(model, text, reference.pairs.get(index))?;
         truncated += account.truncated.len();
         placements = account.placements;
         for (&got, &want) in got.iter().zip(want) {
@@ -158,20 +160,20 @@ fn scored(model: &Model, reference: &Reference) -> anyhow::Result<Verified> {
         }
     }
     let (band, distance, placement) = (band(model), apart / (2.0 * size), placements.swap_remove(0));
-    Ok(Verified {
+    Ok(Comparison {
         band,
         max_difference: difference,
         least_cosine: None,
         mean_cosine: None,
         distance,
-        holds: distance <= promised(band, &placement).tolerance(),
+        within_band: distance <= effective_band(band, &placement).tolerance(),
         truncated,
         placement,
     })
 }
 
-/// The raw scores of a text or a pair, in the order of the labels.
-fn raw(model: &Model, text: &str, pair: Option<&String>) -> anyhow::Result<(Vec<f32>, Account)> {
+/// The logits of a text or a pair, in the order of the labels.
+fn raw_scores(model: &Model, text: &str, pair: Option<&String>) -> anyhow::Result<(Vec<f32>, Account)> {
     let scoring = Some(Scoring::Raw);
     let labels = match (model.card().task.value, pair) {
         (Task::Rerank, Some(pair)) => {
@@ -190,18 +192,18 @@ fn raw(model: &Model, text: &str, pair: Option<&String>) -> anyhow::Result<(Vec<
     Ok((names.iter().filter_map(score).collect(), labels.account))
 }
 
-/// The larger of two; what is not a number is larger than all.
+/// The larger of two values. NaN is larger than any value.
 fn larger(a: f64, b: f64) -> f64 {
     if a.is_nan() || b.is_nan() { f64::NAN } else { a.max(b) }
 }
 
-fn page(verified: &[Verified], texts: usize) -> String {
+fn text(comparisons: &[Comparison], texts: usize) -> String {
     let mut rows =
         table(&["", "engine", "device", "dtype", "weights", "band", "max |d|", "least cos", "mean cos"]);
-    for one in verified {
+    for one in comparisons {
         let Placement { engine, device, weights, dtype } = &one.placement;
         rows.add_row(vec![
-            if one.holds { "holds" } else { "LEAVES" }.to_owned(),
+            if one.within_band { "pass" } else { "FAIL" }.to_owned(),
             engine.to_string(),
             device.to_string(),
             dtype.to_string(),
@@ -213,23 +215,26 @@ fn page(verified: &[Verified], texts: usize) -> String {
         ]);
     }
     let mut page = format!("{}\n", rendered(&rows));
-    let _ = writeln!(page, "\n{texts} texts; a placement holds while its distance stays in its band");
+    let _ = writeln!(
+        page,
+        "\n{texts} texts; a placement passes if its distance from the reference is within its band"
+    );
     page
 }
 
-/// Whether the model gives scores, as far as can be told without fetching it.
-fn scores(arguments: &arguments::Verify) -> bool {
+/// Whether the model's output is scores, as far as its card says without downloading weights.
+fn gives_scores(arguments: &arguments::Verify) -> bool {
     let source = ModelSource::parse(&arguments.model.model, arguments.model.revision.as_deref());
     let inspection = sconce::inspect(&source, &arguments.model.overrides(), arguments.model.offline);
     inspection.is_ok_and(|inspection| inspection.card.task.value.scores())
 }
 
-/// How to make a reference of one's own.
+/// A Python script that creates a reference.
 fn recipe(model: &str, scores: bool) -> String {
     let texts = CANARIES.map(|text| format!("    {},\n", json!(text))).concat();
     if scores {
         return format!(
-            "# writes reference.npz: the raw scores that sentence-transformers gives to these pairs, or to your own\n\
+            "# writes reference.npz: the logits of sentence-transformers for these pairs, or for your own\n\
              import numpy\n\
              import torch\n\
              from sentence_transformers import CrossEncoder\n\n\
@@ -243,7 +248,7 @@ fn recipe(model: &str, scores: bool) -> String {
         );
     }
     format!(
-        "# writes reference.npz: what sentence-transformers makes of these texts, or of your own\n\
+        "# writes reference.npz: the embeddings of sentence-transformers for these texts, or for your own\n\
          import numpy\n\
          from sentence_transformers import SentenceTransformer\n\n\
          texts = [\n{texts}]\n\

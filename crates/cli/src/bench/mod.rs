@@ -1,8 +1,9 @@
-//! `sconce bench`: the real model on every placement that works, and other servers beside them, taking turns so that
-//! noise falls on all alike.
+//! `sconce bench`: benchmarks a model on every viable placement, and other servers, in alternating rounds so that
+//! noise affects all equally.
 
-mod page;
 mod plot;
+mod point;
+mod report;
 mod roofline;
 mod runner;
 pub(crate) mod server;
@@ -17,14 +18,14 @@ use sconce::{ModelSource, Peak, Work};
 
 use crate::arguments;
 use crate::input::Input;
-use crate::screen::{Bars, print, print_json};
-use page::Report;
-use plot::Picture;
+use crate::terminal::{ProgressBars, print, print_json};
+use plot::Plot;
+use report::Report;
 use runner::Runner;
 use server::Server;
 
 pub(crate) fn run(arguments: &arguments::Bench) -> anyhow::Result<ExitCode> {
-    let picture = arguments.plot.as_deref().map(Picture::at).transpose()?;
+    let plot = arguments.plot.as_deref().map(Plot::at).transpose()?;
     let texts = match &arguments.input {
         Some(path) => {
             let mut texts = Vec::new();
@@ -35,17 +36,17 @@ pub(crate) fn run(arguments: &arguments::Bench) -> anyhow::Result<ExitCode> {
         }
         None => workload::texts(),
     };
-    anyhow::ensure!(!texts.is_empty(), "there is no text to run");
-    // A server that does not answer is told of before anything long is begun.
+    anyhow::ensure!(!texts.is_empty(), "the input has no texts");
+    // Report an unreachable server before the long work starts.
     let model = arguments.against_model.as_deref().unwrap_or(&arguments.model.model);
     let mut runners = Vec::new();
-    for address in &arguments.against {
-        let server = Server::at(address, model, arguments.timeout);
+    for spec in &arguments.against {
+        let server = Server::new(spec, model, arguments.timeout);
         server.embed(&[workload::SHORT])?;
-        runners.push(Runner::other(server));
+        runners.push(Runner::for_server(server));
     }
 
-    let mut bars = Bars::default();
+    let mut bars = ProgressBars::default();
     let runtime = arguments.model.runtime();
     let source = ModelSource::parse(&arguments.model.model, arguments.model.revision.as_deref())
         .wished(&arguments.model.constraints());
@@ -57,7 +58,7 @@ pub(crate) fn run(arguments: &arguments::Bench) -> anyhow::Result<ExitCode> {
         return Err(sconce::Error::NoPlacement { plan: Box::new(plan), constraints }.into());
     }
     for viable in plan.viable() {
-        runners.push(Runner::ours(&arguments.model, &runtime, &viable.placement, &mut bars)?);
+        runners.push(Runner::for_placement(&arguments.model, &runtime, &viable.placement, &mut bars)?);
     }
     bars.clear();
     let tokens = Tokens::open(&subject.files.folder, &subject.card)?;
@@ -67,10 +68,10 @@ pub(crate) fn run(arguments: &arguments::Bench) -> anyhow::Result<ExitCode> {
     for round in 0..arguments.rounds {
         for runner in runners.iter_mut().filter(|runner| runner.failed.is_none()) {
             eprintln!("round {} of {}: {}", round + 1, arguments.rounds, runner.name());
-            runner.turn(&texts)?;
+            runner.run_round(&texts)?;
         }
     }
-    if picture.is_some() {
+    if plot.is_some() {
         sweep::run(&mut runners, &tokens, subject.card.max_length.value)?;
     }
     runner::compare(&mut runners);
@@ -84,13 +85,13 @@ pub(crate) fn run(arguments: &arguments::Bench) -> anyhow::Result<ExitCode> {
         peak,
         runners,
     };
-    if let Some(picture) = picture {
-        picture.draw(&report)?;
+    if let Some(plot) = plot {
+        plot.draw(&report)?;
     }
     if arguments.json {
         print_json(&report.json())?;
     } else {
-        print(&report.page())?;
+        print(&report.text())?;
     }
     let all_ran = report.runners.iter().all(|runner| runner.failed.is_none());
     Ok(if all_ran { ExitCode::SUCCESS } else { ExitCode::FAILURE })

@@ -1,4 +1,4 @@
-//! The figures as a picture: rates by batch and by length, a line for each who ran, and the roofline of this machine.
+//! Plots throughput by batch size and by text length, a line per runner, and the roofline of this machine.
 
 use std::fmt::Write as _;
 use std::ops::Range;
@@ -12,9 +12,9 @@ use plotters::style::{FontStyle, register_font};
 use sconce::Device;
 use sconce::core::placement::Dtype;
 
-use super::page::Report;
+use super::point::Point;
+use super::report::Report;
 use super::runner::Runner;
-use super::sweep::Point;
 use crate::output_file::OutputFile;
 
 const SIZE: (u32, u32) = (1280, 980);
@@ -25,8 +25,8 @@ const LEGEND_COLUMNS: i32 = 3;
 const FONT: &str = "sans-serif";
 const INK: RGBColor = RGBColor(40, 40, 40);
 const GREY: RGBColor = RGBColor(120, 120, 120);
-/// Colours that people who see few colours tell apart, too (Okabe and Ito).
-const COLOURS: [RGBColor; 7] = [
+/// The color-blind-safe palette of Okabe and Ito.
+const COLORS: [RGBColor; 7] = [
     RGBColor(0, 114, 178),
     RGBColor(213, 94, 0),
     RGBColor(0, 158, 115),
@@ -36,8 +36,8 @@ const COLOURS: [RGBColor; 7] = [
     RGBColor(0, 0, 0),
 ];
 
-/// Where it goes, and of what kind it is by its name.
-pub(super) struct Picture {
+/// The output file, with the format of its extension.
+pub(super) struct Plot {
     path: PathBuf,
     file: OutputFile,
     kind: Kind,
@@ -49,49 +49,51 @@ enum Kind {
     Png,
 }
 
-/// A line of one who ran.
+/// The line of one runner.
 struct Line {
-    colour: RGBColor,
+    color: RGBColor,
     points: Vec<(f64, f64)>,
 }
 
-/// What one panel says.
+/// One chart.
 struct Panel {
     title: String,
-    across: &'static str,
-    up: &'static str,
+    x_label: &'static str,
+    y_label: &'static str,
     lines: Vec<Line>,
-    /// Lines in grey, each with words at its right end.
+    /// Gray lines, each with a label at its right end.
     bounds: Vec<(Vec<(f64, f64)>, String)>,
 }
 
-impl Picture {
-    pub(super) fn at(path: &Path) -> anyhow::Result<Picture> {
+impl Plot {
+    pub(super) fn at(path: &Path) -> anyhow::Result<Plot> {
         let kind = match path.extension().and_then(|extension| extension.to_str()) {
             Some("svg") => Kind::Svg,
             Some("png") => Kind::Png,
-            Some(_) | None => bail!("`--plot` draws `.svg` and `.png`, not: {}", path.display()),
+            Some(_) | None => {
+                bail!("unsupported plot format, expected `.svg` or `.png`: `{}`", path.display())
+            }
         };
-        // Whether it can be written is known before anything long is begun.
+        // Report an unwritable file before the long work starts.
         let file = OutputFile::create(path)?;
-        Ok(Picture { path: path.to_owned(), file, kind })
+        Ok(Plot { path: path.to_owned(), file, kind })
     }
 
     pub(super) fn draw(self, report: &Report<'_>) -> anyhow::Result<()> {
         register_font(FONT, FontStyle::Normal, dejavu::sans::regular())
-            .map_err(|_| anyhow!("the letters of pictures can't be read"))?;
+            .map_err(|_| anyhow!("could not load the font"))?;
         let path = self.file.path();
         let drawn = match self.kind {
             Kind::Svg => {
                 let area = SVGBackend::new(&path, SIZE).into_drawing_area();
-                paint(&area, report).map_err(anyhow::Error::from)
+                draw_all(&area, report).map_err(anyhow::Error::from)
             }
             Kind::Png => {
                 let area = BitMapBackend::new(&path, SIZE).into_drawing_area();
-                paint(&area, report).map_err(anyhow::Error::from)
+                draw_all(&area, report).map_err(anyhow::Error::from)
             }
         };
-        drawn.with_context(|| format!("`{}` can't be drawn", self.path.display()))?;
+        drawn.with_context(|| format!("could not draw: `{}`", self.path.display()))?;
         self.file.commit()
     }
 }
@@ -99,26 +101,26 @@ impl Picture {
 type Area<B> = DrawingArea<B, Shift>;
 type Drawn<B> = Result<(), DrawingAreaErrorKind<<B as DrawingBackend>::ErrorType>>;
 
-fn paint<B: DrawingBackend>(area: &Area<B>, report: &Report<'_>) -> Drawn<B> {
+fn draw_all<B: DrawingBackend>(area: &Area<B>, report: &Report<'_>) -> Drawn<B> {
     area.fill(&WHITE)?;
     let runners: Vec<(&Runner, RGBColor)> = report
         .runners
         .iter()
         .filter(|runner| !runner.sweep.by_batch.is_empty())
-        .zip(COLOURS.into_iter().cycle())
+        .zip(COLORS.into_iter().cycle())
         .collect();
     let rows = runners.chunks(LEGEND_COLUMNS as usize).map(|_| LEGEND_ROW).sum::<i32>();
     let (head, rest) = area.split_vertically(HEAD);
-    let (legend, panels) = rest.split_vertically(rows + 8);
+    let (legend_area, panels) = rest.split_vertically(rows + 8);
     head.draw(&Text::new(
         format!("sconce bench: {}", report.model),
         (20, 16),
         (FONT, 22).into_font().color(&INK),
     ))?;
-    names(&legend, report, &runners)?;
+    legend(&legend_area, report, &runners)?;
 
     let lines = |points: &dyn Fn(&Runner) -> Vec<(f64, f64)>| {
-        let line = |(runner, colour): &(&Runner, RGBColor)| Line { colour: *colour, points: points(runner) };
+        let line = |(runner, color): &(&Runner, RGBColor)| Line { color: *color, points: points(runner) };
         runners.iter().map(line).collect::<Vec<_>>()
     };
     let batch =
@@ -129,22 +131,22 @@ fn paint<B: DrawingBackend>(area: &Area<B>, report: &Report<'_>) -> Drawn<B> {
     let all = [
         Panel {
             title: "texts/s by batch, texts of 64 tokens".to_owned(),
-            across: "texts a call",
-            up: "texts/s",
+            x_label: "texts per call",
+            y_label: "texts/s",
             lines: lines(&batch),
             bounds: Vec::new(),
         },
         Panel {
-            title: "texts/s by length, 32 texts a call".to_owned(),
-            across: "tokens a text",
-            up: "texts/s",
+            title: "texts/s by length, 32 texts per call".to_owned(),
+            x_label: "tokens per text",
+            y_label: "texts/s",
             lines: lines(&of(Point::texts_per_s)),
             bounds: Vec::new(),
         },
         Panel {
-            title: "tokens/s by length, 32 texts a call".to_owned(),
-            across: "tokens a text",
-            up: "tokens/s",
+            title: "tokens/s by length, 32 texts per call".to_owned(),
+            x_label: "tokens per text",
+            y_label: "tokens/s",
             lines: lines(&of(Point::tokens_per_s)),
             bounds: Vec::new(),
         },
@@ -156,8 +158,8 @@ fn paint<B: DrawingBackend>(area: &Area<B>, report: &Report<'_>) -> Drawn<B> {
     area.present()
 }
 
-/// Who has which colour.
-fn names<B: DrawingBackend>(
+/// The legend.
+fn legend<B: DrawingBackend>(
     area: &Area<B>,
     report: &Report<'_>,
     runners: &[(&Runner, RGBColor)],
@@ -167,10 +169,10 @@ fn names<B: DrawingBackend>(
         let weights = |other: &Runner| other.placement().map(|placement| placement.weights.clone());
         runners.iter().any(|(other, _)| other.placement().is_some() && weights(other) != weights(runner))
     };
-    for ((row, column), (runner, colour)) in places.zip(runners) {
+    for ((row, column), (runner, color)) in places.zip(runners) {
         let (x, y) = (20 + column * LEGEND_WIDTH, 12 + row * LEGEND_ROW);
-        area.draw(&PathElement::new(vec![(x, y), (x + 30, y)], colour.stroke_width(3)))?;
-        area.draw(&Circle::new((x + 15, y), 4, colour.filled()))?;
+        area.draw(&PathElement::new(vec![(x, y), (x + 30, y)], color.stroke_width(3)))?;
+        area.draw(&Circle::new((x + 15, y), 4, color.filled()))?;
         let mut name = match runner.placement() {
             Some(placement) if !several(runner) => {
                 format!("{} {} {}", placement.engine, placement.device, placement.dtype)
@@ -179,28 +181,28 @@ fn names<B: DrawingBackend>(
         };
         let _ = write!(name, ", {} texts/s", number(report.lengths.len() as f64 / runner.seconds));
         if let Some(share) = report.gemm_share(runner) {
-            let _ = write!(name, ", {:.0} % of products", share * 100.0);
+            let _ = write!(name, ", {:.0} % of GEMM peak", share * 100.0);
         }
         area.draw(&Text::new(name, (x + 40, y - 7), (FONT, 15).into_font().color(&INK)))?;
     }
     Ok(())
 }
 
-/// What each reached with one short text and with growing batches, under what memory and products allow.
+/// The roofline: each runner with one short text and with growing batches, below the limits of bandwidth and GEMM.
 fn roofline(report: &Report<'_>, runners: &[(&Runner, RGBColor)]) -> Panel {
     let peak = &report.peak;
     let mut lines = Vec::new();
-    for (runner, colour) in runners {
+    for (runner, color) in runners {
         let placement = runner.placement().filter(|placement| placement.device == Device::Cpu);
         let (Some(placement), Some(work)) = (placement, report.work) else { continue };
         let point = |length: usize, texts: usize, seconds: f64| {
             let flops = work.flops(&vec![length; texts]);
             (flops / work.bytes(placement.dtype), flops / seconds / 1e9)
         };
-        let alone = point(report.short, 1, runner.alone);
+        let latency = point(report.short, 1, runner.latency);
         let batches = runner.sweep.by_batch.iter();
         let batches = batches.map(|p| point(p.length().round() as usize, p.texts, p.seconds));
-        lines.push(Line { colour: *colour, points: [alone].into_iter().chain(batches).collect() });
+        lines.push(Line { color: *color, points: [latency].into_iter().chain(batches).collect() });
     }
     let across = range(lines.iter().flat_map(|line| &line.points).map(|point| point.0));
     let bound = |dtype: Dtype| {
@@ -210,13 +212,13 @@ fn roofline(report: &Report<'_>, runners: &[(&Runner, RGBColor)]) -> Panel {
         if corner > across.start {
             points.insert(0, (across.start, across.start * peak.bandwidth_gb_s));
         }
-        Some((points, format!("{dtype} products, {most:.0} GFLOP/s")))
+        Some((points, format!("{dtype} GEMM, {most:.0} GFLOP/s")))
     };
     let bounds = [Dtype::F32, Dtype::Bf16].into_iter().filter_map(bound).collect();
     Panel {
-        title: format!("roofline of this machine: {:.1} GB/s out of memory", peak.bandwidth_gb_s),
-        across: "operations for each byte of weights: one short text, then growing batches",
-        up: "GFLOP/s",
+        title: format!("roofline of this machine: {:.1} GB/s memory bandwidth", peak.bandwidth_gb_s),
+        x_label: "arithmetic intensity (FLOP per byte of weights): one short text, then growing batches",
+        y_label: "GFLOP/s",
         lines,
         bounds,
     }
@@ -227,7 +229,7 @@ fn chart<B: DrawingBackend>(area: &Area<B>, panel: &Panel) -> Drawn<B> {
     let all: Vec<(f64, f64)> =
         panel.lines.iter().flat_map(|line| &line.points).chain(bounds).copied().collect();
     let (across, up) = (range(all.iter().map(|point| point.0)), range(all.iter().map(|point| point.1)));
-    // A little room above, for the words on bounds.
+    // Space above for the labels of the bounds.
     let up = up.start..up.end * 1.25;
     let mut chart = ChartBuilder::on(area)
         .caption(&panel.title, (FONT, 17).into_font().color(&INK))
@@ -241,8 +243,8 @@ fn chart<B: DrawingBackend>(area: &Area<B>, panel: &Panel) -> Drawn<B> {
         )?;
     chart
         .configure_mesh()
-        .x_desc(panel.across)
-        .y_desc(panel.up)
+        .x_desc(panel.x_label)
+        .y_desc(panel.y_label)
         .x_label_formatter(&|x| number(*x))
         .y_label_formatter(&|y| number(*y))
         .light_line_style(TRANSPARENT)
@@ -260,13 +262,13 @@ fn chart<B: DrawingBackend>(area: &Area<B>, panel: &Panel) -> Drawn<B> {
         }
     }
     for line in &panel.lines {
-        chart.draw_series(LineSeries::new(line.points.iter().copied(), line.colour.stroke_width(2)))?;
-        chart.draw_series(line.points.iter().map(|point| Circle::new(*point, 3, line.colour.filled())))?;
+        chart.draw_series(LineSeries::new(line.points.iter().copied(), line.color.stroke_width(2)))?;
+        chart.draw_series(line.points.iter().map(|point| Circle::new(*point, 3, line.color.filled())))?;
     }
     Ok(())
 }
 
-/// From the least to the most, never empty.
+/// The range of the positive values, never empty.
 fn range(values: impl Iterator<Item = f64>) -> Range<f64> {
     let (least, most) = values
         .filter(|value| value.is_finite() && *value > 0.0)
@@ -274,7 +276,7 @@ fn range(values: impl Iterator<Item = f64>) -> Range<f64> {
     if least < most { least * 0.9..most * 1.1 } else { 0.5..2.0 }
 }
 
-/// The round numbers of a range.
+/// Round tick values in a range.
 fn ticks(range: &Range<f64>) -> Vec<f64> {
     let wide = range.end / range.start > 30.0;
     let steps: &[f64] = if wide { &[1.0, 2.0, 5.0] } else { &[1.0, 1.5, 2.0, 3.0, 4.0, 5.0, 7.0] };
@@ -282,7 +284,7 @@ fn ticks(range: &Range<f64>) -> Vec<f64> {
     round.filter(|tick| range.contains(tick)).collect()
 }
 
-/// The powers of two of a range.
+/// Powers of two in a range.
 fn doublings(range: &Range<f64>) -> Vec<f64> {
     (-10..40).map(|power| 2_f64.powi(power)).filter(|tick| range.contains(tick)).collect()
 }

@@ -1,14 +1,14 @@
-//! How near to what the machine gives at most: the shares of its peaks that a model reaches.
+//! Shares of the machine's measured peaks that a model reaches.
 
 use sconce::{Device, Peak, Placement, Work};
 
-/// What share of the measured peak of products these operations reached; none where no peak was measured for it.
+/// Share of the measured GEMM peak. `None` if no peak was measured for the device and dtype.
 pub(super) fn gemm_share(peak: &Peak, placement: &Placement, gflops: f64) -> Option<f64> {
     let most = peak.gflops(placement.dtype).filter(|_| placement.device == Device::Cpu)?;
     Some(gflops / most)
 }
 
-/// What share of the measured bandwidth it takes to read all weights once in `seconds`.
+/// Share of the measured memory bandwidth needed to read all weights once in `seconds`.
 pub(super) fn bandwidth_share(peak: &Peak, placement: &Placement, work: &Work, seconds: f64) -> Option<f64> {
     let most = Some(peak.bandwidth_gb_s).filter(|_| placement.device == Device::Cpu)?;
     Some(work.bytes(placement.dtype) / seconds / 1e9 / most)

@@ -1,45 +1,45 @@
-//! Those who take turns: the placements of a model, and other servers.
+//! Runners of a benchmark: placements of a model, and other servers.
 
 use std::time::Instant;
 
 use sconce::core::placement::Dtype;
 use sconce::{Constraints, EngineId, Model, Placement, Runtime};
 
+use super::point::Sweep;
 use super::server::Server;
-use super::sweep::Sweep;
 use super::workload::SHORT;
 use crate::arguments::ModelArguments;
-use crate::screen::Bars;
+use crate::terminal::ProgressBars;
 
-/// Runs of one short text in each turn.
-const ALONE: usize = 40;
+/// Runs of one short text per round.
+const LATENCY_RUNS: usize = 40;
 
-/// One of them, with its figures.
+/// A runner and its measurements.
 pub(super) struct Runner {
-    who: Who,
-    /// The best turn with all texts.
+    target: Target,
+    /// Time of the fastest round over all texts.
     pub(super) seconds: f64,
-    /// The median time of one short text, in the best turn.
-    pub(super) alone: f64,
-    /// The least cosine of its vectors to the reference among ours; none where widths differ.
+    /// Median time of one short text, in the fastest round.
+    pub(super) latency: f64,
+    /// Minimum cosine similarity to the f32 placement. `None` if the dimensions differ.
     pub(super) least_cosine: Option<f64>,
     pub(super) sweep: Sweep,
-    /// Why a server has no figures.
+    /// Error of a server that failed.
     pub(super) failed: Option<String>,
     vectors: Vec<Vec<f32>>,
 }
 
-enum Who {
-    Ours { placement: Placement, model: Box<Model> },
-    Other(Server),
+enum Target {
+    Placement { placement: Placement, model: Box<Model> },
+    Server(Server),
 }
 
 impl Runner {
-    fn new(who: Who) -> Runner {
+    fn new(target: Target) -> Runner {
         Runner {
-            who,
+            target,
             seconds: f64::INFINITY,
-            alone: f64::INFINITY,
+            latency: f64::INFINITY,
             least_cosine: None,
             sweep: Sweep::default(),
             failed: None,
@@ -47,16 +47,16 @@ impl Runner {
         }
     }
 
-    pub(super) fn other(server: Server) -> Runner {
-        Runner::new(Who::Other(server))
+    pub(super) fn for_server(server: Server) -> Runner {
+        Runner::new(Target::Server(server))
     }
 
-    /// The real weights loaded at `placement`.
-    pub(super) fn ours(
+    /// Loads the weights on `placement`.
+    pub(super) fn for_placement(
         arguments: &ModelArguments,
         runtime: &Runtime,
         placement: &Placement,
-        bars: &mut Bars,
+        bars: &mut ProgressBars,
     ) -> anyhow::Result<Runner> {
         let constraints = Constraints {
             engine: Some(placement.engine),
@@ -74,57 +74,57 @@ impl Runner {
         }
         let model = Box::new(builder.open_telling(&mut |event| bars.draw(&event))?);
         model.embed(&[SHORT])?;
-        Ok(Runner::new(Who::Ours { placement: placement.clone(), model }))
+        Ok(Runner::new(Target::Placement { placement: placement.clone(), model }))
     }
 
-    /// Ours, at this placement.
+    /// The placement, unless this is another server.
     pub(super) fn placement(&self) -> Option<&Placement> {
-        match &self.who {
-            Who::Ours { placement, .. } => Some(placement),
-            Who::Other(_) => None,
+        match &self.target {
+            Target::Placement { placement, .. } => Some(placement),
+            Target::Server(_) => None,
         }
     }
 
-    /// Another's.
+    /// The server, unless this is a placement.
     pub(super) fn server(&self) -> Option<&Server> {
-        match &self.who {
-            Who::Ours { .. } => None,
-            Who::Other(server) => Some(server),
+        match &self.target {
+            Target::Placement { .. } => None,
+            Target::Server(server) => Some(server),
         }
     }
 
     pub(super) fn name(&self) -> String {
-        match &self.who {
-            Who::Ours { placement, .. } => placement.to_string(),
-            Who::Other(server) => server.to_string(),
+        match &self.target {
+            Target::Placement { placement, .. } => placement.to_string(),
+            Target::Server(server) => server.to_string(),
         }
     }
 
-    /// All texts once, then one short text many times. A server that fails is told of and out of the race.
-    pub(super) fn turn(&mut self, texts: &[String]) -> anyhow::Result<()> {
+    /// Runs all texts once, then one short text [`LATENCY_RUNS`] times. A server that fails is excluded.
+    pub(super) fn run_round(&mut self, texts: &[String]) -> anyhow::Result<()> {
         let texts: Vec<&str> = texts.iter().map(String::as_str).collect();
-        let Some((seconds, vectors)) = self.timed(&texts)? else { return Ok(()) };
+        let Some((seconds, vectors)) = self.time(&texts)? else { return Ok(()) };
         self.seconds = self.seconds.min(seconds);
         self.vectors = vectors;
-        let mut times = Vec::with_capacity(ALONE);
-        for _ in 0..ALONE {
-            let Some((seconds, _)) = self.timed(&[SHORT])? else { return Ok(()) };
+        let mut times = Vec::with_capacity(LATENCY_RUNS);
+        for _ in 0..LATENCY_RUNS {
+            let Some((seconds, _)) = self.time(&[SHORT])? else { return Ok(()) };
             times.push(seconds);
         }
         times.sort_by(f64::total_cmp);
-        self.alone = self.alone.min(times[ALONE / 2]);
+        self.latency = self.latency.min(times[LATENCY_RUNS / 2]);
         Ok(())
     }
 
-    /// How long these texts take, and their vectors; none from a server that fails now or failed before.
-    pub(super) fn timed(&mut self, texts: &[&str]) -> anyhow::Result<Option<(f64, Vec<Vec<f32>>)>> {
+    /// Embeds the texts and returns the time and the vectors. `None` if the server failed.
+    pub(super) fn time(&mut self, texts: &[&str]) -> anyhow::Result<Option<(f64, Vec<Vec<f32>>)>> {
         if self.failed.is_some() {
             return Ok(None);
         }
         let started = Instant::now();
-        let vectors = match &self.who {
-            Who::Ours { model, .. } => model.embed(texts)?.into_vectors(),
-            Who::Other(server) => match server.embed(texts) {
+        let vectors = match &self.target {
+            Target::Placement { model, .. } => model.embed(texts)?.into_vectors(),
+            Target::Server(server) => match server.embed(texts) {
                 Ok(vectors) => vectors,
                 Err(error) => {
                     self.failed = Some(format!("{error:#}"));
@@ -136,7 +136,7 @@ impl Runner {
     }
 }
 
-/// Holds everyone's vectors against ours in f32, Candle's where it ran.
+/// Compares the vectors of all runners with those of an f32 placement, Candle's if available.
 pub(super) fn compare(runners: &mut [Runner]) {
     let rank = |placement: &Placement| (placement.dtype != Dtype::F32, placement.engine != EngineId::Candle);
     let ours = runners.iter().filter_map(|runner| Some((rank(runner.placement()?), runner)));
@@ -155,7 +155,7 @@ fn least_cosine(vectors: &[Vec<f32>], reference: &[Vec<f32>]) -> Option<f64> {
     }
     let dot = |a: &[f32], b: &[f32]| a.iter().zip(b).map(|(x, y)| f64::from(*x) * f64::from(*y)).sum::<f64>();
     let cosines = vectors.iter().zip(reference).map(|(a, b)| dot(a, b) / (dot(a, a) * dot(b, b)).sqrt());
-    // A vector of zeros has no direction: it is as wrong as one that points nowhere near.
+    // A zero vector has no direction and counts as orthogonal.
     cosines.map(|cosine| if cosine.is_finite() { cosine } else { 0.0 }).min_by(f64::total_cmp)
 }
 

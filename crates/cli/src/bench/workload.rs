@@ -1,4 +1,4 @@
-//! The texts that are run where the user brings none, and texts of a wished length.
+//! The built-in workload, and texts of a given length.
 
 use sconce::VocabularyError;
 use sconce::planner::cases::CANARIES;
@@ -9,7 +9,7 @@ const TEXTS: usize = 256;
 /// A short text: twelve tokens in the vocabulary of BERT.
 pub(super) const SHORT: &str = CANARIES[2];
 
-/// Texts of unlike lengths out of a few sentences.
+/// Texts of varying length, made of a few sentences.
 pub(super) fn texts() -> Vec<String> {
     let text = |number: usize| {
         let sentences = (0..=number % 5).map(|step| CANARIES[(number + step * 3) % CANARIES.len()]);
@@ -18,12 +18,12 @@ pub(super) fn texts() -> Vec<String> {
     (0..TEXTS).map(text).collect()
 }
 
-/// Tokens of each text, as the model takes them.
+/// Tokens of each text after truncation.
 pub(super) fn lengths(tokens: &Tokens, texts: &[String]) -> Result<Vec<usize>, VocabularyError> {
     texts.iter().map(|text| Ok(tokens.encode("", text)?.ids.len())).collect()
 }
 
-/// `count` texts of about `length` tokens, no two beginning alike, and how many tokens they have in all.
+/// `count` texts of about `length` tokens, without a common prefix, and their total number of tokens.
 pub(super) fn of_length(
     tokens: &Tokens,
     count: usize,
@@ -36,7 +36,7 @@ pub(super) fn of_length(
             let words = words.iter().cycle().skip(number % words.len()).take(many);
             words.copied().collect::<Vec<_>>().join(" ")
         };
-        // A word has a token or more: the most words that are not too long.
+        // A word has at least one token. Binary search for the maximum number of words.
         let (mut fits, mut over) = (1, length.max(2));
         while over - fits > 1 {
             let middle = usize::midpoint(fits, over);

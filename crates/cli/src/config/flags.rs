@@ -1,4 +1,4 @@
-//! Flags made from the keys: what the file says of a key is its help.
+//! Command-line flags of `serve`, generated from the configuration keys.
 
 use std::path::PathBuf;
 
@@ -8,15 +8,15 @@ use toml::Value;
 
 use crate::config::keys::keys;
 
-/// What was typed.
+/// The parsed flags.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Flags {
-    /// Models.
+    /// Sources of models.
     pub(crate) models: Vec<String>,
-    /// The file of settings.
+    /// The configuration file.
     pub(crate) config: Option<PathBuf>,
-    /// Keys and what was typed for them.
-    pub(crate) said: Vec<(String, String)>,
+    /// Keys and their values.
+    pub(crate) values: Vec<(String, String)>,
 }
 
 impl Args for Flags {
@@ -24,17 +24,17 @@ impl Args for Flags {
         let models = Arg::new("models")
             .value_name("MODEL")
             .num_args(0..)
-            .help("Folders of models, ids on the hub, or bundles [default: the models of the file]");
+            .help("Model folders, ids on the Hugging Face Hub, or bundles [default: the models of the configuration file]");
         let model = Arg::new("model")
             .long("model")
             .value_name("PATH")
             .action(ArgAction::Append)
-            .help("The same, for those who start workers with flags alone");
+            .help("Same as MODEL, for process managers that pass only flags");
         let config = Arg::new("config")
             .long("config")
             .value_name("FILE")
             .value_parser(value_parser!(PathBuf))
-            .help("The file of settings; `sconce config --template` prints one with every key");
+            .help("The configuration file; `sconce config --template` prints one with every key");
         let flags = keys().iter().map(|key| {
             let arg = Arg::new(key.name.as_str()).long(key.flag.as_str()).help_heading(key.section.as_str());
             let arg = arg.value_name(match &key.default {
@@ -46,8 +46,8 @@ impl Args for Flags {
             let help = key.comment.trim_end_matches('.').to_owned();
             match &key.default {
                 Value::Boolean(_) => {
-                    let says = arg.num_args(0..=1).require_equals(true).default_missing_value("true");
-                    says.hide_possible_values(true).value_parser(["true", "false"]).help(help)
+                    let arg = arg.num_args(0..=1).require_equals(true).default_missing_value("true");
+                    arg.hide_possible_values(true).value_parser(["true", "false"]).help(help)
                 }
                 Value::Integer(0) => arg.help(help),
                 Value::String(text) if text.is_empty() => arg.help(help),
@@ -70,19 +70,19 @@ impl Args for Flags {
 
 impl FromArgMatches for Flags {
     fn from_arg_matches(matches: &ArgMatches) -> Result<Flags, clap::Error> {
-        let typed = |name: &str| {
-            let there = matches.value_source(name) == Some(ValueSource::CommandLine);
-            let raw = if there { matches.get_raw(name) } else { None };
+        let value_of = |name: &str| {
+            let is_set = matches.value_source(name) == Some(ValueSource::CommandLine);
+            let raw = if is_set { matches.get_raw(name) } else { None };
             raw.and_then(|mut values| values.next_back()).map(|value| value.to_string_lossy().into_owned())
         };
-        let said = keys().iter().filter_map(|key| typed(&key.name).map(|text| (key.name.clone(), text)));
+        let values = keys().iter().filter_map(|key| value_of(&key.name).map(|text| (key.name.clone(), text)));
         Ok(Flags {
             models: ["models", "model"]
                 .iter()
                 .flat_map(|name| matches.get_many(name).into_iter().flatten().cloned())
                 .collect(),
             config: matches.get_one("config").cloned(),
-            said: said.collect(),
+            values: values.collect(),
         })
     }
 

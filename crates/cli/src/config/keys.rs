@@ -1,39 +1,39 @@
-//! The keys there are, read from the commented file itself: what it says is what holds.
+//! The configuration keys, parsed from the commented template `sconce.toml`.
 
 use std::sync::LazyLock;
 
 use toml::{Table, Value};
 
-/// Every key with its meaning and its default.
+/// The template: every key with its description and default.
 pub(crate) const TEMPLATE: &str = include_str!("sconce.toml");
 
-/// Sections whose keys may stand in the table of one model as well.
-const OF_A_MODEL: [&str; 3] = ["Where models run", "What their files do not say", "What models accept"];
+/// Sections whose keys can also be set per model.
+const PER_MODEL: [&str; 3] = ["Placement", "Model overrides", "Model inputs"];
 
-/// A key.
+/// A configuration key.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Key {
     pub(crate) name: String,
-    /// What is typed for it.
+    /// Its command-line flag, without the dashes.
     pub(crate) flag: String,
-    /// What it means.
+    /// Its description.
     pub(crate) comment: String,
     pub(crate) default: Value,
-    /// The section it stands in.
+    /// Its section in the template.
     pub(crate) section: String,
-    /// Whether it is read again on SIGHUP.
-    pub(crate) again: bool,
+    /// Whether SIGHUP reloads it.
+    pub(crate) reloadable: bool,
 }
 
 impl Key {
-    /// Whether it may be said of one model alone.
-    pub(crate) fn is_of_a_model(&self) -> bool {
-        OF_A_MODEL.contains(&self.section.as_str())
+    /// Whether it can be set per model.
+    pub(crate) fn is_per_model(&self) -> bool {
+        PER_MODEL.contains(&self.section.as_str())
     }
 
-    /// A text from a flag or the environment as a value of its kind.
-    pub(crate) fn read(&self, text: &str) -> Result<Value, String> {
-        let read = match &self.default {
+    /// Parses the text of a flag or an environment variable.
+    pub(crate) fn parse(&self, text: &str) -> Result<Value, String> {
+        let parsed = match &self.default {
             Value::Boolean(_) => match text {
                 "true" | "1" => Some(Value::Boolean(true)),
                 "false" | "0" => Some(Value::Boolean(false)),
@@ -47,40 +47,40 @@ impl Key {
             }
             Value::String(_) | Value::Datetime(_) | Value::Table(_) => Some(Value::String(text.to_owned())),
         };
-        read.ok_or_else(|| self.otherwise(text))
+        parsed.ok_or_else(|| self.type_error(text))
     }
 
-    /// A value from a file as one of its kind.
-    pub(crate) fn fit(&self, value: &Value) -> Result<Value, String> {
+    /// Converts a value of the file to the type of the default.
+    pub(crate) fn coerce(&self, value: &Value) -> Result<Value, String> {
         match (&self.default, value) {
             (Value::Float(_), Value::Integer(whole)) => Ok(Value::Float(*whole as f64)),
             (Value::String(_), Value::Boolean(_) | Value::Integer(_) | Value::Float(_)) => {
                 Ok(Value::String(value.to_string()))
             }
             (default, value) if default.same_type(value) => Ok(value.clone()),
-            (_, value) => Err(self.otherwise(&value.to_string())),
+            (_, value) => Err(self.type_error(&value.to_string())),
         }
     }
 
-    fn otherwise(&self, text: &str) -> String {
+    fn type_error(&self, text: &str) -> String {
         let kind = match &self.default {
             Value::Boolean(_) => "`true` or `false`",
-            Value::Integer(_) => "a whole number",
+            Value::Integer(_) => "an integer",
             Value::Float(_) => "a number",
-            Value::Array(_) => "a list of texts",
-            Value::String(_) | Value::Datetime(_) | Value::Table(_) => "a text",
+            Value::Array(_) => "a list of strings",
+            Value::String(_) | Value::Datetime(_) | Value::Table(_) => "a string",
         };
-        format!("`{}` is {kind}, and not: {text}", self.name)
+        format!("`{}` must be {kind}: {text}", self.name)
     }
 }
 
-/// The keys in their order.
+/// All keys, in the order of the template.
 pub(crate) fn keys() -> &'static [Key] {
-    static KEYS: LazyLock<Vec<Key>> = LazyLock::new(read);
+    static KEYS: LazyLock<Vec<Key>> = LazyLock::new(parse_template);
     &KEYS
 }
 
-fn read() -> Vec<Key> {
+fn parse_template() -> Vec<Key> {
     let (mut keys, mut section, mut comment) = (Vec::new(), String::new(), Vec::new());
     for line in TEMPLATE.lines() {
         let heading = line.strip_prefix("# == ").and_then(|rest| rest.strip_suffix(" =="));
@@ -95,25 +95,25 @@ fn read() -> Vec<Key> {
             line.parse::<Table>().ok().and_then(|one| one.into_iter().next())
         {
             let words = comment.join(" ");
-            let again = words.strip_suffix(" (SIGHUP)").map(str::to_owned);
+            let reloadable = words.strip_suffix(" (SIGHUP)").map(str::to_owned);
             let (flag, section) = (name.replace('_', "-"), section.clone());
             keys.push(Key {
                 name,
                 flag,
                 default,
                 section,
-                again: again.is_some(),
-                comment: again.unwrap_or(words),
+                reloadable: reloadable.is_some(),
+                comment: reloadable.unwrap_or(words),
             });
         }
     }
     keys
 }
 
-/// The name in `known` that is most like `name`.
+/// The known name that is most similar to `name`.
 pub(crate) fn nearest<'a>(name: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
-    let alike = |other: &&str| strsim::jaro_winkler(name, other);
-    known.into_iter().max_by(|a, b| alike(a).total_cmp(&alike(b)))
+    let similarity = |other: &&str| strsim::jaro_winkler(name, other);
+    known.into_iter().max_by(|a, b| similarity(a).total_cmp(&similarity(b)))
 }
 
 #[cfg(test)]
@@ -121,7 +121,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_line_of_the_file_is_a_key_that_is_explained() {
+    fn every_line_of_the_template_is_a_documented_key() {
         let keys = keys();
         let whole: Table = TEMPLATE.parse().expect("the file is TOML");
         assert_eq!(keys.len(), whole.len(), "a key whose line could not be read");
@@ -133,16 +133,16 @@ mod tests {
     }
 
     #[test]
-    fn texts_become_what_the_default_is() {
+    fn values_are_parsed_to_the_type_of_the_default() {
         let keys = keys();
         let key = |name: &str| keys.iter().find(|key| key.name == name).expect("a key");
-        assert_eq!(key("port").read("80"), Ok(Value::Integer(80)));
-        assert_eq!(key("queue_seconds").read("3"), Ok(Value::Float(3.0)));
-        assert_eq!(key("queue_seconds").fit(&Value::Integer(3)), Ok(Value::Float(3.0)));
-        assert_eq!(key("normalize").fit(&Value::Boolean(true)), Ok(Value::String("true".to_owned())));
-        assert_eq!(key("strict").read("1"), Ok(Value::Boolean(true)));
-        let wrong = key("port").read("tcp://10.0.0.1:80").expect_err("no number");
-        assert_eq!(wrong, "`port` is a whole number, and not: tcp://10.0.0.1:80");
-        assert!(key("port").fit(&Value::Boolean(true)).is_err());
+        assert_eq!(key("port").parse("80"), Ok(Value::Integer(80)));
+        assert_eq!(key("queue_seconds").parse("3"), Ok(Value::Float(3.0)));
+        assert_eq!(key("queue_seconds").coerce(&Value::Integer(3)), Ok(Value::Float(3.0)));
+        assert_eq!(key("normalize").coerce(&Value::Boolean(true)), Ok(Value::String("true".to_owned())));
+        assert_eq!(key("strict").parse("1"), Ok(Value::Boolean(true)));
+        let wrong = key("port").parse("tcp://10.0.0.1:80").expect_err("no number");
+        assert_eq!(wrong, "`port` must be an integer: tcp://10.0.0.1:80");
+        assert!(key("port").coerce(&Value::Boolean(true)).is_err());
     }
 }

@@ -1,4 +1,4 @@
-//! The settings of a server: defaults, over them a file, over that the environment, over all what is typed.
+//! The configuration of `sconce serve`: defaults, overridden by a file, the environment, and flags, in this order.
 
 mod flags;
 mod keys;
@@ -13,24 +13,20 @@ use toml::{Table, Value};
 
 pub(crate) use flags::Flags;
 use keys::{Key, keys, nearest};
-pub(crate) use show::{Show, run};
-pub(crate) use values::{Entry, Values};
+pub(crate) use show::{ConfigArguments, run};
+pub(crate) use values::{ModelEntry, Values};
 
-/// What names of the environment begin with. Kubernetes puts `SCONCE_PORT` beside a service called `sconce`.
+/// Prefix of environment variables. Kubernetes sets `SCONCE_PORT` for a service called `sconce`.
 const PREFIX: &str = "SCONCE_SERVE_";
-/// Names the file.
+/// Environment variable with the path of the file.
 const FILE: &str = "SCONCE_CONFIG";
 
-/// Who said it.
+/// Where a value comes from.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Origin {
-    /// Nobody.
     Default,
-    /// A file.
     File(PathBuf),
-    /// A variable of the environment.
     Environment(String),
-    /// A flag.
     Flag(String),
 }
 
@@ -45,7 +41,7 @@ impl fmt::Display for Origin {
     }
 }
 
-/// A key, what holds, and who said so.
+/// A key with its effective value and origin.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Setting {
     pub(crate) key: &'static Key,
@@ -53,40 +49,40 @@ pub(crate) struct Setting {
     pub(crate) origin: Origin,
 }
 
-/// All that holds.
+/// The effective configuration.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Effective {
     pub(crate) settings: Vec<Setting>,
-    /// Models by their names; those that were typed have none yet.
+    /// Models by name. Models from the command line have no name yet.
     pub(crate) models: Vec<(Option<String>, Table)>,
-    /// Who said which models there are.
+    /// Where the list of models comes from.
     pub(crate) models_from: Origin,
 }
 
-/// What holds in this process.
+/// Loads the effective configuration of this process.
 pub(crate) fn effective(flags: &Flags) -> anyhow::Result<Effective> {
     let variables: Vec<(String, String)> = std::env::vars_os()
         .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
         .collect();
-    let file = match find(flags.config.as_deref(), &variables) {
+    let file = match locate_file(flags.config.as_deref(), &variables) {
         None => None,
         Some(path) => {
             let text = std::fs::read_to_string(&path)
-                .with_context(|| format!("the settings in `{}` can't be read", path.display()))?;
-            let table: Table = text.parse().with_context(|| format!("`{}` is no TOML", path.display()))?;
+                .with_context(|| format!("could not read the configuration file: `{}`", path.display()))?;
+            let table: Table = text.parse().with_context(|| format!("invalid TOML: `{}`", path.display()))?;
             Some((path, table))
         }
     };
-    layered(file, &variables, flags)
+    merge(file, &variables, flags)
 }
 
-/// The file that is named, or the first of the usual ones that is there.
-fn find(typed: Option<&Path>, variables: &[(String, String)]) -> Option<PathBuf> {
+/// The configuration file: the one that the user named, or the first default path that exists.
+fn locate_file(flag: Option<&Path>, variables: &[(String, String)]) -> Option<PathBuf> {
     let variable = |wanted: &str| {
         let mut found = variables.iter().filter(|(name, value)| name == wanted && !value.is_empty());
         found.next().map(|(_, value)| PathBuf::from(value))
     };
-    if let Some(named) = typed.map(Path::to_owned).or_else(|| variable(FILE)) {
+    if let Some(named) = flag.map(Path::to_owned).or_else(|| variable(FILE)) {
         return Some(named);
     }
     let folder = variable("XDG_CONFIG_HOME").or_else(|| variable("HOME").map(|home| home.join(".config")));
@@ -94,8 +90,8 @@ fn find(typed: Option<&Path>, variables: &[(String, String)]) -> Option<PathBuf>
     usual.into_iter().flatten().find(|path| path.is_file())
 }
 
-/// All layers, from values alone.
-fn layered(
+/// Merges all layers. Pure: reads neither files nor the environment.
+fn merge(
     file: Option<(PathBuf, Table)>,
     variables: &[(String, String)],
     flags: &Flags,
@@ -108,11 +104,11 @@ fn layered(
         let origin = Origin::File(path);
         for (name, value) in table {
             match (name.as_str(), &value) {
-                ("models", Value::Table(models)) => all.take_models(models.clone(), &origin)?,
+                ("models", Value::Table(models)) => all.add_models(models.clone(), &origin)?,
                 ("models", _) => bail!(
-                    "`models` in {origin} holds a table for each model\nhint: `[models.NAME]`, and under it `source = \"…\"`"
+                    "`models` in {origin} must contain a table per model\nhint: write `[models.NAME]` and `source = \"…\"`"
                 ),
-                _ => all.say(&name, &origin, |key| key.fit(&value))?,
+                _ => all.set(&name, &origin, |key| key.coerce(&value))?,
             }
         }
     }
@@ -121,22 +117,22 @@ fn layered(
         let origin = Origin::Environment(name.clone());
         if rest == "MODELS" {
             let names = value.split(',').map(str::trim).filter(|name| !name.is_empty());
-            all.name_models(names, origin);
+            all.replace_models(names, origin);
         } else {
-            all.say(&rest.to_lowercase(), &origin, |key| key.read(value))?;
+            all.set(&rest.to_lowercase(), &origin, |key| key.parse(value))?;
         }
     }
-    for (name, text) in &flags.said {
+    for (name, text) in &flags.values {
         let flag = Origin::Flag(format!("--{}", name.replace('_', "-")));
-        all.say(name, &flag, |key| key.read(text))?;
+        all.set(name, &flag, |key| key.parse(text))?;
     }
-    all.name_models(flags.models.iter().map(String::as_str), Origin::Flag("MODEL".to_owned()));
+    all.replace_models(flags.models.iter().map(String::as_str), Origin::Flag("MODEL".to_owned()));
     Ok(all)
 }
 
 impl Effective {
-    /// Sets a key, if there is one of this name and the value is one that it can have.
-    fn say(
+    /// Sets the value of a key. Fails for unknown keys and invalid values.
+    fn set(
         &mut self,
         name: &str,
         origin: &Origin,
@@ -146,34 +142,34 @@ impl Effective {
             let known = self.settings.iter().map(|setting| setting.key.name.as_str());
             let nearest = nearest(name, known.chain(["models"])).unwrap_or_default();
             bail!(
-                "no setting is called `{name}`: {origin}\nhint: the nearest is `{nearest}`; `sconce config` lists all"
+                "unknown setting in {origin}: `{name}`\nhint: did you mean `{nearest}`? `sconce config` lists all settings"
             );
         };
         let value = read(setting.key).map_err(|why| anyhow!("{why}").context(format!("in {origin}")))?;
         let checked = Table::from_iter([(name.to_owned(), value.clone())]);
-        values::check(&checked, setting.key.is_of_a_model())
+        values::check(&checked, setting.key.is_per_model())
             .with_context(|| format!("`{name}` in {origin}"))?;
         (setting.value, setting.origin) = (value, origin.clone());
         Ok(())
     }
 
-    /// The models of a file.
-    fn take_models(&mut self, models: Table, origin: &Origin) -> anyhow::Result<()> {
+    /// Adds the models of a file.
+    fn add_models(&mut self, models: Table, origin: &Origin) -> anyhow::Result<()> {
         self.models_from = origin.clone();
         for (name, value) in models {
             let Value::Table(mut table) = value else {
-                bail!("`models.{name}` in {origin} is a table with a `source`");
+                bail!("`models.{name}` in {origin} must be a table with a `source`");
             };
             for (key, value) in &mut table {
-                let known = keys().iter().filter(|key| key.is_of_a_model());
+                let known = keys().iter().filter(|key| key.is_per_model());
                 if let Some(key) = known.clone().find(|known| known.name == *key) {
-                    let fit = key.fit(value).map_err(|why| anyhow!("{why}"));
+                    let fit = key.coerce(value).map_err(|why| anyhow!("{why}"));
                     *value = fit.with_context(|| format!("`models.{name}` in {origin}"))?;
-                } else if !values::ENTRY.contains(&key.as_str()) {
-                    let known = known.map(|key| key.name.as_str()).chain(values::ENTRY);
+                } else if !values::MODEL_KEYS.contains(&key.as_str()) {
+                    let known = known.map(|key| key.name.as_str()).chain(values::MODEL_KEYS);
                     let nearest = nearest(key, known).unwrap_or_default();
                     bail!(
-                        "a model has no `{key}`: `models.{name}` in {origin}\nhint: the nearest is `{nearest}`"
+                        "unknown setting in `models.{name}` in {origin}: `{key}`\nhint: did you mean `{nearest}`?"
                     );
                 }
             }
@@ -182,8 +178,8 @@ impl Effective {
         Ok(())
     }
 
-    /// Models by their sources alone, in place of all others; none of them changes nothing.
-    fn name_models<'a>(&mut self, sources: impl Iterator<Item = &'a str>, origin: Origin) {
+    /// Replaces all models with these sources. No sources means no change.
+    fn replace_models<'a>(&mut self, sources: impl Iterator<Item = &'a str>, origin: Origin) {
         let table =
             |source: &str| Table::from_iter([("source".to_owned(), Value::String(source.to_owned()))]);
         let models: Vec<_> = sources.map(|source| (None, table(source))).collect();
@@ -192,9 +188,9 @@ impl Effective {
         }
     }
 
-    /// The settings as a table, those of a model or the others.
-    fn table(&self, of_a_model: bool) -> Table {
-        let some = self.settings.iter().filter(|setting| setting.key.is_of_a_model() == of_a_model);
+    /// The settings as a table: the per-model ones or the others.
+    fn table(&self, per_model: bool) -> Table {
+        let some = self.settings.iter().filter(|setting| setting.key.is_per_model() == per_model);
         some.map(|setting| (setting.key.name.clone(), setting.value.clone())).collect()
     }
 
@@ -203,19 +199,19 @@ impl Effective {
         values::server(self.table(false))
     }
 
-    /// The models, each with the settings that hold for it.
-    pub(crate) fn entries(&self) -> anyhow::Result<Vec<Entry>> {
+    /// The models, each with its effective settings.
+    pub(crate) fn entries(&self) -> anyhow::Result<Vec<ModelEntry>> {
         let one = |(name, table): &(Option<String>, Table)| {
-            let said = name.as_deref().map_or_else(String::new, |name| format!("`models.{name}`"));
-            values::entry(name.clone(), table, self.table(true)).with_context(|| said)
+            let context = name.as_deref().map_or_else(String::new, |name| format!("`models.{name}`"));
+            values::entry(name.clone(), table, self.table(true)).with_context(|| context)
         };
         self.models.iter().map(one).collect()
     }
 
-    /// The keys whose values differ in `other` and that a running server does not take up.
-    pub(crate) fn needs_a_restart(&self, other: &Effective) -> Vec<String> {
+    /// The changed keys that take effect only after a restart.
+    pub(crate) fn requires_restart(&self, other: &Effective) -> Vec<String> {
         let pairs = self.settings.iter().zip(&other.settings);
-        let changed = pairs.filter(|(old, new)| !old.key.again && old.value != new.value);
+        let changed = pairs.filter(|(old, new)| !old.key.reloadable && old.value != new.value);
         let mut names: Vec<String> = changed.map(|(old, _)| old.key.name.clone()).collect();
         if self.models != other.models {
             names.push("models".to_owned());

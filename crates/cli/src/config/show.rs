@@ -1,4 +1,4 @@
-//! `sconce config`: what holds, and who said so.
+//! `sconce config`: prints the effective configuration and the origin of each value.
 
 use std::process::ExitCode;
 
@@ -8,15 +8,15 @@ use toml::Value;
 
 use crate::config::keys::TEMPLATE;
 use crate::config::{Effective, Flags, effective};
-use crate::screen::{print, print_json, rendered, table};
 use crate::serve::KEY;
+use crate::terminal::{print, print_json, rendered, table};
 
-/// What can be typed.
+/// Arguments of `sconce config`.
 #[derive(Args)]
-pub(crate) struct Show {
+pub(crate) struct ConfigArguments {
     #[command(flatten)]
     flags: Flags,
-    /// Print a file with every key, its meaning and its default
+    /// Print a configuration file with every key, its description and its default
     #[arg(long)]
     template: bool,
     /// Print JSON
@@ -24,14 +24,14 @@ pub(crate) struct Show {
     json: bool,
 }
 
-pub(crate) fn run(arguments: &Show) -> anyhow::Result<ExitCode> {
+pub(crate) fn run(arguments: &ConfigArguments) -> anyhow::Result<ExitCode> {
     if arguments.template {
         print(TEMPLATE)?;
         return Ok(ExitCode::SUCCESS);
     }
     let all = effective(&arguments.flags)?;
     all.entries()?;
-    // What could not be served is refused here, too.
+    // Validate what `serve` would validate.
     let values = all.values()?;
     values.worker()?;
     values.tls()?;
@@ -49,8 +49,8 @@ fn as_table(all: &Effective) -> String {
     for setting in &all.settings {
         rows.add_row(vec![setting.key.name.clone(), setting.value.to_string(), setting.origin.to_string()]);
     }
-    for (name, value) in beside() {
-        rows.add_row(vec![name.to_owned(), value, "the environment".to_owned()]);
+    for (name, value) in environment() {
+        rows.add_row(vec![name.to_owned(), value, "environment".to_owned()]);
     }
     for (name, model) in &all.models {
         let name = name.as_deref().map_or_else(|| "models".to_owned(), |name| format!("models.{name}"));
@@ -61,8 +61,8 @@ fn as_table(all: &Effective) -> String {
     format!("{}\n", rendered(&rows))
 }
 
-/// What the environment says in names that are not ours alone, or that are kept from sight.
-fn beside() -> Vec<(&'static str, String)> {
+/// Environment variables outside of the configuration. Secrets are not shown.
+fn environment() -> Vec<(&'static str, String)> {
     let set = |name| std::env::var(name).ok().filter(|value| !value.trim().is_empty());
     let shown = ["OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_SERVICE_NAME", "SCONCE_HOME", "HF_HOME", "HF_ENDPOINT"];
     let hidden = [KEY, "OTEL_EXPORTER_OTLP_HEADERS", "HF_TOKEN"];
@@ -73,21 +73,21 @@ fn beside() -> Vec<(&'static str, String)> {
 
 fn as_json(all: &Effective) -> serde_json::Value {
     let settings = all.settings.iter().map(|setting| {
-        let told = json!({
+        let entry = json!({
             "value": plain(&setting.value), "from": setting.origin.to_string(), "default": plain(&setting.key.default),
-            "meaning": setting.key.comment, "sighup": setting.key.again,
+            "description": setting.key.comment, "sighup": setting.key.reloadable,
         });
-        (setting.key.name.clone(), told)
+        (setting.key.name.clone(), entry)
     });
     let models = all.models.iter().map(|(name, model)| {
-        let said: serde_json::Map<_, _> =
+        let settings: serde_json::Map<_, _> =
             model.iter().map(|(key, value)| (key.clone(), plain(value))).collect();
-        json!({ "name": name, "said": said, "from": all.models_from.to_string() })
+        json!({ "name": name, "settings": settings, "from": all.models_from.to_string() })
     });
     json!({
         "settings": settings.collect::<serde_json::Map<_, _>>(),
         "models": models.collect::<Vec<_>>(),
-        "environment": beside().into_iter().collect::<std::collections::BTreeMap<_, _>>(),
+        "environment": environment().into_iter().collect::<std::collections::BTreeMap<_, _>>(),
     })
 }
 

@@ -2,9 +2,9 @@
 
 use super::*;
 
-fn flags(said: &[(&str, &str)]) -> Flags {
-    let said = said.iter().map(|(name, text)| ((*name).to_owned(), (*text).to_owned()));
-    Flags { said: said.collect(), ..Flags::default() }
+fn flags(values: &[(&str, &str)]) -> Flags {
+    let values = values.iter().map(|(name, text)| ((*name).to_owned(), (*text).to_owned()));
+    Flags { values: values.collect(), ..Flags::default() }
 }
 
 fn file(text: &str) -> (PathBuf, Table) {
@@ -16,7 +16,7 @@ fn variables(all: &[(&str, &str)]) -> Vec<(String, String)> {
 }
 
 fn refused(file: Option<(PathBuf, Table)>, variables: &[(String, String)], flags: &Flags) -> String {
-    let refused = layered(file, variables, flags).and_then(|all| all.values().and(all.entries())).err();
+    let refused = merge(file, variables, flags).and_then(|all| all.values().and(all.entries())).err();
     format!("{:#}", refused.expect("it is refused"))
 }
 
@@ -25,7 +25,7 @@ fn what_is_typed_goes_over_the_environment_over_the_file_over_the_default() {
     let file = file("port = 1\nhost = \"::1\"\nstrict = true\nmax_inputs = 5");
     let environment =
         variables(&[("SCONCE_SERVE_PORT", "2"), ("SCONCE_SERVE_MAX_INPUTS", "6"), ("SCONCE_PORT", "9")]);
-    let all = layered(Some(file), &environment, &flags(&[("port", "3")])).expect("all is known");
+    let all = merge(Some(file), &environment, &flags(&[("port", "3")])).expect("all is known");
     let values = all.values().expect("all is right");
     assert_eq!((values.port, values.max_inputs, values.strict, values.grace), (3, 6, true, 30));
     let origin = |name: &str| {
@@ -57,37 +57,36 @@ fn what_is_unknown_or_wrong_is_refused_with_its_origin_and_the_nearest() {
 
 #[test]
 fn the_defaults_are_those_of_the_server() {
-    let values = layered(None, &[], &Flags::default()).and_then(|all| all.values()).expect("all is right");
-    let said = values.settings(sconce_worker::http::Keys::default());
-    assert_eq!(format!("{said:?}"), format!("{:?}", sconce_worker::Settings::default()));
+    let values = merge(None, &[], &Flags::default()).and_then(|all| all.values()).expect("all is right");
+    let values = values.settings(sconce_worker::http::Keys::default());
+    assert_eq!(format!("{values:?}"), format!("{:?}", sconce_worker::Settings::default()));
 }
 
 #[test]
 fn a_model_has_the_settings_of_all_but_for_its_own() {
     let text = "band = \"exact\"\nmax_length = 9\n[models.a]\nsource = \"x/y\"\naliases = [\"b\"]\nmax_length = 7\n\
                 [models.c]\nsource = \"./z\"";
-    let all = layered(Some(file(text)), &[], &Flags::default()).expect("all is known");
+    let all = merge(Some(file(text)), &[], &Flags::default()).expect("all is known");
     let entries = all.entries().expect("all is right");
     let told: Vec<_> = entries
         .iter()
-        .map(|entry| (entry.name.as_deref(), entry.source.as_str(), entry.how.overrides.max_length))
+        .map(|entry| (entry.name.as_deref(), entry.source.as_str(), entry.settings.overrides.max_length))
         .collect();
     assert_eq!(told, [(Some("a"), "x/y", Some(7)), (Some("c"), "./z", Some(9))]);
-    assert!(entries.iter().all(|entry| entry.how.constraints.band == sconce::Band::Exact));
-    assert!(entries.iter().all(|entry| !entry.how.token_ids), "token ids are rejected by default");
+    assert!(entries.iter().all(|entry| entry.settings.constraints.band == sconce::Band::Exact));
+    assert!(entries.iter().all(|entry| !entry.settings.token_ids), "token ids are rejected by default");
     let one = file("[models.a]\nsource = \"x\"\ntoken_ids = true\n[models.b]\nsource = \"y\"");
     let entries =
-        layered(Some(one), &[], &Flags::default()).and_then(|all| all.entries()).expect("all is right");
-    assert_eq!(entries.iter().map(|entry| entry.how.token_ids).collect::<Vec<_>>(), [true, false]);
+        merge(Some(one), &[], &Flags::default()).and_then(|all| all.entries()).expect("all is right");
+    assert_eq!(entries.iter().map(|entry| entry.settings.token_ids).collect::<Vec<_>>(), [true, false]);
     let typed = Flags { models: vec!["./other".to_owned()], ..Flags::default() };
-    let entries = layered(Some(file(text)), &[], &typed).and_then(|all| all.entries()).expect("all is right");
+    let entries = merge(Some(file(text)), &[], &typed).and_then(|all| all.entries()).expect("all is right");
     assert_eq!(entries.iter().map(|entry| entry.source.as_str()).collect::<Vec<_>>(), ["./other"]);
 }
 
 #[test]
 fn what_a_running_server_does_not_take_up_is_named() {
-    let before = layered(Some(file("port = 1")), &[], &Flags::default()).expect("all is known");
-    let after =
-        layered(Some(file("port = 2\nmax_inputs = 7")), &[], &Flags::default()).expect("all is known");
-    assert_eq!(before.needs_a_restart(&after), ["port"]);
+    let before = merge(Some(file("port = 1")), &[], &Flags::default()).expect("all is known");
+    let after = merge(Some(file("port = 2\nmax_inputs = 7")), &[], &Flags::default()).expect("all is known");
+    assert_eq!(before.requires_restart(&after), ["port"]);
 }

@@ -1,4 +1,4 @@
-//! What the keys mean, with their types.
+//! Typed configuration values.
 
 use std::net::IpAddr;
 use std::path::Path;
@@ -17,13 +17,13 @@ use toml::{Table, Value};
 
 use crate::config::keys::keys;
 
-/// Keys of a model beside those that hold for all.
-pub(crate) const ENTRY: [&str; 2] = ["source", "aliases"];
+/// Keys of a model's table that are not settings.
+pub(crate) const MODEL_KEYS: [&str; 2] = ["source", "aliases"];
 
 /// The settings of a server.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
-#[expect(clippy::struct_excessive_bools, reason = "each is a key of the file")]
+#[expect(clippy::struct_excessive_bools, reason = "each is a configuration key")]
 pub(crate) struct Values {
     pub(crate) name: String,
     pub(crate) any_model: bool,
@@ -59,10 +59,10 @@ pub(crate) struct Values {
     pub(crate) offline: bool,
 }
 
-/// The settings of a model, as they are said.
+/// The settings of a model before parsing. An empty string or 0 means unset.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Said {
+struct RawModelSettings {
     engine: String,
     device: String,
     metal_device: String,
@@ -82,7 +82,7 @@ struct Said {
 
 /// The settings of a model.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct How {
+pub(crate) struct ModelSettings {
     pub(crate) constraints: Constraints,
     pub(crate) overrides: Overrides,
     pub(crate) revision: Option<String>,
@@ -92,21 +92,21 @@ pub(crate) struct How {
 
 /// A model to serve.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Entry {
+pub(crate) struct ModelEntry {
     pub(crate) name: Option<String>,
     pub(crate) source: String,
     pub(crate) aliases: Vec<String>,
-    pub(crate) how: How,
+    pub(crate) settings: ModelSettings,
 }
 
-/// The settings of a server from a table of all of them.
+/// Parses and validates the settings of a server.
 pub(super) fn server(table: Table) -> anyhow::Result<Values> {
     let values: Values = read(table)?;
     let within = |name: &str, value: f64, least: f64, most: f64| {
         if (least..=most).contains(&value) {
             return Ok(());
         }
-        bail!("`{name}` is {least} to {most}, and not: {value}");
+        bail!("`{name}` must be between {least} and {most}: {value}");
     };
     within("max_inputs", values.max_inputs as f64, 1.0, 16384.0)?;
     within("max_body", values.max_body as f64, 1.0, 1024.0)?;
@@ -119,32 +119,32 @@ pub(super) fn server(table: Table) -> anyhow::Result<Values> {
         *origin == "*" || is_url(origin) && !host.is_empty() && !host.contains('/')
     };
     if let Some(other) = values.cors_origins.iter().find(|origin| !is_origin(origin)) {
-        bail!("an origin is `*` or as browsers say it, such as `https://example.org`, and not: `{other}`");
+        bail!("an origin must be `*` or a scheme and host such as `https://example.org`: `{other}`");
     }
     Ok(values)
 }
 
-/// Whether the few values of `table` are right, all others being the defaults.
-pub(super) fn check(table: &Table, of_a_model: bool) -> anyhow::Result<()> {
-    let some = keys().iter().filter(|key| key.is_of_a_model() == of_a_model);
+/// Validates the values of `table`, with defaults for all others.
+pub(super) fn check(table: &Table, per_model: bool) -> anyhow::Result<()> {
+    let some = keys().iter().filter(|key| key.is_per_model() == per_model);
     let mut all: Table = some.map(|key| (key.name.clone(), key.default.clone())).collect();
     all.extend(table.clone());
-    if of_a_model { read::<Said>(all)?.how().map(|_| ()) } else { server(all).map(|_| ()) }
+    if per_model { read::<RawModelSettings>(all)?.parse().map(|_| ()) } else { server(all).map(|_| ()) }
 }
 
-/// A model from its own table and the settings that hold for all.
-pub(super) fn entry(name: Option<String>, table: &Table, mut all: Table) -> anyhow::Result<Entry> {
-    let own = table.iter().filter(|(key, _)| !ENTRY.contains(&key.as_str()));
+/// Parses a model from its own table over the global settings.
+pub(super) fn entry(name: Option<String>, table: &Table, mut all: Table) -> anyhow::Result<ModelEntry> {
+    let own = table.iter().filter(|(key, _)| !MODEL_KEYS.contains(&key.as_str()));
     all.extend(own.map(|(key, value)| (key.clone(), value.clone())));
     let text = |value: &Value| value.as_str().map(str::to_owned);
     let source = table.get("source").and_then(text);
-    let source = source.context("a model has a `source`: its folder, or its id on the hub")?;
+    let source = source.context("missing `source`: a model folder, or a model id on the hub")?;
     let aliases = match table.get("aliases") {
         None => Some(Vec::new()),
         Some(list) => list.as_array().and_then(|list| list.iter().map(text).collect()),
     };
-    let aliases = aliases.context("`aliases` is a list of texts")?;
-    Ok(Entry { name, source, aliases, how: read::<Said>(all)?.how()? })
+    let aliases = aliases.context("`aliases` must be a list of strings")?;
+    Ok(ModelEntry { name, source, aliases, settings: read::<RawModelSettings>(all)?.parse()? })
 }
 
 fn is_url(text: &str) -> bool {
@@ -155,57 +155,57 @@ fn read<T: DeserializeOwned>(table: Table) -> anyhow::Result<T> {
     Value::Table(table).try_into().map_err(|error: toml::de::Error| anyhow::anyhow!("{}", error.message()))
 }
 
-/// What a text says, if anything.
-fn read_text<T: FromStr<Err: std::fmt::Display>>(text: &str) -> anyhow::Result<Option<T>> {
+/// Parses a string. An empty string is `None`.
+fn parse_optional<T: FromStr<Err: std::fmt::Display>>(text: &str) -> anyhow::Result<Option<T>> {
     if text.is_empty() {
         return Ok(None);
     }
     text.parse().map(Some).map_err(|error: T::Err| anyhow::anyhow!("{error}"))
 }
 
-impl Said {
-    /// The device, in whichever of three ways it was said.
+impl RawModelSettings {
+    /// The device of `device`, `metal_device` or `cuda_device`.
     fn device(&self) -> anyhow::Result<Option<Device>> {
         let numbered = |kind: &str, number: &str| {
             if number.is_empty() { String::new() } else { format!("{kind}:{number}") }
         };
-        let ways =
+        let candidates =
             [self.device.clone(), numbered("metal", &self.metal_device), numbered("cuda", &self.cuda_device)];
-        let said: Vec<&String> = ways.iter().filter(|way| !way.is_empty()).collect();
-        match said.as_slice() {
+        let named: Vec<&String> = candidates.iter().filter(|name| !name.is_empty()).collect();
+        match named.as_slice() {
             [] => Ok(None),
-            [one] => read_text(one),
-            _ => bail!("one device is said: `device`, `metal_device` or `cuda_device`"),
+            [one] => parse_optional(one),
+            _ => bail!("set only one of `device`, `metal_device` and `cuda_device`"),
         }
     }
 
-    fn how(&self) -> anyhow::Result<How> {
+    fn parse(&self) -> anyhow::Result<ModelSettings> {
         let constraints = Constraints {
-            engine: read_text(&self.engine)?,
+            engine: parse_optional(&self.engine)?,
             device: self.device()?,
-            dtype: read_text(&self.dtype)?,
-            weights: read_text(&self.weights)?,
-            band: read_text(&self.band)?.unwrap_or(Band::Half),
+            dtype: parse_optional(&self.dtype)?,
+            weights: parse_optional(&self.weights)?,
+            band: parse_optional(&self.band)?.unwrap_or(Band::Half),
             goal: if self.latency { Goal::Latency } else { Goal::Throughput },
         };
         let overrides = Overrides {
-            task: read_text(&self.task)?,
-            pooling: read_text(&self.pooling)?,
-            normalize: read_text(&self.normalize)?,
+            task: parse_optional(&self.task)?,
+            pooling: parse_optional(&self.pooling)?,
+            normalize: parse_optional(&self.normalize)?,
             max_length: (self.max_length > 0).then_some(self.max_length),
         };
         let when = match self.load.as_str() {
             "start" => When::Start,
             "demand" => When::Demand,
-            other => bail!("`load` is `start` or `demand`, and not: {other}"),
+            other => bail!("`load` must be `start` or `demand`: {other}"),
         };
-        let (revision, token_ids) = (read_text(&self.revision)?, self.token_ids);
-        Ok(How { constraints, overrides, revision, when, token_ids })
+        let (revision, token_ids) = (parse_optional(&self.revision)?, self.token_ids);
+        Ok(ModelSettings { constraints, overrides, revision, when, token_ids })
     }
 }
 
 impl Values {
-    /// The server's settings, with these keys to its door.
+    /// The server settings with these API keys.
     pub(crate) fn settings(&self, keys: Keys) -> Settings {
         let seconds = |seconds: u32| Duration::from_secs(seconds.into());
         Settings {
@@ -232,38 +232,40 @@ impl Values {
         }
     }
 
-    /// Who it is in a pool; `settings` does not know the token, which lies in a file.
+    /// The pool settings. Reads the token file.
     pub(crate) fn worker(&self) -> anyhow::Result<Worker> {
         let text = |text: &String| Some(text.clone()).filter(|text| !text.is_empty());
         let token = match text(&self.callback_token_file) {
             None => String::new(),
             Some(path) => {
                 let read =
-                    std::fs::read_to_string(&path).with_context(|| format!("`{path}` can't be read"))?;
+                    std::fs::read_to_string(&path).with_context(|| format!("could not read: `{path}`"))?;
                 read.trim().to_owned()
             }
         };
         let heartbeat = (self.heartbeat > 0).then(|| Duration::from_secs(self.heartbeat.into()));
         for (name, url) in [("callback_url", &self.callback_url), ("advertise_url", &self.advertise_url)] {
             if !url.is_empty() && !is_url(url) {
-                bail!("`{name}` begins with `http://` or `https://`, not: `{url}`");
+                bail!("`{name}` must start with `http://` or `https://`: `{url}`");
             }
         }
         let callback = text(&self.callback_url).map(|url| Callback { url, token });
         Ok(Worker { id: self.worker_id.clone(), url: text(&self.advertise_url), callback, heartbeat })
     }
 
-    /// The log and the traces that were asked for, by OpenTelemetry's own variables where no key says otherwise.
+    /// The telemetry settings. OpenTelemetry's environment variables apply where no key is set.
     pub(crate) fn telemetry(&self) -> anyhow::Result<TelemetryConfig> {
         let variable = |name: &str| std::env::var(name).ok().filter(|value| !value.trim().is_empty());
-        let named = || variable("OTEL_EXPORTER_OTLP_ENDPOINT").filter(|_| !self.offline);
-        let said = Some(self.otlp_endpoint.clone()).filter(|endpoint| !endpoint.is_empty());
-        if said.is_some() && self.offline {
-            bail!("`otlp_endpoint` sends traces, and `offline` opens no socket");
+        let from_environment = || variable("OTEL_EXPORTER_OTLP_ENDPOINT").filter(|_| !self.offline);
+        let configured = Some(self.otlp_endpoint.clone()).filter(|endpoint| !endpoint.is_empty());
+        if configured.is_some() && self.offline {
+            bail!(
+                "`otlp_endpoint` needs a network connection, and `offline` is set\nhint: unset one of them"
+            );
         }
-        let endpoint = said.or_else(named);
+        let endpoint = configured.or_else(from_environment);
         if let Some(endpoint) = endpoint.as_ref().filter(|url| !is_url(url)) {
-            bail!("a collector's address begins with `http://` or `https://`, not: `{endpoint}`");
+            bail!("the OTLP endpoint must start with `http://` or `https://`: `{endpoint}`");
         }
         let headers = variable("OTEL_EXPORTER_OTLP_HEADERS").unwrap_or_default();
         let headers = headers.split(',').filter_map(|pair| pair.split_once('='));
@@ -282,30 +284,30 @@ impl Values {
         })
     }
 
-    /// How the log is written.
+    /// The log format.
     pub(crate) fn log(&self) -> anyhow::Result<LogFormat> {
-        Ok(read_text(&self.log_format)?.unwrap_or_default())
+        Ok(parse_optional(&self.log_format)?.unwrap_or_default())
     }
 
-    /// The certificate, read from its files.
+    /// Reads the TLS certificate and its key.
     pub(crate) fn tls(&self) -> anyhow::Result<Option<Tls>> {
         let (certificate, key) = match (self.tls_certificate.as_str(), self.tls_key.as_str()) {
             ("", "") => return Ok(None),
-            ("", _) | (_, "") => bail!("`tls_certificate` and `tls_key` go together"),
+            ("", _) | (_, "") => bail!("`tls_certificate` and `tls_key` must be set together"),
             both => both,
         };
-        let read = |path: &str| std::fs::read(path).with_context(|| format!("`{path}` can't be read"));
+        let read = |path: &str| std::fs::read(path).with_context(|| format!("could not read: `{path}`"));
         let tls = Tls::read(&read(certificate)?, &read(key)?);
         Ok(Some(tls.with_context(|| format!("`{certificate}` and `{key}`"))?))
     }
 
-    /// The keys to its door: those of the file, and `one`.
+    /// The API keys of the file, and `one`.
     pub(crate) fn keys(&self, one: Option<&str>) -> anyhow::Result<Keys> {
         let mut keys = Keys::default();
         if !self.api_key_file.is_empty() {
             let path = Path::new(&self.api_key_file);
             let text = std::fs::read_to_string(path)
-                .with_context(|| format!("`{}` can't be read", path.display()))?;
+                .with_context(|| format!("could not read: `{}`", path.display()))?;
             keys.extend(Keys::read(&text).with_context(|| format!("`{}`", path.display()))?);
         }
         if let Some(one) = one.filter(|one| !one.trim().is_empty()) {
@@ -314,7 +316,7 @@ impl Values {
         Ok(keys)
     }
 
-    /// What all models share.
+    /// The runtime that all models share.
     pub(crate) fn runtime(&self) -> Runtime {
         let builder = Runtime::builder().offline(self.offline);
         if self.threads > 0 { builder.threads(self.threads).build() } else { builder.build() }

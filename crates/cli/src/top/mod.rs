@@ -1,7 +1,7 @@
-//! `sconce top`: what a running server does, while it does it.
+//! `sconce top`: live view of a running server.
 
-mod page;
-mod sample;
+mod client;
+mod view;
 
 use std::collections::VecDeque;
 use std::io::{self, IsTerminal, Write};
@@ -14,41 +14,41 @@ use crossterm::event::{self, Event, KeyCode, KeyModifiers};
 use crossterm::{cursor, execute, queue, style, terminal};
 
 use crate::arguments;
-use crate::screen::print;
-use crate::top::page::page;
-use crate::top::sample::{Asker, Sample};
+use crate::terminal::print;
+use crate::top::client::{Client, Sample};
+use crate::top::view::render;
 
-/// Samples that the picture of the last while is drawn from.
+/// Samples in the sparkline.
 const HISTORY: usize = 60;
 
 pub(crate) fn run(arguments: &arguments::Top) -> anyhow::Result<ExitCode> {
-    let asker = Asker::new(&arguments.url)?;
+    let client = Client::new(&arguments.url)?;
     if !(0.1..=3600.0).contains(&arguments.interval) {
-        bail!("`--interval` is 0.1 to 3600 seconds, not: {}", arguments.interval);
+        bail!("`--interval` must be between 0.1 and 3600 seconds: {}", arguments.interval);
     }
     let pause = Duration::from_secs_f64(arguments.interval);
     if arguments.once {
-        let before = asker.ask()?;
+        let before = client.sample()?;
         thread::sleep(pause);
-        print(&page(&asker.url, &before, &asker.ask()?, &[]))?;
+        print(&render(&client.url, &before, &client.sample()?, &[]))?;
         return Ok(ExitCode::SUCCESS);
     }
     if !io::stdout().is_terminal() {
-        bail!("`sconce top` draws on a terminal, and this is none\nhint: `--once` prints one table");
+        bail!("`sconce top` needs a terminal\nhint: `sconce top --once` prints one table");
     }
     let screen = Screen::open()?;
-    let watched = watch(&asker, pause);
+    let watched = watch(&client, pause);
     drop(screen);
     watched.map(|()| ExitCode::SUCCESS)
 }
 
-/// Draws until somebody presses `q`.
-fn watch(asker: &Asker, pause: Duration) -> anyhow::Result<()> {
+/// Draws until the user presses `q`.
+fn watch(client: &Client, pause: Duration) -> anyhow::Result<()> {
     let mut before: Option<Sample> = None;
     let mut history = VecDeque::new();
     loop {
         let began = Instant::now();
-        let text = match asker.ask() {
+        let text = match client.sample() {
             Ok(now) => {
                 let text = match &before {
                     Some(before) => {
@@ -56,9 +56,9 @@ fn watch(asker: &Asker, pause: Duration) -> anyhow::Result<()> {
                         if history.len() > HISTORY {
                             history.pop_front();
                         }
-                        page(&asker.url, before, &now, history.make_contiguous())
+                        render(&client.url, before, &now, history.make_contiguous())
                     }
-                    None => page(&asker.url, &now, &now, &[]),
+                    None => render(&client.url, &now, &now, &[]),
                 };
                 before = Some(now);
                 text
@@ -69,7 +69,7 @@ fn watch(asker: &Asker, pause: Duration) -> anyhow::Result<()> {
                 format!("{error:#}\n")
             }
         };
-        draw(&format!("{text}\nq ends\n"))?;
+        draw(&format!("{text}\nq quits\n"))?;
         while began.elapsed() < pause {
             if event::poll(pause.saturating_sub(began.elapsed()))? && ends(&event::read()?) {
                 return Ok(());
@@ -84,7 +84,7 @@ fn ends(event: &Event) -> bool {
     matches!(key.code, KeyCode::Char('q') | KeyCode::Esc) || control && key.code == KeyCode::Char('c')
 }
 
-/// Puts a page on the screen, as much of it as there is room for.
+/// Draws text on the screen, clipped to its size.
 fn draw(page: &str) -> io::Result<()> {
     let (columns, rows) = terminal::size()?;
     let mut output = io::stdout().lock();
@@ -98,7 +98,7 @@ fn draw(page: &str) -> io::Result<()> {
     output.flush()
 }
 
-/// The terminal, given back as it was.
+/// The terminal in raw mode, restored on drop.
 struct Screen;
 
 impl Screen {

@@ -7,7 +7,7 @@ use std::net::TcpListener;
 use serde_json::Value;
 
 use crate::embedding_server::{EmbeddingServer, Manner};
-use crate::scene::{Answer, Scene, numbers};
+use crate::harness::{CommandOutput, Sandbox, numbers};
 
 const TEXTS: &str = "one\ntwo words\n";
 
@@ -17,18 +17,22 @@ fn bench<'a>(input: &'a str, more: &[&'a str]) -> Vec<&'a str> {
 }
 
 #[track_caller]
-fn run(scene: &Scene, more: &[&str]) -> Answer {
-    let input = scene.with("texts.txt", TEXTS);
-    scene.run(&bench(&input, more))
+fn run(sandbox: &Sandbox, more: &[&str]) -> CommandOutput {
+    let input = sandbox.with("texts.txt", TEXTS);
+    sandbox.run(&bench(&input, more))
 }
 
 #[test]
 fn bench_runs_every_placement_that_works() {
-    let scene = Scene::new();
-    let page = run(&scene, &[]).succeeds();
-    assert!(page.data.contains("2 texts, ") && page.data.contains(" candle  cpu     f32 "), "{}", page.data);
-    assert!(page.data.contains("measured here at most: "), "{}", page.data);
-    let json = run(&scene, &["--engine", "candle", "--json"]).succeeds().json();
+    let sandbox = Sandbox::new();
+    let page = run(&sandbox, &[]).succeeds();
+    assert!(
+        page.stdout.contains("2 texts, ") && page.stdout.contains(" candle  cpu     f32 "),
+        "{}",
+        page.stdout
+    );
+    assert!(page.stdout.contains("measured here at most: "), "{}", page.stdout);
+    let json = run(&sandbox, &["--engine", "candle", "--json"]).succeeds().json();
     let placements = json["placements"].as_array().expect("a list");
     assert_eq!(placements.len(), 3, "{json}");
     for figures in placements {
@@ -46,15 +50,15 @@ fn bench_runs_every_placement_that_works() {
     assert!(json["gemm_peak_gflops"]["f32"].as_f64() > Some(0.1), "{json}");
     assert!(json["bandwidth_gb_s"].as_f64() > Some(0.1), "{json}");
     assert!(json["flops_per_token"].as_f64() > Some(1000.0), "{json}");
-    scene.run(&["bench", "tiny-bert", "--rounds", "0"]).fails(2, &["--rounds"]);
+    sandbox.run(&["bench", "tiny-bert", "--rounds", "0"]).fails(2, &["--rounds"]);
 }
 
 #[test]
 fn a_picture_is_drawn_in_lines_or_in_dots() {
-    let scene = Scene::new();
+    let sandbox = Sandbox::new();
     let only = ["--engine", "native", "--dtype", "f32", "--json"];
-    let json = run(&scene, &[&only[..], &["--plot", &scene.name("a.svg")]].concat()).succeeds().json();
-    let svg = fs::read_to_string(scene.file("a.svg")).expect("a picture");
+    let json = run(&sandbox, &[&only[..], &["--plot", &sandbox.name("a.svg")]].concat()).succeeds().json();
+    let svg = fs::read_to_string(sandbox.file("a.svg")).expect("a picture");
     for words in
         ["<svg", "roofline of this machine", "texts a call", "tokens a text", "native cpu f32", "</svg>"]
     {
@@ -64,24 +68,24 @@ fn a_picture_is_drawn_in_lines_or_in_dots() {
     assert_eq!(sweep["by_batch"].as_array().map(Vec::len), Some(8), "{sweep}");
     assert!(sweep["by_length"][0]["tokens_per_s"].as_f64() > Some(0.0), "{sweep}");
 
-    run(&scene, &[&only[..], &["--plot", &scene.name("a.png")]].concat()).succeeds();
-    let png = fs::read(scene.file("a.png")).expect("a picture");
+    run(&sandbox, &[&only[..], &["--plot", &sandbox.name("a.png")]].concat()).succeeds();
+    let png = fs::read(sandbox.file("a.png")).expect("a picture");
     assert!(png.starts_with(b"\x89PNG") && png.len() > 10_000, "{}", png.len());
 
     for name in ["a.jpg", "a", "svg"] {
-        run(&scene, &["--plot", name]).fails(2, &["`.svg` and `.png`", name]);
+        run(&sandbox, &["--plot", name]).fails(2, &["`.svg` and `.png`", name]);
     }
-    let nowhere = run(&scene, &["--plot", &scene.name("no/such/folder/a.svg")]);
-    nowhere.fails(2, &["no/such/folder/a.svg` can't be written"]);
-    assert!(!nowhere.words.contains("round 1"), "{}", nowhere.words);
+    let nowhere = run(&sandbox, &["--plot", &sandbox.name("no/such/folder/a.svg")]);
+    nowhere.fails(2, &["could not write", "no/such/folder/a.svg`"]);
+    assert!(!nowhere.stderr.contains("round 1"), "{}", nowhere.stderr);
 }
 
 #[test]
 fn other_servers_run_beside_ours_and_wrong_vectors_show() {
-    let scene = Scene::new();
+    let sandbox = Sandbox::new();
     let short = "how do I place a model on the right device?";
     let lines =
-        scene.run(&["embed", "tiny-bert", "--dtype", "f32", "one", "two words", short]).succeeds().lines();
+        sandbox.run(&["embed", "tiny-bert", "--dtype", "f32", "one", "two words", short]).succeeds().lines();
     let vectors: HashMap<String, Vec<f64>> = lines
         .iter()
         .map(|line| (line["text"].as_str().expect("a text").to_owned(), numbers(&line["embedding"])))
@@ -99,8 +103,8 @@ fn other_servers_run_beside_ours_and_wrong_vectors_show() {
     let all = ["--against", &tei, "--against", &openai, "--against", &bad, "--against", &other];
     let only = ["--engine", "native", "--dtype", "f32"];
     let with = |more: &[&str]| {
-        let input = scene.with("texts.txt", TEXTS);
-        let mut command = scene.command(&bench(&input, &[&all[..], &only[..], more].concat()));
+        let input = sandbox.with("texts.txt", TEXTS);
+        let mut command = sandbox.command(&bench(&input, &[&all[..], &only[..], more].concat()));
         let output = command.env("OPENAI_API_KEY", "secret").output().expect("the command ends");
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
         String::from_utf8(output.stdout).expect("text")
@@ -141,53 +145,55 @@ fn other_servers_run_beside_ours_and_wrong_vectors_show() {
 fn a_server_that_does_not_answer_is_told_of_before_anything_long_is_begun() {
     let refusing = |status, words| Manner::Refusing { after: 0, status, words };
     let cases: [(Manner, &[&str]); 10] = [
-        (refusing(500, "out of memory"), &["answered 500: out of memory", "its log says more"]),
+        (refusing(500, "out of memory"), &["returned 500: out of memory", "see the server's log"]),
         (
             refusing(429, r#"{"error": "Model is overloaded"}"#),
-            &["429: Model is overloaded", "raise its limit"],
+            &["429: Model is overloaded", "raise the server's rate limit"],
         ),
         (refusing(401, r#"{"error": {"message": "no key"}}"#), &["401: no key", "OPENAI_API_KEY"]),
-        (refusing(404, ""), &["answered 404\n", "is it that kind of server?"]),
-        (refusing(413, ""), &["answered 413\n", "32 texts a request"]),
-        (refusing(302, ""), &["answered 302\n", "name that one"]),
-        (Manner::Nonsense("<html>"), &["answered nonsense", "not JSON"]),
-        (Manner::Nonsense("{}"), &["answered nonsense", "no list `data`"]),
-        (Manner::Nonsense(r#"{"data": []}"#), &["answered nonsense", "0 vectors for 1 texts"]),
-        (Manner::Hanging, &["gave no answer in 1 s", "--timeout"]),
+        (refusing(404, ""), &["returned 404\n", "check the kind of server"]),
+        (refusing(413, ""), &["returned 413\n", "32 texts per request"]),
+        (refusing(302, ""), &["returned 302\n", "pass the final URL"]),
+        (Manner::Nonsense("<html>"), &["invalid response", "not JSON"]),
+        (Manner::Nonsense("{}"), &["invalid response", "missing list `data`"]),
+        (Manner::Nonsense(r#"{"data": []}"#), &["invalid response", "0 vectors for 1 texts"]),
+        (Manner::Hanging, &["timed out after 1 s", "--timeout"]),
     ];
-    let scene = Scene::new();
+    let sandbox = Sandbox::new();
     for (manner, words) in cases {
         let server = EmbeddingServer::start(manner);
-        let answer = run(&scene, &["--timeout", "1", "--against", &format!("openai={}", server.url)]);
+        let answer = run(&sandbox, &["--timeout", "1", "--against", &format!("openai={}", server.url)]);
         answer.fails(2, words);
-        answer.fails(2, &[&server.url, "hint: "][..if words[0].contains("nonsense") { 1 } else { 2 }]);
+        answer
+            .fails(2, &[&server.url, "hint: "][..if words[0].contains("invalid response") { 1 } else { 2 }]);
     }
     let listener = TcpListener::bind(("127.0.0.1", 0)).expect("loopback has a free port");
     let nobody = format!("tei=http://{}", listener.local_addr().expect("an address"));
     drop(listener);
-    run(&scene, &["--against", &nobody]).fails(2, &["nobody answers at", "is the server up"]);
-    run(&scene, &["--against", "tgi=http://127.0.0.1:1"]).fails(2, &["tei=URL or openai=URL"]);
-    run(&scene, &["--against", &nobody, "--offline"]).fails(2, &["--offline"]);
-    assert!(!scene.file("home").exists(), "something was proved before the servers were asked");
+    run(&sandbox, &["--against", &nobody]).fails(2, &["could not connect to", "check that the server runs"]);
+    run(&sandbox, &["--against", "tgi=http://127.0.0.1:1"]).fails(2, &["tei=URL or openai=URL"]);
+    run(&sandbox, &["--against", &nobody, "--offline"]).fails(2, &["--offline"]);
+    assert!(!sandbox.file("home").exists(), "something was proved before the servers were asked");
 }
 
 #[test]
 fn a_server_that_fails_later_costs_nobody_else_their_figures() {
-    let scene = Scene::new();
+    let sandbox = Sandbox::new();
     let server = EmbeddingServer::start(Manner::Refusing { after: 2, status: 429, words: "slow down" });
     let address = format!("tei={}", server.url);
     let only = ["--engine", "native", "--dtype", "f32", "--against", &address];
-    let page = run(&scene, &only);
-    assert_eq!(page.code, 1, "{}", page.words);
-    assert!(page.data.contains("native  cpu     f32"), "{}", page.data);
+    let page = run(&sandbox, &only);
+    assert_eq!(page.code, 1, "{}", page.stderr);
+    assert!(page.stdout.contains("native  cpu     f32"), "{}", page.stdout);
     assert!(
-        page.data.contains("failed  tei http://") && page.data.contains("429: slow down"),
+        page.stdout.contains("failed  tei http://") && page.stdout.contains("429: slow down"),
         "{}",
-        page.data
+        page.stdout
     );
     let again = EmbeddingServer::start(Manner::Refusing { after: 2, status: 429, words: "slow down" });
     let address = format!("tei={}", again.url);
-    let json = run(&scene, &["--engine", "native", "--dtype", "f32", "--against", &address, "--json"]).json();
+    let json =
+        run(&sandbox, &["--engine", "native", "--dtype", "f32", "--against", &address, "--json"]).json();
     assert!(json["placements"][0]["texts_per_s"].as_f64() > Some(0.0), "{json}");
     assert!(json["servers"][0]["error"].as_str().is_some_and(|error| error.contains("429")), "{json}");
 }

@@ -8,15 +8,15 @@ use std::process::{Command, Stdio};
 use sconce_testkit::goldens;
 use serde_json::Value;
 
-use crate::scene::Scene;
+use crate::harness::Sandbox;
 
 const F32: [&str; 2] = ["--dtype", "f32"];
 
 /// Makes a bundle of tiny-bert.
-fn bundle(scene: &Scene) -> String {
-    let file = scene.name("model.sconce");
-    let made = scene.run(&[&["bundle", "tiny-bert", "-o", &file, "--json"], &F32[..]].concat()).succeeds();
-    assert!(made.words.contains("as `tiny-bert`"), "{}", made.words);
+fn bundle(sandbox: &Sandbox) -> String {
+    let file = sandbox.name("model.sconce");
+    let made = sandbox.run(&[&["bundle", "tiny-bert", "-o", &file, "--json"], &F32[..]].concat()).succeeds();
+    assert!(made.stderr.contains("as `tiny-bert`"), "{}", made.stderr);
     let list = made.json();
     let paths: Vec<&str> =
         list["files"].as_array().expect("files").iter().filter_map(|file| file["path"].as_str()).collect();
@@ -28,55 +28,55 @@ fn bundle(scene: &Scene) -> String {
 }
 
 /// The folder that a bundle was unpacked to.
-fn unpacked(scene: &Scene) -> std::path::PathBuf {
-    let all: Vec<_> = fs::read_dir(scene.file("home/bundles")).expect("a cache").flatten().collect();
+fn unpacked(sandbox: &Sandbox) -> std::path::PathBuf {
+    let all: Vec<_> = fs::read_dir(sandbox.file("home/bundles")).expect("a cache").flatten().collect();
     assert_eq!(all.len(), 1, "{all:?}");
     all[0].path()
 }
 
 #[test]
 fn a_bundle_gives_the_vectors_of_its_model() {
-    let scene = Scene::new();
-    let file = bundle(&scene);
+    let sandbox = Sandbox::new();
+    let file = bundle(&sandbox);
     let embed = |model: &str| {
-        let answer = scene.run(&[&["embed", model, "a text", "--offline"], &F32[..]].concat()).succeeds();
+        let answer = sandbox.run(&[&["embed", model, "a text", "--offline"], &F32[..]].concat()).succeeds();
         let line = answer.lines().remove(0);
         (line["embedding"].clone(), line["class"].clone())
     };
     let want = embed("tiny-bert");
     assert_eq!(embed(&file), want);
     let evidence: Value = {
-        let path = unpacked(&scene).join("evidence/plan.json");
+        let path = unpacked(&sandbox).join("evidence/plan.json");
         serde_json::from_slice(&fs::read(path).expect("evidence")).expect("JSON")
     };
     assert!(evidence["plan"]["chosen"]["placement"]["engine"].is_string());
     assert!(evidence["hardware"]["cpu"]["cores"].as_u64() > Some(0));
     // What lies in the cache is checked, and made new where it is not right.
-    let weights = unpacked(&scene).join("model/model.safetensors");
+    let weights = unpacked(&sandbox).join("model/model.safetensors");
     let good = fs::read(&weights).expect("weights");
     fs::write(&weights, vec![0; good.len()]).expect("writes");
     assert_eq!(embed(&file), want);
     assert_eq!(fs::read(&weights).expect("weights"), good);
     // Its name is in it, and every command takes it.
     assert_eq!(
-        scene.run(&["inspect", &file, "--json", "--offline"]).succeeds().json()["name"],
+        sandbox.run(&["inspect", &file, "--json", "--offline"]).succeeds().json()["name"],
         file.as_str()
     );
-    let again = scene.name("again.sconce");
-    let answer = scene.run(&[&["bundle", &file, "-o", &again], &F32[..]].concat()).succeeds();
-    assert!(answer.words.contains("as `tiny-bert`"), "{}", answer.words);
+    let again = sandbox.name("again.sconce");
+    let answer = sandbox.run(&[&["bundle", &file, "-o", &again], &F32[..]].concat()).succeeds();
+    assert!(answer.stderr.contains("as `tiny-bert`"), "{}", answer.stderr);
 }
 
 #[test]
 fn what_was_changed_is_refused_by_name() {
-    let scene = Scene::new();
-    let file = bundle(&scene);
+    let sandbox = Sandbox::new();
+    let file = bundle(&sandbox);
     let whole = fs::read(&file).expect("a bundle");
     let embed = |bytes: &[u8], words: &[&str]| {
-        let _ = fs::remove_dir_all(scene.file("home/bundles"));
-        let file = scene.with("changed.sconce", bytes);
-        scene.run(&["embed", &file, "a text", "--offline"]).fails(2, words);
-        let left = fs::read_dir(scene.file("home/bundles")).into_iter().flatten().count();
+        let _ = fs::remove_dir_all(sandbox.file("home/bundles"));
+        let file = sandbox.with("changed.sconce", bytes);
+        sandbox.run(&["embed", &file, "a text", "--offline"]).fails(2, words);
+        let left = fs::read_dir(sandbox.file("home/bundles")).into_iter().flatten().count();
         assert_eq!(left, 0, "nothing of it is kept");
     };
     let find = |text: &str| whole.windows(text.len()).position(|window| window == text.as_bytes());
@@ -102,7 +102,7 @@ fn what_was_changed_is_refused_by_name() {
     let mut bytes = whole.clone();
     bytes[version] = b'7';
     embed(&bytes, &["has the layout 7", "hint: "]);
-    scene.run(&["embed", &scene.name("none.sconce"), "a"]).fails(2, &["none.sconce", "can't be read"]);
+    sandbox.run(&["embed", &sandbox.name("none.sconce"), "a"]).fails(2, &["none.sconce", "can't be read"]);
 }
 
 /// A bundle made by hand: entries of a tar with their kinds.
@@ -128,7 +128,7 @@ fn by_hand(path: &Path, entries: &[(&str, tar::EntryType, &[u8])]) {
 fn a_bundle_writes_nowhere_else() {
     use tar::EntryType::{Link, Regular, Symlink};
 
-    let scene = Scene::new();
+    let sandbox = Sandbox::new();
     let list = |path: &str, bytes: usize| {
         // The SHA-256 of `abc`, or of nothing.
         let sha256 = if bytes == 3 {
@@ -141,13 +141,13 @@ fn a_bundle_writes_nowhere_else() {
         )
     };
     let embed = |words: &[&str]| {
-        scene.run(&["embed", &scene.name("x.sconce"), "a", "--offline"]).fails(2, words);
-        assert!(!scene.file("escaped").exists() && !scene.file("home/escaped").exists());
+        sandbox.run(&["embed", &sandbox.name("x.sconce"), "a", "--offline"]).fails(2, words);
+        assert!(!sandbox.file("escaped").exists() && !sandbox.file("home/escaped").exists());
     };
     for path in ["../../escaped", "model/../../../escaped", "/tmp/escaped", "model//x", "escaped", "model"] {
         let list = list(path, 3);
         by_hand(
-            &scene.file("x.sconce"),
+            &sandbox.file("x.sconce"),
             &[("sconce-bundle.json", Regular, list.as_bytes()), (path, Regular, b"abc")],
         );
         embed(&["was changed", "leads elsewhere", path]);
@@ -157,18 +157,18 @@ fn a_bundle_writes_nowhere_else() {
     for kind in [Symlink, Link] {
         let empty = list("model/config.json", 0);
         by_hand(
-            &scene.file("x.sconce"),
+            &sandbox.file("x.sconce"),
             &[("sconce-bundle.json", Regular, empty.as_bytes()), ("model/config.json", kind, b"")],
         );
         embed(&["`model/config.json`", "is not a plain file"]);
     }
     by_hand(
-        &scene.file("x.sconce"),
+        &sandbox.file("x.sconce"),
         &[("sconce-bundle.json", Regular, good), ("../../escaped", Regular, b"abc")],
     );
     embed(&["`../../escaped`", "stands where its list has `model/config.json`"]);
     by_hand(
-        &scene.file("x.sconce"),
+        &sandbox.file("x.sconce"),
         &[
             ("sconce-bundle.json", Regular, good),
             ("model/config.json", Regular, b"abc"),
@@ -176,12 +176,12 @@ fn a_bundle_writes_nowhere_else() {
         ],
     );
     embed(&["`model/more.json`", "is not in its list"]);
-    by_hand(&scene.file("x.sconce"), &[("sconce-bundle.json", Symlink, b"")]);
+    by_hand(&sandbox.file("x.sconce"), &[("sconce-bundle.json", Symlink, b"")]);
     embed(&["is no bundle"]);
     let twice = String::from_utf8_lossy(good)
         .replace("}]}", r#"},{"path":"model/Config.json","bytes":0,"sha256":"","modified":0}]}"#);
     by_hand(
-        &scene.file("x.sconce"),
+        &sandbox.file("x.sconce"),
         &[("sconce-bundle.json", Regular, twice.as_bytes()), ("model/config.json", Regular, b"abc")],
     );
     embed(&["names a file twice"]);
@@ -195,12 +195,12 @@ fn sockets(record: &str) -> Vec<&str> {
 
 #[test]
 fn offline_a_bundle_opens_no_socket_to_anywhere() {
-    let scene = Scene::new();
-    let file = bundle(&scene);
+    let sandbox = Sandbox::new();
+    let file = bundle(&sandbox);
     let strace = Command::new("strace").arg("-V").stdout(Stdio::null()).status();
     strace.expect("strace is installed: it shows which sockets are opened");
     let traced = |arguments: &[&str], record: &str| {
-        let plain = scene.command(arguments);
+        let plain = sandbox.command(arguments);
         let mut command = Command::new("strace");
         command.args([
             "-f",
@@ -208,7 +208,7 @@ fn offline_a_bundle_opens_no_socket_to_anywhere() {
             "-e",
             "trace=socket,connect,bind,sendto,sendmsg",
             "-o",
-            &scene.name(record),
+            &sandbox.name(record),
         ]);
         command.arg(plain.get_program()).args(plain.get_args());
         for (name, value) in plain.get_envs() {
@@ -226,7 +226,7 @@ fn offline_a_bundle_opens_no_socket_to_anywhere() {
     };
     let output = traced(&["embed", &file, "a text", "--offline"], "embed").output().expect("it runs");
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    let record = fs::read_to_string(scene.file("embed")).expect("a record");
+    let record = fs::read_to_string(sandbox.file("embed")).expect("a record");
     assert_eq!(sockets(&record), [""; 0], "embed");
 
     let mut child =
@@ -241,11 +241,11 @@ fn offline_a_bundle_opens_no_socket_to_anywhere() {
     let name = crate::serve::body(address, "/v1/models");
     assert!(name.contains(r#""id":"tiny-bert""#), "{name}");
     // The one that is traced, not the one that traces.
-    let served = fs::read_to_string(scene.file("serve")).expect("a record");
+    let served = fs::read_to_string(sandbox.file("serve")).expect("a record");
     let pid = served.split_whitespace().next().expect("a process").to_owned();
     assert!(Command::new("kill").args(["-TERM", &pid]).status().expect("kill runs").success());
     assert!(child.wait().expect("it ends").success());
-    let record = fs::read_to_string(scene.file("serve")).expect("a record");
+    let record = fs::read_to_string(sandbox.file("serve")).expect("a record");
     let mut sockets = sockets(&record);
     // The one that it listens on, and nothing else.
     sockets.retain(|line| !(line.contains("127.0.0.1") && line.contains("bind(")));

@@ -5,62 +5,62 @@ use std::fs;
 use sconce_testkit::{goldens, parts};
 use serde_json::Value;
 
-use crate::scene::{Answer, Scene, numbers};
+use crate::harness::{CommandOutput, Sandbox, numbers};
 
 #[test]
 fn texts_become_json_lines_and_nothing_else_is_data() {
-    let scene = Scene::new();
-    let answer = scene.run(&["embed", "tiny-bert", "a text", "another"]).succeeds();
+    let sandbox = Sandbox::new();
+    let answer = sandbox.run(&["embed", "tiny-bert", "a text", "another"]).succeeds();
     let lines = answer.lines();
     assert_eq!(lines.iter().map(|line| &line["text"]).collect::<Vec<_>>(), ["a text", "another"]);
     for line in &lines {
         let length = numbers(&line["embedding"]).iter().map(|x| x * x).sum::<f64>().sqrt();
         assert!((length - 1.0).abs() < 1e-5, "{length}");
     }
-    assert!(answer.words.starts_with("2 texts, 12 tokens in "), "{}", answer.words);
-    assert!(answer.words.contains(" texts/s) on "), "{}", answer.words);
+    assert!(answer.stderr.starts_with("2 texts, 12 tokens in "), "{}", answer.stderr);
+    assert!(answer.stderr.contains(" texts/s) on "), "{}", answer.stderr);
     // Numbers are written with the digits that an f32 has.
-    assert!(answer.data.len() < 2 * 32 * 16, "{}", answer.data);
+    assert!(answer.stdout.len() < 2 * 32 * 16, "{}", answer.stdout);
 }
 
 #[test]
 fn files_and_standard_input_give_the_vectors_of_the_same_texts() {
-    let scene = Scene::new();
+    let sandbox = Sandbox::new();
     let embed = |more: &[&str], input: &str| {
-        let answer = scene.run_with(&[&["embed", "tiny-bert", "--dtype", "f32"], more].concat(), input);
+        let answer = sandbox.run_with(&[&["embed", "tiny-bert", "--dtype", "f32"], more].concat(), input);
         answer.succeeds()
     };
     let want = embed(&["one", "two words"], "").lines();
 
     let jsonl =
         "{\"id\": 7, \"text\": \"one\", \"tags\": [\"a\"], \"embedding\": 0}\n\n{\"text\": \"two words\"}\n";
-    let got = embed(&["--input", &scene.with("x.jsonl", jsonl)], "").lines();
+    let got = embed(&["--input", &sandbox.with("x.jsonl", jsonl)], "").lines();
     assert_eq!((&got[0]["id"], &got[0]["tags"][0]), (&Value::from(7), &Value::from("a")));
     for (got, want) in got.iter().zip(&want) {
         assert_eq!((&got["text"], &got["embedding"]), (&want["text"], &want["embedding"]));
     }
-    assert_eq!(embed(&["--input", &scene.with("x.txt", "one\r\ntwo words")], "").lines(), want);
+    assert_eq!(embed(&["--input", &sandbox.with("x.txt", "one\r\ntwo words")], "").lines(), want);
     assert_eq!(embed(&["--input", "-"], "one\ntwo words\n").lines(), want);
     assert_eq!(embed(&[], "{\"text\": \"one\"}\n{\"text\": \"two words\"}").lines(), want);
     if cfg!(unix) {
         assert_eq!(embed(&["--input", "/dev/stdin"], "one\ntwo words\n").lines(), want);
     }
-    let nothing = embed(&["--input", &scene.with("empty.txt", "")], "");
-    assert_eq!((nothing.data.as_str(), nothing.words.as_str()), ("", "no texts\n"));
+    let nothing = embed(&["--input", &sandbox.with("empty.txt", "")], "");
+    assert_eq!((nothing.stdout.as_str(), nothing.stderr.as_str()), ("", "no texts\n"));
 }
 
 #[test]
 fn vectors_are_written_to_files() {
-    let scene = Scene::new();
+    let sandbox = Sandbox::new();
     let embed = ["embed", "tiny-distilbert", "--dtype", "f32", "one", "two words", "three"];
-    let want = scene.run(&embed).succeeds().lines();
+    let want = sandbox.run(&embed).succeeds().lines();
     let with = |file: &str| {
-        let answer = scene.run(&[&embed[..], &["--output", &scene.name(file)]].concat()).succeeds();
-        assert_eq!(answer.data, "");
-        fs::read(scene.file(file)).expect("the file is written")
+        let answer = sandbox.run(&[&embed[..], &["--output", &sandbox.name(file)]].concat()).succeeds();
+        assert_eq!(answer.stdout, "");
+        fs::read(sandbox.file(file)).expect("the file is written")
     };
     let lines = String::from_utf8(with("out.jsonl")).expect("text");
-    assert_eq!(Answer { code: 0, data: lines, words: String::new() }.lines(), want);
+    assert_eq!(CommandOutput { code: 0, stdout: lines, stderr: String::new() }.lines(), want);
 
     let npy = with("out.npy");
     assert_eq!(&npy[..8], b"\x93NUMPY\x01\x00");
@@ -79,8 +79,8 @@ fn vectors_are_written_to_files() {
 
 #[test]
 fn prompts_dimensions_and_cuts_reach_the_model() {
-    let scene = Scene::new();
-    let embed = |more: &[&str]| scene.run(&[&["embed", "tiny-bert", "--dtype", "f32"], more].concat());
+    let sandbox = Sandbox::new();
+    let embed = |more: &[&str]| sandbox.run(&[&["embed", "tiny-bert", "--dtype", "f32"], more].concat());
     let named = embed(&["--prompt", "query", "text"]).succeeds().lines();
     let written = embed(&["query: text"]).succeeds().lines();
     assert_eq!(named[0]["embedding"], written[0]["embedding"]);
@@ -93,10 +93,10 @@ fn prompts_dimensions_and_cuts_reach_the_model() {
     let long = embed(&[&"word ".repeat(300), "short"]).succeeds();
     assert_eq!(long.lines()[0]["truncated"]["used"], 128);
     assert_eq!(long.lines()[1].get("truncated"), None);
-    let note = "note: 1 text is longer than the model's 128 tokens and was cut\n";
-    assert!(long.words.ends_with(note), "{}", long.words);
+    let note = "note: 1 text is longer than the model's 128 tokens and was truncated\n";
+    assert!(long.stderr.ends_with(note), "{}", long.stderr);
 
-    let summary = embed(&["--json", "text"]).succeeds().words;
+    let summary = embed(&["--json", "text"]).succeeds().stderr;
     let summary: Value = serde_json::from_str(&summary).expect("the summary is JSON");
     assert_eq!((&summary["texts"], &summary["truncated"]), (&Value::from(1), &Value::from(0)));
     let placement = summary["placements"][0].as_str().expect("a placement");
@@ -105,10 +105,10 @@ fn prompts_dimensions_and_cuts_reach_the_model() {
 
 #[test]
 fn a_bad_line_is_named_by_file_and_number() {
-    let scene = Scene::new();
+    let sandbox = Sandbox::new();
     let embed = |name: &str, content: &[u8], words: &[&str]| {
-        let file = scene.with(name, content);
-        let answer = scene.run(&["embed", "tiny-bert", "--dtype", "f32", "--input", &file]);
+        let file = sandbox.with(name, content);
+        let answer = sandbox.run(&["embed", "tiny-bert", "--dtype", "f32", "--input", &file]);
         answer.fails(2, &[&[file.as_str()], words].concat());
     };
     embed("a.jsonl", b"{\"text\": \"a\"}\n{\"id\": 2}\n", &["` at line 2: no field `text`"]);
@@ -117,23 +117,24 @@ fn a_bad_line_is_named_by_file_and_number() {
     embed("d.jsonl", b"{\"text\": 3}\n", &["` at line 1: no field `text` that is a string"]);
     embed("e.txt", b"fine\n\xff\xfe\n", &["` at line 2", "UTF-8"]);
     let words = ["standard input at line 1: not a JSON object"];
-    scene.run_with(&["embed", "tiny-bert", "--dtype", "f32"], "{broken\n").fails(2, &words);
+    sandbox.run_with(&["embed", "tiny-bert", "--dtype", "f32"], "{broken\n").fails(2, &words);
 }
 
 #[test]
 fn what_is_not_there_is_named() {
-    let scene = Scene::new();
-    let embed = |more: &[&str]| scene.run(&[&["embed"], more].concat());
-    embed(&["tiny-bert", "--input", "none.jsonl"]).fails(2, &["`none.jsonl` can't be read", "No such file"]);
+    let sandbox = Sandbox::new();
+    let embed = |more: &[&str]| sandbox.run(&[&["embed"], more].concat());
+    embed(&["tiny-bert", "--input", "none.jsonl"])
+        .fails(2, &["could not read: `none.jsonl`", "No such file"]);
     embed(&["./nowhere", "text"]).fails(2, &["no folder `./nowhere`"]);
     embed(&["./tiny-brt", "text"]).fails(2, &["no folder `./tiny-brt`\nhint: did you mean `./tiny-bert`?"]);
     for command in ["embed", "plan", "inspect"] {
         let typed = [command, "tiny-brt", "text", "--offline"];
         let typed = if command == "embed" { &typed[..] } else { &[command, "tiny-brt", "--offline"] };
         let words = ["no folder `tiny-brt` here, and from the hub: ", "hint: did you mean `tiny-bert`?"];
-        scene.run(typed).fails(2, &words);
+        sandbox.run(typed).fails(2, &words);
     }
-    let cached = scene.file("hub/hub/models--intfloat--e5-small-v2");
+    let cached = sandbox.file("hub/hub/models--intfloat--e5-small-v2");
     fs::create_dir_all(cached.join("snapshots/0123")).expect("a folder");
     fs::create_dir_all(cached.join("refs")).expect("a folder");
     fs::write(cached.join("refs/main"), "0123").expect("a file");
@@ -144,18 +145,18 @@ fn what_is_not_there_is_named() {
     embed(&["owner/model", "text", "--offline"]).fails(2, &["`owner/model`", "cache", "hint: "]);
     embed(&["tiny-bert", "--input", ".", "--dtype", "f32"]).fails(2, &["`.` at line 1"]);
     for command in ["plan", "embed"] {
-        scene.run(&[command]).fails(2, &["<MODEL>"]);
+        sandbox.run(&[command]).fails(2, &["<MODEL>"]);
     }
 }
 
 #[test]
 fn a_refused_output_leaves_files_as_they_are() {
-    let scene = Scene::new();
-    let (csv, npy) = (scene.with("x.csv", "mine"), scene.with("x.npy", "mine"));
-    let embed = |model: &str, output: &str| scene.run(&["embed", model, "text", "--output", output]);
+    let sandbox = Sandbox::new();
+    let (csv, npy) = (sandbox.with("x.csv", "mine"), sandbox.with("x.npy", "mine"));
+    let embed = |model: &str, output: &str| sandbox.run(&["embed", model, "text", "--output", output]);
     embed("tiny-bert", &csv).fails(2, &["`.jsonl` or `.npy`"]);
     embed("./nowhere", &npy).fails(2, &["no folder"]);
-    embed("tiny-bert", &scene.name("no/folder.npy")).fails(2, &["can't be written"]);
+    embed("tiny-bert", &sandbox.name("no/folder.npy")).fails(2, &["could not write"]);
     assert_eq!(
         (fs::read(csv).expect("reads"), fs::read(npy).expect("reads")),
         (b"mine".to_vec(), b"mine".to_vec())
@@ -164,22 +165,22 @@ fn a_refused_output_leaves_files_as_they_are() {
 
 #[test]
 fn a_half_configured_model_asks_for_what_its_files_do_not_say() {
-    let scene = Scene::new();
-    goldens::copy("tiny-bert", &scene.file("model"));
-    fs::remove_file(scene.file("model/modules.json")).expect("removes");
-    let model = scene.name("model");
+    let sandbox = Sandbox::new();
+    goldens::copy("tiny-bert", &sandbox.file("model"));
+    fs::remove_file(sandbox.file("model/modules.json")).expect("removes");
+    let model = sandbox.name("model");
     let words = ["`modules.json` is missing", "\nhint: say it with `--pooling ", "`--normalize true|false`"];
-    scene.run(&["embed", &model, "text"]).fails(2, &words);
-    scene.run(&["plan", &model]).fails(2, &words);
+    sandbox.run(&["embed", &model, "text"]).fails(2, &words);
+    sandbox.run(&["plan", &model]).fails(2, &words);
     let said = ["--pooling", "mean", "--normalize", "true", "--dtype", "f32"];
-    let said = scene.run(&[&["embed", &model, "text"], &said[..]].concat()).succeeds().lines();
-    let whole = scene.run(&["embed", "tiny-bert", "text", "--dtype", "f32"]).succeeds().lines();
+    let said = sandbox.run(&[&["embed", &model, "text"], &said[..]].concat()).succeeds().lines();
+    let whole = sandbox.run(&["embed", "tiny-bert", "text", "--dtype", "f32"]).succeeds().lines();
     assert_eq!(said[0]["embedding"], whole[0]["embedding"]);
 }
 
 #[test]
 fn words_that_are_not_known_are_answered_with_those_that_are() {
-    let scene = Scene::new();
+    let sandbox = Sandbox::new();
     for (flag, word, known) in [
         ("--dtype", "f64", "f32, f16, bf16"),
         ("--device", "tpu", "cpu, metal"),
@@ -189,17 +190,17 @@ fn words_that_are_not_known_are_answered_with_those_that_are() {
         ("--normalize", "maybe", "true"),
         ("--max-length", "-1", "--max-length"),
         ("--threads", "0", "zero"),
-        ("--weights", "none.safetensors", "there are: model.safetensors"),
+        ("--weights", "none.safetensors", "available: model.safetensors"),
     ] {
         let set = format!("{flag}={word}");
-        scene.run(&["embed", "tiny-bert", "text", &set]).fails(2, &[word, known]);
+        sandbox.run(&["embed", "tiny-bert", "text", &set]).fails(2, &[word, known]);
     }
-    scene.run(&["embed", "tiny-bert", "text", "--max-length", "513"]).fails(2, &["1 to 512", "513"]);
+    sandbox.run(&["embed", "tiny-bert", "text", "--max-length", "513"]).fails(2, &["1 to 512", "513"]);
 }
 
 /// Whether the machine has matrix tiles and no accelerator, so that pages about it read the same everywhere.
-fn is_plain(scene: &Scene) -> bool {
-    let plan = scene.run(&["plan", "tiny-bert", "--dtype", "f32", "--json"]).json();
+fn is_plain(sandbox: &Sandbox) -> bool {
+    let plan = sandbox.run(&["plan", "tiny-bert", "--dtype", "f32", "--json"]).json();
     let refused = plan["plan"]["refused"].as_array().expect("a list").iter();
     let tiles = refused
         .clone()
@@ -235,57 +236,57 @@ fn steady(page: &str) -> String {
 
 #[test]
 fn a_plan_is_a_page() {
-    let scene = Scene::new();
-    if !is_plain(&scene) {
+    let sandbox = Sandbox::new();
+    if !is_plain(&sandbox) {
         return;
     }
-    let plan = scene.run(&["plan", "tiny-bert", "--engine", "candle", "--dtype", "f32"]).succeeds();
-    assert_eq!(plan.words, "");
-    insta::assert_snapshot!("plan", steady(&plan.data));
-    let none = scene.run(&["plan", "tiny-bert", "--device", "cuda"]);
-    assert_eq!((none.code, none.words.as_str()), (1, ""));
-    insta::assert_snapshot!("plan_without_a_choice", steady(&none.data));
+    let plan = sandbox.run(&["plan", "tiny-bert", "--engine", "candle", "--dtype", "f32"]).succeeds();
+    assert_eq!(plan.stderr, "");
+    insta::assert_snapshot!("plan", steady(&plan.stdout));
+    let none = sandbox.run(&["plan", "tiny-bert", "--device", "cuda"]);
+    assert_eq!((none.code, none.stderr.as_str()), (1, ""));
+    insta::assert_snapshot!("plan_without_a_choice", steady(&none.stdout));
 }
 
 #[test]
 fn a_wish_that_cannot_be_met_is_answered_with_the_reason_and_what_works() {
-    let scene = Scene::new();
-    if !is_plain(&scene) {
+    let sandbox = Sandbox::new();
+    if !is_plain(&sandbox) {
         return;
     }
-    let answer = scene.run(&["embed", "tiny-bert", "text", "--device", "cuda"]);
+    let answer = sandbox.run(&["embed", "tiny-bert", "text", "--device", "cuda"]);
     answer.fails(2, &["with `--device cuda:0`: no device `cuda:0`", "hint: ", "hint: use `--device cpu`\n"]);
-    insta::assert_snapshot!("no_placement", steady(&answer.words));
+    insta::assert_snapshot!("no_placement", steady(&answer.stderr));
 }
 
 #[test]
 fn a_device_of_another_system_is_answered_without_a_list_of_the_others() {
-    let scene = Scene::new();
+    let sandbox = Sandbox::new();
     let absent = if cfg!(target_os = "macos") { "cuda" } else { "metal" };
-    let answer = scene.run(&["embed", "tiny-bert", "text", "--device", absent]);
+    let answer = sandbox.run(&["embed", "tiny-bert", "text", "--device", absent]);
     let asked =
         format!("no placement works for this model with `--device {absent}:0`: no device `{absent}:0`");
     answer.fails(2, &[&asked, "hint: use `--device cpu`"]);
     for other in ["candle", "native", "onnx", "not_requested", "no_weights"] {
-        assert!(!answer.words.contains(other), "`{other}` in: {}", answer.words);
+        assert!(!answer.stderr.contains(other), "`{other}` in: {}", answer.stderr);
     }
-    scene
+    sandbox
         .run(&["embed", "tiny-bert", "text", "--device", "cuda:9"])
         .fails(2, &["this model has no placement with `--device cuda:9`", "hint: use `--device cpu`"]);
 }
 
 #[test]
 fn a_plan_lists_every_dtype_and_full_measures_the_real_weights() {
-    let scene = Scene::new();
-    let plan = scene.run(&["plan", "tiny-bert", "--device", "cpu"]).succeeds();
+    let sandbox = Sandbox::new();
+    let plan = sandbox.run(&["plan", "tiny-bert", "--device", "cpu"]).succeeds();
     for dtype in [" f32 ", " f16 ", " bf16 "] {
-        assert!(plan.data.contains(dtype), "{}", plan.data);
+        assert!(plan.stdout.contains(dtype), "{}", plan.stdout);
     }
-    assert!(plan.data.contains("`--full` loads them") && plan.data.contains('~'), "{}", plan.data);
-    let full = scene.run(&["plan", "tiny-bert", "--device", "cpu", "--full"]).succeeds();
-    assert!(!full.data.contains("`--full`") && !full.data.contains('~'), "{}", full.data);
+    assert!(plan.stdout.contains("`--full` loads them") && plan.stdout.contains('~'), "{}", plan.stdout);
+    let full = sandbox.run(&["plan", "tiny-bert", "--device", "cpu", "--full"]).succeeds();
+    assert!(!full.stdout.contains("`--full`") && !full.stdout.contains('~'), "{}", full.stdout);
 
-    let json = scene.run(&["plan", "tiny-bert", "--device", "cpu", "--full", "--json"]).succeeds().json();
+    let json = sandbox.run(&["plan", "tiny-bert", "--device", "cpu", "--full", "--json"]).succeeds().json();
     assert_eq!(json["card"]["max_length"]["source"], "sentence_bert_config.json");
     assert_eq!(json["constraints"]["device"], "cpu");
     let chosen = &json["plan"]["chosen"];
@@ -303,23 +304,23 @@ fn a_plan_lists_every_dtype_and_full_measures_the_real_weights() {
 
 #[test]
 fn doctor_tells_of_the_machine_the_build_and_every_op() {
-    let scene = Scene::new();
-    let page = scene.run(&["doctor"]).succeeds();
+    let sandbox = Sandbox::new();
+    let page = sandbox.run(&["doctor"]).succeeds();
     for start in ["sconce ", "system   ", "cpu      ", "gpu      ", "engine   candle: ", "engine   onnx: "]
         .into_iter()
         .chain(["evidence ", "hub      ", " works  candle  cpu ", "refused  onnx/cpu/f32  [library_missing]"])
         .chain(["ops      candle/cpu/f32: "])
     {
         assert!(
-            page.data.lines().any(|line| line.starts_with(start)),
+            page.stdout.lines().any(|line| line.starts_with(start)),
             "no line `{start}` in:\n{}",
-            page.data
+            page.stdout
         );
     }
-    assert!(page.data.lines().all(|line| line == line.trim_end()), "{}", page.data);
-    assert_eq!(page.words, "");
+    assert!(page.stdout.lines().all(|line| line == line.trim_end()), "{}", page.stdout);
+    assert_eq!(page.stderr, "");
 
-    let json = scene.run(&["doctor", "--json"]).succeeds().json();
+    let json = sandbox.run(&["doctor", "--json"]).succeeds().json();
     assert_eq!(json["engines"][0]["engine"], "candle");
     assert!(json["hardware"]["cpu"]["cores"].as_u64() > Some(0));
     assert!(json["evidence"]["findings"].as_u64() > Some(0));
@@ -329,13 +330,13 @@ fn doctor_tells_of_the_machine_the_build_and_every_op() {
 
 #[test]
 fn doctor_tells_which_library_it_found_and_where_it_looked() {
-    let scene = Scene::new();
-    let page = scene.run(&["doctor"]).succeeds().data;
+    let sandbox = Sandbox::new();
+    let page = sandbox.run(&["doctor"]).succeeds().stdout;
     assert!(page.contains("no-such-library`, which ORT_DYLIB_PATH names"), "{page}");
     assert!(page.contains("hint: `pip install onnxruntime`, or set ORT_DYLIB_PATH"), "{page}");
 
     let library = parts::onnxruntime();
-    let output = scene.command(&["doctor"]).env("ORT_DYLIB_PATH", &library).output().expect("it runs");
+    let output = sandbox.command(&["doctor"]).env("ORT_DYLIB_PATH", &library).output().expect("it runs");
     let page = String::from_utf8(output.stdout).expect("text");
     let found =
         format!("engine   onnx: onnxruntime 1.31.1 in {} (found by ORT_DYLIB_PATH", library.display());
@@ -344,12 +345,12 @@ fn doctor_tells_which_library_it_found_and_where_it_looked() {
 
 #[test]
 fn a_graph_is_planned_with_its_receipt_and_its_nodes_in_a_child() {
-    let scene = Scene::new();
-    let folder = goldens::copy("tiny-bert", &scene.file("model"));
+    let sandbox = Sandbox::new();
+    let folder = goldens::copy("tiny-bert", &sandbox.file("model"));
     fs::create_dir(folder.join("onnx")).expect("a folder can be made");
     let graph = goldens::folder("graphs").join("tiny-bert.onnx");
     fs::copy(graph, folder.join("onnx/model.onnx")).expect("a graph can be copied");
-    let mut command = scene.command(&["plan", &scene.name("model"), "--engine", "onnx"]);
+    let mut command = sandbox.command(&["plan", &sandbox.name("model"), "--engine", "onnx"]);
     let output = command.env("ORT_DYLIB_PATH", parts::onnxruntime()).output().expect("it runs");
     let page = String::from_utf8(output.stdout).expect("text");
     for part in
@@ -357,23 +358,23 @@ fn a_graph_is_planned_with_its_receipt_and_its_nodes_in_a_child() {
     {
         assert!(page.contains(part), "no `{part}` in:\n{page}{}", String::from_utf8_lossy(&output.stderr));
     }
-    let missing = scene.run(&["plan", &scene.name("model"), "--engine", "onnx"]);
-    assert!(missing.code == 1 && missing.data.contains("[library_missing]"), "{}", missing.data);
+    let missing = sandbox.run(&["plan", &sandbox.name("model"), "--engine", "onnx"]);
+    assert!(missing.code == 1 && missing.stdout.contains("[library_missing]"), "{}", missing.stdout);
 }
 
 #[test]
 fn an_empty_cache_lists_no_models() {
-    let scene = Scene::new();
-    let none = scene.run(&["models"]).succeeds();
-    assert_eq!(none.data, "");
-    assert!(none.words.starts_with("no models in `") && none.words.contains("\nhint: "), "{}", none.words);
-    assert_eq!(scene.run(&["models", "--json"]).succeeds().json(), Value::Array(Vec::new()));
+    let sandbox = Sandbox::new();
+    let none = sandbox.run(&["models"]).succeeds();
+    assert_eq!(none.stdout, "");
+    assert!(none.stderr.starts_with("no models in `") && none.stderr.contains("\nhint: "), "{}", none.stderr);
+    assert_eq!(sandbox.run(&["models", "--json"]).succeeds().json(), Value::Array(Vec::new()));
 }
 
 #[test]
 fn a_reader_that_has_gone_is_no_error() {
-    let scene = Scene::new();
-    let mut child = scene.command(&["models", "--json"]).spawn().expect("the command starts");
+    let sandbox = Sandbox::new();
+    let mut child = sandbox.command(&["models", "--json"]).spawn().expect("the command starts");
     drop(child.stdout.take());
     let output = child.wait_with_output().expect("the command ends");
     assert!(output.status.success());
@@ -382,7 +383,7 @@ fn a_reader_that_has_gone_is_no_error() {
 
 #[test]
 fn help_says_what_can_be_typed() {
-    let scene = Scene::new();
+    let sandbox = Sandbox::new();
     for command in [
         "",
         "doctor",
@@ -403,9 +404,9 @@ fn help_says_what_can_be_typed() {
         "man",
     ] {
         let arguments: Vec<&str> = [command, "--help"].into_iter().filter(|word| !word.is_empty()).collect();
-        let help = scene.run(&arguments).succeeds();
-        assert_eq!(help.words, "");
+        let help = sandbox.run(&arguments).succeeds();
+        assert_eq!(help.stderr, "");
         let name = if command.is_empty() { "help".to_owned() } else { format!("help_{command}") };
-        insta::assert_snapshot!(name, help.data);
+        insta::assert_snapshot!(name, help.stdout);
     }
 }

@@ -7,14 +7,14 @@ use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crate::scene::Scene;
+use crate::harness::Sandbox;
 use crate::serve::{ask, connect, wait_until_ready};
 
 #[test]
 fn every_setting_says_where_it_came_from() {
-    let scene = Scene::new();
-    let file = scene.with("some.toml", "port = 1\nstrict = true\n[models.small]\nsource = \"tiny-bert\"\n");
-    let mut command = scene.command(&["config", "--config", &file, "--max-body", "9", "--json"]);
+    let sandbox = Sandbox::new();
+    let file = sandbox.with("some.toml", "port = 1\nstrict = true\n[models.small]\nsource = \"tiny-bert\"\n");
+    let mut command = sandbox.command(&["config", "--config", &file, "--max-body", "9", "--json"]);
     let output = command.env("SCONCE_SERVE_PORT", "2").output().expect("it runs");
     let told: serde_json::Value = serde_json::from_slice(&output.stdout).expect("JSON");
     let setting =
@@ -24,17 +24,17 @@ fn every_setting_says_where_it_came_from() {
     assert_eq!(setting("max_body"), (9.into(), "`--max-body`".into()));
     assert_eq!(setting("host"), ("127.0.0.1".into(), "default".into()));
     assert_eq!(told["models"][0]["name"], "small");
-    let table = scene.run(&["config", "--config", &file]).succeeds().data;
+    let table = sandbox.run(&["config", "--config", &file]).succeeds().stdout;
     let line = table.lines().find(|line| line.starts_with(" port")).expect("a line").to_owned();
     assert_eq!(line.split_whitespace().collect::<Vec<_>>(), ["port", "1", &format!("`{file}`")]);
 }
 
 #[test]
 fn the_template_is_a_file_of_defaults() {
-    let scene = Scene::new();
-    let template = scene.run(&["config", "--template"]).succeeds().data;
-    let file = scene.with("all.toml", &template);
-    let told = scene.run(&["config", "--config", &file, "--json"]).succeeds().json();
+    let sandbox = Sandbox::new();
+    let template = sandbox.run(&["config", "--template"]).succeeds().stdout;
+    let file = sandbox.with("all.toml", &template);
+    let told = sandbox.run(&["config", "--config", &file, "--json"]).succeeds().json();
     for (name, setting) in told["settings"].as_object().expect("settings") {
         assert_eq!(setting["value"], setting["default"], "{name}");
         assert_eq!(setting["from"], format!("`{file}`"), "{name}");
@@ -43,33 +43,33 @@ fn the_template_is_a_file_of_defaults() {
 
 #[test]
 fn what_is_unknown_is_refused_with_the_nearest() {
-    let scene = Scene::new();
-    let file = scene.with("some.toml", "max_boddy = 1\n");
-    let words = ["no setting is called `max_boddy`", &file, "nearest is `max_body`"];
-    scene.run(&["config", "--config", &file]).fails(2, &words);
-    scene.run(&["serve", "tiny-bert", "--config", &file]).fails(2, &words);
-    let file = scene.with("other.toml", "port = \"x\"\n");
-    scene.run(&["config", "--config", &file]).fails(2, &["`port` is a whole number"]);
-    scene.run(&["config", "--config", &scene.name("no-such.toml")]).fails(2, &["no-such.toml"]);
-    scene.run(&["serve", "--offline"]).fails(2, &["no model to serve", "sconce serve MODEL"]);
+    let sandbox = Sandbox::new();
+    let file = sandbox.with("some.toml", "max_boddy = 1\n");
+    let words = ["unknown setting in ", "`max_boddy`", &file, "did you mean `max_body`?"];
+    sandbox.run(&["config", "--config", &file]).fails(2, &words);
+    sandbox.run(&["serve", "tiny-bert", "--config", &file]).fails(2, &words);
+    let file = sandbox.with("other.toml", "port = \"x\"\n");
+    sandbox.run(&["config", "--config", &file]).fails(2, &["`port` is a whole number"]);
+    sandbox.run(&["config", "--config", &sandbox.name("no-such.toml")]).fails(2, &["no-such.toml"]);
+    sandbox.run(&["serve", "--offline"]).fails(2, &["no model to serve", "sconce serve MODEL"]);
 }
 
 /// A server and what it says.
 struct Served {
     child: Child,
     address: SocketAddr,
-    words: BufReader<std::process::ChildStderr>,
+    stderr: BufReader<std::process::ChildStderr>,
 }
 
-fn serve(scene: &Scene, file: &str) -> Served {
+fn serve(sandbox: &Sandbox, file: &str) -> Served {
     let mut child =
-        scene.command(&["serve", "--config", file]).stdin(Stdio::null()).spawn().expect("it starts");
-    let mut words = BufReader::new(child.stderr.take().expect("its words"));
+        sandbox.command(&["serve", "--config", file]).stdin(Stdio::null()).spawn().expect("it starts");
+    let mut stderr = BufReader::new(child.stderr.take().expect("its words"));
     let mut line = String::new();
-    words.read_line(&mut line).expect("it says where it listens");
+    stderr.read_line(&mut line).expect("it says where it listens");
     // As a word for people, or in a string of JSON.
     let address = line.split("://").nth(1).and_then(|rest| rest.split(['"', '\n']).next()?.parse().ok());
-    Served { address: address.unwrap_or_else(|| panic!("no address in: {line}")), child, words }
+    Served { address: address.unwrap_or_else(|| panic!("no address in: {line}")), child, stderr }
 }
 
 fn signal(child: &Child, name: &str) {
@@ -88,39 +88,39 @@ fn embed(address: SocketAddr, key: &str, texts: usize) -> u16 {
 
 #[test]
 fn keys_and_limits_are_read_again_on_sighup_and_what_is_wrong_changes_nothing() {
-    let scene = Scene::new();
-    let keys = scene.with("keys", "old\n");
+    let sandbox = Sandbox::new();
+    let keys = sandbox.with("keys", "old\n");
     let settings = |rest: &str| {
         format!(
             "port = 0\noffline = true\napi_key_file = \"{keys}\"\n{rest}\n[models.small]\nsource = \"tiny-bert\"\n"
         )
     };
-    let file = scene.with("sconce.toml", settings("max_inputs = 2"));
-    let mut served = serve(&scene, &file);
+    let file = sandbox.with("sconce.toml", settings("max_inputs = 2"));
+    let mut served = serve(&sandbox, &file);
     wait_until_ready(served.address);
     assert_eq!([embed(served.address, "old", 3), embed(served.address, "old", 2)], [400, 200]);
     // Lines of the log begin with a time.
     let mut next = || loop {
         let mut line = String::new();
-        served.words.read_line(&mut line).expect("words");
+        served.stderr.read_line(&mut line).expect("words");
         if !line.starts_with("20") {
             return line;
         }
     };
-    scene.with("keys", "new\n");
-    scene.with("sconce.toml", settings("max_inputs = 3\ngrace = 5").replace("port = 0", "port = 1"));
+    sandbox.with("keys", "new\n");
+    sandbox.with("sconce.toml", settings("max_inputs = 3\ngrace = 5").replace("port = 0", "port = 1"));
     signal(&served.child, "-HUP");
-    assert_eq!(next(), "settings read again: 1 keys\n");
-    assert_eq!(next(), "note: `port` takes a restart\n");
+    assert_eq!(next(), "configuration reloaded: 1 keys\n");
+    assert_eq!(next(), "note: `port` requires a restart\n");
     let began = Instant::now();
     while embed(served.address, "new", 3) != 200 {
         assert!(began.elapsed() < Duration::from_mins(4), "the new key is not let in");
         thread::sleep(Duration::from_millis(10));
     }
     assert_eq!([embed(served.address, "old", 1), embed(served.address, "new", 4)], [401, 400]);
-    fs::write(scene.file("sconce.toml"), "max_inptus = 9\n").expect("a file can be written");
+    fs::write(sandbox.file("sconce.toml"), "max_inptus = 9\n").expect("a file can be written");
     signal(&served.child, "-HUP");
-    assert!(next().contains("the settings stay as they were"));
+    assert!(next().contains("the configuration is unchanged"));
     assert_eq!(embed(served.address, "new", 3), 200);
     signal(&served.child, "-TERM");
     assert_eq!(served.child.wait().expect("it ends").code(), Some(0));
@@ -128,26 +128,26 @@ fn keys_and_limits_are_read_again_on_sighup_and_what_is_wrong_changes_nothing() 
 
 #[test]
 fn a_reload_opens_no_door_that_was_closed() {
-    let scene = Scene::new();
-    let keys = scene.with("keys", "one\n");
+    let sandbox = Sandbox::new();
+    let keys = sandbox.with("keys", "one\n");
     let settings = |rest: &str| {
         format!(
             "port = 0\nhost = \"0.0.0.0\"\noffline = true\n{rest}\n[models.small]\nsource = \"tiny-bert\"\n"
         )
     };
-    let file = scene.with("sconce.toml", settings(&format!("api_key_file = \"{keys}\"")));
-    let mut served = serve(&scene, &file);
+    let file = sandbox.with("sconce.toml", settings(&format!("api_key_file = \"{keys}\"")));
+    let mut served = serve(&sandbox, &file);
     served.address.set_ip(std::net::Ipv4Addr::LOCALHOST.into());
     wait_until_ready(served.address);
     assert_eq!(embed(served.address, "none", 1), 401);
-    scene.with("sconce.toml", settings("insecure_no_key = true"));
+    sandbox.with("sconce.toml", settings("insecure_no_key = true"));
     signal(&served.child, "-HUP");
     let mut line = String::new();
-    while !line.contains("the settings stay as they were") {
+    while !line.contains("the configuration is unchanged") {
         line.clear();
-        assert!(served.words.read_line(&mut line).expect("words") > 0, "it ended");
+        assert!(served.stderr.read_line(&mut line).expect("words") > 0, "it ended");
     }
-    assert!(line.contains("to go without keys takes a restart"), "{line}");
+    assert!(line.contains("removing all API keys requires a restart"), "{line}");
     assert_eq!([embed(served.address, "none", 1), embed(served.address, "one", 1)], [401, 200]);
     signal(&served.child, "-TERM");
     assert_eq!(served.child.wait().expect("it ends").code(), Some(0));
@@ -155,20 +155,22 @@ fn a_reload_opens_no_door_that_was_closed() {
 
 #[test]
 fn what_could_not_be_served_is_refused_and_the_environment_is_shown() {
-    let scene = Scene::new();
-    scene
+    let sandbox = Sandbox::new();
+    sandbox
         .run(&["config", "--tls-certificate", "a.pem"])
-        .fails(2, &["`tls_certificate` and `tls_key` go together"]);
-    scene
+        .fails(2, &["`tls_certificate` and `tls_key` must be set together"]);
+    sandbox
         .run(&["config", "--callback-url", "manager:9000"])
-        .fails(2, &["`callback_url` begins with `http://`"]);
-    scene.run(&["config", "--cors-origins", "https://slash.example/"]).fails(2, &["an origin is `*`"]);
-    let file = scene.with("list.toml", "models = [\"a\"]\n");
-    scene.run(&["config", "--config", &file]).fails(2, &["`models`", "[models.NAME]"]);
+        .fails(2, &["`callback_url` must start with `http://`"]);
+    sandbox.run(&["config", "--cors-origins", "https://slash.example/"]).fails(2, &["an origin is `*`"]);
+    let file = sandbox.with("list.toml", "models = [\"a\"]\n");
+    sandbox.run(&["config", "--config", &file]).fails(2, &["`models`", "[models.NAME]"]);
     let same = "[models.a]\nsource = \"tiny-bert\"\naliases = [\"x\"]\n[models.b]\nsource = \"tiny-bert\"\naliases = [\"a\"]\n";
-    let file = scene.with("same.toml", same);
-    scene.run(&["serve", "--offline", "--config", &file]).fails(2, &["two models are called `a`"]);
-    scene
+    let file = sandbox.with("same.toml", same);
+    sandbox
+        .run(&["serve", "--offline", "--config", &file])
+        .fails(2, &["two models have the same name or alias: `a`"]);
+    sandbox
         .run(&[
             "serve",
             "tiny-bert",
@@ -180,7 +182,7 @@ fn what_could_not_be_served_is_refused_and_the_environment_is_shown() {
             "http://m/",
         ])
         .fails(2, &["no address that others can be told", "--advertise-url"]);
-    let mut command = scene.command(&["config", "--strict=false", "--json"]);
+    let mut command = sandbox.command(&["config", "--strict=false", "--json"]);
     let command = command.env("SCONCE_API_KEY", "secret").env("OTEL_EXPORTER_OTLP_ENDPOINT", "http://c:4318");
     let output = command.output().expect("it runs");
     let told: serde_json::Value = serde_json::from_slice(&output.stdout).expect("JSON");
@@ -192,26 +194,26 @@ fn what_could_not_be_served_is_refused_and_the_environment_is_shown() {
 
 #[test]
 fn a_reload_works_after_the_reader_of_the_log_has_gone() {
-    let scene = Scene::new();
+    let sandbox = Sandbox::new();
     for format in ["human", "json"] {
-        let keys = scene.with("keys", "old\nrevoked\n");
+        let keys = sandbox.with("keys", "old\nrevoked\n");
         let settings = |rest: &str| {
             format!(
                 "port = 0\noffline = true\nlog_format = \"{format}\"\nlog_requests = true\napi_key_file = \"{keys}\"\n\
                  {rest}\n[models.small]\nsource = \"tiny-bert\"\n"
             )
         };
-        let file = scene.with("sconce.toml", settings(""));
-        let mut served = serve(&scene, &file);
+        let file = sandbox.with("sconce.toml", settings(""));
+        let mut served = serve(&sandbox, &file);
         wait_until_ready(served.address);
         assert_eq!(embed(served.address, "revoked", 1), 200);
-        drop(served.words);
+        drop(served.stderr);
         // The first reload fails, and says so to nobody.
-        scene.with("sconce.toml", "max_inptus = 9\n");
+        sandbox.with("sconce.toml", "max_inptus = 9\n");
         signal(&served.child, "-HUP");
-        scene.with("sconce.toml", settings("grace = 5"));
+        sandbox.with("sconce.toml", settings("grace = 5"));
         let began = Instant::now();
-        scene.with("keys", "old\n");
+        sandbox.with("keys", "old\n");
         while embed(served.address, "revoked", 1) != 401 {
             assert!(began.elapsed() < Duration::from_mins(1), "the revoked key is still accepted");
             signal(&served.child, "-HUP");

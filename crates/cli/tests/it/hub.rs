@@ -10,7 +10,7 @@ use sconce_testkit::goldens;
 use sconce_testkit::hub_server::{HubFile, HubModel, HubServer};
 use sha2::{Digest, Sha256};
 
-use crate::scene::Scene;
+use crate::harness::Sandbox;
 use crate::serve::{converse, serve_by, terminate};
 
 /// A tiny model as one of a hub.
@@ -39,11 +39,11 @@ fn collect(folder: &Path, prefix: &str, files: &mut Vec<HubFile>) {
 
 #[test]
 fn a_model_is_loaded_while_another_is_fetched() {
-    let scene = Scene::new();
+    let sandbox = Sandbox::new();
     let hub = HubServer::start(vec![hub_model("owner/slow", "tiny-bert-rerank")]);
     // Longer than this test takes.
     hub.behave(|hub| hub.pause = Duration::from_secs(2));
-    let mut command = scene.command(&["serve", "owner/slow", "tiny-bert", "--port", "0"]);
+    let mut command = sandbox.command(&["serve", "owner/slow", "tiny-bert", "--port", "0"]);
     command.env("HF_ENDPOINT", hub.endpoint()).stdin(Stdio::null());
     let mut served = serve_by(&mut command);
     let body = r#"{"input": "a", "model": "tiny-bert"}"#;

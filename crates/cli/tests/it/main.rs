@@ -3,20 +3,20 @@
 mod bench;
 mod bundle;
 mod command;
+mod completions;
 mod config;
 mod embedding_server;
+mod harness;
 mod hub;
 mod manifest;
 #[cfg(target_os = "linux")]
 mod memory;
 mod minilm;
 mod mpnet;
+mod observability;
 mod outputs;
-mod pages;
 mod pool;
 mod prompts;
-mod scene;
-mod seeing;
 mod serve;
 mod tasks;
 mod trust;

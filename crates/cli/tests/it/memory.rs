@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-use crate::scene::Scene;
+use crate::harness::Sandbox;
 use crate::serve::{converse, serve_with, terminate, wait_until_ready};
 
 /// Bytes of address space that the process may have.
@@ -50,9 +50,9 @@ fn largest() -> [(&'static str, Value); 4] {
 
 #[test]
 fn clients_that_never_read_do_not_abort_a_server_in_little_memory() {
-    let scene = Scene::new();
+    let sandbox = Sandbox::new();
     let arguments = ["tiny-bert", "--offline", "--port", "0", "--memory-limit", "1000", "--write-limit", "3"];
-    let mut served = serve_with(&scene, &arguments);
+    let mut served = serve_with(&sandbox, &arguments);
     let (address, process) = (served.address, served.child.id());
     let limit = format!("--as={ADDRESS_SPACE}");
     let limited = Command::new("prlimit").args(["--pid", &process.to_string(), &limit]).status();

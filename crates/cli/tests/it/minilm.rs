@@ -14,7 +14,7 @@ use sconce::{Dtype, EngineId, Model, PoolingMode, Runtime};
 use sconce_testkit::parts;
 use serde_json::{Value, json};
 
-use crate::scene::Scene;
+use crate::harness::Sandbox;
 use crate::serve::{Served, converse, serve_with, terminate, wait_until_ready};
 
 const CLIENTS: usize = 8;
@@ -35,13 +35,13 @@ fn copy(from: &Path, to: &Path) {
     }
 }
 
-fn settings(scene: &Scene, names: &[(&str, PoolingMode)], megabytes: u64) -> String {
+fn settings(sandbox: &Sandbox, names: &[(&str, PoolingMode)], megabytes: u64) -> String {
     let mut text = format!(
         "port = 0\noffline = true\nengine = \"native\"\ndtype = \"f32\"\nmemory_limit = {megabytes}\n\
          queue_seconds = 60\n"
     );
     for (name, pooling) in names {
-        let folder = scene.name(name);
+        let folder = sandbox.name(name);
         let _ = write!(
             text,
             "[models.{name}]\nsource = \"{folder}\"\npooling = \"{}\"\nload = \"demand\"\n",
@@ -76,13 +76,13 @@ fn end(mut served: Served) {
 fn three_models_take_turns_in_memory_that_holds_two() {
     let part = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/parts/minilm");
     assert!(part.is_dir(), "no MiniLM in `target/parts`: fetch it with `scripts/parts minilm-trio`");
-    let scene = Scene::new();
+    let sandbox = Sandbox::new();
     for (name, _) in MODELS {
-        copy(&part, &scene.file(name));
+        copy(&part, &sandbox.file(name));
     }
     // What one takes, so that the limit can be set to hold two and not three.
-    let file = scene.with("one.toml", settings(&scene, &MODELS[..1], 0));
-    let served = serve_with(&scene, &["--config", &file]);
+    let file = sandbox.with("one.toml", settings(&sandbox, &MODELS[..1], 0));
+    let served = serve_with(&sandbox, &["--config", &file]);
     wait_until_ready(served.address);
     assert_eq!(embed(served.address, "one", "a text").0, 200);
     let told = report(served.address);
@@ -95,8 +95,8 @@ fn three_models_take_turns_in_memory_that_holds_two() {
     // An eighth of the limit belongs to requests in flight.
     let limit = models * 8 / 7 / 1_000_000;
 
-    let file = scene.with("three.toml", settings(&scene, &MODELS, limit));
-    let served = serve_with(&scene, &["--config", &file]);
+    let file = sandbox.with("three.toml", settings(&sandbox, &MODELS, limit));
+    let served = serve_with(&sandbox, &["--config", &file]);
     wait_until_ready(served.address);
     let (address, process) = (served.address, served.child.id());
     let (most, done) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicBool::new(false)));
@@ -132,9 +132,9 @@ fn three_models_take_turns_in_memory_that_holds_two() {
     assert!(unloaded.contains("sconce_unloads_total{model=\"one\",why=\"room\"}"), "{unloaded}");
     end(served);
 
-    let runtime = Runtime::builder().home(scene.file("home")).offline(true).build();
+    let runtime = Runtime::builder().home(sandbox.file("home")).offline(true).build();
     for (name, pooling) in MODELS {
-        let folder: PathBuf = scene.file(name);
+        let folder: PathBuf = sandbox.file(name);
         let model = Model::builder(&folder.to_string_lossy()).runtime(&runtime).engine(EngineId::Native);
         let model = model.dtype(Dtype::F32).pooling(pooling).open().expect("it opens");
         let own: Vec<_> = answers.iter().filter(|(of, ..)| *of == name).collect();
@@ -144,7 +144,7 @@ fn three_models_take_turns_in_memory_that_holds_two() {
             assert!(sconce::cosine(vector, want) > 0.9999, "{text}");
         }
     }
-    let ledger = fs::read_to_string(scene.file("home").join("evidence/memory.ledger")).expect("a ledger");
+    let ledger = fs::read_to_string(sandbox.file("home").join("evidence/memory.ledger")).expect("a ledger");
     let bytes = |line: &Value, of: &str, kind: &str| line[of][kind].as_u64().expect("bytes") as f64;
     let loads = ledger.lines().map(|line| serde_json::from_str::<Value>(line).expect("a line is JSON"));
     // Guesses in the order of loads. The models have the same weights, and so one history.
@@ -169,17 +169,17 @@ fn three_models_take_turns_in_memory_that_holds_two() {
 
 #[test]
 fn a_quantised_graph_alone_is_shown_as_its_own_reference() {
-    let scene = Scene::new();
-    copy(&parts::folder("minilm"), &scene.file("model"));
-    fs::remove_file(scene.file("model/model.safetensors")).expect("it has weights");
-    fs::create_dir(scene.file("model/onnx")).expect("a folder");
+    let sandbox = Sandbox::new();
+    copy(&parts::folder("minilm"), &sandbox.file("model"));
+    fs::remove_file(sandbox.file("model/model.safetensors")).expect("it has weights");
+    fs::create_dir(sandbox.file("model/onnx")).expect("a folder");
     let graph = parts::folder("minilm-int8").join("model.onnx");
-    fs::copy(graph, scene.file("model/onnx/model_quantized.onnx")).expect("a copy");
-    let name = scene.name("model");
+    fs::copy(graph, sandbox.file("model/onnx/model_quantized.onnx")).expect("a copy");
+    let name = sandbox.name("model");
     let run = |rest: &[&str]| {
         let typed = [&["plan", &name][..], rest].concat();
         let output =
-            scene.command(&typed).env("ORT_DYLIB_PATH", parts::onnxruntime()).output().expect("it runs");
+            sandbox.command(&typed).env("ORT_DYLIB_PATH", parts::onnxruntime()).output().expect("it runs");
         (output.status.code(), String::from_utf8(output.stdout).expect("text"))
     };
     let (code, page) = run(&[]);
@@ -195,7 +195,7 @@ fn a_quantised_graph_alone_is_shown_as_its_own_reference() {
     let (code, page) = run(&["--band", "exact"]);
     assert_eq!(code, Some(1), "{page}");
     assert!(
-        page.contains("nothing says how near its numbers lie to f32") && page.contains("--band half"),
+        page.contains("the distance to f32 and the bands are unknown") && page.contains("--band half"),
         "{page}"
     );
 }

@@ -1,4 +1,4 @@
-//! Output files: complete or as they were before, also after a failure or a signal.
+//! Output files are complete or unchanged, also after a failure or a signal.
 
 use std::fs;
 use std::io::Write;
@@ -9,29 +9,29 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use crate::scene::Scene;
+use crate::harness::Sandbox;
 use crate::serve::signal;
 
-/// The files in the folder `out` of a scene.
-fn files(scene: &Scene) -> Vec<PathBuf> {
-    fs::read_dir(scene.file("out")).expect("a folder").flatten().map(|entry| entry.path()).collect()
+/// The files in the folder `out` of a sandbox.
+fn files(sandbox: &Sandbox) -> Vec<PathBuf> {
+    fs::read_dir(sandbox.file("out")).expect("a folder").flatten().map(|entry| entry.path()).collect()
 }
 
 /// Interrupts `embed` after its first chunk of 512 texts, while it waits for more.
 fn interrupted(name: &str, signal_name: &str, number: i32, before: Option<&str>) {
-    let scene = Scene::new();
-    fs::create_dir(scene.file("out")).expect("a folder");
-    let (file, path) = (scene.file(&format!("out/{name}")), scene.name(&format!("out/{name}")));
+    let sandbox = Sandbox::new();
+    fs::create_dir(sandbox.file("out")).expect("a folder");
+    let (file, path) = (sandbox.file(&format!("out/{name}")), sandbox.name(&format!("out/{name}")));
     if let Some(before) = before {
         fs::write(&file, before).expect("a file");
     }
-    let mut child = scene.command(&["embed", "tiny-bert", "--dtype", "f32", "--output", &path]).spawn();
+    let mut child = sandbox.command(&["embed", "tiny-bert", "--dtype", "f32", "--output", &path]).spawn();
     let child = child.as_mut().expect("the command starts");
     let mut stdin = child.stdin.take().expect("an input");
     stdin.write_all("a text\n".repeat(600).as_bytes()).expect("texts are taken");
     // The first chunk is written to a file of another name.
     let grown = |path: &PathBuf| *path != file && fs::metadata(path).is_ok_and(|it| it.len() > 0);
-    while !files(&scene).iter().any(grown) {
+    while !files(&sandbox).iter().any(grown) {
         assert!(child.try_wait().expect("it can be asked").is_none(), "it ended before it was interrupted");
         thread::sleep(Duration::from_millis(20));
     }
@@ -42,10 +42,10 @@ fn interrupted(name: &str, signal_name: &str, number: i32, before: Option<&str>)
     let mut words = String::new();
     let stderr = child.stderr.as_mut().expect("words");
     std::io::Read::read_to_string(stderr, &mut words).expect("text");
-    let left = if before.is_some() { "is as it was before" } else { "was not written" };
+    let left = if before.is_some() { "is unchanged" } else { "was not written" };
     assert!(words.contains(&format!("interrupted after 512 texts: `{path}` {left}")), "{words}");
     assert_eq!(fs::read_to_string(&file).ok().as_deref(), before);
-    assert_eq!(files(&scene).len(), usize::from(before.is_some()), "{:?}", files(&scene));
+    assert_eq!(files(&sandbox).len(), usize::from(before.is_some()), "{:?}", files(&sandbox));
 }
 
 #[test]
@@ -62,31 +62,31 @@ fn an_interrupted_embed_leaves_no_half_of_a_new_file() {
 
 #[test]
 fn a_command_that_fails_leaves_the_file_as_it_was() {
-    let scene = Scene::new();
-    fs::create_dir(scene.file("out")).expect("a folder");
-    let bad = scene.with("bad.jsonl", "{\"text\": \"a\"}\n{\n");
+    let sandbox = Sandbox::new();
+    fs::create_dir(sandbox.file("out")).expect("a folder");
+    let bad = sandbox.with("bad.jsonl", "{\"text\": \"a\"}\n{\n");
     for name in ["x.npy", "x.jsonl", "x.svg"] {
-        let file = scene.with(&format!("out/{name}"), "mine");
+        let file = sandbox.with(&format!("out/{name}"), "mine");
         let typed = match name {
             "x.svg" => ["bench", "tiny-bert", "--plot", &file, "--input", &bad],
             _ => ["embed", "tiny-bert", "--output", &file, "--input", &bad],
         };
-        scene.run(&[&typed[..], &["--dtype", "f32"]].concat()).fails(2, &["at line 2"]);
+        sandbox.run(&[&typed[..], &["--dtype", "f32"]].concat()).fails(2, &["at line 2"]);
         assert_eq!(fs::read_to_string(&file).expect("a file"), "mine", "{name}");
     }
     let sparse =
-        ["embed", "tiny-bert-sparse", "--dtype", "f32", "--output", &scene.name("out/x.npy"), "text"];
-    scene.run(&sparse).fails(2, &["`.npy` holds one vector a text"]);
-    assert_eq!(fs::read_to_string(scene.file("out/x.npy")).expect("a file"), "mine");
-    assert_eq!(files(&scene).len(), 3, "{:?}", files(&scene));
+        ["embed", "tiny-bert-sparse", "--dtype", "f32", "--output", &sandbox.name("out/x.npy"), "text"];
+    sandbox.run(&sparse).fails(2, &["`.npy` holds one vector per text"]);
+    assert_eq!(fs::read_to_string(sandbox.file("out/x.npy")).expect("a file"), "mine");
+    assert_eq!(files(&sandbox).len(), 3, "{:?}", files(&sandbox));
 }
 
 #[test]
 fn with_an_output_file_the_summary_is_data() {
-    let scene = Scene::new();
-    let file = scene.name("x.npy");
+    let sandbox = Sandbox::new();
+    let file = sandbox.name("x.npy");
     let typed = ["embed", "tiny-bert", "--dtype", "f32", "--json", "text", "--output", &file];
-    let answer = scene.run(&typed).succeeds();
+    let answer = sandbox.run(&typed).succeeds();
     assert_eq!(answer.json()["texts"], Value::from(1));
-    assert_eq!(answer.words, "");
+    assert_eq!(answer.stderr, "");
 }

@@ -9,7 +9,7 @@ use hmac::{Hmac, Mac};
 use serde_json::Value;
 use sha2::Sha256;
 
-use crate::scene::Scene;
+use crate::harness::Sandbox;
 
 const TOKEN: &str = "a token that both know";
 
@@ -77,13 +77,13 @@ fn ask(url: &str, method: &str, path: &str) -> Value {
 
 #[test]
 fn a_manager_starts_a_worker_is_called_reads_its_report_and_drains_it() {
-    let scene = Scene::new();
+    let sandbox = Sandbox::new();
     let manager = Manager { listener: TcpListener::bind("127.0.0.1:0").expect("a port") };
-    let token = scene.with("token", format!("{TOKEN}\n"));
+    let token = sandbox.with("token", format!("{TOKEN}\n"));
     let (url, arguments) =
         (manager.url(), ["serve", "--offline", "--worker-id", "seven", "--model", "tiny-bert"]);
     let more = ["--port", "0", "--callback-url", &url, "--callback-token-file", &token, "--heartbeat", "1"];
-    let mut command = scene.command(&[&arguments[..], &more].concat());
+    let mut command = sandbox.command(&[&arguments[..], &more].concat());
     let mut worker = command.stdin(Stdio::null()).stderr(Stdio::null()).spawn().expect("it starts");
     // Whoever does not take a call is called again.
     assert_eq!(manager.take_call(503)["event"], "ready");
@@ -105,12 +105,12 @@ fn a_manager_starts_a_worker_is_called_reads_its_report_and_drains_it() {
 
 #[test]
 fn a_manager_that_hangs_does_not_keep_a_worker_from_ending() {
-    let scene = Scene::new();
+    let sandbox = Sandbox::new();
     // It takes connections, as the system does for it, and never answers.
     let manager = Manager { listener: TcpListener::bind("127.0.0.1:0").expect("a port") };
     let url = manager.url();
     let fixed = ["serve", "tiny-bert", "--offline", "--port", "0", "--callback-url", &url];
-    let mut child = scene.command(&fixed).stdin(Stdio::null()).spawn().expect("it starts");
+    let mut child = sandbox.command(&fixed).stdin(Stdio::null()).spawn().expect("it starts");
     let mut words = BufReader::new(child.stderr.take().expect("its words"));
     let (_call, _) = manager.listener.accept().expect("a call");
     let began = std::time::Instant::now();
@@ -123,7 +123,7 @@ fn a_manager_that_hangs_does_not_keep_a_worker_from_ending() {
     assert!(!told.contains("callback not taken"), "it was not refused: {told}");
     // Nobody is there at all: that is told once.
     drop(manager);
-    let mut child = scene.command(&fixed).stdin(Stdio::null()).spawn().expect("it starts");
+    let mut child = sandbox.command(&fixed).stdin(Stdio::null()).spawn().expect("it starts");
     let mut words = BufReader::new(child.stderr.take().expect("its words"));
     let mut line = String::new();
     while !line.contains("callback not taken") {

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crate::scene::Scene;
+use crate::harness::Sandbox;
 
 /// How often the server is told to end under load.
 const CYCLES: &str = "SCONCE_SIGTERM_CYCLES";
@@ -19,13 +19,13 @@ pub(crate) struct Served {
     pub(crate) address: SocketAddr,
 }
 
-fn serve(scene: &Scene, arguments: &[&str]) -> Served {
-    serve_with(scene, &[&["tiny-bert", "--offline", "--port", "0"], arguments].concat())
+fn serve(sandbox: &Sandbox, arguments: &[&str]) -> Served {
+    serve_with(sandbox, &[&["tiny-bert", "--offline", "--port", "0"], arguments].concat())
 }
 
 /// A server with these arguments.
-pub(crate) fn serve_with(scene: &Scene, arguments: &[&str]) -> Served {
-    serve_by(scene.command(&[&["serve"], arguments].concat()).stdin(Stdio::null()))
+pub(crate) fn serve_with(sandbox: &Sandbox, arguments: &[&str]) -> Served {
+    serve_by(sandbox.command(&[&["serve"], arguments].concat()).stdin(Stdio::null()))
 }
 
 /// The server that `command` starts.
@@ -130,7 +130,7 @@ pub(crate) fn signal(child: &Child, name: &str) {
 #[test]
 fn under_load_every_request_that_was_sent_before_the_signal_is_answered() {
     let cycles = std::env::var(CYCLES).ok().and_then(|text| text.parse().ok()).unwrap_or(12);
-    let scene = Scene::new();
+    let sandbox = Sandbox::new();
     let body = r#"{"input": "a text that is under way when the signal comes", "model": "tiny-bert"}"#;
     let request = format!(
         "POST /v1/embeddings HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n{body}",
@@ -138,7 +138,7 @@ fn under_load_every_request_that_was_sent_before_the_signal_is_answered() {
     );
     let mut answered = 0;
     for cycle in 0..cycles {
-        let mut served = serve(&scene, &[]);
+        let mut served = serve(&sandbox, &[]);
         let address = served.address;
         wait_until_ready(address);
         let signalled = Arc::new(AtomicBool::new(false));
@@ -183,8 +183,8 @@ fn under_load_every_request_that_was_sent_before_the_signal_is_answered() {
 
 #[test]
 fn a_process_that_was_stopped_or_slept_does_not_take_its_placement_for_hung() {
-    let scene = Scene::new();
-    let Served { mut child, address } = serve(&scene, &[]);
+    let sandbox = Sandbox::new();
+    let Served { mut child, address } = serve(&sandbox, &[]);
     wait_until_ready(address);
     let over = Arc::new(AtomicBool::new(false));
     let clients: Vec<_> = (0..4)
@@ -217,16 +217,16 @@ fn a_process_that_was_stopped_or_slept_does_not_take_its_placement_for_hung() {
 
 #[test]
 fn where_others_can_reach_it_a_key_is_asked_for() {
-    let scene = Scene::new();
-    scene
+    let sandbox = Sandbox::new();
+    sandbox
         .run(&["serve", "tiny-bert", "--offline", "--host", "0.0.0.0", "--port", "0"])
-        .fails(2, &["can be reached by others", "--api-key-file", "--insecure-no-key"]);
-    let empty = scene.with("keys", "# none\n");
-    scene
+        .fails(2, &["is reachable from other machines", "--api-key-file", "--insecure-no-key"]);
+    let empty = sandbox.with("keys", "# none\n");
+    sandbox
         .run(&["serve", "tiny-bert", "--offline", "--port", "0", "--api-key-file", &empty])
         .fails(2, &["no key in it"]);
-    let keys = scene.with("keys", "secret\n");
-    let mut served = serve(&scene, &["--host", "0.0.0.0", "--api-key-file", &keys]);
+    let keys = sandbox.with("keys", "secret\n");
+    let mut served = serve(&sandbox, &["--host", "0.0.0.0", "--api-key-file", &keys]);
     let address = SocketAddr::from(([127, 0, 0, 1], served.address.port()));
     let mut stream = connect(address).expect("a connection");
     let asked = ask(&mut stream, b"GET /v1/models HTTP/1.1\r\nhost: localhost\r\n\r\n").expect("an answer");
@@ -240,19 +240,19 @@ fn where_others_can_reach_it_a_key_is_asked_for() {
 
 #[test]
 fn a_model_that_is_not_there_ends_it_with_the_reason() {
-    let scene = Scene::new();
-    let answer = scene.run(&["serve", "./no-such-model", "--offline", "--port", "0"]);
-    assert_eq!(answer.code, 2, "{}", answer.words);
-    assert!(answer.words.contains("error: "), "{}", answer.words);
+    let sandbox = Sandbox::new();
+    let answer = sandbox.run(&["serve", "./no-such-model", "--offline", "--port", "0"]);
+    assert_eq!(answer.code, 2, "{}", answer.stderr);
+    assert!(answer.stderr.contains("error: "), "{}", answer.stderr);
 }
 
 #[test]
 fn token_ids_are_rejected_unless_they_are_enabled() {
-    let scene = Scene::new();
+    let sandbox = Sandbox::new();
     let paths =
         [("/v1/embeddings", "input"), ("/embed", "inputs"), ("/embed_all", "inputs"), ("/", "inputs")];
     for (flags, accepted) in [(&[][..], false), (&["--token-ids"][..], true)] {
-        let mut served = serve(&scene, flags);
+        let mut served = serve(&sandbox, flags);
         wait_until_ready(served.address);
         for (path, field) in paths {
             for ids in [serde_json::json!([2, 17, 3]), serde_json::json!([[2, 17, 3], [2, 3]])] {

@@ -7,7 +7,7 @@ use sconce_testkit::goldens::{self, Golden};
 use sconce_testkit::parts;
 use serde_json::{Value, json};
 
-use crate::scene::{Scene, numbers};
+use crate::harness::{Sandbox, numbers};
 
 const F32: [&str; 2] = ["--dtype", "f32"];
 
@@ -17,30 +17,30 @@ fn near(value: &Value, want: f64) -> bool {
 
 #[test]
 fn documents_are_ranked_in_a_table_and_in_json() {
-    let scene = Scene::new();
+    let sandbox = Sandbox::new();
     let documents = ["The lamp burned all night.", "A small boat.", "Bread, salt and apples."];
     let typed = ["rerank", "tiny-bert-rerank", "--query", "lamp"];
-    let answer = scene.run(&[&typed[..], &F32, &["--json"], &documents].concat()).succeeds().json();
+    let answer = sandbox.run(&[&typed[..], &F32, &["--json"], &documents].concat()).succeeds().json();
     let ranked = answer["ranked"].as_array().expect("a list");
     let scores: Vec<f64> = ranked.iter().map(|one| one["score"].as_f64().expect("a score")).collect();
     assert!(scores.windows(2).all(|two| two[0] >= two[1]) && scores.len() == 3, "{scores:?}");
     let first = ranked[0]["index"].as_u64().expect("an index") as usize;
     assert_eq!(ranked[0]["text"], documents[first]);
     assert_eq!(answer["account"]["placements"].as_array().map(Vec::len), Some(1));
-    let table = scene.run_with(&[&typed[..], &F32, &["--top", "2"]].concat(), documents.join("\n"));
+    let table = sandbox.run_with(&[&typed[..], &F32, &["--top", "2"]].concat(), documents.join("\n"));
     let table = table.succeeds();
-    assert_eq!(table.data.lines().count(), 3, "{}", table.data);
-    assert!(table.data.contains(documents[first]), "{}", table.data);
-    assert!(table.words.contains("3 texts"), "{}", table.words);
+    assert_eq!(table.stdout.lines().count(), 3, "{}", table.stdout);
+    assert!(table.stdout.contains(documents[first]), "{}", table.stdout);
+    assert!(table.stderr.contains("3 texts"), "{}", table.stderr);
 }
 
 #[test]
 fn texts_and_pairs_get_labels() {
-    let scene = Scene::new();
+    let sandbox = Sandbox::new();
     let golden = Golden::read("tiny-bert-classify", "golden.safetensors");
     let typed = ["classify", "tiny-bert-classify", "--raw", "--json"];
     let alone = "The engine reads a model from the disk and answers when it is asked.";
-    let answer = scene.run(&[&typed[..], &F32, &[alone]].concat()).succeeds().json();
+    let answer = sandbox.run(&[&typed[..], &F32, &[alone]].concat()).succeeds().json();
     let labels = answer["texts"][0]["labels"].as_array().expect("labels");
     let score =
         |name: &str| labels.iter().find(|label| label["label"] == name).expect("a label")["score"].clone();
@@ -49,87 +49,93 @@ fn texts_and_pairs_get_labels() {
         assert!(near(&score(name), *want), "{name}: {}", score(name));
     }
     let lines = "{\"text\": \"lamp\", \"pair\": \"The lamp in the window burned all night, and nobody came to put it out.\"}";
-    let paired = scene.run_with(&[&typed[..], &F32].concat(), lines).succeeds().json();
+    let paired = sandbox.run_with(&[&typed[..], &F32].concat(), lines).succeeds().json();
     let best = paired["texts"][0]["labels"][0]["score"].clone();
     let want = largest(golden.rows("logits.pairs")[0].iter().copied());
     assert!(near(&best, want), "{best} {want}");
     let table =
-        scene.run(&["classify", "tiny-bert-classify", "--dtype", "f32", "--top", "1", alone]).succeeds();
-    assert_eq!(table.data.lines().count(), 2, "{}", table.data);
+        sandbox.run(&["classify", "tiny-bert-classify", "--dtype", "f32", "--top", "1", alone]).succeeds();
+    assert_eq!(table.stdout.lines().count(), 2, "{}", table.stdout);
 }
 
 #[test]
 fn embed_gives_what_the_model_is_for() {
-    let scene = Scene::new();
-    let sparse = scene.run(&["embed", "tiny-bert-sparse", "--dtype", "f32", "lighthouse"]).succeeds();
+    let sandbox = Sandbox::new();
+    let sparse = sandbox.run(&["embed", "tiny-bert-sparse", "--dtype", "f32", "lighthouse"]).succeeds();
     let sparse = &sparse.lines()[0]["sparse"];
     assert_eq!(numbers(&sparse["indices"]).len(), numbers(&sparse["values"]).len());
     assert!(numbers(&sparse["values"]).iter().all(|&value| value > 0.0));
     let tokens =
-        scene.run(&["embed", "tiny-bert-tokens-plain", "--dtype", "f32", "--query", "lamp"]).succeeds();
+        sandbox.run(&["embed", "tiny-bert-tokens-plain", "--dtype", "f32", "--query", "lamp"]).succeeds();
     let golden = Golden::read("tiny-bert-tokens-plain", "golden.safetensors");
     let rows = tokens.lines()[0]["tokens"].as_array().expect("rows").clone();
     assert_eq!(rows.len(), golden.rows("query.0").len());
-    let refused = scene.run(&["embed", "tiny-bert-rerank", "--dtype", "f32", "a"]);
+    let refused = sandbox.run(&["embed", "tiny-bert-rerank", "--dtype", "f32", "a"]);
     refused.fails(2, &["scores a document against a query, as `config.json` says", "hint: use `rerank`"]);
 }
 
 #[test]
 fn similarity_is_a_number_for_each_of_the_others() {
-    let scene = Scene::new();
+    let sandbox = Sandbox::new();
     let typed = ["similarity", "tiny-bert", "--dtype", "f32", "--json", "a lamp", "a lamp", "the boat"];
-    let answer = scene.run(&typed).succeeds().json();
+    let answer = sandbox.run(&typed).succeeds().json();
     assert!(near(&answer["others"][0]["score"], 1.0), "{answer}");
     assert!(answer["others"][1]["score"].as_f64().expect("a score") < 0.9999, "{answer}");
 }
 
 #[test]
 fn inspect_says_what_a_model_is_made_of_and_who_says_so() {
-    let scene = Scene::new();
-    insta::assert_snapshot!("inspect_rerank", scene.run(&["inspect", "tiny-roberta-rerank"]).succeeds().data);
-    insta::assert_snapshot!("inspect_sparse", scene.run(&["inspect", "tiny-bert-sparse"]).succeeds().data);
+    let sandbox = Sandbox::new();
+    insta::assert_snapshot!(
+        "inspect_rerank",
+        sandbox.run(&["inspect", "tiny-roberta-rerank"]).succeeds().stdout
+    );
+    insta::assert_snapshot!(
+        "inspect_sparse",
+        sandbox.run(&["inspect", "tiny-bert-sparse"]).succeeds().stdout
+    );
     insta::assert_snapshot!(
         "inspect_tokens",
-        scene.run(&["inspect", "tiny-bert-tokens-filled"]).succeeds().data
+        sandbox.run(&["inspect", "tiny-bert-tokens-filled"]).succeeds().stdout
     );
-    insta::assert_snapshot!("inspect_embed", scene.run(&["inspect", "tiny-distilbert"]).succeeds().data);
-    let card = scene.run(&["inspect", "tiny-bert-classify", "--json"]).succeeds().json();
+    insta::assert_snapshot!("inspect_embed", sandbox.run(&["inspect", "tiny-distilbert"]).succeeds().stdout);
+    let card = sandbox.run(&["inspect", "tiny-bert-classify", "--json"]).succeeds().json();
     assert_eq!(card["head"]["labels"]["value"][1], "entailment");
     assert_eq!(card["head"]["labels"]["source"], "config.json");
 }
 
 #[test]
 fn verify_holds_every_placement_to_a_reference() {
-    let scene = Scene::new();
-    let recipe = scene.run(&["verify", "tiny-bert"]);
+    let sandbox = Sandbox::new();
+    let recipe = sandbox.run(&["verify", "tiny-bert"]);
     assert_eq!(recipe.code, 2);
-    assert!(recipe.data.contains("SentenceTransformer(\"tiny-bert\""), "{}", recipe.data);
-    let lines = scene.run(&["embed", "tiny-bert", "--dtype", "f32", "a lamp", "the boat"]).succeeds();
-    let reference = scene.with("reference.jsonl", &lines.data);
+    assert!(recipe.stdout.contains("SentenceTransformer(\"tiny-bert\""), "{}", recipe.stdout);
+    let lines = sandbox.run(&["embed", "tiny-bert", "--dtype", "f32", "a lamp", "the boat"]).succeeds();
+    let reference = sandbox.with("reference.jsonl", &lines.stdout);
     let typed = ["verify", "tiny-bert", "--engine", "candle", "--reference", &reference];
-    let answer = scene.run(&[&typed[..], &["--json"]].concat()).succeeds().json();
+    let answer = sandbox.run(&[&typed[..], &["--json"]].concat()).succeeds().json();
     let placements = answer["placements"].as_array().expect("placements");
     assert_eq!(placements.len(), 3, "{answer}");
-    assert!(placements.iter().all(|one| one["holds"] == true), "{answer}");
+    assert!(placements.iter().all(|one| one["within_band"] == true), "{answer}");
     assert!(placements[0]["least_cosine"].as_f64().expect("a cosine") > 0.999, "{answer}");
-    let spoiled = lines.data.replacen("[0.", "[9.", 1).replacen("[-0.", "[-9.", 1);
-    assert_ne!(spoiled, lines.data);
-    let spoiled = scene.with("spoiled.jsonl", spoiled);
-    let answer = scene.run(&["verify", "tiny-bert", "--dtype", "f32", "--reference", &spoiled]);
-    assert_eq!(answer.code, 1, "{} {}", answer.data, answer.words);
-    assert!(answer.data.contains("LEAVES"), "{}", answer.data);
+    let spoiled = lines.stdout.replacen("[0.", "[9.", 1).replacen("[-0.", "[-9.", 1);
+    assert_ne!(spoiled, lines.stdout);
+    let spoiled = sandbox.with("spoiled.jsonl", spoiled);
+    let answer = sandbox.run(&["verify", "tiny-bert", "--dtype", "f32", "--reference", &spoiled]);
+    assert_eq!(answer.code, 1, "{} {}", answer.stdout, answer.stderr);
+    assert!(answer.stdout.contains("FAIL"), "{}", answer.stdout);
 }
 
 #[test]
 fn verify_names_a_file_whose_content_differs_from_its_hash() {
-    let scene = Scene::new();
-    goldens::copy("tiny-bert", &scene.file("model"));
-    let model = scene.name("model");
-    let lines = scene.run(&["embed", &model, "--engine", "candle", "--dtype", "f32", "a lamp"]).succeeds();
-    let reference = scene.with("reference.jsonl", &lines.data);
+    let sandbox = Sandbox::new();
+    goldens::copy("tiny-bert", &sandbox.file("model"));
+    let model = sandbox.name("model");
+    let lines = sandbox.run(&["embed", &model, "--engine", "candle", "--dtype", "f32", "a lamp"]).succeeds();
+    let reference = sandbox.with("reference.jsonl", &lines.stdout);
     let typed = ["verify", &model, "--engine", "candle", "--dtype", "f32", "--reference", &reference];
-    scene.run(&typed).succeeds();
-    for entry in fs::read_dir(scene.file("home/contents")).expect("hashes are kept").flatten() {
+    sandbox.run(&typed).succeeds();
+    for entry in fs::read_dir(sandbox.file("home/contents")).expect("hashes are kept").flatten() {
         let record = fs::read_to_string(entry.path()).expect("a record");
         if record.contains("model.safetensors") {
             let at = record.find("\"sha256\":\"").expect("a hash") + "\"sha256\":\"".len();
@@ -137,16 +143,16 @@ fn verify_names_a_file_whose_content_differs_from_its_hash() {
             fs::write(entry.path(), forged).expect("a record can be written");
         }
     }
-    scene.run(&typed).fails(2, &["model.safetensors", "SHA-256", "hint: restore the file"]);
-    scene.run(&typed).succeeds();
+    sandbox.run(&typed).fails(2, &["model.safetensors", "SHA-256", "hint: restore the file"]);
+    sandbox.run(&typed).succeeds();
 }
 
 #[test]
 fn verify_holds_scores_to_a_reference() {
-    let scene = Scene::new();
-    let recipe = scene.run(&["verify", "tiny-bert-rerank"]);
+    let sandbox = Sandbox::new();
+    let recipe = sandbox.run(&["verify", "tiny-bert-rerank"]);
     assert_eq!(recipe.code, 2);
-    assert!(recipe.data.contains("CrossEncoder(\"tiny-bert-rerank\""), "{}", recipe.data);
+    assert!(recipe.stdout.contains("CrossEncoder(\"tiny-bert-rerank\""), "{}", recipe.stdout);
     for name in ["tiny-bert-rerank", "tiny-bert-classify"] {
         let golden = Golden::read(name, "golden.safetensors");
         let pairs = std::fs::read(goldens::folder(name).join("pairs.json")).expect("the golden has pairs");
@@ -158,41 +164,41 @@ fn verify_holds_scores_to_a_reference() {
             };
             pairs.iter().zip(golden.rows("logits.pairs")).map(line).collect()
         };
-        let reference = scene.with("scores.jsonl", lines(1.0));
+        let reference = sandbox.with("scores.jsonl", lines(1.0));
         let typed = ["verify", name, "--engine", "candle", "--json", "--reference"];
-        let answer = scene.run(&[&typed[..], &[&reference]].concat()).succeeds().json();
+        let answer = sandbox.run(&[&typed[..], &[&reference]].concat()).succeeds().json();
         let placements = answer["placements"].as_array().expect("placements");
-        assert!(placements.len() == 3 && placements.iter().all(|one| one["holds"] == true), "{answer}");
+        assert!(placements.len() == 3 && placements.iter().all(|one| one["within_band"] == true), "{answer}");
         let exact = placements.iter().find(|one| one["placement"]["dtype"] == "f32").expect("f32 works");
         assert!(exact["max_difference"].as_f64().expect("a number") < 1e-4, "{answer}");
-        let spoiled = scene.with("spoiled.jsonl", lines(-1.0));
-        let answer = scene.run(&["verify", name, "--dtype", "f32", "--reference", &spoiled]);
-        assert!(answer.code == 1 && answer.data.contains("LEAVES"), "{} {}", answer.data, answer.words);
+        let spoiled = sandbox.with("spoiled.jsonl", lines(-1.0));
+        let answer = sandbox.run(&["verify", name, "--dtype", "f32", "--reference", &spoiled]);
+        assert!(answer.code == 1 && answer.stdout.contains("FAIL"), "{} {}", answer.stdout, answer.stderr);
     }
-    let alone = scene.with("alone.jsonl", "{\"text\": \"a\", \"scores\": [1]}\n");
-    scene.run(&["verify", "tiny-bert-rerank", "--reference", &alone]).fails(2, &["scores are of pairs"]);
+    let alone = sandbox.with("alone.jsonl", "{\"text\": \"a\", \"scores\": [1]}\n");
+    sandbox.run(&["verify", "tiny-bert-rerank", "--reference", &alone]).fails(2, &["scores are of pairs"]);
 }
 
 #[test]
 fn a_reference_that_does_not_fit_is_refused() {
-    let scene = Scene::new();
-    let short = scene.with("short.jsonl", "{\"text\": \"a\", \"embedding\": [1, 2]}\n");
-    let answer = scene.run(&["verify", "tiny-bert", "--reference", &short]);
+    let sandbox = Sandbox::new();
+    let short = sandbox.with("short.jsonl", "{\"text\": \"a\", \"embedding\": [1, 2]}\n");
+    let answer = sandbox.run(&["verify", "tiny-bert", "--reference", &short]);
     answer.fails(2, &["vectors have 2 numbers, the model's 32"]);
-    let none = scene.with("none.jsonl", "{\"text\": \"a\"}\n");
-    scene
+    let none = sandbox.with("none.jsonl", "{\"text\": \"a\"}\n");
+    sandbox
         .run(&["verify", "tiny-bert", "--reference", &none])
         .fails(2, &["no field `embedding` or `scores` in text 1"]);
-    scene.run(&["verify", "tiny-bert", "--reference", "a.csv"]).fails(2, &["`.jsonl`, `.npz` or `.npy`"]);
+    sandbox.run(&["verify", "tiny-bert", "--reference", "a.csv"]).fails(2, &["`.jsonl`, `.npz` or `.npy`"]);
 }
 
 #[test]
 fn a_real_classifier_ranks_what_follows_above_what_contradicts() {
-    let scene = Scene::new();
+    let sandbox = Sandbox::new();
     let model = parts::folder("pairs");
     let model = model.to_str().expect("a path that is text");
     let run = |arguments: &[&str]| {
-        let mut command = scene.command(arguments);
+        let mut command = sandbox.command(arguments);
         let output = command.env("ORT_DYLIB_PATH", parts::onnxruntime()).output().expect("the command runs");
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
         serde_json::from_slice::<Value>(&output.stdout).expect("the data is JSON")

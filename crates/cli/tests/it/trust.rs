@@ -14,8 +14,8 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::{ServerConfig, ServerConnection, StreamOwned};
 use sconce_testkit::hub_server::HubServer;
 
+use crate::harness::Sandbox;
 use crate::hub::hub_model;
-use crate::scene::Scene;
 use crate::serve::terminate;
 
 /// An authority that nobody knows, and a certificate of it for `localhost`.
@@ -118,9 +118,14 @@ fn listen(answer: String) -> (SocketAddr, Receiver<String>) {
 }
 
 /// A server that tells of itself; its lines on standard error are given to `line` until that says stop.
-fn serve(scene: &Scene, arguments: &[&str], root: Option<&str>, mut line: impl FnMut(&str) -> bool) -> Child {
+fn serve(
+    sandbox: &Sandbox,
+    arguments: &[&str],
+    root: Option<&str>,
+    mut line: impl FnMut(&str) -> bool,
+) -> Child {
     let fixed = ["serve", "tiny-bert", "--port", "0", "--engine", "candle", "--dtype", "f32"];
-    let mut command = scene.command(&[&fixed, arguments].concat());
+    let mut command = sandbox.command(&[&fixed, arguments].concat());
     command.env_remove("SSL_CERT_FILE").env_remove("SSL_CERT_DIR").stdin(Stdio::null());
     command.envs(root.map(|root| ("SSL_CERT_FILE", root)));
     let mut child = command.spawn().expect("it starts");
@@ -141,16 +146,16 @@ fn end(mut child: Child) {
 
 #[test]
 fn top_asks_a_server_whose_authority_is_named() {
-    let (scene, authority) = (Scene::new(), Authority::new());
-    let root = scene.with("root.pem", &authority.root);
+    let (sandbox, authority) = (Sandbox::new(), Authority::new());
+    let root = sandbox.with("root.pem", &authority.root);
     let mut address = None;
-    let child = serve(&scene, &["--offline"], None, |line| {
+    let child = serve(&sandbox, &["--offline"], None, |line| {
         address = line.trim().strip_prefix("listening on http://").and_then(|address| address.parse().ok());
         address.is_some()
     });
     let url = authority.front(address.expect("an address"));
     let top = |root: Option<&str>| {
-        let mut command = scene.command(&["top", &url, "--once", "--interval", "0.1"]);
+        let mut command = sandbox.command(&["top", &url, "--once", "--interval", "0.1"]);
         command.env_remove("SSL_CERT_FILE").env_remove("SSL_CERT_DIR").stdin(Stdio::null());
         command.envs(root.map(|root| ("SSL_CERT_FILE", root))).output().expect("it runs")
     };
@@ -168,24 +173,24 @@ fn top_asks_a_server_whose_authority_is_named() {
 
 #[test]
 fn callbacks_go_to_a_manager_whose_authority_is_named() {
-    let (scene, authority) = (Scene::new(), Authority::new());
-    let root = scene.with("root.pem", &authority.root);
+    let (sandbox, authority) = (Sandbox::new(), Authority::new());
+    let root = sandbox.with("root.pem", &authority.root);
     let (address, requests) = sink();
     let url = format!("{}/workers", authority.front(address));
     let arguments = ["--offline", "--callback-url", &url];
-    let child = serve(&scene, &arguments, Some(&root), |line| line.contains("listening"));
+    let child = serve(&sandbox, &arguments, Some(&root), |line| line.contains("listening"));
     assert_eq!(requests.recv_timeout(Duration::from_mins(2)).as_deref(), Ok("POST /workers HTTP/1.1"));
     end(child);
     while requests.try_recv().is_ok() {}
-    let child = serve(&scene, &arguments, None, |line| line.contains("callback not taken"));
+    let child = serve(&sandbox, &arguments, None, |line| line.contains("callback not taken"));
     assert!(requests.try_recv().is_err(), "nothing is sent to a server that is not trusted");
     end(child);
 }
 
 #[test]
 fn traces_go_to_a_collector_whose_authority_is_named() {
-    let (scene, authority) = (Scene::new(), Authority::new());
-    let root = scene.with("root.pem", &authority.root);
+    let (sandbox, authority) = (Sandbox::new(), Authority::new());
+    let root = sandbox.with("root.pem", &authority.root);
     let (address, requests) = sink();
     let url = authority.front(address);
     let arguments = ["--otlp-endpoint", &url];
@@ -195,7 +200,7 @@ fn traces_go_to_a_collector_whose_authority_is_named() {
             own.or(line.trim().strip_prefix("listening on http://").and_then(|address| address.parse().ok()));
         own.is_some()
     };
-    let child = serve(&scene, &arguments, Some(&root), &mut listening);
+    let child = serve(&sandbox, &arguments, Some(&root), &mut listening);
     crate::serve::body(own.expect("an address"), "/v1/models");
     assert_eq!(requests.recv_timeout(Duration::from_mins(2)).as_deref(), Ok("POST /v1/traces HTTP/1.1"));
     end(child);
@@ -203,13 +208,13 @@ fn traces_go_to_a_collector_whose_authority_is_named() {
 
 #[test]
 fn the_hub_is_asked_where_its_authority_is_named() {
-    let (scene, authority) = (Scene::new(), Authority::new());
-    let root = scene.with("root.pem", &authority.root);
+    let (sandbox, authority) = (Sandbox::new(), Authority::new());
+    let root = sandbox.with("root.pem", &authority.root);
     let hub = HubServer::start(vec![hub_model("owner/model", "tiny-bert")]);
     let address = hub.endpoint().trim_start_matches("http://").parse().expect("an address");
     let url = authority.front(address);
     let inspect = |root: Option<&str>| {
-        let mut command = scene.command(&["inspect", "owner/model"]);
+        let mut command = sandbox.command(&["inspect", "owner/model"]);
         command.env_remove("SSL_CERT_FILE").env_remove("SSL_CERT_DIR").env("HF_ENDPOINT", &url);
         command.envs(root.map(|root| ("SSL_CERT_FILE", root))).stdin(Stdio::null()).output().expect("it runs")
     };
@@ -224,17 +229,20 @@ fn the_hub_is_asked_where_its_authority_is_named() {
 
 #[test]
 fn callbacks_and_traces_follow_no_redirect() {
-    let scene = Scene::new();
+    let sandbox = Sandbox::new();
     let (elsewhere, strangers) = sink();
     let head = format!("HTTP/1.1 307 x\r\nlocation: http://{elsewhere}/\r\n");
     let (address, requests) = listen(format!("{head}content-length: 0\r\nconnection: close\r\n\r\n"));
     let (callback, collector) = (format!("http://{address}/workers"), format!("http://{address}"));
     let mut own: Option<SocketAddr> = None;
-    let child = serve(&scene, &["--callback-url", &callback, "--otlp-endpoint", &collector], None, |line| {
-        own =
-            own.or(line.trim().strip_prefix("listening on http://").and_then(|address| address.parse().ok()));
-        own.is_some()
-    });
+    let child =
+        serve(&sandbox, &["--callback-url", &callback, "--otlp-endpoint", &collector], None, |line| {
+            own = own.or(line
+                .trim()
+                .strip_prefix("listening on http://")
+                .and_then(|address| address.parse().ok()));
+            own.is_some()
+        });
     crate::serve::body(own.expect("an address"), "/v1/models");
     let mut wanted = vec!["POST /workers HTTP/1.1", "POST /v1/traces HTTP/1.1"];
     while !wanted.is_empty() {

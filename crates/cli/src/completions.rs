@@ -1,4 +1,4 @@
-//! `sconce completions` and `sconce man`: what can be typed, as shells and `man` read it.
+//! `sconce completions` and `sconce man`: shell completions and man pages.
 
 use std::fs;
 use std::process::ExitCode;
@@ -7,7 +7,7 @@ use anyhow::Context;
 use clap::CommandFactory;
 
 use crate::arguments::{Arguments, Completions, Man};
-use crate::screen::print;
+use crate::terminal::print;
 
 pub(crate) fn completions(arguments: &Completions) -> anyhow::Result<ExitCode> {
     let mut script = Vec::new();
@@ -18,8 +18,8 @@ pub(crate) fn completions(arguments: &Completions) -> anyhow::Result<ExitCode> {
 
 pub(crate) fn man(arguments: &Man) -> anyhow::Result<ExitCode> {
     let folder = &arguments.folder;
-    let unwritten = || format!("pages can't be written to `{}`", folder.display());
-    fs::create_dir_all(folder).with_context(unwritten)?;
-    clap_mangen::generate_to(Arguments::command(), folder).with_context(unwritten)?;
+    let failed = || format!("could not write man pages to: `{}`", folder.display());
+    fs::create_dir_all(folder).with_context(failed)?;
+    clap_mangen::generate_to(Arguments::command(), folder).with_context(failed)?;
     Ok(ExitCode::SUCCESS)
 }

@@ -1,4 +1,4 @@
-//! What was found, as a page and as JSON.
+//! The benchmark report, as text and as JSON.
 
 use std::fmt::Write as _;
 
@@ -9,16 +9,16 @@ use serde_json::{Value, json};
 use super::roofline::{bandwidth_share, gemm_share};
 use super::runner::Runner;
 use super::server::Server;
-use crate::screen::{counted, rendered, table};
+use crate::terminal::{pluralize, rendered, table};
 
-/// The longest bar.
+/// Maximum bar width.
 const BAR: f64 = 16.0;
 
-/// All figures, the fastest first.
+/// All measurements, fastest first.
 pub(super) struct Report<'a> {
     pub(super) model: &'a str,
     pub(super) rounds: u16,
-    /// None for a model that only its graph describes.
+    /// `None` for a model with an ONNX graph only.
     pub(super) work: Option<Work>,
     /// Tokens of each text.
     pub(super) lengths: Vec<usize>,
@@ -33,7 +33,7 @@ impl Report<'_> {
         self.lengths.iter().sum()
     }
 
-    /// Billions of operations a second with all texts.
+    /// Throughput over all texts in GFLOP/s.
     fn gflops(&self, runner: &Runner) -> Option<f64> {
         Some(self.work?.flops(&self.lengths) / runner.seconds / 1e9)
     }
@@ -42,16 +42,16 @@ impl Report<'_> {
         gemm_share(&self.peak, runner.placement()?, self.gflops(runner)?)
     }
 
-    /// Of one short text, which reads all weights for a few tokens.
+    /// Share of the memory bandwidth that one short text reaches, which reads all weights for a few tokens.
     fn bandwidth_share(&self, runner: &Runner) -> Option<f64> {
-        bandwidth_share(&self.peak, runner.placement()?, &self.work?, runner.alone)
+        bandwidth_share(&self.peak, runner.placement()?, &self.work?, runner.latency)
     }
 
     fn flops_per_token(&self) -> Option<f64> {
         Some(self.work?.flops(&self.lengths) / self.tokens() as f64)
     }
 
-    pub(super) fn page(&self) -> String {
+    pub(super) fn text(&self) -> String {
         let header = [
             "engine", "device", "dtype", "weights", "texts/s", "tokens/s", "one text", "gemm", "memory",
             "cosine",
@@ -77,7 +77,7 @@ impl Report<'_> {
             row.extend([
                 format!("{:.1}", texts as f64 / runner.seconds),
                 format!("{:.0}", tokens as f64 / runner.seconds),
-                format!("{:.2} ms", runner.alone * 1e3),
+                format!("{:.2} ms", runner.latency * 1e3),
                 share(self.gemm_share(runner)),
                 share(self.bandwidth_share(runner)),
                 runner.least_cosine.map_or("-".to_owned(), |cosine| format!("{cosine:.6}")),
@@ -86,24 +86,25 @@ impl Report<'_> {
             rows.add_row(row);
         }
         let mut text = format!(
-            "{}, {tokens} tokens, best of {} in turns, tokenizing included\n\n{}\n\n",
-            counted(texts, "text"),
-            counted(self.rounds.into(), "round"),
+            "{}, {tokens} tokens, best of {}, alternating, tokenization included\n\n{}\n\n",
+            pluralize(texts, "text"),
+            pluralize(self.rounds.into(), "round"),
             rendered(&rows)
         );
         let products = [Dtype::F32, Dtype::Bf16].into_iter().filter_map(|dtype| {
-            self.peak.gflops(dtype).map(|gflops| format!("{gflops:.0} GFLOP/s in {dtype} products"))
+            self.peak.gflops(dtype).map(|gflops| format!("{gflops:.0} GFLOP/s {dtype} GEMM"))
         });
         let _ = writeln!(
             text,
-            "measured here at most: {}, {:.1} GB/s out of memory",
+            "measured peak: {}, {:.1} GB/s memory bandwidth",
             products.collect::<Vec<_>>().join(", "),
             self.peak.bandwidth_gb_s
         );
         if let Some(flops) = self.flops_per_token() {
             let _ = writeln!(
                 text,
-                "gemm: share of these products, at {:.1} MFLOP a token; memory: of reading all weights once for one text",
+                "gemm: share of the GEMM peak, at {:.1} MFLOP per token; memory: share of the bandwidth to read all \
+                 weights once per text",
                 flops / 1e6
             );
         }
@@ -135,7 +136,7 @@ impl Report<'_> {
             }
             value["texts_per_s"] = json!(texts / runner.seconds);
             value["tokens_per_s"] = json!(tokens / runner.seconds);
-            value["one_text_ms"] = json!(runner.alone * 1e3);
+            value["one_text_ms"] = json!(runner.latency * 1e3);
             value["least_cosine"] = json!(runner.least_cosine);
             if let Some(placement) = runner.placement() {
                 let here = placement.device == Device::Cpu;

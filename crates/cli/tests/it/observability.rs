@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use crate::scene::Scene;
+use crate::harness::Sandbox;
 use crate::serve::{converse, wait_until_ready};
 
 const TRACE: &str = "4bf92f3577b34da6a3ce929d0e0e4736";
@@ -23,9 +23,9 @@ struct Seen {
     reading: JoinHandle<()>,
 }
 
-fn serve(scene: &Scene, arguments: &[&str]) -> Seen {
+fn serve(sandbox: &Sandbox, arguments: &[&str]) -> Seen {
     let fixed = ["serve", "tiny-bert", "--offline", "--port", "0", "--engine", "candle", "--dtype", "f32"];
-    let mut command = scene.command(&[&fixed, arguments].concat());
+    let mut command = sandbox.command(&[&fixed, arguments].concat());
     let mut child = command.stdin(Stdio::null()).spawn().expect("it starts");
     let mut words = BufReader::new(child.stderr.take().expect("its words"));
     let mut first = String::new();
@@ -78,8 +78,8 @@ impl Seen {
 
 #[test]
 fn as_json_every_line_is_an_object_and_names_the_trace() {
-    let scene = Scene::new();
-    let seen = serve(&scene, &["--log-format", "json", "--log-requests"]);
+    let sandbox = Sandbox::new();
+    let seen = serve(&sandbox, &["--log-format", "json", "--log-requests"]);
     let answer = seen.embed(&format!("traceparent: 00-{TRACE}-00f067aa0ba902b7-01\r\n"));
     assert!(
         answer.starts_with("HTTP/1.0 200") && answer.contains(&format!("traceparent: 00-{TRACE}-")),
@@ -87,7 +87,7 @@ fn as_json_every_line_is_an_object_and_names_the_trace() {
     );
     let sent = Command::new("kill").args(["-HUP", &seen.child.id().to_string()]).status();
     assert!(sent.expect("kill runs").success());
-    seen.wait_for("settings read again");
+    seen.wait_for("configuration reloaded");
     let first = seen.first.clone();
     let all = first + &seen.end();
     let lines: Vec<Value> = all
@@ -100,7 +100,7 @@ fn as_json_every_line_is_an_object_and_names_the_trace() {
     }
     let events: Vec<&str> = lines.iter().filter_map(|line| line["event"].as_str()).collect();
     assert_eq!((events[0], *events.last().expect("lines")), ("listening", "stopping"));
-    assert!(events.contains(&"settings read again"), "{events:?}");
+    assert!(events.contains(&"configuration reloaded"), "{events:?}");
     let ready = lines.iter().find(|line| line["event"] == "model ready").expect("a line");
     assert_eq!((&ready["model"], &ready["placement"]), (&"tiny-bert".into(), &"candle/cpu/f32".into()));
     let request = lines.iter().find(|line| line["route"] == "/embed").expect("a line");
@@ -112,9 +112,9 @@ fn as_json_every_line_is_an_object_and_names_the_trace() {
 
 #[test]
 fn the_log_names_code_model_and_key_of_what_is_refused() {
-    let scene = Scene::new();
-    let keys = scene.with("keys", "secret name=web\nother\n");
-    let seen = serve(&scene, &["--log-format", "json", "--log-requests", "--api-key-file", &keys]);
+    let sandbox = Sandbox::new();
+    let keys = sandbox.with("keys", "secret name=web\nother\n");
+    let seen = serve(&sandbox, &["--log-format", "json", "--log-requests", "--api-key-file", &keys]);
     let ask = |key: &str, path: &str, body: &str| {
         let headers = [("authorization", format!("Bearer {key}"))];
         let headers = headers.each_ref().map(|(name, value)| (*name, value.as_str()));
@@ -139,8 +139,8 @@ fn the_log_names_code_model_and_key_of_what_is_refused() {
 
 #[test]
 fn for_people_a_line_is_short_and_requests_are_told_only_when_asked_for() {
-    let scene = Scene::new();
-    let seen = serve(&scene, &[]);
+    let sandbox = Sandbox::new();
+    let seen = serve(&sandbox, &[]);
     assert!(seen.first.starts_with("listening on http://127.0.0.1:"), "{}", seen.first);
     seen.embed("");
     let rest = seen.end();
@@ -149,12 +149,12 @@ fn for_people_a_line_is_short_and_requests_are_told_only_when_asked_for() {
         "{rest}"
     );
     assert!(rest.trim_end().ends_with(" info stopping") && !rest.contains("/embed"), "{rest}");
-    scene.run(&["serve", "tiny-bert", "--log-format", "xml"]).fails(2, &["xml", "human", "json"]);
+    sandbox.run(&["serve", "tiny-bert", "--log-format", "xml"]).fails(2, &["xml", "human", "json"]);
     let both = ["serve", "tiny-bert", "--offline", "--otlp-endpoint", "http://127.0.0.1:1"];
-    scene.run(&both).fails(2, &["`otlp_endpoint`", "`offline` opens no socket"]);
-    scene
+    sandbox.run(&both).fails(2, &["`otlp_endpoint`", "`offline` opens no socket"]);
+    sandbox
         .run(&["serve", "tiny-bert", "--otlp-endpoint", "collector:4318"])
-        .fails(2, &["begins with `http://`"]);
+        .fails(2, &["must start with `http://`"]);
 }
 
 /// A page with its numbers taken out.
@@ -176,18 +176,18 @@ fn masked(page: &str) -> String {
 
 #[test]
 fn top_shows_models_and_their_lanes() {
-    let scene = Scene::new();
-    let seen = serve(&scene, &[]);
+    let sandbox = Sandbox::new();
+    let seen = serve(&sandbox, &[]);
     let url = format!("http://{}", seen.address);
     let top = || {
-        let answer = scene.run(&["top", &url, "--once", "--interval", "0.3"]).succeeds();
-        assert_eq!(answer.words, "");
-        answer.data
+        let answer = sandbox.run(&["top", &url, "--once", "--interval", "0.3"]).succeeds();
+        assert_eq!(answer.stderr, "");
+        answer.stdout
     };
     seen.embed("");
     insta::assert_snapshot!("top", masked(&top()));
-    scene.run(&["top", &url]).fails(2, &["draws on a terminal", "hint: `--once`"]);
+    sandbox.run(&["top", &url]).fails(2, &["needs a terminal", "hint: `sconce top --once`"]);
     seen.end();
-    scene.run(&["top", &url, "--once"]).fails(2, &[&url, "can't be reached"]);
-    scene.run(&["top", "localhost:8080", "--once"]).fails(2, &["begins with `http://`"]);
+    sandbox.run(&["top", &url, "--once"]).fails(2, &[&url, "could not connect"]);
+    sandbox.run(&["top", "localhost:8080", "--once"]).fails(2, &["must start with `http://`"]);
 }

@@ -1,4 +1,4 @@
-//! What a person sees: tables, bars and complaints. Data goes to standard output, all else to standard error.
+//! Terminal output: data and tables on standard output; errors and progress bars on standard error.
 
 use std::fmt::Write as _;
 use std::io::{self, Write};
@@ -10,30 +10,30 @@ use sconce::planner::explain::{Group, grouped};
 use sconce::{Event, Plan};
 use serde::Serialize;
 
-/// Prints an error with its causes, and hints on lines of their own.
-pub(crate) fn complain(error: &anyhow::Error) {
-    say(&format!("error: {error:#}"));
+/// Prints an error with its causes and hints to standard error.
+pub(crate) fn print_error(error: &anyhow::Error) {
+    eprint_line(&format!("error: {error:#}"));
 }
 
-/// Writes a line to standard error. A reader that has gone is ignored, where `eprintln!` would panic.
-pub(crate) fn say(line: &str) {
+/// Writes a line to standard error. Ignores a closed pipe, where `eprintln!` would panic.
+pub(crate) fn eprint_line(line: &str) {
     let _ = writeln!(io::stderr().lock(), "{line}");
 }
 
-/// Puts data on standard output.
+/// Writes text to standard output.
 pub(crate) fn print(text: &str) -> io::Result<()> {
     let mut output = io::stdout().lock();
     output.write_all(text.as_bytes())?;
     output.flush()
 }
 
-/// Puts a value on standard output as JSON.
+/// Writes a value to standard output as JSON.
 pub(crate) fn print_json(value: &impl Serialize) -> anyhow::Result<()> {
     Ok(print(&format!("{}\n", serde_json::to_string_pretty(value)?))?)
 }
 
-/// Whether whoever read the output has gone, as `head` does: nothing that anybody wants to hear of.
-pub(crate) fn nobody_reads(error: &anyhow::Error) -> bool {
+/// Whether the reader of standard output closed the pipe, as `head` does. That is not reported as an error.
+pub(crate) fn is_broken_pipe(error: &anyhow::Error) -> bool {
     let io = |cause: &(dyn std::error::Error + 'static)| {
         let json = cause.downcast_ref::<serde_json::Error>().and_then(serde_json::Error::io_error_kind);
         json.or_else(|| cause.downcast_ref::<io::Error>().map(io::Error::kind))
@@ -42,21 +42,21 @@ pub(crate) fn nobody_reads(error: &anyhow::Error) -> bool {
 }
 
 /// `1 text`, `2 texts`.
-pub(crate) fn counted(count: usize, what: &str) -> String {
+pub(crate) fn pluralize(count: usize, what: &str) -> String {
     if count == 1 { format!("1 {what}") } else { format!("{count} {what}s") }
 }
 
-/// A text as far as it fits beside figures.
-pub(crate) fn shortened(text: &str) -> String {
-    const LETTERS: usize = 70;
+/// A text on one line, shortened to fit a table column.
+pub(crate) fn shorten(text: &str) -> String {
+    const MAX_CHARS: usize = 70;
     let line = text.split_whitespace().collect::<Vec<_>>().join(" ");
-    if line.chars().count() <= LETTERS {
+    if line.chars().count() <= MAX_CHARS {
         return line;
     }
-    line.chars().take(LETTERS - 1).chain(['…']).collect()
+    line.chars().take(MAX_CHARS - 1).chain(['…']).collect()
 }
 
-/// A plan's refusals, those of one engine that share a reason together.
+/// The refused placements of a plan, grouped by engine and reason.
 pub(crate) fn refusals(plan: &Plan) -> String {
     let mut groups: Vec<Group<'_>> = Vec::new();
     for group in grouped(plan) {
@@ -87,7 +87,7 @@ pub(crate) fn refusals(plan: &Plan) -> String {
     text
 }
 
-/// A plain table that is readable without colour.
+/// A table without borders or colors.
 pub(crate) fn table(header: &[&str]) -> Table {
     let mut table = Table::new();
     table
@@ -97,18 +97,18 @@ pub(crate) fn table(header: &[&str]) -> Table {
     table
 }
 
-/// A table as text, without the spaces at the ends of lines.
+/// Renders a table without trailing spaces.
 pub(crate) fn rendered(table: &Table) -> String {
     table.to_string().lines().map(str::trim_end).collect::<Vec<_>>().join("\n")
 }
 
-/// Draws events as bars on standard error; nothing is drawn where that is no terminal.
+/// Progress bars for runtime events on standard error. Hidden if it is not a terminal.
 #[derive(Default)]
-pub(crate) struct Bars {
+pub(crate) struct ProgressBars {
     current: Option<(String, ProgressBar)>,
 }
 
-impl Bars {
+impl ProgressBars {
     pub(crate) fn draw(&mut self, event: &Event<'_>) {
         match event {
             Event::Proving { placement, done, total } => {
@@ -118,9 +118,7 @@ impl Bars {
             Event::Retrying { placement, attempt, why } => {
                 self.clear();
                 let place = format!("{}/{}/{}", placement.engine, placement.device, placement.dtype);
-                eprintln!(
-                    "note: {place} is tried again (attempt {attempt}); the last attempt ended with: {why}"
-                );
+                eprintln!("note: retrying {place} (attempt {attempt}); the last attempt failed with: {why}");
             }
             Event::Hashing { file, done, total } => {
                 self.bar(
@@ -139,12 +137,12 @@ impl Bars {
                 let bytes = bytes
                     .map(|bytes| format!(", {}", sconce::core::obstacle::bytes(bytes)))
                     .unwrap_or_default();
-                eprintln!("fetching {files} files{bytes}");
+                eprintln!("downloading {files} files{bytes}");
             }
             Event::Hub(Progress::Waiting { name }) => {
-                eprintln!("waiting for another process that fetches `{name}`");
+                eprintln!("waiting for another process that downloads `{name}`");
             }
-            Event::Hub(Progress::FromCache { why }) => eprintln!("note: taken from the cache, because {why}"),
+            Event::Hub(Progress::FromCache { why }) => eprintln!("note: using the cache, because {why}"),
         }
     }
 
@@ -157,7 +155,7 @@ impl Bars {
             }
             self.current = Some((name.to_owned(), bar));
         }
-        &self.current.as_ref().expect("a bar was just made").1
+        &self.current.as_ref().expect("a bar was just created").1
     }
 
     pub(crate) fn clear(&mut self) {

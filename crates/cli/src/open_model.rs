@@ -1,11 +1,11 @@
-//! Opens the model that was typed, with bars for what takes long.
+//! Opens the model named on the command line, with progress bars.
 
 use sconce::{Model, Task};
 
 use crate::arguments::ModelArguments;
-use crate::screen::Bars;
+use crate::terminal::ProgressBars;
 
-/// The model, used for `task` where the command says so.
+/// Opens the model. `task` applies unless the user passed `--task`.
 pub(crate) fn open(arguments: &ModelArguments, task: Option<Task>) -> anyhow::Result<Model> {
     let runtime = arguments.runtime();
     let mut overrides = arguments.overrides();
@@ -17,7 +17,7 @@ pub(crate) fn open(arguments: &ModelArguments, task: Option<Task>) -> anyhow::Re
     if let Some(revision) = &arguments.revision {
         builder = builder.revision(revision);
     }
-    let mut bars = Bars::default();
+    let mut bars = ProgressBars::default();
     let model = builder.open_telling(&mut |event| bars.draw(&event))?;
     bars.clear();
     Ok(model)

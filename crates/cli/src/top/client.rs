@@ -1,4 +1,4 @@
-//! What a server says at one moment: its metrics and its report.
+//! Samples the metrics and the report of a server.
 
 use std::time::{Duration, Instant};
 
@@ -6,37 +6,37 @@ use anyhow::{Context, bail};
 use sconce::http::client;
 use serde_json::Value;
 
-/// How long a server may take to say it.
+/// Request timeout.
 const TIMEOUT: Duration = Duration::from_secs(5);
-/// Holds a key.
+/// Environment variable with the API key.
 const KEY: &str = "SCONCE_API_KEY";
 
-/// Asks one server.
-pub(crate) struct Asker {
+/// HTTP client of one server.
+pub(crate) struct Client {
     agent: ureq::Agent,
     pub(crate) url: String,
     key: Option<String>,
 }
 
-impl Asker {
-    pub(crate) fn new(url: &str) -> anyhow::Result<Asker> {
+impl Client {
+    pub(crate) fn new(url: &str) -> anyhow::Result<Client> {
         if !url.starts_with("http://") && !url.starts_with("https://") {
-            bail!("a server's address begins with `http://` or `https://`, not: `{url}`");
+            bail!("the server URL must start with `http://` or `https://`: `{url}`");
         }
         let key = std::env::var(KEY).ok().map(|key| key.trim().to_owned()).filter(|key| !key.is_empty());
-        Ok(Asker {
+        Ok(Client {
             agent: client(TIMEOUT).build().new_agent(),
             url: url.trim_end_matches('/').to_owned(),
             key,
         })
     }
 
-    /// What it says now.
-    pub(crate) fn ask(&self) -> anyhow::Result<Sample> {
+    /// Fetches metrics and report.
+    pub(crate) fn sample(&self) -> anyhow::Result<Sample> {
         let metrics = self.get("/metrics")?;
         let taken = Instant::now();
         let report = serde_json::from_str(&self.get("/v1/report")?)
-            .with_context(|| format!("`{}/v1/report` is not what sconce says", self.url))?;
+            .with_context(|| format!("not a report of sconce: `{}/v1/report`", self.url))?;
         Ok(Sample { taken, metrics: metrics.lines().filter_map(metric).collect(), report })
     }
 
@@ -46,30 +46,30 @@ impl Asker {
         if let Some(key) = &self.key {
             request = request.header("authorization", format!("Bearer {key}"));
         }
-        let asked = request.call();
-        let mut answer = asked.with_context(|| format!("`{}` can't be reached", self.url))?;
-        match answer.status().as_u16() {
-            200 => Ok(answer.body_mut().read_to_string()?),
+        let response = request.call();
+        let mut response = response.with_context(|| format!("could not connect to: `{}`", self.url))?;
+        match response.status().as_u16() {
+            200 => Ok(response.body_mut().read_to_string()?),
             401 if self.key.is_some() => {
                 bail!(
-                    "`{}` does not know the key in `{KEY}`\nhint: set it to a key of its `api_key_file`",
+                    "`{}` rejected the API key in `{KEY}`\nhint: set it to a key of the server's `api_key_file`",
                     self.url
                 )
             }
-            401 => bail!("`{}` wants a key\nhint: set `{KEY}`", self.url),
-            status => bail!("`{address}` is not what sconce says, its status: {status}"),
+            401 => bail!("`{}` requires an API key\nhint: set `{KEY}`", self.url),
+            status => bail!("unexpected status of `{address}`: {status}"),
         }
     }
 }
 
-/// What a server says at one moment.
+/// Metrics and report at one time.
 pub(crate) struct Sample {
     pub(crate) taken: Instant,
     pub(crate) metrics: Vec<Metric>,
     pub(crate) report: Value,
 }
 
-/// One number of Prometheus' text.
+/// One sample of the Prometheus text format.
 #[derive(Debug, PartialEq)]
 pub(crate) struct Metric {
     pub(crate) name: String,
@@ -84,22 +84,22 @@ impl Metric {
 }
 
 impl Sample {
-    /// The sum of a metric over those of its numbers that have these labels.
+    /// The sum of a metric over all samples with these labels.
     pub(crate) fn sum(&self, name: &str, labels: &[(&str, &str)]) -> f64 {
         let fits = |metric: &&Metric| {
             metric.name == name && labels.iter().all(|(label, value)| metric.label(label) == *value)
         };
-        // An empty sum would be a zero with a minus.
+        // `sum` of nothing is -0.0.
         self.metrics.iter().filter(fits).fold(0.0, |all, metric| all + metric.value)
     }
 
-    /// Tokens that were computed so far.
+    /// Tokens computed since the server started.
     pub(crate) fn tokens(&self) -> f64 {
         self.sum("sconce_tokens_computed_total", &[])
     }
 }
 
-/// A line of Prometheus' text, unless it says something else.
+/// Parses a line of the Prometheus text format. `None` for comments and invalid lines.
 fn metric(line: &str) -> Option<Metric> {
     let line = line.trim();
     if line.starts_with('#') {
@@ -122,7 +122,7 @@ fn metric(line: &str) -> Option<Metric> {
     Some(Metric { name: name.to_owned(), labels, value })
 }
 
-/// What stands before the closing quote, and what comes after it.
+/// Splits at the closing quote and unescapes the quoted part.
 fn quoted(text: &str) -> Option<(String, &str)> {
     let mut value = String::new();
     let mut letters = text.char_indices();

@@ -1,4 +1,4 @@
-//! The command in a folder of its own, and what it answered.
+//! Runs the built command in a temporary folder and captures its output.
 
 use std::fs;
 use std::io::Write;
@@ -9,21 +9,21 @@ use sconce_testkit::goldens;
 use serde_json::Value;
 use tempfile::TempDir;
 
-/// A folder for evidence, the hub's cache and files; the models lie in the folder that commands run in.
-pub(crate) struct Scene {
+/// A temporary folder for evidence, hub cache and files. Commands run in the folder of the golden models.
+pub(crate) struct Sandbox {
     folder: TempDir,
 }
 
-/// What a command answered.
-pub(crate) struct Answer {
+/// Exit code and output of a command.
+pub(crate) struct CommandOutput {
     pub(crate) code: i32,
-    pub(crate) data: String,
-    pub(crate) words: String,
+    pub(crate) stdout: String,
+    pub(crate) stderr: String,
 }
 
-impl Scene {
-    pub(crate) fn new() -> Scene {
-        Scene { folder: tempfile::tempdir().expect("a folder") }
+impl Sandbox {
+    pub(crate) fn new() -> Sandbox {
+        Sandbox { folder: tempfile::tempdir().expect("a folder") }
     }
 
     pub(crate) fn file(&self, name: &str) -> PathBuf {
@@ -57,46 +57,46 @@ impl Scene {
         command
     }
 
-    pub(crate) fn run(&self, arguments: &[&str]) -> Answer {
+    pub(crate) fn run(&self, arguments: &[&str]) -> CommandOutput {
         self.run_with(arguments, "")
     }
 
-    pub(crate) fn run_with(&self, arguments: &[&str], input: impl AsRef<[u8]>) -> Answer {
+    pub(crate) fn run_with(&self, arguments: &[&str], input: impl AsRef<[u8]>) -> CommandOutput {
         let mut child = self.command(arguments).spawn().expect("the command starts");
         let mut stdin = child.stdin.take().expect("an input");
-        // A command that fails early does not read on.
+        // A command that fails early closes its standard input.
         let _ = stdin.write_all(input.as_ref());
         drop(stdin);
         let output = child.wait_with_output().expect("the command ends");
         let text = |bytes| String::from_utf8(bytes).expect("text");
         let code = output.status.code().expect("an exit code");
-        Answer { code, data: text(output.stdout), words: text(output.stderr) }
+        CommandOutput { code, stdout: text(output.stdout), stderr: text(output.stderr) }
     }
 }
 
-impl Answer {
+impl CommandOutput {
     #[track_caller]
-    pub(crate) fn succeeds(self) -> Answer {
-        assert_eq!(self.code, 0, "{}", self.words);
+    pub(crate) fn succeeds(self) -> CommandOutput {
+        assert_eq!(self.code, 0, "{}", self.stderr);
         self
     }
 
-    /// It ends with `code`, no data, and all of `words`.
+    /// Exits with `code`, an empty standard output, and all of `words` on standard error.
     #[track_caller]
     pub(crate) fn fails(&self, code: i32, words: &[&str]) {
-        assert_eq!((self.code, self.data.as_str()), (code, ""), "{}", self.words);
-        assert!(self.words.starts_with("error: ") && !self.words.contains("panicked"), "{}", self.words);
+        assert_eq!((self.code, self.stdout.as_str()), (code, ""), "{}", self.stderr);
+        assert!(self.stderr.starts_with("error: ") && !self.stderr.contains("panicked"), "{}", self.stderr);
         for word in words {
-            assert!(self.words.contains(word), "no `{word}` in: {}", self.words);
+            assert!(self.stderr.contains(word), "no `{word}` in: {}", self.stderr);
         }
     }
 
     pub(crate) fn lines(&self) -> Vec<Value> {
-        self.data.lines().map(|line| serde_json::from_str(line).expect("a line is JSON")).collect()
+        self.stdout.lines().map(|line| serde_json::from_str(line).expect("a line is JSON")).collect()
     }
 
     pub(crate) fn json(&self) -> Value {
-        serde_json::from_str(&self.data).expect("the data is JSON")
+        serde_json::from_str(&self.stdout).expect("the data is JSON")
     }
 }
 

@@ -1,4 +1,4 @@
-//! Two moments of a server as a page: models, their lanes, and what went wrong.
+//! Renders the difference of two samples of a server: models, placements, and quarantined placements.
 
 use std::collections::BTreeSet;
 use std::fmt::Write;
@@ -6,46 +6,46 @@ use std::fmt::Write;
 use comfy_table::CellAlignment;
 use serde_json::Value;
 
-use crate::screen::{rendered, table};
-use crate::top::sample::Sample;
+use crate::terminal::{rendered, table};
+use crate::top::client::Sample;
 
-/// Letters of the bar that shows how busy a lane is.
+/// Width of the utilization bar.
 const BAR: usize = 10;
 const LEVELS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
 
-/// What happened between `before` and `now`, and the tokens of the last while in a line.
-pub(crate) fn page(url: &str, before: &Sample, now: &Sample, history: &[f64]) -> String {
+/// Renders the rates between `before` and `now`, and a sparkline of token rates.
+pub(crate) fn render(url: &str, before: &Sample, now: &Sample, history: &[f64]) -> String {
     let seconds = now.taken.saturating_duration_since(before.taken).as_secs_f64();
     let rate = |name: &str, labels: &[(&str, &str)]| {
         let more = now.sum(name, labels) - before.sum(name, labels);
-        // A server that was started anew begins at zero.
+        // Counters of a restarted server start at zero.
         if seconds > 0.0 && more > 0.0 { more / seconds } else { 0.0 }
     };
     let mut page = format!(
-        "sconce {} at {url}: {} requests/s answered, {} refused, {} tokens/s\n",
+        "sconce {} at {url}: {} requests/s ok, {} failed, {} tokens/s\n",
         now.report["version"].as_str().unwrap_or("?"),
         short(rate("te_request_success", &[])),
         short(rate("te_request_failure", &[])),
         short(rate("sconce_tokens_computed_total", &[])),
     );
     if !history.is_empty() {
-        let _ = writeln!(page, "{}", picture(history));
+        let _ = writeln!(page, "{}", sparkline(history));
     }
     let _ = writeln!(page, "\n{}", models(now, &rate));
-    let lanes = lanes(now);
-    if !lanes.is_empty() {
+    let executors = executors(now);
+    if !executors.is_empty() {
         let mut rows = table(&[
-            "lane",
+            "placement",
             "model",
             "tokens/s",
             "batches/s",
-            "tokens a batch",
+            "tokens/batch",
             "busy",
             "",
             "tokens",
             "trips",
         ]);
-        for (model, placement) in &lanes {
+        for (model, placement) in &executors {
             let on = [("model", model.as_str()), ("placement", placement.as_str())];
             let (tokens, batches) =
                 (rate("sconce_batch_tokens_sum", &on), rate("sconce_batch_tokens_count", &on));
@@ -72,14 +72,23 @@ pub(crate) fn page(url: &str, before: &Sample, now: &Sample, history: &[f64]) ->
     }
     for metric in now.metrics.iter().filter(|metric| metric.name == "sconce_guard_trips_total") {
         let [model, placement, kind] = ["model", "placement", "kind"].map(|name| metric.label(name));
-        let _ = writeln!(page, "\n{model}: {placement} was taken out of service: {kind}");
+        let _ = writeln!(page, "\n{model}: {placement} was quarantined: {kind}");
     }
     page
 }
 
 fn models(now: &Sample, rate: &impl Fn(&str, &[(&str, &str)]) -> f64) -> String {
-    let header =
-        ["model", "state", "placement", "band", "tokens/s", "texts wait", "tokens wait", "trips", "replays"];
+    let header = [
+        "model",
+        "state",
+        "placement",
+        "band",
+        "tokens/s",
+        "queued texts",
+        "queued tokens",
+        "trips",
+        "replays",
+    ];
     let mut rows = table(&header);
     for model in now.report["models"].as_array().into_iter().flatten() {
         let name = model["model"].as_str().unwrap_or("?");
@@ -105,16 +114,16 @@ fn models(now: &Sample, rate: &impl Fn(&str, &[(&str, &str)]) -> f64) -> String 
     rendered(&rows)
 }
 
-/// Where batches were computed: the model and the placement.
-fn lanes(now: &Sample) -> Vec<(String, String)> {
+/// Model and placement of every executor that computed batches.
+fn executors(now: &Sample) -> Vec<(String, String)> {
     let placed = now.metrics.iter().filter(|metric| metric.name == "sconce_tokens_computed_total");
-    let lanes: BTreeSet<(String, String)> = placed
+    let executors: BTreeSet<(String, String)> = placed
         .map(|metric| (metric.label("model").to_owned(), metric.label("placement").to_owned()))
         .collect();
-    lanes.into_iter().collect()
+    executors.into_iter().collect()
 }
 
-/// A number with as many digits as a glance takes in.
+/// A number in at most a few digits.
 fn short(number: f64) -> String {
     match number {
         number if number >= 1e7 => format!("{:.1} M", number / 1e6),
@@ -129,8 +138,8 @@ fn bar(share: f64) -> String {
     "█".repeat(full) + &"░".repeat(BAR - full)
 }
 
-/// Numbers as a line of little columns.
-fn picture(numbers: &[f64]) -> String {
+/// Values as a sparkline.
+fn sparkline(numbers: &[f64]) -> String {
     let most = numbers.iter().copied().fold(1.0, f64::max);
     let level = |number: f64| LEVELS[((number.max(0.0) / most * 7.0).round() as usize).min(7)];
     numbers.iter().map(|&number| level(number)).collect()
@@ -146,6 +155,6 @@ mod tests {
             [0.0, 0.25, 7.0, 99.5, 1234.6, 123_456.0, 12_345_678.0].into_iter().map(short).collect();
         assert_eq!(all, ["0", "0.2", "7", "99.5", "1235", "123 k", "12.3 M"]);
         assert_eq!([bar(0.0), bar(0.5), bar(2.0)], ["░░░░░░░░░░", "█████░░░░░", "██████████"]);
-        assert_eq!(picture(&[0.0, 5.0, 10.0]), "▁▅█");
+        assert_eq!(sparkline(&[0.0, 5.0, 10.0]), "▁▅█");
     }
 }
