@@ -3,14 +3,14 @@
 use std::cell::RefCell;
 use std::collections::HashSet;
 
+use sconce_kernels::gemm::{GemmScratch, PackedMatrix, Store};
 use sconce_kernels::isa::Isa;
-use sconce_kernels::product::{Matrix, Space, Store};
-use sconce_kernels::rows::{Activation, Spread, normalize};
+use sconce_kernels::rows::{Activation, NormStatistics, normalize};
 
-use crate::description::{Description, NormKind, NormPlacement, Relative};
-use crate::families::Form;
-use crate::parts::disentangled::Places;
-use crate::parts::{slopes, tables};
+use crate::description::{Description, NormKind, NormPlacement, RelativePositions};
+use crate::positional::disentangled::RelativeProjections;
+use crate::positional::{alibi, bias_table};
+use crate::tensor_names::TensorLayout;
 use crate::weights::{Tensors, WeightsError};
 
 /// A matrix `[outputs, inputs]` and its bias, zeros where there is none.
@@ -35,7 +35,7 @@ pub(crate) struct Norm {
 /// One layer.
 pub(crate) struct Layer {
     pub(crate) qkv: Linear,
-    pub(crate) head_norms: Option<[Norm; 2]>,
+    pub(crate) qk_norms: Option<[Norm; 2]>,
     pub(crate) output: Linear,
     pub(crate) up: Linear,
     pub(crate) down: Linear,
@@ -43,7 +43,7 @@ pub(crate) struct Layer {
     pub(crate) attention_norms: [Option<Norm>; 2],
     /// Before and after the feed-forward part.
     pub(crate) output_norms: [Option<Norm>; 2],
-    pub(crate) places: Option<Places>,
+    pub(crate) relative: Option<RelativeProjections>,
 }
 
 /// The weights of one model.
@@ -60,11 +60,12 @@ type Read<T> = Result<T, WeightsError>;
 impl<'a> Assembly<'a> {
     /// Finds out what stands before every name.
     pub(crate) fn new(d: &'a Description, from: &'a dyn Tensors) -> Read<Assembly<'a>> {
-        let names = &d.family.names;
-        let there =
-            |prefix: &&&str| names.words.iter().any(|name| from.shape(&format!("{prefix}{name}")).is_some());
+        let names = &d.names;
+        let there = |prefix: &&&str| {
+            names.token_embeddings.iter().any(|name| from.shape(&format!("{prefix}{name}")).is_some())
+        };
         let prefix = names.prefixes.iter().find(there);
-        let missing = || WeightsError::Missing(names.words[0].to_owned());
+        let missing = || WeightsError::Missing(names.token_embeddings[0].to_owned());
         Ok(Assembly { d, from, prefix: prefix.copied().ok_or_else(missing)?, read: RefCell::default() })
     }
 
@@ -77,7 +78,7 @@ impl<'a> Assembly<'a> {
     /// Refuses weights that have a tensor in a layer which was not read: a model with a part that its description
     /// lacks would compute something else.
     pub(crate) fn finish(&self) -> Read<()> {
-        let names = &self.d.family.names;
+        let names = &self.d.names;
         let stems: Vec<String> = names
             .output
             .iter()
@@ -88,7 +89,7 @@ impl<'a> Assembly<'a> {
             let layer = rest.and_then(|rest| rest.split('.').next()?.parse::<usize>().ok());
             layer.is_some_and(|layer| layer < self.d.layers)
         };
-        let idle = |name: &str| names.unused.iter().any(|part| name.contains(part));
+        let idle = |name: &str| names.ignored.iter().any(|part| name.contains(part));
         let read = self.read.borrow();
         let unplaced = |name: &String| in_layer(name) && !read.contains(name) && !idle(name);
         match self.from.names().into_iter().filter(unplaced).min() {
@@ -113,8 +114,8 @@ impl<'a> Assembly<'a> {
         names.find(|name| self.from.shape(name).is_some()).unwrap_or(first)
     }
 
-    pub(crate) fn words(&self) -> Read<Vec<f32>> {
-        let name = self.one(self.d.family.names.words, 0, "");
+    pub(crate) fn token_embeddings(&self) -> Read<Vec<f32>> {
+        let name = self.one(self.d.names.token_embeddings, 0, "");
         let mut rows = self.read(&name, &[self.d.vocabulary, self.d.hidden])?;
         if let Some(scale) = self.d.embedding_scale {
             for x in &mut rows {
@@ -124,56 +125,56 @@ impl<'a> Assembly<'a> {
         Ok(rows)
     }
 
-    pub(crate) fn positions(&self) -> Read<Option<Vec<f32>>> {
-        let Some(positions) = self.d.positions else { return Ok(None) };
-        let name = self.one(&[self.d.family.names.positions], 0, "");
+    pub(crate) fn position_embeddings(&self) -> Read<Option<Vec<f32>>> {
+        let Some(positions) = self.d.position_table else { return Ok(None) };
+        let name = self.one(&[self.d.names.position_embeddings], 0, "");
         self.read(&name, &[positions.rows, self.d.hidden]).map(Some)
     }
 
-    pub(crate) fn types(&self) -> Read<Option<Vec<f32>>> {
-        if self.d.types == 0 {
+    pub(crate) fn token_type_embeddings(&self) -> Read<Option<Vec<f32>>> {
+        if self.d.token_types == 0 {
             return Ok(None);
         }
-        let name = self.one(&[self.d.family.names.types], 0, "");
-        self.read(&name, &[self.d.types, self.d.hidden]).map(Some)
+        let name = self.one(&[self.d.names.token_type_embeddings], 0, "");
+        self.read(&name, &[self.d.token_types, self.d.hidden]).map(Some)
     }
 
     pub(crate) fn embedding_norm(&self) -> Read<Option<Norm>> {
-        let names = self.d.family.names.embedding_norm;
+        let names = self.d.names.embedding_norm;
         if self.d.embedding_norm { self.norm(names, 0, self.d.hidden).map(Some) } else { Ok(None) }
     }
 
     pub(crate) fn final_norm(&self) -> Read<Option<Norm>> {
-        let names = [self.d.family.names.final_norm];
+        let names = [self.d.names.final_norm];
         if self.d.final_norm { self.norm(&names, 0, self.d.hidden).map(Some) } else { Ok(None) }
     }
 
     /// The bias by distance of every head.
-    pub(crate) fn biases(&self) -> Read<Option<tables::Biases>> {
+    pub(crate) fn bias_table(&self) -> Read<Option<bias_table::BiasTable>> {
         let d = self.d;
-        match &d.relative {
-            Some(Relative::Buckets(buckets)) => {
-                let name = self.one(&[d.family.names.relative], 0, "");
+        match &d.relative_positions {
+            Some(RelativePositions::BucketedBias(buckets)) => {
+                let name = self.one(&[d.names.relative], 0, "");
                 let weights = self.read(&name, &[buckets.count, d.heads])?;
                 let bias = |head, distance| buckets.bias(&weights, d.heads, head, distance);
-                Ok(Some(tables::Biases::new(d.heads, d.longest, bias)))
+                Ok(Some(bias_table::BiasTable::new(d.heads, d.max_length, bias)))
             }
-            Some(Relative::Slopes) => {
-                let slopes = slopes::slopes(d.heads);
-                let bias = |head: usize, distance| slopes::bias(slopes[head], distance);
-                Ok(Some(tables::Biases::new(d.heads, d.longest, bias)))
+            Some(RelativePositions::Alibi) => {
+                let slopes = alibi::slopes(d.heads);
+                let bias = |head: usize, distance| alibi::bias(slopes[head], distance);
+                Ok(Some(bias_table::BiasTable::new(d.heads, d.max_length, bias)))
             }
-            Some(Relative::Disentangled(_)) | None => Ok(None),
+            Some(RelativePositions::Disentangled(_)) | None => Ok(None),
         }
     }
 
     pub(crate) fn layer(&self, layer: usize) -> Read<Layer> {
-        let (d, names) = (self.d, &self.d.family.names);
-        let (wide, narrow) = (d.query_width(), d.kv_heads * d.head);
+        let (d, names) = (self.d, &self.d.names);
+        let (wide, narrow) = (d.query_width(), d.kv_heads * d.head_dim);
         let mut qkv = self.form(names.qkv, layer, &[wide, narrow, narrow], d.biases.qkv)?;
         if self.from.generated() {
             // Generated weights have no training behind them that would keep unscaled scores small.
-            let gain = 1.0 / (d.scale * (d.head as f64).sqrt()) as f32;
+            let gain = 1.0 / (d.scale * (d.head_dim as f64).sqrt()) as f32;
             for x in &mut qkv.weight[..wide * d.hidden] {
                 *x *= gain;
             }
@@ -188,49 +189,49 @@ impl<'a> Assembly<'a> {
                 NormPlacement::Both => [norm(names[0])?, norm(names[1])?],
             })
         };
-        let head_norm = |name: &'static str| self.norm(&[name], layer, d.head);
-        let [query, key] = names.head_norms;
+        let head_norm = |name: &'static str| self.norm(&[name], layer, d.head_dim);
+        let [query, key] = names.qk_norms;
         Ok(Layer {
-            head_norms: if d.head_norms { Some([head_norm(query)?, head_norm(key)?]) } else { None },
+            qk_norms: if d.qk_norm { Some([head_norm(query)?, head_norm(key)?]) } else { None },
             output: self.linear(names.output, layer, [d.hidden, wide], d.biases.output)?,
             down: self.linear(names.down, layer, [d.hidden, d.intermediate], d.biases.down)?,
             attention_norms: norms(names.attention_norms, layer > 0 || d.first_norm)?,
             output_norms: norms(names.output_norms, true)?,
-            places: self.places(layer, &qkv)?,
+            relative: self.relative_projections(layer, &qkv)?,
             qkv,
             up,
         })
     }
 
     /// A matrix of several parts of so many outputs each.
-    fn form(&self, forms: &[Form], layer: usize, outputs: &[usize], biased: bool) -> Read<Linear> {
+    fn form(&self, forms: &[TensorLayout], layer: usize, outputs: &[usize], biased: bool) -> Read<Linear> {
         let inputs = self.d.hidden;
         let whole: usize = outputs.iter().sum();
-        let first = |form: &Form| match form {
-            Form::Stacked(names) => self.one(&names[..1], layer, ".weight"),
-            Form::Swapped(name) | Form::ByHead(name) => self.one(&[name], layer, ".weight"),
+        let first = |form: &TensorLayout| match form {
+            TensorLayout::Stacked(names) => self.one(&names[..1], layer, ".weight"),
+            TensorLayout::Swapped(name) | TensorLayout::PerHead(name) => self.one(&[name], layer, ".weight"),
         };
         let form = forms.iter().find(|form| self.from.shape(&first(form)).is_some()).unwrap_or(&forms[0]);
-        let explicit = self.d.family.names.qkv_bias.filter(|_| outputs.len() == 3 && biased);
+        let explicit = self.d.names.qkv_bias.filter(|_| outputs.len() == 3 && biased);
         let linear = |name: &str, outputs: usize| {
             self.linear(&[name], layer, [outputs, inputs], biased && explicit.is_none())
         };
         let mut linear = match form {
-            Form::Stacked(names) if names.len() == outputs.len() => {
+            TensorLayout::Stacked(names) if names.len() == outputs.len() => {
                 let parts = names.iter().zip(outputs).map(|(name, &outputs)| linear(name, outputs));
                 joined(parts.collect::<Result<Vec<_>, _>>()?, inputs)
             }
-            Form::Stacked(names) => {
+            TensorLayout::Stacked(names) => {
                 let parts = names.iter().map(|name| linear(name, whole / names.len()));
                 joined(parts.collect::<Result<Vec<_>, _>>()?, inputs)
             }
-            Form::Swapped(name) => {
+            TensorLayout::Swapped(name) => {
                 let mut linear = linear(name, whole)?;
                 linear.weight.rotate_left(whole / 2 * inputs);
                 linear.bias.rotate_left(whole / 2);
                 linear
             }
-            Form::ByHead(name) => by_head(&linear(name, whole)?, self.d.head),
+            TensorLayout::PerHead(name) => by_head(&linear(name, whole)?, self.d.head_dim),
         };
         if let Some(names) = explicit {
             linear.bias.clear();
@@ -274,15 +275,17 @@ impl<'a> Assembly<'a> {
     }
 
     /// What a layer makes of distances, which is the same for every text.
-    fn places(&self, layer: usize, qkv: &Linear) -> Read<Option<Places>> {
-        let (d, names) = (self.d, &self.d.family.names);
-        let Some(Relative::Disentangled(disentangle)) = &d.relative else { return Ok(None) };
+    fn relative_projections(&self, layer: usize, qkv: &Linear) -> Read<Option<RelativeProjections>> {
+        let (d, names) = (self.d, &self.d.names);
+        let Some(RelativePositions::Disentangled(disentangle)) = &d.relative_positions else {
+            return Ok(None);
+        };
         let table = self.one(&[names.relative], 0, "");
-        let mut table = self.read(&table, &[2 * disentangle.span, d.hidden])?;
-        if disentangle.normed {
+        let mut table = self.read(&table, &[2 * disentangle.pos_ebd_size, d.hidden])?;
+        if disentangle.norm_embeddings {
             let norm = self.norm(&[names.relative_norm], 0, d.hidden)?;
             for row in table.chunks_exact_mut(d.hidden) {
-                normalize(row, Spread::Deviation, &norm.weight, &norm.shift, d.epsilon as f32);
+                normalize(row, NormStatistics::MeanVariance, &norm.weight, &norm.shift, d.epsilon as f32);
             }
         }
         let width = d.query_width();
@@ -292,21 +295,21 @@ impl<'a> Assembly<'a> {
             }
             // Keys are the second part of a token's own projections, queries the first.
             let own = (1 - part) * width;
-            let linear = if disentangle.shared {
+            let linear = if disentangle.share_att_key {
                 Linear {
                     weight: qkv.weight[own * d.hidden..][..width * d.hidden].to_vec(),
                     bias: qkv.bias[own..own + width].to_vec(),
                     inputs: d.hidden,
                 }
             } else {
-                let bias = self.one(&[names.places[part]], layer, ".bias");
+                let bias = self.one(&[names.relative_projections[part]], layer, ".bias");
                 let biased = self.from.shape(&bias).is_some();
-                self.linear(&[names.places[part]], layer, [width, d.hidden], biased)?
+                self.linear(&[names.relative_projections[part]], layer, [width, d.hidden], biased)?
             };
             Ok(Some(projected(&table, &linear)))
         };
-        let keys = project(disentangle.content_to_place, 0)?;
-        Ok(Some(Places { keys, queries: project(disentangle.place_to_content, 1)? }))
+        let keys = project(disentangle.c2p, 0)?;
+        Ok(Some(RelativeProjections { keys, queries: project(disentangle.p2c, 1)? }))
     }
 }
 
@@ -333,9 +336,9 @@ fn by_head(from: &Linear, head: usize) -> Linear {
 fn projected(rows: &[f32], linear: &Linear) -> Vec<f32> {
     let count = rows.len() / linear.inputs;
     let mut to = vec![0.0; count * linear.outputs()];
-    let matrix = Matrix::pack(Isa::best(), &linear.weight, linear.outputs(), linear.inputs);
+    let matrix = PackedMatrix::pack(Isa::best(), &linear.weight, linear.outputs(), linear.inputs);
     let stride = linear.outputs();
     let store = &mut Store { bias: &linear.bias, activation: Activation::Identity, to: &mut to, stride };
-    matrix.multiply(rows, linear.inputs, count, &mut Space::default(), store);
+    matrix.multiply(rows, linear.inputs, count, &mut GemmScratch::default(), store);
     to
 }

@@ -6,11 +6,11 @@ use std::collections::BTreeSet;
 
 use serde_json::Value;
 
-use crate::harmless;
+use crate::ignored_keys;
 
 /// What a config says that no description honours: `prenorm true`.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Unfit(pub(crate) String);
+pub struct Unsupported(pub(crate) String);
 
 /// A config on its way to a description.
 pub struct Config<'a> {
@@ -58,23 +58,24 @@ impl<'a> Config<'a> {
     }
 
     /// A key that may be there with these values alone, or null.
-    pub(crate) fn only(&self, key: &str, allowed: &[Value]) -> Result<(), Unfit> {
+    pub(crate) fn only(&self, key: &str, allowed: &[Value]) -> Result<(), Unsupported> {
         let value = self.get(key);
-        if value.is_null() || allowed.contains(value) { Ok(()) } else { Err(self.unfit(key)) }
+        if value.is_null() || allowed.contains(value) { Ok(()) } else { Err(self.unsupported(key)) }
     }
 
     /// Keys that may be there with the value false, or zero, or null.
-    pub(crate) fn none_of(&self, keys: &[&str]) -> Result<(), Unfit> {
-        keys.iter().try_for_each(|key| if is_off(self.get(key)) { Ok(()) } else { Err(self.unfit(key)) })
+    pub(crate) fn none_of(&self, keys: &[&str]) -> Result<(), Unsupported> {
+        keys.iter()
+            .try_for_each(|key| if is_off(self.get(key)) { Ok(()) } else { Err(self.unsupported(key)) })
     }
 
     /// The refusal of a key's value.
-    pub(crate) fn unfit(&self, key: &str) -> Unfit {
+    pub(crate) fn unsupported(&self, key: &str) -> Unsupported {
         match self.get(key) {
-            Value::String(word) => Unfit(format!("{key} {word}")),
+            Value::String(word) => Unsupported(format!("{key} {word}")),
             value
             @ (Value::Null | Value::Bool(_) | Value::Number(_) | Value::Array(_) | Value::Object(_)) => {
-                Unfit(format!("{key} {value}"))
+                Unsupported(format!("{key} {value}"))
             }
         }
     }
@@ -83,8 +84,8 @@ impl<'a> Config<'a> {
     pub(crate) fn unread(&self) -> Vec<String> {
         let read = self.read.borrow();
         let keys = self.value.as_object().into_iter().flatten();
-        let unread =
-            keys.filter(|(key, value)| !is_off(value) && !read.contains(*key) && !harmless::is_harmless(key));
+        let unread = keys
+            .filter(|(key, value)| !is_off(value) && !read.contains(*key) && !ignored_keys::is_ignored(key));
         unread.map(|(key, _)| key.clone()).collect()
     }
 

@@ -1,215 +1,230 @@
-//! One model as data: all that an interpreter needs to know besides the weights themselves.
+//! A model as data: everything that an interpreter needs besides the weights.
 
 use sconce_core::batch::Batch;
+use sconce_core::card::Sizes;
 use sconce_core::engine::EngineError;
-use sconce_kernels::attention::Reach;
+use sconce_kernels::attention::AttentionMask;
 use sconce_kernels::rows;
 use serde::Serialize;
 
-use crate::families::Family;
-use crate::parts::buckets::Buckets;
-use crate::parts::disentangled::Disentangle;
-use crate::parts::rope::Rope;
+use crate::config::{Config, Unsupported};
+use crate::positional::bucketed_bias::BucketedBias;
+use crate::positional::disentangled::DisentangledAttention;
+use crate::positional::rope::Rope;
+use crate::tensor_names::TensorNames;
 
-pub use crate::describe::{describe, longest, numbers};
-
-/// One encoder as data.
+/// A transformer as data.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[expect(clippy::struct_excessive_bools, reason = "each is a part that a family has or has not")]
 pub struct Description {
-    /// The `model_type` of its config.
+    /// The `model_type` of the config.
     pub architecture: String,
-    /// Layers.
+    /// Number of layers.
     pub layers: usize,
-    /// Numbers a token.
+    /// Hidden size.
     pub hidden: usize,
-    /// Attention heads.
+    /// Number of attention heads.
     pub heads: usize,
-    /// Heads of keys and values, each shared by as many heads of queries as it takes.
+    /// Number of KV heads; fewer than `heads` in grouped-query attention.
     pub kv_heads: usize,
-    /// Numbers a head.
-    pub head: usize,
-    /// Numbers a token inside the feed-forward part.
+    /// Dimension of an attention head.
+    pub head_dim: usize,
+    /// Hidden size of the feed-forward block.
     pub intermediate: usize,
-    /// Rows of the token table.
+    /// Vocabulary size.
     pub vocabulary: usize,
-    /// The most tokens that a text may have.
-    pub longest: usize,
-    /// A table with a row a position, added to the tokens' own.
-    pub positions: Option<Positions>,
-    /// Rows of the token type table; zero where tokens have no types.
-    pub types: usize,
-    /// What the tokens' rows are multiplied with.
+    /// Maximum sequence length.
+    pub max_length: usize,
+    /// Learned absolute positions.
+    pub position_table: Option<PositionTable>,
+    /// Rows of the token type table; 0 without one.
+    pub token_types: usize,
+    /// Factor of the token embeddings.
     pub embedding_scale: Option<f64>,
-    /// Whether the sum of the tables' rows is normalised.
+    /// Whether the embeddings are normalized.
     pub embedding_norm: bool,
-    /// The norm.
+    /// Kind of all norms.
     pub norm: NormKind,
-    /// Where the norms of a layer stand.
+    /// Where the norms of a layer are.
     pub placement: NormPlacement,
-    /// Whether the first layer's attention has its norm, where norms stand before.
+    /// Whether the first layer has a norm before attention, in pre-norm models.
     pub first_norm: bool,
-    /// Whether the last layer's output is normalised once more.
+    /// Whether a norm follows the last layer.
     pub final_norm: bool,
-    /// What keeps a norm from dividing by zero.
+    /// Epsilon of the norms.
     pub epsilon: f64,
-    /// What a layer sees that is not local.
-    pub global: Span,
-    /// What a local layer sees.
-    pub local: Option<Span>,
+    /// Attention window of global layers.
+    pub global: AttentionWindow,
+    /// Attention window of local layers.
+    pub local: Option<AttentionWindow>,
     /// Which layers are local.
-    pub pattern: Pattern,
-    /// What scores are multiplied with.
+    pub layer_pattern: LayerPattern,
+    /// Factor of attention scores.
     pub scale: f64,
-    /// Whether the queries and keys of each head are normalised.
-    pub head_norms: bool,
-    /// What is added to scores.
-    pub relative: Option<Relative>,
-    /// The products that have a bias.
+    /// Whether the queries and keys of each head are normalized (QK norm).
+    pub qk_norm: bool,
+    /// Relative positions in attention scores.
+    pub relative_positions: Option<RelativePositions>,
+    /// Which projections have a bias.
     pub biases: Biases,
-    /// The nonlinearity of the feed-forward part.
+    /// Activation of the feed-forward block.
     pub activation: Activation,
-    /// Whether it is a gate that lets a second product through.
+    /// Whether the feed-forward block is gated (GLU).
     pub gated: bool,
-    /// The family, for the names of its weights.
+    /// Tensor names of the family.
     #[serde(skip)]
-    pub family: &'static Family,
+    pub names: &'static TensorNames,
 }
 
-/// A table with a row a position.
+/// Learned absolute positions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-pub struct Positions {
+pub struct PositionTable {
     /// Rows of the table.
     pub rows: usize,
-    /// The padding id that positions are counted from: padding itself gets this row, every other
-    /// token the next free one. Without it positions are counted from zero.
-    pub after: Option<u32>,
+    /// The padding id that positions are counted from: padding has this row, every other token the next free one.
+    /// Without it, positions are counted from zero.
+    pub padding_id: Option<u32>,
 }
 
-/// A norm.
+/// Kind of a norm.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum NormKind {
-    /// Layer norm with weight and shift.
+    /// Layer norm with weight and bias.
     Layer,
-    /// Layer norm with a weight alone.
+    /// Layer norm without bias.
     LayerWeight,
     /// RMS norm.
     Rms,
-    /// RMS norm whose weights are stored less one.
+    /// RMS norm that multiplies by one plus its weight.
     RmsLessOne,
 }
 
-/// Where the norms of a layer stand.
+/// Where the norms of a layer are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum NormPlacement {
-    /// After each part and its residual.
+    /// After each block and its residual.
     Post,
-    /// Before each part.
+    /// Before each block.
     Pre,
-    /// Before each part, and after it before its residual.
+    /// Before each block, and after it before its residual.
     Both,
 }
 
-/// How far attention sees, and how it knows places.
+/// Attention window and rotary embedding of a layer.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Span {
-    /// How far back; all where none.
+pub struct AttentionWindow {
+    /// Tokens before the query that it attends to; unlimited if none.
     pub before: Option<usize>,
-    /// How far ahead; all where none, and not at all where attention is causal.
+    /// Tokens after the query that it attends to; unlimited if none, 0 in causal attention.
     pub after: Option<usize>,
-    /// Rotation by position.
+    /// Rotary embedding.
     pub rope: Option<Rope>,
 }
 
-impl Span {
-    /// All tokens, without rotation.
-    pub const ALL: Span = Span { before: None, after: None, rope: None };
+impl AttentionWindow {
+    /// Full bidirectional attention without rotary embedding.
+    pub const FULL: AttentionWindow = AttentionWindow { before: None, after: None, rope: None };
 
-    /// The kernels' name for it.
-    pub(crate) fn reach(&self) -> Reach {
-        let far = |tokens: Option<usize>| tokens.unwrap_or(usize::MAX);
-        Reach { before: far(self.before), after: far(self.after), ..Reach::ALL }
+    /// The window as an attention mask.
+    pub(crate) fn mask(&self) -> AttentionMask {
+        let limit = |tokens: Option<usize>| tokens.unwrap_or(usize::MAX);
+        AttentionMask { before: limit(self.before), after: limit(self.after), ..AttentionMask::ALL }
     }
 }
 
 /// Which layers are local.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Pattern {
-    /// None, or all where there is no other kind.
+pub enum LayerPattern {
+    /// All layers are global.
     None,
-    /// All but every so many, counted from the one of this number.
+    /// Every `every`-th layer is global, starting at layer `first`.
     AllBut {
-        /// The step.
+        /// Distance between global layers.
         every: usize,
-        /// The first that is not local.
+        /// The first global layer.
         first: usize,
     },
-    /// Those from this one on.
+    /// Layers from this one on are local.
     From(usize),
-    /// These.
+    /// Whether each layer is local.
     Listed(Vec<bool>),
 }
 
-impl Pattern {
+impl LayerPattern {
     fn is_local(&self, layer: usize) -> bool {
         match self {
-            Pattern::None => false,
-            Pattern::AllBut { every, first } => layer % every.max(&1) != *first,
-            Pattern::From(first) => layer >= *first,
-            Pattern::Listed(local) => local.get(layer).copied().unwrap_or(false),
+            LayerPattern::None => false,
+            LayerPattern::AllBut { every, first } => layer % every.max(&1) != *first,
+            LayerPattern::From(first) => layer >= *first,
+            LayerPattern::Listed(local) => local.get(layer).copied().unwrap_or(false),
         }
+    }
+
+    /// The pattern in the config key `layer_types`.
+    pub(crate) fn listed(c: &Config<'_>, layers: usize) -> Result<Option<LayerPattern>, Unsupported> {
+        let Some(types) = c.get("layer_types").as_array() else { return Ok(None) };
+        let local = types.iter().take(layers).map(|kind| match kind.as_str() {
+            Some("sliding_attention") => Ok(true),
+            Some("full_attention") => Ok(false),
+            Some(_) | None => Err(Unsupported(format!("layer_types {kind}"))),
+        });
+        let local: Vec<bool> = local.collect::<Result<_, _>>()?;
+        if local.len() < layers {
+            return Err(Unsupported(format!("layer_types for {} of {layers} layers", local.len())));
+        }
+        Ok(Some(LayerPattern::Listed(local)))
     }
 }
 
-/// What is added to attention's scores.
+/// Relative positions in attention scores.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Relative {
-    /// A bias by distance, from logarithmic buckets.
-    Buckets(Buckets),
-    /// A bias that grows with distance, steeper or flatter by head.
-    Slopes,
-    /// Content against distance, both ways.
-    Disentangled(Disentangle),
+pub enum RelativePositions {
+    /// A learned bias per bucket of distances.
+    BucketedBias(BucketedBias),
+    /// ALiBi: a bias that falls linearly with distance.
+    Alibi,
+    /// Disentangled attention.
+    Disentangled(DisentangledAttention),
 }
 
-/// The products of a layer that have a bias.
+/// Which projections of a layer have a bias.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[expect(clippy::struct_excessive_bools, reason = "each is a product that has a bias or has not")]
+#[expect(clippy::struct_excessive_bools, reason = "each is a projection that has a bias or has not")]
 pub struct Biases {
     /// Queries, keys and values.
     pub qkv: bool,
-    /// What follows attention.
+    /// Output projection of attention.
     pub output: bool,
-    /// The feed-forward part, widening.
+    /// Up projection of the feed-forward block.
     pub up: bool,
-    /// The feed-forward part, narrowing.
+    /// Down projection of the feed-forward block.
     pub down: bool,
 }
 
 impl Biases {
-    /// All of them.
+    /// All projections have a bias.
     pub const ALL: Biases = Biases { qkv: true, output: true, up: true, down: true };
-    /// None of them.
+    /// No projection has a bias.
     pub const NONE: Biases = Biases { qkv: false, output: false, up: false, down: false };
 }
 
-/// The nonlinearity of a feed-forward part.
+/// Activation of a feed-forward block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Activation {
-    /// The exact GELU, by the error function.
+    /// GELU with the exact error function.
     Gelu,
-    /// The GELU's approximation by tanh.
+    /// GELU with the tanh approximation.
     GeluTanh,
-    /// Negative numbers become zero.
+    /// ReLU.
     Relu,
-    /// `x · sigmoid(x)`.
+    /// SiLU, also called swish.
     Silu,
-    /// The GELU's approximation by a sigmoid.
+    /// GELU with the sigmoid approximation.
     QuickGelu,
 }
 
@@ -226,7 +241,7 @@ impl Activation {
         })
     }
 
-    /// The kernels' name for it.
+    /// The kernels' activation.
     pub(crate) fn kernel(self) -> rows::Activation {
         match self {
             Activation::Gelu => rows::Activation::Gelu,
@@ -238,42 +253,93 @@ impl Activation {
     }
 }
 
-/// The widest window of a twin: longer texts than this are tried, so that it is seen to end.
+/// Widest attention window of a twin: twins run on longer sequences, so that the window's edges take part.
 const TWIN_WINDOW: usize = 256;
 
 impl Description {
-    /// Numbers of a token's queries.
+    /// A neutral description of these sizes: no positions, biases, gate or optional norms. A family adds what it has.
+    pub(crate) fn neutral(architecture: &str, sizes: &Sizes, names: &'static TensorNames) -> Description {
+        let head_dim = sizes.hidden.checked_div(sizes.heads).unwrap_or(0);
+        Description {
+            architecture: architecture.to_owned(),
+            layers: sizes.layers,
+            hidden: sizes.hidden,
+            heads: sizes.heads,
+            kv_heads: sizes.heads,
+            head_dim,
+            intermediate: sizes.intermediate,
+            vocabulary: sizes.vocabulary,
+            max_length: sizes.positions,
+            position_table: None,
+            token_types: 0,
+            embedding_scale: None,
+            embedding_norm: false,
+            norm: NormKind::Layer,
+            placement: NormPlacement::Pre,
+            first_norm: true,
+            final_norm: false,
+            epsilon: 1e-5,
+            global: AttentionWindow::FULL,
+            local: None,
+            layer_pattern: LayerPattern::None,
+            scale: 1.0 / (head_dim as f64).sqrt(),
+            qk_norm: false,
+            relative_positions: None,
+            biases: Biases::NONE,
+            activation: Activation::Gelu,
+            gated: false,
+            names,
+        }
+    }
+
+    /// Sets the activation from the first of `keys` in the config.
+    pub(crate) fn activate(
+        &mut self,
+        c: &Config<'_>,
+        keys: &[&str],
+        default: &str,
+    ) -> Result<(), Unsupported> {
+        let key = keys.iter().find(|key| !c.get(key).is_null()).unwrap_or(&keys[0]);
+        self.activate_as(key, c.word(keys, default))
+    }
+
+    /// Sets the activation that configs call `name`.
+    pub(crate) fn activate_as(&mut self, key: &str, name: &str) -> Result<(), Unsupported> {
+        self.activation = Activation::named(name).ok_or_else(|| Unsupported(format!("{key} {name}")))?;
+        Ok(())
+    }
+
+    /// Columns of the query projection.
     pub fn query_width(&self) -> usize {
-        self.heads * self.head
+        self.heads * self.head_dim
     }
 
-    /// Numbers of a token's queries, keys and values.
+    /// Columns of the query, key and value projections.
     pub fn qkv_width(&self) -> usize {
-        (self.heads + 2 * self.kv_heads) * self.head
+        (self.heads + 2 * self.kv_heads) * self.head_dim
     }
 
-    /// Numbers of a token that come out of the first product of the feed-forward part.
+    /// Columns of the up projection, including the gate.
     pub fn up_width(&self) -> usize {
         self.intermediate * if self.gated { 2 } else { 1 }
     }
 
     /// Whether a layer is local.
     pub fn is_local(&self, layer: usize) -> bool {
-        self.local.is_some() && self.pattern.is_local(layer)
+        self.local.is_some() && self.layer_pattern.is_local(layer)
     }
 
-    /// A small model of the same kind: same head width, positions, windows, activation and norms, heads that share
-    /// keys where the model's do, but two layers, one of each kind where there are two, and a small vocabulary. If
-    /// it is right, the kind is.
+    /// The twin: the same head dimension, positions, windows, activation, norms and grouping of KV heads, with two
+    /// layers (a global and a local one where the model has both) and a small vocabulary.
     #[must_use]
     pub fn twin(&self) -> Description {
-        let hidden = 2 * self.head;
+        let hidden = 2 * self.head_dim;
         let kv_heads = self.kv_heads.min(2);
-        let drawn_in = |window: Option<usize>| window.map(|tokens| tokens.min(TWIN_WINDOW));
-        let span = |span: &Span| Span {
-            before: drawn_in(span.before),
-            after: drawn_in(span.after),
-            rope: span.rope.clone(),
+        let narrowed = |window: Option<usize>| window.map(|tokens| tokens.min(TWIN_WINDOW));
+        let window = |window: &AttentionWindow| AttentionWindow {
+            before: narrowed(window.before),
+            after: narrowed(window.after),
+            rope: window.rope.clone(),
         };
         Description {
             layers: 2,
@@ -286,20 +352,24 @@ impl Description {
             hidden,
             intermediate: 2 * hidden,
             vocabulary: 101,
-            global: span(&self.global),
-            local: self.local.as_ref().map(span),
-            pattern: if self.local.is_some() { Pattern::Listed(vec![false, true]) } else { Pattern::None },
+            global: window(&self.global),
+            local: self.local.as_ref().map(window),
+            layer_pattern: if self.local.is_some() {
+                LayerPattern::Listed(vec![false, true])
+            } else {
+                LayerPattern::None
+            },
             ..self.clone()
         }
     }
 
-    /// One layer at the model's real widths.
+    /// One layer of the model's real sizes.
     #[must_use]
     pub fn one_layer(&self) -> Description {
         Description { layers: 1, vocabulary: self.vocabulary.min(1000), ..self.clone() }
     }
 
-    /// Every number that indexes a table is checked here: a device may read past a table without a word.
+    /// Checks every index into a table: a device may read out of bounds without an error.
     pub(crate) fn check(&self, batch: &Batch) -> Result<(), EngineError> {
         let malformed = |what: String| Err(EngineError::Malformed(what));
         if !batch.is_well_formed() || batch.sequences.is_empty() {
@@ -308,33 +378,33 @@ impl Description {
         if let Some(id) = batch.ids.iter().find(|&&id| id as usize >= self.vocabulary) {
             return malformed(format!("token id {id} of a vocabulary of {}", self.vocabulary));
         }
-        if let Some(kind) = batch.types.iter().find(|&&kind| kind as usize >= self.types.max(1)) {
-            return malformed(format!("token type {kind} of {}", self.types));
+        if let Some(kind) = batch.types.iter().find(|&&kind| kind as usize >= self.token_types.max(1)) {
+            return malformed(format!("token type {kind} of {}", self.token_types));
         }
         let windows = [Some(&self.global), self.local.as_ref()].into_iter().flatten();
-        let back = windows.filter_map(|span| span.before).min().unwrap_or(usize::MAX);
+        let back = windows.filter_map(|window| window.before).min().unwrap_or(usize::MAX);
         if batch.sequences.iter().any(|sequence| sequence.unseen > back) {
             return malformed(format!("tokens that see nothing within {back} tokens before them"));
         }
-        let room = self.longest;
-        match batch.sequences.iter().find(|sequence| sequence.length > room) {
+        let max_length = self.max_length;
+        match batch.sequences.iter().find(|sequence| sequence.length > max_length) {
             Some(sequence) => {
-                malformed(format!("{} tokens where the model has {room} positions", sequence.length))
+                malformed(format!("{} tokens where the model has {max_length} positions", sequence.length))
             }
             None => Ok(()),
         }
     }
 }
 
-impl Positions {
-    /// Positions that a text can have.
-    pub(crate) fn room(&self) -> usize {
-        self.rows.saturating_sub(self.after.map_or(0, |padding| padding as usize + 1))
+impl PositionTable {
+    /// Maximum sequence length.
+    pub(crate) fn max_length(&self) -> usize {
+        self.rows.saturating_sub(self.padding_id.map_or(0, |padding| padding as usize + 1))
     }
 
     /// The row of the table for each of `ids`.
     pub fn rows(&self, ids: &[u32]) -> Vec<u32> {
-        match self.after {
+        match self.padding_id {
             None => (0..ids.len() as u32).collect(),
             Some(padding) => {
                 let mut last = padding;

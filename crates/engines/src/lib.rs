@@ -2,41 +2,38 @@
 //!
 //! This is the only crate whose code reads a feature: `candle/device.rs` those of devices, `onnx/mod.rs` its own.
 
-mod alike;
 mod assembly;
 pub mod candle;
 pub mod config;
-mod describe;
+pub mod describe;
 pub mod description;
+mod errors;
 pub mod families;
-mod fault;
-mod finish;
-mod harmless;
-mod head;
-pub mod heads;
+pub mod family_heads;
+mod head_layout;
+mod ignored_keys;
+mod length_buckets;
+mod loaded_head;
+pub mod model_cost;
 pub mod native;
+mod normalize;
 pub mod onnx;
-pub mod parts;
+pub mod positional;
 mod probe;
-mod queries;
-pub mod regular;
+pub mod regular_file;
+mod source_hash;
 mod steps;
+mod tensor_names;
 #[cfg(test)]
 mod testing;
 mod threads;
-pub mod unread;
+pub mod unread_tensors;
 pub mod weights;
-pub mod work;
 
 use std::sync::Arc;
 
 use sconce_core::engine::Engine;
-pub use sconce_kernels::memory::{give_back, limit_arenas};
-
-/// A hash of the sources of the engines and one of their kernels, for [`Engine::build`].
-fn sources() -> String {
-    format!("{}-{}", env!("SCONCE_ENGINES_HASH"), sconce_kernels::SOURCES)
-}
+pub use sconce_kernels::memory::{limit_arenas, release_free_memory};
 
 /// Every engine of this version, built in or not, on `threads` threads.
 pub fn all(threads: usize) -> Vec<Arc<dyn Engine>> {

@@ -8,8 +8,9 @@ use sconce_core::engine::{Encoder, EngineError};
 use sconce_core::obstacle::Obstacle;
 use sconce_core::probe::Sample;
 
-use crate::description::{Description, describe};
-use crate::fault;
+use crate::describe::describe;
+use crate::description::Description;
+use crate::errors;
 use crate::weights::uniform;
 
 /// Seconds that a timed case is repeated for; the best run counts.
@@ -29,7 +30,7 @@ pub(crate) fn batch(
     description: &Description,
 ) -> Batch {
     let vocabulary = description.vocabulary;
-    let padding = description.positions.and_then(|positions| positions.after);
+    let padding = description.position_table.and_then(|positions| positions.padding_id);
     let mut batch = Batch::new(output_kind);
     let mut state = seed;
     for &length in lengths {
@@ -81,6 +82,6 @@ fn obstacle(error: EngineError) -> Obstacle {
     match error {
         EngineError::OutOfMemory(_) => Obstacle::DoesNotFit { need: None, have: None },
         EngineError::Malformed(says) => Obstacle::LoadFailed { says },
-        EngineError::Failed(source) => fault::obstacle(&*source),
+        EngineError::Failed(source) => errors::to_obstacle(&*source),
     }
 }

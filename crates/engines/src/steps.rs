@@ -3,12 +3,12 @@
 use sconce_core::card::{Pooling, PoolingMode};
 use sconce_core::files::ModelFiles;
 use sconce_core::head::{Dense, DenseActivation, Step};
+use sconce_kernels::gemm::{GemmScratch, PackedMatrix, Store};
 use sconce_kernels::isa::Isa;
 use sconce_kernels::math::{gelu, gelu_tanh};
-use sconce_kernels::product::{Matrix, Space, Store};
-use sconce_kernels::rows::{Activation, Norm, Spread};
+use sconce_kernels::rows::{Activation, Norm, NormStatistics};
 
-use crate::finish::finish;
+use crate::normalize::normalized;
 use crate::weights::{Files, Tensors, WeightsError, norm};
 
 /// A layer with its weights.
@@ -20,7 +20,7 @@ pub(crate) enum Layer {
 }
 
 pub(crate) struct Linear {
-    matrix: Matrix,
+    matrix: PackedMatrix,
     bias: Vec<f32>,
     activation: DenseActivation,
 }
@@ -50,7 +50,7 @@ impl Layer {
                         (own.read(&format!("{name}.weight"), &[width])?, vec![0.0; width])
                     };
                     Layer::Norm(Norm {
-                        spread: Spread::Deviation,
+                        statistics: NormStatistics::MeanVariance,
                         weight,
                         shift,
                         epsilon: step.epsilon as f32,
@@ -71,7 +71,7 @@ impl Layer {
     /// The rows of `x`, each `width` long, after this layer, and how long they are then.
     pub(crate) fn apply(&self, mut x: Vec<f32>, width: usize) -> (Vec<f32>, usize) {
         match self {
-            Layer::Normalize => (finish(width, x, true).values, width),
+            Layer::Normalize => (normalized(width, x, true).values, width),
             Layer::Norm(norm) => {
                 norm.apply(Isa::best(), &mut x, width);
                 (x, width)
@@ -110,7 +110,7 @@ impl Linear {
         } else {
             tensors.read(&named(&dense.bias), &[dense.output])?
         };
-        let matrix = Matrix::pack(Isa::best(), &weights, dense.output, dense.input);
+        let matrix = PackedMatrix::pack(Isa::best(), &weights, dense.output, dense.input);
         Ok(Linear { matrix, bias, activation: dense.activation })
     }
 
@@ -120,7 +120,7 @@ impl Linear {
         let mut to = vec![0.0; rows * outputs];
         let store =
             &mut Store { bias: &self.bias, activation: Activation::Identity, to: &mut to, stride: outputs };
-        self.matrix.multiply(x, inputs, rows, &mut Space::default(), store);
+        self.matrix.multiply(x, inputs, rows, &mut GemmScratch::default(), store);
         self.activate(&mut to);
         to
     }
@@ -132,7 +132,7 @@ impl Linear {
         let mut keep = |_row: usize, column: usize, values: &mut [f32]| {
             tops[column..].iter_mut().zip(values).for_each(|(top, x)| *top = larger(*top, *x));
         };
-        self.matrix.multiply(x, inputs, x.len() / inputs.max(1), &mut Space::default(), &mut keep);
+        self.matrix.multiply(x, inputs, x.len() / inputs.max(1), &mut GemmScratch::default(), &mut keep);
         tops.iter_mut().zip(&self.bias).for_each(|(top, bias)| *top += bias);
         self.activate(&mut tops);
         tops

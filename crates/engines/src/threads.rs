@@ -81,8 +81,8 @@ impl Threads {
     fn share(&self) -> Share<'_> {
         let mut taken = self.lock();
         taken.batches += 1;
-        let reach = if taken.batches > self.count { taken.threads.len() } else { self.count };
-        let mut threads: Vec<usize> = (0..reach).collect();
+        let mask = if taken.batches > self.count { taken.threads.len() } else { self.count };
+        let mut threads: Vec<usize> = (0..mask).collect();
         threads.sort_by_key(|&thread| taken.threads[thread]);
         threads.truncate((self.count / taken.batches).max(1));
         for &thread in &threads {

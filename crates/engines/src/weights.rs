@@ -8,7 +8,7 @@ use half::{bf16, f16};
 use safetensors::tensor::{Dtype as Stored, Metadata};
 use sconce_core::files::ModelFiles;
 
-use crate::regular;
+use crate::regular_file;
 
 /// A source of named tensors, widened to f32.
 pub trait Tensors {
@@ -109,7 +109,7 @@ const HEADER_LIMIT: u64 = 100_000_000;
 /// The header of a safetensors file, checked against the file's length.
 #[derive(Debug)]
 pub struct Header {
-    /// Names, shapes, kinds and places.
+    /// TensorNames, shapes, kinds and places.
     pub metadata: Metadata,
     /// Its bytes as they stand in the file.
     pub bytes: Vec<u8>,
@@ -122,7 +122,7 @@ impl Header {
     pub fn read(path: &Path) -> Result<Header, WeightsError> {
         let io = |source| WeightsError::Io { path: path.to_owned(), source };
         let broken = |why: String| WeightsError::Broken { path: path.to_owned(), why };
-        let mut file = regular::open(path).map_err(io)?;
+        let mut file = regular_file::open(path).map_err(io)?;
         let file_length = file.metadata().map_err(io)?.len();
         let mut prefix = [0; 8];
         file.read_exact(&mut prefix).map_err(|_| broken("shorter than its first 8 bytes".to_owned()))?;
@@ -210,7 +210,7 @@ impl Tensors for Files {
             return Err(WeightsError::Shape { name: name.to_owned(), found, wanted });
         }
         let io = |source| WeightsError::Io { path: place.path.clone(), source };
-        let mut file = regular::open(&place.path).map_err(io)?;
+        let mut file = regular_file::open(&place.path).map_err(io)?;
         file.seek(SeekFrom::Start(place.start)).map_err(io)?;
         let mut bytes = vec![0; place.length];
         file.read_exact(&mut bytes).map_err(io)?;

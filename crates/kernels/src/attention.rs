@@ -12,153 +12,154 @@ use crate::rows::{copy, largest, sum};
 /// Queries taken together, so that each key and value is loaded once for all of them.
 const QUERIES: usize = 4;
 /// Vectors of keys or values taken together.
-const WIDE: usize = 2;
+const VECTORS: usize = 2;
 
 /// Where one head's numbers lie in a row of queries, keys and values. Several heads may share keys and values.
 #[derive(Clone, Copy, Debug)]
-pub struct Columns {
+pub struct QkvColumns {
     /// Numbers between the starts of two rows.
     pub stride: usize,
     /// Numbers a head.
-    pub head: usize,
+    pub head_dim: usize,
     /// The first of its queries, of its keys and of its values.
-    pub parts: [usize; 3],
+    pub offsets: [usize; 3],
 }
 
-impl Columns {
+impl QkvColumns {
     /// The queries (0), keys (1) or values (2) of one row.
     #[inline(always)]
     fn part<'a>(&self, rows: &'a [f32], row: usize, which: usize) -> &'a [f32] {
-        &rows[row * self.stride + self.parts[which]..][..self.head]
+        &rows[row * self.stride + self.offsets[which]..][..self.head_dim]
     }
 }
 
 /// Which keys a query sees: by their distance, and of the first so many.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Reach {
+pub struct AttentionMask {
     /// How far back.
     pub before: usize,
     /// How far ahead: not at all where attention is causal.
     pub after: usize,
-    /// Keys that are seen at all, the first so many; every query has to reach back to one of them.
-    pub seen: usize,
+    /// Keys that are seen at all, the first so many; every query has to mask back to one of them.
+    pub visible: usize,
 }
 
-impl Reach {
+impl AttentionMask {
     /// Every key.
-    pub const ALL: Reach = Reach { before: usize::MAX, after: usize::MAX, seen: usize::MAX };
+    pub const ALL: AttentionMask =
+        AttentionMask { before: usize::MAX, after: usize::MAX, visible: usize::MAX };
 
     /// The keys, of `length`, that `query` sees.
     #[inline(always)]
-    pub fn of(self, query: usize, length: usize) -> Range<usize> {
-        let end = query.saturating_add(self.after).saturating_add(1).min(length).min(self.seen);
+    pub fn keys(self, query: usize, length: usize) -> Range<usize> {
+        let end = query.saturating_add(self.after).saturating_add(1).min(length).min(self.visible);
         query.saturating_sub(self.before).min(end)..end
     }
 }
 
 /// One head's bias at every distance: a query's row of biases is a slice of it.
 #[derive(Clone, Copy, Debug)]
-pub struct Distances<'a> {
+pub struct RelativeBias<'a> {
     /// The bias from `-(positions-1)` to `positions-1`.
-    pub row: &'a [f32],
+    pub values: &'a [f32],
     /// Positions that there are.
     pub positions: usize,
 }
 
-impl<'a> Distances<'a> {
+impl<'a> RelativeBias<'a> {
     /// The biases of the keys 0, 1, 2, … for the query at `position`.
     #[inline(always)]
-    pub fn of(self, position: usize) -> &'a [f32] {
-        &self.row[self.positions - 1 - position..]
+    pub fn row(self, position: usize) -> &'a [f32] {
+        &self.values[self.positions - 1 - position..]
     }
 }
 
 /// One head's scores by content and distance together: for each query and for each key its score against every
-/// kind of distance, already scaled.
+/// bucket of distance, already scaled.
 #[derive(Clone, Copy, Debug)]
-pub struct Disentangled<'a> {
-    /// `[length, kinds]`, of the queries.
+pub struct DisentangledScores<'a> {
+    /// `[length, buckets]`, of the queries.
     pub queries: &'a [f32],
-    /// `[length, kinds]`, of the keys.
+    /// `[length, buckets]`, of the keys.
     pub keys: &'a [f32],
     /// Kinds of distances.
-    pub kinds: usize,
-    /// The kind of each distance, the query's position less the key's, from `-(positions-1)` to `positions-1`.
-    pub kind: &'a [u32],
+    pub buckets: usize,
+    /// The bucket of each distance, the query's position less the key's, from `-(positions-1)` to `positions-1`.
+    pub bucket_of: &'a [u32],
 }
 
-impl Disentangled<'_> {
+impl DisentangledScores<'_> {
     /// Adds to the `scores` of `query` against the keys from `first` on.
     #[inline(always)]
     fn add(&self, query: usize, first: usize, scores: &mut [f32]) {
-        let middle = self.kind.len() / 2;
-        let own = &self.queries[query * self.kinds..][..self.kinds];
+        let middle = self.bucket_of.len() / 2;
+        let own = &self.queries[query * self.buckets..][..self.buckets];
         for (key, score) in (first..).zip(scores) {
-            let kind = self.kind[middle + query - key] as usize;
-            *score += own[kind] + self.keys[key * self.kinds + kind];
+            let bucket = self.bucket_of[middle + query - key] as usize;
+            *score += own[bucket] + self.keys[key * self.buckets + bucket];
         }
     }
 }
 
-/// What is added to scores before softmax.
+/// What is score_bias to scores before softmax.
 #[derive(Clone, Copy, Debug)]
-pub enum Added<'a> {
+pub enum ScoreBias<'a> {
     /// Nothing.
     None,
     /// A bias by distance.
-    Distances(Distances<'a>),
+    Relative(RelativeBias<'a>),
     /// Scores of content against distance.
-    Disentangled(Disentangled<'a>),
+    Disentangled(DisentangledScores<'a>),
 }
 
 /// Room that is kept between calls.
 #[derive(Default)]
-pub struct Scratch {
+pub struct AttentionScratch {
     queries: Buffer<f32>,
     keys: Buffer<f32>,
     values: Buffer<f32>,
     scores: Buffer<f32>,
-    mixed: Buffer<f32>,
+    context: Buffer<f32>,
 }
 
-impl Scratch {
+impl AttentionScratch {
     /// Bytes of memory that it holds.
     pub fn bytes(&self) -> usize {
-        let Scratch { queries, keys, values, scores, mixed } = self;
-        [queries, keys, values, scores, mixed].map(Buffer::bytes).iter().sum()
+        let AttentionScratch { queries, keys, values, scores, context } = self;
+        [queries, keys, values, scores, context].map(Buffer::bytes).iter().sum()
     }
 }
 
 /// One head of one sequence of `length` tokens: `rows` to `output`, whose rows are `output_stride` apart. `bias` is
-/// added to queries, keys and values where they come without it.
+/// score_bias to queries, keys and values where they come without it.
 #[derive(Debug)]
-pub struct Head<'a> {
+pub struct AttentionHead<'a> {
     /// Rows of queries, keys and values.
     pub rows: &'a [f32],
     /// Tokens.
     pub length: usize,
     /// Where the head lies.
-    pub at: Columns,
+    pub at: QkvColumns,
     /// The bias of a whole row.
     pub bias: Option<&'a [f32]>,
     /// What scores are multiplied with.
     pub scale: f32,
     /// Which keys a query sees.
-    pub reach: Reach,
-    /// What is added to scores.
-    pub added: Added<'a>,
+    pub mask: AttentionMask,
+    /// What is score_bias to scores.
+    pub score_bias: ScoreBias<'a>,
 }
 
-impl Head<'_> {
+impl AttentionHead<'_> {
     /// Attends.
-    pub fn attend(&self, isa: Isa, scratch: &mut Scratch, output: &mut [f32], output_stride: usize) {
+    pub fn attend(&self, isa: Isa, scratch: &mut AttentionScratch, output: &mut [f32], output_stride: usize) {
         isa.dispatch(Attend { head: self, scratch, output, output_stride });
     }
 }
 
 struct Attend<'a, 'b> {
-    head: &'a Head<'b>,
-    scratch: &'a mut Scratch,
+    head: &'a AttentionHead<'b>,
+    scratch: &'a mut AttentionScratch,
     output: &'a mut [f32],
     output_stride: usize,
 }
@@ -169,50 +170,63 @@ impl WithSimd for Attend<'_, '_> {
     #[inline(always)]
     fn with_simd<S: Simd>(self, simd: S) {
         let Attend { head, scratch, output, output_stride } = self;
-        let Head { length, at, reach, added, .. } = *head;
-        let wide = WIDE * S::F32_LANES;
-        let keys = length.next_multiple_of(wide);
-        let columns = at.head.next_multiple_of(wide);
-        pack(head, scratch, wide);
+        let AttentionHead { length, at, mask, score_bias, .. } = *head;
+        let panel_width = VECTORS * S::F32_LANES;
+        let keys = length.next_multiple_of(panel_width);
+        let columns = at.head_dim.next_multiple_of(panel_width);
+        pack(head, scratch, panel_width);
         scratch.scores.grow(QUERIES * keys);
-        scratch.mixed.grow(QUERIES * columns);
+        scratch.context.grow(QUERIES * columns);
 
-        let (key_vectors, _) = S::as_simd_f32s(&scratch.keys[..keys * at.head]);
+        let (key_vectors, _) = S::as_simd_f32s(&scratch.keys[..keys * at.head_dim]);
         let (value_vectors, _) = S::as_simd_f32s(&scratch.values[..columns * length]);
         for first in (0..length).step_by(QUERIES) {
             let place = |r: usize| (first + r).min(length - 1);
-            let seen = reach.of(first, length).start..reach.of(place(QUERIES - 1), length).end;
-            let query = |r: usize| &scratch.queries[place(r) * at.head..][..at.head];
+            let seen = mask.keys(first, length).start..mask.keys(place(QUERIES - 1), length).end;
+            let query = |r: usize| &scratch.queries[place(r) * at.head_dim..][..at.head_dim];
             let queries = [query(0), query(1), query(2), query(3)];
-            let panels = key_vectors.chunks_exact(WIDE * at.head).enumerate();
-            for (panel, keys_here) in panels.take(seen.end.div_ceil(wide)).skip(seen.start / wide) {
-                store::<S>(products(simd, queries, keys_here), &mut scratch.scores, keys, panel * wide);
+            let panels = key_vectors.chunks_exact(VECTORS * at.head_dim).enumerate();
+            for (panel, keys_here) in
+                panels.take(seen.end.div_ceil(panel_width)).skip(seen.start / panel_width)
+            {
+                store::<S>(
+                    products(simd, queries, keys_here),
+                    &mut scratch.scores,
+                    keys,
+                    panel * panel_width,
+                );
             }
             for (r, scores) in scratch.scores.chunks_exact_mut(keys).take(QUERIES).enumerate() {
-                let own = reach.of(place(r), length);
+                let own = mask.keys(place(r), length);
                 scores[seen.start..own.start].fill(0.0);
                 scores[own.end..seen.end].fill(0.0);
                 let scores = &mut scores[own.clone()];
-                match added {
-                    Added::None => {}
-                    Added::Distances(distances) => {
-                        for (score, bias) in scores.iter_mut().zip(&distances.of(place(r))[own.start..]) {
+                match score_bias {
+                    ScoreBias::None => {}
+                    ScoreBias::Relative(relative_bias) => {
+                        for (score, bias) in scores.iter_mut().zip(&relative_bias.row(place(r))[own.start..])
+                        {
                             *score += bias;
                         }
                     }
-                    Added::Disentangled(disentangled) => disentangled.add(place(r), own.start, scores),
+                    ScoreBias::Disentangled(disentangled) => disentangled.add(place(r), own.start, scores),
                 }
                 softmax(scores);
             }
             let row = |r: usize| &scratch.scores[r * keys..][seen.clone()];
             let rows = [row(0), row(1), row(2), row(3)];
-            for (panel, values_here) in value_vectors.chunks_exact(WIDE * length).enumerate() {
-                let values_here = &values_here[WIDE * seen.start..];
-                store::<S>(products(simd, rows, values_here), &mut scratch.mixed, columns, panel * wide);
+            for (panel, values_here) in value_vectors.chunks_exact(VECTORS * length).enumerate() {
+                let values_here = &values_here[VECTORS * seen.start..];
+                store::<S>(
+                    products(simd, rows, values_here),
+                    &mut scratch.context,
+                    columns,
+                    panel * panel_width,
+                );
             }
             for r in 0..QUERIES.min(length - first) {
-                let to = &mut output[(first + r) * output_stride..][..at.head];
-                copy(&scratch.mixed[r * columns..][..at.head], to);
+                let to = &mut output[(first + r) * output_stride..][..at.head_dim];
+                copy(&scratch.context[r * columns..][..at.head_dim], to);
             }
         }
     }
@@ -220,30 +234,30 @@ impl WithSimd for Attend<'_, '_> {
 
 /// Queries scaled, keys and values in panels; each with its bias.
 #[inline(always)]
-fn pack(head: &Head<'_>, scratch: &mut Scratch, wide: usize) {
-    let Head { rows, length, at, bias, scale, .. } = *head;
-    let (queries, keys) = (length * at.head, length.next_multiple_of(wide) * at.head);
-    let values = at.head.next_multiple_of(wide) * length;
+fn pack(head: &AttentionHead<'_>, scratch: &mut AttentionScratch, panel_width: usize) {
+    let AttentionHead { rows, length, at, bias, scale, .. } = *head;
+    let (queries, keys) = (length * at.head_dim, length.next_multiple_of(panel_width) * at.head_dim);
+    let values = at.head_dim.next_multiple_of(panel_width) * length;
     scratch.queries.grow(queries);
     scratch.keys.grow(keys);
     scratch.values.grow(values);
-    let bias = |which: usize, d: usize| bias.map_or(0.0, |bias| bias[at.parts[which] + d]);
-    for (row, query) in scratch.queries[..queries].chunks_exact_mut(at.head).enumerate() {
+    let bias = |which: usize, d: usize| bias.map_or(0.0, |bias| bias[at.offsets[which] + d]);
+    for (row, query) in scratch.queries[..queries].chunks_exact_mut(at.head_dim).enumerate() {
         for (d, (to, from)) in query.iter_mut().zip(at.part(rows, row, 0)).enumerate() {
             *to = (from + bias(0, d)) * scale;
         }
     }
-    for (panel, keys) in scratch.keys[..keys].chunks_exact_mut(wide * at.head).enumerate() {
-        for lane in 0..wide.min(length - panel * wide) {
-            for (d, from) in at.part(rows, panel * wide + lane, 1).iter().enumerate() {
-                keys[d * wide + lane] = from + bias(1, d);
+    for (panel, keys) in scratch.keys[..keys].chunks_exact_mut(panel_width * at.head_dim).enumerate() {
+        for lane in 0..panel_width.min(length - panel * panel_width) {
+            for (d, from) in at.part(rows, panel * panel_width + lane, 1).iter().enumerate() {
+                keys[d * panel_width + lane] = from + bias(1, d);
             }
         }
     }
-    for (panel, values) in scratch.values[..values].chunks_exact_mut(wide * length).enumerate() {
-        let first = panel * wide;
-        let count = wide.min(at.head - first);
-        for (row, to) in values.chunks_exact_mut(wide).enumerate() {
+    for (panel, values) in scratch.values[..values].chunks_exact_mut(panel_width * length).enumerate() {
+        let first = panel * panel_width;
+        let count = panel_width.min(at.head_dim - first);
+        for (row, to) in values.chunks_exact_mut(panel_width).enumerate() {
             let from = &at.part(rows, row, 2)[first..first + count];
             for (d, (to, from)) in to.iter_mut().zip(from).enumerate() {
                 *to = from + bias(2, first + d);
@@ -254,9 +268,9 @@ fn pack(head: &Head<'_>, scratch: &mut Scratch, wide: usize) {
 
 /// `left · panel` for four rows and two vectors of columns.
 #[inline(always)]
-fn products<S: Simd>(simd: S, left: [&[f32]; QUERIES], panel: &[S::f32s]) -> [[S::f32s; WIDE]; QUERIES] {
-    let mut sums = [[simd.splat_f32s(0.0); WIDE]; QUERIES];
-    let (panel, _) = panel.as_chunks::<WIDE>();
+fn products<S: Simd>(simd: S, left: [&[f32]; QUERIES], panel: &[S::f32s]) -> [[S::f32s; VECTORS]; QUERIES] {
+    let mut sums = [[simd.splat_f32s(0.0); VECTORS]; QUERIES];
+    let (panel, _) = panel.as_chunks::<VECTORS>();
     let [row0, row1, row2, row3] = left;
     for ((((right, x0), x1), x2), x3) in panel.iter().zip(row0).zip(row1).zip(row2).zip(row3) {
         for (sums, x) in sums.iter_mut().zip([x0, x1, x2, x3]) {
@@ -270,9 +284,9 @@ fn products<S: Simd>(simd: S, left: [&[f32]; QUERIES], panel: &[S::f32s]) -> [[S
 }
 
 #[inline(always)]
-fn store<S: Simd>(products: [[S::f32s; WIDE]; QUERIES], to: &mut [f32], stride: usize, column: usize) {
+fn store<S: Simd>(products: [[S::f32s; VECTORS]; QUERIES], to: &mut [f32], stride: usize, column: usize) {
     for (products, row) in products.iter().zip(to.chunks_exact_mut(stride)) {
-        let (row, _) = S::as_mut_simd_f32s(&mut row[column..column + WIDE * S::F32_LANES]);
+        let (row, _) = S::as_mut_simd_f32s(&mut row[column..column + VECTORS * S::F32_LANES]);
         row.copy_from_slice(products);
     }
 }

@@ -6,6 +6,8 @@ use std::sync::OnceLock;
 
 use pulp::{Arch, Scalar, Simd, WithSimd};
 
+use crate::detect;
+
 /// The variable by which narrower instructions than the processor's are asked for.
 pub const VARIABLE: &str = "SCONCE_ISA";
 
@@ -53,7 +55,8 @@ impl Isa {
             Isa::Avx2 => pulp::x86::V3::try_new().is_some(),
             #[cfg(target_arch = "x86_64")]
             Isa::Avx512 => pulp::x86::V4::try_new().is_some(),
-            Isa::Avx512Bf16 | Isa::Amx => crate::bf16::Bf16::of(self).is_some(),
+            Isa::Avx512Bf16 => detect::has_avx512_bf16(),
+            Isa::Amx => detect::has_amx(),
             #[cfg(not(target_arch = "x86_64"))]
             Isa::Avx2 | Isa::Avx512 => false,
             Isa::Other => cfg!(not(target_arch = "x86_64")),

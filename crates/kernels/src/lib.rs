@@ -1,7 +1,7 @@
 //! CPU kernels for transformers, on plain slices: products with prepacked weights, attention over packed
 //! sequences, norms. Each is chosen at run time by what the processor has, and held against plain code.
 //!
-//! This is the only crate with `unsafe`, and in it only `bf16`, `buffer` and `memory` have any.
+//! This is the only crate with `unsafe`, and in it only `bf16`, `buffer`, `detect` and `memory` have any.
 
 /// The version of these kernels.
 pub const VERSION: &str = env!("CARGO_PKG_VERSION");
@@ -11,9 +11,10 @@ pub const SOURCES: &str = env!("SCONCE_KERNELS_HASH");
 pub mod attention;
 pub mod bf16;
 pub mod buffer;
+mod detect;
+pub mod gemm;
 pub mod isa;
 pub mod math;
 pub mod memory;
-pub mod product;
 pub mod rope;
 pub mod rows;

@@ -2,7 +2,7 @@
 
 /// Gives free memory back to the system.
 #[cfg(all(target_os = "linux", target_env = "gnu"))]
-pub fn give_back() {
+pub fn release_free_memory() {
     unsafe extern "C" {
         // SAFETY: the signature is that of `malloc.h`; it locks each arena and touches free pages alone.
         safe fn malloc_trim(pad: usize) -> i32;
@@ -12,7 +12,7 @@ pub fn give_back() {
 
 /// Other allocators give back by themselves.
 #[cfg(not(all(target_os = "linux", target_env = "gnu")))]
-pub fn give_back() {}
+pub fn release_free_memory() {}
 
 /// Limits glibc to `count` arenas. By default it makes eight for each core, and each keeps memory of threads that are
 /// gone, so that the size of a process says little about the models that it holds.

@@ -45,20 +45,20 @@ fn each(values: &mut [f32], f: impl Fn(f32) -> f32) {
     }
 }
 
-/// What a norm divides by.
+/// The statistics that a norm subtracts and divides by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Spread {
-    /// The deviation from the mean, which is taken away first: layer norm.
-    Deviation,
-    /// The root of the mean square: RMS norm.
-    Root,
+pub enum NormStatistics {
+    /// Mean and variance: layer norm.
+    MeanVariance,
+    /// Mean square: RMS norm.
+    MeanSquare,
 }
 
 /// A norm's parameters.
 #[derive(Clone, Debug)]
 pub struct Norm {
     /// What it divides by.
-    pub spread: Spread,
+    pub statistics: NormStatistics,
     /// Factors.
     pub weight: Vec<f32>,
     /// Summands; zeros where the norm has none.
@@ -86,17 +86,17 @@ impl Norm {
     /// Normalises one row.
     #[inline(always)]
     pub(crate) fn row(&self, row: &mut [f32]) {
-        normalize(row, self.spread, &self.weight, &self.shift, self.epsilon);
+        normalize(row, self.statistics, &self.weight, &self.shift, self.epsilon);
     }
 }
 
 /// `norm(row) · weight + shift`.
 #[inline(always)]
-pub fn normalize(row: &mut [f32], spread: Spread, weight: &[f32], shift: &[f32], epsilon: f32) {
+pub fn normalize(row: &mut [f32], statistics: NormStatistics, weight: &[f32], shift: &[f32], epsilon: f32) {
     let count = row.len() as f32;
-    let mean = match spread {
-        Spread::Deviation => sum(row, |x| x) / count,
-        Spread::Root => 0.0,
+    let mean = match statistics {
+        NormStatistics::MeanVariance => sum(row, |x| x) / count,
+        NormStatistics::MeanSquare => 0.0,
     };
     let variance = sum(row, |x| (x - mean) * (x - mean)) / count;
     let scale = 1.0 / (variance + epsilon).sqrt();
@@ -122,7 +122,7 @@ pub fn bias_activation(isa: Isa, rows: &mut [f32], bias: &[f32], activation: Act
 }
 
 /// `activation(gate) · up` for rows that hold the gate's numbers and then those that it lets through, both after
-/// their bias is added; into rows of half the width.
+/// their bias is score_bias; into rows of half the width.
 pub fn gate(isa: Isa, rows: &mut [f32], bias: &[f32], activation: Activation, to: &mut [f32]) {
     struct Work<'a>(&'a mut [f32], &'a [f32], Activation, &'a mut [f32]);
     impl Vectorized for Work<'_> {

@@ -1,11 +1,13 @@
 //! Every kernel against plain code, over odd shapes, with every set of instructions that this processor has.
 
 use proptest::prelude::*;
-use sconce_kernels::attention::{Added, Columns, Disentangled, Distances, Head, Reach, Scratch};
+use sconce_kernels::attention::{
+    AttentionHead, AttentionMask, AttentionScratch, DisentangledScores, QkvColumns, RelativeBias, ScoreBias,
+};
+use sconce_kernels::gemm::{GemmScratch, PackedMatrix, Store};
 use sconce_kernels::isa::Isa;
-use sconce_kernels::product::{Matrix, Space, Store};
-use sconce_kernels::rope::Angles;
-use sconce_kernels::rows::{Activation, Norm, Spread, gate};
+use sconce_kernels::rope::RopeTable;
+use sconce_kernels::rows::{Activation, Norm, NormStatistics, gate};
 
 fn numbers(seed: u64, count: usize) -> Vec<f32> {
     let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
@@ -34,48 +36,53 @@ fn plain_product(a: &[f32], w: &[f32], rows: usize, outputs: usize, inputs: usiz
 }
 
 /// Attention as it is defined, in f64.
-fn plain_attention(head: &Head<'_>) -> Vec<f32> {
-    let Head { rows, length, at, bias, scale, reach, added } = *head;
+fn plain_attention(head: &AttentionHead<'_>) -> Vec<f32> {
+    let AttentionHead { rows, length, at, bias, scale, mask, score_bias } = *head;
     let number = |row: usize, which: usize, d: usize| {
-        let place = at.parts[which] + d;
+        let place = at.offsets[which] + d;
         f64::from(rows[row * at.stride + place]) + bias.map_or(0.0, |bias| f64::from(bias[place]))
     };
-    let more = |q: usize, k: usize| match added {
-        Added::None => 0.0,
-        Added::Distances(distances) => f64::from(distances.of(q)[k]),
-        Added::Disentangled(d) => {
-            let kind = d.kind[d.kind.len() / 2 + q - k] as usize;
-            f64::from(d.queries[q * d.kinds + kind]) + f64::from(d.keys[k * d.kinds + kind])
+    let more = |q: usize, k: usize| match score_bias {
+        ScoreBias::None => 0.0,
+        ScoreBias::Relative(distances) => f64::from(distances.row(q)[k]),
+        ScoreBias::Disentangled(d) => {
+            let bucket = d.bucket_of[d.bucket_of.len() / 2 + q - k] as usize;
+            f64::from(d.queries[q * d.buckets + bucket]) + f64::from(d.keys[k * d.buckets + bucket])
         }
     };
-    let mut out = vec![0.0; length * at.head];
+    let mut out = vec![0.0; length * at.head_dim];
     for q in 0..length {
         let score = |k: usize| {
             let apart = (q.abs_diff(k), k < q);
-            if k >= reach.seen || if apart.1 { apart.0 > reach.before } else { apart.0 > reach.after } {
+            if k >= mask.visible || if apart.1 { apart.0 > mask.before } else { apart.0 > mask.after } {
                 return f64::NEG_INFINITY;
             }
-            let dot: f64 = (0..at.head).map(|d| number(q, 0, d) * number(k, 1, d)).sum();
+            let dot: f64 = (0..at.head_dim).map(|d| number(q, 0, d) * number(k, 1, d)).sum();
             dot * f64::from(scale) + more(q, k)
         };
         let scores: Vec<f64> = (0..length).map(score).collect();
         let top = scores.iter().copied().max_by(f64::total_cmp).expect("a score");
-        let chances: Vec<f64> = scores.iter().map(|s| (s - top).exp()).collect();
-        let sum: f64 = chances.iter().sum();
-        for d in 0..at.head {
-            out[q * at.head + d] =
-                ((0..length).map(|k| chances[k] * number(k, 2, d)).sum::<f64>() / sum) as f32;
+        let probabilities: Vec<f64> = scores.iter().map(|s| (s - top).exp()).collect();
+        let sum: f64 = probabilities.iter().sum();
+        for d in 0..at.head_dim {
+            out[q * at.head_dim + d] =
+                ((0..length).map(|k| probabilities[k] * number(k, 2, d)).sum::<f64>() / sum) as f32;
         }
     }
     out
 }
 
 /// How far a query sees: everything, causally, a window, a causal window.
-fn reaches() -> impl Strategy<Value = Reach> {
+fn reaches() -> impl Strategy<Value = AttentionMask> {
     let side = || prop_oneof![Just(usize::MAX), Just(0), 1usize..40];
     // Where not all keys are seen, every query reaches back to those that are.
-    let some = (side(), 1usize..150).prop_map(|(after, seen)| Reach { after, seen, ..Reach::ALL });
-    let all = (side(), side()).prop_map(|(before, after)| Reach { before, after, ..Reach::ALL });
+    let some = (side(), 1usize..150).prop_map(|(after, seen)| AttentionMask {
+        after,
+        visible: seen,
+        ..AttentionMask::ALL
+    });
+    let all =
+        (side(), side()).prop_map(|(before, after)| AttentionMask { before, after, ..AttentionMask::ALL });
     prop_oneof![all, some]
 }
 
@@ -87,16 +94,16 @@ proptest! {
         let (a, w) = (numbers(seed, rows * inputs), numbers(!seed, outputs * inputs));
         let want = plain_product(&a, &w, rows, outputs, inputs);
         for isa in Isa::available() {
-            let matrix = Matrix::pack(isa, &w, outputs, inputs);
+            let matrix = PackedMatrix::pack(isa, &w, outputs, inputs);
             let mut got = vec![f32::NAN; rows * outputs];
-            matrix.multiply(&a, inputs, rows, &mut Space::default(), &mut |row: usize, column: usize, values: &mut [f32]| {
+            matrix.multiply(&a, inputs, rows, &mut GemmScratch::default(), &mut |row: usize, column: usize, values: &mut [f32]| {
                 got[row * outputs + column..][..values.len()].copy_from_slice(values);
             });
             near(&got, &want, 1e-4)?;
             let (mut again, bias, panels) = (vec![f32::NAN; rows * outputs], vec![0.0; outputs], matrix.panels());
             for share in [0..panels / 2, panels / 2..panels] {
                 let to = &mut Store { bias: &bias, activation: Activation::Identity, to: &mut again, stride: outputs };
-                matrix.part(&a, inputs, rows, share).give(isa, to);
+                matrix.multiply_columns(&a, inputs, rows, share).drain(isa, to);
             }
             prop_assert_eq!(again, got);
         }
@@ -104,7 +111,7 @@ proptest! {
 
     #[test]
     fn attention_in_f32_is_right(
-        length in 1usize..80, keys in 1usize..3, shared in 1usize..4, head in 1usize..70, reach in reaches(),
+        length in 1usize..80, keys in 1usize..3, shared in 1usize..4, head in 1usize..70, mask in reaches(),
         kind in 0..3, seed: u64, biased: bool,
     ) {
         let heads = keys * shared;
@@ -112,41 +119,41 @@ proptest! {
         let rows = numbers(seed, length * stride);
         let bias = numbers(seed ^ 1, stride);
         let table = numbers(seed ^ 2, 2 * 90 - 1);
-        let (kinds, of_queries, of_keys) = (7, numbers(seed ^ 5, length * 7), numbers(seed ^ 6, length * 7));
-        let kind_of: Vec<u32> = (0..2 * 90 - 1).map(|distance| distance % 7).collect();
-        let added = match kind {
-            0 => Added::None,
-            1 => Added::Distances(Distances { row: &table, positions: 90 }),
-            _ => Added::Disentangled(Disentangled { queries: &of_queries, keys: &of_keys, kinds, kind: &kind_of }),
+        let (buckets, of_queries, of_keys) = (7, numbers(seed ^ 5, length * 7), numbers(seed ^ 6, length * 7));
+        let bucket_of: Vec<u32> = (0..2 * 90 - 1).map(|distance| distance % 7).collect();
+        let score_bias = match kind {
+            0 => ScoreBias::None,
+            1 => ScoreBias::Relative(RelativeBias { values: &table, positions: 90 }),
+            _ => ScoreBias::Disentangled(DisentangledScores { queries: &of_queries, keys: &of_keys, buckets, bucket_of: &bucket_of }),
         };
         let last = [(heads - 1) * head, (heads + keys - 1) * head, (heads + 2 * keys - 1) * head];
-        let at = Columns { stride, head, parts: last };
+        let at = QkvColumns { stride, head_dim: head, offsets: last };
         let bias = biased.then_some(bias.as_slice());
-        let task = Head { rows: &rows, length, at, bias, scale: 0.3, reach, added };
+        let task = AttentionHead { rows: &rows, length, at, bias, scale: 0.3, mask, score_bias };
         let want = plain_attention(&task);
         for isa in Isa::available() {
             let mut got = vec![f32::NAN; length * head];
-            task.attend(isa, &mut Scratch::default(), &mut got, head);
+            task.attend(isa, &mut AttentionScratch::default(), &mut got, head);
             near(&got, &want, 1e-4)?;
         }
     }
 
     #[test]
-    fn rotation_is_right(heads in 1usize..4, pairs in 1usize..40, rest in 0usize..9, neighbours: bool, seed: u64) {
+    fn rotation_is_right(heads in 1usize..4, pairs in 1usize..40, rest in 0usize..9, interleaved: bool, seed: u64) {
         let head = 2 * pairs + rest;
-        let angles = numbers(seed ^ 1, 3 * pairs);
-        let turns = Angles {
-            cosines: angles.iter().map(|a| a.cos()).collect(),
-            sines: angles.iter().map(|a| a.sin()).collect(),
+        let rope_table = numbers(seed ^ 1, 3 * pairs);
+        let turns = RopeTable {
+            cosines: rope_table.iter().map(|a| a.cos()).collect(),
+            sines: rope_table.iter().map(|a| a.sin()).collect(),
             pairs,
-            neighbours,
+            interleaved,
         };
         let x = numbers(seed, heads * head);
         let mut want: Vec<f64> = x.iter().map(|&x| f64::from(x)).collect();
         for (n, numbers) in x.chunks(head).enumerate() {
             for pair in 0..pairs {
-                let (a, b) = if neighbours { (2 * pair, 2 * pair + 1) } else { (pair, pair + pairs) };
-                let (sine, cosine) = f64::from(angles[2 * pairs + pair]).sin_cos();
+                let (a, b) = if interleaved { (2 * pair, 2 * pair + 1) } else { (pair, pair + pairs) };
+                let (sine, cosine) = f64::from(rope_table[2 * pairs + pair]).sin_cos();
                 let (first, second) = (f64::from(numbers[a]), f64::from(numbers[b]));
                 want[n * head + a] = first * cosine - second * sine;
                 want[n * head + b] = first * sine + second * cosine;
@@ -155,7 +162,7 @@ proptest! {
         let want: Vec<f32> = want.into_iter().map(|x| x as f32).collect();
         for isa in Isa::available() {
             let mut got = x.clone();
-            turns.turn(isa, &mut got, head, 2);
+            turns.rotate(isa, &mut got, head, 2);
             near(&got, &want, 1e-6)?;
         }
     }
@@ -188,8 +195,8 @@ proptest! {
 
     #[test]
     fn norms_are_right(rows in 1usize..5, width in 1usize..200, root: bool, seed: u64) {
-        let spread = if root { Spread::Root } else { Spread::Deviation };
-        let norm = Norm { spread, weight: numbers(seed ^ 3, width), shift: numbers(seed ^ 4, width), epsilon: 1e-5 };
+        let statistics = if root { NormStatistics::MeanSquare } else { NormStatistics::MeanVariance };
+        let norm = Norm { statistics, weight: numbers(seed ^ 3, width), shift: numbers(seed ^ 4, width), epsilon: 1e-5 };
         let x = numbers(seed, rows * width);
         let mut want = Vec::new();
         for row in x.chunks(width) {
@@ -211,13 +218,17 @@ proptest! {
 
 #[cfg(target_arch = "x86_64")]
 mod bf16 {
-    use super::{Added, Columns, Distances, Head, near, numbers, plain_attention, plain_product, reaches};
+    use super::{
+        AttentionHead, QkvColumns, RelativeBias, ScoreBias, near, numbers, plain_attention, plain_product,
+        reaches,
+    };
     use proptest::prelude::*;
     use sconce_kernels::bf16::{
-        Bf16, Finish, HeadBf16, MatrixBf16, Panels, ScratchBf16, add_rows, gate_rows, norm_rows,
+        AttentionHeadBf16, AttentionScratchBf16, Bf16, EpilogueBf16, MatrixBf16, Panels, add_rows, gate_rows,
+        norm_rows,
     };
     use sconce_kernels::isa::Isa;
-    use sconce_kernels::rows::{Activation, Norm, Spread, gate};
+    use sconce_kernels::rows::{Activation, Norm, NormStatistics, gate};
 
     /// Everything that multiplies bf16 here.
     fn units() -> impl Iterator<Item = Bf16> {
@@ -275,7 +286,7 @@ mod bf16 {
                 (0..rows).for_each(|row| sums.set(row, &vec![1.0; outputs]));
                 let mut got = vec![0.0; rows * outputs];
                 unit.with_tiles(|tiles| {
-                    let finish = Finish::Add { bias: &padded, to: sums.all() };
+                    let finish = EpilogueBf16::Add { bias: &padded, to: sums.all() };
                     let half = matrix.panels() / 2;
                     let (left, right) = finish.split(half);
                     matrix.multiply(tiles, &a, rows, half..matrix.panels(), right);
@@ -290,7 +301,7 @@ mod bf16 {
                 for activation in all {
                     let mut stored = Panels::default();
                     stored.shape(rows, outputs);
-                    let to = Finish::Store { bias: &padded, activation, to: stored.all() };
+                    let to = EpilogueBf16::Store { bias: &padded, activation, to: stored.all() };
                     unit.with_tiles(|tiles| matrix.multiply(tiles, &a, rows, 0..matrix.panels(), to));
                     let mut want = want.clone();
                     match activation {
@@ -309,7 +320,7 @@ mod bf16 {
         #[test]
         fn attention_on_tiles_is_right(
             before in 0usize..40, length in 1usize..150, heads in 1usize..3, head in 1usize..70, biased: bool,
-            reach in reaches(), seed: u64,
+            mask in reaches(), seed: u64,
         ) {
             for unit in units() {
                 let panels = head.div_ceil(32);
@@ -319,23 +330,23 @@ mod bf16 {
                 let mut rows = short(&numbers(seed, length * 3 * hidden));
                 rows.iter_mut().enumerate().filter(|(place, _)| place % wide >= head).for_each(|(_, x)| *x = 0.0);
                 let table = numbers(seed ^ 2, 2 * 160 - 1);
-                let distances = biased.then_some(Distances { row: &table, positions: 160 });
+                let distances = biased.then_some(RelativeBias { values: &table, positions: 160 });
                 let first = (heads - 1) * wide;
-                let at = Columns { stride: 3 * hidden, head, parts: [first, hidden + first, 2 * hidden + first] };
-                let added = distances.map_or(Added::None, Added::Distances);
+                let at = QkvColumns { stride: 3 * hidden, head_dim: head, offsets: [first, hidden + first, 2 * hidden + first] };
+                let score_bias = distances.map_or(ScoreBias::None, ScoreBias::Relative);
                 let scale = 1.0 / (head as f32).sqrt();
-                let want = plain_attention(&Head { rows: &rows, length, at, bias: None, scale, reach, added });
+                let want = plain_attention(&AttentionHead { rows: &rows, length, at, bias: None, scale, mask, score_bias });
                 let all: Vec<f32> = numbers(seed ^ 9, before * 3 * hidden).into_iter().chain(rows).collect();
                 let rows = laid(&all, 3 * hidden);
                 let query = (heads - 1) * panels;
-                let task = HeadBf16 {
+                let task = AttentionHeadBf16 {
                     rows: &rows, start: before, length, panels, query,
                     key: heads * panels + query, value: 2 * heads * panels + query,
-                    scale, reach, distances,
+                    scale, mask, relative_bias: distances,
                 };
                 let mut output = Panels::default();
                 output.shape(before + length, wide);
-                unit.with_tiles(|tiles| task.attend(tiles, &mut ScratchBf16::default(), &mut output, 0));
+                unit.with_tiles(|tiles| task.attend(tiles, &mut AttentionScratchBf16::default(), &mut output, 0));
                 let got: Vec<f32> = read(&output, before + length, wide)[before * wide..]
                     .chunks(wide).flat_map(|row| row[..head].to_vec()).collect();
                 near(&got, &want, 0.02)?;
@@ -345,9 +356,9 @@ mod bf16 {
         #[test]
         fn norms_over_panels_are_right(rows in 1usize..40, width in 1usize..200, root: bool, keeps: bool, seed: u64) {
             for unit in units() {
-                let spread = if root { Spread::Root } else { Spread::Deviation };
+                let statistics = if root { NormStatistics::MeanSquare } else { NormStatistics::MeanVariance };
                 let (weight, shift) = (numbers(seed ^ 3, width), numbers(seed ^ 4, width));
-                let norm = Norm { spread, weight, shift, epsilon: 1e-5 };
+                let norm = Norm { statistics, weight, shift, epsilon: 1e-5 };
                 let unchanged = numbers(seed, rows * width);
                 let mut want = numbers(seed, rows * width);
                 let (mut x, mut rounded) = (Panels::default(), Panels::default());

@@ -9,7 +9,7 @@ use std::sync::mpsc::{self, Sender};
 use std::thread;
 
 use sconce_core::engine::ModelSpec;
-use sconce_engines::regular;
+use sconce_engines::regular_file;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
@@ -180,7 +180,7 @@ enum Told {
 
 /// The SHA-256 of a file, as `sha256sum` prints it.
 fn sha256(path: &Path, told: &Sender<Told>) -> io::Result<String> {
-    let mut file = regular::open(path)?;
+    let mut file = regular_file::open(path)?;
     let total = file.metadata()?.len();
     let tell = |done| {
         let _ = told.send(Told::Read { file: name(path), done, total });

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use sconce_core::card::{Format, ModelCard};
 use sconce_core::engine::ModelSpec;
-use sconce_engines::unread::unread;
+use sconce_engines::unread_tensors::unread_tensors;
 use sconce_engines::weights::Header;
 use serde::Serialize;
 
@@ -77,7 +77,7 @@ fn inspection(ModelSpec { card, files }: ModelSpec) -> Result<Inspection, CardEr
         for path in files.weights.get(&weights.name).into_iter().flatten() {
             names.extend(Header::read(path)?.metadata.tensors().into_keys());
         }
-        let unread = unread(&card, &names);
+        let unread = unread_tensors(&card, &names);
         if !unread.is_empty() {
             all.insert(weights.name.clone(), unread);
         }

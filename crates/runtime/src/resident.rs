@@ -48,9 +48,9 @@ impl Runtime {
     }
 
     /// Waits until what was dropped is unloaded, and gives what is free back to the system.
-    pub fn give_back(&self) {
+    pub fn release_free_memory(&self) {
         self.inner.executors.settle();
-        sconce_engines::give_back();
+        sconce_engines::release_free_memory();
     }
 }
 
@@ -66,7 +66,7 @@ mod tests {
         let between = resident().expect("this system tells");
         assert!(between > before + (60 << 20), "{before} {between}");
         drop(pieces);
-        sconce_engines::give_back();
+        sconce_engines::release_free_memory();
         let after = resident().expect("this system tells");
         assert!(after + (40 << 20) < between, "{between} {after}");
     }

@@ -3,7 +3,7 @@
 use std::fs::{self, Metadata};
 use std::path::{Path, PathBuf};
 
-use sconce_engines::regular;
+use sconce_engines::regular_file;
 use serde_json::Value;
 use tokenizers::models::ModelWrapper;
 use tokenizers::models::bpe::BPE;
@@ -149,7 +149,8 @@ pub(crate) fn open(folder: &Path) -> Result<Tokenizer, VocabularyError> {
 }
 
 fn read(path: &Path, most: u64) -> Result<Vec<u8>, VocabularyError> {
-    regular::read(path, most).map_err(|source| VocabularyError::Unreadable { path: path.to_owned(), source })
+    regular_file::read(path, most)
+        .map_err(|source| VocabularyError::Unreadable { path: path.to_owned(), source })
 }
 
 /// Refuses a tokenizer whose parts would make a short text cost minutes or gigabytes.

@@ -14,7 +14,7 @@ use std::process::ExitCode;
 
 use sconce::prove::Depth;
 use sconce::tokens::Tokens;
-use sconce::{ModelSource, Peak, Work};
+use sconce::{ModelCost, ModelSource, Peak};
 
 use crate::arguments;
 use crate::input::Input;
@@ -79,7 +79,7 @@ pub(crate) fn run(arguments: &arguments::Bench) -> anyhow::Result<ExitCode> {
     let report = Report {
         model: &subject.card.name,
         rounds: arguments.rounds,
-        work: Work::of(&subject.card).ok(),
+        work: ModelCost::of(&subject.card).ok(),
         lengths,
         short: tokens.encode("", workload::SHORT)?.ids.len(),
         peak,

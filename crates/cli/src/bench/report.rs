@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use sconce::core::placement::Dtype;
-use sconce::{Device, Peak, Work};
+use sconce::{Device, Peak, ModelCost};
 use serde_json::{Value, json};
 
 use super::roofline::{bandwidth_share, gemm_share};
@@ -19,7 +19,7 @@ pub(super) struct Report<'a> {
     pub(super) model: &'a str,
     pub(super) rounds: u16,
     /// `None` for a model with an ONNX graph only.
-    pub(super) work: Option<Work>,
+    pub(super) work: Option<ModelCost>,
     /// Tokens of each text.
     pub(super) lengths: Vec<usize>,
     /// Tokens of the short text.

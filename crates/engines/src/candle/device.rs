@@ -5,7 +5,7 @@ use sconce_core::device::Device;
 use sconce_core::obstacle::Obstacle;
 use sconce_core::placement::Dtype;
 
-use crate::fault;
+use crate::errors;
 
 /// The version of Candle that this crate is pinned to.
 pub(super) const CANDLE: &str = "0.11.1";
@@ -44,7 +44,7 @@ pub(super) fn open(device: Device) -> Result<Handle, Obstacle> {
         Device::Cuda(index) => Handle::new_cuda(index as usize),
     };
     handle.map_err(|error| {
-        let obstacle = fault::obstacle(&error);
+        let obstacle = errors::to_obstacle(&error);
         if let Obstacle::LoadFailed { says } = obstacle {
             return Obstacle::NoSuchDevice { device, found: says };
         }

@@ -10,8 +10,8 @@ use super::device::with_autorelease;
 use super::layers::Path;
 use super::pooling;
 use super::transformer::Transformer;
-use crate::fault;
-use crate::head::Head;
+use crate::errors;
+use crate::loaded_head::LoadedHead;
 use crate::threads::Threads;
 
 /// Tokens that one thread takes at a time: their activations stay in its cache.
@@ -19,7 +19,7 @@ const BLOCK: usize = 384;
 
 pub(super) struct CandleEncoder {
     pub(super) transformer: Transformer,
-    pub(super) head: Option<Head>,
+    pub(super) head: Option<LoadedHead>,
     pub(super) path: Path,
     pub(super) threads: Arc<Threads>,
 }
@@ -31,7 +31,7 @@ impl Encoder for CandleEncoder {
             Path::Fused => self.threads.in_blocks(batch, BLOCK, |block| self.rows(block)),
             Path::Portable => with_autorelease(|| self.rows(batch)),
         };
-        let rows = rows.map_err(fault::engine_error)?;
+        let rows = rows.map_err(errors::to_engine_error)?;
         Ok(match batch.output_kind {
             OutputKind::Pooled => Output::Rows(rows),
             OutputKind::Tokens | OutputKind::Projected => Output::Tokens(rows),

@@ -6,10 +6,10 @@ use candle_core::{CpuStorage, CustomOp2, InplaceOp2, InplaceOp3, Layout, Result,
 use rayon::prelude::*;
 
 use sconce_kernels::isa::{Isa, Vectorized};
-use sconce_kernels::rope::Angles;
-use sconce_kernels::rows::{Activation, Norm, Spread, bias_activation, gate, normalize};
+use sconce_kernels::rope::RopeTable;
+use sconce_kernels::rows::{Activation, Norm, NormStatistics, bias_activation, gate, normalize};
 
-use crate::queries::Heads;
+use crate::head_layout::HeadLayout;
 
 /// Rows that one task takes: enough to forget the cost of handing it over.
 const ROWS: usize = 16;
@@ -86,7 +86,7 @@ impl CustomOp2 for Gate {
 /// `x = x + bias + residual`, and normalised where there is a norm; the second tensor is the residual, the third
 /// holds bias, weight and shift one after the other, or the bias alone.
 pub(super) struct AddNorm {
-    pub(super) norm: Option<(Spread, f32)>,
+    pub(super) norm: Option<(NormStatistics, f32)>,
 }
 
 impl InplaceOp3 for AddNorm {
@@ -114,7 +114,7 @@ impl InplaceOp3 for AddNorm {
     }
 }
 
-struct AddNorms<'a>(&'a mut [f32], &'a [f32], &'a [f32], Option<(Spread, f32)>, usize);
+struct AddNorms<'a>(&'a mut [f32], &'a [f32], &'a [f32], Option<(NormStatistics, f32)>, usize);
 
 impl Vectorized for AddNorms<'_> {
     #[inline(always)]
@@ -125,9 +125,9 @@ impl Vectorized for AddNorms<'_> {
             for ((x, residual), bias) in row.iter_mut().zip(residual).zip(bias) {
                 *x += residual + bias;
             }
-            if let Some((spread, epsilon)) = norm {
+            if let Some((statistics, epsilon)) = norm {
                 let (weight, shift) = rest.split_at(width);
-                normalize(row, spread, weight, shift, epsilon);
+                normalize(row, statistics, weight, shift, epsilon);
             }
         }
     }
@@ -135,7 +135,7 @@ impl Vectorized for AddNorms<'_> {
 
 /// `x = norm(x + bias)`, row by row; the second tensor holds bias, weight and shift one after the other.
 pub(super) struct RowNorm {
-    pub(super) spread: Spread,
+    pub(super) statistics: NormStatistics,
     pub(super) epsilon: f32,
 }
 
@@ -171,16 +171,16 @@ impl Vectorized for RowNorms<'_> {
         let (weight, shift) = rest.split_at(width);
         for row in rows.chunks_exact_mut(width) {
             row.iter_mut().zip(bias).for_each(|(x, bias)| *x += bias);
-            normalize(row, norm.spread, weight, shift, norm.epsilon);
+            normalize(row, norm.statistics, weight, shift, norm.epsilon);
         }
     }
 }
 
 /// Bias, norms by head and rotation of rows of queries, keys and values; the second tensor is the bias.
 pub(super) struct Prepare<'a> {
-    pub(super) heads: Heads,
+    pub(super) heads: HeadLayout,
     pub(super) norms: Option<&'a [Norm; 2]>,
-    pub(super) angles: Option<Arc<Angles>>,
+    pub(super) rope_table: Option<Arc<RopeTable>>,
     /// The position of each row.
     pub(super) positions: Arc<[usize]>,
 }
@@ -202,7 +202,7 @@ impl InplaceOp2 for Prepare<'_> {
         let isa = Isa::best();
         x.par_chunks_mut(bias.len()).zip(self.positions.par_iter()).for_each(|(row, &position)| {
             row.iter_mut().zip(bias).for_each(|(x, bias)| *x += bias);
-            self.heads.prepare(isa, row, position, self.norms, self.angles.as_deref());
+            self.heads.prepare(isa, row, position, self.norms, self.rope_table.as_deref());
         });
         Ok(())
     }

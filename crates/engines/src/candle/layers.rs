@@ -3,13 +3,13 @@
 
 use candle_core::{DType, Result, Tensor};
 use candle_nn::ops;
-use sconce_kernels::rows::Spread;
+use sconce_kernels::rows::NormStatistics;
 
 use super::fused::{AddNorm, BiasActivation, Gate, RowNorm};
 use super::load::{LoadError, Loader};
 use crate::assembly;
 use crate::description::{Activation, Description, NormPlacement};
-use crate::queries;
+use crate::head_layout;
 
 /// How rows are computed between the matrix products.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -21,7 +21,7 @@ pub(super) enum Path {
 }
 
 /// A matrix `[inputs, outputs]` in the placement's dtype, laid out as the product reads it; its bias stays f32 and
-/// is added by whoever comes next.
+/// is score_bias by whoever comes next.
 pub(super) struct Linear {
     pub(super) weight: Tensor,
     pub(super) bias: Tensor,
@@ -48,7 +48,7 @@ pub(super) struct Norm {
     weight: Tensor,
     shift: Tensor,
     joined: Tensor,
-    spread: Spread,
+    statistics: NormStatistics,
     epsilon: f32,
 }
 
@@ -60,22 +60,26 @@ impl Norm {
         norm: assembly::Norm,
         bias: Option<&Tensor>,
     ) -> std::result::Result<Norm, LoadError> {
-        let norm = queries::norm(d, norm);
+        let norm = head_layout::norm(d, norm);
         let bias = match bias {
             Some(bias) => bias.clone(),
             None => Tensor::zeros(norm.weight.len(), DType::F32, from.device())?,
         };
-        let (spread, epsilon) = (norm.spread, norm.epsilon);
+        let (statistics, epsilon) = (norm.statistics, norm.epsilon);
         let (weight, shift) = (from.numbers(norm.weight)?, from.numbers(norm.shift)?);
         let joined = Tensor::cat(&[&bias, &weight, &shift], 0)?;
-        Ok(Norm { bias, weight, shift, joined, spread, epsilon })
+        Ok(Norm { bias, weight, shift, joined, statistics, epsilon })
     }
 
     /// `norm(x + bias + residual)`.
     pub(super) fn of_sum(&self, path: Path, x: Tensor, residual: &Tensor) -> Result<Tensor> {
         match path {
             Path::Fused => {
-                x.inplace_op3(residual, &self.joined, &AddNorm { norm: Some((self.spread, self.epsilon)) })?;
+                x.inplace_op3(
+                    residual,
+                    &self.joined,
+                    &AddNorm { norm: Some((self.statistics, self.epsilon)) },
+                )?;
                 Ok(x)
             }
             Path::Portable => self.plain(&(x.broadcast_add(&self.bias)? + residual)?),
@@ -86,7 +90,7 @@ impl Norm {
     pub(super) fn of_own(&self, path: Path, x: Tensor) -> Result<Tensor> {
         match path {
             Path::Fused => {
-                x.inplace_op2(&self.joined, &RowNorm { spread: self.spread, epsilon: self.epsilon })?;
+                x.inplace_op2(&self.joined, &RowNorm { statistics: self.statistics, epsilon: self.epsilon })?;
                 Ok(x)
             }
             Path::Portable => self.plain(&x.broadcast_add(&self.bias)?),
@@ -104,9 +108,9 @@ impl Norm {
     /// `norm(x)` over the last dimension, by Candle's own ops.
     pub(super) fn plain(&self, x: &Tensor) -> Result<Tensor> {
         let x = x.contiguous()?;
-        match self.spread {
-            Spread::Deviation => ops::layer_norm(&x, &self.weight, &self.shift, self.epsilon),
-            Spread::Root => ops::rms_norm(&x, &self.weight, self.epsilon),
+        match self.statistics {
+            NormStatistics::MeanVariance => ops::layer_norm(&x, &self.weight, &self.shift, self.epsilon),
+            NormStatistics::MeanSquare => ops::rms_norm(&x, &self.weight, self.epsilon),
         }
     }
 }

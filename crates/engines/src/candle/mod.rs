@@ -1,6 +1,7 @@
 //! Candle behind the engine interface, with our own packed forward.
 
 mod device;
+mod disentangled;
 mod encoder;
 mod fused;
 mod layers;
@@ -8,12 +9,11 @@ mod load;
 mod ops;
 mod packed;
 mod padded;
-mod places;
 mod pooling;
+mod rope;
 #[cfg(test)]
 mod tests;
 mod transformer;
-mod turning;
 
 use std::sync::{Arc, OnceLock};
 
@@ -24,9 +24,10 @@ use sconce_core::obstacle::Obstacle;
 use sconce_core::placement::{Dtype, EngineId, Placement};
 use sconce_core::probe::{ProbeCase, Sample};
 
-use crate::description::{Description, describe};
-use crate::fault;
-use crate::head::Head;
+use crate::describe::describe;
+use crate::description::Description;
+use crate::errors;
+use crate::loaded_head::LoadedHead;
 use crate::probe;
 use crate::threads::Threads;
 use crate::weights::{Files, Generated, Tensors};
@@ -88,7 +89,7 @@ impl Engine for CandleEngine {
         format!(
             "candle {} sconce {} {} threads={threads}",
             device::CANDLE,
-            crate::sources(),
+            crate::source_hash::source_hash(),
             device::switches()
         )
     }
@@ -111,13 +112,13 @@ impl Engine for CandleEngine {
                 let handle = device::open(placement.device)?;
                 let dtype = device::dtype(placement.dtype)?;
                 let run = || ops::run(*op, *shape, &handle, dtype);
-                device::with_autorelease(run).map_err(|error| fault::obstacle(&error))
+                device::with_autorelease(run).map_err(|error| errors::to_obstacle(&error))
             }
             ProbeCase::Twin { lengths, seed, output_kind } => {
                 let twin = describe(&model.card)?.twin();
                 let batch = probe::batch(lengths, *seed, *output_kind, &twin);
                 let mut encoder = self.build_encoder(&twin, &Generated, placement)?;
-                encoder.head = Some(Head::telling());
+                encoder.head = Some(LoadedHead::for_probes());
                 probe::timed(&encoder, &batch, 0.0)
             }
             ProbeCase::Speed { batch, length } => {
@@ -134,7 +135,7 @@ impl Engine for CandleEngine {
         let tensors =
             Files::of(&model.files, &placement.weights).map_err(|error| load_failed(error.into()))?;
         let mut encoder = self.build_encoder(&description, &tensors, placement)?;
-        let head = Head::load(&model.card, &model.files, &tensors);
+        let head = LoadedHead::load(&model.card, &model.files, &tensors);
         encoder.head = Some(head.map_err(|error| load_failed(error.into()))?);
         Ok(Box::new(encoder))
     }
@@ -142,7 +143,7 @@ impl Engine for CandleEngine {
 
 fn load_failed(error: LoadError) -> Obstacle {
     match error {
-        LoadError::Candle(error) => fault::obstacle(&error),
+        LoadError::Candle(error) => errors::to_obstacle(&error),
         LoadError::Weights(error) => Obstacle::LoadFailed { says: error.told() },
     }
 }

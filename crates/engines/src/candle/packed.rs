@@ -5,24 +5,24 @@ use std::sync::Arc;
 use candle_core::{CpuStorage, CustomOp2, Layout, Result, Shape};
 use rayon::prelude::*;
 use sconce_core::batch::Sequence;
-use sconce_kernels::attention::{Added, Head, Reach, Scratch};
+use sconce_kernels::attention::{AttentionHead, AttentionMask, AttentionScratch, ScoreBias};
 use sconce_kernels::isa::Isa;
 
 use super::fused::numbers;
-use crate::parts::disentangled::{PackedPlaces, PlaceScores};
-use crate::parts::tables::Biases;
-use crate::queries::Heads;
+use crate::head_layout::HeadLayout;
+use crate::positional::bias_table::BiasTable;
+use crate::positional::disentangled::{PackedRelativeProjections, RelativeScratch};
 
 /// Self-attention of packed sequences: rows of queries, keys and values, and their bias where they come without it,
 /// to `[tokens, heads · head]`.
 pub(super) struct PackedAttention {
     pub(super) sequences: Arc<[Sequence]>,
-    pub(super) heads: Heads,
+    pub(super) heads: HeadLayout,
     pub(super) scale: f32,
-    pub(super) reach: Reach,
-    pub(super) biases: Option<Arc<Biases>>,
-    pub(super) places: Option<Arc<PackedPlaces>>,
-    /// Whether the bias is yet to be added.
+    pub(super) mask: AttentionMask,
+    pub(super) biases: Option<Arc<BiasTable>>,
+    pub(super) relative: Option<Arc<PackedRelativeProjections>>,
+    /// Whether the bias is yet to be score_bias.
     pub(super) biased: bool,
 }
 
@@ -41,7 +41,7 @@ impl CustomOp2 for PackedAttention {
         let qkv = numbers(qkv, qkv_layout)?;
         let bias = numbers(bias, bias_layout)?;
         let isa = Isa::best();
-        let Heads { queries, width, .. } = self.heads;
+        let HeadLayout { queries, width, .. } = self.heads;
         let (stride, hidden) = (bias.len(), queries * width);
         let tokens = qkv.len() / stride;
         let mut output = vec![0.0; tokens * hidden];
@@ -52,20 +52,23 @@ impl CustomOp2 for PackedAttention {
             let rows = &qkv[sequence.start * stride..][..length * stride];
             let by_head = &mut by_head[..length * hidden];
             by_head.par_chunks_mut(length * width).enumerate().for_each_init(
-                <(Scratch, PlaceScores)>::default,
+                <(AttentionScratch, RelativeScratch)>::default,
                 |(scratch, scores), (head, output)| {
                     let at = self.heads.columns(head, stride);
-                    let added = match (&self.biases, &self.places) {
-                        (Some(biases), _) => Added::Distances(biases.head(head)),
-                        (None, Some(places)) => {
-                            let parts = [at.parts[0], at.parts[1]];
-                            Added::Disentangled(places.scores(scores, head, rows, stride, parts, self.scale))
+                    let score_bias = match (&self.biases, &self.relative) {
+                        (Some(biases), _) => ScoreBias::Relative(biases.head(head)),
+                        (None, Some(relative)) => {
+                            let parts = [at.offsets[0], at.offsets[1]];
+                            ScoreBias::Disentangled(
+                                relative.scores(scores, head, rows, stride, parts, self.scale),
+                            )
                         }
-                        (None, None) => Added::None,
+                        (None, None) => ScoreBias::None,
                     };
                     let bias = self.biased.then_some(bias);
-                    let (scale, reach) = (self.scale, Reach { seen: sequence.seen(), ..self.reach });
-                    Head { rows, length, at, bias, scale, reach, added }.attend(isa, scratch, output, width);
+                    let (scale, mask) = (self.scale, AttentionMask { visible: sequence.seen(), ..self.mask });
+                    AttentionHead { rows, length, at, bias, scale, mask, score_bias }
+                        .attend(isa, scratch, output, width);
                 },
             );
             let output = &mut output[sequence.start * hidden..][..length * hidden];

@@ -3,22 +3,22 @@
 use candle_core::{D, DType, Device, Result, Tensor};
 use candle_nn::ops::softmax_last_dim;
 use sconce_core::batch::Sequence;
-use sconce_kernels::attention::Reach;
+use sconce_kernels::attention::AttentionMask;
 
-use super::places::PaddedPlaces;
-use crate::alike::alike;
-use crate::parts::tables::Biases;
-use crate::queries::Heads;
+use super::disentangled::PaddedRelativeProjections;
+use crate::head_layout::HeadLayout;
+use crate::length_buckets::length_buckets;
+use crate::positional::bias_table::BiasTable;
 
-/// Added to the scores of padding: far below any score, and finite so that nothing becomes NaN.
+/// ScoreBias to the scores of padding: far below any score, and finite so that nothing becomes NaN.
 const MASKED: f32 = -1e30;
 
-/// The sequences of one batch laid out for padded attention; made once for each reach and used by every layer.
+/// The sequences of one batch laid out for padded attention; made once for each mask and used by every layer.
 pub(super) struct PaddedAttention {
     buckets: Vec<Bucket>,
     /// For each token of the batch its row among the buckets' rows.
     back: Tensor,
-    heads: Heads,
+    heads: HeadLayout,
 }
 
 struct Bucket {
@@ -26,25 +26,25 @@ struct Bucket {
     length: usize,
     /// For each padded token the row of the batch it repeats.
     rows: Tensor,
-    /// `[count, 1, 1, length]`, added to the scores.
+    /// `[count, 1, 1, length]`, score_bias to the scores.
     padding: Tensor,
-    /// `[1, 1 or heads, length, length]`, added to the scores too.
+    /// `[1, 1 or heads, length, length]`, score_bias to the scores too.
     shared: Option<Tensor>,
 }
 
 impl PaddedAttention {
     pub(super) fn new(
         sequences: &[Sequence],
-        heads: Heads,
-        reach: Reach,
-        biases: Option<&Biases>,
+        heads: HeadLayout,
+        mask: AttentionMask,
+        biases: Option<&BiasTable>,
         device: &Device,
     ) -> Result<PaddedAttention> {
         let lengths: Vec<usize> = sequences.iter().map(|sequence| sequence.length).collect();
         let mut back = vec![0u32; lengths.iter().sum()];
         let mut first = 0u32;
         let mut buckets = Vec::new();
-        for members in alike(&lengths) {
+        for members in length_buckets(&lengths) {
             let (count, length) = (members.len(), members.iter().map(|&m| lengths[m]).max().unwrap_or(0));
             let mut rows = Vec::with_capacity(count * length);
             let mut padding = Vec::with_capacity(count * length);
@@ -59,7 +59,7 @@ impl PaddedAttention {
                 first += length as u32;
             }
             let padding = Tensor::from_vec(padding, (count, 1, 1, length), device)?;
-            let shared = shared(length, heads.queries, reach, biases, device)?;
+            let shared = shared(length, heads.queries, mask, biases, device)?;
             buckets.push(Bucket { count, length, rows: Tensor::new(rows, device)?, padding, shared });
         }
         Ok(PaddedAttention { buckets, back: Tensor::new(back, device)?, heads })
@@ -72,9 +72,9 @@ impl PaddedAttention {
         queries: &Tensor,
         keys: &Tensor,
         values: &Tensor,
-        places: Option<&PaddedPlaces>,
+        relative: Option<&PaddedRelativeProjections>,
     ) -> Result<Tensor> {
-        let Heads { queries: heads, keys: kv_heads, width } = self.heads;
+        let HeadLayout { queries: heads, keys: kv_heads, width } = self.heads;
         let dtype = queries.dtype();
         let mut parts = Vec::with_capacity(self.buckets.len());
         for bucket in &self.buckets {
@@ -98,43 +98,43 @@ impl PaddedAttention {
             if let Some(shared) = &bucket.shared {
                 scores = scores.broadcast_add(shared)?;
             }
-            if let Some(places) = places {
-                scores = (scores + places.scores(&queries, &keys)?)?;
+            if let Some(relative) = relative {
+                scores = (scores + relative.scores(&queries, &keys)?)?;
             }
-            let mixed = softmax_last_dim(&scores)?.to_dtype(dtype)?.matmul(&pick_shared(values)?)?;
-            parts.push(mixed.transpose(1, 2)?.contiguous()?.reshape((count * length, heads * width))?);
+            let context = softmax_last_dim(&scores)?.to_dtype(dtype)?.matmul(&pick_shared(values)?)?;
+            parts.push(context.transpose(1, 2)?.contiguous()?.reshape((count * length, heads * width))?);
         }
         Tensor::cat(&parts, 0)?.contiguous()?.index_select(&self.back, 0)
     }
 }
 
-/// What every sequence of a bucket shares: the bias by distance, and what is out of reach.
+/// What every sequence of a bucket shares: the bias by distance, and what is out of mask.
 fn shared(
     length: usize,
     heads: usize,
-    reach: Reach,
-    biases: Option<&Biases>,
+    mask: AttentionMask,
+    biases: Option<&BiasTable>,
     device: &Device,
 ) -> Result<Option<Tensor>> {
-    let seen = |query: usize| reach.of(query, length);
+    let seen = |query: usize| mask.keys(query, length);
     let all = (0..length).all(|query| seen(query) == (0..length));
     if all && biases.is_none() {
         return Ok(None);
     }
     let planes = if biases.is_some() { heads } else { 1 };
-    let mut mask = Vec::with_capacity(planes * length * length);
+    let mut additive = Vec::with_capacity(planes * length * length);
     for head in 0..planes {
         for query in 0..length {
-            let (row, seen) = (mask.len(), seen(query));
-            mask.resize(row + length, MASKED);
+            let (row, seen) = (additive.len(), seen(query));
+            additive.resize(row + length, MASKED);
             match biases {
                 Some(biases) => {
-                    let bias = &biases.head(head).of(query)[seen.clone()];
-                    mask[row + seen.start..row + seen.end].copy_from_slice(bias);
+                    let bias = &biases.head(head).row(query)[seen.clone()];
+                    additive[row + seen.start..row + seen.end].copy_from_slice(bias);
                 }
-                None => mask[row + seen.start..row + seen.end].fill(0.0),
+                None => additive[row + seen.start..row + seen.end].fill(0.0),
             }
         }
     }
-    Tensor::from_vec(mask, (1, planes, length, length), device).map(Some)
+    Tensor::from_vec(additive, (1, planes, length, length), device).map(Some)
 }

@@ -4,10 +4,10 @@ use candle_core::{Result, Tensor};
 use sconce_core::batch::{Rows, Sequence};
 use sconce_core::card::PoolingMode;
 
-use crate::head::{Head, skipped};
+use crate::loaded_head::{LoadedHead, skipped};
 
 /// One row a sequence from `hidden`, `[tokens, hidden]`.
-pub(super) fn rows(head: &Head, hidden: &Tensor, sequences: &[Sequence]) -> Result<Rows> {
+pub(super) fn rows(head: &LoadedHead, hidden: &Tensor, sequences: &[Sequence]) -> Result<Rows> {
     let Some(pooling) = head.pooling() else {
         return Ok(head.rows(&hidden.flatten_all()?.to_vec1()?, hidden.dim(1)?, sequences));
     };

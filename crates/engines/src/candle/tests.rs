@@ -1,4 +1,4 @@
-//! The path for accelerators, run on the CPU, against the fused one: every family, lengths mixed and odd.
+//! The path for accelerators, run on the CPU, against the fused one: every family, lengths context and odd.
 
 use std::collections::BTreeSet;
 
@@ -9,17 +9,18 @@ use sconce_core::device::Device;
 use sconce_core::engine::{Cost, Encoder};
 use sconce_core::files::ModelFiles;
 use sconce_core::placement::{Dtype, EngineId, Placement};
-use sconce_kernels::attention::Reach;
+use sconce_kernels::attention::AttentionMask;
 use sconce_testkit::compare::max_difference;
 use serde_json::{Value, json};
 
 use super::encoder::CandleEncoder;
 use super::padded::PaddedAttention;
 use super::{CandleEngine, Path};
-use crate::description::{Description, describe};
-use crate::head::Head;
-use crate::parts::tables::Biases;
-use crate::queries::Heads;
+use crate::describe::describe;
+use crate::description::Description;
+use crate::head_layout::HeadLayout;
+use crate::loaded_head::LoadedHead;
+use crate::positional::bias_table::BiasTable;
 use crate::testing::{card, plain_pool};
 use crate::weights::{Generated, Tensors};
 use crate::{families, probe};
@@ -73,7 +74,7 @@ fn the_path_for_accelerators_gives_what_the_fused_one_gives() {
     for (name, description) in plain.into_iter().chain(every_kind()).chain(twins) {
         for lengths in [&[1][..], &[33], &[128, 1, 7, 96, 95, 94, 2], &[5; 9]] {
             let mut batch = probe::batch(lengths, 7, OutputKind::Tokens, &description);
-            if description.types > 1 {
+            if description.token_types > 1 {
                 batch.types.iter_mut().enumerate().for_each(|(place, kind)| *kind = (place % 2) as u32);
             }
             // Some tokens at the end of longer texts are seen by none.
@@ -96,9 +97,14 @@ fn a_twin_has_every_part_of_its_model() {
         assert_eq!(shares(&twin), shares(&description), "{name}");
         let kinds = |d: &Description| (0..d.layers).map(|layer| d.is_local(layer)).collect::<BTreeSet<_>>();
         assert_eq!(kinds(&twin), kinds(&description), "{name}");
-        let ropes = |d: &Description| (d.global.rope.clone(), d.local.as_ref().map(|span| span.rope.clone()));
+        let ropes =
+            |d: &Description| (d.global.rope.clone(), d.local.as_ref().map(|window| window.rope.clone()));
         assert_eq!(ropes(&twin), ropes(&description), "{name}");
-        assert_eq!((twin.head, &twin.relative), (description.head, &description.relative), "{name}");
+        assert_eq!(
+            (twin.head_dim, &twin.relative_positions),
+            (description.head_dim, &description.relative_positions),
+            "{name}"
+        );
     }
 }
 
@@ -138,7 +144,7 @@ fn portable(card: &ModelCard) -> CandleEncoder {
     let mut encoder = CandleEngine::new(1)
         .build_on(Path::Portable, &description, &Generated, &cpu(Dtype::F32))
         .expect("it loads");
-    encoder.head = Some(Head::load(card, &ModelFiles::default(), &Generated).expect("the head loads"));
+    encoder.head = Some(LoadedHead::load(card, &ModelFiles::default(), &Generated).expect("the head loads"));
     encoder
 }
 
@@ -183,12 +189,12 @@ fn the_path_for_accelerators_pads_and_takes_one_batch_at_a_time() {
 /// Attention as it is defined, in f64, over the rows of one sequence.
 fn plain_attention(
     [queries, keys, values]: [&[f32]; 3],
-    heads: Heads,
+    heads: HeadLayout,
     length: usize,
     seen: impl Fn(usize, usize) -> bool,
     bias: impl Fn(usize, isize) -> f32,
 ) -> Vec<f64> {
-    let Heads { queries: count, keys: kv, width } = heads;
+    let HeadLayout { queries: count, keys: kv, width } = heads;
     let number = |rows: &[f32], heads: usize, row: usize, head: usize, d: usize| {
         f64::from(rows[(row * heads + head) * width + d])
     };
@@ -201,12 +207,13 @@ fn plain_attention(
                 let sum: f64 = (0..width).map(dot).sum();
                 sum + f64::from(bias(head, key.cast_signed() - query.cast_signed()))
             };
-            let chance = |key: usize| if seen(query, key) { score(key).exp() } else { 0.0 };
-            let chances: Vec<f64> = (0..length).map(chance).collect();
-            let total: f64 = chances.iter().sum();
+            let probability = |key: usize| if seen(query, key) { score(key).exp() } else { 0.0 };
+            let probabilities: Vec<f64> = (0..length).map(probability).collect();
+            let total: f64 = probabilities.iter().sum();
             for d in 0..width {
-                let mixed = chances.iter().enumerate().map(|(key, p)| p * number(values, kv, key, shared, d));
-                out[(query * count + head) * width + d] = mixed.sum::<f64>() / total;
+                let context =
+                    probabilities.iter().enumerate().map(|(key, p)| p * number(values, kv, key, shared, d));
+                out[(query * count + head) * width + d] = context.sum::<f64>() / total;
             }
         }
     }
@@ -217,18 +224,18 @@ fn plain_attention(
 fn padded_attention_is_that_of_plain_code() {
     let device = candle_core::Device::Cpu;
     let lengths = [5, 17, 1, 16, 15, 2];
-    let reaches = [
-        Reach::ALL,
-        Reach { after: 0, ..Reach::ALL },
-        Reach { before: 3, after: 2, ..Reach::ALL },
-        Reach { before: 4, after: 0, ..Reach::ALL },
+    let masks = [
+        AttentionMask::ALL,
+        AttentionMask { after: 0, ..AttentionMask::ALL },
+        AttentionMask { before: 3, after: 2, ..AttentionMask::ALL },
+        AttentionMask { before: 4, after: 0, ..AttentionMask::ALL },
     ];
     for (queries, keys) in [(4, 4), (4, 2), (3, 1)] {
-        let heads = Heads { queries, keys, width: 6 };
-        for reach in reaches {
+        let heads = HeadLayout { queries, keys, width: 6 };
+        for mask in masks {
             for biased in [false, true] {
-                // Where a window ends, every query has to reach back to a token that is seen.
-                let unseen = |length: usize| if reach.before == usize::MAX { length / 5 } else { 0 };
+                // Where a window ends, every query has to see a token that is seen.
+                let unseen = |length: usize| if mask.before == usize::MAX { length / 5 } else { 0 };
                 let mut sequences = Vec::new();
                 let mut tokens = 0;
                 for length in lengths {
@@ -236,8 +243,8 @@ fn padded_attention_is_that_of_plain_code() {
                     tokens += length;
                 }
                 let bias = |head: usize, apart: isize| 0.1 * head as f32 - 0.03 * apart as f32;
-                let biases = biased.then(|| Biases::new(queries, 20, bias));
-                let padded = PaddedAttention::new(&sequences, heads, reach, biases.as_ref(), &device)
+                let biases = biased.then(|| BiasTable::new(queries, 20, bias));
+                let padded = PaddedAttention::new(&sequences, heads, mask, biases.as_ref(), &device)
                     .expect("it is laid out");
                 let rows = |name: &str, heads: usize| {
                     Generated.read(&format!("embed {name}"), &[tokens, heads * 6]).expect("generated")
@@ -255,13 +262,13 @@ fn padded_attention_is_that_of_plain_code() {
                         &parts[rows][sequence.start * width..][..sequence.length * width]
                     };
                     let seen = |query: usize, key: usize| {
-                        key < sequence.seen() && reach.of(query, sequence.length).contains(&key)
+                        key < sequence.seen() && mask.keys(query, sequence.length).contains(&key)
                     };
                     let bias = |head: usize, apart: isize| if biased { bias(head, apart) } else { 0.0 };
                     let want = plain_attention([own(0), own(1), own(2)], heads, sequence.length, seen, bias);
                     let got = got[sequence.start..][..sequence.length].concat();
                     let apart = max_difference(&got, &want);
-                    assert!(apart < 1e-5, "{heads:?} {reach:?} {biased} {}: {apart}", sequence.length);
+                    assert!(apart < 1e-5, "{heads:?} {mask:?} {biased} {}: {apart}", sequence.length);
                 }
             }
         }

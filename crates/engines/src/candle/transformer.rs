@@ -7,41 +7,41 @@ use sconce_core::batch::{Batch, Sequence};
 use sconce_kernels::isa::Isa;
 use sconce_kernels::{rope, rows};
 
+use super::disentangled::PaddedRelativeProjections;
 use super::fused::Prepare;
 use super::layers::{After, Linear, Norm, Path, activate};
 use super::load::{LoadError, Loader};
 use super::packed::PackedAttention;
 use super::padded::PaddedAttention;
-use super::places::PaddedPlaces;
-use super::turning::Turning;
+use super::rope::BatchRope;
 use crate::assembly::Assembly;
-use crate::description::{Description, Relative, Span};
-use crate::parts::disentangled::PackedPlaces;
-use crate::parts::rope::Turns;
-use crate::parts::tables::Biases;
-use crate::queries::{self, Heads};
+use crate::description::{AttentionWindow, Description, RelativePositions};
+use crate::head_layout::{self, HeadLayout};
+use crate::positional::bias_table::BiasTable;
+use crate::positional::disentangled::PackedRelativeProjections;
+use crate::positional::rope::RopeCache;
 
 /// A loaded encoder without its pooling.
 pub(super) struct Transformer {
     description: Description,
     device: Device,
     path: Path,
-    words: Tensor,
+    token_embeddings: Tensor,
     positions: Option<Tensor>,
     types: Option<Tensor>,
     embedding_norm: Option<Norm>,
     layers: Vec<Layer>,
     final_norm: Option<Norm>,
-    biases: Option<Arc<Biases>>,
+    biases: Option<Arc<BiasTable>>,
     /// The rotations of layers that are not local, and of those that are.
-    turns: [Option<Turns>; 2],
+    ropes: [Option<RopeCache>; 2],
 }
 
 struct Layer {
     is_local: bool,
     qkv: Linear,
-    head_norms: Option<HeadNorms>,
-    places: Option<LayerPlaces>,
+    qk_norms: Option<QkNorms>,
+    relative: Option<LayerRelativeProjections>,
     output: Linear,
     before_attention: Option<Norm>,
     after_attention: After,
@@ -51,20 +51,20 @@ struct Layer {
     after_output: After,
 }
 
-enum HeadNorms {
+enum QkNorms {
     Fused(Box<[rows::Norm; 2]>),
     Portable(Box<[Norm; 2]>),
 }
 
-enum LayerPlaces {
-    Packed(Arc<PackedPlaces>),
-    Padded(PaddedPlaces),
+enum LayerRelativeProjections {
+    Packed(Arc<PackedRelativeProjections>),
+    Padded(PaddedRelativeProjections),
 }
 
 /// What every layer of one kind needs for a batch.
 enum Attention {
-    Packed { angles: Option<Arc<rope::Angles>>, span: Span },
-    Padded { padded: PaddedAttention, turning: Option<Turning> },
+    Packed { rope_table: Option<Arc<rope::RopeTable>>, window: AttentionWindow },
+    Padded { padded: PaddedAttention, rope: Option<BatchRope> },
 }
 
 impl Transformer {
@@ -82,19 +82,19 @@ impl Transformer {
         assembly.finish()?;
         let table = |rows: Option<Vec<f32>>| rows.map(|rows| from.table(rows, d.hidden)).transpose();
         let norm = |norm: Option<_>| norm.map(|norm| Norm::load(from, d, norm, None)).transpose();
-        let turns = |span: &Span| span.rope.as_ref().map(Turns::new);
+        let ropes = |window: &AttentionWindow| window.rope.as_ref().map(RopeCache::new);
         Ok(Transformer {
             description: d.clone(),
             device: from.device().clone(),
             path,
-            words: from.table(assembly.words()?, d.hidden)?,
-            positions: table(assembly.positions()?)?,
-            types: table(assembly.types()?)?,
+            token_embeddings: from.table(assembly.token_embeddings()?, d.hidden)?,
+            positions: table(assembly.position_embeddings()?)?,
+            types: table(assembly.token_type_embeddings()?)?,
             embedding_norm: norm(assembly.embedding_norm()?)?,
             layers,
             final_norm: norm(assembly.final_norm()?)?,
-            biases: assembly.biases()?.map(Arc::new),
-            turns: [turns(&d.global), d.local.as_ref().and_then(turns)],
+            biases: assembly.bias_table()?.map(Arc::new),
+            ropes: [ropes(&d.global), d.local.as_ref().and_then(ropes)],
         })
     }
 
@@ -112,16 +112,16 @@ impl Transformer {
         for layer in &self.layers {
             let normed = layer.before_attention.as_ref().map(|norm| norm.of(path, &x)).transpose()?;
             let qkv = layer.qkv.product(normed.as_ref().unwrap_or(&x))?;
-            let mixed = match &attention[usize::from(layer.is_local)] {
-                Some(Attention::Packed { angles, span }) => {
-                    self.packed(layer, &qkv, angles.as_ref(), span, &sequences, &positions)?
+            let context = match &attention[usize::from(layer.is_local)] {
+                Some(Attention::Packed { rope_table, window }) => {
+                    self.packed(layer, &qkv, rope_table.as_ref(), window, &sequences, &positions)?
                 }
-                Some(Attention::Padded { padded, turning }) => {
-                    self.padded(layer, &qkv, padded, turning.as_ref())?
+                Some(Attention::Padded { padded, rope }) => {
+                    self.padded(layer, &qkv, padded, rope.as_ref())?
                 }
                 None => candle_core::bail!("a local layer in a model that has none"),
             };
-            x = layer.after_attention.apply(path, layer.output.product(&mixed)?, &x)?;
+            x = layer.after_attention.apply(path, layer.output.product(&context)?, &x)?;
             let normed = layer.before_output.as_ref().map(|norm| norm.of(path, &x)).transpose()?;
             let wide = layer.up.product(normed.as_ref().unwrap_or(&x))?;
             let wide = activate(path, d, wide, &layer.up.bias)?;
@@ -137,34 +137,34 @@ impl Transformer {
         &self,
         layer: &Layer,
         qkv: &Tensor,
-        angles: Option<&Arc<rope::Angles>>,
-        span: &Span,
+        rope_table: Option<&Arc<rope::RopeTable>>,
+        window: &AttentionWindow,
         sequences: &Arc<[Sequence]>,
         positions: &Arc<[usize]>,
     ) -> Result<Tensor> {
         let d = &self.description;
-        let heads = Heads::of(d);
-        let norms = layer.head_norms.as_ref().and_then(|norms| match norms {
-            HeadNorms::Fused(norms) => Some(&**norms),
-            HeadNorms::Portable(_) => None,
+        let heads = HeadLayout::of(d);
+        let norms = layer.qk_norms.as_ref().and_then(|norms| match norms {
+            QkNorms::Fused(norms) => Some(&**norms),
+            QkNorms::Portable(_) => None,
         });
-        let places = layer.places.as_ref().and_then(|places| match places {
-            LayerPlaces::Packed(places) => Some(Arc::clone(places)),
-            LayerPlaces::Padded(_) => None,
+        let relative = layer.relative.as_ref().and_then(|relative| match relative {
+            LayerRelativeProjections::Packed(relative) => Some(Arc::clone(relative)),
+            LayerRelativeProjections::Padded(_) => None,
         });
-        let biased = norms.is_none() && angles.is_none() && places.is_none();
+        let biased = norms.is_none() && rope_table.is_none() && relative.is_none();
         if !biased {
             let positions = Arc::clone(positions);
-            let prepare = Prepare { heads, norms, angles: angles.cloned(), positions };
+            let prepare = Prepare { heads, norms, rope_table: rope_table.cloned(), positions };
             qkv.inplace_op2(&layer.qkv.bias, &prepare)?;
         }
         let attention = PackedAttention {
             sequences: Arc::clone(sequences),
             heads,
             scale: d.scale as f32,
-            reach: span.reach(),
+            mask: window.mask(),
             biases: self.biases.clone(),
-            places,
+            relative,
             biased,
         };
         qkv.apply_op2_no_bwd(&layer.qkv.bias, &attention)
@@ -175,18 +175,18 @@ impl Transformer {
         layer: &Layer,
         qkv: &Tensor,
         padded: &PaddedAttention,
-        turning: Option<&Turning>,
+        rope: Option<&BatchRope>,
     ) -> Result<Tensor> {
         let d = &self.description;
-        let (wide, narrow) = (d.query_width(), d.kv_heads * d.head);
+        let (wide, narrow) = (d.query_width(), d.kv_heads * d.head_dim);
         let qkv = qkv.broadcast_add(&layer.qkv.bias)?;
         let prepared = |which: usize, first: usize, width: usize| -> Result<Tensor> {
-            let mut x = qkv.narrow(1, first, width)?.reshape(((), width / d.head, d.head))?;
-            if let Some(HeadNorms::Portable(norms)) = &layer.head_norms {
+            let mut x = qkv.narrow(1, first, width)?.reshape(((), width / d.head_dim, d.head_dim))?;
+            if let Some(QkNorms::Portable(norms)) = &layer.qk_norms {
                 x = norms[which].plain(&x)?;
             }
-            if let Some(turning) = turning {
-                x = turning.turn(&x)?;
+            if let Some(rope) = rope {
+                x = rope.turn(&x)?;
             }
             x.reshape(((), width))
         };
@@ -194,26 +194,27 @@ impl Transformer {
         let queries = (prepared(0, 0, wide)? * d.scale)?.to_dtype(dtype)?;
         let keys = prepared(1, wide, narrow)?.to_dtype(dtype)?;
         let values = qkv.narrow(1, wide + narrow, narrow)?.to_dtype(dtype)?;
-        let places = layer.places.as_ref().and_then(|places| match places {
-            LayerPlaces::Packed(_) => None,
-            LayerPlaces::Padded(places) => Some(places),
+        let relative = layer.relative.as_ref().and_then(|relative| match relative {
+            LayerRelativeProjections::Packed(_) => None,
+            LayerRelativeProjections::Padded(relative) => Some(relative),
         });
-        padded.attend(&queries, &keys, &values, places)
+        padded.attend(&queries, &keys, &values, relative)
     }
 
     fn attention(&self, batch: &Batch, local: bool) -> Result<Option<Attention>> {
         let d = &self.description;
-        let Some(span) = (if local { d.local.as_ref() } else { Some(&d.global) }) else { return Ok(None) };
+        let Some(window) = (if local { d.local.as_ref() } else { Some(&d.global) }) else { return Ok(None) };
         let longest = batch.sequences.iter().map(|s| s.length).max().unwrap_or(0);
-        let angles = self.turns[usize::from(local)].as_ref().map(|turns| turns.up_to(longest));
+        let rope_table = self.ropes[usize::from(local)].as_ref().map(|ropes| ropes.up_to(longest));
         let attention = match self.path {
-            Path::Fused => Attention::Packed { angles, span: span.clone() },
+            Path::Fused => Attention::Packed { rope_table, window: window.clone() },
             Path::Portable => {
-                let (heads, biases) = (Heads::of(d), self.biases.as_deref());
+                let (heads, biases) = (HeadLayout::of(d), self.biases.as_deref());
                 let padded =
-                    PaddedAttention::new(&batch.sequences, heads, span.reach(), biases, &self.device)?;
-                let turning = angles.map(|angles| Turning::new(&angles, &batch.sequences, &self.device));
-                Attention::Padded { padded, turning: turning.transpose()? }
+                    PaddedAttention::new(&batch.sequences, heads, window.mask(), biases, &self.device)?;
+                let rope =
+                    rope_table.map(|rope_table| BatchRope::new(&rope_table, &batch.sequences, &self.device));
+                Attention::Padded { padded, rope: rope.transpose()? }
             }
         };
         Ok(Some(attention))
@@ -224,11 +225,11 @@ impl Transformer {
             let ids = Tensor::new(ids, &self.device)?;
             table.index_select(&ids, 0)?.to_dtype(DType::F32)
         };
-        let mut x = rows(&self.words, batch.ids.clone())?;
+        let mut x = rows(&self.token_embeddings, batch.ids.clone())?;
         if let Some(types) = &self.types {
             x = (x + rows(types, batch.types.clone())?)?;
         }
-        let placed = match (&self.positions, self.description.positions) {
+        let placed = match (&self.positions, self.description.position_table) {
             (Some(table), Some(positions)) => {
                 let mut ids = Vec::with_capacity(batch.tokens());
                 for sequence in &batch.sequences {
@@ -262,31 +263,32 @@ impl Layer {
         let [before_attention, after_attention] = parts.attention_norms;
         let [before_output, after_output] = parts.output_norms;
         let before = |norm: Option<_>| norm.map(|norm| Norm::load(from, d, norm, None)).transpose();
-        let head_norms = match (parts.head_norms, path) {
+        let qk_norms = match (parts.qk_norms, path) {
             (None, _) => None,
             (Some(norms), Path::Fused) => {
-                Some(HeadNorms::Fused(Box::new(norms.map(|norm| queries::norm(d, norm)))))
+                Some(QkNorms::Fused(Box::new(norms.map(|norm| head_layout::norm(d, norm)))))
             }
             (Some([query, key]), Path::Portable) => {
                 let norms = [Norm::load(from, d, query, None)?, Norm::load(from, d, key, None)?];
-                Some(HeadNorms::Portable(Box::new(norms)))
+                Some(QkNorms::Portable(Box::new(norms)))
             }
         };
-        let places = match (parts.places, &d.relative, path) {
-            (Some(places), Some(Relative::Disentangled(how)), Path::Fused) => {
-                let packed = PackedPlaces::new(Isa::best(), how, &places, d.head, d.longest);
-                Some(LayerPlaces::Packed(Arc::new(packed)))
+        let relative = match (parts.relative, &d.relative_positions, path) {
+            (Some(relative), Some(RelativePositions::Disentangled(how)), Path::Fused) => {
+                let packed =
+                    PackedRelativeProjections::new(Isa::best(), how, &relative, d.head_dim, d.max_length);
+                Some(LayerRelativeProjections::Packed(Arc::new(packed)))
             }
-            (Some(places), Some(Relative::Disentangled(how)), Path::Portable) => {
-                Some(LayerPlaces::Padded(PaddedPlaces::load(from, d, how, places)?))
-            }
+            (Some(relative), Some(RelativePositions::Disentangled(how)), Path::Portable) => Some(
+                LayerRelativeProjections::Padded(PaddedRelativeProjections::load(from, d, how, relative)?),
+            ),
             _ => None,
         };
         Ok(Layer {
             is_local: d.is_local(layer),
             qkv: Linear::load(from, parts.qkv)?,
-            head_norms,
-            places,
+            qk_norms,
+            relative,
             before_attention: before(before_attention)?,
             after_attention: After::load(from, d, after_attention, &output.bias)?,
             output,

@@ -1,9 +1,12 @@
-//! BERT, and those that differ from it in a detail: RoBERTa, DistilBERT, MPNet.
+//! BERT, RoBERTa, DistilBERT and MPNet.
 
-use super::{Family, Form, Names, names, padding_id};
-use crate::config::{Config, Unfit};
-use crate::description::{Description, Positions, Relative};
-use crate::parts::buckets::Buckets;
+use super::encoder::{absolute_positions, positions_after_padding, post_norm};
+use super::family::Family;
+use super::names;
+use crate::config::{Config, Unsupported};
+use crate::description::{Description, RelativePositions};
+use crate::positional::bucketed_bias::BucketedBias;
+use crate::tensor_names::{TensorLayout, TensorNames};
 
 /// BERT.
 pub(super) const BERT: Family = Family {
@@ -13,32 +16,29 @@ pub(super) const BERT: Family = Family {
     within: None,
     known_as: "all-MiniLM-L6-v2, bge-*-v1.5, e5-*-v2, gte-small/base/large, mxbai-embed-large-v1",
     goldens: &["tiny-bert"],
-    describe: plain,
+    describe: |c, d| {
+        absolute_positions(d);
+        plain(c, d)
+    },
     names: names::BERT,
 };
 
-fn plain(c: &Config<'_>, d: &mut Description) -> Result<(), Unfit> {
+fn plain(c: &Config<'_>, d: &mut Description) -> Result<(), Unsupported> {
     c.none_of(&["is_decoder", "add_cross_attention"])?;
     c.only("position_embedding_type", &["absolute".into()])?;
-    d.types = c.size(&["type_vocab_size"]).unwrap_or(2);
-    Ok(())
+    d.token_types = c.size(&["type_vocab_size"]).unwrap_or(2);
+    post_norm(c, d)
 }
 
-/// Positions counted from the padding id.
-fn after_padding(c: &Config<'_>, d: &mut Description) {
-    d.positions = d.positions.map(|positions| Positions { after: Some(padding_id(c)), ..positions });
-}
-
-/// RoBERTa and its like.
+/// RoBERTa, XLM-RoBERTa and CamemBERT.
 pub(super) const ROBERTA: Family = Family {
     name: "RoBERTa, XLM-RoBERTa, CamemBERT",
     model_types: &["roberta", "xlm-roberta", "camembert"],
     known_as: "multilingual-e5-*, bge-m3, all-distilroberta-v1, paraphrase-multilingual-mpnet-base-v2",
     goldens: &["tiny-roberta", "tiny-xlm-roberta", "tiny-camembert"],
     describe: |c, d| {
-        plain(c, d)?;
-        after_padding(c, d);
-        Ok(())
+        positions_after_padding(c, d);
+        plain(c, d)
     },
     ..BERT
 };
@@ -52,19 +52,21 @@ pub(super) const DISTILBERT: Family = Family {
     describe: |c, d| {
         c.none_of(&["is_decoder", "sinusoidal_pos_embds"])?;
         c.only("position_embedding_type", &["absolute".into()])?;
+        absolute_positions(d);
+        post_norm(c, d)?;
         d.epsilon = 1e-12;
         Ok(())
     },
-    names: Names {
+    names: TensorNames {
         prefixes: &["", "distilbert.", "model.", "0.auto_model."],
-        qkv: &[Form::Stacked(&[
+        qkv: &[TensorLayout::Stacked(&[
             "transformer.layer.{}.attention.q_lin",
             "transformer.layer.{}.attention.k_lin",
             "transformer.layer.{}.attention.v_lin",
         ])],
         output: &["transformer.layer.{}.attention.out_lin"],
         attention_norms: [&[], &["transformer.layer.{}.sa_layer_norm"]],
-        up: &[Form::Stacked(&["transformer.layer.{}.ffn.lin1"])],
+        up: &[TensorLayout::Stacked(&["transformer.layer.{}.ffn.lin1"])],
         down: &["transformer.layer.{}.ffn.lin2"],
         output_norms: [&[], &["transformer.layer.{}.output_layer_norm"]],
         ..names::BERT
@@ -80,14 +82,16 @@ pub(super) const MPNET: Family = Family {
     goldens: &["tiny-mpnet"],
     describe: |c, d| {
         c.only("position_embedding_type", &["absolute".into()])?;
-        after_padding(c, d);
+        positions_after_padding(c, d);
+        post_norm(c, d)?;
         let count = c.size(&["relative_attention_num_buckets"]).unwrap_or(32);
-        d.relative = Some(Relative::Buckets(Buckets { count, max_distance: 128 }));
+        d.relative_positions =
+            Some(RelativePositions::BucketedBias(BucketedBias { count, max_distance: 128 }));
         Ok(())
     },
-    names: Names {
+    names: TensorNames {
         prefixes: &["", "mpnet.", "model.", "0.auto_model."],
-        qkv: &[Form::Stacked(&[
+        qkv: &[TensorLayout::Stacked(&[
             "encoder.layer.{}.attention.attn.q",
             "encoder.layer.{}.attention.attn.k",
             "encoder.layer.{}.attention.attn.v",

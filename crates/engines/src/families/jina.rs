@@ -1,23 +1,28 @@
-//! JinaBERT v2: BERT with a bias that falls with distance instead of positions, and a gated feed-forward part.
+//! JinaBERT v2: post-norm encoder with ALiBi and a gated feed-forward block.
 
-use super::{Family, Form, Names, bert, names};
-use crate::config::Unfit;
-use crate::description::{Biases, Relative};
+use super::encoder::post_norm;
+use super::family::Family;
+use super::names;
+use crate::config::Unsupported;
+use crate::description::{Biases, RelativePositions};
+use crate::tensor_names::{TensorLayout, TensorNames};
 
 /// JinaBERT v2.
 pub(super) const JINA: Family = Family {
     name: "JinaBERT v2",
+    model_types: &["bert"],
     when: Some(("position_embedding_type", "alibi")),
+    within: None,
     known_as: "jina-embeddings-v2-small-en, jina-embeddings-v2-base-en, -de, -es, -zh, jina-reranker-v1-*",
     goldens: &["tiny-jina"],
     describe: |c, d| {
         c.none_of(&["is_decoder", "add_cross_attention"])?;
         if c.get("auto_map").to_string().contains("qk-post-norm") {
-            return Err(Unfit("norms of queries and keys".to_owned()));
+            return Err(Unsupported("norms of queries and keys".to_owned()));
         }
-        d.positions = None;
-        d.types = c.size(&["type_vocab_size"]).unwrap_or(2);
-        d.relative = Some(Relative::Slopes);
+        post_norm(c, d)?;
+        d.token_types = c.size(&["type_vocab_size"]).unwrap_or(2);
+        d.relative_positions = Some(RelativePositions::Alibi);
         let kind = c.word(&["feed_forward_type"], "original");
         d.gated = kind != "original";
         if d.gated {
@@ -26,14 +31,13 @@ pub(super) const JINA: Family = Family {
         }
         Ok(())
     },
-    names: Names {
+    names: TensorNames {
         up: &[
-            Form::Stacked(&["encoder.layer.{}.mlp.gated_layers"]),
-            Form::Stacked(&["encoder.layer.{}.intermediate.dense"]),
+            TensorLayout::Stacked(&["encoder.layer.{}.mlp.gated_layers"]),
+            TensorLayout::Stacked(&["encoder.layer.{}.intermediate.dense"]),
         ],
         down: &["encoder.layer.{}.mlp.wo", "encoder.layer.{}.output.dense"],
         output_norms: [&[], &["encoder.layer.{}.mlp.layernorm", "encoder.layer.{}.output.LayerNorm"]],
         ..names::BERT
     },
-    ..bert::BERT
 };

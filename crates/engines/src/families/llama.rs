@@ -1,24 +1,23 @@
-//! Decoders that embed: Llama, Mistral, Qwen2, Qwen3. Causal unless the config says otherwise.
+//! Decoders: Llama, Mistral, Qwen2, Qwen3. Causal unless the config says otherwise.
 
-use super::{Family, bert, names};
-use crate::config::{Config, Unfit};
-use crate::description::{Biases, Description, NormKind, NormPlacement, Pattern, Span};
-use crate::parts::rope::Rope;
+use super::family::Family;
+use super::names;
+use crate::config::{Config, Unsupported};
+use crate::description::{AttentionWindow, Biases, Description, LayerPattern, NormKind, NormPlacement};
+use crate::positional::rope::Rope;
 
-/// What all decoders share: RMS norms before each part, a gated feed-forward part, heads that share keys.
-pub(super) fn decoder(c: &Config<'_>, d: &mut Description) -> Result<(), Unfit> {
+/// What all decoders share: pre-norm with RMS norms, a gated feed-forward block, grouped-query attention.
+pub(super) fn decoder(c: &Config<'_>, d: &mut Description) -> Result<(), Unsupported> {
     c.none_of(&["attn_logit_softcapping", "num_experts", "num_local_experts", "no_rope_layers"])?;
     c.only("pretraining_tp", &[1.into()])?;
-    d.positions = None;
-    d.embedding_norm = false;
     d.norm = NormKind::Rms;
     d.placement = NormPlacement::Pre;
     d.final_norm = true;
     d.epsilon = c.number(&["rms_norm_eps"], 1e-6);
     d.gated = true;
     d.kv_heads = c.size(&["num_key_value_heads"]).unwrap_or(d.heads);
-    d.head = c.size(&["head_dim"]).unwrap_or(d.head);
-    d.scale = 1.0 / (d.head as f64).sqrt();
+    d.head_dim = c.size(&["head_dim"]).unwrap_or(d.head_dim);
+    d.scale = 1.0 / (d.head_dim as f64).sqrt();
     let bias = c.flag("attention_bias", false);
     let mlp = c.flag("mlp_bias", false);
     d.biases = Biases { qkv: bias, output: bias, up: mlp, down: mlp };
@@ -27,31 +26,36 @@ pub(super) fn decoder(c: &Config<'_>, d: &mut Description) -> Result<(), Unfit> 
     Ok(())
 }
 
-/// With one rotation for all layers.
-fn plain(c: &Config<'_>, d: &mut Description) -> Result<(), Unfit> {
+/// A decoder with the same rotary embedding in all layers.
+fn plain(c: &Config<'_>, d: &mut Description) -> Result<(), Unsupported> {
     decoder(c, d)?;
     d.activate(c, &["hidden_act"], "silu")?;
-    d.global.rope = Some(Rope::read(c, "", ("rope_theta", 10_000.0), d.head, d.longest)?);
+    d.global.rope = Some(Rope::read(c, "", ("rope_theta", 10_000.0), d.head_dim, d.max_length)?);
     Ok(())
 }
 
-/// What a layer with a window of so many tokens sees.
-pub(super) fn windowed(c: &Config<'_>, span: &Span, window: usize) -> Result<Span, Unfit> {
-    if span.after.is_none() {
-        return Err(c.unfit("sliding_window"));
+/// The sliding window of `window` tokens, which requires causal attention.
+pub(super) fn windowed(
+    c: &Config<'_>,
+    attention: &AttentionWindow,
+    window: usize,
+) -> Result<AttentionWindow, Unsupported> {
+    if attention.after.is_none() {
+        return Err(c.unsupported("sliding_window"));
     }
-    Ok(Span { before: Some(window.saturating_sub(1)), ..span.clone() })
+    Ok(AttentionWindow { before: Some(window.saturating_sub(1)), ..attention.clone() })
 }
 
 /// Llama.
 pub(super) const LLAMA: Family = Family {
     name: "Llama",
     model_types: &["llama"],
+    when: None,
+    within: None,
     known_as: "llama-based embedders",
     goldens: &["tiny-llama"],
     describe: plain,
     names: names::LLAMA,
-    ..bert::BERT
 };
 
 /// Mistral.
@@ -71,15 +75,15 @@ pub(super) const MISTRAL: Family = Family {
     ..LLAMA
 };
 
-/// A window in the layers from some number on.
-fn qwen(c: &Config<'_>, d: &mut Description) -> Result<(), Unfit> {
+/// Sliding windows from layer `max_window_layers` on.
+fn qwen(c: &Config<'_>, d: &mut Description) -> Result<(), Unsupported> {
     plain(c, d)?;
     // Without a window these have no effect.
     c.skip(&["sliding_window", "max_window_layers", "layer_types"]);
     if let (true, Some(window)) = (c.flag("use_sliding_window", false), c.size(&["sliding_window"])) {
         d.local = Some(windowed(c, &d.global, window)?);
         let first = c.size(&["max_window_layers"]).unwrap_or(28);
-        d.pattern = Pattern::listed(c, d.layers)?.unwrap_or(Pattern::From(first));
+        d.layer_pattern = LayerPattern::listed(c, d.layers)?.unwrap_or(LayerPattern::From(first));
     }
     Ok(())
 }
@@ -106,7 +110,7 @@ pub(super) const QWEN3: Family = Family {
     goldens: &["tiny-qwen3"],
     describe: |c, d| {
         qwen(c, d)?;
-        d.head_norms = true;
+        d.qk_norm = true;
         Ok(())
     },
     ..LLAMA

@@ -1,8 +1,10 @@
-//! The families of encoders, as data: how a config becomes a description, and what weights are called.
+//! The table of model families.
 
 mod bert;
 mod clip;
 mod deberta;
+mod encoder;
+mod family;
 mod gemma;
 mod gte;
 mod jina;
@@ -12,49 +14,12 @@ mod names;
 mod nomic;
 mod t5;
 
-use std::fmt;
-
 use sconce_core::card::Sizes;
 use serde_json::Value;
 
-use crate::config::{Config, Unfit};
-use crate::description::Description;
+pub use family::Family;
 
-pub use names::{Form, Names};
-
-/// A family of encoders.
-pub struct Family {
-    /// What people call it.
-    pub name: &'static str,
-    /// The names it goes by in `model_type` of `config.json`.
-    pub model_types: &'static [&'static str],
-    /// A key and the value by which it is told from another family of the same `model_type`.
-    pub when: Option<(&'static str, &'static str)>,
-    /// The part of the config that tells of it, where that is not the whole.
-    pub within: Option<&'static str>,
-    /// Models of it that people use.
-    pub known_as: &'static str,
-    /// The goldens that it is held to.
-    pub goldens: &'static [&'static str],
-    /// Makes the description of a plain BERT of the same sizes this family's.
-    pub describe: fn(&Config<'_>, &mut Description) -> Result<(), Unfit>,
-    /// What its weights are called.
-    pub names: Names,
-}
-
-impl PartialEq for Family {
-    fn eq(&self, other: &Family) -> bool {
-        self.name == other.name
-    }
-}
-
-impl fmt::Debug for Family {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name)
-    }
-}
-
-/// All families of this version. Of two with the same `model_type` the one with a condition comes first.
+/// All families. Of two with the same `model_type`, the one with a `when` condition comes first.
 pub const FAMILIES: &[&Family] = &[
     &jina::JINA,
     &bert::BERT,
@@ -75,7 +40,7 @@ pub const FAMILIES: &[&Family] = &[
     &gemma::GEMMA3,
 ];
 
-/// The family of the model with this config.
+/// The family of a config.
 pub fn of(config: &Value) -> Option<&'static Family> {
     let model_type = config["model_type"].as_str()?;
     let is_it = |family: &&Family| {
@@ -85,7 +50,7 @@ pub fn of(config: &Value) -> Option<&'static Family> {
     FAMILIES.iter().copied().find(is_it)
 }
 
-/// Every `model_type` known.
+/// All known values of `model_type`, sorted.
 pub fn model_types() -> Vec<String> {
     let mut names: Vec<String> =
         FAMILIES.iter().flat_map(|family| family.model_types).map(|name| (*name).to_owned()).collect();
@@ -94,14 +59,14 @@ pub fn model_types() -> Vec<String> {
     names
 }
 
-/// The part of a config that tells of the encoder.
+/// The config of the text model: `config` itself or the nested config that its family names.
 pub(crate) fn root(config: &Value) -> &Value {
     let within = of(config).and_then(|family| family.within).map(|key| &config[key]);
     within.filter(|part| part.is_object()).unwrap_or(config)
 }
 
-/// The sizes in a config, under any of the names that families give them; zero where there is none, which no
-/// description accepts.
+/// The sizes in a config, under any of the keys that families use. A missing size is zero, which every description
+/// rejects.
 pub fn sizes(config: &Value) -> Sizes {
     let root = root(config);
     let size = |names: &[&str]| names.iter().find_map(|name| root[*name].as_u64()).unwrap_or(0) as usize;
@@ -109,7 +74,7 @@ pub fn sizes(config: &Value) -> Sizes {
     Sizes { layers, hidden, heads, intermediate, vocabulary, positions }
 }
 
-/// What configs call the sizes.
+/// Config keys of the sizes.
 pub(crate) const SIZES: [&[&str]; 6] = [
     &["num_hidden_layers", "n_layers", "n_layer", "num_layers"],
     &["hidden_size", "dim", "n_embd", "d_model"],
@@ -119,31 +84,26 @@ pub(crate) const SIZES: [&[&str]; 6] = [
     &["max_position_embeddings", "n_positions"],
 ];
 
-/// The largest sizes that are read, in the order of [`SIZES`]: far above those of any encoder, and small enough that
-/// no product of them overflows.
-const LARGEST: [usize; 6] = [1 << 12, 1 << 17, 1 << 12, 1 << 20, 1 << 24, 1 << 22];
+/// Maximum sizes, in the order of [`SIZES`]: far above those of any model, and small enough that no product of them
+/// overflows.
+const MAX_SIZES: [usize; 6] = [1 << 12, 1 << 17, 1 << 12, 1 << 20, 1 << 24, 1 << 22];
 
-/// A size of a config that is larger than any that is read.
+/// A size above its maximum.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TooLarge {
-    /// What configs call it.
+    /// Its config key.
     pub key: &'static str,
     /// Its value.
     pub value: usize,
-    /// The largest that is read.
+    /// The maximum.
     pub most: usize,
 }
 
-/// The first size that is too large.
+/// The first size above its maximum.
 pub fn too_large(sizes: &Sizes) -> Option<TooLarge> {
     let Sizes { layers, hidden, heads, intermediate, vocabulary, positions } = *sizes;
     let values = [layers, hidden, heads, intermediate, vocabulary, positions];
-    let each = SIZES.iter().zip(values).zip(LARGEST);
+    let each = SIZES.iter().zip(values).zip(MAX_SIZES);
     each.map(|((names, value), most)| TooLarge { key: names[0], value, most })
         .find(|size| size.value > size.most)
-}
-
-/// The padding id of a config, which some families count positions from.
-pub(crate) fn padding_id(c: &Config<'_>) -> u32 {
-    c.size(&["pad_token_id"]).and_then(|id| u32::try_from(id).ok()).unwrap_or(1)
 }

@@ -1,20 +1,24 @@
-//! ModernBERT: norms before, a gated feed-forward part, and layers that see a window.
+//! ModernBERT: pre-norm encoder with rotary embeddings, a gated feed-forward block and local attention layers.
 
-use super::{Family, Form, Names, bert, names};
-use crate::description::{Biases, NormKind, NormPlacement, Pattern, Span};
-use crate::parts::rope::Rope;
+use super::family::Family;
+use super::names;
+use crate::description::{AttentionWindow, Biases, LayerPattern, NormKind, NormPlacement};
+use crate::positional::rope::Rope;
+use crate::tensor_names::{TensorLayout, TensorNames};
 
 /// ModernBERT.
 pub(super) const MODERN: Family = Family {
     name: "ModernBERT",
     model_types: &["modernbert"],
+    when: None,
+    within: None,
     known_as: "gte-modernbert-base, modernbert-embed-base",
     goldens: &["tiny-modernbert"],
     describe: |c, d| {
         let bias = |key: &str| c.flag(key, false);
-        // Positions are always by rotation, whatever this key says; published configs carry BERT's value.
+        // ModernBERT always uses rotary embeddings; published configs carry BERT's value of this key.
         c.skip(&["position_embedding_type", "global_attn_every_n_layers"]);
-        d.positions = None;
+        d.embedding_norm = true;
         d.norm = if bias("norm_bias") { NormKind::Layer } else { NormKind::LayerWeight };
         d.placement = NormPlacement::Pre;
         d.first_norm = false;
@@ -25,26 +29,27 @@ pub(super) const MODERN: Family = Family {
         let (attention, mlp) = (bias("attention_bias"), bias("mlp_bias"));
         d.biases = Biases { qkv: attention, output: attention, up: mlp, down: mlp };
         let window = Some(c.size(&["local_attention"]).unwrap_or(128) / 2);
-        let rope = |kind: &str, key: &str, theta: f64| Rope::read(c, kind, (key, theta), d.head, d.longest);
+        let rope =
+            |kind: &str, key: &str, theta: f64| Rope::read(c, kind, (key, theta), d.head_dim, d.max_length);
         d.global.rope = Some(rope("full_attention", "global_rope_theta", 160_000.0)?);
         let local = Some(rope("sliding_attention", "local_rope_theta", 10_000.0)?);
-        d.local = Some(Span { before: window, after: window, rope: local });
+        d.local = Some(AttentionWindow { before: window, after: window, rope: local });
         let every = c.size(&["global_attn_every_n_layers"]).unwrap_or(3);
-        d.pattern = Pattern::listed(c, d.layers)?.unwrap_or(Pattern::AllBut { every, first: 0 });
+        d.layer_pattern =
+            LayerPattern::listed(c, d.layers)?.unwrap_or(LayerPattern::AllBut { every, first: 0 });
         Ok(())
     },
-    names: Names {
+    names: TensorNames {
         prefixes: &["", "model.", "0.auto_model."],
-        words: &["embeddings.tok_embeddings.weight"],
+        token_embeddings: &["embeddings.tok_embeddings.weight"],
         embedding_norm: &["embeddings.norm"],
-        qkv: &[Form::Stacked(&["layers.{}.attn.Wqkv"])],
+        qkv: &[TensorLayout::Stacked(&["layers.{}.attn.Wqkv"])],
         output: &["layers.{}.attn.Wo"],
         attention_norms: [&["layers.{}.attn_norm"], &[]],
-        up: &[Form::Stacked(&["layers.{}.mlp.Wi"])],
+        up: &[TensorLayout::Stacked(&["layers.{}.mlp.Wi"])],
         down: &["layers.{}.mlp.Wo"],
         output_norms: [&["layers.{}.mlp_norm"], &[]],
         final_norm: "final_norm",
         ..names::BERT
     },
-    ..bert::BERT
 };

@@ -1,13 +1,18 @@
-//! Nomic-BERT: rotation, a gated feed-forward part, norms after.
+//! Nomic-BERT: post-norm encoder with rotary embeddings and a gated feed-forward block.
 
-use super::{Family, Form, Names, bert, names};
+use super::encoder::post_norm;
+use super::family::Family;
+use super::names;
 use crate::description::Biases;
-use crate::parts::rope::Rope;
+use crate::positional::rope::Rope;
+use crate::tensor_names::{TensorLayout, TensorNames};
 
 /// Nomic-BERT, v1 and v1.5, as published and as transformers has it.
 pub(super) const NOMIC: Family = Family {
     name: "Nomic-BERT (v1, v1.5)",
     model_types: &["nomic_bert"],
+    when: None,
+    within: None,
     known_as: "nomic-embed-text-v1, nomic-embed-text-v1.5",
     goldens: &["tiny-nomic"],
     describe: |c, d| {
@@ -22,28 +27,28 @@ pub(super) const NOMIC: Family = Family {
         c.none_of(&["rotary_emb_scale_base", "use_xentropy_bias"])?;
         c.only("rotary_emb_fraction", &[1.into(), 1.0.into()])?;
         c.only("scale_attn_weights", &[true.into()])?;
-        c.only("head_dim", &[d.head.into()])?;
-        d.positions = None;
-        d.types = c.size(&["type_vocab_size"]).unwrap_or(2);
+        c.only("head_dim", &[d.head_dim.into()])?;
+        post_norm(c, d)?;
+        d.token_types = c.size(&["type_vocab_size"]).unwrap_or(2);
         d.gated = true;
         d.activate(c, &["activation_function", "hidden_act"], "silu")?;
         let mlp = c.flag("mlp_fc1_bias", false);
         let qkv = c.flag("qkv_proj_bias", false);
         d.biases = Biases { qkv, output: qkv, up: mlp, down: c.flag("mlp_fc2_bias", false) };
-        // Beyond the trained positions the base would change with the length of the text.
+        // Beyond the trained positions, dynamic NTK scaling would change the base with the sequence length.
         if !c.get("rotary_scaling_factor").is_null() {
-            d.longest = d.longest.min(c.size(&["max_trained_positions"]).unwrap_or(2048));
+            d.max_length = d.max_length.min(c.size(&["max_trained_positions"]).unwrap_or(2048));
         }
-        let rope = Rope::read(c, "", ("rotary_emb_base", 1000.0), d.head, d.longest)?;
-        d.global.rope = Some(Rope { neighbours: c.flag("rotary_emb_interleaved", false), ..rope });
+        let rope = Rope::read(c, "", ("rotary_emb_base", 1000.0), d.head_dim, d.max_length)?;
+        d.global.rope = Some(Rope { interleaved: c.flag("rotary_emb_interleaved", false), ..rope });
         Ok(())
     },
-    names: Names {
+    names: TensorNames {
         prefixes: &["", "nomic_bert.", "bert.", "model.", "0.auto_model."],
         embedding_norm: &["embeddings.LayerNorm", "emb_ln"],
         qkv: &[
-            Form::Stacked(&["encoder.layers.{}.attn.Wqkv"]),
-            Form::Stacked(&[
+            TensorLayout::Stacked(&["encoder.layers.{}.attn.Wqkv"]),
+            TensorLayout::Stacked(&[
                 "layers.{}.self_attn.q_proj",
                 "layers.{}.self_attn.k_proj",
                 "layers.{}.self_attn.v_proj",
@@ -52,13 +57,12 @@ pub(super) const NOMIC: Family = Family {
         output: &["encoder.layers.{}.attn.out_proj", "layers.{}.self_attn.o_proj"],
         attention_norms: [&[], &["encoder.layers.{}.norm1", "layers.{}.post_attention_layernorm"]],
         up: &[
-            Form::Stacked(&["encoder.layers.{}.mlp.fc12", "encoder.layers.{}.mlp.fc11"]),
-            Form::Stacked(&["layers.{}.mlp.gate_proj", "layers.{}.mlp.up_proj"]),
+            TensorLayout::Stacked(&["encoder.layers.{}.mlp.fc12", "encoder.layers.{}.mlp.fc11"]),
+            TensorLayout::Stacked(&["layers.{}.mlp.gate_proj", "layers.{}.mlp.up_proj"]),
         ],
         down: &["encoder.layers.{}.mlp.fc2", "layers.{}.mlp.down_proj"],
         output_norms: [&[], &["encoder.layers.{}.norm2", "layers.{}.post_mlp_layernorm"]],
-        unused: &["rotary_emb.inv_freq"],
+        ignored: &["rotary_emb.inv_freq"],
         ..names::BERT
     },
-    ..bert::BERT
 };

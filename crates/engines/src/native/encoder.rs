@@ -6,16 +6,16 @@ use std::sync::Arc;
 use sconce_core::batch::{Batch, Output, OutputKind, Rows};
 use sconce_core::engine::{Cost, Encoder, EngineError};
 use sconce_kernels::bf16::{Bf16, MatrixBf16};
+use sconce_kernels::gemm::PackedMatrix;
 use sconce_kernels::isa::Isa;
-use sconce_kernels::product::Matrix;
 use sconce_kernels::rows::Activation;
 
-use super::bf16::{self, OnTiles, PackBf16};
-use super::f32::{self, InF32, PackF32};
+use super::forward_bf16::{self, ForwardBf16, PackBf16};
+use super::forward_f32::{self, ForwardF32, PackF32};
 use super::scratch;
 use super::weights::Weights;
 use crate::description::Description;
-use crate::head::Head;
+use crate::loaded_head::LoadedHead;
 use crate::threads::Threads;
 use crate::weights::{Tensors, WeightsError};
 
@@ -23,21 +23,21 @@ use crate::weights::{Tensors, WeightsError};
 const BLOCK: usize = 256;
 
 thread_local! {
-    /// Scratch memory of a block, kept by each thread.
-    static IN_F32: RefCell<f32::Room> = RefCell::default();
-    static ON_TILES: RefCell<bf16::Room> = RefCell::default();
+    /// AttentionScratch memory of a block, kept by each thread.
+    static SCRATCH_F32: RefCell<forward_f32::Scratch> = RefCell::default();
+    static SCRATCH_BF16: RefCell<forward_bf16::Scratch> = RefCell::default();
 }
 
 pub(super) struct NativeEncoder {
     description: Description,
     model: Packed,
     activation: Activation,
-    head: Option<Head>,
+    head: Option<LoadedHead>,
     threads: Arc<Threads>,
 }
 
 enum Packed {
-    F32(Weights<Matrix>, Isa),
+    F32(Weights<PackedMatrix>, Isa),
     Bf16(Weights<MatrixBf16>, Bf16),
 }
 
@@ -46,7 +46,7 @@ impl NativeEncoder {
         description: &Description,
         tensors: &dyn Tensors,
         isa: Isa,
-        head: Option<Head>,
+        head: Option<LoadedHead>,
         threads: Arc<Threads>,
     ) -> Result<NativeEncoder, WeightsError> {
         let model = Packed::F32(Weights::load(description, tensors, &PackF32(isa))?, isa);
@@ -57,7 +57,7 @@ impl NativeEncoder {
         description: &Description,
         tensors: &dyn Tensors,
         unit: Bf16,
-        head: Option<Head>,
+        head: Option<LoadedHead>,
         threads: Arc<Threads>,
     ) -> Result<NativeEncoder, WeightsError> {
         let model = Packed::Bf16(Weights::load(description, tensors, &PackBf16(unit))?, unit);
@@ -67,7 +67,7 @@ impl NativeEncoder {
     fn new(
         description: &Description,
         model: Packed,
-        head: Option<Head>,
+        head: Option<LoadedHead>,
         threads: Arc<Threads>,
     ) -> NativeEncoder {
         let activation = description.activation.kernel();
@@ -78,12 +78,12 @@ impl NativeEncoder {
         let d = &self.description;
         let hidden = match &self.model {
             Packed::F32(weights, isa) => {
-                let model = InF32 { d, weights, isa: *isa, activation: self.activation };
-                IN_F32.with_borrow_mut(|room| scratch::bounded(room, |room| model.hidden(batch, room)))
+                let model = ForwardF32 { d, weights, isa: *isa, activation: self.activation };
+                SCRATCH_F32.with_borrow_mut(|room| scratch::bounded(room, |room| model.hidden(batch, room)))
             }
             Packed::Bf16(weights, unit) => {
-                let model = OnTiles { d, weights, activation: self.activation, unit: *unit };
-                ON_TILES.with_borrow_mut(|room| scratch::bounded(room, |room| model.hidden(batch, room)))
+                let model = ForwardBf16 { d, weights, activation: self.activation, unit: *unit };
+                SCRATCH_BF16.with_borrow_mut(|room| scratch::bounded(room, |room| model.hidden(batch, room)))
             }
         };
         match (&self.head, batch.output_kind) {

@@ -1,10 +1,10 @@
 //! The Native engine: a second interpreter of the descriptions, for CPUs, on our own kernels.
 
-mod bf16;
+mod disentangled;
 mod encoder;
-mod f32;
+mod forward_bf16;
+mod forward_f32;
 pub mod peak;
-mod placed;
 mod scratch;
 mod weights;
 
@@ -19,8 +19,9 @@ use sconce_core::probe::{ProbeCase, Sample};
 use sconce_kernels::bf16::Bf16;
 use sconce_kernels::isa::Isa;
 
-use crate::description::{Description, describe};
-use crate::head::Head;
+use crate::describe::describe;
+use crate::description::Description;
+use crate::loaded_head::LoadedHead;
 use crate::probe;
 use crate::threads::Threads;
 use crate::weights::{Files, Generated, Tensors, WeightsError};
@@ -44,7 +45,7 @@ impl NativeEngine {
         description: &Description,
         tensors: &dyn Tensors,
         dtype: Dtype,
-        head: Option<Head>,
+        head: Option<LoadedHead>,
     ) -> Result<NativeEncoder, Obstacle> {
         let threads = Arc::clone(self.threads.get_or_init(|| Arc::new(Threads::new(self.count))));
         match dtype {
@@ -81,7 +82,7 @@ impl Engine for NativeEngine {
     }
 
     fn build(&self) -> String {
-        let (hash, kernels) = (crate::sources(), sconce_kernels::VERSION);
+        let (hash, kernels) = (crate::source_hash::source_hash(), sconce_kernels::VERSION);
         format!("kernels {kernels} sconce {hash} {} threads={}", self.isa, self.count)
     }
 
@@ -118,7 +119,8 @@ impl Engine for NativeEngine {
             ProbeCase::Twin { lengths, seed, output_kind } => {
                 let twin = describe(&model.card)?.twin();
                 let batch = probe::batch(lengths, *seed, *output_kind, &twin);
-                let encoder = self.encoder(&twin, &Generated, placement.dtype, Some(Head::telling()))?;
+                let encoder =
+                    self.encoder(&twin, &Generated, placement.dtype, Some(LoadedHead::for_probes()))?;
                 probe::timed(&encoder, &batch, 0.0)
             }
             ProbeCase::Speed { batch, length } => {
@@ -133,7 +135,8 @@ impl Engine for NativeEngine {
     fn load(&self, model: &ModelSpec, placement: &Placement) -> Result<Box<dyn Encoder>, Obstacle> {
         let description = describe(&model.card)?;
         let tensors = Files::of(&model.files, &placement.weights).map_err(|error| load_failed(&error))?;
-        let head = Head::load(&model.card, &model.files, &tensors).map_err(|error| load_failed(&error))?;
+        let head =
+            LoadedHead::load(&model.card, &model.files, &tensors).map_err(|error| load_failed(&error))?;
         Ok(Box::new(self.encoder(&description, &tensors, placement.dtype, Some(head))?))
     }
 }

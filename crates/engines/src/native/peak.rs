@@ -5,9 +5,9 @@ use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use sconce_core::placement::Dtype;
-use sconce_kernels::bf16::{Bf16, Finish, MatrixBf16, Panels, narrow};
+use sconce_kernels::bf16::{Bf16, EpilogueBf16, MatrixBf16, Panels, narrow};
+use sconce_kernels::gemm::{GemmScratch, PackedMatrix, Store};
 use sconce_kernels::isa::{Isa, Vectorized};
-use sconce_kernels::product::{Matrix, Space, Store};
 use sconce_kernels::rows::Activation;
 
 use crate::threads::Threads;
@@ -58,11 +58,11 @@ impl Peak {
 }
 
 fn f32_rate(threads: &Threads, isa: Isa, (inputs, outputs): (usize, usize)) -> f64 {
-    let matrix = Matrix::pack(isa, &vec![0.5; outputs * inputs], outputs, inputs);
+    let matrix = PackedMatrix::pack(isa, &vec![0.5; outputs * inputs], outputs, inputs);
     let (a, bias) = (vec![0.25; ROWS * inputs], vec![0.125; outputs]);
     rate(threads, 2 * ROWS * inputs * outputs, || {
         let mut to = vec![0.0; ROWS * outputs];
-        let mut scratch = Space::default();
+        let mut scratch = GemmScratch::default();
         let (a, bias, matrix) = (&a, &bias, &matrix);
         move || {
             let mut store = Store { bias, activation: Activation::Identity, to: &mut to, stride: outputs };
@@ -84,7 +84,7 @@ fn bf16_rate(threads: &Threads, unit: Bf16, (inputs, outputs): (usize, usize)) -
         let (a, bias, matrix) = (&a, &bias, &matrix);
         move || {
             unit.with_tiles(|tiles| {
-                let finish = Finish::Store { bias, activation: Activation::Identity, to: to.all() };
+                let finish = EpilogueBf16::Store { bias, activation: Activation::Identity, to: to.all() };
                 matrix.multiply(tiles, a, ROWS, 0..matrix.panels(), finish);
             });
             black_box(&mut to);

@@ -1,16 +1,16 @@
-//! Scratch memory that threads keep between blocks, and the bound on it.
+//! AttentionScratch memory that threads keep between blocks, and the bound on it.
 
 /// Most bytes of scratch memory that a thread keeps: a block of a large model fits, one long text does not.
 const KEPT: usize = 32 << 20;
 
-/// Scratch memory that can tell its size.
-pub(super) trait Held: Default {
+/// AttentionScratch memory that can tell its size.
+pub(super) trait ScratchMemory: Default {
     /// Bytes of memory that it holds.
     fn bytes(&self) -> usize;
 }
 
 /// Runs `work` with the scratch memory of this thread, and frees it afterwards if it has grown beyond the bound.
-pub(super) fn bounded<S: Held, T>(scratch: &mut S, work: impl FnOnce(&mut S) -> T) -> T {
+pub(super) fn bounded<S: ScratchMemory, T>(scratch: &mut S, work: impl FnOnce(&mut S) -> T) -> T {
     let result = work(scratch);
     if scratch.bytes() > KEPT {
         *scratch = S::default();
@@ -25,11 +25,12 @@ mod tests {
     use sconce_kernels::isa::Isa;
     use serde_json::json;
 
-    use super::super::bf16::{self, OnTiles, PackBf16};
-    use super::super::f32::{self, InF32, PackF32};
+    use super::super::forward_bf16::{self, ForwardBf16, PackBf16};
+    use super::super::forward_f32::{self, ForwardF32, PackF32};
     use super::super::weights::Weights;
     use super::*;
-    use crate::description::{Description, describe};
+    use crate::describe::describe;
+    use crate::description::Description;
     use crate::probe;
     use crate::testing::card;
     use crate::weights::Generated;
@@ -51,7 +52,7 @@ mod tests {
     }
 
     /// Bytes held after a text of each of these lengths, one after the other.
-    fn held<S: Held>(lengths: [usize; 3], mut compute: impl FnMut(&mut S, usize)) -> [usize; 3] {
+    fn held<S: ScratchMemory>(lengths: [usize; 3], mut compute: impl FnMut(&mut S, usize)) -> [usize; 3] {
         let mut scratch = S::default();
         lengths.map(|length| {
             bounded(&mut scratch, |scratch| compute(scratch, length));
@@ -67,16 +68,16 @@ mod tests {
             let batch = |length: usize| probe::batch(&[length], 1, OutputKind::Tokens, &d);
             let isa = Isa::best();
             let weights = Weights::load(&d, &Generated, &PackF32(isa)).expect("generated weights");
-            let model = InF32 { d: &d, weights: &weights, isa, activation };
-            let [block, long, after] = held([256, LONG, 256], |room: &mut f32::Room, length| {
+            let model = ForwardF32 { d: &d, weights: &weights, isa, activation };
+            let [block, long, after] = held([256, LONG, 256], |room: &mut forward_f32::Scratch, length| {
                 model.hidden(&batch(length), room);
             });
             assert!(block > 1 << 20 && block <= KEPT, "{model_type}: a block keeps its {block} bytes");
             assert_eq!((long, after), (0, block), "{model_type} in f32");
             let Some(unit) = Bf16::of(isa) else { continue };
             let weights = Weights::load(&d, &Generated, &PackBf16(unit)).expect("generated weights");
-            let model = OnTiles { d: &d, weights: &weights, activation, unit };
-            let [block, long, after] = held([256, LONG, 256], |room: &mut bf16::Room, length| {
+            let model = ForwardBf16 { d: &d, weights: &weights, activation, unit };
+            let [block, long, after] = held([256, LONG, 256], |room: &mut forward_bf16::Scratch, length| {
                 model.hidden(&batch(length), room);
             });
             assert!(block > 1 << 20 && block <= KEPT, "{model_type}: a block keeps its {block} bytes");

@@ -5,32 +5,32 @@ use sconce_kernels::isa::Isa;
 use sconce_kernels::rows::Norm;
 
 use crate::assembly::{self, Assembly};
-use crate::description::{Description, Relative, Span};
-use crate::parts::disentangled::PackedPlaces;
-use crate::parts::rope::Turns;
-use crate::parts::tables::Biases;
-use crate::queries;
+use crate::description::{AttentionWindow, Description, RelativePositions};
+use crate::head_layout;
+use crate::positional::bias_table::BiasTable;
+use crate::positional::disentangled::PackedRelativeProjections;
+use crate::positional::rope::RopeCache;
 use crate::weights::{Tensors, WeightsError};
 
 /// All weights of an encoder, its matrices packed as `M`.
 pub(super) struct Weights<M> {
-    words: Table,
+    token_embeddings: Table,
     positions: Option<Table>,
     types: Option<Table>,
     pub(super) embedding_norm: Option<Norm>,
     pub(super) layers: Vec<Layer<M>>,
     pub(super) final_norm: Option<Norm>,
     /// The bias by distance of every head.
-    pub(super) biases: Option<Biases>,
+    pub(super) biases: Option<BiasTable>,
     /// The rotations of layers that are not local, and of those that are.
-    pub(super) turns: [Option<Turns>; 2],
+    pub(super) ropes: [Option<RopeCache>; 2],
 }
 
 pub(super) struct Layer<M> {
     pub(super) is_local: bool,
     pub(super) qkv: Linear<M>,
-    pub(super) head_norms: Option<[Norm; 2]>,
-    pub(super) places: Option<PackedPlaces>,
+    pub(super) qk_norms: Option<[Norm; 2]>,
+    pub(super) relative: Option<PackedRelativeProjections>,
     pub(super) output: Linear<M>,
     /// Before and after attention.
     pub(super) attention_norms: [Option<Norm>; 2],
@@ -95,30 +95,30 @@ impl<M> Weights<M> {
         // Every head, and each half of a gated product, has columns of its own.
         let apart = |linear: assembly::Linear, piece: usize| {
             let (wide, inputs) = (packing.part(piece), linear.inputs);
-            let weight = spread(&linear.weight, piece * inputs, wide * inputs);
-            assembly::Linear { weight, bias: spread(&linear.bias, piece, wide), inputs }
+            let weight = pad_groups(&linear.weight, piece * inputs, wide * inputs);
+            assembly::Linear { weight, bias: pad_groups(&linear.bias, piece, wide), inputs }
         };
         let output = |linear: assembly::Linear| {
-            let wide = packing.part(d.head);
-            let weight = spread(&linear.weight, d.head, wide);
+            let wide = packing.part(d.head_dim);
+            let weight = pad_groups(&linear.weight, d.head_dim, wide);
             assembly::Linear { weight, bias: linear.bias, inputs: d.heads * wide }
         };
-        let norm = |norm| queries::norm(d, norm);
+        let norm = |norm| head_layout::norm(d, norm);
         let norms = |norms: [Option<assembly::Norm>; 2]| norms.map(|one| one.map(norm));
         let mut layers = Vec::with_capacity(d.layers);
         for layer in 0..d.layers {
             let parts = assembly.layer(layer)?;
-            let places = match (&parts.places, &d.relative) {
-                (Some(places), Some(Relative::Disentangled(how))) => {
-                    Some(PackedPlaces::new(Isa::best(), how, places, d.head, d.longest))
+            let relative = match (&parts.relative, &d.relative_positions) {
+                (Some(relative), Some(RelativePositions::Disentangled(how))) => {
+                    Some(PackedRelativeProjections::new(Isa::best(), how, relative, d.head_dim, d.max_length))
                 }
                 _ => None,
             };
             layers.push(Layer {
                 is_local: d.is_local(layer),
-                qkv: linear(apart(parts.qkv, d.head)),
-                head_norms: parts.head_norms.map(|norms| norms.map(norm)),
-                places,
+                qkv: linear(apart(parts.qkv, d.head_dim)),
+                qk_norms: parts.qk_norms.map(|norms| norms.map(norm)),
+                relative,
                 output: linear(output(parts.output)),
                 attention_norms: norms(parts.attention_norms),
                 up: linear(if d.gated { apart(parts.up, d.intermediate) } else { parts.up }),
@@ -127,16 +127,16 @@ impl<M> Weights<M> {
             });
         }
         assembly.finish()?;
-        let turns = |span: &Span| span.rope.as_ref().map(Turns::new);
+        let ropes = |window: &AttentionWindow| window.rope.as_ref().map(RopeCache::new);
         Ok(Weights {
-            words: packing.table(assembly.words()?),
-            positions: assembly.positions()?.map(|rows| packing.table(rows)),
-            types: assembly.types()?.map(|rows| packing.table(rows)),
+            token_embeddings: packing.table(assembly.token_embeddings()?),
+            positions: assembly.position_embeddings()?.map(|rows| packing.table(rows)),
+            types: assembly.token_type_embeddings()?.map(|rows| packing.table(rows)),
             embedding_norm: assembly.embedding_norm()?.map(norm),
             layers,
             final_norm: assembly.final_norm()?.map(norm),
-            biases: assembly.biases()?,
-            turns: [turns(&d.global), d.local.as_ref().and_then(turns)],
+            biases: assembly.bias_table()?,
+            ropes: [ropes(&d.global), d.local.as_ref().and_then(ropes)],
         })
     }
 
@@ -145,10 +145,10 @@ impl<M> Weights<M> {
         let mut row = vec![0.0; d.hidden];
         for s in &batch.sequences {
             let place = s.start..s.start + s.length;
-            let positions = d.positions.map(|positions| positions.rows(&batch.ids[place.clone()]));
+            let positions = d.position_table.map(|positions| positions.rows(&batch.ids[place.clone()]));
             for token in place {
                 row.fill(0.0);
-                self.words.add(batch.ids[token], &mut row);
+                self.token_embeddings.add(batch.ids[token], &mut row);
                 if let (Some(table), Some(positions)) = (&self.positions, &positions) {
                     table.add(positions[token - s.start], &mut row);
                 }
@@ -162,7 +162,7 @@ impl<M> Weights<M> {
 }
 
 /// Every `piece` numbers followed by zeros up to `wide`.
-fn spread(numbers: &[f32], piece: usize, wide: usize) -> Vec<f32> {
+fn pad_groups(numbers: &[f32], piece: usize, wide: usize) -> Vec<f32> {
     let mut spread = Vec::with_capacity(numbers.len() / piece * wide);
     for numbers in numbers.chunks_exact(piece) {
         spread.extend(numbers);

@@ -11,12 +11,12 @@ use sconce_core::card::ModelCard;
 use sconce_core::engine::{Cost, Encoder, EngineError};
 
 use super::graph::{Feed, Gives, Graph, Input};
-use crate::alike::alike;
 use crate::describe::outline;
 use crate::description::Description;
-use crate::fault;
-use crate::finish::finish;
-use crate::head::Head;
+use crate::errors;
+use crate::length_buckets::length_buckets;
+use crate::loaded_head::LoadedHead;
+use crate::normalize::normalized;
 
 /// Tokens that are computed at once, padding included: more of them only take more memory.
 const AT_ONCE: usize = 4096;
@@ -26,7 +26,7 @@ pub(super) struct OnnxEncoder {
     pub(super) session: Mutex<Session>,
     pub(super) graph: Graph,
     /// What follows token vectors; none where the graph itself goes on to scores.
-    pub(super) head: Option<Head>,
+    pub(super) head: Option<LoadedHead>,
     pub(super) limits: Limits,
     pub(super) normalizes: bool,
 }
@@ -70,7 +70,7 @@ impl Limits {
 
     /// The row of the position table for each of `ids`.
     fn positions(&self, ids: &[u32]) -> Vec<u32> {
-        match self.description.as_ref().and_then(|description| description.positions) {
+        match self.description.as_ref().and_then(|description| description.position_table) {
             Some(positions) => positions.rows(ids),
             None => (0..ids.len() as u32).collect(),
         }
@@ -87,7 +87,7 @@ impl Encoder for OnnxEncoder {
             return Err(EngineError::Malformed(format!("a text longer than the graph's {length} tokens")));
         }
         let mut all = Given::default();
-        for bucket in alike(&lengths) {
+        for bucket in length_buckets(&lengths) {
             let longest = bucket.iter().map(|&member| lengths[member]).max().unwrap_or(1);
             let longest = self.graph.length.unwrap_or(longest);
             for members in bucket.chunks((AT_ONCE / longest).max(1)) {
@@ -122,12 +122,12 @@ impl OnnxEncoder {
         let mut inputs: Vec<(Cow<'_, str>, SessionInputValue<'_>)> = Vec::new();
         for input in &self.graph.inputs {
             let numbers = padded(batch, &sequences, longest, input.feed, &self.limits);
-            let value = value(input, [sequences.len(), longest], numbers).map_err(fault::engine_error)?;
+            let value = value(input, [sequences.len(), longest], numbers).map_err(errors::to_engine_error)?;
             inputs.push((Cow::Borrowed(&input.name), value));
         }
         let output = &self.graph.output;
         let mut session = self.session.lock().unwrap_or_else(PoisonError::into_inner);
-        let outputs = session.run(inputs).map_err(fault::engine_error)?;
+        let outputs = session.run(inputs).map_err(errors::to_engine_error)?;
         let (shape, values) = read(&outputs, &output.name)?;
         let (rows, total) = match output.gives {
             Gives::Tokens => (longest, batch.tokens()),
@@ -166,7 +166,9 @@ impl OnnxEncoder {
             (Gives::Tokens, OutputKind::Tokens, _) => {
                 Ok(Output::Tokens(Rows { width, values, norms: Vec::new() }))
             }
-            (Gives::Texts, OutputKind::Pooled, _) => Ok(Output::Rows(finish(width, values, self.normalizes))),
+            (Gives::Texts, OutputKind::Pooled, _) => {
+                Ok(Output::Rows(normalized(width, values, self.normalizes)))
+            }
             // What the head was given stays in the graph.
             (Gives::Scores, OutputKind::Pooled, _) => {
                 Ok(Output::Rows(Rows { width, values, norms: Vec::new() }))
@@ -185,7 +187,7 @@ fn padded(batch: &Batch, sequences: &[Sequence], longest: usize, feed: Feed, lim
             Feed::Ids => batch.ids[place].to_vec(),
             Feed::Mask => vec![1; sequence.seen()],
             Feed::Types => batch.types[place].to_vec(),
-            Feed::Positions => limits.positions(&batch.ids[place]),
+            Feed::PositionTable => limits.positions(&batch.ids[place]),
         };
         row.iter_mut().zip(own).for_each(|(number, own)| *number = i64::from(own));
     }
@@ -205,7 +207,7 @@ fn value(input: &Input, shape: [usize; 2], numbers: Vec<i64>) -> ort::Result<Ses
 fn read(outputs: &SessionOutputs<'_>, name: &str) -> Result<(Vec<usize>, Vec<f32>), EngineError> {
     let missing = |what: &str| EngineError::Failed(format!("`{name}` {what}").into());
     let value = outputs.get(name).ok_or_else(|| missing("did not come back"))?;
-    let failed = |error: ort::Error| fault::engine_error(error);
+    let failed = |error: ort::Error| errors::to_engine_error(error);
     let (shape, values) = match value.dtype().tensor_type() {
         Some(TensorElementType::Float32) => {
             let (shape, values) = value.try_extract_tensor::<f32>().map_err(failed)?;

@@ -16,7 +16,7 @@ use super::graph::{Gives, Graph};
 use super::library::{self, Library};
 use super::nodes;
 use super::session::{self, Order};
-use crate::head::Head;
+use crate::loaded_head::LoadedHead;
 use crate::probe;
 use crate::weights::Files;
 
@@ -62,7 +62,7 @@ impl OnnxEngine {
         let session = session::open(&order)?;
         let graph = Graph::of(&session, &model.card)?;
         let head = (graph.output.gives == Gives::Tokens)
-            .then(|| Head::load(&model.card, &model.files, &Files::default()))
+            .then(|| LoadedHead::load(&model.card, &model.files, &Files::default()))
             .transpose()
             .map_err(|error| Obstacle::LoadFailed { says: error.told() })?;
         Ok(OnnxEncoder {
@@ -97,7 +97,7 @@ impl Engine for OnnxEngine {
     }
 
     fn build(&self) -> String {
-        let hash = crate::sources();
+        let hash = crate::source_hash::source_hash();
         match self.library() {
             Ok(library) => format!(
                 "onnxruntime {} in {} (found by {}, {}) ort {ORT} sconce {hash} threads={}",

@@ -31,7 +31,7 @@ pub(super) enum Feed {
     Ids,
     Mask,
     Types,
-    Positions,
+    PositionTable,
 }
 
 /// The output that is read.
@@ -93,7 +93,7 @@ fn input(name: &str, takes: &ValueType, longest: usize) -> Result<Input, Obstacl
         "input_ids" => Feed::Ids,
         "attention_mask" => Feed::Mask,
         "token_type_ids" => Feed::Types,
-        "position_ids" => Feed::Positions,
+        "position_ids" => Feed::PositionTable,
         _ => return refused("is none that this version feeds".to_owned()),
     };
     let ValueType::Tensor { ty, shape, .. } = takes else {
@@ -144,7 +144,7 @@ mod tests {
             ("input_ids", Feed::Ids),
             ("attention_mask", Feed::Mask),
             ("token_type_ids", Feed::Types),
-            ("position_ids", Feed::Positions),
+            ("position_ids", Feed::PositionTable),
         ] {
             assert_eq!(fed(name, whole, [-1, -1]).map(|input| input.feed), Ok(feed));
         }

@@ -6,7 +6,7 @@ use std::path::Path;
 
 use sconce_core::placement::Dtype;
 
-use crate::regular;
+use crate::regular_file;
 use crate::weights::WeightsError;
 
 /// The largest node that is looked into: one that carries a tensor is larger, and passed over.
@@ -29,7 +29,7 @@ impl Header {
     /// Reads the header of `path`.
     pub fn read(path: &Path) -> Result<Header, WeightsError> {
         let io = |source| WeightsError::Io { path: path.to_owned(), source };
-        let file = regular::open(path).map_err(io)?;
+        let file = regular_file::open(path).map_err(io)?;
         let length = file.metadata().map_err(io)?.len();
         let mut walk = Walk { file: BufReader::new(file), at: 0, found: Found::default() };
         walk.model(length).map_err(|why| WeightsError::Graph { path: path.to_owned(), why })?;

@@ -13,7 +13,7 @@ use sconce_core::device::Device;
 use sconce_core::obstacle::Obstacle;
 
 use super::library::Library;
-use crate::fault;
+use crate::errors;
 
 /// The library's own state, of which it allows one a process.
 static ENVIRONMENT: OnceLock<Result<Environment, Obstacle>> = OnceLock::new();
@@ -93,7 +93,7 @@ fn unloadable(library: &Library, error: &LoadDynamicError) -> Obstacle {
 
 /// The obstacle behind an error of the library's.
 pub(super) fn failed(error: &impl Display) -> Obstacle {
-    fault::obstacle_of(&error.to_string())
+    errors::obstacle_from_message(&error.to_string())
 }
 
 fn first_line(error: &impl Display) -> String {

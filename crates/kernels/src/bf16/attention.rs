@@ -6,10 +6,9 @@ use std::arch::x86_64::{
     _mm512_unpackhi_epi32, _mm512_unpackhi_epi64, _mm512_unpacklo_epi32, _mm512_unpacklo_epi64,
 };
 
-use super::STEP;
-use super::head::HeadBf16;
-use super::panels::Panels;
-use super::softmax::soften;
+use super::attention_head::AttentionHeadBf16;
+use super::panels::{Panels, STEP};
+use super::softmax::softmax_unscaled;
 use super::tiles::Tiles;
 use super::vectors::{load, round};
 use crate::buffer::Buffer;
@@ -19,25 +18,33 @@ const TILE: usize = 512;
 
 /// Room that is kept between calls.
 #[derive(Default)]
-pub struct ScratchBf16 {
+pub struct AttentionScratchBf16 {
     keys: Buffer<u16>,
     values: Buffer<u16>,
     scores: Buffer<f32>,
-    chances: Buffer<u16>,
-    mixed: Buffer<f32>,
+    probabilities: Buffer<u16>,
+    context: Buffer<f32>,
 }
 
-impl ScratchBf16 {
+impl AttentionScratchBf16 {
     /// Bytes of memory that it holds.
     pub fn bytes(&self) -> usize {
-        let ScratchBf16 { keys, values, scores, chances, mixed } = self;
-        [keys, values, chances].map(Buffer::bytes).iter().sum::<usize>() + scores.bytes() + mixed.bytes()
+        let AttentionScratchBf16 { keys, values, scores, probabilities, context } = self;
+        [keys, values, probabilities].map(Buffer::bytes).iter().sum::<usize>()
+            + scores.bytes()
+            + context.bytes()
     }
 }
 
-impl HeadBf16<'_> {
+impl AttentionHeadBf16<'_> {
     /// Attends, into the panels of `output` from `panel` on.
-    pub fn attend(&self, tiles: &Tiles, scratch: &mut ScratchBf16, output: &mut Panels<u16>, panel: usize) {
+    pub fn attend(
+        &self,
+        tiles: &Tiles,
+        scratch: &mut AttentionScratchBf16,
+        output: &mut Panels<u16>,
+        panel: usize,
+    ) {
         let parts = self.panels;
         let padded = self.length.next_multiple_of(STEP);
         assert!(parts > 0 && self.length > 0 && self.start + padded <= self.rows.height());
@@ -46,8 +53,8 @@ impl HeadBf16<'_> {
         scratch.keys.grow(padded * parts * STEP);
         scratch.values.grow(padded * parts * STEP);
         scratch.scores.grow(STEP * padded);
-        scratch.chances.grow(STEP * padded);
-        scratch.mixed.grow(STEP * STEP);
+        scratch.probabilities.grow(STEP * padded);
+        scratch.context.grow(STEP * STEP);
         // SAFETY: `Tiles` exists only where these instructions do; the sizes were checked above.
         unsafe { self.attend_all(tiles, scratch, output, panel) }
     }
@@ -56,7 +63,7 @@ impl HeadBf16<'_> {
     unsafe fn attend_all(
         &self,
         tiles: &Tiles,
-        scratch: &mut ScratchBf16,
+        scratch: &mut AttentionScratchBf16,
         output: &mut Panels<u16>,
         panel: usize,
     ) {
@@ -72,20 +79,20 @@ impl HeadBf16<'_> {
             let count = STEP.min(length - query);
             let all = count > STEP / 2;
             // Whole tiles of keys that any of these queries sees.
-            let first = self.reach.of(query, length).start / STEP * STEP;
-            let last = self.reach.of(query + count - 1, length).end.next_multiple_of(STEP);
+            let first = self.mask.keys(query, length).start / STEP * STEP;
+            let last = self.mask.keys(query + count - 1, length).end.next_multiple_of(STEP);
             for key in (first..last).step_by(STEP) {
                 tiles.zero();
                 for part in 0..parts {
                     // SAFETY: rows up to `padded` can be read, and the keys are packed in tiles of 16 by 32.
                     unsafe {
-                        let top = self.rows.below(self.query + part, self.start + query).as_ptr();
+                        let top = self.rows.rows_from(self.query + part, self.start + query).as_ptr();
                         let left = scratch.keys.as_ptr().add((key / 16 * parts + part) * TILE);
                         let right = left.add(parts * TILE);
                         if all {
-                            tiles.four(top, top.add(STEP / 2 * STEP), 64, left, right);
+                            tiles.multiply_2x2(top, top.add(STEP / 2 * STEP), 64, left, right);
                         } else {
-                            tiles.two(top, 64, left, right);
+                            tiles.multiply_1x2(top, 64, left, right);
                         }
                     }
                 }
@@ -95,30 +102,37 @@ impl HeadBf16<'_> {
             let mut scales = [0.0f32; STEP];
             for (place, scale) in scales.iter_mut().enumerate().take(count) {
                 let scores = &mut scratch.scores[place * padded..][first..last];
-                let chances = &mut scratch.chances[place * padded..][first..last];
-                let seen = self.reach.of(query + place, length);
-                let bias = self.distances.map(|distances| &distances.of(query + place)[seen.start..]);
-                *scale = soften(scores, seen.start - first..seen.end - first, self.scale, bias, chances);
+                let probabilities = &mut scratch.probabilities[place * padded..][first..last];
+                let seen = self.mask.keys(query + place, length);
+                let bias =
+                    self.relative_bias.map(|relative_bias| &relative_bias.row(query + place)[seen.start..]);
+                *scale = softmax_unscaled(
+                    scores,
+                    seen.start - first..seen.end - first,
+                    self.scale,
+                    bias,
+                    probabilities,
+                );
             }
             for part in 0..parts {
                 tiles.zero();
                 for key in (first..last).step_by(STEP) {
-                    // SAFETY: chances are 32 rows of `padded`, and the values are packed in tiles of 32 by 16.
+                    // SAFETY: probabilities are 32 rows of `padded`, and the values are packed in tiles of 32 by 16.
                     unsafe {
-                        let top = scratch.chances.as_ptr().add(key);
+                        let top = scratch.probabilities.as_ptr().add(key);
                         let left = scratch.values.as_ptr().add((key / STEP * parts + part) * 2 * TILE);
                         let right = left.add(TILE);
                         if all {
-                            tiles.four(top, top.add(STEP / 2 * padded), padded * 2, left, right);
+                            tiles.multiply_2x2(top, top.add(STEP / 2 * padded), padded * 2, left, right);
                         } else {
-                            tiles.two(top, padded * 2, left, right);
+                            tiles.multiply_1x2(top, padded * 2, left, right);
                         }
                     }
                 }
                 // SAFETY: the room is 32 rows of 32.
-                unsafe { tiles.store(scratch.mixed.as_mut_ptr(), STEP * 4, all) };
-                let rows = scratch.mixed.as_chunks().0.iter().take(count);
-                let to = output.below_mut(panel + part, self.start + query).as_chunks_mut().0;
+                unsafe { tiles.store(scratch.context.as_mut_ptr(), STEP * 4, all) };
+                let rows = scratch.context.as_chunks().0.iter().take(count);
+                let to = output.rows_from_mut(panel + part, self.start + query).as_chunks_mut().0;
                 for ((row, to), scale) in rows.zip(to).zip(scales) {
                     let scale = _mm512_set1_ps(scale);
                     round(load(row).map(|x| _mm512_mul_ps(x, scale)), to);
@@ -135,7 +149,7 @@ impl HeadBf16<'_> {
     unsafe fn pack_keys(&self, to: &mut [u16]) {
         let parts = self.panels;
         for part in 0..parts {
-            let from = self.rows.below(self.key + part, self.start).as_ptr();
+            let from = self.rows.rows_from(self.key + part, self.start).as_ptr();
             for key in (0..self.length.next_multiple_of(STEP)).step_by(16) {
                 // SAFETY: rows up to a multiple of 32 can be read, and the room is the caller's word.
                 unsafe {
@@ -161,7 +175,7 @@ impl HeadBf16<'_> {
     unsafe fn pack_values(&self, to: &mut [u16]) {
         let parts = self.panels;
         for part in 0..parts {
-            let from = self.rows.below(self.value + part, self.start).as_ptr();
+            let from = self.rows.rows_from(self.value + part, self.start).as_ptr();
             for key in (0..self.length.next_multiple_of(STEP)).step_by(2) {
                 for half in 0..2 {
                     // SAFETY: rows up to a multiple of 32 can be read, and the room is the caller's word.

@@ -1,7 +1,6 @@
 //! What is done to panels between products besides norms: gates, and sums.
 
-use super::STEP;
-use super::panels::Panels;
+use super::panels::{Panels, STEP};
 use super::tiles::Bf16;
 use super::vectors::{add, load, round, store};
 use crate::rows::Activation;

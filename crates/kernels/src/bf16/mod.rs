@@ -3,9 +3,9 @@
 //!
 //! Where the processor or the system has neither, [`Bf16::of`] says so and nothing else here can be called.
 
-mod finish;
-mod head;
-mod number;
+mod attention_head;
+mod convert;
+mod epilogue;
 #[cfg_attr(not(target_arch = "x86_64"), expect(dead_code, reason = "only tiles and vectors read them"))]
 mod panels;
 
@@ -16,9 +16,9 @@ mod emulated;
 #[cfg(target_arch = "x86_64")]
 mod gate;
 #[cfg(target_arch = "x86_64")]
-mod norm;
+mod gemm;
 #[cfg(target_arch = "x86_64")]
-mod product;
+mod norm;
 #[cfg(target_arch = "x86_64")]
 mod softmax;
 #[cfg(target_arch = "x86_64")]
@@ -27,24 +27,21 @@ mod tiles;
 mod vectors;
 
 #[cfg(not(target_arch = "x86_64"))]
-mod absent;
+mod unsupported;
 
-pub use finish::Finish;
-pub use head::HeadBf16;
-pub use number::{narrow, widen};
-pub use panels::{Panels, PanelsMut};
+pub use attention_head::AttentionHeadBf16;
+pub use convert::{narrow, widen};
+pub use epilogue::EpilogueBf16;
+pub use panels::{Panels, PanelsMut, STEP};
 
 #[cfg(target_arch = "x86_64")]
 pub use {
-    attention::ScratchBf16,
+    attention::AttentionScratchBf16,
     gate::{add_rows, gate_rows},
+    gemm::MatrixBf16,
     norm::norm_rows,
-    product::MatrixBf16,
     tiles::{Bf16, Tiles},
 };
 
 #[cfg(not(target_arch = "x86_64"))]
-pub use absent::{Bf16, MatrixBf16, ScratchBf16, Tiles, add_rows, gate_rows, norm_rows};
-
-/// Rows and columns of bf16 activations are multiples of this.
-pub const STEP: usize = 32;
+pub use unsupported::{AttentionScratchBf16, Bf16, MatrixBf16, Tiles, add_rows, gate_rows, norm_rows};

@@ -5,11 +5,10 @@ use std::arch::x86_64::{
     _mm512_setzero_ps, _mm512_sub_ps,
 };
 
-use super::STEP;
-use super::panels::Panels;
+use super::panels::{Panels, STEP};
 use super::tiles::Bf16;
 use super::vectors::{add, load, round, store};
-use crate::rows::{Norm, Spread};
+use crate::rows::{Norm, NormStatistics};
 
 /// Normalises the first `rows` rows of `x`, which are zero behind the norm's width, into `rounded`, and where `keeps`
 /// in `x` too.
@@ -55,9 +54,9 @@ fn norm_row(
     for panel in 0..weights.len() {
         sums = add(sums, load(x.row(panel, row)));
     }
-    let mean = match norm.spread {
-        Spread::Deviation => sum(sums) / width,
-        Spread::Root => 0.0,
+    let mean = match norm.statistics {
+        NormStatistics::MeanVariance => sum(sums) / width,
+        NormStatistics::MeanSquare => 0.0,
     };
     let middle = _mm512_set1_ps(mean);
     let mut squares = nothing;

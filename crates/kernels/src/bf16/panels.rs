@@ -1,20 +1,22 @@
 //! Activations in panels: 32 columns side by side, their rows one after the other on whole cache lines. A tile of
 //! any rows is then one run of memory, and so is a finished block of a product.
 
-use super::STEP;
 use crate::buffer::{Buffer, Number};
+
+/// Columns of a panel; rows and columns of bf16 activations are padded to multiples of it.
+pub const STEP: usize = 32;
 
 /// A matrix in panels of 32 columns.
 #[derive(Clone, Default)]
 pub struct Panels<T> {
-    numbers: Buffer<T>,
+    values: Buffer<T>,
     count: usize,
     height: usize,
 }
 
 /// Some neighbouring panels of a matrix, for one writer.
 pub struct PanelsMut<'a, T> {
-    numbers: &'a mut [T],
+    values: &'a mut [T],
     first: usize,
     height: usize,
 }
@@ -22,7 +24,7 @@ pub struct PanelsMut<'a, T> {
 impl<'a, T: Number> PanelsMut<'a, T> {
     /// How many panels the matrix has up to the last of these.
     pub(super) fn end(&self) -> usize {
-        self.first + self.numbers.len() / (self.height * STEP)
+        self.first + self.values.len() / (self.height * STEP)
     }
 
     /// Rows that a panel has room for.
@@ -32,24 +34,24 @@ impl<'a, T: Number> PanelsMut<'a, T> {
 
     /// One panel from `row` on.
     #[inline(always)]
-    pub(super) fn below(&mut self, panel: usize, row: usize) -> &mut [T] {
+    pub(super) fn rows_from(&mut self, panel: usize, row: usize) -> &mut [T] {
         let panel = panel - self.first;
-        &mut self.numbers[(panel * self.height + row) * STEP..(panel + 1) * self.height * STEP]
+        &mut self.values[(panel * self.height + row) * STEP..(panel + 1) * self.height * STEP]
     }
 
     /// Those before `panel`, and the others.
     pub(super) fn split(self, panel: usize) -> (PanelsMut<'a, T>, PanelsMut<'a, T>) {
-        let PanelsMut { numbers, first, height } = self;
-        let (left, right) = numbers.split_at_mut((panel - first) * height * STEP);
-        (PanelsMut { numbers: left, first, height }, PanelsMut { numbers: right, first: panel, height })
+        let PanelsMut { values, first, height } = self;
+        let (left, right) = values.split_at_mut((panel - first) * height * STEP);
+        (PanelsMut { values: left, first, height }, PanelsMut { values: right, first: panel, height })
     }
 }
 
 impl<T: Number> Panels<T> {
     /// All panels, to be written.
     pub fn all(&mut self) -> PanelsMut<'_, T> {
-        let numbers = &mut self.numbers[..self.count * self.height * STEP];
-        PanelsMut { numbers, first: 0, height: self.height }
+        let values = &mut self.values[..self.count * self.height * STEP];
+        PanelsMut { values, first: 0, height: self.height }
     }
 
     /// Room for `rows` rows of `columns`, and for the 32 rows behind them that tiles may read. What stands there is
@@ -59,13 +61,13 @@ impl<T: Number> Panels<T> {
         let height = (rows + STEP).next_multiple_of(STEP);
         self.height = if height.is_multiple_of(2 * STEP) { height + STEP } else { height };
         self.count = columns.div_ceil(STEP);
-        let numbers = self.count.checked_mul(self.height).and_then(|rows| rows.checked_mul(STEP));
-        self.numbers.grow(numbers.unwrap_or(usize::MAX));
+        let values = self.count.checked_mul(self.height).and_then(|rows| rows.checked_mul(STEP));
+        self.values.grow(values.unwrap_or(usize::MAX));
     }
 
     /// Bytes of memory that they hold.
     pub fn bytes(&self) -> usize {
-        self.numbers.bytes()
+        self.values.bytes()
     }
 
     /// How many panels there are.
@@ -80,33 +82,33 @@ impl<T: Number> Panels<T> {
 
     /// One panel from `row` on.
     #[inline(always)]
-    pub(super) fn below(&self, panel: usize, row: usize) -> &[T] {
-        &self.numbers[(panel * self.height + row) * STEP..(panel + 1) * self.height * STEP]
+    pub(super) fn rows_from(&self, panel: usize, row: usize) -> &[T] {
+        &self.values[(panel * self.height + row) * STEP..(panel + 1) * self.height * STEP]
     }
 
     /// One panel from `row` on.
     #[inline(always)]
-    pub(super) fn below_mut(&mut self, panel: usize, row: usize) -> &mut [T] {
-        &mut self.numbers[(panel * self.height + row) * STEP..(panel + 1) * self.height * STEP]
+    pub(super) fn rows_from_mut(&mut self, panel: usize, row: usize) -> &mut [T] {
+        &mut self.values[(panel * self.height + row) * STEP..(panel + 1) * self.height * STEP]
     }
 
     /// One row of one panel.
     #[inline(always)]
     pub(super) fn row(&self, panel: usize, row: usize) -> &[T; STEP] {
-        &self.below(panel, row).as_chunks().0[0]
+        &self.rows_from(panel, row).as_chunks().0[0]
     }
 
     /// One row of one panel.
     #[inline(always)]
     pub(super) fn row_mut(&mut self, panel: usize, row: usize) -> &mut [T; STEP] {
-        &mut self.below_mut(panel, row).as_chunks_mut().0[0]
+        &mut self.rows_from_mut(panel, row).as_chunks_mut().0[0]
     }
 
     /// Writes a row; behind `values` it is zero.
     pub fn set(&mut self, row: usize, values: &[T]) {
         let mut left = values;
         for panel in 0..self.count {
-            let to = &mut self.below_mut(panel, row)[..STEP];
+            let to = &mut self.rows_from_mut(panel, row)[..STEP];
             let (now, later) = left.split_at(left.len().min(STEP));
             to[..now.len()].copy_from_slice(now);
             to[now.len()..].fill(T::default());
@@ -114,10 +116,10 @@ impl<T: Number> Panels<T> {
         }
     }
 
-    /// Reads the first numbers of a row.
+    /// Reads the first values of a row.
     pub fn get(&self, row: usize, to: &mut [T]) {
         for (panel, to) in to.chunks_mut(STEP).enumerate() {
-            to.copy_from_slice(&self.below(panel, row)[..to.len()]);
+            to.copy_from_slice(&self.rows_from(panel, row)[..to.len()]);
         }
     }
 }

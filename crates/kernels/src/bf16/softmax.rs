@@ -1,4 +1,4 @@
-//! The softmax of attention on tiles: scores in, bf16 chances out.
+//! The softmax of attention on tiles: scores in, bf16 probabilities out.
 
 use std::arch::x86_64::{
     __m512, _mm512_fmsub_ps, _mm512_max_ps, _mm512_mul_ps, _mm512_reduce_add_ps, _mm512_reduce_max_ps,
@@ -6,19 +6,19 @@ use std::arch::x86_64::{
 };
 use std::ops::Range;
 
-use super::STEP;
+use super::panels::STEP;
 use super::vectors::{add, load, power_of_two, round};
 
-/// Turns a row of scores, of which those of `seen` count, into chances that are not divided by their sum yet, and
+/// Turns a row of scores, of which those of `seen` count, into probabilities that are not divided by their sum yet, and
 /// gives what they are to be multiplied with. The others have next to none.
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512bf16,fma")]
 #[inline]
-pub(super) fn soften(
+pub(super) fn softmax_unscaled(
     scores: &mut [f32],
     seen: Range<usize>,
     mut scale: f32,
     bias: Option<&[f32]>,
-    chances: &mut [u16],
+    probabilities: &mut [u16],
 ) -> f32 {
     if let Some(bias) = bias {
         for (score, bias) in scores[seen.clone()].iter_mut().zip(bias) {
@@ -39,11 +39,11 @@ pub(super) fn soften(
     let shift = _mm512_mul_ps(top, scale);
     let power = |score: __m512| power_of_two(_mm512_fmsub_ps(score, scale, shift));
     let mut sums = [_mm512_setzero_ps(); 2];
-    for (chunk, to) in scores.iter().zip(chances.as_chunks_mut().0) {
+    for (chunk, to) in scores.iter().zip(probabilities.as_chunks_mut().0) {
         let [left, right] = load(chunk);
-        let chance = [power(left), power(right)];
-        sums = add(sums, chance);
-        round(chance, to);
+        let probability = [power(left), power(right)];
+        sums = add(sums, probability);
+        round(probability, to);
     }
     1.0 / (_mm512_reduce_add_ps(sums[0]) + _mm512_reduce_add_ps(sums[1]))
 }

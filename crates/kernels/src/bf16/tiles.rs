@@ -2,12 +2,11 @@
 //! vectors of bf16 pairs where it has none.
 
 use std::arch::asm;
-use std::arch::x86_64::__cpuid_count;
 use std::cell::Cell;
 use std::marker::PhantomData;
-use std::sync::OnceLock;
 
 use super::emulated::Sums;
+use crate::detect;
 use crate::isa::Isa;
 
 /// Proof that this process may multiply bf16, on tiles or on vectors, and has the 512-bit vectors that go with it.
@@ -32,22 +31,12 @@ struct Configuration {
     rows: [u8; 16],
 }
 
-const ARCH_PRCTL: i64 = 158;
-const REQUEST_PERMISSION: i64 = 0x1023;
-const TILE_DATA: i64 = 18;
-
 impl Bf16 {
     /// The proof for these instructions, if the processor has them and the system lets this process use them.
     pub fn of(isa: Isa) -> Option<Bf16> {
-        static TILES: OnceLock<bool> = OnceLock::new();
-        static VECTORS: OnceLock<bool> = OnceLock::new();
-        let vectors = || *VECTORS.get_or_init(has_vectors);
         match isa {
-            Isa::Amx => {
-                let granted = *TILES.get_or_init(|| vectors() && has_tiles() && permission());
-                granted.then_some(Bf16 { tiles: true })
-            }
-            Isa::Avx512Bf16 => vectors().then_some(Bf16 { tiles: false }),
+            Isa::Amx => detect::has_amx().then_some(Bf16 { tiles: true }),
+            Isa::Avx512Bf16 => detect::has_avx512_bf16().then_some(Bf16 { tiles: false }),
             Isa::Plain | Isa::Avx2 | Isa::Avx512 | Isa::Other => None,
         }
     }
@@ -61,7 +50,7 @@ impl Bf16 {
         impl Drop for Release {
             fn drop(&mut self) {
                 SET_UP.set(false);
-                // SAFETY: it is made below only, where the instruction exists.
+                // SAFETY: it is made lower only, where the instruction exists.
                 unsafe { asm!("tilerelease", options(nostack, nomem, preserves_flags)) }
             }
         }
@@ -83,39 +72,6 @@ impl Bf16 {
         let _release = Release;
         work(&Tiles { emulated: None, here: PhantomData })
     }
-}
-
-fn has_vectors() -> bool {
-    is_x86_feature_detected!("avx512f")
-        && is_x86_feature_detected!("avx512bw")
-        && is_x86_feature_detected!("avx512vl")
-        && is_x86_feature_detected!("avx512dq")
-        && is_x86_feature_detected!("avx512bf16")
-        && is_x86_feature_detected!("fma")
-}
-
-fn has_tiles() -> bool {
-    let leaf = __cpuid_count(7, 0);
-    let (bf16, tiles) = (leaf.edx & (1 << 22) != 0, leaf.edx & (1 << 24) != 0);
-    cfg!(target_os = "linux") && bf16 && tiles
-}
-
-/// Asks Linux for the state that tiles need; it is granted to the whole process.
-fn permission() -> bool {
-    let result: i64;
-    // SAFETY: the system call takes two numbers and touches no memory of ours; rcx and r11 are its to change.
-    unsafe {
-        asm!(
-            "syscall",
-            inlateout("rax") ARCH_PRCTL => result,
-            in("rdi") REQUEST_PERMISSION,
-            in("rsi") TILE_DATA,
-            lateout("rcx") _,
-            lateout("r11") _,
-            options(nostack)
-        );
-    }
-    result == 0
 }
 
 impl Tiles {
@@ -142,7 +98,7 @@ impl Tiles {
     /// # Safety
     /// `a` and `b` lead 16 rows of 64 bytes, `stride` bytes apart; `left` and `right` lead 1024 bytes.
     #[inline(always)]
-    pub(super) unsafe fn four(
+    pub(super) unsafe fn multiply_2x2(
         &self,
         a: *const u16,
         b: *const u16,
@@ -151,7 +107,7 @@ impl Tiles {
         right: *const u16,
     ) {
         if let Some(sums) = &self.emulated {
-            // SAFETY: as below.
+            // SAFETY: as lower.
             return unsafe { sums.add(&[a, b], stride, [left, right]) };
         }
         // SAFETY: the caller vouches for the memory, `self` for the tiles.
@@ -175,11 +131,17 @@ impl Tiles {
     /// Adds one tile of rows times two tiles of columns to the first two sums.
     ///
     /// # Safety
-    /// As for `four`.
+    /// As for `multiply_2x2`.
     #[inline(always)]
-    pub(super) unsafe fn two(&self, a: *const u16, stride: usize, left: *const u16, right: *const u16) {
+    pub(super) unsafe fn multiply_1x2(
+        &self,
+        a: *const u16,
+        stride: usize,
+        left: *const u16,
+        right: *const u16,
+    ) {
         if let Some(sums) = &self.emulated {
-            // SAFETY: as below.
+            // SAFETY: as lower.
             return unsafe { sums.add(&[a], stride, [left, right]) };
         }
         // SAFETY: the caller vouches for the memory, `self` for the tiles.
@@ -197,14 +159,14 @@ impl Tiles {
         }
     }
 
-    /// Stores the first two sums side by side, and the other two below them where `all`.
+    /// Stores the first two sums side by side, and the other two lower them where `all`.
     ///
     /// # Safety
     /// `to` leads 16 rows of 128 bytes, `stride` bytes apart; 32 of them where `all`.
     #[inline(always)]
     pub(super) unsafe fn store(&self, to: *mut f32, stride: usize, all: bool) {
         if let Some(sums) = &self.emulated {
-            // SAFETY: as below.
+            // SAFETY: as lower.
             return unsafe { sums.store(to, stride, if all { 2 } else { 1 }) };
         }
         // SAFETY: the caller vouches for the memory, `self` for the tiles.
@@ -216,11 +178,11 @@ impl Tiles {
                 options(nostack, preserves_flags)
             );
             if all {
-                let below = to.byte_add(16 * stride);
+                let lower = to.byte_add(16 * stride);
                 asm!(
                     "tilestored [{to} + {stride}*1], tmm2",
                     "tilestored [{beside} + {stride}*1], tmm3",
-                    to = in(reg) below, beside = in(reg) below.add(16), stride = in(reg) stride,
+                    to = in(reg) lower, beside = in(reg) lower.add(16), stride = in(reg) stride,
                     options(nostack, preserves_flags)
                 );
             }

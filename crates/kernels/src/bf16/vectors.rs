@@ -6,7 +6,7 @@ use std::arch::x86_64::{
     _mm512_set1_ps, _mm512_slli_epi32, _mm512_storeu_ps, _mm512_storeu_si512, _mm512_sub_ps,
 };
 
-use super::STEP;
+use super::panels::STEP;
 
 /// 32 numbers.
 pub(super) type Pair = [__m512; 2];

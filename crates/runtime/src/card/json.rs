@@ -3,7 +3,7 @@
 use std::io::ErrorKind;
 use std::path::{Component, Path};
 
-use sconce_engines::regular;
+use sconce_engines::regular_file;
 use serde_json::Value;
 
 use super::CardError;
@@ -28,7 +28,7 @@ impl<'a> Json<'a> {
 
     /// The file's value, or none where there is no such file.
     pub(super) fn optional(&self, file: &str) -> Result<Option<Value>, CardError> {
-        let bytes = match regular::read(&self.folder.join(file), LONGEST) {
+        let bytes = match regular_file::read(&self.folder.join(file), LONGEST) {
             Ok(bytes) => bytes,
             Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
             Err(source) => return Err(CardError::Io { file: file.to_owned(), source }),

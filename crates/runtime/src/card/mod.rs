@@ -19,7 +19,7 @@ use sconce_core::files::ModelFiles;
 use sconce_core::head::{OutputHead, Step};
 use sconce_core::placement::Dtype;
 use sconce_core::sourced::Sourced;
-use sconce_engines::{description, families};
+use sconce_engines::{describe, families};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -108,7 +108,7 @@ fn max_length(
     sizes: &Sizes,
     overrides: &Overrides,
 ) -> Result<Sourced<usize>, CardError> {
-    let positions = description::longest(config, sizes).unwrap_or(sizes.positions);
+    let positions = describe::max_length(config, sizes).unwrap_or(sizes.positions);
     if let Some(asked) = overrides.max_length {
         if asked == 0 || asked > positions {
             return Err(CardError::MaxLength { asked, positions });
@@ -160,7 +160,7 @@ fn dimensions(config: &Value, sentence: Option<&Value>) -> Option<Sourced<Dimens
 
 /// A config that promises more than the weights can hold is refused before memory is taken for it.
 fn check_sizes(card: &ModelCard, files: &ModelFiles) -> Result<(), CardError> {
-    let Some(promised) = description::numbers(&card.config, &card.sizes.value) else { return Ok(()) };
+    let Some(promised) = describe::parameter_count(&card.config, &card.sizes.value) else { return Ok(()) };
     let length = |path: &PathBuf| fs::metadata(path).map_or(0, |metadata| metadata.len());
     let held = files.weights.values().map(|paths| paths.iter().map(length).sum()).max().unwrap_or(0);
     // No number takes less than a byte, but for those of graphs that were quantised to half of one.

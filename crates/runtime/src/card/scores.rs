@@ -3,7 +3,7 @@
 use sconce_core::card::{Pooling, PoolingMode, Task};
 use sconce_core::head::{OutputHead, Scoring, Template};
 use sconce_core::sourced::Sourced;
-use sconce_engines::heads;
+use sconce_engines::family_heads;
 use serde_json::Value;
 
 use super::json::{entry, inside};
@@ -27,13 +27,11 @@ pub(super) fn read(facts: &Facts<'_>, task: Task) -> Result<Modules, CardError> 
     if task == Task::Rerank && count != 1 {
         return Err(CardError::SeveralLabels(count));
     }
-    let (mode, steps) =
-        heads::classifier(facts.architecture, config, facts.sizes.hidden, count).ok_or_else(|| {
-            CardError::NoHead {
-                architecture: facts.architecture.to_owned(),
-                task,
-                known: heads::model_types(),
-            }
+    let (mode, steps) = family_heads::classifier(facts.architecture, config, facts.sizes.hidden, count)
+        .ok_or_else(|| CardError::NoHead {
+            architecture: facts.architecture.to_owned(),
+            task,
+            known: family_heads::model_types(),
         })?;
     let scoring = match task {
         Task::Rerank => relevance(config, facts.sentence)?,
@@ -75,7 +73,7 @@ fn by_words(facts: &Facts<'_>) -> Result<Modules, CardError> {
         Some(said) => said.value,
         None => look_up(facts, &template)?,
     };
-    let step = heads::next_words(facts.sizes.hidden, facts.sizes.vocabulary, &[no, yes]);
+    let step = family_heads::next_token_logits(facts.sizes.hidden, facts.sizes.vocabulary, &[no, yes]);
     let last = Pooling { modes: vec![PoolingMode::LastToken], include_prompt: true };
     Ok(Modules {
         pooling: Sourced::new(last, CONFIG),

@@ -3,7 +3,7 @@
 use sconce_core::card::{Pooling, PoolingMode, Task};
 use sconce_core::head::{OutputHead, Step};
 use sconce_core::sourced::Sourced;
-use sconce_engines::heads;
+use sconce_engines::family_heads;
 use serde_json::Value;
 
 use super::json::inside;
@@ -14,10 +14,11 @@ use super::{CardError, Facts};
 /// such a model and no file says how it pools, SPLADE's usual way.
 pub(super) fn read(facts: &Facts<'_>, by: &str) -> Result<Modules, CardError> {
     let Facts { architecture, config, sizes, .. } = *facts;
-    let tokens = heads::masked(architecture, config, sizes.hidden, sizes.vocabulary).ok_or_else(|| {
-        let architecture = architecture.to_owned();
-        CardError::NoHead { architecture, task: Task::Sparse, known: heads::model_types() }
-    })?;
+    let tokens =
+        family_heads::masked_lm(architecture, config, sizes.hidden, sizes.vocabulary).ok_or_else(|| {
+            let architecture = architecture.to_owned();
+            CardError::NoHead { architecture, task: Task::Sparse, known: family_heads::model_types() }
+        })?;
     let pooling = facts.modules.and_then(|modules| {
         modules.as_array()?.iter().find(|module| module["type"].as_str().is_some_and(is_pooling))
     });

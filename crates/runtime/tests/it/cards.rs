@@ -10,7 +10,7 @@ use sconce_core::card::Dimensions;
 use sconce_core::head::Step;
 use sconce_core::obstacle::Obstacle;
 use sconce_core::placement::{Dtype, EngineId};
-use sconce_engines::description::describe;
+use sconce_engines::describe::describe;
 use sconce_planner::plan::Refusal;
 use sconce_testkit::compare::{largest, max_difference};
 use sconce_testkit::{goldens, parts};

@@ -6,7 +6,7 @@ use std::path::Path;
 
 use sconce_core::placement::{Dtype, EngineId};
 use sconce_engines::families::{FAMILIES, Family};
-use sconce_engines::heads;
+use sconce_engines::family_heads;
 use serde_json::Value;
 
 use crate::support::{load_on, subject};
@@ -32,8 +32,8 @@ fn cell(family: &Family, engine: EngineId, dtype: Dtype) -> Option<&'static str>
 /// The tasks that a family has heads for.
 fn tasks(family: &Family) -> String {
     let all = |has: &dyn Fn(&str) -> bool| family.model_types.iter().all(|name| has(name));
-    let classifies = all(&|name| heads::classifier(name, &Value::Null, 1, 1).is_some());
-    let masks = all(&|name| heads::masked(name, &Value::Null, 1, 1).is_some());
+    let classifies = all(&|name| family_heads::classifier(name, &Value::Null, 1, 1).is_some());
+    let masks = all(&|name| family_heads::masked_lm(name, &Value::Null, 1, 1).is_some());
     let tasks = [("rerank, classify", classifies), ("sparse", masks)];
     let tasks: Vec<&str> = tasks.into_iter().filter_map(|(name, has)| has.then_some(name)).collect();
     tasks.join(", ")

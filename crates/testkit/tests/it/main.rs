@@ -2,6 +2,8 @@
 
 mod arrows;
 mod code;
+mod imports;
+mod modules;
 mod tidy;
 mod tree;
 mod trust;

@@ -264,11 +264,11 @@ impl ModelManager {
             return Ok(());
         }
         let kept = &self.models[at];
-        kept.runtime.give_back();
+        kept.runtime.release_free_memory();
         let before = resident().unwrap_or(0);
         let _ = peak();
         let host = open(&app, slot, kept.builder.clone())?;
-        kept.runtime.give_back();
+        kept.runtime.release_free_memory();
         let after = resident().unwrap_or(0);
         let grown = |bytes: u64| bytes.saturating_sub(before);
         let truth = Footprint { resident: grown(after), peak: grown(peak().unwrap_or(after).max(after)) };
@@ -355,7 +355,7 @@ impl ModelManager {
         host.queue.close();
         host.join();
         drop(host);
-        self.models[at].runtime.give_back();
+        self.models[at].runtime.release_free_memory();
     }
 }
 

@@ -4,27 +4,28 @@ use sconce_core::card::ModelCard;
 use sconce_core::obstacle::Obstacle;
 use sconce_core::placement::Dtype;
 
-use crate::description::{Description, describe};
+use crate::describe::describe;
+use crate::description::Description;
 
 /// What a model asks for.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Work {
+pub struct ModelCost {
     /// Operations for each pair of a token with one that it looks at.
     attention: f64,
     /// Numbers in the weights of all layers, which one pass reads at least once.
     weights: f64,
 }
 
-impl Work {
+impl ModelCost {
     /// Of the model with this card.
-    pub fn of(card: &ModelCard) -> Result<Work, Obstacle> {
-        Ok(Work::by(&describe(card)?))
+    pub fn of(card: &ModelCard) -> Result<ModelCost, Obstacle> {
+        Ok(ModelCost::by(&describe(card)?))
     }
 
-    fn by(d: &Description) -> Work {
+    fn by(d: &Description) -> ModelCost {
         let layer = d.hidden * (d.qkv_width() + d.query_width() + d.up_width() + d.intermediate);
         let layers = d.layers as f64;
-        Work { attention: layers * 4.0 * d.query_width() as f64, weights: layers * layer as f64 }
+        ModelCost { attention: layers * 4.0 * d.query_width() as f64, weights: layers * layer as f64 }
     }
 
     /// Operations for texts of these lengths, as if every token looked at every other.
@@ -47,8 +48,8 @@ mod tests {
     use super::*;
     use crate::describe::from_config;
 
-    fn work(config: &serde_json::Value, sizes: &Sizes) -> Work {
-        Work::by(&from_config(config, sizes).unwrap())
+    fn cost(config: &serde_json::Value, sizes: &Sizes) -> ModelCost {
+        ModelCost::by(&from_config(config, sizes).unwrap())
     }
 
     fn same(got: f64, want: f64) {
@@ -69,14 +70,14 @@ mod tests {
             "model_type": "bert", "hidden_act": "gelu", "layer_norm_eps": 1e-12, "type_vocab_size": 2,
             "position_embedding_type": "absolute",
         });
-        let work = work(&config, &minilm);
+        let cost = cost(&config, &minilm);
         // 10.6 million weights in the layers, each used once a token.
-        same(work.weights, 10_616_832.0);
-        same(work.flops(&[1]), 2.0 * 10_616_832.0 + 6.0 * 4.0 * 384.0);
-        same(work.flops(&[3, 3]), 2.0 * work.flops(&[3]));
-        assert!(work.flops(&[6]) > 2.0 * work.flops(&[3]));
-        same(work.bytes(Dtype::F32), 42_467_328.0);
-        same(work.bytes(Dtype::Bf16), 21_233_664.0);
+        same(cost.weights, 10_616_832.0);
+        same(cost.flops(&[1]), 2.0 * 10_616_832.0 + 6.0 * 4.0 * 384.0);
+        same(cost.flops(&[3, 3]), 2.0 * cost.flops(&[3]));
+        assert!(cost.flops(&[6]) > 2.0 * cost.flops(&[3]));
+        same(cost.bytes(Dtype::F32), 42_467_328.0);
+        same(cost.bytes(Dtype::Bf16), 21_233_664.0);
     }
 
     #[test]
@@ -94,6 +95,6 @@ mod tests {
             "num_key_value_heads": 8, "rope_theta": 1_000_000.0,
         });
         let layer = 1024.0 * (2048.0 + 2.0 * 1024.0) + 2048.0 * 1024.0 + 3.0 * 1024.0 * 3072.0;
-        same(work(&config, &qwen).weights, 28.0 * layer);
+        same(cost(&config, &qwen).weights, 28.0 * layer);
     }
 }

@@ -4,14 +4,14 @@ use serde::Serialize;
 
 /// Logarithmic buckets of distances.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-pub struct Buckets {
+pub struct BucketedBias {
     /// Buckets, for both directions together.
     pub count: usize,
     /// The distance from which all share a bucket.
     pub max_distance: usize,
 }
 
-impl Buckets {
+impl BucketedBias {
     /// The bucket for a key that lies `distance` tokens after its query.
     pub fn of(&self, distance: isize) -> usize {
         let half = self.count / 2;

@@ -1,7 +1,7 @@
 //! Which sequences are padded together, where an engine has to pad.
 
 /// Sorts sequences into buckets in which padding to the longest adds at most an eighth.
-pub(crate) fn alike(lengths: &[usize]) -> Vec<Vec<usize>> {
+pub(crate) fn length_buckets(lengths: &[usize]) -> Vec<Vec<usize>> {
     let mut order: Vec<usize> = (0..lengths.len()).collect();
     order.sort_by_key(|&member| lengths[member]);
     let mut buckets: Vec<Vec<usize>> = Vec::new();
@@ -29,7 +29,7 @@ mod tests {
     #[test]
     fn buckets_hold_every_sequence_once_and_pad_little() {
         let lengths = [512, 3, 3, 17, 511, 1, 16, 300, 18, 2];
-        let buckets = alike(&lengths);
+        let buckets = length_buckets(&lengths);
         let mut members: Vec<usize> = buckets.iter().flatten().copied().collect();
         members.sort_unstable();
         assert_eq!(members, (0..lengths.len()).collect::<Vec<_>>());

@@ -2,20 +2,20 @@
 
 use candle_core::{Device, Result, Tensor};
 use sconce_core::batch::Sequence;
-use sconce_kernels::rope::Angles;
+use sconce_kernels::rope::RopeTable;
 
-/// The angles of every token of a batch.
-pub(super) struct Turning {
+/// The rope_table of every token of a batch.
+pub(super) struct BatchRope {
     /// `[tokens, 1, pairs]`.
     cosines: Tensor,
     sines: Tensor,
     pairs: usize,
-    neighbours: bool,
+    interleaved: bool,
 }
 
-impl Turning {
-    pub(super) fn new(angles: &Angles, sequences: &[Sequence], device: &Device) -> Result<Turning> {
-        let Angles { cosines, sines, pairs, neighbours } = angles;
+impl BatchRope {
+    pub(super) fn new(rope_table: &RopeTable, sequences: &[Sequence], device: &Device) -> Result<BatchRope> {
+        let RopeTable { cosines, sines, pairs, interleaved } = rope_table;
         let tokens: usize = sequences.iter().map(|sequence| sequence.length).sum();
         let laid = |table: &[f32]| {
             let mut rows = Vec::with_capacity(tokens * pairs);
@@ -24,7 +24,12 @@ impl Turning {
             }
             Tensor::from_vec(rows, (tokens, 1, *pairs), device)
         };
-        Ok(Turning { cosines: laid(cosines)?, sines: laid(sines)?, pairs: *pairs, neighbours: *neighbours })
+        Ok(BatchRope {
+            cosines: laid(cosines)?,
+            sines: laid(sines)?,
+            pairs: *pairs,
+            interleaved: *interleaved,
+        })
     }
 
     /// `x`, `[tokens, heads, head]`, turned.
@@ -33,7 +38,7 @@ impl Turning {
         let turned = 2 * self.pairs;
         let part = x.narrow(2, 0, turned)?.contiguous()?;
         let side = |which: usize| -> Result<Tensor> {
-            if self.neighbours {
+            if self.interleaved {
                 part.reshape((tokens, heads, self.pairs, 2))?.narrow(3, which, 1)?.squeeze(3)?.contiguous()
             } else {
                 part.narrow(2, which * self.pairs, self.pairs)?.contiguous()
@@ -42,7 +47,7 @@ impl Turning {
         let (a, b) = (side(0)?, side(1)?);
         let first = (a.broadcast_mul(&self.cosines)? - b.broadcast_mul(&self.sines)?)?;
         let second = (b.broadcast_mul(&self.cosines)? + a.broadcast_mul(&self.sines)?)?;
-        let part = if self.neighbours {
+        let part = if self.interleaved {
             Tensor::stack(&[first, second], 3)?.reshape((tokens, heads, turned))?
         } else {
             Tensor::cat(&[first, second], 2)?

@@ -5,12 +5,12 @@ use sconce_core::card::{ModelCard, Pooling};
 use sconce_core::files::ModelFiles;
 use sconce_core::head::Step;
 
-use crate::finish::{finish, lengths, telling};
+use crate::normalize::{l2_norms, normalized, probe_pooling};
 use crate::steps::{Layer, pool};
 use crate::weights::{Tensors, WeightsError};
 
 /// What follows the last layer: what is done to every token, pooling, and what is done to its result.
-pub(crate) struct Head {
+pub(crate) struct LoadedHead {
     tokens: Vec<Layer>,
     pooling: Pooling,
     steps: Vec<Layer>,
@@ -20,17 +20,17 @@ pub(crate) struct Head {
     scores: bool,
 }
 
-impl Head {
+impl LoadedHead {
     /// The card's head with its weights: from its modules' files, or among the model's `own`.
     pub(crate) fn load(
         card: &ModelCard,
         files: &ModelFiles,
         own: &dyn Tensors,
-    ) -> Result<Head, WeightsError> {
+    ) -> Result<LoadedHead, WeightsError> {
         let hidden = card.sizes.value.hidden;
         let pooled = card.token_width() * card.pooling.value.modes.len();
         let (tokens, steps) = (card.token_steps(), card.steps.value.as_slice());
-        Ok(Head {
+        Ok(LoadedHead {
             tokens: Layer::load_all(before_normalizing(tokens), hidden, files, own)?,
             pooling: card.pooling.value.clone(),
             steps: Layer::load_all(before_normalizing(steps), pooled, files, own)?,
@@ -40,9 +40,9 @@ impl Head {
     }
 
     /// The head of a twin.
-    pub(crate) fn telling() -> Head {
+    pub(crate) fn for_probes() -> LoadedHead {
         let (tokens, steps) = (Vec::new(), Vec::new());
-        Head { tokens, pooling: telling(), steps, normalizes: false, scores: false }
+        LoadedHead { tokens, pooling: probe_pooling(), steps, normalizes: false, scores: false }
     }
 
     /// How token vectors become one, where nothing is done to them before.
@@ -76,9 +76,9 @@ impl Head {
 
     /// The answer from rows of `width` that pooling gave.
     pub(crate) fn after_pooling(&self, pooled: Vec<f32>, width: usize) -> Rows {
-        let given = self.scores.then(|| lengths(&pooled, width));
+        let given = self.scores.then(|| l2_norms(&pooled, width));
         let (values, width) = through(&self.steps, pooled, width);
-        let rows = finish(width, values, self.normalizes);
+        let rows = normalized(width, values, self.normalizes);
         match given {
             Some(norms) => Rows { norms, ..rows },
             None => rows,
@@ -88,7 +88,7 @@ impl Head {
     /// One row a token from `hidden`, rows of `width`.
     pub(crate) fn projected(&self, hidden: Vec<f32>, width: usize) -> Rows {
         let (values, width) = through(&self.tokens, hidden, width);
-        finish(width, values, self.normalizes)
+        normalized(width, values, self.normalizes)
     }
 }
 

@@ -2,7 +2,7 @@
 //! refused: it may change the result.
 
 /// Whether a key leaves hidden states as they are, whatever its value.
-pub(crate) fn is_harmless(key: &str) -> bool {
+pub(crate) fn is_ignored(key: &str) -> bool {
     key.starts_with('_') || PARTS.iter().any(|part| key.contains(part)) || KEYS.contains(&key)
 }
 
@@ -127,10 +127,10 @@ mod tests {
     #[test]
     fn keys_of_training_and_bookkeeping_are_harmless_and_others_are_not() {
         for key in ["hidden_dropout_prob", "torch_dtype", "_name_or_path", "bos_token_id", "directionality"] {
-            assert!(is_harmless(key), "{key}");
+            assert!(is_ignored(key), "{key}");
         }
         for key in ["rope_theta", "memory_tokens", "hidden_size", "attention_window", "scale_attn_weights"] {
-            assert!(!is_harmless(key), "{key}");
+            assert!(!is_ignored(key), "{key}");
         }
     }
 }

@@ -28,8 +28,8 @@ fn model(task: Task, tokens: &[Step], steps: &[Step]) -> ModelCard {
     card
 }
 
-fn load(card: &ModelCard) -> Head {
-    Head::load(card, &ModelFiles::default(), &Generated).expect("it loads")
+fn load(card: &ModelCard) -> LoadedHead {
+    LoadedHead::load(card, &ModelFiles::default(), &Generated).expect("it loads")
 }
 
 fn hidden(tokens: usize) -> Vec<f32> {
@@ -142,7 +142,7 @@ fn projected_tokens_are_normalized_where_the_card_says_so() {
 fn a_twin_shows_its_first_largest_mean_and_last_token() {
     let hidden = hidden(5);
     let sequences = sequences(&[5], 2);
-    let got = Head::telling().rows(&hidden, WIDTH, &sequences);
+    let got = LoadedHead::for_probes().rows(&hidden, WIDTH, &sequences);
     let rows: Vec<&[f32]> = hidden.chunks_exact(WIDTH).collect();
     let modes = [PoolingMode::Cls, PoolingMode::Max, PoolingMode::Mean, PoolingMode::LastToken];
     let want: Vec<f64> = modes.into_iter().flat_map(|mode| plain_pool(mode, &rows, 0)).collect();

@@ -1,13 +1,12 @@
 //! Products of bf16 rows with prepacked weights, 32 rows by 32 columns at a time. While tiles multiply one block,
-//! vectors finish the one before it, and the weights of the next columns are on their way.
+//! vectors epilogue the one before it, and the weights of the next columns are on their way.
 
 use std::arch::x86_64::{_MM_HINT_T1, _mm_prefetch};
 use std::ops::Range;
 
-use super::STEP;
-use super::finish::Finish;
-use super::number::narrow;
-use super::panels::Panels;
+use super::convert::narrow;
+use super::epilogue::EpilogueBf16;
+use super::panels::{Panels, STEP};
 use super::tiles::{Bf16, Tiles};
 use super::vectors::{Pair, add, gelu, load, round, store};
 use crate::buffer::Buffer;
@@ -15,7 +14,7 @@ use crate::rows::Activation;
 
 /// Numbers in a tile of weights.
 const TILE: usize = 512;
-/// Columns in a tile.
+/// QkvColumns in a tile.
 const COLUMNS: usize = 16;
 /// Numbers in a cache line.
 const LINE: usize = 32;
@@ -63,12 +62,12 @@ impl MatrixBf16 {
         a: &Panels<u16>,
         rows: usize,
         panels: Range<usize>,
-        mut finish: Finish<'_>,
+        mut epilogue: EpilogueBf16<'_>,
     ) {
         assert!(a.panels() * STEP >= self.inputs() && a.height() >= rows.next_multiple_of(STEP));
-        assert!(panels.end * STEP <= self.outputs() && finish.holds(rows, panels.end));
+        assert!(panels.end * STEP <= self.outputs() && epilogue.holds(rows, panels.end));
         // SAFETY: `Tiles` exists only where these instructions do; the sizes were checked above.
-        unsafe { self.multiply_blocks(tiles, a, rows, panels, &mut finish) }
+        unsafe { self.multiply_blocks(tiles, a, rows, panels, &mut epilogue) }
     }
 
     /// The panels of a product.
@@ -83,7 +82,7 @@ impl MatrixBf16 {
         a: &Panels<u16>,
         rows: usize,
         panels: Range<usize>,
-        finish: &mut Finish<'_>,
+        epilogue: &mut EpilogueBf16<'_>,
     ) {
         let steps = self.inputs() / STEP;
         let share = STEP.div_ceil(steps);
@@ -103,12 +102,12 @@ impl MatrixBf16 {
                     // SAFETY: rows up to a multiple of 32 and inputs up to a multiple of 32 lie in `a`, and two
                     // tiles a step in the weights, as `multiply` and `pack` made sure; prefetching reads nothing.
                     unsafe {
-                        let top = a.below(step, row).as_ptr();
+                        let top = a.rows_from(step, row).as_ptr();
                         let left = weights.add(step * 2 * TILE);
                         if all {
-                            tiles.four(top, top.add(STEP / 2 * STEP), 64, left, left.add(TILE));
+                            tiles.multiply_2x2(top, top.add(STEP / 2 * STEP), 64, left, left.add(TILE));
                         } else {
-                            tiles.two(top, 64, left, left.add(TILE));
+                            tiles.multiply_1x2(top, 64, left, left.add(TILE));
                         }
                         let next = left.wrapping_add((steps * 2 * TILE) + soon * LINE);
                         for line in 0..ahead {
@@ -116,7 +115,7 @@ impl MatrixBf16 {
                         }
                     }
                     if let Some((row, panel)) = before {
-                        drain(done, step * share..(step + 1) * share, row, panel, rows, finish);
+                        drain(done, step * share..(step + 1) * share, row, panel, rows, epilogue);
                     }
                 }
                 // SAFETY: a block is 32 rows of 128 bytes.
@@ -126,7 +125,7 @@ impl MatrixBf16 {
             }
         }
         if let Some((row, panel)) = before {
-            drain(&mut blocks[1 - turn], 0..STEP, row, panel, rows, finish);
+            drain(&mut blocks[1 - turn], 0..STEP, row, panel, rows, epilogue);
         }
     }
 }
@@ -140,7 +139,7 @@ fn drain(
     row: usize,
     panel: usize,
     rows: usize,
-    finish: &mut Finish<'_>,
+    epilogue: &mut EpilogueBf16<'_>,
 ) {
     let end = part.end.min(STEP).min(rows - row);
     if part.start >= end {
@@ -148,10 +147,10 @@ fn drain(
     }
     let block = &mut block.0[part.start..end];
     let row = row + part.start;
-    match finish {
-        Finish::Store { bias, activation, to } => {
+    match epilogue {
+        EpilogueBf16::Store { bias, activation, to } => {
             let bias = bias_of(bias, panel);
-            let to = to.below(panel, row).as_chunks_mut().0;
+            let to = to.rows_from(panel, row).as_chunks_mut().0;
             for (values, to) in block.iter_mut().zip(to) {
                 let sums = add(load(values), bias);
                 let sums = match activation {
@@ -166,9 +165,9 @@ fn drain(
                 round(sums, to);
             }
         }
-        Finish::Add { bias, to } => {
+        EpilogueBf16::Add { bias, to } => {
             let bias = bias_of(bias, panel);
-            let to = to.below(panel, row).as_chunks_mut().0;
+            let to = to.rows_from(panel, row).as_chunks_mut().0;
             for (values, to) in block.iter().zip(to) {
                 store(add(load(to), add(load(values), bias)), to);
             }

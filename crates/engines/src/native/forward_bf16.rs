@@ -4,20 +4,20 @@
 use std::ops::Range;
 
 use sconce_core::batch::Batch;
-use sconce_kernels::attention::Reach;
+use sconce_kernels::attention::AttentionMask;
 use sconce_kernels::bf16::{
-    Bf16, Finish, HeadBf16, MatrixBf16, Panels, STEP, ScratchBf16, Tiles, add_rows, gate_rows, narrow,
-    norm_rows, widen,
+    AttentionHeadBf16, AttentionScratchBf16, Bf16, EpilogueBf16, MatrixBf16, Panels, STEP, Tiles, add_rows,
+    gate_rows, narrow, norm_rows, widen,
 };
 use sconce_kernels::isa::Isa;
-use sconce_kernels::rope::Angles;
+use sconce_kernels::rope::RopeTable;
 use sconce_kernels::rows::{Activation, Norm};
 
-use super::placed;
-use super::scratch::Held;
+use super::disentangled;
+use super::scratch::ScratchMemory;
 use super::weights::{Layer, Linear, Packing, Table, Weights};
 use crate::description::{Description, NormPlacement};
-use crate::queries::Heads;
+use crate::head_layout::HeadLayout;
 
 /// Matrices for tiles.
 pub(super) struct PackBf16(pub(super) Bf16);
@@ -40,77 +40,78 @@ impl Packing<MatrixBf16> for PackBf16 {
     }
 }
 
-/// Room for a block, kept between blocks.
+/// Scratch for a block, kept between blocks.
 #[derive(Default)]
-pub(super) struct Room {
+pub(super) struct Scratch {
     x: Panels<f32>,
     part: Panels<f32>,
     rounded: Panels<u16>,
     qkv: Panels<u16>,
-    mixed: Panels<u16>,
+    context: Panels<u16>,
     wide: Panels<u16>,
     gated: Panels<u16>,
-    attention: ScratchBf16,
-    placed: placed::Room,
+    attention: AttentionScratchBf16,
+    disentangled: disentangled::Scratch,
 }
 
-impl Held for Room {
+impl ScratchMemory for Scratch {
     fn bytes(&self) -> usize {
-        let Room { x, part, rounded, qkv, mixed, wide, gated, attention, placed } = self;
+        let Scratch { x, part, rounded, qkv, context, wide, gated, attention, disentangled } = self;
         let wider: usize = [x, part].map(Panels::bytes).iter().sum();
-        let narrower: usize = [rounded, qkv, mixed, wide, gated].map(Panels::bytes).iter().sum();
-        wider + narrower + attention.bytes() + placed.bytes()
+        let narrower: usize = [rounded, qkv, context, wide, gated].map(Panels::bytes).iter().sum();
+        wider + narrower + attention.bytes() + disentangled.bytes()
     }
 }
 
 /// One model on tiles.
-pub(super) struct OnTiles<'a> {
+pub(super) struct ForwardBf16<'a> {
     pub(super) d: &'a Description,
     pub(super) weights: &'a Weights<MatrixBf16>,
     pub(super) activation: Activation,
     pub(super) unit: Bf16,
 }
 
-impl OnTiles<'_> {
+impl ForwardBf16<'_> {
     /// The last hidden states of `batch`, `[tokens, hidden]`.
-    pub(super) fn hidden(&self, batch: &Batch, room: &mut Room) -> Vec<f32> {
-        self.unit.with_tiles(|tiles| self.block(tiles, batch, room))
+    pub(super) fn hidden(&self, batch: &Batch, scratch: &mut Scratch) -> Vec<f32> {
+        self.unit.with_tiles(|tiles| self.block(tiles, batch, scratch))
     }
 
-    fn block(&self, tiles: &Tiles, batch: &Batch, room: &mut Room) -> Vec<f32> {
-        let OnTiles { d, weights, unit, .. } = *self;
+    fn block(&self, tiles: &Tiles, batch: &Batch, scratch: &mut Scratch) -> Vec<f32> {
+        let ForwardBf16 { d, weights, unit, .. } = *self;
         let tokens = batch.tokens();
         // Each head has whole panels of its own, and so has each half of a gated product.
-        let head = d.head.next_multiple_of(STEP);
-        room.x.shape(tokens, d.hidden);
-        room.rounded.shape(tokens, d.hidden);
-        room.qkv.shape(tokens, (d.heads + 2 * d.kv_heads) * head);
-        room.mixed.shape(tokens, d.heads * head);
+        let head = d.head_dim.next_multiple_of(STEP);
+        scratch.x.shape(tokens, d.hidden);
+        scratch.rounded.shape(tokens, d.hidden);
+        scratch.qkv.shape(tokens, (d.heads + 2 * d.kv_heads) * head);
+        scratch.context.shape(tokens, d.heads * head);
         if d.gated {
-            room.wide.shape(tokens, 2 * d.intermediate.next_multiple_of(STEP));
-            room.gated.shape(tokens, d.intermediate);
+            scratch.wide.shape(tokens, 2 * d.intermediate.next_multiple_of(STEP));
+            scratch.gated.shape(tokens, d.intermediate);
         } else {
-            room.wide.shape(tokens, d.intermediate);
+            scratch.wide.shape(tokens, d.intermediate);
         }
         if d.placement == NormPlacement::Both {
-            room.part.shape(tokens, d.hidden);
+            scratch.part.shape(tokens, d.hidden);
         }
-        weights.embed(d, batch, |token, row| room.x.set(token, row));
+        weights.embed(d, batch, |token, row| scratch.x.set(token, row));
         if let Some(norm) = &weights.embedding_norm {
-            norm_rows(unit, norm, tokens, &mut room.x, &mut room.rounded, true);
+            norm_rows(unit, norm, tokens, &mut scratch.x, &mut scratch.rounded, true);
         }
         let longest = batch.sequences.iter().map(|s| s.length).max().unwrap_or(0);
-        let angles = weights.turns.each_ref().map(|turns| turns.as_ref().map(|turns| turns.up_to(longest)));
+        let rope_table =
+            weights.ropes.each_ref().map(|ropes| ropes.as_ref().map(|ropes| ropes.up_to(longest)));
         for layer in &weights.layers {
-            self.attention(tiles, layer, batch, angles[usize::from(layer.is_local)].as_deref(), room);
-            self.feed_forward(tiles, layer, tokens, room);
+            self.attention(tiles, layer, batch, rope_table[usize::from(layer.is_local)].as_deref(), scratch);
+            self.feed_forward(tiles, layer, tokens, scratch);
         }
         if let Some(norm) = &weights.final_norm {
-            norm_rows(unit, norm, tokens, &mut room.x, &mut room.rounded, true);
+            norm_rows(unit, norm, tokens, &mut scratch.x, &mut scratch.rounded, true);
         }
         let mut hidden = vec![0.0; tokens * d.hidden];
         for (row, to) in hidden.chunks_exact_mut(d.hidden).enumerate() {
-            room.x.get(row, to);
+            scratch.x.get(row, to);
         }
         hidden
     }
@@ -120,33 +121,33 @@ impl OnTiles<'_> {
         tiles: &Tiles,
         layer: &Layer<MatrixBf16>,
         batch: &Batch,
-        angles: Option<&Angles>,
-        room: &mut Room,
+        rope_table: Option<&RopeTable>,
+        scratch: &mut Scratch,
     ) {
-        let OnTiles { d, weights, unit, .. } = *self;
+        let ForwardBf16 { d, weights, unit, .. } = *self;
         let tokens = batch.tokens();
         if let Some(norm) = &layer.attention_norms[0] {
-            norm_rows(unit, norm, tokens, &mut room.x, &mut room.rounded, false);
+            norm_rows(unit, norm, tokens, &mut scratch.x, &mut scratch.rounded, false);
         }
-        let Room { rounded, qkv, mixed, attention, placed, .. } = room;
+        let Scratch { rounded, qkv, context, attention, disentangled, .. } = scratch;
         let plain = Activation::Identity;
-        let to = Finish::Store { bias: &layer.qkv.bias, activation: plain, to: qkv.all() };
+        let to = EpilogueBf16::Store { bias: &layer.qkv.bias, activation: plain, to: qkv.all() };
         self.product(tiles, &layer.qkv.matrix, rounded, tokens, to);
-        if angles.is_some() || layer.head_norms.is_some() {
-            prepare(d, layer.head_norms.as_ref(), angles, batch, qkv);
+        if rope_table.is_some() || layer.qk_norms.is_some() {
+            prepare(d, layer.qk_norms.as_ref(), rope_table, batch, qkv);
         }
-        let panels = d.head.div_ceil(STEP);
+        let panels = d.head_dim.div_ceil(STEP);
         let (heads, keys) = (d.heads * panels, d.kv_heads * panels);
-        let span = d.local.as_ref().filter(|_| layer.is_local).unwrap_or(&d.global);
+        let window = d.local.as_ref().filter(|_| layer.is_local).unwrap_or(&d.global);
         for s in &batch.sequences {
-            let reach = Reach { seen: s.seen(), ..span.reach() };
-            if let Some(places) = &layer.places {
-                placed::attend(d, places, reach, s, qkv, mixed, placed);
+            let mask = AttentionMask { visible: s.seen(), ..window.mask() };
+            if let Some(relative) = &layer.relative {
+                disentangled::attend(d, relative, mask, s, qkv, context, disentangled);
                 continue;
             }
             for head in 0..d.heads {
                 let (query, shared) = (head * panels, head / (d.heads / d.kv_heads) * panels);
-                let task = HeadBf16 {
+                let task = AttentionHeadBf16 {
                     rows: qkv,
                     start: s.start,
                     length: s.length,
@@ -155,29 +156,29 @@ impl OnTiles<'_> {
                     key: heads + shared,
                     value: heads + keys + shared,
                     scale: d.scale as f32,
-                    reach,
-                    distances: weights.biases.as_ref().map(|biases| biases.head(head)),
+                    mask,
+                    relative_bias: weights.biases.as_ref().map(|biases| biases.head(head)),
                 };
-                task.attend(tiles, attention, mixed, query);
+                task.attend(tiles, attention, context, query);
             }
         }
-        self.add(tiles, &layer.output, layer.attention_norms[1].as_ref(), tokens, Side::Attention, room);
+        self.add(tiles, &layer.output, layer.attention_norms[1].as_ref(), tokens, Side::Attention, scratch);
     }
 
-    fn feed_forward(&self, tiles: &Tiles, layer: &Layer<MatrixBf16>, tokens: usize, room: &mut Room) {
-        let OnTiles { d, activation, unit, .. } = *self;
+    fn feed_forward(&self, tiles: &Tiles, layer: &Layer<MatrixBf16>, tokens: usize, scratch: &mut Scratch) {
+        let ForwardBf16 { d, activation, unit, .. } = *self;
         if let Some(norm) = &layer.output_norms[0] {
-            norm_rows(unit, norm, tokens, &mut room.x, &mut room.rounded, false);
+            norm_rows(unit, norm, tokens, &mut scratch.x, &mut scratch.rounded, false);
         }
-        let Room { rounded, wide, gated, .. } = room;
+        let Scratch { rounded, wide, gated, .. } = scratch;
         let first = if d.gated { Activation::Identity } else { activation };
-        let to = Finish::Store { bias: &layer.up.bias, activation: first, to: wide.all() };
+        let to = EpilogueBf16::Store { bias: &layer.up.bias, activation: first, to: wide.all() };
         self.product(tiles, &layer.up.matrix, rounded, tokens, to);
         if d.gated {
             gate_rows(unit, tokens, wide, activation, gated);
         }
         let side = if d.gated { Side::Gated } else { Side::Wide };
-        self.add(tiles, &layer.down, layer.output_norms[1].as_ref(), tokens, side, room);
+        self.add(tiles, &layer.down, layer.output_norms[1].as_ref(), tokens, side, scratch);
     }
 
     /// Adds a product to `x`, with the norm that follows it.
@@ -188,12 +189,12 @@ impl OnTiles<'_> {
         norm: Option<&Norm>,
         tokens: usize,
         side: Side,
-        room: &mut Room,
+        scratch: &mut Scratch,
     ) {
-        let OnTiles { d, unit, .. } = *self;
-        let Room { x, part, rounded, mixed, wide, gated, .. } = room;
+        let ForwardBf16 { d, unit, .. } = *self;
+        let Scratch { x, part, rounded, context, wide, gated, .. } = scratch;
         let from = match side {
-            Side::Attention => mixed,
+            Side::Attention => context,
             Side::Wide => wide,
             Side::Gated => gated,
         };
@@ -202,21 +203,23 @@ impl OnTiles<'_> {
             Some(norm) if d.placement == NormPlacement::Both => {
                 let none = vec![0.0; d.hidden];
                 (0..tokens).for_each(|row| part.set(row, &none));
-                self.product(tiles, &linear.matrix, from, tokens, Finish::Add { bias, to: part.all() });
+                self.product(tiles, &linear.matrix, from, tokens, EpilogueBf16::Add { bias, to: part.all() });
                 norm_rows(unit, norm, tokens, part, rounded, true);
                 add_rows(unit, tokens, part, x);
             }
             Some(norm) => {
-                self.product(tiles, &linear.matrix, from, tokens, Finish::Add { bias, to: x.all() });
+                self.product(tiles, &linear.matrix, from, tokens, EpilogueBf16::Add { bias, to: x.all() });
                 norm_rows(unit, norm, tokens, x, rounded, true);
             }
-            None => self.product(tiles, &linear.matrix, from, tokens, Finish::Add { bias, to: x.all() }),
+            None => {
+                self.product(tiles, &linear.matrix, from, tokens, EpilogueBf16::Add { bias, to: x.all() })
+            }
         }
     }
 
     /// A product, its columns split between the threads that are at hand: all of them for a lone block, whose time
     /// goes into fetching the weights.
-    fn product(&self, tiles: &Tiles, m: &MatrixBf16, a: &Panels<u16>, rows: usize, finish: Finish<'_>) {
+    fn product(&self, tiles: &Tiles, m: &MatrixBf16, a: &Panels<u16>, rows: usize, finish: EpilogueBf16<'_>) {
         let threads = rayon::current_num_threads().min(m.panels());
         if threads == 1 {
             m.multiply(tiles, a, rows, 0..m.panels(), finish);
@@ -232,7 +235,7 @@ impl OnTiles<'_> {
         rows: usize,
         panels: Range<usize>,
         threads: usize,
-        finish: Finish<'_>,
+        finish: EpilogueBf16<'_>,
     ) {
         if threads == 1 {
             return self.unit.with_tiles(|tiles| m.multiply(tiles, a, rows, panels, finish));
@@ -259,12 +262,12 @@ enum Side {
 fn prepare(
     d: &Description,
     norms: Option<&[Norm; 2]>,
-    angles: Option<&Angles>,
+    rope_table: Option<&RopeTable>,
     batch: &Batch,
     qkv: &mut Panels<u16>,
 ) {
-    let heads = Heads::of(d);
-    let (head, wide) = (d.head, d.head.next_multiple_of(STEP));
+    let heads = HeadLayout::of(d);
+    let (head, wide) = (d.head_dim, d.head_dim.next_multiple_of(STEP));
     let count = d.heads + 2 * d.kv_heads;
     let (mut short, mut row) = (vec![0; count * wide], vec![0.0; count * head]);
     for s in &batch.sequences {
@@ -273,7 +276,7 @@ fn prepare(
             for (from, to) in short.chunks_exact(wide).zip(row.chunks_exact_mut(head)) {
                 widen(&from[..head], to);
             }
-            heads.prepare(Isa::Avx512, &mut row, position, norms, angles);
+            heads.prepare(Isa::Avx512, &mut row, position, norms, rope_table);
             for (from, to) in row.chunks_exact(head).zip(short.chunks_exact_mut(wide)) {
                 to.iter_mut().zip(from).for_each(|(to, x)| *to = narrow(*x));
             }

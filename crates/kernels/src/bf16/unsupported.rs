@@ -3,9 +3,9 @@
 use std::convert::Infallible;
 use std::ops::Range;
 
-use super::finish::Finish;
-use super::head::HeadBf16;
-use super::panels::Panels;
+use super::attention_head::AttentionHeadBf16;
+use super::epilogue::EpilogueBf16;
+use super::panels::{Panels, STEP};
 use crate::isa::Isa;
 use crate::rows::{Activation, Norm};
 
@@ -59,7 +59,7 @@ impl MatrixBf16 {
         _a: &Panels<u16>,
         _rows: usize,
         _panels: Range<usize>,
-        _finish: Finish<'_>,
+        _finish: EpilogueBf16<'_>,
     ) {
         match self.0 {}
     }
@@ -67,21 +67,21 @@ impl MatrixBf16 {
 
 /// Room for attention on tiles.
 #[derive(Default)]
-pub struct ScratchBf16;
+pub struct AttentionScratchBf16;
 
-impl ScratchBf16 {
+impl AttentionScratchBf16 {
     /// None.
     pub fn bytes(&self) -> usize {
         0
     }
 }
 
-impl HeadBf16<'_> {
+impl AttentionHeadBf16<'_> {
     /// Can't be called.
     pub fn attend(
         &self,
         tiles: &Tiles,
-        _scratch: &mut ScratchBf16,
+        _scratch: &mut AttentionScratchBf16,
         _output: &mut Panels<u16>,
         _panel: usize,
     ) {

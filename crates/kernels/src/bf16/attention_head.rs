@@ -1,10 +1,10 @@
 //! One head of one sequence, as attention on tiles takes it.
 
 use super::panels::Panels;
-use crate::attention::{Distances, Reach};
+use crate::attention::{AttentionMask, RelativeBias};
 
 /// One head of one sequence: whole panels of queries, keys and values with their bias, zero behind the head's width.
-pub struct HeadBf16<'a> {
+pub struct AttentionHeadBf16<'a> {
     /// The panels.
     pub rows: &'a Panels<u16>,
     /// The sequence's first row.
@@ -22,7 +22,7 @@ pub struct HeadBf16<'a> {
     /// What scores are multiplied with.
     pub scale: f32,
     /// Which keys a query sees.
-    pub reach: Reach,
+    pub mask: AttentionMask,
     /// A bias by distance.
-    pub distances: Option<Distances<'a>>,
+    pub relative_bias: Option<RelativeBias<'a>>,
 }

@@ -1,11 +1,10 @@
 //! What becomes of a product on tiles.
 
-use super::STEP;
-use super::panels::PanelsMut;
+use super::panels::{PanelsMut, STEP};
 use crate::rows::Activation;
 
 /// What becomes of a product on tiles.
-pub enum Finish<'a> {
+pub enum EpilogueBf16<'a> {
     /// `activation(product + bias)`, stored as bf16.
     Store {
         /// A summand a column, padded.
@@ -15,7 +14,7 @@ pub enum Finish<'a> {
         /// Where to.
         to: PanelsMut<'a, u16>,
     },
-    /// `product + bias`, added to f32.
+    /// `product + bias`, score_bias to f32.
     Add {
         /// A summand a column, padded.
         bias: &'a [f32],
@@ -24,27 +23,30 @@ pub enum Finish<'a> {
     },
 }
 
-impl<'a> Finish<'a> {
+impl<'a> EpilogueBf16<'a> {
     /// Whether there is room for `rows` rows of the panels up to `end`.
     pub(super) fn holds(&self, rows: usize, end: usize) -> bool {
         let (bias, panels, height) = match self {
-            Finish::Store { bias, to, .. } => (bias, to.end(), to.height()),
-            Finish::Add { bias, to } => (bias, to.end(), to.height()),
+            EpilogueBf16::Store { bias, to, .. } => (bias, to.end(), to.height()),
+            EpilogueBf16::Add { bias, to } => (bias, to.end(), to.height()),
         };
         bias.len() >= end * STEP && panels >= end && height >= rows
     }
 
     /// What becomes of the panels before `panel`, and of the others.
     #[must_use]
-    pub fn split(self, panel: usize) -> (Finish<'a>, Finish<'a>) {
+    pub fn split(self, panel: usize) -> (EpilogueBf16<'a>, EpilogueBf16<'a>) {
         match self {
-            Finish::Store { bias, activation, to } => {
+            EpilogueBf16::Store { bias, activation, to } => {
                 let (left, right) = to.split(panel);
-                (Finish::Store { bias, activation, to: left }, Finish::Store { bias, activation, to: right })
+                (
+                    EpilogueBf16::Store { bias, activation, to: left },
+                    EpilogueBf16::Store { bias, activation, to: right },
+                )
             }
-            Finish::Add { bias, to } => {
+            EpilogueBf16::Add { bias, to } => {
                 let (left, right) = to.split(panel);
-                (Finish::Add { bias, to: left }, Finish::Add { bias, to: right })
+                (EpilogueBf16::Add { bias, to: left }, EpilogueBf16::Add { bias, to: right })
             }
         }
     }

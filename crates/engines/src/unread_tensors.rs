@@ -7,7 +7,8 @@ use sconce_core::card::ModelCard;
 use sconce_core::head::Step;
 
 use crate::assembly::Assembly;
-use crate::description::{Description, Positions, describe};
+use crate::describe::describe;
+use crate::description::{Description, PositionTable};
 use crate::weights::{Tensors, WeightsError};
 
 /// What checkpoints carry along beside an encoder, and no answer depends on: tables of positions that are counted,
@@ -37,7 +38,7 @@ const IDLE: [&str; 20] = [
 
 /// The tensors among `names` that neither the description of `card`'s model nor its head reads, in order; without
 /// those that are known to be carried along. None where no description fits.
-pub fn unread(card: &ModelCard, names: &[String]) -> Vec<String> {
+pub fn unread_tensors(card: &ModelCard, names: &[String]) -> Vec<String> {
     let Ok(description) = describe(card) else { return Vec::new() };
     let listed = Listed(names.iter().map(String::as_str).collect());
     let small = small(&description);
@@ -48,7 +49,7 @@ pub fn unread(card: &ModelCard, names: &[String]) -> Vec<String> {
     used.extend(of_head(card, &listed));
     let carried = |name: &str| {
         IDLE.iter().any(|part| name.contains(part))
-            || description.family.names.unused.iter().any(|part| name.contains(part))
+            || description.names.ignored.iter().any(|part| name.contains(part))
     };
     let mut unread: Vec<String> =
         names.iter().filter(|name| !used.contains(*name) && !carried(name)).cloned().collect();
@@ -59,23 +60,23 @@ pub fn unread(card: &ModelCard, names: &[String]) -> Vec<String> {
 /// The same model with as few numbers as there can be: which tensors are read does not depend on their sizes.
 fn small(d: &Description) -> Description {
     Description {
-        head: 1,
+        head_dim: 1,
         hidden: d.heads,
         intermediate: 1,
         vocabulary: 1,
-        longest: 1,
-        positions: d.positions.map(|table| Positions { rows: 1, ..table }),
+        max_length: 1,
+        position_table: d.position_table.map(|table| PositionTable { rows: 1, ..table }),
         ..d.clone()
     }
 }
 
 fn read(assembly: &Assembly<'_>, layers: usize) -> Result<(), WeightsError> {
-    assembly.words()?;
-    assembly.positions()?;
-    assembly.types()?;
+    assembly.token_embeddings()?;
+    assembly.position_embeddings()?;
+    assembly.token_type_embeddings()?;
     assembly.embedding_norm()?;
     assembly.final_norm()?;
-    assembly.biases()?;
+    assembly.bias_table()?;
     (0..layers).try_for_each(|layer| assembly.layer(layer).map(|_| ()))
 }
 

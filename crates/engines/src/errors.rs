@@ -6,12 +6,12 @@ use sconce_core::engine::EngineError;
 use sconce_core::obstacle::Obstacle;
 
 /// The obstacle behind an error that came up while a placement was tried or loaded.
-pub(crate) fn obstacle(error: &(impl Error + ?Sized)) -> Obstacle {
-    obstacle_of(&error.to_string())
+pub(crate) fn to_obstacle(error: &(impl Error + ?Sized)) -> Obstacle {
+    obstacle_from_message(&error.to_string())
 }
 
 /// The obstacle behind an error that says this.
-pub(crate) fn obstacle_of(says: &str) -> Obstacle {
+pub(crate) fn obstacle_from_message(says: &str) -> Obstacle {
     let first = says.lines().next().unwrap_or_default().to_owned();
     if is_out_of_memory(says) {
         return Obstacle::DoesNotFit { need: None, have: None };
@@ -23,7 +23,7 @@ pub(crate) fn obstacle_of(says: &str) -> Obstacle {
 }
 
 /// The engine error behind an error that came up while a batch was computed.
-pub(crate) fn engine_error(error: impl Error + Send + Sync + 'static) -> EngineError {
+pub(crate) fn to_engine_error(error: impl Error + Send + Sync + 'static) -> EngineError {
     if is_out_of_memory(&error.to_string()) {
         EngineError::OutOfMemory(Box::new(error))
     } else {
@@ -61,7 +61,8 @@ mod tests {
 
     #[test]
     fn the_words_of_the_feature_trap_name_the_op_and_the_remedy() {
-        let obstacle = obstacle(&Error::Msg("Metal error no metal implementation for layer-norm".to_owned()));
+        let obstacle =
+            to_obstacle(&Error::Msg("Metal error no metal implementation for layer-norm".to_owned()));
         assert!(matches!(&obstacle, Obstacle::OpMissing { op, .. } if op == "layer-norm"), "{obstacle:?}");
         assert!(obstacle.remedy().contains("doctor --manifest"), "{}", obstacle.remedy());
     }
@@ -69,8 +70,8 @@ mod tests {
     #[test]
     fn a_device_without_memory_is_told_from_one_that_fails() {
         let full = Error::Msg("DriverError(CUDA_ERROR_OUT_OF_MEMORY, \"out of memory\")".to_owned());
-        assert_eq!(obstacle(&full).code(), "does_not_fit");
-        assert!(matches!(engine_error(full), EngineError::OutOfMemory(_)));
-        assert!(matches!(engine_error(Error::Msg("lost the device".to_owned())), EngineError::Failed(_)));
+        assert_eq!(to_obstacle(&full).code(), "does_not_fit");
+        assert!(matches!(to_engine_error(full), EngineError::OutOfMemory(_)));
+        assert!(matches!(to_engine_error(Error::Msg("lost the device".to_owned())), EngineError::Failed(_)));
     }
 }

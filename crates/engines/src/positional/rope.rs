@@ -1,13 +1,13 @@
-//! Rotation by position: how fast each pair of a head's numbers turns, by the rules of every scaling that is honoured.
+//! Rotation by position: how fast each pair of a head's numbers ropes, by the rules of every scaling that is honoured.
 
 use std::f64::consts::TAU;
 use std::sync::{Arc, PoisonError, RwLock};
 
-use sconce_kernels::rope::Angles;
+use sconce_kernels::rope::RopeTable;
 use serde::Serialize;
 use serde_json::Value;
 
-use crate::config::{Config, Unfit};
+use crate::config::{Config, Unsupported};
 
 /// Rotation by position.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -16,13 +16,13 @@ pub struct Rope {
     pub theta: f64,
     /// How many numbers of a head are turned.
     pub width: usize,
-    /// Whether a pair are neighbours, or lie half of the turned numbers apart.
-    pub neighbours: bool,
-    /// What was done to reach longer texts.
+    /// Whether a pair are interleaved, or lie half of the turned numbers apart.
+    pub interleaved: bool,
+    /// What was done to mask longer texts.
     pub scaling: Scaling,
 }
 
-/// What was done to a rotation to reach longer texts.
+/// What was done to a rotation to mask longer texts.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Scaling {
@@ -30,14 +30,14 @@ pub enum Scaling {
     None,
     /// Every angle divided.
     Linear(f64),
-    /// The base multiplied, and the angles divided to keep the fastest.
+    /// The base multiplied, and the rope_table divided to keep the fastest.
     Ntk(f64),
     /// Slow pairs divided, fast ones kept, those between blended.
     Llama3 {
         /// What slow pairs are divided by.
         factor: f64,
-        /// Turns within the original length below which a pair is slow, and above which it is fast.
-        turns: [f64; 2],
+        /// RopeCache within the original length below which a pair is slow, and above which it is fast.
+        ropes: [f64; 2],
         /// The length that the model was first trained for.
         original: f64,
     },
@@ -55,7 +55,7 @@ pub enum Scaling {
 impl Rope {
     /// Without scaling.
     pub(crate) fn plain(theta: f64, width: usize) -> Rope {
-        Rope { theta, width, neighbours: false, scaling: Scaling::None }
+        Rope { theta, width, interleaved: false, scaling: Scaling::None }
     }
 
     /// As configs have it: `rope_parameters`, which may differ by `kind` of layer, or `theta_key` and `rope_scaling`.
@@ -66,7 +66,7 @@ impl Rope {
         theta: (&str, f64),
         head: usize,
         positions: usize,
-    ) -> Result<Rope, Unfit> {
+    ) -> Result<Rope, Unsupported> {
         let all = c.get("rope_parameters");
         let parameters = if all[kind].is_object() { &all[kind] } else { all };
         let old = c.get("rope_scaling");
@@ -77,9 +77,9 @@ impl Rope {
         let share = c.number(&["partial_rotary_factor"], number("partial_rotary_factor").unwrap_or(1.0));
         let width = (head as f64 * share) as usize / 2 * 2;
         if width == 0 || width > head {
-            return Err(Unfit(format!("a rotation of {share} of {head} numbers")));
+            return Err(Unsupported(format!("a rotation of {share} of {head} numbers")));
         }
-        let lacks = |key: &str| Unfit(format!("rope_scaling without {key}"));
+        let lacks = |key: &str| Unsupported(format!("rope_scaling without {key}"));
         let named = |key: &'static str| number(key).ok_or_else(|| lacks(key));
         let scaling = match scaling["rope_type"].as_str().or_else(|| scaling["type"].as_str()) {
             // The dynamic kind changes nothing up to the positions that the config names, which no text exceeds.
@@ -88,16 +88,16 @@ impl Rope {
             Some("ntk") if scaling["mixed_b"].is_null() => Scaling::Ntk(named("factor")?),
             Some("llama3") => Scaling::Llama3 {
                 factor: named("factor")?,
-                turns: [named("low_freq_factor")?, named("high_freq_factor")?],
+                ropes: [named("low_freq_factor")?, named("high_freq_factor")?],
                 original: named("original_max_position_embeddings")?,
             },
             Some("yarn") => yarn(scaling, base, width, positions),
-            Some(other) => return Err(Unfit(format!("rope_scaling {other}"))),
+            Some(other) => return Err(Unsupported(format!("rope_scaling {other}"))),
         };
-        Ok(Rope { theta: base, width, neighbours: false, scaling })
+        Ok(Rope { theta: base, width, interleaved: false, scaling })
     }
 
-    /// For each pair how far it turns from one position to the next, and what its cosines and sines are multiplied
+    /// For each pair how far it ropes from one position to the next, and what its cosines and sines are multiplied
     /// with.
     pub(crate) fn speeds(&self) -> (Vec<f64>, f64) {
         let (width, pairs) = (self.width as f64, self.width / 2);
@@ -109,10 +109,10 @@ impl Rope {
                 let divisor = factor.powf(2.0 / width);
                 (plain(self.theta * factor).map(|speed| speed / divisor).collect(), 1.0)
             }
-            Scaling::Llama3 { factor, turns: [slow, fast], original } => {
+            Scaling::Llama3 { factor, ropes: [slow, fast], original } => {
                 let scaled = plain(self.theta).map(|speed| {
-                    let turns = original * speed / TAU;
-                    let kept = ((turns - slow) / (fast - slow)).clamp(0.0, 1.0);
+                    let ropes = original * speed / TAU;
+                    let kept = ((ropes - slow) / (fast - slow)).clamp(0.0, 1.0);
                     (1.0 - kept) * speed / factor + kept * speed
                 });
                 (scaled.collect(), 1.0)
@@ -127,18 +127,18 @@ impl Rope {
         }
     }
 
-    /// The angles of the positions up to `length`. Speeds and angles are single precision, as everywhere: models are
+    /// The rope_table of the positions up to `length`. Speeds and rope_table are single precision, as everywhere: models are
     /// trained so, and far positions would turn otherwise.
-    fn angles(&self, length: usize) -> Angles {
+    fn rope_table(&self, length: usize) -> RopeTable {
         let (speeds, attention) = self.speeds();
-        let angles = (0..length)
+        let rope_table = (0..length)
             .flat_map(|position| speeds.iter().map(move |&speed| f64::from(position as f32 * speed as f32)));
-        let angles: Vec<f64> = angles.collect();
-        Angles {
-            cosines: angles.iter().map(|angle| (angle.cos() * attention) as f32).collect(),
-            sines: angles.iter().map(|angle| (angle.sin() * attention) as f32).collect(),
+        let rope_table: Vec<f64> = rope_table.collect();
+        RopeTable {
+            cosines: rope_table.iter().map(|angle| (angle.cos() * attention) as f32).collect(),
+            sines: rope_table.iter().map(|angle| (angle.sin() * attention) as f32).collect(),
             pairs: speeds.len(),
-            neighbours: self.neighbours,
+            interleaved: self.interleaved,
         }
     }
 }
@@ -154,7 +154,7 @@ fn yarn(scaling: &Value, theta: f64, width: usize, positions: usize) -> Scaling 
         }
         _ => grown(factor, 1.0),
     };
-    let place = |turns: f64| width as f64 * (original / (turns * TAU)).ln() / (2.0 * theta.ln());
+    let place = |ropes: f64| width as f64 * (original / (ropes * TAU)).ln() / (2.0 * theta.ln());
     let (mut low, mut high) =
         (place(number("beta_fast").unwrap_or(32.0)), place(number("beta_slow").unwrap_or(1.0)));
     if scaling["truncate"].as_bool().unwrap_or(true) {
@@ -165,24 +165,24 @@ fn yarn(scaling: &Value, theta: f64, width: usize, positions: usize) -> Scaling 
     Scaling::Yarn { factor, ramp, attention: number("attention_factor").unwrap_or(inferred) }
 }
 
-/// The angles of a rotation, made for as many positions as were needed so far.
-pub(crate) struct Turns {
+/// The rope_table of a rotation, made for as many positions as were needed so far.
+pub(crate) struct RopeCache {
     rope: Rope,
-    made: RwLock<Arc<Angles>>,
+    made: RwLock<Arc<RopeTable>>,
 }
 
-impl Turns {
-    pub(crate) fn new(rope: &Rope) -> Turns {
-        Turns { rope: rope.clone(), made: RwLock::new(Arc::new(rope.angles(0))) }
+impl RopeCache {
+    pub(crate) fn new(rope: &Rope) -> RopeCache {
+        RopeCache { rope: rope.clone(), made: RwLock::new(Arc::new(rope.rope_table(0))) }
     }
 
-    /// The angles of at least `length` positions.
-    pub(crate) fn up_to(&self, length: usize) -> Arc<Angles> {
+    /// The rope_table of at least `length` positions.
+    pub(crate) fn up_to(&self, length: usize) -> Arc<RopeTable> {
         let made = Arc::clone(&self.made.read().unwrap_or_else(PoisonError::into_inner));
         if made.cosines.len() >= length * made.pairs {
             return made;
         }
-        let more = Arc::new(self.rope.angles(length.next_power_of_two()));
+        let more = Arc::new(self.rope.rope_table(length.next_power_of_two()));
         *self.made.write().unwrap_or_else(PoisonError::into_inner) = Arc::clone(&more);
         more
     }

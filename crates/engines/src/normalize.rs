@@ -4,8 +4,8 @@ use sconce_core::batch::Rows;
 use sconce_core::card::{Pooling, PoolingMode};
 
 /// The norms of the rows, and the rows made one long where the model says so.
-pub(crate) fn finish(width: usize, mut values: Vec<f32>, normalizes: bool) -> Rows {
-    let norms = lengths(&values, width);
+pub(crate) fn normalized(width: usize, mut values: Vec<f32>, normalizes: bool) -> Rows {
+    let norms = l2_norms(&values, width);
     if normalizes {
         for (row, &norm) in values.chunks_exact_mut(width.max(1)).zip(&norms) {
             if norm > 0.0 {
@@ -19,13 +19,13 @@ pub(crate) fn finish(width: usize, mut values: Vec<f32>, normalizes: bool) -> Ro
 }
 
 /// The length of each row.
-pub(crate) fn lengths(values: &[f32], width: usize) -> Vec<f32> {
+pub(crate) fn l2_norms(values: &[f32], width: usize) -> Vec<f32> {
     let length = |row: &[f32]| row.iter().map(|&x| f64::from(x) * f64::from(x)).sum::<f64>().sqrt() as f32;
     values.chunks_exact(width.max(1)).map(length).collect()
 }
 
 /// The first, largest, mean and last vector, one after the other: an error in any token shows in one of them.
-pub(crate) fn telling() -> Pooling {
+pub(crate) fn probe_pooling() -> Pooling {
     let modes = vec![PoolingMode::Cls, PoolingMode::Max, PoolingMode::Mean, PoolingMode::LastToken];
     Pooling { modes, include_prompt: true }
 }

@@ -5,19 +5,19 @@ use sconce_core::head::{Dense, DenseActivation, LayerNorm, Picked, Step};
 use serde_json::Value;
 
 /// The heads of a family.
-struct Heads {
+struct FamilyHeads {
     /// The names it goes by in `model_type`.
     model_types: &'static [&'static str],
     /// The token that a classifier looks at, where the config does not say.
     pooled: PoolingMode,
     /// What it does to that token's vector; the last layer is that of the labels.
-    classifier: &'static [Part],
+    classifier: &'static [ClassifierLayer],
     /// Its masked language model.
-    masked: Option<Masked>,
+    masked: Option<MaskedLm>,
 }
 
 /// A linear layer of a classifier, and the norm that follows it in some.
-struct Part {
+struct ClassifierLayer {
     /// What its tensors' names begin with: the first of these that is there.
     names: &'static [&'static str],
     bias: Bias,
@@ -45,7 +45,7 @@ impl Bias {
 }
 
 /// A masked language model: a layer, a norm, and a score for each word.
-struct Masked {
+struct MaskedLm {
     layer: &'static str,
     layer_bias: Bias,
     norm: &'static [&'static str],
@@ -61,22 +61,22 @@ struct Masked {
     fixed_epsilon: Option<f64>,
 }
 
-const fn part(names: &'static [&'static str], activation: DenseActivation) -> Part {
-    Part { names, bias: Bias::Always, activation, norm: None }
+const fn layer(names: &'static [&'static str], activation: DenseActivation) -> ClassifierLayer {
+    ClassifierLayer { names, bias: Bias::Always, activation, norm: None }
 }
 
 /// The token table in most families.
 const WORDS: &str = "embeddings.word_embeddings.weight";
 
-const HEADS: &[Heads] = &[
-    Heads {
+const HEADS: &[FamilyHeads] = &[
+    FamilyHeads {
         model_types: &["bert"],
         pooled: PoolingMode::Cls,
         classifier: &[
-            part(&["bert.pooler.dense", "pooler.dense"], DenseActivation::Tanh),
-            part(&["classifier"], DenseActivation::Identity),
+            layer(&["bert.pooler.dense", "pooler.dense"], DenseActivation::Tanh),
+            layer(&["classifier"], DenseActivation::Identity),
         ],
-        masked: Some(Masked {
+        masked: Some(MaskedLm {
             layer: "cls.predictions.transform.dense",
             layer_bias: Bias::Always,
             norm: &["cls.predictions.transform.LayerNorm"],
@@ -88,14 +88,14 @@ const HEADS: &[Heads] = &[
             fixed_epsilon: None,
         }),
     },
-    Heads {
+    FamilyHeads {
         model_types: &["roberta", "xlm-roberta", "camembert", "mpnet"],
         pooled: PoolingMode::Cls,
         classifier: &[
-            part(&["classifier.dense"], DenseActivation::Tanh),
-            part(&["classifier.out_proj"], DenseActivation::Identity),
+            layer(&["classifier.dense"], DenseActivation::Tanh),
+            layer(&["classifier.out_proj"], DenseActivation::Identity),
         ],
-        masked: Some(Masked {
+        masked: Some(MaskedLm {
             layer: "lm_head.dense",
             layer_bias: Bias::Always,
             norm: &["lm_head.layer_norm"],
@@ -107,14 +107,14 @@ const HEADS: &[Heads] = &[
             fixed_epsilon: None,
         }),
     },
-    Heads {
+    FamilyHeads {
         model_types: &["distilbert"],
         pooled: PoolingMode::Cls,
         classifier: &[
-            part(&["pre_classifier"], DenseActivation::Relu),
-            part(&["classifier"], DenseActivation::Identity),
+            layer(&["pre_classifier"], DenseActivation::Relu),
+            layer(&["classifier"], DenseActivation::Identity),
         ],
-        masked: Some(Masked {
+        masked: Some(MaskedLm {
             layer: "vocab_transform",
             layer_bias: Bias::Always,
             norm: &["vocab_layer_norm"],
@@ -126,14 +126,14 @@ const HEADS: &[Heads] = &[
             fixed_epsilon: Some(1e-12),
         }),
     },
-    Heads {
+    FamilyHeads {
         model_types: &["new", "gte"],
         pooled: PoolingMode::Cls,
         classifier: &[
-            part(&["new.pooler.dense", "gte.pooler.dense", "pooler.dense"], DenseActivation::Tanh),
-            part(&["classifier"], DenseActivation::Identity),
+            layer(&["new.pooler.dense", "gte.pooler.dense", "pooler.dense"], DenseActivation::Tanh),
+            layer(&["classifier"], DenseActivation::Identity),
         ],
-        masked: Some(Masked {
+        masked: Some(MaskedLm {
             layer: "lm_head.dense",
             layer_bias: Bias::Always,
             norm: &["lm_head.norm", "lm_head.layer_norm"],
@@ -145,37 +145,37 @@ const HEADS: &[Heads] = &[
             fixed_epsilon: None,
         }),
     },
-    Heads {
+    FamilyHeads {
         model_types: &["nomic_bert"],
         pooled: PoolingMode::Cls,
         classifier: &[
-            part(&["bert.pooler.dense", "nomic_bert.pooler.dense", "pooler.dense"], DenseActivation::Tanh),
-            part(&["classifier"], DenseActivation::Identity),
+            layer(&["bert.pooler.dense", "nomic_bert.pooler.dense", "pooler.dense"], DenseActivation::Tanh),
+            layer(&["classifier"], DenseActivation::Identity),
         ],
         masked: None,
     },
-    Heads {
+    FamilyHeads {
         model_types: &["deberta", "deberta-v2"],
         pooled: PoolingMode::Cls,
         classifier: &[
-            part(&["pooler.dense"], DenseActivation::Gelu),
-            part(&["classifier"], DenseActivation::Identity),
+            layer(&["pooler.dense"], DenseActivation::Gelu),
+            layer(&["classifier"], DenseActivation::Identity),
         ],
         masked: None,
     },
-    Heads {
+    FamilyHeads {
         model_types: &["modernbert"],
         pooled: PoolingMode::Cls,
         classifier: &[
-            Part {
+            ClassifierLayer {
                 names: &["head.dense"],
                 bias: Bias::FromConfig("classifier_bias"),
                 activation: DenseActivation::Gelu,
                 norm: Some("head.norm"),
             },
-            part(&["classifier"], DenseActivation::Identity),
+            layer(&["classifier"], DenseActivation::Identity),
         ],
-        masked: Some(Masked {
+        masked: Some(MaskedLm {
             layer: "head.dense",
             layer_bias: Bias::FromConfig("classifier_bias"),
             norm: &["head.norm"],
@@ -187,10 +187,10 @@ const HEADS: &[Heads] = &[
             fixed_epsilon: None,
         }),
     },
-    Heads {
+    FamilyHeads {
         model_types: &["qwen2", "qwen3", "llama", "mistral", "gemma3_text"],
         pooled: PoolingMode::LastToken,
-        classifier: &[Part {
+        classifier: &[ClassifierLayer {
             names: &["score"],
             bias: Bias::Never,
             activation: DenseActivation::Identity,
@@ -206,7 +206,7 @@ const DECODER_WORDS: [&str; 3] = ["lm_head.weight", "model.embed_tokens.weight",
 /// Where the token table lies, whose weights the words of a masked language model share.
 const TOKEN_TABLE: [&str; 8] = ["", "bert.", "roberta.", "distilbert.", "mpnet.", "model.", "new.", "gte."];
 
-fn named(model_type: &str) -> Option<&'static Heads> {
+fn named(model_type: &str) -> Option<&'static FamilyHeads> {
     HEADS.iter().find(|heads| heads.model_types.contains(&model_type))
 }
 
@@ -249,7 +249,7 @@ pub fn classifier(
 
 /// What a masked language model of this family does to every token, up to a score for each of `words`; none where
 /// the config says something that is not known.
-pub fn masked(model_type: &str, config: &Value, hidden: usize, words: usize) -> Option<Vec<Step>> {
+pub fn masked_lm(model_type: &str, config: &Value, hidden: usize, words: usize) -> Option<Vec<Step>> {
     let masked = named(model_type)?.masked.as_ref()?;
     let activation = match masked.activation_key.and_then(|key| config[key].as_str()).unwrap_or("gelu") {
         "gelu" => DenseActivation::Gelu,
@@ -282,7 +282,7 @@ fn norm(names: &[&str], bias: bool, config: &Value, fixed: Option<f64>) -> Step 
 }
 
 /// The scores of a few of a decoder's `words` as the next one, by their ids.
-pub fn next_words(hidden: usize, words: usize, ids: &[u32]) -> Step {
+pub fn next_token_logits(hidden: usize, words: usize, ids: &[u32]) -> Step {
     Step::Dense(Dense {
         folder: None,
         weight: DECODER_WORDS.map(str::to_owned).to_vec(),

@@ -1,16 +1,16 @@
-//! A bias on attention by distance, spread out once so that a query's row of biases is a slice.
+//! A bias on attention by distance, statistics out once so that a query's row of biases is a slice.
 
-use sconce_kernels::attention::Distances;
+use sconce_kernels::attention::RelativeBias;
 
 /// For each head the bias at every distance from `-(positions-1)` to `positions-1`.
-pub(crate) struct Biases {
+pub(crate) struct BiasTable {
     positions: usize,
     table: Vec<f32>,
 }
 
-impl Biases {
+impl BiasTable {
     /// Spreads `bias`, by head and distance, over all distances up to `positions`.
-    pub(crate) fn new(heads: usize, positions: usize, bias: impl Fn(usize, isize) -> f32) -> Biases {
+    pub(crate) fn new(heads: usize, positions: usize, bias: impl Fn(usize, isize) -> f32) -> BiasTable {
         let distances = 2 * positions - 1;
         let mut table = vec![0.0; heads * distances];
         for (head, row) in table.chunks_exact_mut(distances).enumerate() {
@@ -18,12 +18,12 @@ impl Biases {
                 *value = bias(head, place.cast_signed() - (positions.cast_signed() - 1));
             }
         }
-        Biases { positions, table }
+        BiasTable { positions, table }
     }
 
     /// The biases of one head.
-    pub(crate) fn head(&self, head: usize) -> Distances<'_> {
+    pub(crate) fn head(&self, head: usize) -> RelativeBias<'_> {
         let distances = 2 * self.positions - 1;
-        Distances { positions: self.positions, row: &self.table[head * distances..][..distances] }
+        RelativeBias { positions: self.positions, values: &self.table[head * distances..][..distances] }
     }
 }

@@ -1,0 +1,219 @@
+//! A block of sequences in f32, from ids to hidden states, on one thread.
+
+use rayon::prelude::*;
+use sconce_core::batch::Batch;
+use sconce_kernels::attention::{AttentionHead, AttentionMask, AttentionScratch, ScoreBias};
+use sconce_kernels::gemm::{Accumulate, Epilogue, GemmScratch, PackedMatrix, Store};
+use sconce_kernels::isa::Isa;
+use sconce_kernels::rope::RopeTable;
+use sconce_kernels::rows::{Activation, Norm, gate};
+
+use super::scratch::ScratchMemory;
+use super::weights::{Layer, Linear, Packing, Table, Weights};
+use crate::description::{Description, NormPlacement};
+use crate::head_layout::HeadLayout;
+use crate::positional::disentangled::RelativeScratch;
+
+/// Matrices for f32 kernels.
+pub(super) struct PackF32(pub(super) Isa);
+
+impl Packing<PackedMatrix> for PackF32 {
+    fn matrix(&self, weights: &[f32], outputs: usize, inputs: usize) -> PackedMatrix {
+        PackedMatrix::pack(self.0, weights, outputs, inputs)
+    }
+
+    fn table(&self, rows: Vec<f32>) -> Table {
+        Table::F32(rows)
+    }
+
+    fn padded(&self, outputs: usize) -> usize {
+        outputs
+    }
+
+    fn part(&self, width: usize) -> usize {
+        width
+    }
+}
+
+/// One model in f32.
+pub(super) struct ForwardF32<'a> {
+    pub(super) d: &'a Description,
+    pub(super) weights: &'a Weights<PackedMatrix>,
+    pub(super) isa: Isa,
+    pub(super) activation: Activation,
+}
+
+/// Scratch for a block, kept between blocks.
+#[derive(Default)]
+pub(super) struct Scratch {
+    x: Vec<f32>,
+    normed: Vec<f32>,
+    qkv: Vec<f32>,
+    context: Vec<f32>,
+    wide: Vec<f32>,
+    gated: Vec<f32>,
+    gemm: GemmScratch,
+    attention: AttentionScratch,
+    scores: RelativeScratch,
+}
+
+impl ScratchMemory for Scratch {
+    fn bytes(&self) -> usize {
+        let Scratch { x, normed, qkv, context, wide, gated, gemm, attention, scores } = self;
+        let numbers: usize = [x, normed, qkv, context, wide, gated].map(Vec::capacity).iter().sum();
+        numbers * size_of::<f32>() + gemm.bytes() + attention.bytes() + scores.bytes()
+    }
+}
+
+impl ForwardF32<'_> {
+    /// The last hidden states of `batch`, `[tokens, hidden]`.
+    pub(super) fn hidden(&self, batch: &Batch, scratch: &mut Scratch) -> Vec<f32> {
+        let ForwardF32 { d, weights, isa, .. } = *self;
+        let (tokens, hidden) = (batch.tokens(), d.hidden);
+        scratch.x = vec![0.0; tokens * hidden];
+        scratch.normed.resize(tokens * hidden, 0.0);
+        scratch.qkv.resize(tokens * d.qkv_width(), 0.0);
+        scratch.context.resize(tokens * d.query_width(), 0.0);
+        scratch.wide.resize(tokens * d.up_width(), 0.0);
+        scratch.gated.resize(if d.gated { tokens * d.intermediate } else { 0 }, 0.0);
+        weights.embed(d, batch, |token, row| scratch.x[token * hidden..][..hidden].copy_from_slice(row));
+        if let Some(norm) = &weights.embedding_norm {
+            norm.apply(isa, &mut scratch.x, hidden);
+        }
+        let longest = batch.sequences.iter().map(|s| s.length).max().unwrap_or(0);
+        let rope_table =
+            weights.ropes.each_ref().map(|ropes| ropes.as_ref().map(|ropes| ropes.up_to(longest)));
+        for layer in &weights.layers {
+            self.attention(layer, batch, rope_table[usize::from(layer.is_local)].as_deref(), scratch);
+            self.feed_forward(layer, tokens, scratch);
+        }
+        if let Some(norm) = &weights.final_norm {
+            norm.apply(isa, &mut scratch.x, hidden);
+        }
+        std::mem::take(&mut scratch.x)
+    }
+
+    fn attention(
+        &self,
+        layer: &Layer<PackedMatrix>,
+        batch: &Batch,
+        rope_table: Option<&RopeTable>,
+        scratch: &mut Scratch,
+    ) {
+        let ForwardF32 { d, weights, isa, .. } = *self;
+        let Scratch { x, normed, qkv, context, gemm, attention, scores, .. } = scratch;
+        let (tokens, hidden, stride, width) = (batch.tokens(), d.hidden, d.qkv_width(), d.query_width());
+        let heads = HeadLayout::of(d);
+        let from = before(layer.attention_norms[0].as_ref(), isa, x, normed, hidden);
+        let bias = &layer.qkv.bias;
+        let to = &mut Store { bias, activation: Activation::Identity, to: qkv, stride };
+        self.product(&layer.qkv.matrix, from, hidden, tokens, gemm, to);
+        let window = d.local.as_ref().filter(|_| layer.is_local).unwrap_or(&d.global);
+        for s in &batch.sequences {
+            let rows = &mut qkv[s.start * stride..][..s.length * stride];
+            if rope_table.is_some() || layer.qk_norms.is_some() {
+                for (position, row) in rows.chunks_exact_mut(stride).enumerate() {
+                    heads.prepare(isa, row, position, layer.qk_norms.as_ref(), rope_table);
+                }
+            }
+            for head in 0..d.heads {
+                let at = heads.columns(head, stride);
+                let scale = d.scale as f32;
+                let score_bias = match (&weights.biases, &layer.relative) {
+                    (Some(biases), _) => ScoreBias::Relative(biases.head(head)),
+                    (None, Some(relative)) => {
+                        let parts = [at.offsets[0], at.offsets[1]];
+                        ScoreBias::Disentangled(relative.scores(scores, head, rows, stride, parts, scale))
+                    }
+                    (None, None) => ScoreBias::None,
+                };
+                let mask = AttentionMask { visible: s.seen(), ..window.mask() };
+                let task = AttentionHead { rows, length: s.length, at, bias: None, scale, mask, score_bias };
+                task.attend(isa, attention, &mut context[s.start * width + head * d.head_dim..], width);
+            }
+        }
+        let after = layer.attention_norms[1].as_ref();
+        self.add(&layer.output, after, context, width, tokens, x, normed, gemm);
+    }
+
+    fn feed_forward(&self, layer: &Layer<PackedMatrix>, tokens: usize, scratch: &mut Scratch) {
+        let ForwardF32 { d, isa, activation, .. } = *self;
+        let Scratch { x, normed, wide, gated, gemm, .. } = scratch;
+        let from = before(layer.output_norms[0].as_ref(), isa, x, normed, d.hidden);
+        let none = vec![0.0; layer.up.bias.len()];
+        let (bias, first) =
+            if d.gated { (&none, Activation::Identity) } else { (&layer.up.bias, activation) };
+        let to = &mut Store { bias, activation: first, to: wide, stride: d.up_width() };
+        self.product(&layer.up.matrix, from, d.hidden, tokens, gemm, to);
+        if d.gated {
+            gate(isa, wide, &layer.up.bias, activation, gated);
+        }
+        let from = if d.gated { gated } else { wide };
+        let after = layer.output_norms[1].as_ref();
+        self.add(&layer.down, after, from, d.intermediate, tokens, x, normed, gemm);
+    }
+
+    /// Adds a product to `x`, with the norm that follows it.
+    #[expect(clippy::too_many_arguments, reason = "buffers that are lent one by one")]
+    fn add(
+        &self,
+        linear: &Linear<PackedMatrix>,
+        norm: Option<&Norm>,
+        from: &[f32],
+        stride: usize,
+        tokens: usize,
+        x: &mut [f32],
+        scratch: &mut [f32],
+        gemm: &mut GemmScratch,
+    ) {
+        let ForwardF32 { d, isa, .. } = *self;
+        let (bias, hidden) = (&linear.bias, d.hidden);
+        if let (Some(norm), NormPlacement::Both) = (norm, d.placement) {
+            let to = &mut Store { bias, activation: Activation::Identity, to: scratch, stride: hidden };
+            self.product(&linear.matrix, from, stride, tokens, gemm, to);
+            norm.apply(isa, scratch, hidden);
+            x.iter_mut().zip(&*scratch).for_each(|(x, y)| *x += y);
+            return;
+        }
+        let to = &mut Accumulate { bias, to: x, stride: hidden };
+        self.product(&linear.matrix, from, stride, tokens, gemm, to);
+        if let Some(norm) = norm {
+            norm.apply(isa, x, hidden);
+        }
+    }
+
+    /// A product, its columns split between the threads that are at hand: all of them for a lone block, whose time
+    /// goes into fetching the weights.
+    fn product(
+        &self,
+        matrix: &PackedMatrix,
+        from: &[f32],
+        stride: usize,
+        rows: usize,
+        gemm: &mut GemmScratch,
+        to: &mut impl Epilogue,
+    ) {
+        let (panels, threads) = (matrix.panels(), rayon::current_num_threads());
+        if threads == 1 {
+            return matrix.multiply(from, stride, rows, gemm, to);
+        }
+        let share = |n: usize| panels * n / threads..panels * (n + 1) / threads;
+        let parts =
+            (0..threads).into_par_iter().map(|n| matrix.multiply_columns(from, stride, rows, share(n)));
+        parts.collect::<Vec<_>>().iter_mut().for_each(|part| part.drain(self.isa, to));
+    }
+}
+
+/// What a part of a layer reads: `x` itself, or its norm in `scratch`.
+fn before<'a>(
+    norm: Option<&Norm>,
+    isa: Isa,
+    x: &'a [f32],
+    scratch: &'a mut [f32],
+    hidden: usize,
+) -> &'a [f32] {
+    let Some(norm) = norm else { return x };
+    scratch.copy_from_slice(x);
+    norm.apply(isa, scratch, hidden);
+    scratch
+}
