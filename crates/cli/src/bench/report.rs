@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use sconce::core::placement::Dtype;
-use sconce::{Device, Peak, ModelCost};
+use sconce::{Device, ModelCost, Peak};
 use serde_json::{Value, json};
 
 use super::roofline::{bandwidth_share, gemm_share};

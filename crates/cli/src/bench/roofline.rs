@@ -1,6 +1,6 @@
 //! Shares of the machine's measured peaks that a model reaches.
 
-use sconce::{Device, Peak, Placement, ModelCost};
+use sconce::{Device, ModelCost, Peak, Placement};
 
 /// Share of the measured GEMM peak. `None` if no peak was measured for the device and dtype.
 pub(super) fn gemm_share(peak: &Peak, placement: &Placement, gflops: f64) -> Option<f64> {
@@ -9,7 +9,12 @@ pub(super) fn gemm_share(peak: &Peak, placement: &Placement, gflops: f64) -> Opt
 }
 
 /// Share of the measured memory bandwidth needed to read all weights once in `seconds`.
-pub(super) fn bandwidth_share(peak: &Peak, placement: &Placement, work: &ModelCost, seconds: f64) -> Option<f64> {
+pub(super) fn bandwidth_share(
+    peak: &Peak,
+    placement: &Placement,
+    work: &ModelCost,
+    seconds: f64,
+) -> Option<f64> {
     let most = Some(peak.bandwidth_gb_s).filter(|_| placement.device == Device::Cpu)?;
     Some(work.bytes(placement.dtype) / seconds / 1e9 / most)
 }
