@@ -4,7 +4,7 @@ use std::process::ExitCode;
 
 use sconce::ModelSource;
 use sconce::core::obstacle::bytes;
-use sconce::prove::Depth;
+use sconce::prove::ProofDepth;
 use serde_json::json;
 
 use crate::arguments;
@@ -17,7 +17,7 @@ pub(crate) fn run(arguments: &arguments::Bundle) -> anyhow::Result<ExitCode> {
     let mut bars = ProgressBars::default();
     let subject = runtime.subject(&source, &arguments.model.overrides(), &mut |event| bars.draw(&event))?;
     let constraints = arguments.model.constraints();
-    let depth = if arguments.full { Depth::Canary } else { Depth::Twin };
+    let depth = if arguments.full { ProofDepth::Canary } else { ProofDepth::Twin };
     let plan = runtime.plan(&subject, &constraints, depth, &mut |event| bars.draw(&event))?;
     bars.clear();
     let evidence = json!({

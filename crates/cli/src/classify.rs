@@ -5,7 +5,9 @@ use std::process::ExitCode;
 use std::time::Instant;
 
 use anyhow::Context;
-use sconce::{Account, Classifications, ClassifyOptions, Cut, Labelled, Model, Scoring, Task};
+use sconce::{
+    Classifications, ClassifyOptions, LabelScore, Model, OutputMetadata, Scoring, Task, TruncationStrategy,
+};
 use serde::Serialize;
 use serde_json::{Map, Value};
 
@@ -18,7 +20,7 @@ use crate::terminal::{print, print_json, rendered, shorten, table};
 #[derive(Serialize)]
 struct Output<'a> {
     texts: Vec<OutputLine<'a>>,
-    account: &'a Account,
+    account: &'a OutputMetadata,
 }
 
 /// The input fields of a text, and its labels.
@@ -26,7 +28,7 @@ struct Output<'a> {
 struct OutputLine<'a> {
     #[serde(flatten)]
     fields: Map<String, Value>,
-    labels: &'a [Labelled],
+    labels: &'a [LabelScore],
 }
 
 pub(crate) fn run(arguments: &arguments::Classify) -> anyhow::Result<ExitCode> {
@@ -37,8 +39,10 @@ pub(crate) fn run(arguments: &arguments::Classify) -> anyhow::Result<ExitCode> {
     };
     let records = input.all()?;
     let model = open(&arguments.model, None)?;
-    let options =
-        ClassifyOptions { scoring: if arguments.raw { Some(Scoring::Raw) } else { None }, cut: Cut::Longest };
+    let options = ClassifyOptions {
+        scoring: if arguments.raw { Some(Scoring::Raw) } else { None },
+        truncation: TruncationStrategy::LongestFirst,
+    };
     let started = Instant::now();
     let classified = classify(&model, &records, arguments.pair.as_deref(), &options)?;
     let seconds = started.elapsed().as_secs_f64();
@@ -49,7 +53,7 @@ pub(crate) fn run(arguments: &arguments::Classify) -> anyhow::Result<ExitCode> {
             fields.retain(|field, _| field != "labels");
             OutputLine { fields, labels: &labels[..labels.len().min(top)] }
         });
-        print_json(&Output { texts: texts.collect(), account: &classified.account })?;
+        print_json(&Output { texts: texts.collect(), account: &classified.metadata })?;
     } else {
         let mut rows = table(&["label", "score", "text"]);
         for (record, labels) in records.iter().zip(&classified.texts) {
@@ -61,7 +65,7 @@ pub(crate) fn run(arguments: &arguments::Classify) -> anyhow::Result<ExitCode> {
         print(&format!("{}\n", rendered(&rows)))?;
     }
     let mut summary = Summary::default();
-    summary.add(records.len(), &classified.account);
+    summary.add(records.len(), &classified.metadata);
     summary.print(seconds, &model, false);
     Ok(ExitCode::SUCCESS)
 }

@@ -7,7 +7,7 @@ use sconce::core::hardware::Hardware;
 use sconce::core::obstacle::bytes;
 use sconce::hub::Hub;
 use sconce::planner::plan::Refusal;
-use sconce::prove::{Depth, OpFindings};
+use sconce::prove::{OpFindings, ProofDepth};
 use sconce::{Constraints, Device, Placement, Plan, Runtime};
 use serde_json::json;
 
@@ -45,7 +45,7 @@ fn machine(arguments: &arguments::Doctor) -> anyhow::Result<ExitCode> {
     let mut bars = ProgressBars::default();
     let sample = sconce::card::sample();
     let mut plan =
-        runtime.plan(&sample, &Constraints::default(), Depth::Twin, &mut |event| bars.draw(&event))?;
+        runtime.plan(&sample, &Constraints::default(), ProofDepth::Twin, &mut |event| bars.draw(&event))?;
     // A graph needs a model's own file, and there is no model here.
     plan.refused.retain(|refused| refused.why != Refusal::NotTried);
     let ops = runtime.ops(&mut |event| bars.draw(&event));

@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use anyhow::{Context, bail};
 use indicatif::{ProgressBar, ProgressStyle};
-use sconce::{Account, EmbedOptions, Embeddings, Prompt, SparseEmbeddings, Task, TokenEmbeddings};
+use sconce::{EmbedOptions, Embeddings, OutputMetadata, Prompt, SparseEmbeddings, Task, TokenEmbeddings};
 use serde::Serialize;
 use serde_json::{Map, Value};
 
@@ -54,6 +54,7 @@ pub(crate) fn run(arguments: &arguments::Embed) -> anyhow::Result<ExitCode> {
         prompt,
         dimensions: arguments.dimensions,
         force_dimensions: arguments.force_dimensions,
+        normalize: None,
     };
     let mut summary = Summary::default();
     let started = Instant::now();
@@ -115,11 +116,11 @@ enum ChunkOutput {
 }
 
 impl ChunkOutput {
-    fn account(&self) -> Account {
+    fn account(&self) -> OutputMetadata {
         match self {
-            ChunkOutput::Vectors(embeddings) => embeddings.account(),
-            ChunkOutput::Sparse(embeddings) => embeddings.account.clone(),
-            ChunkOutput::Tokens(embeddings) => embeddings.account.clone(),
+            ChunkOutput::Vectors(embeddings) => embeddings.metadata(),
+            ChunkOutput::Sparse(embeddings) => embeddings.metadata.clone(),
+            ChunkOutput::Tokens(embeddings) => embeddings.metadata.clone(),
         }
     }
 

@@ -15,7 +15,7 @@ pub(crate) fn run(arguments: &arguments::Models) -> anyhow::Result<ExitCode> {
     if arguments.json {
         let models = models.iter().map(|model| {
             json!({ "id": model.id, "revision": model.revision, "commit": model.commit, "bytes": model.bytes,
-                    "folder": model.folder, "whole": model.whole })
+                    "folder": model.folder, "whole": model.complete })
         });
         print_json(&models.collect::<Vec<_>>())?;
         return Ok(ExitCode::SUCCESS);
@@ -27,7 +27,7 @@ pub(crate) fn run(arguments: &arguments::Models) -> anyhow::Result<ExitCode> {
     let mut rows = table(&["model", "revision", "commit", "size"]);
     for model in &models {
         let commit: String = model.commit.chars().take(12).collect();
-        let size = format!("{}{}", bytes(model.bytes), if model.whole { "" } else { ", incomplete" });
+        let size = format!("{}{}", bytes(model.bytes), if model.complete { "" } else { ", incomplete" });
         rows.add_row(vec![model.id.clone(), model.revision.clone(), commit, size]);
     }
     print(&format!("{}\n", rendered(&rows)))?;

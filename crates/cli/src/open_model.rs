@@ -18,7 +18,7 @@ pub(crate) fn open(arguments: &ModelArguments, task: Option<Task>) -> anyhow::Re
         builder = builder.revision(revision);
     }
     let mut bars = ProgressBars::default();
-    let model = builder.open_telling(&mut |event| bars.draw(&event))?;
+    let model = builder.open_with_progress(&mut |event| bars.draw(&event))?;
     bars.clear();
     Ok(model)
 }

@@ -9,7 +9,7 @@ use sconce::planner::accuracy::Near;
 use sconce::planner::evidence::Goal;
 use sconce::planner::explain::unmet;
 use sconce::planner::plan::Viable;
-use sconce::prove::Depth;
+use sconce::prove::ProofDepth;
 use sconce::{Band, Constraints, Device, ModelCard, ModelSource, Plan};
 use serde_json::json;
 
@@ -19,7 +19,7 @@ use crate::terminal::{ProgressBars, print, print_json, refusals, rendered, table
 pub(crate) fn run(arguments: &arguments::Plan) -> anyhow::Result<ExitCode> {
     let runtime = arguments.model.runtime();
     let source = ModelSource::parse(&arguments.model.model, arguments.model.revision.as_deref())
-        .wished(&arguments.model.constraints());
+        .for_constraints(&arguments.model.constraints());
     let mut bars = ProgressBars::default();
     let subject = runtime.subject(&source, &arguments.model.overrides(), &mut |event| bars.draw(&event))?;
     let constraints = arguments.model.constraints();
@@ -29,7 +29,7 @@ pub(crate) fn run(arguments: &arguments::Plan) -> anyhow::Result<ExitCode> {
         let there: Vec<&str> = subject.card.weights.iter().map(|weights| weights.name.as_str()).collect();
         anyhow::bail!("this model has no weights `{missing}`; available: {}", there.join(", "));
     }
-    let depth = if arguments.full { Depth::Canary } else { Depth::Twin };
+    let depth = if arguments.full { ProofDepth::Canary } else { ProofDepth::Twin };
     let plan = runtime.plan(&subject, &constraints, depth, &mut |event| bars.draw(&event))?;
     bars.clear();
     if arguments.json {

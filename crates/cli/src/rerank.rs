@@ -4,7 +4,7 @@ use std::path::Path;
 use std::process::ExitCode;
 use std::time::Instant;
 
-use sconce::{Account, Cut, Ranked, RerankOptions, Scoring};
+use sconce::{OutputMetadata, RankedDocument, RerankOptions, Scoring, TruncationStrategy};
 use serde::Serialize;
 use serde_json::{Map, Value};
 
@@ -18,7 +18,7 @@ use crate::terminal::{print, print_json, rendered, shorten, table};
 struct Output<'a> {
     query: &'a str,
     ranked: Vec<OutputLine>,
-    account: &'a Account,
+    account: &'a OutputMetadata,
 }
 
 /// The input fields of a document, and its score.
@@ -27,7 +27,7 @@ struct OutputLine {
     #[serde(flatten)]
     fields: Map<String, Value>,
     #[serde(flatten)]
-    ranked: Ranked,
+    ranked: RankedDocument,
 }
 
 pub(crate) fn run(arguments: &arguments::Rerank) -> anyhow::Result<ExitCode> {
@@ -41,7 +41,11 @@ pub(crate) fn run(arguments: &arguments::Rerank) -> anyhow::Result<ExitCode> {
     let model = open(&arguments.model, None)?;
     let options = RerankOptions {
         scoring: if arguments.raw { Some(Scoring::Raw) } else { None },
-        cut: if arguments.keep_query { Cut::Second } else { Cut::Longest },
+        truncation: if arguments.keep_query {
+            TruncationStrategy::OnlySecond
+        } else {
+            TruncationStrategy::LongestFirst
+        },
         top: arguments.top,
         instruction: arguments.instruction.clone(),
         label: arguments.label.clone(),
@@ -55,7 +59,7 @@ pub(crate) fn run(arguments: &arguments::Rerank) -> anyhow::Result<ExitCode> {
             fields.retain(|field, _| field != "index" && field != "score");
             OutputLine { fields, ranked: *ranked }
         });
-        let (query, account) = (&arguments.query, &ranking.account);
+        let (query, account) = (&arguments.query, &ranking.metadata);
         print_json(&Output { query, ranked: ranked.collect(), account })?;
     } else {
         let mut rows = table(&["score", "index", "document"]);
@@ -66,7 +70,7 @@ pub(crate) fn run(arguments: &arguments::Rerank) -> anyhow::Result<ExitCode> {
         print(&format!("{}\n", rendered(&rows)))?;
     }
     let mut summary = Summary::default();
-    summary.add(texts.len(), &ranking.account);
+    summary.add(texts.len(), &ranking.metadata);
     summary.print(seconds, &model, false);
     Ok(ExitCode::SUCCESS)
 }

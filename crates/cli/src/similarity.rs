@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 use std::time::Instant;
 
-use sconce::{Account, SimilarityOptions, Task};
+use sconce::{OutputMetadata, SimilarityOptions, Task};
 use serde::Serialize;
 
 use crate::arguments;
@@ -16,7 +16,7 @@ use crate::terminal::{print, print_json, rendered, shorten, table};
 struct Output<'a> {
     text: &'a str,
     others: Vec<ScoredText<'a>>,
-    account: &'a Account,
+    account: &'a OutputMetadata,
 }
 
 #[derive(Serialize)]
@@ -40,7 +40,7 @@ pub(crate) fn run(arguments: &arguments::Similarity) -> anyhow::Result<ExitCode>
     if arguments.json {
         let others = arguments.others.iter().zip(&similar.scores);
         let others = others.map(|(text, &score)| ScoredText { text, score }).collect();
-        print_json(&Output { text: &arguments.text, others, account: &similar.account })?;
+        print_json(&Output { text: &arguments.text, others, account: &similar.metadata })?;
     } else {
         let mut rows = table(&["score", "text"]);
         for (text, score) in arguments.others.iter().zip(&similar.scores) {
@@ -49,7 +49,7 @@ pub(crate) fn run(arguments: &arguments::Similarity) -> anyhow::Result<ExitCode>
         print(&format!("{}\n", rendered(&rows)))?;
     }
     let mut summary = Summary::default();
-    summary.add(arguments.others.len() + 1, &similar.account);
+    summary.add(arguments.others.len() + 1, &similar.metadata);
     summary.print(seconds, &model, false);
     Ok(ExitCode::SUCCESS)
 }

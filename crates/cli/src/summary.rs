@@ -1,6 +1,6 @@
 //! Summary of a command that processed texts: count, throughput, placements, and truncated texts.
 
-use sconce::{Account, Model};
+use sconce::{Model, OutputMetadata};
 use serde_json::{Value, json};
 
 use crate::terminal::pluralize;
@@ -16,7 +16,7 @@ pub(crate) struct Summary {
 }
 
 impl Summary {
-    pub(crate) fn add(&mut self, texts: usize, account: &Account) {
+    pub(crate) fn add(&mut self, texts: usize, account: &OutputMetadata) {
         self.texts += texts;
         self.tokens += account.tokens;
         self.truncated += account.truncated.len();

@@ -5,9 +5,10 @@ use std::process::ExitCode;
 
 use sconce::planner::cases::CANARIES;
 use sconce::planner::plan::Constraints;
-use sconce::prove::Depth;
+use sconce::prove::ProofDepth;
 use sconce::{
-    Account, Band, ClassifyOptions, Model, ModelSource, Placement, RerankOptions, Scoring, Task, cosine,
+    Band, ClassifyOptions, Model, ModelSource, OutputMetadata, Placement, RerankOptions, Scoring, Task,
+    cosine,
 };
 use serde::Serialize;
 use serde_json::json;
@@ -49,7 +50,7 @@ pub(crate) fn run(arguments: &arguments::Verify) -> anyhow::Result<ExitCode> {
     let reference = Reference::read(path, arguments.input.as_deref())?;
     let runtime = arguments.model.runtime();
     let source = ModelSource::parse(&arguments.model.model, arguments.model.revision.as_deref())
-        .wished(&arguments.model.constraints());
+        .for_constraints(&arguments.model.constraints());
     let mut bars = ProgressBars::default();
     let overrides = arguments.model.overrides();
     let subject = runtime.subject(&source, &overrides, &mut |event| bars.draw(&event))?;
@@ -67,7 +68,7 @@ pub(crate) fn run(arguments: &arguments::Verify) -> anyhow::Result<ExitCode> {
         anyhow::bail!("the reference has {} values per text, the model {width}", vector.len());
     }
     let constraints = arguments.model.constraints();
-    let plan = runtime.plan(&subject, &constraints, Depth::Twin, &mut |event| bars.draw(&event))?;
+    let plan = runtime.plan(&subject, &constraints, ProofDepth::Twin, &mut |event| bars.draw(&event))?;
     let mut comparisons = Vec::new();
     for viable in plan.viable() {
         let Placement { engine, device, weights, dtype } = viable.placement.clone();
@@ -85,7 +86,7 @@ pub(crate) fn run(arguments: &arguments::Verify) -> anyhow::Result<ExitCode> {
         if let Some(revision) = &arguments.model.revision {
             builder = builder.revision(revision);
         }
-        let model = builder.open_telling(&mut |event| bars.draw(&event))?;
+        let model = builder.open_with_progress(&mut |event| bars.draw(&event))?;
         comparisons.push(if task.scores() {
             compare_scores(&model, &reference)?
         } else {
@@ -173,13 +174,17 @@ fn compare_scores(model: &Model, reference: &Reference) -> anyhow::Result<Compar
 }
 
 /// The logits of a text or a pair, in the order of the labels.
-fn raw_scores(model: &Model, text: &str, pair: Option<&String>) -> anyhow::Result<(Vec<f32>, Account)> {
+fn raw_scores(
+    model: &Model,
+    text: &str,
+    pair: Option<&String>,
+) -> anyhow::Result<(Vec<f32>, OutputMetadata)> {
     let scoring = Some(Scoring::Raw);
     let labels = match (model.card().task.value, pair) {
         (Task::Rerank, Some(pair)) => {
             let options = RerankOptions { scoring, ..RerankOptions::default() };
             let ranking = model.rerank(text, &[pair], &options)?;
-            return Ok((ranking.ranked.iter().map(|one| one.score).collect(), ranking.account));
+            return Ok((ranking.ranked.iter().map(|one| one.score).collect(), ranking.metadata));
         }
         (_, Some(pair)) => {
             let options = ClassifyOptions { scoring, ..ClassifyOptions::default() };
@@ -189,7 +194,7 @@ fn raw_scores(model: &Model, text: &str, pair: Option<&String>) -> anyhow::Resul
     };
     let names = model.card().head.labels.as_ref().map_or(&[][..], |said| &said.value);
     let score = |name: &String| labels.texts[0].iter().find(|one| one.label == *name).map(|one| one.score);
-    Ok((names.iter().filter_map(score).collect(), labels.account))
+    Ok((names.iter().filter_map(score).collect(), labels.metadata))
 }
 
 /// The larger of two values. NaN is larger than any value.

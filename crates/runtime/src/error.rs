@@ -1,92 +1,88 @@
-//! What can go wrong, whose fault it is, and whether trying again helps.
+//! The error type of the library, with its cause and whether a retry helps.
 
 use sconce_core::card::Task;
+use sconce_core::placement::Placement;
 use sconce_planner::explain::unmet;
 use sconce_planner::plan::{Constraints, Plan};
 
-use crate::attribution::SequenceError;
-use crate::bundle::BundleError;
 use crate::card::CardError;
-use crate::hub::HubError;
-use crate::vocabulary::VocabularyError;
+use crate::source::SourceError;
+use crate::tokenize::TokenizerError;
 
-/// What can go wrong.
+/// Error of the library.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// The model could not be found or fetched.
     #[error(transparent)]
-    Hub(#[from] HubError),
-    /// The name is neither a folder here nor a model that the hub gives.
-    #[error("{}", not_found(name, *is_path, similar.as_deref(), hub))]
-    NotFound {
-        /// The name.
-        name: String,
-        /// Whether it may be meant as a folder.
-        is_path: bool,
-        /// A folder here or a model in the cache with a similar name.
-        similar: Option<String>,
-        /// Why the hub does not give it.
-        hub: Box<HubError>,
-    },
-    /// A bundle could not be made or used.
-    #[error(transparent)]
-    Bundle(#[from] BundleError),
-    /// The model's files do not say enough, or something else than is known.
+    Source(#[from] SourceError),
+    /// The model's files are incomplete or invalid.
     #[error(transparent)]
     Card(#[from] CardError),
-    /// The model's tokenizer could not be had, or failed.
+    /// The tokenizer could not be loaded, or failed.
     #[error(transparent)]
-    Vocabulary(#[from] VocabularyError),
-    /// Nothing that was wished for works here; the plan says why.
+    Tokenizer(#[from] TokenizerError),
+    /// No placement satisfies the constraints. The plan has the reasons.
     #[error("{}", unmet(plan, constraints).trim_end())]
     NoPlacement {
-        /// Every placement with its reason.
+        /// The plan, with the reason for each placement.
         plan: Box<Plan>,
-        /// What was asked for.
+        /// The requested constraints.
         constraints: Box<Constraints>,
     },
-    /// The model is not for this.
+    /// The model has another task.
     #[error(
         "`{asked}` needs another model: this one {}, as {by} says\n\
          hint: {}; `--task` says what a model is for where its files do not",
-        has.does(), instead(*has)
+        has.does(), operations_for(*has)
     )]
     WrongTask {
-        /// What was asked for.
+        /// The requested operation.
         asked: &'static str,
-        /// What the model is for.
+        /// The model's task.
         has: Task,
-        /// Who says so.
+        /// The file or flag that sets the task.
         by: String,
     },
-    /// The request can't be computed as it stands.
+    /// Invalid request.
     #[error("{0}")]
     Request(String),
-    /// One sequence can't be computed, though the placement works.
+    /// One sequence can't be computed on a working placement.
     #[error(transparent)]
     Sequence(#[from] SequenceError),
-    /// This machine lacks something that the work needs, such as threads or memory.
+    /// The machine lacks a resource, such as threads or memory.
     #[error("{0}")]
     Machine(String),
 }
 
-fn not_found(name: &str, is_path: bool, similar: Option<&str>, hub: &HubError) -> String {
-    let mut from_hub = hub.to_string();
-    let mut source = std::error::Error::source(hub);
-    while let Some(cause) = source {
-        from_hub = format!("{from_hub}: {cause}");
-        source = cause.source();
-    }
-    let similar = similar.map(|name| format!("\nhint: did you mean `{name}`?")).unwrap_or_default();
-    if is_path {
-        format!("no folder `{name}` here, and from the hub: {from_hub}{similar}")
-    } else {
-        format!("{from_hub}{similar}")
-    }
+/// Error of one sequence on a working placement.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum SequenceError {
+    /// The sequence does not fit into device memory.
+    #[error(
+        "a text of {tokens} tokens does not fit in the memory of {placement}\n\
+         hint: send it in shorter pieces, or serve the model with `--device cpu`"
+    )]
+    DoesNotFit {
+        /// Length in tokens.
+        tokens: usize,
+        /// The placement.
+        placement: Placement,
+    },
+    /// Placements disagree on the result.
+    #[error("no reliable result for a text of {tokens} tokens: {why}\nhint: send the other texts without it")]
+    Unusual {
+        /// Length in tokens.
+        tokens: usize,
+        /// Results of the placements.
+        why: String,
+    },
+    /// The engine rejected the sequence.
+    #[error("{0}")]
+    Malformed(String),
 }
 
-/// What to do with a model instead.
-fn instead(task: Task) -> &'static str {
+/// Operations for a task.
+fn operations_for(task: Task) -> &'static str {
     match task {
         Task::Embed => "use `embed` or `similarity`",
         Task::Rerank => "use `rerank`",
@@ -96,51 +92,48 @@ fn instead(task: Task) -> &'static str {
     }
 }
 
-/// Whose fault an error is.
+/// What caused an error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Fault {
-    /// Whoever asked.
-    Caller,
+pub enum ErrorCause {
+    /// The request.
+    Request,
     /// The model's files.
     Model,
     /// This machine, its devices or its network.
     Machine,
 }
 
-/// Whether trying again helps.
+/// Whether a retry may succeed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Retry {
-    /// It does not.
+    /// No.
     Never,
-    /// Here, after a while.
+    /// On this machine, later.
     Later,
     /// On another machine.
     Elsewhere,
 }
 
 impl Error {
-    /// Whose fault it is.
-    pub fn fault(&self) -> Fault {
+    /// What caused the error.
+    pub fn cause(&self) -> ErrorCause {
         match self {
-            Error::Card(_) | Error::Vocabulary(_) | Error::Bundle(_) => Fault::Model,
-            Error::Hub(_) | Error::NotFound { .. } | Error::NoPlacement { .. } | Error::Machine(_) => {
-                Fault::Machine
-            }
-            Error::Request(_) | Error::Sequence(_) | Error::WrongTask { .. } => Fault::Caller,
+            Error::Card(_) | Error::Tokenizer(_) | Error::Source(SourceError::Bundle(_)) => ErrorCause::Model,
+            Error::Source(SourceError::Hub(_) | SourceError::NotFound { .. })
+            | Error::NoPlacement { .. }
+            | Error::Machine(_) => ErrorCause::Machine,
+            Error::Request(_) | Error::Sequence(_) | Error::WrongTask { .. } => ErrorCause::Request,
         }
     }
 
-    /// Whether trying again helps.
+    /// Whether a retry may succeed.
     pub fn retry(&self) -> Retry {
         match self {
-            Error::Hub(error) if error.may_pass() => Retry::Later,
-            Error::NotFound { hub, .. } if hub.may_pass() => Retry::Later,
+            Error::Source(error) if error.is_transient() => Retry::Later,
             Error::Machine(_) => Retry::Later,
-            Error::Hub(_)
-            | Error::NotFound { .. }
-            | Error::Bundle(_)
+            Error::Source(_)
             | Error::Card(_)
-            | Error::Vocabulary(_)
+            | Error::Tokenizer(_)
             | Error::Request(_)
             | Error::Sequence(_)
             | Error::WrongTask { .. } => Retry::Never,
@@ -156,10 +149,10 @@ mod tests {
     #[test]
     fn a_machine_that_lacks_something_is_not_the_callers_fault() {
         let lacking = Error::Machine("the system gives no thread".to_owned());
-        assert_eq!((lacking.fault(), lacking.retry()), (Fault::Machine, Retry::Later));
+        assert_eq!((lacking.cause(), lacking.retry()), (ErrorCause::Machine, Retry::Later));
         let sequence = Error::from(SequenceError::Malformed("no such id".to_owned()));
-        assert_eq!((sequence.fault(), sequence.retry()), (Fault::Caller, Retry::Never));
+        assert_eq!((sequence.cause(), sequence.retry()), (ErrorCause::Request, Retry::Never));
         let request = Error::Request("no".to_owned());
-        assert_eq!((request.fault(), request.retry()), (Fault::Caller, Retry::Never));
+        assert_eq!((request.cause(), request.retry()), (ErrorCause::Request, Retry::Never));
     }
 }

@@ -1,40 +1,40 @@
-//! What a long piece of work tells while it runs, for whoever wants to draw it.
+//! Progress events of opening a model.
 
 use sconce_core::obstacle::Obstacle;
 use sconce_core::placement::Placement;
 
-use crate::hub::Progress;
+use crate::source::hub::Progress;
 
-/// What is going on.
+/// Progress of opening a model.
 #[derive(Clone, Debug)]
 pub enum Event<'a> {
-    /// A placement is being tried.
+    /// A placement is being probed.
     Proving {
-        /// Which.
+        /// The placement.
         placement: &'a Placement,
-        /// Cases answered.
+        /// Completed cases.
         done: usize,
-        /// Cases asked.
+        /// All cases.
         total: usize,
     },
-    /// A placement is tried again whose last attempt was killed or took too long.
+    /// A placement is probed again after a transient failure.
     Retrying {
-        /// Which.
+        /// The placement.
         placement: &'a Placement,
-        /// The number of the attempt that begins, from 2.
+        /// Number of this attempt, from 2.
         attempt: u32,
-        /// What the last attempt ended with.
+        /// Failure of the last attempt.
         why: &'a Obstacle,
     },
-    /// A file whose SHA-256 is not known yet is being read.
+    /// A file is being hashed.
     Hashing {
-        /// Its path.
+        /// Path of the file.
         file: &'a str,
-        /// Bytes read.
+        /// Bytes hashed.
         done: u64,
-        /// Bytes in all.
+        /// Size in bytes.
         total: u64,
     },
-    /// A model is coming from the hub.
+    /// A model is being fetched from the hub.
     Hub(Progress<'a>),
 }

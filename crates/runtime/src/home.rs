@@ -1,4 +1,4 @@
-//! The folder for evidence, hashes and bundles, and how files in it are written.
+//! The data folder (`SCONCE_HOME`), and atomic writes to it.
 
 use std::fs::{self, DirBuilder, File};
 use std::io::{self, ErrorKind, Write};
@@ -6,11 +6,10 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// Makes names unique within this process.
+/// Counter for file names that are unique in this process.
 static NEXT: AtomicU64 = AtomicU64::new(0);
 
-/// `SCONCE_HOME`, else `sconce` in the user's cache. Where the environment names neither, a private folder among the
-/// temporary ones.
+/// `SCONCE_HOME`, else `sconce` in the user's cache folder, else a private folder in the temporary folder.
 pub(crate) fn default_home() -> PathBuf {
     let variable = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
     variable("SCONCE_HOME")
@@ -19,8 +18,8 @@ pub(crate) fn default_home() -> PathBuf {
         .unwrap_or_else(|| private_folder(&std::env::temp_dir()))
 }
 
-/// A folder in `parent`, which others may write to, that this user owns and nobody else can enter: the same one at
-/// every start, or a fresh one where that name is taken by somebody else.
+/// A folder in the shared folder `parent` that only this user can access: the same at every start, or a fresh one if
+/// another user took the name.
 fn private_folder(parent: &Path) -> PathBuf {
     let fresh = fresh_folder(parent);
     let Some(owner) = owner(&fresh) else { return fresh };
@@ -32,16 +31,16 @@ fn private_folder(parent: &Path) -> PathBuf {
     fresh
 }
 
-/// A new folder in `parent` that nobody but this user can enter.
+/// Creates a folder in `parent` that only this user can access.
 pub(crate) fn fresh_folder(parent: &Path) -> PathBuf {
     loop {
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
         let time = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_nanos();
         let folder = parent.join(format!("sconce-{}-{number}-{time:x}", std::process::id()));
         match make(&folder) {
-            // A name that is taken may be somebody's trap.
+            // An existing folder may belong to an attacker.
             Err(error) if error.kind() == ErrorKind::AlreadyExists => {}
-            // What can't be made is noticed by whoever writes to it.
+            // Writing to the folder reports the error.
             Ok(()) | Err(_) => return folder,
         }
     }
@@ -58,20 +57,20 @@ fn make(folder: &Path) -> io::Result<()> {
     DirBuilder::new().create(folder)
 }
 
-/// The user that owns `folder`.
+/// User id of the owner of `folder`.
 #[cfg(unix)]
 fn owner(folder: &Path) -> Option<u32> {
     use std::os::unix::fs::MetadataExt;
     fs::symlink_metadata(folder).ok().map(|metadata| metadata.uid())
 }
 
-/// Temporary folders of other systems belong to their user.
+/// Temporary folders of other systems are private.
 #[cfg(not(unix))]
 fn owner(_folder: &Path) -> Option<u32> {
     None
 }
 
-/// Whether `folder` is a folder, not a link to one, that only `owner` can enter.
+/// Whether `folder` is a real folder that only `owner` can access.
 #[cfg(unix)]
 fn is_private(folder: &Path, owner: u32) -> bool {
     use std::os::unix::fs::MetadataExt;
@@ -85,12 +84,12 @@ fn is_private(_folder: &Path, _owner: u32) -> bool {
     false
 }
 
-/// Writes `bytes` to `path` in one step: readers see the old content or the new one. Links are not followed.
-pub(crate) fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
+/// Writes `bytes` to `path` atomically. Symlinks are not followed.
+pub(crate) fn write_atomically(path: &Path, bytes: &[u8]) -> io::Result<()> {
     fs::create_dir_all(path.parent().unwrap_or(Path::new(".")))?;
     let number = NEXT.fetch_add(1, Ordering::Relaxed);
     let draft = path.with_extension(format!("{}-{number}.draft", std::process::id()));
-    // A process of the same id may have died and left it.
+    // A crashed process with the same id may have left it.
     let _ = fs::remove_file(&draft);
     let written = File::options()
         .write(true)
@@ -150,7 +149,7 @@ mod tests {
             let draft = path.with_extension(format!("{}-{number}.draft", std::process::id()));
             symlink(&victim, draft).expect("a link can be made");
         }
-        replace(&path, b"found").expect("it is written");
+        write_atomically(&path, b"found").expect("it is written");
         assert_eq!(fs::read_to_string(&victim).expect("the file is there"), "precious");
         assert_eq!(fs::read_to_string(&path).expect("the file is there"), "found");
         assert!(fs::symlink_metadata(&path).expect("the file is there").is_file());

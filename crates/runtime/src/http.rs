@@ -1,4 +1,4 @@
-//! HTTP clients, which trust the certificate authorities that the system trusts.
+//! HTTP clients that trust the system's certificate authorities.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -7,8 +7,8 @@ use ureq::config::ConfigBuilder;
 use ureq::tls::{Certificate, RootCerts, TlsConfig};
 use ureq::typestate::AgentScope;
 
-/// Settings of a client whose requests take at most `limit` each. It trusts what [`tls`] says, follows no redirect, so
-/// that headers with secrets stay with the server that was named, and returns every status as an answer.
+/// Configuration of a client with a timeout per request. It uses [`tls`], returns every status as a response, and follows
+/// no redirects, so that secrets in headers stay with the configured server.
 pub fn client(limit: Duration) -> ConfigBuilder<AgentScope> {
     ureq::Agent::config_builder()
         .timeout_global(Some(limit))
@@ -17,8 +17,7 @@ pub fn client(limit: Duration) -> ConfigBuilder<AgentScope> {
         .tls_config(tls())
 }
 
-/// The certificate authorities that servers are checked against: those in the files that `SSL_CERT_FILE` and
-/// `SSL_CERT_DIR` name, else those of the system, else, where the system has none, those of Mozilla.
+/// Trusted certificate authorities: from `SSL_CERT_FILE` and `SSL_CERT_DIR`, else the system's, else Mozilla's.
 pub fn tls() -> TlsConfig {
     let found = rustls_native_certs::load_native_certs().certs;
     let is_named = ["SSL_CERT_FILE", "SSL_CERT_DIR"].iter().any(|name| std::env::var_os(name).is_some());

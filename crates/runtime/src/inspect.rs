@@ -1,4 +1,4 @@
-//! What a model says of itself, before its weights are fetched.
+//! Reads the card of a model without fetching its weights.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -10,32 +10,30 @@ use sconce_engines::unread_tensors::unread_tensors;
 use sconce_engines::weights::Header;
 use serde::Serialize;
 
-use crate::bundle;
 use crate::card::{self, CardError, Overrides};
 use crate::error::Error;
 use crate::home::{default_home, fresh_folder};
-use crate::hub::{self, Hub};
-use crate::source::{ModelSource, not_found};
+use crate::source::hub::{self, Hub};
+use crate::source::{ModelSource, SourceError, bundle, not_found};
 
-/// What a model says of itself, and what of its weights nothing here reads.
+/// A model card, and the tensors that no engine reads.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Inspection {
-    /// What it says.
+    /// The card.
     #[serde(flatten)]
     pub card: ModelCard,
-    /// By set of weights, the tensors that have no place in the description of the family nor in the head.
+    /// Unused tensors by set of weights: neither the family's description nor the head reads them.
     pub unread: BTreeMap<String, Vec<String>>,
 }
 
-/// What the model says of itself, from its settings and the headers of its weights: a folder's, the cache's, or the
-/// hub's, of which only those are fetched.
+/// Reads the card from the config files and weight headers of a folder, the cache or the hub. Weights are not fetched.
 pub fn inspect(source: &ModelSource, overrides: &Overrides, offline: bool) -> Result<Inspection, Error> {
     let bundles = default_home().join("bundles");
     let read = |folder: &Path| Ok(inspection(card::read(&source.to_string(), folder, overrides)?)?);
-    with_settings(source, offline, &bundles, read)
+    with_config_files(source, offline, &bundles, read)
 }
 
-/// What the model says of itself, without its weights being fetched.
+/// Reads the card, without fetching weights.
 pub(crate) fn card(
     source: &ModelSource,
     overrides: &Overrides,
@@ -43,11 +41,11 @@ pub(crate) fn card(
     bundles: &Path,
 ) -> Result<ModelCard, Error> {
     let read = |folder: &Path| Ok(card::read(&source.to_string(), folder, overrides)?.card);
-    with_settings(source, offline, bundles, read)
+    with_config_files(source, offline, bundles, read)
 }
 
-/// What `read` makes of a folder with the model's settings and the headers of its weights.
-fn with_settings<T>(
+/// Calls `read` with a folder of the model's config files and weight headers.
+fn with_config_files<T>(
     source: &ModelSource,
     offline: bool,
     bundles: &Path,
@@ -55,14 +53,14 @@ fn with_settings<T>(
 ) -> Result<T, Error> {
     match source {
         ModelSource::Folder(folder) => read(folder),
-        ModelSource::Bundle(path) => read(&bundle::unpack(path, bundles)?),
+        ModelSource::Bundle(path) => read(&bundle::unpack(path, bundles).map_err(SourceError::from)?),
         ModelSource::Hub { id, revision, graphs } => {
             let mut hub = Hub { graphs: graphs.clone(), ..Hub::from_environment() };
             hub.offline |= offline;
-            if let Some(folder) = hub.cached_whole(id, revision, &hub::is_wanted) {
+            if let Some(folder) = hub.cached_snapshot(id, revision, &hub::is_wanted) {
                 return read(&folder);
             }
-            let folder = Passing::new();
+            let folder = TempFolder::new();
             let peeked = hub.peek(id, revision, &hub::is_wanted, &folder.0);
             peeked.map_err(|error| not_found(id, &hub, error))?;
             read(&folder.0)
@@ -85,16 +83,16 @@ fn inspection(ModelSpec { card, files }: ModelSpec) -> Result<Inspection, CardEr
     Ok(Inspection { card, unread: all })
 }
 
-/// A folder that goes away.
-struct Passing(PathBuf);
+/// A folder that is deleted on drop.
+struct TempFolder(PathBuf);
 
-impl Passing {
-    fn new() -> Passing {
-        Passing(fresh_folder(&std::env::temp_dir()))
+impl TempFolder {
+    fn new() -> TempFolder {
+        TempFolder(fresh_folder(&std::env::temp_dir()))
     }
 }
 
-impl Drop for Passing {
+impl Drop for TempFolder {
     fn drop(&mut self) {
         let _ = fs::remove_dir_all(&self.0);
     }

@@ -6,63 +6,48 @@
 //! # Ok(()) }
 //! ```
 
-mod active;
-mod answers;
-mod attribution;
-mod batching;
-pub mod bundle;
-mod canary;
+// Layers, top down; imports point down only: model, low_level, builder > operations > execute > runtime, inspect > error
+// > prove > card > event > source > tokenize, device, memory, hardware and the helpers.
+mod builder;
 pub mod card;
-mod contents;
-mod embeddings;
+mod device;
+mod digest;
 mod error;
 mod event;
-mod executor;
-mod fingerprint;
-mod guard;
+mod execute;
 pub mod hardware;
 mod home;
 #[doc(hidden)]
 pub mod http;
-pub mod hub;
 mod inspect;
-mod instruct;
-mod late;
 mod low_level;
+mod memory;
 mod model;
 mod nearest;
-mod pairs;
-mod prompt;
+pub mod operations;
 pub mod prove;
-mod readmission;
-mod regex_cost;
-mod resident;
 mod runtime;
-mod scores;
-mod second;
-mod serving;
-mod shadow;
-mod similarity;
 mod source;
-mod sparse;
-mod starvation;
-mod store;
-pub mod tokens;
-mod vocabulary;
+pub mod tokenize;
 
-pub use answers::{Account, Truncation};
-pub use attribution::{Answered, SequenceError, Suspect};
-pub use embeddings::Embeddings;
-pub use error::{Error, Fault, Retry};
+pub use builder::ModelBuilder;
+pub use error::{Error, ErrorCause, Retry, SequenceError};
 pub use event::Event;
+pub use execute::{
+    BatchOutcome, BatchOutput, Incident, IncidentKind, Readmission, Readmitted, SecondLoad, SecondLoaded,
+    ShadowCheck, UnresolvedSequence, Verdict,
+};
 pub use inspect::{Inspection, inspect};
-pub use late::{Matrix, TokenEmbeddings, maxsim};
-pub use low_level::{Computed, Incident, IncidentKind};
-pub use model::{Claim, EmbedOptions, Model, ModelBuilder};
-pub use pairs::Cut;
-pub use prompt::Prompt;
-pub use readmission::{Readmission, Readmitted};
-pub use resident::{limit_arenas, peak, resident};
+pub use memory::{Claim, limit_arenas, peak, resident};
+pub use model::Model;
+pub use operations::chunk::Chunk;
+pub use operations::classify::{Classifications, ClassifyOptions, LabelScore};
+pub use operations::embed::EmbedOptions;
+pub use operations::late_interaction::{Matrix, TokenEmbeddings, maxsim};
+pub use operations::rerank::{RankedDocument, Ranking, RerankOptions, ranking};
+pub use operations::similarity::{Similarities, SimilarityOptions, cosine};
+pub use operations::sparse::{SparseEmbeddings, TokenWeight, nonzero_weights, sparse_dot};
+pub use operations::{Embeddings, OutputMetadata, Prompt, Truncation, activate};
 pub use runtime::{Runtime, RuntimeBuilder, init};
 pub use sconce_core as core;
 pub use sconce_core::card::{ModelCard, PoolingMode, Task};
@@ -75,20 +60,13 @@ pub use sconce_engines::native::peak::Peak;
 pub use sconce_planner as planner;
 pub use sconce_planner::band::Band;
 pub use sconce_planner::plan::{Constraints, Downgrade, Plan};
-pub use scores::{
-    Classifications, ClassifyOptions, Labelled, Ranked, Ranking, RerankOptions, ranked, scored,
-};
-pub use second::{SecondLoad, SecondLoaded};
-pub use shadow::{Shadow, Verdict};
-pub use similarity::{Similarities, SimilarityOptions, cosine};
-pub use source::ModelSource;
-pub use sparse::{SparseEmbeddings, Weight, sparse_dot, weights};
-pub use vocabulary::VocabularyError;
+pub use source::{ModelSource, SourceError, bundle, hub};
+pub use tokenize::{TokenizerError, TruncationStrategy};
 
-/// Where the model of this name or folder would run, by what is known or found now.
+/// Plans the placement of a model, by its folder, bundle or hub id.
 pub fn plan(name: &str) -> Result<Plan, Error> {
     let runtime = Runtime::default();
     let source = ModelSource::parse(name, None);
     let subject = runtime.subject(&source, &card::Overrides::default(), &mut |_| {})?;
-    runtime.plan(&subject, &Constraints::default(), prove::Depth::Twin, &mut |_| {})
+    runtime.plan(&subject, &Constraints::default(), prove::ProofDepth::Twin, &mut |_| {})
 }

@@ -1,13 +1,13 @@
-//! The known name that is most like a mistyped one.
+//! Suggestions for mistyped names.
 
-/// Names less alike than this are not worth a suggestion.
-const ALIKE: f64 = 0.8;
+/// Minimum Jaro-Winkler similarity of a suggestion.
+const MIN_SIMILARITY: f64 = 0.8;
 
-/// The name in `known` that is most like `name`, if one is similar enough to be meant.
+/// The name in `known` that is most similar to `name`, if similar enough.
 pub(crate) fn nearest<'a>(name: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     let scored = known.into_iter().map(|other| (strsim::jaro_winkler(name, other), other));
     let best = scored.max_by(|a, b| a.0.total_cmp(&b.0));
-    best.filter(|(alike, _)| *alike >= ALIKE).map(|(_, other)| other)
+    best.filter(|(similarity, _)| *similarity >= MIN_SIMILARITY).map(|(_, other)| other)
 }
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! All that models share: engines, what the machine has, evidence, executors. Nothing of it is global.
+//! State shared by models: engines, hardware, evidence and device executors. None of it is global.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -14,36 +14,36 @@ use sconce_planner::evidence::Canary;
 use sconce_planner::grid::{self, Candidate};
 use sconce_planner::plan::{Constraints, Plan, plan};
 
+use crate::card::contents::{Contents, Unverified};
 use crate::card::{self, Overrides};
-use crate::contents::{Contents, Unchecked};
+use crate::device::DeviceExecutors;
 use crate::error::Error;
 use crate::event::Event;
-use crate::executor::DeviceExecutors;
 use crate::hardware;
 use crate::home::default_home;
-use crate::prove::{self, Depth, Gathering, Launch, OpFindings, Prover, Survey, Texts};
+use crate::prove::store::Store;
+use crate::prove::{self, CanaryTexts, GatheredEvidence, Gatherer, Launch, OpFindings, ProofDepth, Prover};
 use crate::source::ModelSource;
-use crate::store::Store;
-use crate::tokens::Tokens;
+use crate::tokenize::ModelTokenizer;
 
-/// Set once by a program that answers when it is started as a prover.
-static ANSWERS: AtomicBool = AtomicBool::new(false);
+/// Whether this executable runs as a prover when started with [`prove::CHILD_ARGUMENT`].
+static IS_PROVER: AtomicBool = AtomicBool::new(false);
 
-/// Lets this program prove placements in child processes, which may crash or hang without harm: call it first in
-/// `main`. In such a child it answers and ends the process; otherwise it returns at once.
+/// Enables probes in child processes, which may crash or hang without harm. Call it first in `main`. In a child process
+/// it runs the probes and exits; otherwise it returns at once.
 pub fn init() {
-    if std::env::args_os().nth(1).is_some_and(|argument| argument == prove::ARGUMENT) {
-        prove::child(sconce_engines::all);
+    if std::env::args_os().nth(1).is_some_and(|argument| argument == prove::CHILD_ARGUMENT) {
+        prove::run_child(sconce_engines::all);
         std::process::exit(0);
     }
-    ANSWERS.store(true, Ordering::Relaxed);
+    IS_PROVER.store(true, Ordering::Relaxed);
 }
 
-fn threads() -> usize {
+fn available_threads() -> usize {
     std::thread::available_parallelism().map_or(1, usize::from)
 }
 
-/// All that models share.
+/// State shared by models: engines, hardware, evidence and device executors. Cheap to clone.
 #[derive(Clone)]
 pub struct Runtime {
     pub(crate) inner: Arc<Inner>,
@@ -57,16 +57,19 @@ pub(crate) struct Inner {
     /// SHA-256 of the files of models.
     pub(crate) contents: Contents,
     pub(crate) threads: usize,
-    pub(crate) limit: Duration,
-    pub(crate) timeout: Duration,
+    /// Time limit of a probe case.
+    pub(crate) probe_time_limit: Duration,
+    /// Minimum time after which a batch counts as hung.
+    pub(crate) min_timeout: Duration,
     pub(crate) offline: bool,
-    /// Where bundles are unpacked.
+    /// Folder of unpacked bundles.
     pub(crate) bundles: PathBuf,
     pub(crate) executors: DeviceExecutors,
-    pub(crate) tokenizing: Option<rayon::ThreadPool>,
+    /// `None` if the system has no threads.
+    pub(crate) tokenizer_pool: Option<rayon::ThreadPool>,
 }
 
-/// What a runtime is made of, where it is not the default.
+/// Builder of a [`Runtime`].
 #[derive(Default)]
 pub struct RuntimeBuilder {
     engines: Option<Vec<Arc<dyn Engine>>>,
@@ -80,68 +83,68 @@ pub struct RuntimeBuilder {
 }
 
 impl RuntimeBuilder {
-    /// Engines other than the built-in ones.
+    /// Replaces the built-in engines.
     #[must_use]
     pub fn engines(mut self, engines: Vec<Arc<dyn Engine>>) -> Self {
         self.engines = Some(engines);
         self
     }
 
-    /// Hardware as told, instead of as seen.
+    /// Replaces hardware detection.
     #[must_use]
     pub fn hardware(mut self, hardware: Hardware) -> Self {
         self.hardware = Some(hardware);
         self
     }
 
-    /// The folder for evidence; by default `SCONCE_HOME`, or `sconce` in the user's cache.
+    /// Data folder; by default `SCONCE_HOME`, or `sconce` in the user's cache folder.
     #[must_use]
     pub fn home(mut self, folder: impl Into<PathBuf>) -> Self {
         self.home = Some(folder.into());
         self
     }
 
-    /// A program that answers [`prove::child`] when it is started so.
+    /// Command of a program that calls [`prove::run_child`].
     #[must_use]
     pub fn prover(mut self, command: &Command) -> Self {
         self.prover = Some(Launch::of(command));
         self
     }
 
-    /// Threads that compute on the CPU; by default all cores.
+    /// Number of CPU threads; by default all cores.
     #[must_use]
     pub fn threads(mut self, count: usize) -> Self {
         self.threads = Some(count);
         self
     }
 
-    /// How long one probe case may take; by default a minute.
+    /// Time limit of a probe case; one minute by default.
     #[must_use]
     pub fn time_limit(mut self, limit: Duration) -> Self {
         self.limit = Some(limit);
         self
     }
 
-    /// The least time after which a batch counts as hung; by default five seconds.
+    /// Minimum time after which a batch counts as hung; five seconds by default.
     #[must_use]
     pub fn timeout(mut self, timeout: Duration) -> Self {
         self.timeout = Some(timeout);
         self
     }
 
-    /// Opens no socket: models come from folders and the hub's cache.
+    /// Opens no socket: models come from folders, bundles and the hub's cache.
     #[must_use]
     pub fn offline(mut self, offline: bool) -> Self {
         self.offline = offline;
         self
     }
 
-    /// The runtime.
+    /// Creates the runtime.
     pub fn build(self) -> Runtime {
-        let threads = self.threads.unwrap_or_else(threads);
+        let threads = self.threads.unwrap_or_else(available_threads);
         let home = self.home.unwrap_or_else(default_home);
         let launch =
-            self.prover.or_else(|| Launch::this_program().filter(|_| ANSWERS.load(Ordering::Relaxed)));
+            self.prover.or_else(|| Launch::this_program().filter(|_| IS_PROVER.load(Ordering::Relaxed)));
         let pool = rayon::ThreadPoolBuilder::new()
             .num_threads(threads)
             .thread_name(|n| format!("sconce-tokens-{n}"));
@@ -149,16 +152,16 @@ impl RuntimeBuilder {
             inner: Arc::new(Inner {
                 engines: self.engines.unwrap_or_else(|| sconce_engines::all(threads)),
                 hardware: self.hardware.unwrap_or_else(hardware::detect),
-                prover: launch.map_or_else(|| Prover::on_a_thread(&home), Prover::Child),
+                prover: launch.map_or_else(|| Prover::in_process(&home), Prover::Child),
                 store: Store::new(home.join("evidence")),
                 contents: Contents::new(home.join("contents")),
                 bundles: home.join("bundles"),
                 threads,
-                limit: self.limit.unwrap_or(Duration::from_mins(1)),
-                timeout: self.timeout.unwrap_or(Duration::from_secs(5)),
+                probe_time_limit: self.limit.unwrap_or(Duration::from_mins(1)),
+                min_timeout: self.timeout.unwrap_or(Duration::from_secs(5)),
                 offline: self.offline,
                 executors: DeviceExecutors::default(),
-                tokenizing: pool.build().ok(),
+                tokenizer_pool: pool.build().ok(),
             }),
         }
     }
@@ -170,7 +173,7 @@ impl Default for Runtime {
     }
 }
 
-/// Whether two handles are of one runtime.
+/// Compares by identity.
 impl PartialEq for Runtime {
     fn eq(&self, other: &Runtime) -> bool {
         Arc::ptr_eq(&self.inner, &other.inner)
@@ -180,32 +183,32 @@ impl PartialEq for Runtime {
 impl Eq for Runtime {}
 
 impl Runtime {
-    /// A runtime made to order.
+    /// A builder.
     pub fn builder() -> RuntimeBuilder {
         RuntimeBuilder::default()
     }
 
-    /// What the machine has.
+    /// Hardware of this machine.
     pub fn hardware(&self) -> &Hardware {
         &self.inner.hardware
     }
 
-    /// The engines, in this build or not.
+    /// All engines, including those that this build lacks.
     pub fn engines(&self) -> &[Arc<dyn Engine>] {
         &self.inner.engines
     }
 
-    /// Where evidence is kept, and how many findings there are.
+    /// Evidence folder and number of findings.
     pub fn evidence(&self) -> (&std::path::Path, usize) {
         (self.inner.store.folder(), self.inner.store.count())
     }
 
-    /// Forgets all evidence, so that everything is proved again.
+    /// Deletes all evidence. Placements are proved again.
     pub fn forget(&self) {
         self.inner.store.clear();
     }
 
-    /// Every engine on every device, with what stands against it before anything is tried.
+    /// Every engine on every device, with obstacles that are known without a probe.
     pub fn candidates(&self) -> Vec<Candidate> {
         let hardware = &self.inner.hardware;
         let devices = grid::devices(hardware);
@@ -221,48 +224,49 @@ impl Runtime {
         candidates.collect()
     }
 
-    /// Finds a model and reads what it says of itself.
+    /// Resolves a model and reads its card.
     pub fn subject(
         &self,
         source: &ModelSource,
         overrides: &Overrides,
         events: &mut dyn FnMut(Event<'_>),
     ) -> Result<ModelSpec, Error> {
-        Ok(self.identified(source, overrides, events)?.0)
+        Ok(self.subject_and_hashes(source, overrides, events)?.0)
     }
 
-    /// The same, and the hashes of its files that were known from before.
-    pub(crate) fn identified(
+    /// Like [`subject`](Runtime::subject), with the recorded hashes that were used without reading the files.
+    pub(crate) fn subject_and_hashes(
         &self,
         source: &ModelSource,
         overrides: &Overrides,
         events: &mut dyn FnMut(Event<'_>),
-    ) -> Result<(ModelSpec, Unchecked), Error> {
-        let folder = source.fetch(self.inner.offline, &self.inner.bundles, events)?;
+    ) -> Result<(ModelSpec, Unverified), Error> {
+        let folder = source.fetch(self.inner.offline, &self.inner.bundles, &mut |progress| {
+            events(Event::Hub(progress));
+        })?;
         let mut subject = card::read(&source.to_string(), &folder, overrides)?;
-        let unchecked = self.inner.contents.identify(&mut subject, events)?;
-        Ok((subject, unchecked))
+        let unverified = self.inner.contents.identify(&mut subject, events)?;
+        Ok((subject, unverified))
     }
 
-    /// Hashes all files of a model and compares with the hashes that are known. An error names the first file that
-    /// differs.
+    /// Hashes all files of a model and compares with the recorded hashes. The error names the first file that differs.
     pub fn check_contents(
         &self,
         subject: &ModelSpec,
         events: &mut dyn FnMut(Event<'_>),
     ) -> Result<(), Error> {
-        let unchecked = self.inner.contents.identify(&mut subject.clone(), &mut |_| {})?;
-        Ok(self.inner.contents.check(&unchecked, events)?)
+        let unverified = self.inner.contents.identify(&mut subject.clone(), &mut |_| {})?;
+        Ok(self.inner.contents.check(&unverified, events)?)
     }
 
-    /// Tries what is not known yet about the placements that `admits` lets through.
-    pub fn survey(
+    /// Gathers the missing evidence about the placements that `admits` accepts.
+    pub fn gather_evidence(
         &self,
         subject: &ModelSpec,
-        depth: Depth,
+        depth: ProofDepth,
         admits: &dyn Fn(&Placement) -> bool,
         events: &mut dyn FnMut(Event<'_>),
-    ) -> Result<Survey, Error> {
+    ) -> Result<GatheredEvidence, Error> {
         let grid = self.grid(subject);
         let is_graph = |weights: &str| {
             subject.card.weights_named(weights).is_some_and(|weights| weights.format.is_graph())
@@ -270,17 +274,16 @@ impl Runtime {
         let mut open = grid.iter().filter(|(_, obstacle)| obstacle.is_none()).map(|(placement, _)| placement);
         let graphs =
             !subject.files.weights.is_empty() && open.any(|open| is_graph(&open.weights) && admits(open));
-        let texts = if depth == Depth::Canary || graphs {
-            let tokens = Tokens::open(&subject.files.folder, &subject.card)?;
-            Some(Texts::of(&tokens, &subject.card)?)
+        let texts = if depth == ProofDepth::Canary || graphs {
+            let tokenizer = ModelTokenizer::open(&subject.files.folder, &subject.card)?;
+            Some(CanaryTexts::new(&tokenizer, &subject.card)?)
         } else {
             None
         };
-        Ok(self.gathering(subject, texts.as_ref(), events).survey(grid, depth, admits))
+        Ok(self.gatherer(subject, texts.as_ref(), events).gather(grid, depth, admits))
     }
 
-    /// The placements that `admits` lets through whose real weights a prover has yet to load, and the reference with
-    /// them.
+    /// The placements that `admits` accepts whose real weights are not proved yet, and the reference.
     pub(crate) fn unproved(
         &self,
         subject: &ModelSpec,
@@ -290,18 +293,18 @@ impl Runtime {
         if grid.iter().all(|(_, obstacle)| obstacle.is_some()) {
             return Ok(Vec::new());
         }
-        let tokens = Tokens::open(&subject.files.folder, &subject.card)?;
-        let texts = Texts::of(&tokens, &subject.card)?;
-        Ok(self.gathering(subject, None, &mut |_| {}).unproved(&grid, admits, &texts))
+        let tokenizer = ModelTokenizer::open(&subject.files.folder, &subject.card)?;
+        let texts = CanaryTexts::new(&tokenizer, &subject.card)?;
+        Ok(self.gatherer(subject, None, &mut |_| {}).unproved(&grid, admits, &texts))
     }
 
-    /// Every op alone on every engine and device.
+    /// Probes every op on every engine and device.
     pub fn ops(&self, events: &mut dyn FnMut(Event<'_>)) -> Vec<OpFindings> {
         let sample = card::sample();
-        self.gathering(&sample, None, events).ops(&self.grid(&sample))
+        self.gatherer(&sample, None, events).ops(&self.grid(&sample))
     }
 
-    /// Every placement of a model, with what stands against it before anything is tried.
+    /// All placements of a model, with obstacles that are known without a probe.
     pub(crate) fn grid(&self, subject: &ModelSpec) -> Vec<(Placement, Option<Obstacle>)> {
         let card = &subject.card;
         let mut grid = grid::grid(card, &self.candidates());
@@ -313,52 +316,63 @@ impl Runtime {
         grid
     }
 
-    fn gathering<'a>(
+    fn gatherer<'a>(
         &'a self,
         subject: &'a ModelSpec,
-        texts: Option<&'a Texts>,
+        texts: Option<&'a CanaryTexts>,
         events: &'a mut dyn FnMut(Event<'_>),
-    ) -> Gathering<'a> {
+    ) -> Gatherer<'a> {
         let inner = &*self.inner;
-        Gathering {
+        Gatherer {
             engines: &inner.engines,
             hardware: &inner.hardware,
             store: &inner.store,
             prover: &inner.prover,
-            limit: inner.limit,
+            time_limit: inner.probe_time_limit,
             threads: inner.threads,
             subject,
             texts,
-            anew: false,
+            bypass_store: false,
             events,
         }
     }
 
-    /// Tries the real weights on a placement, whatever is known of them.
-    pub(crate) fn try_anew(&self, subject: &ModelSpec, placement: &Placement) -> Result<Canary, Obstacle> {
-        let failed = |error: Error| Obstacle::LoadFailed { says: error.to_string() };
-        let tokens =
-            Tokens::open(&subject.files.folder, &subject.card).map_err(|error| failed(error.into()))?;
-        let texts = Texts::of(&tokens, &subject.card).map_err(failed)?;
-        let mut unheard = |_: Event<'_>| {};
-        let gathering = self.gathering(subject, None, &mut unheard);
-        Gathering { anew: true, ..gathering }.real(&self.grid(subject), placement, &texts)
+    /// Probes real weights on a placement again, without stored evidence.
+    pub(crate) fn prove_again(&self, subject: &ModelSpec, placement: &Placement) -> Result<Canary, Obstacle> {
+        let texts = ModelTokenizer::open(&subject.files.folder, &subject.card)
+            .and_then(|tokenizer| CanaryTexts::new(&tokenizer, &subject.card))
+            .map_err(|error| Obstacle::LoadFailed { says: error.to_string() })?;
+        let mut ignore = |_: Event<'_>| {};
+        let gatherer = self.gatherer(subject, None, &mut ignore);
+        Gatherer { bypass_store: true, ..gatherer }.probe_real_weights(&self.grid(subject), placement, &texts)
     }
 
-    /// Where a model would run by these constraints.
+    /// Plans the placement of a model under `constraints`.
     pub fn plan(
         &self,
         subject: &ModelSpec,
         constraints: &Constraints,
-        depth: Depth,
+        depth: ProofDepth,
         events: &mut dyn FnMut(Event<'_>),
     ) -> Result<Plan, Error> {
-        let survey = self.survey(subject, depth, &|_| true, events)?;
-        Ok(plan(&subject.card, &survey.grid, &survey.evidence, constraints))
+        let GatheredEvidence { grid, evidence, .. } =
+            self.gather_evidence(subject, depth, &|_| true, events)?;
+        Ok(plan(&subject.card, &grid, &evidence, constraints))
     }
 
     pub(crate) fn engine(&self, placement: &Placement) -> Result<&Arc<dyn Engine>, Obstacle> {
         let engine = self.inner.engines.iter().find(|engine| engine.id() == placement.engine);
         engine.ok_or_else(|| Obstacle::engine_not_in_this_version(placement.engine))
+    }
+
+    /// Resident memory of the running prover children in bytes.
+    pub fn prover_resident(&self) -> u64 {
+        self.inner.prover.resident()
+    }
+
+    /// Waits for pending unloads, and returns free memory to the system.
+    pub fn release_free_memory(&self) {
+        self.inner.executors.drain();
+        sconce_engines::release_free_memory();
     }
 }

@@ -2,19 +2,19 @@
 
 use std::fmt::Write as _;
 
-use sconce::{Error, Fault, Retry, SequenceError, Task};
+use sconce::{Error, ErrorCause, Retry, SequenceError, Task};
 use sconce_http::refusal::{Kind, Refusal};
 
 /// The refusal of a request over an error of the runtime.
 pub(crate) fn refusal(error: Error) -> Refusal {
-    let kind = match (&error, error.fault(), error.retry()) {
+    let kind = match (&error, error.cause(), error.retry()) {
         (Error::WrongTask { .. }, ..) => Kind::WrongTask,
         (Error::Sequence(SequenceError::DoesNotFit { .. }), ..) => Kind::DoesNotFit,
         (Error::Sequence(SequenceError::Unusual { .. }), ..) => Kind::Unusual,
-        (_, Fault::Caller, _) => Kind::Validation,
-        (_, Fault::Model, _) => Kind::Model,
-        (_, Fault::Machine, Retry::Later) => Kind::NotReady,
-        (_, Fault::Machine, Retry::Never | Retry::Elsewhere) => Kind::Machine,
+        (_, ErrorCause::Request, _) => Kind::Validation,
+        (_, ErrorCause::Model, _) => Kind::Model,
+        (_, ErrorCause::Machine, Retry::Later) => Kind::NotReady,
+        (_, ErrorCause::Machine, Retry::Never | Retry::Elsewhere) => Kind::Machine,
     };
     Refusal::new(kind, message(&error))
 }

@@ -12,8 +12,8 @@ mod workload;
 
 use std::process::ExitCode;
 
-use sconce::prove::Depth;
-use sconce::tokens::Tokens;
+use sconce::prove::ProofDepth;
+use sconce::tokenize::ModelTokenizer;
 use sconce::{ModelCost, ModelSource, Peak};
 
 use crate::arguments;
@@ -49,10 +49,10 @@ pub(crate) fn run(arguments: &arguments::Bench) -> anyhow::Result<ExitCode> {
     let mut bars = ProgressBars::default();
     let runtime = arguments.model.runtime();
     let source = ModelSource::parse(&arguments.model.model, arguments.model.revision.as_deref())
-        .wished(&arguments.model.constraints());
+        .for_constraints(&arguments.model.constraints());
     let subject = runtime.subject(&source, &arguments.model.overrides(), &mut |event| bars.draw(&event))?;
     let plan = runtime
-        .plan(&subject, &arguments.model.constraints(), Depth::Canary, &mut |event| bars.draw(&event))?;
+        .plan(&subject, &arguments.model.constraints(), ProofDepth::Canary, &mut |event| bars.draw(&event))?;
     if plan.chosen.is_none() {
         let constraints = Box::new(arguments.model.constraints());
         return Err(sconce::Error::NoPlacement { plan: Box::new(plan), constraints }.into());
@@ -61,7 +61,7 @@ pub(crate) fn run(arguments: &arguments::Bench) -> anyhow::Result<ExitCode> {
         runners.push(Runner::for_placement(&arguments.model, &runtime, &viable.placement, &mut bars)?);
     }
     bars.clear();
-    let tokens = Tokens::open(&subject.files.folder, &subject.card)?;
+    let tokens = ModelTokenizer::open(&subject.files.folder, &subject.card)?;
     let lengths = workload::lengths(&tokens, &texts)?;
     let peak = Peak::measure(arguments.model.threads());
 

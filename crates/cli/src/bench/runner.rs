@@ -72,7 +72,7 @@ impl Runner {
         if let Some(revision) = &arguments.revision {
             builder = builder.revision(revision);
         }
-        let model = Box::new(builder.open_telling(&mut |event| bars.draw(&event))?);
+        let model = Box::new(builder.open_with_progress(&mut |event| bars.draw(&event))?);
         model.embed(&[SHORT])?;
         Ok(Runner::new(Target::Placement { placement: placement.clone(), model }))
     }

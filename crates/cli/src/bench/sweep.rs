@@ -1,6 +1,6 @@
 //! Measures every runner at growing batch sizes and growing text lengths. Runners alternate at every point.
 
-use sconce::tokens::Tokens;
+use sconce::tokenize::ModelTokenizer;
 
 use super::point::Point;
 use super::runner::Runner;
@@ -17,7 +17,7 @@ const SECONDS: f64 = 0.3;
 const RUNS: usize = 7;
 
 /// Measures every point with every runner. Skips lengths above `max_length`.
-pub(super) fn run(runners: &mut [Runner], tokens: &Tokens, max_length: usize) -> anyhow::Result<()> {
+pub(super) fn run(runners: &mut [Runner], tokens: &ModelTokenizer, max_length: usize) -> anyhow::Result<()> {
     for batch in BATCHES {
         eprintln!("{batch} texts per call");
         for (runner, point) in points(runners, tokens, batch, LENGTH.min(max_length))? {
@@ -35,7 +35,7 @@ pub(super) fn run(runners: &mut [Runner], tokens: &Tokens, max_length: usize) ->
 
 fn points<'a>(
     runners: &'a mut [Runner],
-    tokens: &Tokens,
+    tokens: &ModelTokenizer,
     batch: usize,
     length: usize,
 ) -> anyhow::Result<Vec<(&'a mut Runner, Point)>> {

@@ -1,8 +1,8 @@
 //! The built-in workload, and texts of a given length.
 
-use sconce::VocabularyError;
+use sconce::TokenizerError;
 use sconce::planner::cases::CANARIES;
-use sconce::tokens::Tokens;
+use sconce::tokenize::ModelTokenizer;
 
 /// Texts of the built-in workload.
 const TEXTS: usize = 256;
@@ -19,16 +19,16 @@ pub(super) fn texts() -> Vec<String> {
 }
 
 /// Tokens of each text after truncation.
-pub(super) fn lengths(tokens: &Tokens, texts: &[String]) -> Result<Vec<usize>, VocabularyError> {
+pub(super) fn lengths(tokens: &ModelTokenizer, texts: &[String]) -> Result<Vec<usize>, TokenizerError> {
     texts.iter().map(|text| Ok(tokens.encode("", text)?.ids.len())).collect()
 }
 
 /// `count` texts of about `length` tokens, without a common prefix, and their total number of tokens.
 pub(super) fn of_length(
-    tokens: &Tokens,
+    tokens: &ModelTokenizer,
     count: usize,
     length: usize,
-) -> Result<(Vec<String>, usize), VocabularyError> {
+) -> Result<(Vec<String>, usize), TokenizerError> {
     let words: Vec<&str> = CANARIES[CANARIES.len() - 1].split_whitespace().collect();
     let mut all = 0;
     let texts = (0..count).map(|number| {
@@ -40,7 +40,7 @@ pub(super) fn of_length(
         let (mut fits, mut over) = (1, length.max(2));
         while over - fits > 1 {
             let middle = usize::midpoint(fits, over);
-            if tokens.encode("", &taken(middle))?.whole <= length {
+            if tokens.encode("", &taken(middle))?.full_length <= length {
                 fits = middle;
             } else {
                 over = middle;
@@ -50,6 +50,6 @@ pub(super) fn of_length(
         all += tokens.encode("", &text)?.ids.len();
         Ok(text)
     });
-    let texts = texts.collect::<Result<Vec<_>, VocabularyError>>()?;
+    let texts = texts.collect::<Result<Vec<_>, TokenizerError>>()?;
     Ok((texts, all))
 }

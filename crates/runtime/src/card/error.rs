@@ -1,19 +1,19 @@
-//! Why a folder can't be read as a model.
+//! Errors of reading a model card.
 
 use std::path::PathBuf;
 
-/// Why a folder can't be read as a model.
+/// Error of reading a model folder.
 #[derive(Debug, thiserror::Error)]
 pub enum CardError {
-    /// There is no such folder.
+    /// The folder does not exist.
     #[error("no folder `{}`{}", folder.display(), meant(similar.as_deref()))]
     NoFolder {
         /// The folder.
         folder: PathBuf,
-        /// A folder or bundle beside it with a similar name.
+        /// A sibling folder or bundle with a similar name.
         similar: Option<String>,
     },
-    /// A file that every model has is not there.
+    /// A required file is missing.
     #[error("`{file}` is missing in `{}`", folder.display())]
     Missing {
         /// The file.
@@ -21,24 +21,24 @@ pub enum CardError {
         /// The folder.
         folder: PathBuf,
     },
-    /// What no file says and the user could.
+    /// No file declares a fact that the user can set.
     #[error("`{file}` {lack}, so nothing says {what}\nhint: say it with {flags}")]
     HalfConfigured {
-        /// The file that would say it.
+        /// The file that should declare it.
         file: String,
-        /// Why it does not.
+        /// Why the file does not declare it.
         lack: &'static str,
-        /// What it would say.
+        /// The fact.
         what: &'static str,
-        /// The flags by which the user can.
+        /// Flags that set it.
         flags: &'static str,
     },
-    /// The config does not name its architecture.
+    /// The config has no `model_type`.
     #[error(
         "`config.json` has no `model_type`\nhint: add the line that its family has, as in `\"model_type\": \"bert\"`"
     )]
     NoModelType,
-    /// Weights in a format that can run code.
+    /// Weights exist only as pickle, which can run code.
     #[error(
         "only `{file}` is there, which can run code when it is read and so never is\n\
          hint: convert it once: python -c \"from sentence_transformers import SentenceTransformer; \
@@ -51,13 +51,13 @@ pub enum CardError {
         /// The folder.
         folder: PathBuf,
     },
-    /// No weights at all.
+    /// The folder has no weights.
     #[error("no weights in `{}`: looked for `model*.safetensors` and `model.safetensors.index.json`", .0.display())]
     NoWeights(PathBuf),
     /// A weight file can't be read.
     #[error(transparent)]
     Weights(#[from] sconce_engines::weights::WeightsError),
-    /// A file is not what it was when it was hashed, although its size and its times are the same.
+    /// The content differs from the recorded hash, with the same size and times.
     #[error(
         "the content of `{file}` differs from the SHA-256 under which it is known\n\
          hint: restore the file; `sconce plan MODEL --full` hashes and proves it as it is now"
@@ -69,25 +69,25 @@ pub enum CardError {
     /// A file can't be read.
     #[error("`{file}` can't be read")]
     Io {
-        /// Which.
+        /// The file.
         file: String,
-        /// Why.
+        /// I/O error.
         #[source]
         source: std::io::Error,
     },
     /// A file is not JSON.
     #[error("`{file}` is not valid JSON")]
     Json {
-        /// Which.
+        /// The file.
         file: String,
-        /// Where.
+        /// Parse error.
         #[source]
         source: serde_json::Error,
     },
-    /// A module of sentence-transformers that this version does not run.
+    /// Unsupported sentence-transformers module.
     #[error("`modules.json` names a module that this version does not run: {0}")]
     UnknownModule(String),
-    /// No description of the head that a task needs.
+    /// No description of the head for the task.
     #[error(
         "no description of the head for `{task}` in the architecture `{architecture}`\n\
          hint: those known have the architectures {}; `--task embed` uses the model without its head",
@@ -98,16 +98,16 @@ pub enum CardError {
         architecture: String,
         /// The task.
         task: sconce_core::card::Task,
-        /// The architectures whose heads are known.
+        /// Architectures with a known head.
         known: Vec<&'static str>,
     },
-    /// A reranker with several scores, of which none is the one to rank by.
+    /// A reranker with several scores.
     #[error(
         "`--task rerank` needs one score a pair, and `config.json` has {0} labels\n\
          hint: without `--task`, `sconce rerank --label NAME` ranks by one of them"
     )]
     SeveralLabels(usize),
-    /// A value that this version does not know.
+    /// Unsupported value.
     #[error("`{file}` says `{key}`: `{value}`, which this version does not know")]
     UnknownValue {
         /// The file.
@@ -117,7 +117,7 @@ pub enum CardError {
         /// The value.
         value: String,
     },
-    /// A name that leads out of the folder.
+    /// A path escapes the model folder.
     #[error("`{file}` names a path outside of the model's folder: `{path}`")]
     PathEscapes {
         /// The file.
@@ -125,37 +125,37 @@ pub enum CardError {
         /// The path.
         path: String,
     },
-    /// A longer text than the model can take was asked for.
+    /// `--max-length` is out of range.
     #[error("the model has positions for 1 to {positions} tokens; asked for `--max-length`: {asked}")]
     MaxLength {
-        /// What was asked for.
+        /// The requested length.
         asked: usize,
-        /// What there is.
+        /// Number of positions.
         positions: usize,
     },
-    /// A model larger than its weights.
+    /// The config has more parameters than the weights.
     #[error("`config.json` promises {promised} numbers or more, and the weights have {held} bytes")]
     Sizes {
-        /// Numbers that a model of these sizes has at least.
+        /// Minimum number of parameters for the config.
         promised: u128,
-        /// Bytes of the largest set of weight files.
+        /// Size of the largest set of weights in bytes.
         held: u64,
     },
-    /// A size that no model has.
+    /// A size in the config exceeds its limit.
     #[error(
         "`config.json` says `{}`: {}, and at most {} is read\n\
          hint: fetch the file again from where the model was published",
         .0.key, .0.value, .0.most
     )]
     TooLarge(sconce_engines::families::TooLarge),
-    /// Modules that do not fit together.
+    /// Input and output widths of modules do not match.
     #[error("`{folder}` takes {takes} numbers and is given {given}")]
     Width {
         /// The module.
         folder: String,
-        /// What it takes.
+        /// Its input width.
         takes: usize,
-        /// What it is given.
+        /// Output width of the module before it.
         given: usize,
     },
 }

@@ -1,4 +1,4 @@
-//! JSON files of a model's folder.
+//! JSON files of a model folder.
 
 use std::io::ErrorKind;
 use std::path::{Component, Path};
@@ -6,13 +6,13 @@ use std::path::{Component, Path};
 use sconce_engines::regular_file;
 use serde_json::Value;
 
-use super::CardError;
+use super::error::CardError;
 use crate::source::similar_path;
 
-/// The most bytes of a file: parsed it takes many times as many.
-const LONGEST: u64 = 16 << 20;
+/// Size limit of a file in bytes: the parsed value takes many times as much memory.
+const MAX_BYTES: u64 = 16 << 20;
 
-/// The JSON files of one folder.
+/// JSON files of one folder.
 pub(super) struct Json<'a> {
     folder: &'a Path,
 }
@@ -26,9 +26,9 @@ impl<'a> Json<'a> {
         self.folder
     }
 
-    /// The file's value, or none where there is no such file.
+    /// Reads a file. `None` if it does not exist.
     pub(super) fn optional(&self, file: &str) -> Result<Option<Value>, CardError> {
-        let bytes = match regular_file::read(&self.folder.join(file), LONGEST) {
+        let bytes = match regular_file::read(&self.folder.join(file), MAX_BYTES) {
             Ok(bytes) => bytes,
             Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
             Err(source) => return Err(CardError::Io { file: file.to_owned(), source }),
@@ -38,7 +38,7 @@ impl<'a> Json<'a> {
         Ok(Some(value))
     }
 
-    /// The file's value, or the error that names what is missing.
+    /// Reads a file that must exist.
     pub(super) fn required(&self, file: &str) -> Result<Value, CardError> {
         if !self.folder.is_dir() {
             let similar = similar_path(self.folder);
@@ -49,16 +49,16 @@ impl<'a> Json<'a> {
     }
 }
 
-/// A key that is there and not null.
-pub(super) fn entry<'a>(value: &'a Value, key: &str) -> Option<&'a Value> {
+/// The value of a key, unless it is null.
+pub(super) fn non_null<'a>(value: &'a Value, key: &str) -> Option<&'a Value> {
     value.get(key).filter(|value| !value.is_null())
 }
 
-/// `path` as written in `file`, if it stays inside the folder.
-pub(super) fn inside<'a>(file: &str, path: &'a str) -> Result<&'a str, CardError> {
-    let stays =
+/// Rejects a `path` from `file` that escapes the model folder.
+pub(super) fn relative_path<'a>(file: &str, path: &'a str) -> Result<&'a str, CardError> {
+    let is_relative =
         Path::new(path).components().all(|part| matches!(part, Component::Normal(_))) && !path.contains('\\');
-    if stays {
+    if is_relative {
         Ok(path)
     } else {
         Err(CardError::PathEscapes { file: file.to_owned(), path: path.to_owned() })

@@ -1,4 +1,4 @@
-//! Pooling and the modules after it, from sentence-transformers' files and the user's word.
+//! Pooling and the modules after it, from sentence-transformers' files and the user's overrides.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -8,12 +8,13 @@ use sconce_core::head::{Dense, DenseActivation, OutputHead, Step};
 use sconce_core::sourced::Sourced;
 use serde_json::Value;
 
-use super::json::{Json, inside};
-use super::{CardError, Overrides};
+use super::config::Overrides;
+use super::error::CardError;
+use super::json::{Json, relative_path};
 
 const MODULES: &str = "modules.json";
 
-/// What follows the transformer.
+/// Pooling and modules after the transformer.
 pub(super) struct Modules {
     pub(super) pooling: Sourced<Pooling>,
     pub(super) steps: Sourced<Vec<Step>>,
@@ -21,11 +22,11 @@ pub(super) struct Modules {
     pub(super) files: BTreeMap<String, PathBuf>,
 }
 
-/// Reads `modules.json` and the files it names, and lets the user's word stand above theirs.
+/// Reads `modules.json` and its files, and applies the overrides.
 pub(super) fn read(json: &Json<'_>, overrides: &Overrides) -> Result<Modules, CardError> {
     let (mut head, lack) = match json.optional(MODULES)? {
         Some(modules) => (from_modules(json, &modules)?, "names no pooling"),
-        None => (Unsaid::default(), "is missing"),
+        None => (ParsedModules::default(), "is missing"),
     };
     if let Some(mode) = overrides.pooling {
         let include_prompt = head.pooling.as_ref().is_none_or(|pooling| pooling.value.include_prompt);
@@ -39,14 +40,14 @@ pub(super) fn read(json: &Json<'_>, overrides: &Overrides) -> Result<Modules, Ca
         }
         head.steps = Some(Sourced::new(steps, "--normalize"));
     }
-    let unsaid = |what, flags| CardError::HalfConfigured { file: MODULES.to_owned(), lack, what, flags };
+    let undeclared = |what, flags| CardError::HalfConfigured { file: MODULES.to_owned(), lack, what, flags };
     match (head.pooling, head.steps) {
         (Some(pooling), Some(steps)) => {
             Ok(Modules { pooling, steps, head: OutputHead::default(), files: head.files })
         }
-        (None, Some(_)) => Err(unsaid("how token vectors become one", "`--pooling mean|cls|…`")),
-        (Some(_), None) => Err(unsaid("whether vectors are normalised", "`--normalize true|false`")),
-        (None, None) => Err(unsaid(
+        (None, Some(_)) => Err(undeclared("how token vectors become one", "`--pooling mean|cls|…`")),
+        (Some(_), None) => Err(undeclared("whether vectors are normalised", "`--normalize true|false`")),
+        (None, None) => Err(undeclared(
             "how token vectors become one and whether they are normalised",
             "`--pooling mean|cls|…` and `--normalize true|false`",
         )),
@@ -54,17 +55,17 @@ pub(super) fn read(json: &Json<'_>, overrides: &Overrides) -> Result<Modules, Ca
 }
 
 #[derive(Default)]
-struct Unsaid {
+struct ParsedModules {
     pooling: Option<Sourced<Pooling>>,
     steps: Option<Sourced<Vec<Step>>>,
     files: BTreeMap<String, PathBuf>,
 }
 
-fn from_modules(json: &Json<'_>, modules: &Value) -> Result<Unsaid, CardError> {
-    let mut head = Unsaid::default();
+fn from_modules(json: &Json<'_>, modules: &Value) -> Result<ParsedModules, CardError> {
+    let mut head = ParsedModules::default();
     let mut steps = Vec::new();
     for module in modules.as_array().into_iter().flatten() {
-        let path = inside(MODULES, module["path"].as_str().unwrap_or_default())?;
+        let path = relative_path(MODULES, module["path"].as_str().unwrap_or_default())?;
         let kind = module["type"].as_str().unwrap_or_default();
         match kind.rsplit('.').next().unwrap_or_default() {
             "Transformer" if path.is_empty() => {}
@@ -86,7 +87,7 @@ fn from_modules(json: &Json<'_>, modules: &Value) -> Result<Unsaid, CardError> {
     Ok(head)
 }
 
-/// The weights of a dense module.
+/// Weight file of a dense module.
 pub(super) fn dense_weights(json: &Json<'_>, path: &str) -> Result<PathBuf, CardError> {
     let weights = json.folder().join(path).join("model.safetensors");
     if weights.is_file() {
@@ -100,7 +101,7 @@ pub(super) fn dense_weights(json: &Json<'_>, path: &str) -> Result<PathBuf, Card
     })
 }
 
-/// Both layouts of a pooling file: one key a mode that is true, or the modes' names under one key.
+/// Parses both layouts of a pooling config: a boolean key per mode, or mode names under `pooling_mode`.
 fn pooling(file: &str, config: &Value) -> Result<Pooling, CardError> {
     let unknown = |value: &Value| CardError::UnknownValue {
         file: file.to_owned(),
@@ -131,7 +132,7 @@ fn pooling(file: &str, config: &Value) -> Result<Pooling, CardError> {
     Ok(Pooling { modes, include_prompt: config["include_prompt"].as_bool().unwrap_or(true) })
 }
 
-/// The layer that a dense module's file describes.
+/// Parses the config of a dense module.
 pub(super) fn dense(folder: &str, file: &str, config: &Value) -> Result<Dense, CardError> {
     let activation = config["activation_function"].as_str().unwrap_or_default();
     let activation = match activation.rsplit('.').next().unwrap_or_default() {

@@ -1,13 +1,13 @@
-//! What a model is for, from its own files or the user's word.
+//! The task of a model, from its files or the user.
 
 use sconce_core::card::Task;
 use sconce_core::sourced::Sourced;
 use serde_json::Value;
 
-use super::Overrides;
+use super::config::Overrides;
 
-/// What a model is for. What names its own modules is believed first, then who wrote the folder, then the class
-/// that the weights were saved from.
+/// The task of a model: from the user, the module types, the sentence-transformers config, or the architecture class, in
+/// this order.
 pub(super) fn find(
     config: &Value,
     modules: Option<&Value>,
@@ -45,13 +45,13 @@ pub(super) fn find(
     Sourced::new(Task::Embed, if modules.is_some() { "modules.json" } else { "config.json" })
 }
 
-/// The last part of each module's type.
+/// Class name of each module.
 fn module_kinds(modules: &Value) -> Vec<&str> {
     let kinds = modules.as_array().into_iter().flatten().filter_map(|module| module["type"].as_str());
     kinds.map(|kind| kind.rsplit('.').next().unwrap_or(kind)).collect()
 }
 
-/// How many labels a classifier has; two where no file says it, as in transformers.
+/// Number of labels of a classifier; 2 by default, as in transformers.
 pub(super) fn labels(config: &Value) -> usize {
     let named = config["id2label"].as_object().map(serde_json::Map::len);
     named.or(config["num_labels"].as_u64().map(|count| count as usize)).unwrap_or(2)
@@ -64,8 +64,8 @@ mod tests {
     use super::*;
 
     fn found(config: &Value, modules: Option<&Value>) -> (Task, String) {
-        let Sourced { value, source: by } = find(config, modules, None, &Overrides::default());
-        (value, by)
+        let Sourced { value, source } = find(config, modules, None, &Overrides::default());
+        (value, source)
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! The sets of weight files in a folder.
+//! Finds the sets of weight files in a folder.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
@@ -11,15 +11,15 @@ use sconce_core::placement::Dtype;
 use sconce_engines::onnx::header;
 use sconce_engines::weights::Header;
 
-use super::CardError;
-use super::json::{Json, inside};
+use super::error::CardError;
+use super::json::{Json, relative_path};
 
 const INDEX: &str = "model.safetensors.index.json";
 
 type Found = (Vec<Weights>, BTreeMap<String, Vec<PathBuf>>);
 
-/// Every set of weights: `model.safetensors`, `model.*.safetensors` or the shards of an index, and every graph:
-/// `model.onnx`, `onnx/model*.onnx`.
+/// Finds all sets of weights: `model.safetensors`, `model.*.safetensors`, the shards of an index, and the graphs
+/// `model.onnx` and `onnx/model*.onnx`.
 pub(super) fn find(folder: &Path) -> Result<Found, CardError> {
     let mut sets = BTreeMap::new();
     let mut weights = Vec::new();
@@ -28,7 +28,7 @@ pub(super) fn find(folder: &Path) -> Result<Found, CardError> {
             index["weight_map"].as_object().into_iter().flatten().filter_map(|(_, shard)| shard.as_str());
         let mut paths = Vec::new();
         for shard in shards.collect::<BTreeSet<_>>() {
-            paths.push(folder.join(inside(INDEX, shard)?));
+            paths.push(folder.join(relative_path(INDEX, shard)?));
         }
         if paths.is_empty() {
             let value = index["weight_map"].to_string();
@@ -37,7 +37,7 @@ pub(super) fn find(folder: &Path) -> Result<Found, CardError> {
         sets.insert("model.safetensors".to_owned(), paths);
     }
     for name in names(folder) {
-        if is_whole(&name) {
+        if is_single_file(&name) {
             sets.insert(name.clone(), vec![folder.join(name)]);
         }
     }
@@ -57,7 +57,7 @@ pub(super) fn find(folder: &Path) -> Result<Found, CardError> {
             None => CardError::NoWeights(folder),
         });
     }
-    // Where two are as good as each other the widest is taken, which is the first.
+    // The planner prefers the first of equally good sets: the widest dtype.
     weights.sort_by_key(|weights| (weights.format, Reverse(weights.stored.bits())));
     Ok((weights, sets))
 }
@@ -68,7 +68,7 @@ fn names(folder: &Path) -> Vec<String> {
 }
 
 /// `model.safetensors` and `model.fp16.safetensors`, but not `model-00001-of-00002.safetensors`.
-fn is_whole(name: &str) -> bool {
+fn is_single_file(name: &str) -> bool {
     name.strip_prefix("model")
         .and_then(|rest| rest.strip_suffix("safetensors"))
         .is_some_and(|rest| !rest.contains("-of-"))
@@ -109,16 +109,16 @@ fn describe(name: &str, paths: &[PathBuf]) -> Result<Weights, CardError> {
     Ok(Weights { name: name.to_owned(), format, stored, bytes, identity: String::new() })
 }
 
-/// A graph and the files that hold its tensors. One that can't be read is listed by what its name tells: the
-/// engine will say what is wrong with it.
+/// Describes a graph and its external data files. An unreadable graph is described by its name; the engine reports the
+/// error.
 fn describe_graph(folder: &Path, name: &str) -> Result<(Weights, Vec<PathBuf>), CardError> {
     let path = folder.join(name);
     let header = header::Header::read(&path).ok();
     let mut paths = vec![path.clone()];
     for other in header.iter().flat_map(|header| &header.external) {
-        paths.push(path.with_file_name(inside(name, other)?));
+        paths.push(path.with_file_name(relative_path(name, other)?));
     }
-    // What is missing is the engine's to tell.
+    // The engine reports missing files.
     let length: u64 = paths.iter().filter_map(|path| fs::metadata(path).ok()).map(|file| file.len()).sum();
     let stored = header.as_ref().and_then(|header| header.stored).unwrap_or_else(|| header::by_name(name));
     let bytes = header.map_or(length, |header| header.bytes).max(1).min(length.max(1));

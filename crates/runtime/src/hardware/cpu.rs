@@ -1,8 +1,8 @@
-//! The processor's name and the instructions that matter, out of `/proc/cpuinfo`.
+//! CPU model and instruction sets, from `/proc/cpuinfo`.
 
 use sconce_core::hardware::Cpu;
 
-/// As Linux spells it, and as we do; the order in which flags are listed.
+/// Flags of Linux and our names, in output order.
 const FLAGS: &[(&str, &str)] = &[
     ("avx2", "avx2"),
     ("fma", "fma"),
@@ -17,7 +17,7 @@ const FLAGS: &[(&str, &str)] = &[
 const ARM_FEATURES: &[(&str, &str)] =
     &[("asimd", "neon"), ("bf16", "bf16"), ("i8mm", "i8mm"), ("sve", "sve")];
 
-/// Arm's cores say only numbers: implementer and part.
+/// Arm cores report numbers: implementer and part.
 const ARM_PARTS: &[(&str, &str, &str)] = &[
     ("0x41", "0xd08", "Arm Cortex-A72"),
     ("0x41", "0xd0b", "Arm Cortex-A76"),
@@ -28,7 +28,7 @@ const ARM_PARTS: &[(&str, &str, &str)] = &[
     ("0xc0", "0xac3", "Ampere-1"),
 ];
 
-/// Reads `/proc/cpuinfo`. The cores are not counted: the file knows nothing of what this process may use.
+/// Parses `/proc/cpuinfo`. Cores are not counted: the file does not reflect the CPU affinity of this process.
 pub(super) fn parse_cpuinfo(text: &str) -> Cpu {
     let value = |key: &str| {
         text.lines()

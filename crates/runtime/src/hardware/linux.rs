@@ -1,5 +1,4 @@
-//! What a Linux machine has, out of `/proc`, `/sys` and `/dev`, and out of `nvidia-smi` where there is a sign
-//! of an NVIDIA card.
+//! Hardware of a Linux machine, from `/proc`, `/sys`, `/dev`, and `nvidia-smi` if there is an NVIDIA card.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -8,73 +7,47 @@ use std::time::Duration;
 use sconce_core::device::DeviceKind;
 use sconce_core::hardware::{Gpu, Hardware};
 
-use super::run::{Answer, Ask};
+use super::roots::Roots;
+use super::run::{RunTool, ToolOutput};
 use super::{cpu, memory};
 
-/// A machine with many cards and no persistence daemon wakes them one by one.
+/// Machines without a persistence daemon initialize their cards one by one.
 const NVIDIA_SMI_LIMIT: Duration = Duration::from_secs(10);
 const NVIDIA_SMI_QUERY: &[&str] =
     &["--query-gpu=index,name,memory.total,driver_version", "--format=csv,noheader,nounits"];
 
-/// WSL lays NVIDIA's tools here, which is on the path of login shells only.
-const WSL_TOOLS: &str = "/usr/lib/wsl/lib";
-
-/// Where the system's files lie; tests lay their own.
-#[derive(Clone, Debug)]
-pub(super) struct Roots {
-    /// `/proc`.
-    pub(super) proc: PathBuf,
-    /// `/sys`.
-    pub(super) sys: PathBuf,
-    /// `/dev`.
-    pub(super) dev: PathBuf,
-    /// The folders in which tools are looked for.
-    pub(super) tools: Vec<PathBuf>,
-}
-
-impl Default for Roots {
-    fn default() -> Roots {
-        let path = std::env::var_os("PATH").unwrap_or_default();
-        // A relative folder would let whoever owns the working directory choose what is run.
-        let mut tools: Vec<PathBuf> =
-            std::env::split_paths(&path).filter(|folder| folder.is_absolute()).collect();
-        tools.push(WSL_TOOLS.into());
-        Roots { proc: "/proc".into(), sys: "/sys".into(), dev: "/dev".into(), tools }
-    }
-}
-
-/// What the machine under these roots has.
-pub(super) fn detect(roots: &Roots, ask: Ask) -> Hardware {
+/// Detects the hardware under these roots.
+pub(super) fn detect(roots: &Roots, run_tool: RunTool) -> Hardware {
     let cpu = cpu::parse_cpuinfo(&read(&roots.proc.join("cpuinfo")));
     let release = read(&roots.proc.join("sys/kernel/osrelease"));
     let os = if release.is_empty() { String::new() } else { format!("linux {}", major_minor(&release)) };
     let mut gpus = cards(roots);
     let mut tools = Vec::new();
-    if let Some(answer) = ask_nvidia_smi(roots, &gpus, ask) {
-        let answered = parse_nvidia_smi(&answer.text);
-        if !answered.is_empty() {
+    if let Some(output) = run_nvidia_smi(roots, &gpus, run_tool) {
+        let listed = parse_nvidia_smi(&output.text);
+        if !listed.is_empty() {
             gpus.retain(|gpu| gpu.kind != Some(DeviceKind::Cuda));
-            gpus.splice(0..0, answered);
+            gpus.splice(0..0, listed);
         }
-        tools.push(answer.tool);
+        tools.push(output.tool);
     }
     Hardware { os, arch: String::new(), cpu, memory: memory::detect(roots), gpus, tools }
 }
 
-/// Asks `nvidia-smi` where there is a sign of a card or the tool itself; none where there is no sign.
-fn ask_nvidia_smi(roots: &Roots, cards: &[Gpu], ask: Ask) -> Option<Answer> {
+/// Runs `nvidia-smi` if it is installed. `None` if there is no sign of a card either.
+fn run_nvidia_smi(roots: &Roots, cards: &[Gpu], run_tool: RunTool) -> Option<ToolOutput> {
     let program = format!("nvidia-smi{}", std::env::consts::EXE_SUFFIX);
     let found = roots.tools.iter().map(|folder| folder.join(&program)).find(|path| path.is_file());
     if let Some(path) = found.as_ref().and_then(|path| path.to_str()) {
-        return Some(ask(path, NVIDIA_SMI_QUERY, NVIDIA_SMI_LIMIT));
+        return Some(run_tool(path, NVIDIA_SMI_QUERY, NVIDIA_SMI_LIMIT));
     }
     let signs = [roots.proc.join("driver/nvidia"), roots.dev.join("nvidiactl"), roots.dev.join("dxg")];
     let is_there =
         cards.iter().any(|gpu| gpu.kind == Some(DeviceKind::Cuda)) || signs.iter().any(|p| p.exists());
-    is_there.then(|| Answer::not_installed(&program))
+    is_there.then(|| ToolOutput::not_installed(&program))
 }
 
-/// The graphics cards on the PCI bus, with or without a driver, in the order of their addresses.
+/// Graphics cards on the PCI bus, with or without a driver, in address order.
 fn cards(roots: &Roots) -> Vec<Gpu> {
     let Ok(entries) = fs::read_dir(roots.sys.join("bus/pci/devices")) else { return Vec::new() };
     let mut folders: Vec<PathBuf> = entries.flatten().map(|entry| entry.path()).collect();
@@ -85,7 +58,7 @@ fn cards(roots: &Roots) -> Vec<Gpu> {
         let [vendor, class, device] =
             ["vendor", "class", "device"].map(|file| hex(&read(&folder.join(file))));
         let Some((maker, kind)) =
-            class.and_then(|class| (class >> 16 == 0x03).then_some(vendor)?).and_then(maker)
+            class.and_then(|class| (class >> 16 == 0x03).then_some(vendor)?).and_then(vendor_name)
         else {
             continue;
         };
@@ -98,8 +71,8 @@ fn cards(roots: &Roots) -> Vec<Gpu> {
     gpus
 }
 
-/// The makers of cards that compute; a server's screen controller is none of them.
-fn maker(vendor: u32) -> Option<(&'static str, Option<DeviceKind>)> {
+/// Vendors of compute cards, which excludes the display controllers of servers.
+fn vendor_name(vendor: u32) -> Option<(&'static str, Option<DeviceKind>)> {
     match vendor {
         0x10de => Some(("NVIDIA", Some(DeviceKind::Cuda))),
         0x1002 => Some(("AMD", None)),
@@ -108,7 +81,7 @@ fn maker(vendor: u32) -> Option<(&'static str, Option<DeviceKind>)> {
     }
 }
 
-/// The version in `/proc/driver/nvidia/version`: the first word made of numbers and dots.
+/// The driver version in `/proc/driver/nvidia/version`.
 fn parse_nvidia_version(text: &str) -> Option<String> {
     let line = text.lines().find(|line| line.starts_with("NVRM version:"))?;
     line.split_ascii_whitespace()
@@ -116,8 +89,8 @@ fn parse_nvidia_version(text: &str) -> Option<String> {
         .map(str::to_owned)
 }
 
-/// Reads the lines of `nvidia-smi`: index, name, megabytes, driver. A name may hold commas; what is `[N/A]` is
-/// not known; a line that is none of this is passed over.
+/// Parses the lines of `nvidia-smi`: index, name, memory in MB, driver. A name may contain commas, and `[N/A]` means
+/// unknown. Other lines are ignored.
 fn parse_nvidia_smi(text: &str) -> Vec<Gpu> {
     text.lines().filter_map(parse_nvidia_smi_line).collect()
 }
@@ -139,7 +112,7 @@ fn parse_nvidia_smi_line(line: &str) -> Option<Gpu> {
     })
 }
 
-/// The first two numbers of a release: evidence does not age with every patch of the kernel.
+/// The first two numbers of a release, so that evidence survives kernel patches.
 fn major_minor(release: &str) -> String {
     let numbers: Vec<&str> = release.trim().split(|c: char| !c.is_ascii_digit()).take(2).collect();
     numbers.join(".")

@@ -1,4 +1,4 @@
-//! What a Mac has, out of `sysctl`, `sw_vers` and `system_profiler`.
+//! Hardware of a Mac, from `sysctl`, `sw_vers` and `system_profiler`.
 
 use std::time::Duration;
 
@@ -6,15 +6,15 @@ use sconce_core::device::DeviceKind;
 use sconce_core::hardware::{Cpu, Gpu, Hardware};
 use serde_json::Value;
 
-use super::run::Ask;
+use super::run::RunTool;
 
-/// `system_profiler` starts a service that can be slow to wake.
+/// `system_profiler` starts a service, which can be slow.
 const LIMIT: Duration = Duration::from_secs(5);
 
-/// Whole branches, not single names: a name that one kind of Mac lacks would make the tool fail.
+/// Branches instead of single keys: a key that a Mac lacks would make `sysctl` fail.
 const SYSCTL_BRANCHES: &[&str] = &["hw.memsize", "machdep.cpu", "hw.optional"];
 
-/// As `sysctl` spells it, and as we do.
+/// Keys of `sysctl`, and our flags.
 const FLAGS: &[(&str, &str)] = &[
     ("hw.optional.avx2_0", "avx2"),
     ("hw.optional.fma", "fma"),
@@ -25,17 +25,17 @@ const FLAGS: &[(&str, &str)] = &[
     ("hw.optional.arm.FEAT_I8MM", "i8mm"),
 ];
 
-/// Where the profiler says whether Metal drives a GPU: the name changed over the years.
+/// Keys of Metal support in `system_profiler`, by version.
 const METAL_KEYS: &[&str] = &["spdisplays_mtlgpufamilysupport", "spdisplays_metalfamily", "spdisplays_metal"];
 
-/// What this Mac has.
-pub(super) fn detect(ask: Ask) -> Hardware {
-    let sysctl = ask("sysctl", SYSCTL_BRANCHES, LIMIT);
-    let version = ask("sw_vers", &["-productVersion"], LIMIT);
-    let displays = ask("system_profiler", &["SPDisplaysDataType", "-json"], LIMIT);
+/// Detects the hardware of this Mac.
+pub(super) fn detect(run_tool: RunTool) -> Hardware {
+    let sysctl = run_tool("sysctl", SYSCTL_BRANCHES, LIMIT);
+    let version = run_tool("sw_vers", &["-productVersion"], LIMIT);
+    let displays = run_tool("system_profiler", &["SPDisplaysDataType", "-json"], LIMIT);
     let (cpu, memory) = parse_sysctl(&sysctl.text);
     let mut gpus = parse_displays(&displays.text);
-    // The GPU is part of the chip, whether or not the profiler answers.
+    // Apple chips have a GPU, even if `system_profiler` fails.
     if is_apple(&cpu.model) && !gpus.iter().any(|gpu| gpu.kind == Some(DeviceKind::Metal)) {
         let (kind, name) = (Some(DeviceKind::Metal), cpu.model.clone());
         gpus.insert(0, Gpu { kind, index: 0, name, memory: None, driver: None, seen_by: "sysctl".into() });
@@ -46,7 +46,7 @@ pub(super) fn detect(ask: Ask) -> Hardware {
     Hardware { os, arch: String::new(), cpu, memory, gpus, tools }
 }
 
-/// Reads the lines of `sysctl`, `name: value`: the processor without its cores, and the bytes of main memory.
+/// Parses `name: value` lines of `sysctl`: CPU without cores, and main memory in bytes.
 fn parse_sysctl(text: &str) -> (Cpu, u64) {
     let value = |name: &str| {
         text.lines()
@@ -61,7 +61,7 @@ fn parse_sysctl(text: &str) -> (Cpu, u64) {
     (Cpu { model, cores: 0, flags }, memory)
 }
 
-/// Reads the JSON of `system_profiler SPDisplaysDataType`; text that is not that gives no GPUs.
+/// Parses the JSON of `system_profiler SPDisplaysDataType`. Invalid text gives no GPUs.
 fn parse_displays(text: &str) -> Vec<Gpu> {
     let json: Value = serde_json::from_str(text).unwrap_or(Value::Null);
     let Some(cards) = json["SPDisplaysDataType"].as_array() else { return Vec::new() };
@@ -109,7 +109,7 @@ fn parse_size(text: &str) -> Option<u64> {
 mod tests {
     use sconce_core::hardware::Tool;
 
-    use super::super::run::Answer;
+    use super::super::run::ToolOutput;
     use super::*;
 
     const M2_SYSCTL: &str = "hw.memsize: 34359738368\nmachdep.cpu.cores_per_package: 12\n\
@@ -138,7 +138,7 @@ mod tests {
                 _ => displays,
             };
             let tool = Tool { name: program.into(), seconds: 0.0, outcome: "answered".into() };
-            Answer { tool, text: text.into() }
+            ToolOutput { tool, text: text.into() }
         })
     }
 
@@ -205,7 +205,7 @@ mod tests {
 
     #[test]
     fn a_mac_whose_tools_are_silent_is_still_a_mac() {
-        let hardware = detect(&|program, _, _| Answer::not_installed(program));
+        let hardware = detect(&|program, _, _| ToolOutput::not_installed(program));
         assert_eq!((hardware.os.as_str(), hardware.gpus.len(), hardware.tools.len()), ("macos", 0, 3));
     }
 }

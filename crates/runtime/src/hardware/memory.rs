@@ -1,14 +1,14 @@
-//! How much main memory this process may use: the machine's, or less where its control group says so.
+//! Main memory that this process may use: the machine's memory or the cgroup limit.
 
 use std::fs;
 use std::path::Path;
 
-use super::linux::Roots;
+use super::roots::Roots;
 
-/// Bytes of main memory; 0 where they can't be read.
+/// Main memory in bytes; 0 if unknown.
 pub(super) fn detect(roots: &Roots) -> u64 {
     let total = fs::read_to_string(roots.proc.join("meminfo")).map_or(0, |text| parse_meminfo(&text));
-    match group_limit(roots) {
+    match cgroup_limit(roots) {
         Some(limit) if limit < total => limit,
         Some(_) | None => total,
     }
@@ -23,8 +23,8 @@ fn parse_meminfo(text: &str) -> u64 {
         .map_or(0, |kilobytes| kilobytes.saturating_mul(1024))
 }
 
-/// The lowest limit on the way from this process's control group up to the root.
-fn group_limit(roots: &Roots) -> Option<u64> {
+/// The lowest limit of this process's cgroup and its ancestors.
+fn cgroup_limit(roots: &Roots) -> Option<u64> {
     let text = fs::read_to_string(roots.proc.join("self/cgroup")).unwrap_or_default();
     let groups = parse_cgroup(&text);
     let top = roots.sys.join("fs/cgroup");
@@ -33,7 +33,8 @@ fn group_limit(roots: &Roots) -> Option<u64> {
     unified.into_iter().chain(memory).min()
 }
 
-/// A container without a view of its own sees the host's path and not its folders: then the top counts.
+/// Limits of a cgroup and its ancestors. Without a cgroup namespace, a container sees the host's path but not its folders:
+/// then only the root counts.
 fn limits(top: &Path, group: &str, file: &str) -> Vec<u64> {
     Path::new(group)
         .ancestors()
@@ -42,21 +43,21 @@ fn limits(top: &Path, group: &str, file: &str) -> Vec<u64> {
         .collect()
 }
 
-/// A limit in bytes; none for `max`.
+/// A limit in bytes. `None` for `max`.
 fn parse_limit(text: &str) -> Option<u64> {
     text.trim().parse().ok()
 }
 
-/// The paths of this process's control groups, relative to where they are mounted.
+/// Paths of this process's cgroups, relative to the mount point.
 #[derive(Debug, Default, PartialEq)]
 struct Groups {
-    /// Version 2.
+    /// cgroup v2.
     unified: String,
-    /// Version 1, the controller of memory.
+    /// cgroup v1, memory controller.
     memory: String,
 }
 
-/// Reads `/proc/self/cgroup`.
+/// Parses `/proc/self/cgroup`.
 fn parse_cgroup(text: &str) -> Groups {
     let mut groups = Groups::default();
     for line in text.lines() {
@@ -64,7 +65,7 @@ fn parse_cgroup(text: &str) -> Groups {
         let (Some(number), Some(controllers), Some(path)) = (parts.next(), parts.next(), parts.next()) else {
             continue;
         };
-        // A process outside its group's namespace is given a path with `..`: the top is what it can see.
+        // Outside of its cgroup namespace a process gets a path with `..`: only the root is visible.
         let path = if path.split('/').any(|part| part == "..") { "" } else { path.trim_start_matches('/') };
         if number == "0" && controllers.is_empty() {
             path.clone_into(&mut groups.unified);

@@ -1,22 +1,23 @@
-//! What this machine has, seen without opening a device: the system's files, and the vendors' tools under a
-//! time limit. No cargo feature is asked: a GPU that this build can't drive is listed all the same.
+//! Detects the hardware without opening a device: from system files, and vendor tools under a time limit. Cargo features
+//! play no part: a GPU that this build can't use is listed too.
 
 mod cpu;
 mod linux;
 mod macos;
 mod memory;
+mod roots;
 mod run;
 
 use std::thread;
 
 use sconce_core::hardware::Hardware;
 
-/// What this machine has. Never fails: what can't be seen is left empty, and each tool says what came of it.
+/// Detects the hardware of this machine. It never fails: unknown facts are empty, and each tool reports its outcome.
 pub fn detect() -> Hardware {
     let mut hardware = if cfg!(target_os = "macos") {
-        macos::detect(&run::ask)
+        macos::detect(&run::run_tool)
     } else {
-        linux::detect(&linux::Roots::default(), &run::ask)
+        linux::detect(&roots::Roots::default(), &run::run_tool)
     };
     if hardware.os.is_empty() {
         std::env::consts::OS.clone_into(&mut hardware.os);

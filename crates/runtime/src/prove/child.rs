@@ -1,4 +1,4 @@
-//! The child's side: reads a question on standard input, answers case by case on standard output.
+//! The child process: reads a probe request from stdin, and writes one result per case to stdout.
 
 use std::io::{self, Write};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -8,38 +8,42 @@ use sconce_core::engine::Engine;
 use sconce_core::obstacle::Obstacle;
 use sconce_core::probe::{ProbeCase, Sample};
 
-use super::{Question, is_last};
-use crate::executor::panic_message;
-use crate::resident::resident;
+use super::request::{ProbeRequest, ends_run};
+use crate::device::panic_message;
+use crate::memory::resident;
 
-/// The argument by which a program knows that it was started to prove.
-pub const ARGUMENT: &str = "__sconce_prove";
-/// What stands before every answer, so that what a driver prints is not taken for one.
-pub(super) const MARK: &str = "sconce-answer ";
+/// Command-line argument of a prover process.
+pub const CHILD_ARGUMENT: &str = "__sconce_prove";
+/// Prefix of a result line: drivers also print to stdout.
+pub(super) const RESULT_PREFIX: &str = "sconce-answer ";
 
-/// Answers the question on standard input with one of the engines that `engines` makes for this many threads. For a
-/// program that was started as a prover.
-pub fn child(engines: impl FnOnce(usize) -> Vec<Arc<dyn Engine>>) {
-    let Ok(question) = serde_json::from_reader::<_, Question>(io::stdin().lock()) else { return };
-    let engines = engines(question.threads);
-    let engine = engines.iter().find(|engine| engine.id() == question.placement.engine);
-    for case in &question.cases {
-        let answer = match engine {
-            Some(engine) => answer(engine.as_ref(), &question, case),
-            None => Err(Obstacle::engine_not_in_this_version(question.placement.engine)),
+/// Runs the probe request on stdin. `engines` creates the engines for a number of threads. Call it in a process that
+/// was started as a prover.
+pub fn run_child(engines: impl FnOnce(usize) -> Vec<Arc<dyn Engine>>) {
+    let Ok(request) = serde_json::from_reader::<_, ProbeRequest>(io::stdin().lock()) else { return };
+    let engines = engines(request.threads);
+    let engine = engines.iter().find(|engine| engine.id() == request.placement.engine);
+    for case in &request.cases {
+        let result = match engine {
+            Some(engine) => run_case(engine.as_ref(), &request, case),
+            None => Err(Obstacle::engine_not_in_this_version(request.placement.engine)),
         };
-        let stop = is_last(case, &answer);
-        let line = serde_json::to_string(&answer).unwrap_or_default();
+        let stop = ends_run(case, &result);
+        let line = serde_json::to_string(&result).unwrap_or_default();
         let mut out = io::stdout().lock();
-        if writeln!(out, "\n{MARK}{line}").and_then(|()| out.flush()).is_err() || stop {
+        if writeln!(out, "\n{RESULT_PREFIX}{line}").and_then(|()| out.flush()).is_err() || stop {
             return;
         }
     }
 }
 
-/// One case, with panics caught.
-pub(super) fn answer(engine: &dyn Engine, question: &Question, case: &ProbeCase) -> Result<Sample, Obstacle> {
-    let run = AssertUnwindSafe(|| engine.probe(&question.subject, &question.placement, case));
+/// Runs one case, and catches panics.
+pub(super) fn run_case(
+    engine: &dyn Engine,
+    request: &ProbeRequest,
+    case: &ProbeCase,
+) -> Result<Sample, Obstacle> {
+    let run = AssertUnwindSafe(|| engine.probe(&request.subject, &request.placement, case));
     let mut sample = catch_unwind(run).unwrap_or_else(|panic| {
         Err(Obstacle::Crashed {
             case: case.to_string(),

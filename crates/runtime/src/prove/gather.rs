@@ -1,4 +1,4 @@
-//! Gathers what is not known yet about the placements of a model, and keeps it.
+//! Gathers and stores the missing evidence about the placements of a model.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -17,57 +17,59 @@ use sconce_planner::{cases, grid, judge};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use super::texts::Texts;
-use super::{Answers, Prover, Question};
+use super::fingerprint::Fingerprint;
+use super::prover::Prover;
+use super::request::{ProbeRequest, ProbeResults};
+use super::store::{Key, Lookup, Store};
+use super::texts::CanaryTexts;
+use crate::digest::hash;
 use crate::event::Event;
-use crate::fingerprint::{Fingerprint, hash};
-use crate::store::{Key, Known, Store};
 
-/// How much is tried.
+/// How much evidence to gather.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Depth {
-    /// Generated weights: right or wrong, and an estimate of the speed. Graphs are tried with their own.
+pub enum ProofDepth {
+    /// Correctness and estimated speed with generated weights. Graphs are probed with their own weights.
     Twin,
-    /// The real weights too.
+    /// Real weights too.
     Canary,
 }
 
-/// Every placement of a model with what stands against it beforehand, and what was found by trying.
+/// The grid of a model, with static obstacles and evidence.
 #[derive(Clone, Debug)]
-pub struct Survey {
-    /// The placements.
+pub struct GatheredEvidence {
+    /// All placements, with obstacles that are known without a probe.
     pub grid: Vec<(Placement, Option<Obstacle>)>,
-    /// What was found.
+    /// Results of probes.
     pub evidence: Evidence,
-    /// How many placements had to be tried now; the rest was known.
+    /// Number of placements that were probed now. The others had stored evidence.
     pub proved: usize,
 }
 
-/// All that gathering needs.
-pub(crate) struct Gathering<'a> {
+/// Gathers evidence about one model.
+pub(crate) struct Gatherer<'a> {
     pub(crate) engines: &'a [Arc<dyn Engine>],
     pub(crate) hardware: &'a Hardware,
     pub(crate) store: &'a Store,
     pub(crate) prover: &'a Prover,
-    pub(crate) limit: Duration,
-    /// Threads that compute on the CPU.
+    pub(crate) time_limit: Duration,
+    /// Number of CPU threads.
     pub(crate) threads: usize,
     pub(crate) subject: &'a ModelSpec,
-    /// What real weights are tried on; none where no tokenizer is at hand, and then none are.
-    pub(crate) texts: Option<&'a Texts>,
-    /// Whether all is tried as if nothing were known, and nothing of it kept.
-    pub(crate) anew: bool,
+    /// Texts for real weights. Without them, real weights are not probed.
+    pub(crate) texts: Option<&'a CanaryTexts>,
+    /// Ignore stored evidence, and store none.
+    pub(crate) bypass_store: bool,
     pub(crate) events: &'a mut dyn FnMut(Event<'_>),
 }
 
-impl Gathering<'_> {
-    /// Tries what `admits` lets through of `grid` and is not known yet.
-    pub(crate) fn survey(
+impl Gatherer<'_> {
+    /// Probes the placements of `grid` that `admits` accepts, unless their evidence is stored.
+    pub(crate) fn gather(
         &mut self,
         grid: Vec<(Placement, Option<Obstacle>)>,
-        depth: Depth,
+        depth: ProofDepth,
         admits: &dyn Fn(&Placement) -> bool,
-    ) -> Survey {
+    ) -> GatheredEvidence {
         let mut evidence = Evidence::new();
         let mut proved = 0;
         let open: Vec<Placement> = grid
@@ -79,52 +81,52 @@ impl Gathering<'_> {
         let mut references = References::default();
         for placement in open {
             let mut findings = Findings::default();
-            let before = references.asked;
+            let before = references.probes;
             let is_graph = self.format(&placement).is_graph();
             if !is_graph {
                 findings.twin = Some(self.twin(&placement, reference.as_ref(), &mut references));
             }
-            let real = is_graph || depth == Depth::Canary;
+            let real = is_graph || depth == ProofDepth::Canary;
             if let (Some(texts), true, None) = (self.texts, real, findings.obstacle()) {
                 findings.canary = Some(self.canary(&placement, reference.as_ref(), texts, &mut references));
             }
             if findings.obstacle().is_none() && findings.error().is_some() {
                 findings.speed = Some(self.speed(&placement, &mut references));
             }
-            proved += usize::from(references.asked > before);
+            proved += usize::from(references.probes > before);
             evidence.insert(placement, findings);
         }
-        Survey { grid, evidence, proved }
+        GatheredEvidence { grid, evidence, proved }
     }
 
-    /// The real weights on one placement of `grid`.
-    pub(crate) fn real(
+    /// Probes real weights on one placement of `grid`.
+    pub(crate) fn probe_real_weights(
         &mut self,
         grid: &[(Placement, Option<Obstacle>)],
         placement: &Placement,
-        texts: &Texts,
+        texts: &CanaryTexts,
     ) -> Result<Canary, Obstacle> {
         let reference = self.reference(grid);
         self.canary(placement, reference.as_ref(), texts, &mut References::default())
     }
 
-    /// The placements that `admits` lets through whose real weights are yet to be tried: graphs that nothing is known
-    /// of, and all others where no canary of any is known. The reference is tried with them.
+    /// The placements that `admits` accepts without stored canary evidence: graphs without any, and all others if none
+    /// of them has any. Includes the reference.
     pub(crate) fn unproved(
         &self,
         grid: &[(Placement, Option<Obstacle>)],
         admits: &dyn Fn(&Placement) -> bool,
-        texts: &Texts,
+        texts: &CanaryTexts,
     ) -> Vec<Placement> {
         let reference = self.reference(grid);
         let open = grid.iter().filter(|(_, obstacle)| obstacle.is_none()).map(|(placement, _)| placement);
         let (graphs, described): (Vec<&Placement>, Vec<&Placement>) = open
             .filter(|placement| admits(placement))
             .partition(|placement| self.format(placement).is_graph());
-        let known = |placement: &Placement| self.knows_canary(placement, reference.as_ref(), texts);
+        let proved = |placement: &Placement| self.has_canary(placement, reference.as_ref(), texts);
         let mut unproved: Vec<Placement> =
-            graphs.into_iter().filter(|graph| !known(graph)).cloned().collect();
-        if !described.iter().any(|placement| known(placement)) {
+            graphs.into_iter().filter(|graph| !proved(graph)).cloned().collect();
+        if !described.iter().any(|placement| proved(placement)) {
             unproved.extend(described.into_iter().cloned());
         }
         if !unproved.is_empty() {
@@ -133,21 +135,16 @@ impl Gathering<'_> {
         unproved
     }
 
-    fn knows_canary(&self, placement: &Placement, reference: Option<&Placement>, texts: &Texts) -> bool {
+    fn has_canary(&self, placement: &Placement, reference: Option<&Placement>, texts: &CanaryTexts) -> bool {
         let Ok(engine) = self.engine(placement) else { return false };
         let fingerprint = Fingerprint::new(engine.build(), self.hardware, placement.device);
-        let subject = self.compared_subject(placement, reference, &texts.batches(engine.format()));
+        let subject = self.canary_key(placement, reference, &texts.batches(engine.format()));
         let key = Key { kind: "canary", fingerprint: &fingerprint, subject: &subject, placement };
-        matches!(self.store.get::<Canary>(&key), Known::Finding(_))
+        matches!(self.store.get::<Canary>(&key), Lookup::Found(_))
     }
 
-    /// What of a model a canary depends on: what it is compared with, and on what texts, is part of what was found.
-    fn compared_subject(
-        &self,
-        placement: &Placement,
-        reference: Option<&Placement>,
-        batches: &[Batch],
-    ) -> String {
+    /// Hash of the model facts that a canary depends on, including the reference and the texts.
+    fn canary_key(&self, placement: &Placement, reference: Option<&Placement>, batches: &[Batch]) -> String {
         let own = canary_subject(self.subject, &placement.weights);
         let against = reference.map(|reference| canary_subject(self.subject, &reference.weights));
         hash(&(own, reference, against, batches))
@@ -167,58 +164,63 @@ impl Gathering<'_> {
         self.engine(placement).map_or(Format::Safetensors, |engine| engine.format())
     }
 
-    /// What is known, else what `find` finds, which is kept.
-    fn known_or<T: Serialize + DeserializeOwned>(
+    /// Stored evidence, else the result of `probe`, which is stored.
+    fn stored_or<T: Serialize + DeserializeOwned>(
         &mut self,
         kind: &str,
         subject: &str,
         placement: &Placement,
-        find: impl FnOnce(&mut Self) -> Result<T, Obstacle>,
+        probe: impl FnOnce(&mut Self) -> Result<T, Obstacle>,
     ) -> Result<T, Obstacle> {
-        if self.anew {
-            return find(self);
+        if self.bypass_store {
+            return probe(self);
         }
         let build = self.engine(placement)?.build();
         let fingerprint = Fingerprint::new(build, self.hardware, placement.device);
         let key = Key { kind, fingerprint: &fingerprint, subject, placement };
         let attempts = match self.store.get(&key) {
-            Known::Finding(found) => return found,
-            Known::Nothing => 0,
-            Known::Retry(why, attempts) => {
+            Lookup::Found(found) => return found,
+            Lookup::Missing => 0,
+            Lookup::Retry(why, attempts) => {
                 (self.events)(Event::Retrying { placement, attempt: attempts + 1, why: &why });
                 attempts
             }
         };
-        let found = find(self);
-        // What failed before it was tried says nothing about the next time.
+        let found = probe(self);
+        // A failure before the probe ran is not evidence.
         if !matches!(found, Err(Obstacle::LoadFailed { .. })) {
             self.store.put(&key, &found, attempts + 1);
         }
         found
     }
 
-    fn ask(&mut self, placement: &Placement, cases: Vec<ProbeCase>, references: &mut References) -> Answers {
-        references.asked += 1;
-        let Ok(engine) = self.engine(placement) else { return Answers::new() };
-        let question = Question {
+    fn probe(
+        &mut self,
+        placement: &Placement,
+        cases: Vec<ProbeCase>,
+        references: &mut References,
+    ) -> ProbeResults {
+        references.probes += 1;
+        let Ok(engine) = self.engine(placement) else { return ProbeResults::new() };
+        let request = ProbeRequest {
             subject: self.subject.clone(),
             placement: placement.clone(),
             cases,
             threads: self.threads,
         };
-        let total = question.cases.len();
+        let total = request.cases.len();
         let events = &mut *self.events;
         events(Event::Proving { placement, done: 0, total });
-        let mut heard = |done| events(Event::Proving { placement, done, total });
-        let mut answers = self.prover.ask(&engine, &question, self.limit, &mut heard);
-        if answers.len() < total && answers.last().is_none_or(Result::is_ok) {
-            let says = format!("it answered {} of {total} cases and stopped", answers.len());
-            answers.push(Err(Obstacle::LoadFailed { says }));
+        let mut progress = |done| events(Event::Proving { placement, done, total });
+        let mut results = self.prover.run(&engine, &request, self.time_limit, &mut progress);
+        if results.len() < total && results.last().is_none_or(Result::is_ok) {
+            let says = format!("it answered {} of {total} cases and stopped", results.len());
+            results.push(Err(Obstacle::LoadFailed { says }));
         }
         if self.subject.card.task.value.scores() {
-            join_scores(&question.cases, &mut answers);
+            join_scores(&request.cases, &mut results);
         }
-        answers
+        results
     }
 
     fn twin(
@@ -230,13 +232,13 @@ impl Gathering<'_> {
         let describes = self.engine(placement)?.describe(&self.subject.card)?;
         let cases = cases::twins(&self.subject.card);
         let longest = self.subject.card.max_length.value;
-        // Weights are generated, so that all files of a model share what is found.
-        let anyones = Placement { weights: String::new(), ..placement.clone() };
-        self.known_or("twin", &format!("{describes} up to {longest}"), &anyones, |this| {
+        // Weights are generated: all weight files share the evidence.
+        let any_weights = Placement { weights: String::new(), ..placement.clone() };
+        self.stored_or("twin", &format!("{describes} up to {longest}"), &any_weights, |this| {
             let band = Band::expected(placement.dtype);
             let compared = this.compare(placement, reference, &cases, band, references);
             if let Err(Obstacle::ModelWrong { .. }) = compared
-                && let Some(op) = this.blame(placement, reference, references)
+                && let Some(op) = this.failing_op(placement, reference, references)
             {
                 return Err(op);
             }
@@ -244,8 +246,8 @@ impl Gathering<'_> {
         })
     }
 
-    /// The op that is missing or wrong on its own, after a whole model was wrong.
-    fn blame(
+    /// The first op that is missing or wrong, after a twin was wrong.
+    fn failing_op(
         &mut self,
         placement: &Placement,
         reference: Option<&Placement>,
@@ -256,7 +258,7 @@ impl Gathering<'_> {
         self.op_obstacles(placement, reference?, references).into_iter().find(named)
     }
 
-    /// Every op alone on every placement of `grid` that nothing stands against.
+    /// Probes every op on every placement of `grid` without an obstacle.
     pub(crate) fn ops(&mut self, grid: &[(Placement, Option<Obstacle>)]) -> Vec<OpFindings> {
         let has_ops = |placement: &&Placement| self.engine(placement).is_ok_and(|engine| engine.has_ops());
         let open = grid.iter().filter(|(_, obstacle)| obstacle.is_none()).map(|(placement, _)| placement);
@@ -284,15 +286,15 @@ impl Gathering<'_> {
             return Vec::new();
         }
         let cases = cases::ops();
-        let wants = self.ask(reference, cases.clone(), references);
-        let answers = self.ask(placement, cases.clone(), references);
-        let judged = cases.iter().zip(wants).zip(answers).map(|((case, want), answer)| {
-            judge::judge(case, &answer?.rows, &want?.rows, Band::expected(placement.dtype)).map(|_| ())
+        let expected = self.probe(reference, cases.clone(), references);
+        let results = self.probe(placement, cases.clone(), references);
+        let judged = cases.iter().zip(expected).zip(results).map(|((case, want), result)| {
+            judge::judge(case, &result?.rows, &want?.rows, Band::expected(placement.dtype)).map(|_| ())
         });
         judged.filter_map(Result::err).collect()
     }
 
-    /// The largest distance from the reference over `cases`, or the first obstacle.
+    /// Largest distance from the reference over `cases`, or the first obstacle.
     fn compare(
         &mut self,
         placement: &Placement,
@@ -303,22 +305,22 @@ impl Gathering<'_> {
     ) -> Result<Agreement, Obstacle> {
         let reference = reference
             .ok_or_else(|| Obstacle::LoadFailed { says: "no placement can be the reference".to_owned() })?;
-        let wants = self.reference_rows(reference, cases, references);
+        let expected = self.reference_rows(reference, cases, references);
         let count = cases.len();
         if reference == placement {
-            return wants.map(|_| Agreement { error: Distance::ZERO, cases: count });
+            return expected.map(|_| Agreement { error: Distance::ZERO, cases: count });
         }
-        let wants = wants.map_err(|why| no_reference(reference, &why))?;
-        let answers = self.ask(placement, cases.to_vec(), references);
+        let expected = expected.map_err(|why| no_reference(reference, &why))?;
+        let results = self.probe(placement, cases.to_vec(), references);
         let mut worst = 0.0f64;
-        for ((case, want), answer) in cases.iter().zip(&wants).zip(answers) {
-            let error = judge::judge(case, &answer?.rows, want, band)?;
+        for ((case, want), result) in cases.iter().zip(&expected).zip(results) {
+            let error = judge::judge(case, &result?.rows, want, band)?;
             worst = worst.max(error.0.unwrap_or(f64::INFINITY));
         }
         Ok(Agreement { error: Distance(Some(worst)), cases: count })
     }
 
-    /// The reference's own answers, which must be numbers at least; asked for once.
+    /// Rows of the reference, which must be finite; computed once.
     fn reference_rows(
         &mut self,
         reference: &Placement,
@@ -330,7 +332,7 @@ impl Gathering<'_> {
             return Ok(rows.clone());
         }
         let mut rows = Vec::new();
-        for (case, answer) in cases.iter().zip(self.ask(reference, cases.to_vec(), references)) {
+        for (case, answer) in cases.iter().zip(self.probe(reference, cases.to_vec(), references)) {
             let answer = answer?;
             if judge::breach(&answer.rows).is_some() {
                 let (error, tolerance) = (Distance(None), Band::Exact.tolerance());
@@ -354,16 +356,16 @@ impl Gathering<'_> {
         let card = &self.subject.card;
         let describes = self.engine(placement)?.describe(card)?;
         let cases = cases::speeds(card);
-        let (subject, whose, layers) = if self.format(placement).is_graph() {
+        let (subject, key_placement, layers) = if self.format(placement).is_graph() {
             let of_file = canary_subject(self.subject, &placement.weights);
             (hash(&(of_file, &cases)), placement.clone(), card.sizes.value.layers)
         } else {
-            let anyones = Placement { weights: String::new(), ..placement.clone() };
-            (hash(&(describes, &card.sizes.value, &cases)), anyones, 1)
+            let any_weights = Placement { weights: String::new(), ..placement.clone() };
+            (hash(&(describes, &card.sizes.value, &cases)), any_weights, 1)
         };
-        self.known_or("speed", &subject, &whose, |this| {
-            let answers = this.ask(placement, cases.clone(), references);
-            let points = cases.iter().zip(answers).filter_map(|(case, answer)| match case {
+        self.stored_or("speed", &subject, &key_placement, |this| {
+            let results = this.probe(placement, cases.clone(), references);
+            let points = cases.iter().zip(results).filter_map(|(case, answer)| match case {
                 ProbeCase::Speed { batch, length } => Some(answer.map(|sample| SpeedPoint {
                     batch: *batch,
                     length: *length,
@@ -380,14 +382,14 @@ impl Gathering<'_> {
         &mut self,
         placement: &Placement,
         reference: Option<&Placement>,
-        texts: &Texts,
+        texts: &CanaryTexts,
         references: &mut References,
     ) -> Result<Canary, Obstacle> {
         let batches = texts.batches(self.format(placement));
-        let subject = self.compared_subject(placement, reference, &batches);
-        self.known_or("canary", &subject, placement, |this| {
+        let subject = self.canary_key(placement, reference, &batches);
+        self.stored_or("canary", &subject, placement, |this| {
             let case = ProbeCase::Canary { batches };
-            let answer = this.ask(placement, vec![case.clone()], references).into_iter().next();
+            let answer = this.probe(placement, vec![case.clone()], references).into_iter().next();
             let sample =
                 answer.unwrap_or_else(|| Err(Obstacle::LoadFailed { says: "no answer".to_owned() }))?;
             let want = match reference {
@@ -398,7 +400,7 @@ impl Gathering<'_> {
                 Some(_) | None => sample.rows.clone(),
             };
             let error = judge::judge(&case, &sample.rows, &want, Band::Coarse)?;
-            Ok(certificate(error, &want, sample, texts))
+            Ok(canary_evidence(error, &want, sample, texts))
         })
     }
 }
@@ -407,16 +409,16 @@ fn no_reference(reference: &Placement, why: &Obstacle) -> Obstacle {
     Obstacle::LoadFailed { says: format!("the reference {reference} failed: {why}") }
 }
 
-/// Scores of all canaries as one row: a score near zero has no length that an error could be held against.
-fn join_scores(cases: &[ProbeCase], answers: &mut Answers) {
-    for (case, answer) in cases.iter().zip(answers) {
+/// Joins the scores of all canaries into one row: a relative error of a score near zero is meaningless.
+fn join_scores(cases: &[ProbeCase], results: &mut ProbeResults) {
+    for (case, answer) in cases.iter().zip(results) {
         if let (ProbeCase::Canary { .. }, Ok(sample)) = (case, answer) {
             sample.rows.width = sample.rows.values.len();
         }
     }
 }
 
-fn certificate(error: Distance, want: &Rows, sample: Sample, texts: &Texts) -> Canary {
+fn canary_evidence(error: Distance, want: &Rows, sample: Sample, texts: &CanaryTexts) -> Canary {
     let norms = texts.norms(&sample.rows);
     let range =
         norms.iter().fold([f32::INFINITY, 0.0], |[least, most], &norm| [least.min(norm), most.max(norm)]);
@@ -431,7 +433,7 @@ fn certificate(error: Distance, want: &Rows, sample: Sample, texts: &Texts) -> C
     }
 }
 
-/// What of a model the real numbers depend on: the weights and what is done with them.
+/// Hash of the facts that the output of real weights depends on.
 pub(crate) fn canary_subject(subject: &ModelSpec, weights: &str) -> String {
     let card = &subject.card;
     let identity = card.weights_named(weights).map(|weights| &weights.identity);
@@ -439,20 +441,20 @@ pub(crate) fn canary_subject(subject: &ModelSpec, weights: &str) -> String {
     hash(&(identity, &card.config, &card.pooling.value, &card.steps.value, card.max_length.value, head))
 }
 
-/// What came of every op alone on one placement.
+/// Results of all ops on one placement.
 #[derive(Clone, Debug, Serialize)]
 pub struct OpFindings {
-    /// Where.
+    /// The placement.
     pub placement: Placement,
-    /// How many cases were tried.
+    /// Number of cases.
     pub tried: usize,
-    /// Those that failed.
+    /// Failures.
     pub obstacles: Vec<Obstacle>,
 }
 
-/// What the reference answered in this survey.
+/// Rows of the reference in this run, and the number of probes.
 #[derive(Default)]
 struct References {
     rows: HashMap<String, Vec<Rows>>,
-    asked: usize,
+    probes: usize,
 }

@@ -1,4 +1,4 @@
-//! The parent's side: starts a child, keeps its time, and turns its death into an obstacle.
+//! The parent process: starts a child, enforces time limits, and reports its exit as an obstacle.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -15,21 +15,21 @@ use sconce_core::obstacle::Obstacle;
 use sconce_core::probe::Sample;
 use serde::Deserialize;
 
-use super::child::{ARGUMENT, MARK};
-use super::{Answers, Question};
-use crate::resident::resident_of;
+use super::child::{CHILD_ARGUMENT, RESULT_PREFIX};
+use super::request::{ProbeRequest, ProbeResults, ends_run};
+use crate::memory::resident_of;
 
-/// A program to start as a prover.
+/// The command that starts a prover process.
 pub(crate) struct Launch {
     program: PathBuf,
     arguments: Vec<OsString>,
     environment: Vec<(OsString, OsString)>,
-    /// The children that run now.
+    /// Process ids of the running children.
     running: Mutex<Vec<u32>>,
 }
 
 impl Launch {
-    /// What `command` would start.
+    /// From a command.
     pub(crate) fn of(command: &Command) -> Launch {
         let environment =
             command.get_envs().filter_map(|(key, value)| Some((key.to_owned(), value?.to_owned())));
@@ -41,19 +41,19 @@ impl Launch {
         }
     }
 
-    /// This very program, which has said that it answers.
+    /// This executable, which called [`init`](crate::init).
     pub(crate) fn this_program() -> Option<Launch> {
         let mut command = Command::new(std::env::current_exe().ok()?);
-        command.arg(ARGUMENT);
+        command.arg(CHILD_ARGUMENT);
         Some(Launch::of(&command))
     }
 
-    pub(super) fn ask(
+    pub(super) fn run(
         &self,
-        question: &Question,
-        limit: Duration,
-        answered: &mut dyn FnMut(usize),
-    ) -> Answers {
+        request: &ProbeRequest,
+        time_limit: Duration,
+        progress: &mut dyn FnMut(usize),
+    ) -> ProbeResults {
         let mut child = match self.start() {
             Ok(child) => child,
             Err(error) => {
@@ -62,19 +62,19 @@ impl Launch {
             }
         };
         self.running().push(child.id());
-        let answers = converse(&mut child, question, limit, answered);
-        // Whatever happened, the child is gone when this returns.
+        let results = collect_results(&mut child, request, time_limit, progress);
+        // The child must not outlive the request.
         let _ = child.kill();
         let _ = child.wait();
         self.running().retain(|&id| id != child.id());
-        answers
+        results
     }
 
     fn running(&self) -> MutexGuard<'_, Vec<u32>> {
         self.running.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Bytes of main memory that the running children have.
+    /// Resident memory of the running children in bytes.
     pub(super) fn resident(&self) -> u64 {
         self.running().iter().filter_map(|&id| resident_of(id)).sum()
     }
@@ -90,18 +90,19 @@ impl Launch {
     }
 }
 
-fn converse(
+/// Sends the request, and reads results until the run ends.
+fn collect_results(
     child: &mut Child,
-    question: &Question,
-    limit: Duration,
-    answered: &mut dyn FnMut(usize),
-) -> Answers {
+    request: &ProbeRequest,
+    time_limit: Duration,
+    progress: &mut dyn FnMut(usize),
+) -> ProbeResults {
     let (sender, lines) = mpsc::channel();
     if let Some(output) = child.stdout.take() {
         thread::spawn(move || {
             for line in BufReader::new(output).lines().map_while(Result::ok) {
-                if let Some(answer) = line.strip_prefix(MARK)
-                    && sender.send(answer.to_owned()).is_err()
+                if let Some(result) = line.strip_prefix(RESULT_PREFIX)
+                    && sender.send(result.to_owned()).is_err()
                 {
                     return;
                 }
@@ -115,65 +116,67 @@ fn converse(
             String::from_utf8_lossy(&text).into_owned()
         })
     });
-    if let (Some(mut input), Ok(text)) = (child.stdin.take(), serde_json::to_vec(question)) {
-        // A child that died before it read is noticed below.
+    if let (Some(mut input), Ok(text)) = (child.stdin.take(), serde_json::to_vec(request)) {
+        // The loop below detects a child that exits before it reads.
         thread::spawn(move || input.write_all(&text));
     }
-    let mut answers = Answers::new();
-    for case in &question.cases {
-        let answer = match lines.recv_timeout(limit) {
-            Ok(line) => heard(&line),
+    let mut results = ProbeResults::new();
+    for case in &request.cases {
+        let result = match lines.recv_timeout(time_limit) {
+            Ok(line) => parse_result(&line),
             Err(RecvTimeoutError::Timeout) => {
-                Err(Obstacle::TimedOut { case: case.to_string(), seconds: limit.as_secs_f64() })
+                Err(Obstacle::TimedOut { case: case.to_string(), seconds: time_limit.as_secs_f64() })
             }
             Err(RecvTimeoutError::Disconnected) => {
                 let status = child.wait().ok();
-                let said = errors.and_then(|errors| errors.join().ok()).unwrap_or_default();
-                let (case, how) = (case.to_string(), death(status, &said));
-                answers.push(Err(if status.is_some_and(was_killed) {
+                let stderr = errors.and_then(|errors| errors.join().ok()).unwrap_or_default();
+                let (case, how) = (case.to_string(), exit_reason(status, &stderr));
+                results.push(Err(if status.is_some_and(was_killed) {
                     Obstacle::Killed { case, how }
                 } else {
                     Obstacle::Crashed { case, how }
                 }));
-                return answers;
+                return results;
             }
         };
-        let stop = super::is_last(case, &answer);
-        answers.push(answer);
-        answered(answers.len());
+        let stop = ends_run(case, &result);
+        results.push(result);
+        progress(results.len());
         if stop {
             break;
         }
     }
-    answers
+    results
 }
 
-/// A sample as it comes over: JSON has no word for a number that is not finite, and says null.
+/// A sample as JSON, where non-finite values are null.
 #[derive(Deserialize)]
-struct Heard {
-    rows: HeardRows,
+struct JsonSample {
+    rows: JsonRows,
     seconds: f64,
     memory: Option<u64>,
     nodes: BTreeMap<String, usize>,
 }
 
 #[derive(Deserialize)]
-struct HeardRows {
+struct JsonRows {
     width: usize,
     values: Vec<Option<f32>>,
     norms: Vec<Option<f32>>,
 }
 
-fn heard(line: &str) -> Result<Sample, Obstacle> {
-    let answer: Result<Heard, Obstacle> = serde_json::from_str(line)
-        .map_err(|error| Obstacle::LoadFailed { says: format!("the prover's answer: {error}") })?;
-    let Heard { rows, seconds, memory, nodes } = answer?;
-    let numbers = |numbers: Vec<Option<f32>>| numbers.into_iter().map(|x| x.unwrap_or(f32::NAN)).collect();
-    let rows = Rows { width: rows.width, values: numbers(rows.values), norms: numbers(rows.norms) };
+fn parse_result(line: &str) -> Result<Sample, Obstacle> {
+    let result: Result<JsonSample, Obstacle> = serde_json::from_str(line)
+        .map_err(|error| Obstacle::LoadFailed { says: format!("the prover's result: {error}") })?;
+    let JsonSample { rows, seconds, memory, nodes } = result?;
+    let finite_or_nan =
+        |values: Vec<Option<f32>>| values.into_iter().map(|x| x.unwrap_or(f32::NAN)).collect();
+    let rows =
+        Rows { width: rows.width, values: finite_or_nan(rows.values), norms: finite_or_nan(rows.norms) };
     Ok(Sample { rows, seconds, memory, nodes })
 }
 
-/// Whether a process ended by the signal that only others send: the system where memory runs out, or a user.
+/// Whether SIGKILL ended the process: sent by the OOM killer or a user.
 #[cfg(unix)]
 fn was_killed(status: ExitStatus) -> bool {
     use std::os::unix::process::ExitStatusExt;
@@ -186,10 +189,10 @@ fn was_killed(_status: ExitStatus) -> bool {
     false
 }
 
-/// How a child died, with the last thing it said.
-fn death(status: Option<ExitStatus>, said: &str) -> String {
+/// Exit status of a child, with the last line of its stderr.
+fn exit_reason(status: Option<ExitStatus>, stderr: &str) -> String {
     let how = status.map_or_else(|| "its end could not be read".to_owned(), |status| status.to_string());
-    match said.lines().rev().map(str::trim).find(|line| !line.is_empty() && !line.starts_with("note:")) {
+    match stderr.lines().rev().map(str::trim).find(|line| !line.is_empty() && !line.starts_with("note:")) {
         Some(last) => format!("{how}, saying `{}`", last.chars().take(200).collect::<String>()),
         None => how,
     }

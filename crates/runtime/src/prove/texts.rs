@@ -1,43 +1,42 @@
-//! The built-in texts as tokens: what real weights are tried on.
+//! Tokenized canary texts, sample sentences and length sweep.
 
 use sconce_core::batch::{Batch, Rows};
 use sconce_core::card::{Format, ModelCard, Task};
 use sconce_planner::accuracy::{self, AccuracyReport};
 use sconce_planner::cases::{self, CANARIES};
 
-use crate::canary;
-use crate::error::Error;
-use crate::tokens::Tokens;
+use super::canary;
+use crate::tokenize::{ModelTokenizer, TokenizerError};
 
-/// The most tokens of the text that lengths are cut from.
-const LONGEST: usize = 1 << 16;
+/// Maximum length of the text for the length sweep, in tokens.
+const MAX_SWEEP_TOKENS: usize = 1 << 16;
 
-/// The built-in texts as tokens.
-pub(crate) struct Texts {
-    /// The texts that are timed.
+/// Batches that real weights are probed with.
+pub(crate) struct CanaryTexts {
+    /// The canary texts, which are timed.
     pub(super) canary: Batch,
-    /// The sample that accuracies are made with, where the model makes one vector of a text, or scores.
+    /// Sample sentences of the accuracy report, for models that return vectors or scores.
     sample: Option<Batch>,
-    /// Scores a text, where it gives scores: those of all texts come back as one row.
+    /// Number of scores per text. Scores of all texts are judged as one row.
     scores: Option<usize>,
-    /// A long text at many lengths, in batches of two so that padding takes part. For graphs, which have no twin.
+    /// One text at many lengths, in batches of two to test padding. For graphs, which have no twin.
     sweep: Vec<Batch>,
 }
 
-impl Texts {
-    pub(crate) fn of(tokens: &Tokens, card: &ModelCard) -> Result<Texts, Error> {
-        let longest = card.max_length.value.min(LONGEST);
+impl CanaryTexts {
+    pub(crate) fn new(tokenizer: &ModelTokenizer, card: &ModelCard) -> Result<CanaryTexts, TokenizerError> {
+        let limit = card.max_length.value.min(MAX_SWEEP_TOKENS);
         let mut long = CANARIES.join(" ");
-        let mut whole = tokens.encode("", &long)?;
-        while whole.ids.len() < longest && !whole.is_truncated() {
+        let mut whole = tokenizer.encode("", &long)?;
+        while whole.ids.len() < limit && !whole.is_truncated() {
             long = format!("{long} {long}");
-            let before = std::mem::replace(&mut whole, tokens.encode("", &long)?);
+            let before = std::mem::replace(&mut whole, tokenizer.encode("", &long)?);
             if whole.ids.len() <= before.ids.len() {
-                break; // A tokenizer that makes no more tokens of a longer text.
+                break; // Some tokenizers collapse repeated text.
             }
         }
-        let cut = |length: usize| {
-            // The last token closes a text.
+        let truncated = |length: usize| {
+            // Keeps the closing special token.
             let mut ids = whole.ids[..length].to_vec();
             if let (Some(end), Some(&last), true) = (ids.last_mut(), whole.ids.last(), length > 1) {
                 *end = last;
@@ -47,43 +46,43 @@ impl Texts {
         let sweep = cases::sweep(whole.ids.len()).into_iter().map(|lengths| {
             let mut batch = Batch::new(canary::output_kind(card.task.value));
             for length in lengths {
-                batch.push(&cut(length), &whole.types[..length], 0);
+                batch.push(&truncated(length), &whole.type_ids[..length], 0);
             }
             batch
         });
         let scores = card.task.value.scores();
         let sampled = scores || card.task.value == Task::Embed;
-        Ok(Texts {
-            canary: canary::batch(tokens, card, CANARIES)?,
-            sample: sampled.then(|| canary::batch(tokens, card, accuracy::sentences())).transpose()?,
+        Ok(CanaryTexts {
+            canary: canary::batch(tokenizer, card, CANARIES)?,
+            sample: sampled.then(|| canary::batch(tokenizer, card, accuracy::sentences())).transpose()?,
             scores: scores.then(|| card.width()),
             sweep: sweep.collect(),
         })
     }
 
-    /// The batches that weights of this format are tried on.
+    /// The batches for weights of this format.
     pub(super) fn batches(&self, format: Format) -> Vec<Batch> {
         let sweep = if format.is_graph() { &self.sweep[..] } else { &[] };
         [&self.canary].into_iter().chain(&self.sample).chain(sweep).cloned().collect()
     }
 
-    /// The accuracy report in the answers to those batches.
+    /// The accuracy report from the rows of those batches.
     pub(super) fn accuracy(&self, rows: &Rows, reference: &Rows) -> Option<AccuracyReport> {
-        let (rows, reference) = (self.of_sample(rows)?, self.of_sample(reference)?);
+        let (rows, reference) = (self.sample_rows(rows)?, self.sample_rows(reference)?);
         match self.scores {
             Some(_) => accuracy::of_scores(&rows, &reference),
             None => accuracy::of_vectors(&rows, &reference),
         }
     }
 
-    fn of_sample(&self, rows: &Rows) -> Option<Rows> {
+    fn sample_rows(&self, rows: &Rows) -> Option<Rows> {
         let width = self.scores.unwrap_or(rows.width);
         let start = self.canary.sequences.len() * width;
         let end = start + self.sample.as_ref()?.sequences.len() * width;
         Some(Rows { width, values: rows.values.get(start..end)?.to_vec(), norms: Vec::new() })
     }
 
-    /// The norms of whole texts, which a text of a user's resembles: those of the sweep come after them.
+    /// Norms of complete texts, without those of the length sweep.
     pub(super) fn norms<'a>(&self, rows: &'a Rows) -> &'a [f32] {
         let whole = self.sample.as_ref().map(|sample| self.canary.sequences.len() + sample.sequences.len());
         &rows.norms[..whole.unwrap_or(usize::MAX).min(rows.norms.len())]

@@ -7,9 +7,7 @@ use std::thread;
 use std::time::Duration;
 
 use sconce::core::batch::{Batch, OutputKind};
-use sconce::{
-    Band, Device, Dtype, EngineId, Error, Fault as Whose, Model, ModelBuilder, Retry, SequenceError,
-};
+use sconce::{Band, Device, Dtype, EngineId, Error, ErrorCause, Model, ModelBuilder, Retry, SequenceError};
 use sconce_testkit::fake::{FakeEngine, Fault, Mishap, ODD_TEXT};
 
 use crate::fakes::{METAL, Stage, TEXTS, builder, candle, healthy, obstacle};
@@ -67,7 +65,7 @@ fn device(model: &Model) -> Option<Device> {
 fn batch(model: &Model, texts: &[&str]) -> Batch {
     let mut batch = Batch::new(model.output_kind());
     for text in model.encode_texts(&sconce::Prompt::Default, texts).expect("texts are tokens") {
-        batch.push(&text.ids, &text.types, text.skip);
+        batch.push(&text.ids, &text.type_ids, text.prompt_tokens);
     }
     batch
 }
@@ -75,7 +73,7 @@ fn batch(model: &Model, texts: &[&str]) -> Batch {
 /// Computes a batch with an odd text: the others are right and METAL still serves. What became of the odd one.
 fn others_are_answered(model: &Model, case: &str) -> Result<Vec<f32>, SequenceError> {
     let answered = model.compute_each(batch(model, &MIXED)).expect("it is computed");
-    let rows = &answered.computed.rows;
+    let rows = &answered.output.rows;
     for (index, want) in healthy(&MIXED).into_iter().enumerate().filter(|(index, _)| *index != ODD_INDEX) {
         let row = rows.iter().nth(index).expect("a row a text");
         assert_eq!(row, want, "{case}: text {index}");
@@ -83,16 +81,16 @@ fn others_are_answered(model: &Model, case: &str) -> Result<Vec<f32>, SequenceEr
     }
     let withheld = rows.iter().nth(ODD_INDEX).expect("a row a text");
     assert!(withheld.iter().all(|x| x.is_nan()) && rows.norms[ODD_INDEX].is_nan(), "{case}");
-    let suspects: Vec<usize> = answered.suspects.iter().map(|suspect| suspect.index).collect();
-    let refused: Vec<usize> = answered.refused.iter().map(|(index, _)| *index).collect();
+    let suspects: Vec<usize> = answered.unresolved.iter().map(|suspect| suspect.index).collect();
+    let refused: Vec<usize> = answered.rejected.iter().map(|(index, _)| *index).collect();
     assert_eq!([refused, suspects].concat(), [ODD_INDEX], "{case}");
-    let outcome = match answered.suspects.first() {
-        Some(suspect) => match model.settle(suspect) {
+    let outcome = match answered.unresolved.first() {
+        Some(suspect) => match model.resolve(suspect) {
             Ok(computed) => Ok(computed.rows.values),
             Err(Error::Sequence(error)) => Err(error),
             Err(error) => panic!("{case}: {error}"),
         },
-        None => Err(answered.refused[0].1.clone()),
+        None => Err(answered.rejected[0].1.clone()),
     };
     assert_eq!(device(model), Some(METAL), "{case}: {}", model.plan().explain());
     assert!(model.quarantined().is_empty() && obstacle(&model.plan(), METAL).is_none(), "{case}");
@@ -144,7 +142,7 @@ fn a_placement_whose_numbers_another_contradicts_is_retired() {
 
         let model = open(&[fault], &[]);
         let answered = model.compute_each(batch(&model, &MIXED)).expect("it is computed");
-        let settled = model.settle(&answered.suspects[0]).expect("the CPU answers");
+        let settled = model.resolve(&answered.unresolved[0]).expect("the CPU answers");
         assert_eq!(settled.rows.values, healthy(&[ODD_TEXT])[0], "{fault:?}");
         assert_eq!(settled.placement.device, Device::Cpu);
         let blamed: Vec<Device> =
@@ -171,7 +169,7 @@ fn a_text_that_two_placements_fail_on_is_refused_alone() {
         let text = error.to_string();
         assert!(text.contains("candle/metal:0/f32") && text.contains("candle/cpu/f32"), "{text}");
         let error = model.embed(&MIXED).expect_err("one text of it has no answer");
-        assert_eq!((error.fault(), error.retry()), (Whose::Caller, Retry::Never), "{case}: {error}");
+        assert_eq!((error.cause(), error.retry()), (ErrorCause::Request, Retry::Never), "{case}: {error}");
         assert_eq!(device(&model), Some(METAL), "{case}");
     }
 }
@@ -182,14 +180,14 @@ fn a_text_that_does_not_fit_alone_is_refused_and_its_placement_stays() {
     let mut batch = batch(&model, &TEXTS[..2]);
     batch.push(&vec![7; 6000], &vec![0; 6000], 0);
     let answered = model.compute_each(batch).expect("the others are computed");
-    assert!(answered.suspects.is_empty());
+    assert!(answered.unresolved.is_empty());
     let refused: Vec<(usize, &SequenceError)> =
-        answered.refused.iter().map(|(index, error)| (*index, error)).collect();
+        answered.rejected.iter().map(|(index, error)| (*index, error)).collect();
     let [(2, SequenceError::DoesNotFit { tokens: 6000, placement })] = refused[..] else {
         panic!("{refused:?}");
     };
     assert_eq!(placement.device, METAL);
-    let vectors: Vec<&[f32]> = answered.computed.rows.iter().take(2).collect();
+    let vectors: Vec<&[f32]> = answered.output.rows.iter().take(2).collect();
     assert_eq!(vectors, healthy(&TEXTS[..2]));
     assert_eq!(device(&model), Some(METAL), "{}", model.plan().explain());
 }
@@ -254,7 +252,7 @@ fn a_reference_that_fails_is_a_fault_of_the_machine_and_told_with_its_cause() {
     let batch = batch(&model, &TEXTS);
     let computed = model.compute(batch.clone()).expect("METAL answers");
     let error = model.shadow(&batch, &computed).expect_err("the reference fails");
-    assert_eq!((error.fault(), error.retry()), (Whose::Machine, Retry::Later));
+    assert_eq!((error.cause(), error.retry()), (ErrorCause::Machine, Retry::Later));
     let text = error.to_string();
     assert!(text.contains("candle/cpu/f32") && text.contains("the fake fails as it was told"), "{text}");
 }
@@ -290,9 +288,9 @@ fn a_second_placement_that_fails_on_known_texts_decides_nothing() {
         assert_eq!(device(&model), Some(METAL), "{mishap:?}");
         let out: Vec<Device> = model.quarantined().iter().map(|placement| placement.device).collect();
         assert_eq!(out, [Device::Cpu], "{mishap:?}");
-        let told: Vec<Device> = model.take_incidents().iter().map(|one| one.placement.device).collect();
+        let told: Vec<Device> = model.drain_incidents().iter().map(|one| one.placement.device).collect();
         assert_eq!(told, [Device::Cpu], "{mishap:?} is told once");
-        assert!(model.take_incidents().is_empty());
+        assert!(model.drain_incidents().is_empty());
     }
 }
 
@@ -310,12 +308,12 @@ fn hidden_states_are_guarded_as_answers_are() {
     let model = open(&[Fault::OddNan], &[Fault::OddNan]);
     let states = Batch { output_kind: OutputKind::Tokens, ..batch(&model, &MIXED) };
     let answered = model.compute_each(states.clone()).expect("it is computed");
-    let rows = answered.computed.rows;
+    let rows = answered.output.rows;
     let place = states.rows_of(ODD_INDEX..ODD_INDEX + 1);
     for (row, values) in rows.iter().enumerate() {
         assert_eq!(values.iter().all(|x| x.is_nan()), place.contains(&row), "row {row}");
     }
-    assert!(model.settle(&answered.suspects[0]).is_err());
+    assert!(model.resolve(&answered.unresolved[0]).is_err());
     assert_eq!(device(&model), Some(METAL));
 }
 

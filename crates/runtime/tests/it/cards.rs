@@ -4,7 +4,7 @@ use std::fs;
 
 use safetensors::tensor::{Dtype as Stored, TensorView};
 use sconce::card::{self, CardError, Overrides};
-use sconce::prove::Depth;
+use sconce::prove::ProofDepth;
 use sconce::{Constraints, Embeddings, Error, ModelSource, Plan, PoolingMode};
 use sconce_core::card::Dimensions;
 use sconce_core::head::Step;
@@ -52,7 +52,7 @@ fn plan(home: &Home, copy: &Copy) -> Plan {
     let source = ModelSource::Folder(copy.path().to_owned());
     let subject =
         home.runtime.subject(&source, &Overrides::default(), &mut |_| {}).expect("the folder is a model");
-    home.runtime.plan(&subject, &Constraints::default(), Depth::Twin, &mut |_| {}).expect("plans")
+    home.runtime.plan(&subject, &Constraints::default(), ProofDepth::Twin, &mut |_| {}).expect("plans")
 }
 
 fn embed(copy: &Copy) -> Embeddings {

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use sconce::card::Overrides;
-use sconce::prove::{Depth, Survey};
+use sconce::prove::{GatheredEvidence, ProofDepth};
 use sconce::{Constraints, Device, Dtype, Event, ModelSource, Obstacle, Placement, Plan, Runtime};
 use sconce_core::hardware::Hardware;
 use sconce_testkit::fake::{FakeEngine, Fault};
@@ -15,15 +15,15 @@ use serde_json::json;
 use crate::fakes::{METAL, Stage, TEXTS, builder, candle, healthy, mac, obstacle, plan, subject};
 use crate::support::Copy;
 
-fn survey(runtime: &Runtime, folder: &Path, depth: Depth) -> Survey {
+fn survey(runtime: &Runtime, folder: &Path, depth: ProofDepth) -> GatheredEvidence {
     let subject = subject(runtime, folder);
-    runtime.survey(&subject, depth, &|_| true, &mut |_| {}).expect("the golden can be surveyed")
+    runtime.gather_evidence(&subject, depth, &|_| true, &mut |_| {}).expect("the golden can be surveyed")
 }
 
 /// How many children the stage starts to survey tiny-bert without its weights.
 fn children(stage: &Stage) -> usize {
     let before = stage.starts().len();
-    survey(&stage.runtime(), &goldens::folder("tiny-bert"), Depth::Twin);
+    survey(&stage.runtime(), &goldens::folder("tiny-bert"), ProofDepth::Twin);
     stage.starts().len() - before
 }
 
@@ -51,10 +51,10 @@ fn with_the_real_engines_a_second_plan_asks_nothing_either() {
     let home = tempfile::tempdir().expect("a folder can be made");
     let runtime = || Runtime::builder().home(home.path()).hardware(mac()).threads(2).offline(true).build();
     let folder = goldens::folder("tiny-bert");
-    plan(&runtime(), &folder, Depth::Twin);
+    plan(&runtime(), &folder, ProofDepth::Twin);
     let runtime = runtime();
-    let second = plan(&runtime, &folder, Depth::Twin);
-    assert_eq!(survey(&runtime, &folder, Depth::Twin).proved, 0);
+    let second = plan(&runtime, &folder, ProofDepth::Twin);
+    assert_eq!(survey(&runtime, &folder, ProofDepth::Twin).proved, 0);
     assert!(second.chosen.is_some());
 }
 
@@ -113,16 +113,16 @@ fn a_change_of_any_part_of_the_fingerprint_is_proved_anew() {
 #[test]
 fn another_driver_says_nothing_about_the_cpu() {
     let mut stage = Stage::new(candle());
-    survey(&stage.runtime(), &goldens::folder("tiny-bert"), Depth::Twin);
+    survey(&stage.runtime(), &goldens::folder("tiny-bert"), ProofDepth::Twin);
     stage.hardware.gpus[0].driver = Some("Metal 5".to_owned());
-    assert_eq!(survey(&stage.runtime(), &goldens::folder("tiny-bert"), Depth::Twin).proved, 1);
+    assert_eq!(survey(&stage.runtime(), &goldens::folder("tiny-bert"), ProofDepth::Twin).proved, 1);
 }
 
 #[test]
 fn other_weights_are_tried_again_and_their_architecture_is_not() {
     let stage = Stage::new(candle());
     let folder = goldens::copy("tiny-bert", &stage.home.path().join("model"));
-    survey(&stage.runtime(), &folder, Depth::Canary);
+    survey(&stage.runtime(), &folder, ProofDepth::Canary);
     let (twins, canaries) = (findings(&stage, "twin").len(), findings(&stage, "canary").len());
     assert_eq!((twins, canaries), (2, 2));
 
@@ -131,7 +131,7 @@ fn other_weights_are_tried_again_and_their_architecture_is_not() {
     *bytes.last_mut().expect("the weights are not empty") ^= 1;
     fs::write(&weights, bytes).expect("the weights can be written");
     let started = stage.starts().len();
-    survey(&stage.runtime(), &folder, Depth::Canary);
+    survey(&stage.runtime(), &folder, ProofDepth::Canary);
     // The CPU's canary, the accelerator's, and the reference's for that.
     assert_eq!(stage.starts().len() - started, 3);
     assert_eq!(findings(&stage, "twin").len(), twins);
@@ -143,8 +143,8 @@ fn checkpoints_of_one_architecture_share_what_was_found_about_it() {
     let stage = Stage::new(candle());
     assert!(children(&stage) > 0);
     let other = goldens::copy("tiny-bert", &stage.home.path().join("other"));
-    assert_eq!(survey(&stage.runtime(), &other, Depth::Twin).proved, 0);
-    assert!(survey(&stage.runtime(), &goldens::folder("tiny-roberta"), Depth::Twin).proved > 0);
+    assert_eq!(survey(&stage.runtime(), &other, ProofDepth::Twin).proved, 0);
+    assert!(survey(&stage.runtime(), &goldens::folder("tiny-roberta"), ProofDepth::Twin).proved > 0);
 }
 
 #[test]
@@ -180,7 +180,7 @@ fn a_folder_that_can_not_be_written_stops_nobody() {
 fn a_prover_that_does_not_start_is_told_and_not_remembered() {
     let stage = Stage::new(candle());
     let absent = stage.in_process().prover(&Command::new("no-such-prover")).build();
-    let failed = plan(&absent, &goldens::folder("tiny-bert"), Depth::Twin);
+    let failed = plan(&absent, &goldens::folder("tiny-bert"), ProofDepth::Twin);
     assert!(failed.chosen.is_none());
     assert_eq!(obstacle(&failed, METAL).map(Obstacle::code), Some("load_failed"));
     assert!(failed.explain().contains("no-such-prover"), "{}", failed.explain());
@@ -193,7 +193,7 @@ fn a_child_computes_on_the_threads_of_its_runtime() {
     for threads in [1, 3] {
         let runtime =
             stage.in_children().threads(threads).home(stage.home.path().join(threads.to_string())).build();
-        plan(&runtime, &goldens::folder("tiny-bert"), Depth::Twin);
+        plan(&runtime, &goldens::folder("tiny-bert"), ProofDepth::Twin);
         assert_eq!(stage.threads(), Some(threads));
     }
 }
@@ -205,7 +205,7 @@ fn the_memory_of_a_child_is_known_while_it_runs() {
     let subject = subject(&runtime, &goldens::folder("tiny-bert"));
     let mut most = 0;
     runtime
-        .survey(&subject, Depth::Twin, &|_| true, &mut |event| {
+        .gather_evidence(&subject, ProofDepth::Twin, &|_| true, &mut |event| {
             if matches!(event, Event::Proving { done: 1.., .. }) {
                 most = most.max(runtime.prover_resident());
             }
@@ -227,12 +227,12 @@ fn what_a_prover_will_take_is_claimed_until_the_weights_are_proved() {
 }
 
 /// tiny-bert for texts of at most `longest` tokens.
-fn survey_up_to(stage: &Stage, folder: &Path, longest: usize) -> Survey {
+fn survey_up_to(stage: &Stage, folder: &Path, longest: usize) -> GatheredEvidence {
     let runtime = stage.runtime();
     let overrides = Overrides { max_length: Some(longest), ..Overrides::default() };
     let source = ModelSource::parse(&folder.to_string_lossy(), None);
     let subject = runtime.subject(&source, &overrides, &mut |_| {}).expect("the golden is a model");
-    runtime.survey(&subject, Depth::Twin, &|_| true, &mut |_| {}).expect("it can be surveyed")
+    runtime.gather_evidence(&subject, ProofDepth::Twin, &|_| true, &mut |_| {}).expect("it can be surveyed")
 }
 
 #[test]
@@ -254,7 +254,7 @@ fn a_model_of_other_sizes_is_timed_anew_and_its_architecture_is_not_tried_again(
     assert!(children(&stage) > 0);
     let (twins, speeds) = (findings(&stage, "twin").len(), findings(&stage, "speed").len());
     let smaller = Copy::of("tiny-bert").setting("config.json", "intermediate_size", json!(32));
-    survey(&stage.runtime(), smaller.path(), Depth::Twin);
+    survey(&stage.runtime(), smaller.path(), ProofDepth::Twin);
     assert_eq!((findings(&stage, "twin").len(), findings(&stage, "speed").len()), (twins, 2 * speeds));
 }
 
@@ -264,13 +264,14 @@ fn weights_are_tried_again_where_those_that_they_are_compared_with_changed() {
     let folder = Copy::of("tiny-bert");
     let other = fs::read(folder.file("model.safetensors")).expect("the golden has weights");
     let folder = folder.with("model.other.safetensors", other);
-    survey(&stage.runtime(), folder.path(), Depth::Canary);
+    survey(&stage.runtime(), folder.path(), ProofDepth::Canary);
     let before = findings(&stage, "canary").len();
-    let reference = plan(&stage.runtime(), folder.path(), Depth::Canary).reference.expect("there is one");
+    let reference =
+        plan(&stage.runtime(), folder.path(), ProofDepth::Canary).reference.expect("there is one");
     let mut bytes = fs::read(folder.file(&reference.weights)).expect("the reference has weights");
     *bytes.last_mut().expect("it is not empty") ^= 1;
     let folder = folder.with(&reference.weights, bytes);
-    survey(&stage.runtime(), folder.path(), Depth::Canary);
+    survey(&stage.runtime(), folder.path(), ProofDepth::Canary);
     assert_eq!(findings(&stage, "canary").len(), 2 * before, "all four were compared with the old ones");
 }
 
@@ -285,7 +286,8 @@ fn plan_telling(stage: &Stage) -> (Plan, Vec<(Placement, u32)>) {
             retries.push((placement.clone(), attempt));
         }
     };
-    let plan = runtime.plan(&subject, &Constraints::default(), Depth::Canary, &mut hear).expect("a plan");
+    let plan =
+        runtime.plan(&subject, &Constraints::default(), ProofDepth::Canary, &mut hear).expect("a plan");
     (plan, retries)
 }
 

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use sconce::card::Overrides;
 use sconce::planner::plan::{Constraints, Plan, Refusal};
-use sconce::prove::{self, Depth};
+use sconce::prove::{self, ProofDepth};
 use sconce::{Device, EngineId, Model, ModelBuilder, ModelSource, Obstacle, Runtime, RuntimeBuilder};
 use sconce_core::device::DeviceKind;
 use sconce_core::engine::{Engine, ModelSpec};
@@ -42,7 +42,7 @@ fn prover_child() {
         writeln!(file, "{}", std::process::id()).expect("the file is written");
     }
     let engines: Vec<FakeEngine> = serde_json::from_str(&engines).expect("the engines are JSON");
-    prove::child(|threads| {
+    prove::run_child(|threads| {
         if let Some(file) = std::env::var_os(THREADS) {
             fs::write(file, threads.to_string()).expect("the file is written");
         }
@@ -154,7 +154,7 @@ impl Stage {
 
     /// What all is known about tiny-bert, the real weights too.
     pub(crate) fn plan(&self) -> Plan {
-        plan(&self.runtime(), &goldens::folder("tiny-bert"), Depth::Canary)
+        plan(&self.runtime(), &goldens::folder("tiny-bert"), ProofDepth::Canary)
     }
 
     /// tiny-bert, open.
@@ -173,7 +173,7 @@ pub(crate) fn subject(runtime: &Runtime, folder: &Path) -> ModelSpec {
     runtime.subject(&source, &Overrides::default(), &mut |_| {}).expect("the golden is a model")
 }
 
-pub(crate) fn plan(runtime: &Runtime, folder: &Path, depth: Depth) -> Plan {
+pub(crate) fn plan(runtime: &Runtime, folder: &Path, depth: ProofDepth) -> Plan {
     let subject = subject(runtime, folder);
     runtime.plan(&subject, &Constraints::default(), depth, &mut |_| {}).expect("a plan can be made")
 }

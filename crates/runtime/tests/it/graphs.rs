@@ -7,7 +7,7 @@ use std::sync::Arc;
 use sconce::planner::accuracy::Near;
 use sconce::planner::band::Band;
 use sconce::planner::plan::{Constraints, Plan, Refusal, Viable};
-use sconce::prove::Depth;
+use sconce::prove::ProofDepth;
 use sconce::{ClassifyOptions, Device, Dtype, EngineId, Model, Obstacle, Placement, Runtime};
 use sconce_core::card::ModelCard;
 use sconce_core::engine::{Encoder, Engine, ModelSpec};
@@ -46,7 +46,7 @@ fn home() -> TempDir {
     tempfile::tempdir().expect("a folder")
 }
 
-fn plan(home: &TempDir, folder: &Path, constraints: &Constraints, depth: Depth) -> Plan {
+fn plan(home: &TempDir, folder: &Path, constraints: &Constraints, depth: ProofDepth) -> Plan {
     let runtime = runtime(home, 1.0);
     let subject = fakes::subject(&runtime, folder);
     let plan = runtime.plan(&subject, constraints, depth, &mut |_| {}).expect("a plan can be made");
@@ -88,7 +88,8 @@ fn minilm(home: &TempDir, graphs: &[(&str, &str)]) -> std::path::PathBuf {
 fn three_sets_of_weights_are_placements_of_one_model_each_with_its_receipt() {
     let home = home();
     let trio = parts::folder("minilm-trio");
-    let plan_by = |band| plan(&home, &trio, &Constraints { band, ..Constraints::default() }, Depth::Canary);
+    let plan_by =
+        |band| plan(&home, &trio, &Constraints { band, ..Constraints::default() }, ProofDepth::Canary);
     let coarse = plan_by(Band::Coarse);
     let reference = viable(&coarse, EngineId::Candle, Dtype::F32, "model.safetensors");
     assert_eq!(coarse.reference.as_ref(), Some(&reference.placement));
@@ -127,7 +128,7 @@ fn a_naively_quantised_graph_is_coarse_and_passed_over_unless_asked_for() {
             ("minilm-graphs/model_naive.onnx", "onnx/model_naive.onnx"),
         ],
     );
-    let default = plan(&home, &folder, &Constraints::default(), Depth::Twin);
+    let default = plan(&home, &folder, &Constraints::default(), ProofDepth::Twin);
     let naive =
         |refused: &&sconce::planner::plan::Refused| refused.placement.weights == "onnx/model_naive.onnx";
     let refused =
@@ -183,7 +184,7 @@ fn a_folder_of_graphs_alone_is_compared_with_its_widest() {
         ],
     );
     let plan =
-        plan(&home, &folder, &Constraints { band: Band::Coarse, ..Constraints::default() }, Depth::Twin);
+        plan(&home, &folder, &Constraints { band: Band::Coarse, ..Constraints::default() }, ProofDepth::Twin);
     let reference = plan.reference.clone().expect("there is one");
     assert_eq!((reference.engine, reference.dtype), (EngineId::Onnx, Dtype::F32));
     assert_eq!(viable(&plan, EngineId::Onnx, Dtype::F32, "onnx/model.onnx").band, Band::Exact);
@@ -198,7 +199,7 @@ fn a_folder_of_graphs_alone_is_compared_with_its_widest() {
 fn a_quantised_graph_alone_has_an_unknown_band_and_is_never_exact() {
     let home = home();
     let folder = minilm(&home, &[("minilm-int8/model.onnx", "onnx/model_quantized.onnx")]);
-    let found = plan(&home, &folder, &Constraints::default(), Depth::Twin);
+    let found = plan(&home, &folder, &Constraints::default(), ProofDepth::Twin);
     let chosen = found.chosen.as_ref().expect("it serves");
     assert_eq!((chosen.placement.dtype, chosen.band), (Dtype::Int8, Band::Unknown));
     assert!(chosen.is_own_reference && found.reference.as_ref() == Some(&chosen.placement));

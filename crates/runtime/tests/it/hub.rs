@@ -346,7 +346,7 @@ fn unsound_ids_revisions_and_endpoints_are_refused_without_a_request() {
 fn a_model_without_a_wanted_file_is_an_error() {
     let scene = Scene::new();
     let error = scene.hub.fetch(ID, "main", &|_| false, &mut |_| {}).expect_err("nothing wanted");
-    assert!(matches!(error, HubError::NothingWanted { .. }), "{error}");
+    assert!(matches!(error, HubError::NoUsableFiles { .. }), "{error}");
 }
 
 #[test]
@@ -383,7 +383,7 @@ fn the_cache_lists_its_models() {
         (ID, "main", COMMIT)
     );
     let bytes: u64 = WANTED.iter().map(|name| bytes_of(name).len() as u64).sum();
-    assert_eq!((cached[0].bytes, &cached[0].folder, cached[0].whole), (bytes, &folder, true));
+    assert_eq!((cached[0].bytes, &cached[0].folder, cached[0].complete), (bytes, &folder, true));
     fs::remove_file(folder.join("config.json")).expect("removes");
-    assert!(!scene.hub.cached()[0].whole);
+    assert!(!scene.hub.cached()[0].complete);
 }

@@ -31,7 +31,7 @@ fn a_pair_in_its_chat_has_the_tokens_and_the_score_that_the_model_card_computes(
         let likely = model.rerank(&query, &[&document], &options).expect("a score");
         let off = apart(&[likely.ranked[0].score], &[golden.numbers("given")[number]]);
         assert!(off < 1e-5, "{query} is off by {off}");
-        assert_eq!(likely.account.truncated.len(), usize::from(number == 3), "{query}");
+        assert_eq!(likely.metadata.truncated.len(), usize::from(number == 3), "{query}");
         let raw = RerankOptions { scoring: Some(Scoring::Raw), ..options };
         let raw = model.rerank(&query, &[&document], &raw).expect("a score").ranked[0].score;
         let words = golden.rows("logits.pairs")[number];

@@ -27,19 +27,19 @@ fn answer(model: &Model) -> Result<(Value, Vec<Device>), Error> {
     let (numbers, account) = match model.card().task.value {
         sconce::Task::Rerank => {
             let ranking = model.rerank("a lamp", &TEXTS, &RerankOptions::default())?;
-            (json!(ranking.ranked), ranking.account)
+            (json!(ranking.ranked), ranking.metadata)
         }
         sconce::Task::Classify => {
             let classified = model.classify(&TEXTS, &ClassifyOptions::default())?;
-            (json!(classified.texts), classified.account)
+            (json!(classified.texts), classified.metadata)
         }
         sconce::Task::Sparse => {
             let embedded = model.embed_sparse(&TEXTS, &EmbedOptions::default())?;
-            (json!(embedded.texts), embedded.account)
+            (json!(embedded.texts), embedded.metadata)
         }
         sconce::Task::Tokens | sconce::Task::Embed => {
             let embedded = model.embed_tokens(&TEXTS)?;
-            (json!(embedded.texts), embedded.account)
+            (json!(embedded.texts), embedded.metadata)
         }
     };
     Ok((numbers, account.placements.iter().map(|placement| placement.device).collect()))

@@ -2,8 +2,8 @@
 
 use std::fs;
 
-use sconce::tokens::Tokens;
-use sconce::{ClassifyOptions, Cut, EmbedOptions, RerankOptions, Scoring, Task};
+use sconce::tokenize::ModelTokenizer;
+use sconce::{ClassifyOptions, EmbedOptions, RerankOptions, Scoring, Task, TruncationStrategy};
 use sconce_core::batch::{Batch, OutputKind};
 use sconce_core::engine::{Encoder, ModelSpec};
 use sconce_core::placement::{Dtype, EngineId};
@@ -48,14 +48,14 @@ pub(crate) fn pairs(name: &str) -> Vec<(String, String)> {
 /// How far a loaded head lies from its golden, over lengths and pairs.
 pub(crate) fn worst_score(subject: &ModelSpec, encoder: &dyn Encoder, name: &str) -> f64 {
     let golden = Golden::read(name, "golden.safetensors");
-    let tokens = Tokens::open(&subject.files.folder, &subject.card).expect("a tokenizer");
+    let tokens = ModelTokenizer::open(&subject.files.folder, &subject.card).expect("a tokenizer");
     let mut worst = 0.0f64;
     for (got, want) in at_lengths(encoder, &golden).iter().zip(golden.rows("logits.ids")) {
         worst = worst.max(off(got, want));
     }
     for (pair, want) in pairs(name).iter().zip(golden.rows("logits.pairs")) {
-        let both = tokens.encode_pair(&pair.0, &pair.1, Cut::Longest).expect("a pair");
-        worst = worst.max(off(&answers(encoder, &[(&both.ids, &both.types)])[0], want));
+        let both = tokens.encode_pair(&pair.0, &pair.1, TruncationStrategy::LongestFirst).expect("a pair");
+        worst = worst.max(off(&answers(encoder, &[(&both.ids, &both.type_ids)])[0], want));
     }
     worst
 }
@@ -173,18 +173,19 @@ fn pairs_are_joined_and_cut_as_the_peers_do() {
     for name in RERANK {
         let golden = Golden::read(name, "golden.safetensors");
         let subject = subject(name);
-        let tokens = Tokens::open(&subject.files.folder, &subject.card).expect("a tokenizer");
+        let tokens = ModelTokenizer::open(&subject.files.folder, &subject.card).expect("a tokenizer");
         let pairs = pairs(name);
         let encode =
             |pair: &(String, String), cut| tokens.encode_pair(&pair.0, &pair.1, cut).expect("a pair");
-        let joined: Vec<_> = pairs.iter().map(|pair| encode(pair, Cut::Longest)).collect();
+        let joined: Vec<_> =
+            pairs.iter().map(|pair| encode(pair, TruncationStrategy::LongestFirst)).collect();
         let counts: Vec<u32> = joined.iter().map(|pair| pair.ids.len() as u32).collect();
         assert_eq!(counts, golden.ids("counts"), "{name}");
         assert_eq!(joined[2].ids, golden.ids("pair.ids"), "{name}");
         assert!(!joined[0].is_truncated() && joined[5].is_truncated() && joined[6].is_truncated(), "{name}");
-        let second = encode(&pairs[5], Cut::Second);
+        let second = encode(&pairs[5], TruncationStrategy::OnlySecond);
         let encoder = load_on(EngineId::Candle, &subject, Dtype::F32).expect("the golden loads");
-        let got = answers(encoder.as_ref(), &[(&second.ids, &second.types)]).remove(0);
+        let got = answers(encoder.as_ref(), &[(&second.ids, &second.type_ids)]).remove(0);
         assert!(off(&got, golden.numbers("logits.second")) < TOLERANCE, "{name}");
     }
 }
@@ -204,11 +205,11 @@ fn reranking_gives_the_scores_of_sentence_transformers_best_first() {
         let documents: Vec<String> = pairs(name).into_iter().map(|(_, document)| document).collect();
         let ranking = model.rerank("lamp", &documents, &RerankOptions::default()).expect("ranked");
         assert!(ranking.ranked.windows(2).all(|two| two[0].score >= two[1].score), "{name}");
-        let cut: Vec<usize> = ranking.account.truncated.iter().map(|cut| cut.index).collect();
+        let cut: Vec<usize> = ranking.metadata.truncated.iter().map(|cut| cut.index).collect();
         assert!(cut.contains(&5) && cut.contains(&6), "{name}: {cut:?}");
         let raw = RerankOptions { scoring: Some(Scoring::Raw), top: Some(2), ..RerankOptions::default() };
         let raw = model.rerank("lamp", &documents, &raw).expect("ranked");
-        let indices = |ranked: &[sconce::Ranked]| ranked.iter().map(|r| r.index).collect::<Vec<_>>();
+        let indices = |ranked: &[sconce::RankedDocument]| ranked.iter().map(|r| r.index).collect::<Vec<_>>();
         assert_eq!(indices(&raw.ranked), indices(&ranking.ranked[..2]), "{name}");
     }
 }

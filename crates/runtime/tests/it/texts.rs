@@ -2,8 +2,11 @@
 
 use std::path::Path;
 
-use sconce::tokens::Tokens;
-use sconce::{Cut, EmbedOptions, Embeddings, Error, Model, PoolingMode, Prompt, SimilarityOptions, cosine};
+use sconce::tokenize::ModelTokenizer;
+use sconce::{
+    EmbedOptions, Embeddings, Error, Model, PoolingMode, Prompt, SimilarityOptions, TruncationStrategy,
+    cosine,
+};
 use sconce_testkit::goldens::{self, Golden, TINY, apart};
 use serde_json::json;
 
@@ -47,7 +50,7 @@ fn every_tiny_model_embeds_as_sentence_transformers_does() {
 
 fn tokens_are_counted_and_cuts_told(name: &str, golden: &Golden, got: &Embeddings) {
     let counts: Vec<usize> = golden.ids("counts").into_iter().map(|count| count as usize).collect();
-    let tokens = Tokens::open(&goldens::folder(name), &subject(name).card).expect("a tokenizer");
+    let tokens = ModelTokenizer::open(&goldens::folder(name), &subject(name).card).expect("a tokenizer");
     let tokenized: Vec<_> =
         texts(name).iter().map(|text| tokens.encode("", text).expect("tokenizes")).collect();
     assert_eq!(tokenized.iter().map(|text| text.ids.len()).collect::<Vec<_>>(), counts, "{name}");
@@ -56,7 +59,7 @@ fn tokens_are_counted_and_cuts_told(name: &str, golden: &Golden, got: &Embedding
     let cut: Vec<usize> = (0..8).filter(|&text| counts[text] == longest).collect();
     assert_eq!(got.truncated.iter().map(|cut| cut.index).collect::<Vec<_>>(), cut, "{name}");
     for told in &got.truncated {
-        assert_eq!((told.used, told.tokens), (longest, tokenized[told.index].whole), "{name}");
+        assert_eq!((told.used, told.tokens), (longest, tokenized[told.index].full_length), "{name}");
         assert!(told.tokens > told.used, "{name}: {told:?}");
     }
 }
@@ -198,8 +201,8 @@ fn a_vocabulary_gives_the_tokens_of_tokenizer_json_for_odd_texts_too() {
     for name in ["tiny-bert", "tiny-roberta"] {
         let copy = Copy::of(name).without("tokenizer.json");
         let card = subject(name).card;
-        let own = Tokens::open(&goldens::folder(name), &card).expect("a tokenizer");
-        let built = Tokens::open(copy.path(), &card).expect("a tokenizer");
+        let own = ModelTokenizer::open(&goldens::folder(name), &card).expect("a tokenizer");
+        let built = ModelTokenizer::open(copy.path(), &card).expect("a tokenizer");
         // RoBERTa's mask takes the space before it along; in a `tokenizer.json` of transformers 5 it does not.
         for text in odd_texts().into_iter().filter(|text| name == "tiny-bert" || !text.contains("<mask>")) {
             let (own, built) = (own.encode("", &text), built.encode("", &text));
@@ -229,7 +232,7 @@ fn a_tokenizer_that_knows_more_tokens_than_the_model_is_refused() {
 fn a_tokenizer_that_would_cost_minutes_or_gigabytes_is_refused() {
     let open = |change: &dyn Fn(&mut serde_json::Value)| {
         let copy = Copy::of("tiny-bert").json("tokenizer.json", |json| change(json));
-        Tokens::open(copy.path(), &subject("tiny-bert").card).err().map(|error| error.to_string())
+        ModelTokenizer::open(copy.path(), &subject("tiny-bert").card).err().map(|error| error.to_string())
     };
     assert_eq!(open(&|_| ()), None);
     let replace = |bytes: usize| {
@@ -254,14 +257,14 @@ fn a_tokenizer_that_would_cost_minutes_or_gigabytes_is_refused() {
 #[test]
 fn a_text_that_is_too_long_is_refused_before_it_is_tokenized() {
     let tokens =
-        Tokens::open(&goldens::folder("tiny-bert"), &subject("tiny-bert").card).expect("a tokenizer");
+        ModelTokenizer::open(&goldens::folder("tiny-bert"), &subject("tiny-bert").card).expect("a tokenizer");
     let long = "a".repeat((16 << 20) + 1);
     let refused = [
         tokens.encode("", &long).map(|_| ()),
         tokens.encode(&long, "").map(|_| ()),
-        tokens.encode_pair(&long, "b", Cut::Longest).map(|_| ()),
-        tokens.encode_pair("a", &long, Cut::Longest).map(|_| ()),
-        tokens.pieces(&long, false).map(|_| ()),
+        tokens.encode_pair(&long, "b", TruncationStrategy::LongestFirst).map(|_| ()),
+        tokens.encode_pair("a", &long, TruncationStrategy::LongestFirst).map(|_| ()),
+        tokens.tokens(&long, false).map(|_| ()),
     ];
     for refused in refused {
         let error = refused.expect_err("it is too long").to_string();
@@ -282,7 +285,7 @@ fn a_tokenizer_that_repeats_a_text_does_not_reach_the_model() {
             "special_tokens": {},
         });
     });
-    let tokens = Tokens::open(copy.path(), &subject("tiny-bert").card).expect("a tokenizer");
+    let tokens = ModelTokenizer::open(copy.path(), &subject("tiny-bert").card).expect("a tokenizer");
     assert!(tokens.encode("", "a").is_ok_and(|text| text.ids.len() > 1), "a short text fits twice");
     let error = tokens.encode("", &"a ".repeat(100)).expect_err("it does not fit").to_string();
     assert!(error.contains("tokens of a text, and the model takes 128"), "{error}");

@@ -7,7 +7,7 @@ use std::sync::Barrier;
 use std::thread;
 use std::time::Duration;
 
-use sconce::prove::Depth;
+use sconce::prove::ProofDepth;
 use sconce::{Device, Obstacle, Runtime};
 use sconce_testkit::fake::{Fault, Mishap};
 use sconce_testkit::goldens;
@@ -15,7 +15,7 @@ use sconce_testkit::goldens;
 use crate::fakes::{METAL, Stage, TEXTS, builder, candle, healthy, obstacle, plan};
 
 fn twin(runtime: &Runtime) -> sconce::Plan {
-    plan(runtime, &goldens::folder("tiny-bert"), Depth::Twin)
+    plan(runtime, &goldens::folder("tiny-bert"), ProofDepth::Twin)
 }
 
 /// The notes in a stage's folder.

@@ -230,7 +230,7 @@ pub(crate) async fn embed_sparse(State(app): State<Arc<App>>, request: Request) 
         let truncates = context.truncates(body.truncate, true);
         let answer =
             operations::embed_sparse(&context, &host, body.inputs, body.prompt_name, truncates).await?;
-        let value = |word: sconce::Weight| SparseValue { index: word.index, value: word.value };
+        let value = |word: sconce::TokenWeight| SparseValue { index: word.index, value: word.value };
         let answer = answer.map(move |texts| -> Vec<Vec<SparseValue>> {
             texts.into_iter().map(|words| words.into_iter().map(value).collect()).collect()
         });
@@ -254,7 +254,7 @@ pub(crate) async fn rerank(State(app): State<Arc<App>>, request: Request) -> Res
                 .await?;
         let bytes = texts.iter().map(String::len).sum();
         let answer = answer.and_bytes(bytes).map(move |ranked| -> Vec<Rank> {
-            let rank = |ranked: sconce::Ranked| Rank {
+            let rank = |ranked: sconce::RankedDocument| Rank {
                 index: ranked.index,
                 text: returned.then(|| texts[ranked.index].clone()),
                 score: ranked.score,
@@ -277,7 +277,7 @@ pub(crate) async fn predict(State(app): State<Arc<App>>, request: Request) -> Re
         let scoring = body.raw_scores.then_some(Scoring::Raw);
         let answer = operations::classify(&context, &host, body.inputs.sequences, scoring, truncates).await?;
         let prediction =
-            |labelled: sconce::Labelled| Prediction { score: labelled.score, label: labelled.label };
+            |labelled: sconce::LabelScore| Prediction { score: labelled.score, label: labelled.label };
         let answer = answer.map(move |texts| {
             let mut all: Vec<Vec<Prediction>> =
                 texts.into_iter().map(|labels| labels.into_iter().map(prediction).collect()).collect();

@@ -75,8 +75,8 @@ pub(crate) async fn tokenize(State(app): State<Arc<App>>, request: Request) -> R
         let item = move |at: usize| -> Result<Vec<SimpleToken>, Refusal> {
             let text = &body.inputs.texts()[at];
             let pieces = match &before {
-                None => host.model.pieces(text, special).map_err(refusal)?,
-                Some(before) => host.model.pieces(&format!("{before}{text}"), special).map_err(refusal)?,
+                None => host.model.tokens(text, special).map_err(refusal)?,
+                Some(before) => host.model.tokens(&format!("{before}{text}"), special).map_err(refusal)?,
             };
             counted.fetch_add(pieces.len(), Ordering::Relaxed);
             Ok(pieces.into_iter().map(token).collect())
@@ -88,8 +88,8 @@ pub(crate) async fn tokenize(State(app): State<Arc<App>>, request: Request) -> R
     .await
 }
 
-fn token(piece: sconce::tokens::Piece) -> SimpleToken {
-    let place = (!piece.special).then_some(piece.place);
+fn token(piece: sconce::tokenize::Token) -> SimpleToken {
+    let place = (!piece.special).then_some(piece.offsets);
     SimpleToken {
         id: piece.id,
         text: piece.text,

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use sconce::core::batch::{Batch, OutputKind};
-use sconce::{Answered, Computed, Error, Model};
+use sconce::{BatchOutcome, BatchOutput, Error, Model};
 
 use crate::errors;
 use crate::models::incidents::{note, note_incidents};
@@ -91,13 +91,13 @@ fn compute(host: &Host, app: &App, taken: &Taken<'_>, aside: &Aside) {
     let mut batch = Batch::new(entries.first().map_or(OutputKind::Pooled, |entry| entry.job.output_kind));
     for entry in entries {
         let text = &entry.job.texts[entry.index];
-        batch.push_filled(&text.ids, &text.types, text.skip, text.unseen);
+        batch.push_filled(&text.ids, &text.type_ids, text.prompt_tokens, text.masked);
     }
     let tokens = batch.tokens();
     let shadowed = aside.checks.take().then(|| batch.clone());
     let computing = Instant::now();
     match model.compute_each(batch) {
-        Ok(Answered { computed, refused, suspects }) => {
+        Ok(BatchOutcome { output: computed, rejected: refused, unresolved: suspects }) => {
             let done = Instant::now();
             if computed.incidents.is_empty() {
                 taken.observe(tokens, done);
@@ -131,7 +131,7 @@ fn compute(host: &Host, app: &App, taken: &Taken<'_>, aside: &Aside) {
 }
 
 /// Gives every job the rows of its texts, those of one job together, but for those of the entries `withheld`.
-fn hand_out(entries: &[Entry], computed: &Computed, batch: BatchTiming, withheld: &HashSet<usize>) {
+fn hand_out(entries: &[Entry], computed: &BatchOutput, batch: BatchTiming, withheld: &HashSet<usize>) {
     let rows = &computed.rows;
     let (mut at, mut row) = (0, 0);
     for run in entries.chunk_by(|a, b| Arc::ptr_eq(&a.job, &b.job)) {
@@ -163,7 +163,7 @@ fn fail(entries: &[Entry], refusal: &Refusal) {
 mod tests {
     use sconce::core::batch::Rows;
     use sconce::core::engine::Cost;
-    use sconce::tokens::Tokenized;
+    use sconce::tokenize::TokenSequence;
     use sconce::{Device, Dtype, EngineId, Placement};
 
     use super::*;
@@ -174,7 +174,7 @@ mod tests {
 
     #[test]
     fn every_job_gets_the_rows_and_norms_of_its_own_texts() {
-        let text = |tokens: usize| Tokenized { ids: vec![1; tokens], ..Tokenized::default() };
+        let text = |tokens: usize| TokenSequence { ids: vec![1; tokens], ..TokenSequence::default() };
         for (output_kind, norms) in [(OutputKind::Pooled, true), (OutputKind::Tokens, false)] {
             let queue = Queue::new(Rate { least: 0.001, tokens_per_second: 1e6 }, 2.0);
             let (jobs, outcomes): (Vec<_>, Vec<_>) = [[9, 3], [7, 5], [8, 1]]
@@ -211,7 +211,7 @@ mod tests {
             };
             let rows = Rows { width: 1, values, norms };
             let computed =
-                Computed { rows, placement, class: String::new(), incidents: Vec::new(), splits: 0 };
+                BatchOutput { rows, placement, class: String::new(), incidents: Vec::new(), splits: 0 };
             let now = Instant::now();
             let batch =
                 BatchTiming { began: now, computing: now, computed: now, ended: now, texts: 6, tokens: 33 };

@@ -1,6 +1,6 @@
 //! Incidents and downgrades of placements, in the log and the metrics.
 
-use sconce::{Computed, Event, Model};
+use sconce::{BatchOutput, Event, Model};
 use serde_json::json;
 
 use crate::state::app::App;
@@ -41,7 +41,7 @@ pub(crate) fn hear(app: &App, slot: &Slot, event: &Event<'_>) {
 /// Logs and counts what was taken out of service, whether or not the batch was answered.
 pub(crate) fn note_incidents(host: &Host, app: &App) {
     let name = &host.name;
-    for incident in host.model.take_incidents() {
+    for incident in host.model.drain_incidents() {
         let (place, kind) = (short(&incident.placement), incident.kind.name());
         let told = [
             ("model", json!(name)),
@@ -55,7 +55,7 @@ pub(crate) fn note_incidents(host: &Host, app: &App) {
     report(app, name, &host.model);
 }
 
-pub(crate) fn note(name: &str, app: &App, computed: &Computed) {
+pub(crate) fn note(name: &str, app: &App, computed: &BatchOutput) {
     let metrics = &app.metrics;
     let place = short(&computed.placement);
     if !computed.incidents.is_empty() {

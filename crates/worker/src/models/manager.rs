@@ -57,7 +57,7 @@ pub(crate) struct ManagedModel {
 
 impl ManagedModel {
     pub(crate) fn new(mut builder: ModelBuilder) -> ManagedModel {
-        let runtime = builder.own_runtime();
+        let runtime = builder.get_or_create_runtime();
         ManagedModel { builder, runtime }
     }
 }

@@ -5,7 +5,7 @@ use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::thread;
 
-use sconce::Suspect;
+use sconce::UnresolvedSequence;
 
 use crate::errors::refusal;
 use crate::models::incidents::{note, note_incidents};
@@ -21,7 +21,7 @@ const WAITING: usize = 256;
 /// A text that waits for a second opinion.
 pub(crate) struct Pending {
     pub(crate) entry: Entry,
-    pub(crate) suspect: Suspect,
+    pub(crate) suspect: UnresolvedSequence,
     /// The batch that it was first computed in.
     pub(crate) batch: BatchTiming,
 }
@@ -80,7 +80,7 @@ fn settle(app: &App, host: &Weak<Host>, pending: &Pending) -> Result<(), Refusal
         host()?.model.admit_second(loaded);
     }
     let host = host()?;
-    let settled = host.model.settle(suspect);
+    let settled = host.model.resolve(suspect);
     note_incidents(&host, app);
     let computed = settled.map_err(refusal)?;
     note(&host.name, app, &computed);

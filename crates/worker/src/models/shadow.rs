@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 
 use sconce::core::batch::Batch;
-use sconce::{Computed, Model, Verdict};
+use sconce::{BatchOutput, Model, Verdict};
 use serde_json::json;
 
 use crate::state::app::App;
@@ -22,7 +22,7 @@ pub(crate) struct Checks {
 }
 
 /// A batch, and what came of it.
-type Answered = (Batch, Computed);
+type Answered = (Batch, BatchOutput);
 
 impl Checks {
     pub(crate) fn new(app: Arc<App>, name: String, model: Model) -> Checks {
@@ -37,7 +37,7 @@ impl Checks {
     }
 
     /// Has a batch checked; one that comes while another is under way is not.
-    pub(crate) fn send(&self, batch: Batch, computed: Computed) {
+    pub(crate) fn send(&self, batch: Batch, computed: BatchOutput) {
         let mut at_work = self.thread.lock().unwrap_or_else(PoisonError::into_inner);
         if at_work.is_none() {
             let (sender, checks) = sync_channel(1);

@@ -19,7 +19,7 @@ use crate::state::slot::{Host, Phase, Slot};
 
 /// Opens a model for its slot, telling how far it is.
 pub(crate) fn open(app: &Arc<App>, slot: &Slot, builder: ModelBuilder) -> Result<Arc<Host>, Error> {
-    let model = builder.open_telling(&mut |event| incidents::hear(app, slot, &event))?;
+    let model = builder.open_with_progress(&mut |event| incidents::hear(app, slot, &event))?;
     incidents::report(app, &slot.name, &model);
     let rate = measure(&model, &mut |texts| slot.enter(Phase::WarmingUp { texts }));
     incidents::report(app, &slot.name, &model);

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use sconce::core::batch::OutputKind;
-use sconce::{ClassifyOptions, Cut, Labelled, Model, Prompt, Scoring, Task};
+use sconce::{ClassifyOptions, LabelScore, Model, Prompt, Scoring, Task, TruncationStrategy};
 use sconce_http::refusal::Refusal;
 
 use crate::errors::refusal;
@@ -24,18 +24,20 @@ pub(crate) async fn classify(
     sequences: Vec<(String, Option<String>)>,
     scoring: Option<Scoring>,
     truncates: bool,
-) -> Result<Deferred<Vec<Vec<Labelled>>>, Refusal> {
+) -> Result<Deferred<Vec<Vec<LabelScore>>>, Refusal> {
     context.refuse_chunks()?;
-    host.model.expect("predict", &[Task::Classify]).map_err(refusal)?;
+    host.model.expect_task("predict", &[Task::Classify]).map_err(refusal)?;
     let bytes: Vec<usize> = sequences
         .iter()
         .map(|(first, second)| first.len() + second.as_ref().map_or(0, String::len))
         .collect();
     context.check_sizes(&bytes, 0)?;
-    let options = ClassifyOptions { scoring, cut: Cut::Longest };
+    let options = ClassifyOptions { scoring, truncation: TruncationStrategy::LongestFirst };
     let encode = move |model: &Model, at: usize| match &sequences[at] {
         (first, None) => one(model.encode_texts(&Prompt::NONE, &[first])),
-        (first, Some(second)) => one(model.encode_pairs(&[(first, second)], Cut::Longest)),
+        (first, Some(second)) => {
+            one(model.encode_pairs(&[(first, second)], TruncationStrategy::LongestFirst))
+        }
     };
     let answered = compute(context, host, &bytes, OutputKind::Pooled, truncates, encode).await?;
     let (host, texts) = (Arc::clone(host), bytes.len());

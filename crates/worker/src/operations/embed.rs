@@ -4,8 +4,8 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use sconce::core::batch::OutputKind;
-use sconce::tokens::Tokenized;
-use sconce::{EmbedOptions, Error, Matrix, Model, Prompt, Task, Weight};
+use sconce::tokenize::TokenSequence;
+use sconce::{Chunk, EmbedOptions, Error, Matrix, Model, Prompt, Task, TokenWeight};
 
 use crate::errors::refusal;
 use crate::operations::context::{RequestContext, invalid};
@@ -54,8 +54,12 @@ pub(crate) async fn embed(
     asked: Vectors,
 ) -> Result<Deferred<Vec<Vec<f32>>>, Refusal> {
     let prompt = prompt(host, asked.prompt, &inputs)?;
-    let options =
-        EmbedOptions { prompt: prompt.into(), dimensions: asked.dimensions, force_dimensions: false };
+    let options = EmbedOptions {
+        prompt: prompt.into(),
+        dimensions: asked.dimensions,
+        force_dimensions: false,
+        normalize: None,
+    };
     host.model.check_embed(&options).map_err(refusal)?;
     if context.chunks {
         return embed_chunks(context, host, inputs, options, asked.normalize).await;
@@ -88,14 +92,14 @@ async fn embed_chunks(
     };
     let most = context.app.settings().max_inputs;
     // The pieces of all texts, and for each text the tokens of its pieces.
-    let gather = move |parts: Vec<Vec<Vec<(String, usize)>>>| {
-        let texts: Vec<Vec<(String, usize)>> = parts.into_iter().flatten().collect();
+    let gather = move |parts: Vec<Vec<Vec<Chunk>>>| {
+        let texts: Vec<Vec<Chunk>> = parts.into_iter().flatten().collect();
         let count = texts.iter().map(Vec::len).sum::<usize>();
         if count > most {
             return Err(invalid(format!("the texts make {count} pieces, and a request has at most {most}")));
         }
-        let tokens = texts.iter().map(|pieces| pieces.iter().map(|(_, tokens)| *tokens).collect()).collect();
-        Ok((texts.into_iter().flatten().map(|(text, _)| text).collect(), tokens))
+        let tokens = texts.iter().map(|pieces| pieces.iter().map(|piece| piece.tokens).collect()).collect();
+        Ok((texts.into_iter().flatten().map(|piece| piece.text).collect(), tokens))
     };
     let (pieces, tokens): (Vec<String>, Vec<Vec<usize>>) =
         context.on_text_threads(&bytes, cut, gather).await?;
@@ -167,7 +171,7 @@ pub(crate) async fn embed_all(
     truncates: bool,
 ) -> Result<Deferred<Vec<Vec<Vec<f32>>>>, Refusal> {
     context.refuse_chunks()?;
-    let task = host.model.expect("embed_all", &[Task::Embed, Task::Tokens]).map_err(refusal)?;
+    let task = host.model.expect_task("embed_all", &[Task::Embed, Task::Tokens]).map_err(refusal)?;
     if task == Task::Tokens {
         only_texts(&inputs, "a model that compares tokens takes texts, not token ids")?;
         if named.is_some() {
@@ -201,16 +205,16 @@ pub(crate) async fn embed_sparse(
     inputs: Inputs,
     named: Option<String>,
     truncates: bool,
-) -> Result<Deferred<Vec<Vec<Weight>>>, Refusal> {
+) -> Result<Deferred<Vec<Vec<TokenWeight>>>, Refusal> {
     context.refuse_chunks()?;
-    host.model.expect("embed_sparse", &[Task::Sparse]).map_err(refusal)?;
+    host.model.expect_task("embed_sparse", &[Task::Sparse]).map_err(refusal)?;
     let prompt = prompt(host, named, &inputs)?;
     let answered =
         encode(context, host, Arc::new(inputs), prompt.into(), OutputKind::Pooled, truncates).await?;
     Ok(answered.defer(|kept, _| kept.into_iter().map(words).collect()))
 }
 
-fn words(kept: Collected) -> Vec<Weight> {
+fn words(kept: Collected) -> Vec<TokenWeight> {
     match kept {
         Collected::Words(words) => words,
         Collected::Nothing | Collected::Rows(..) => Vec::new(),
@@ -267,7 +271,7 @@ fn token_ids_rejected(model: &str) -> String {
 }
 
 /// The tokens of a text that was encoded alone.
-pub(super) fn one(encoded: Result<Vec<Tokenized>, Error>) -> Result<Tokenized, Error> {
+pub(super) fn one(encoded: Result<Vec<TokenSequence>, Error>) -> Result<TokenSequence, Error> {
     Ok(encoded?.pop().unwrap_or_default())
 }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use sconce::core::batch::OutputKind;
-use sconce::tokens::Tokenized;
+use sconce::tokenize::TokenSequence;
 use sconce::{Error, Model, Task, Truncation};
 use sconce_http::keys::Principal;
 use sconce_http::memory_budget::RequestMemory;
@@ -43,7 +43,7 @@ pub(crate) async fn compute(
     bytes: &[usize],
     output_kind: OutputKind,
     truncates: bool,
-    encode: impl Fn(&Model, usize) -> Result<Tokenized, Error> + Send + Sync + 'static,
+    encode: impl Fn(&Model, usize) -> Result<TokenSequence, Error> + Send + Sync + 'static,
 ) -> Result<Rows, Refusal> {
     let start = Instant::now();
     let (app, memory) = (Arc::clone(&context.app), context.memory.clone());
@@ -56,7 +56,7 @@ pub(crate) async fn compute(
     // Dropped with this future when the client leaves.
     let alive = Arc::new(());
     let client = Arc::downgrade(&alive);
-    let then = move |texts: Vec<Vec<Tokenized>>| {
+    let then = move |texts: Vec<Vec<TokenSequence>>| {
         if client.strong_count() == 0 {
             app.metrics.cancelled.with_label_values(&[&host.name]).inc();
             return Err(broken());
@@ -90,7 +90,7 @@ fn priority_of(header: Option<Priority>, texts: usize, seconds: f64, queued: f64
 fn admit(
     app: Arc<App>,
     host: Arc<Host>,
-    texts: Vec<Tokenized>,
+    texts: Vec<TokenSequence>,
     output_kind: OutputKind,
     truncates: bool,
     (principal, header): Sender,
@@ -138,9 +138,9 @@ fn admit(
     Ok((Ticket { app, host, job, outcome, done: false }, work))
 }
 
-fn truncated(texts: &[Tokenized]) -> Vec<Truncation> {
+fn truncated(texts: &[TokenSequence]) -> Vec<Truncation> {
     let cut = texts.iter().enumerate().filter(|(_, text)| text.is_truncated());
-    cut.map(|(index, text)| Truncation { index, tokens: text.whole, used: text.ids.len() }).collect()
+    cut.map(|(index, text)| Truncation { index, tokens: text.full_length, used: text.ids.len() }).collect()
 }
 
 /// A job in the queue, cancelled if this is dropped before the job is done.

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use sconce::core::batch::OutputKind;
-use sconce::{Model, Ranked, RerankOptions, Task, cosine, maxsim, ranked, sparse_dot};
+use sconce::{Model, RankedDocument, RerankOptions, Task, cosine, maxsim, ranking, sparse_dot};
 use sconce_http::refusal::Refusal;
 
 use crate::errors::refusal;
@@ -23,7 +23,7 @@ pub(crate) async fn rerank(
     documents: Arc<[String]>,
     options: RerankOptions,
     truncates: bool,
-) -> Result<Deferred<Vec<Ranked>>, Refusal> {
+) -> Result<Deferred<Vec<RankedDocument>>, Refusal> {
     context.refuse_chunks()?;
     let task = host.model.check_rerank(&options).map_err(refusal)?;
     let top = options.top;
@@ -49,7 +49,7 @@ pub(crate) async fn rerank(
         };
         answered.defer(move |kept, _| kept.iter().map(score).collect::<Vec<f32>>())
     };
-    Ok(scores.map(move |scores| ranked(&scores, top)))
+    Ok(scores.map(move |scores| ranking(&scores, top)))
 }
 
 /// How well the tokens of each document match those of the query.
@@ -90,7 +90,7 @@ pub(crate) async fn similarity(
     truncates: bool,
 ) -> Result<Deferred<Vec<f32>>, Refusal> {
     let task =
-        host.model.expect("similarity", &[Task::Embed, Task::Sparse, Task::Tokens]).map_err(refusal)?;
+        host.model.expect_task("similarity", &[Task::Embed, Task::Sparse, Task::Tokens]).map_err(refusal)?;
     context.check_sizes(&lengths(&others), 0)?;
     if task == Task::Tokens {
         return best_matches(context, host, text.into(), others.into(), truncates).await;

@@ -5,8 +5,8 @@ use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use sconce::core::batch::OutputKind;
-use sconce::tokens::Tokenized;
-use sconce::{Computed, Incident, Placement, Weight, weights};
+use sconce::tokenize::TokenSequence;
+use sconce::{BatchOutput, Incident, Placement, TokenWeight, nonzero_weights};
 use tokio::sync::oneshot;
 
 use crate::schedule::next_batch::Priority;
@@ -16,7 +16,7 @@ use sconce_http::refusal::Refusal;
 
 /// What one request asks to have computed.
 pub(crate) struct Job {
-    pub(crate) texts: Vec<Tokenized>,
+    pub(crate) texts: Vec<TokenSequence>,
     pub(crate) output_kind: OutputKind,
     pub(crate) priority: Priority,
     /// Whether rows are collected as the few words that weigh something.
@@ -44,7 +44,7 @@ pub(crate) enum Collected {
     /// Its rows, and the length of the first before it was normalised, where that is known.
     Rows(Vec<f32>, Option<f32>),
     /// Its words.
-    Words(Vec<Weight>),
+    Words(Vec<TokenWeight>),
 }
 
 /// One batch, by the clock.
@@ -85,7 +85,7 @@ pub(crate) struct Outcome {
 impl Job {
     /// A job, and where its outcome will come out.
     pub(crate) fn new(
-        texts: Vec<Tokenized>,
+        texts: Vec<TokenSequence>,
         output_kind: OutputKind,
         priority: Priority,
         sparse: bool,
@@ -125,7 +125,7 @@ impl Job {
     /// Takes the rows of some of its texts out of a computed batch.
     pub(crate) fn take<'a>(
         &self,
-        computed: &Computed,
+        computed: &BatchOutput,
         rows: impl Iterator<Item = (usize, &'a [f32], Option<f32>)>,
         batch: BatchTiming,
     ) {
@@ -146,7 +146,7 @@ impl Job {
         let mut done = 0;
         for (index, values, norm) in rows {
             answer.collected[index] = if self.sparse {
-                let words = weights(values);
+                let words = nonzero_weights(values);
                 if let Err(refusal) = progress.reservation.grow(size_of_val(words.as_slice())) {
                     drop(locked);
                     return self.fail(refusal);

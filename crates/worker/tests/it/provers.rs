@@ -44,7 +44,7 @@ fn this_binary(test: &str, variable: &str, engine: &FakeEngine) -> Command {
 #[test]
 fn prover_child() {
     let Some(engine) = engine(PROVER) else { return };
-    sconce::prove::child(|_| vec![Arc::new(engine) as Arc<dyn Engine>]);
+    sconce::prove::run_child(|_| vec![Arc::new(engine) as Arc<dyn Engine>]);
 }
 
 #[test]

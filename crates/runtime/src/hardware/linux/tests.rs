@@ -33,7 +33,7 @@ impl Machine {
             *asked.borrow_mut() = true;
             assert!(program.ends_with("nvidia-smi"), "{program}");
             let tool = Tool { name: "nvidia-smi".into(), seconds: 0.1, outcome: "answered".into() };
-            Answer { tool, text: says.into() }
+            ToolOutput { tool, text: says.into() }
         });
         (hardware, asked.into_inner())
     }

@@ -48,10 +48,10 @@ fn one_graph_comes_with_its_numbers_where_it_is_asked_for_or_alone() {
     let by_name = Graphs::Named("onnx/model_quantized.onnx".to_owned());
     let quantised = ["onnx/model_quantized.onnx", "onnx/model_quantized.onnx_data"];
     for (safetensors, graphs, expected) in [
-        (true, Graphs::Otherwise, &["model.safetensors"][..]),
-        (true, Graphs::Usual, &["model.safetensors", "onnx/model.onnx"]),
+        (true, Graphs::IfNoSafetensors, &["model.safetensors"][..]),
+        (true, Graphs::Default, &["model.safetensors", "onnx/model.onnx"]),
         (true, by_name.clone(), &["model.safetensors", quantised[0], quantised[1]]),
-        (false, Graphs::Otherwise, &["onnx/model.onnx"]),
+        (false, Graphs::IfNoSafetensors, &["onnx/model.onnx"]),
         (false, by_name, &quantised),
     ] {
         let (scene, names) = fetched(safetensors, graphs.clone());
@@ -62,12 +62,12 @@ fn one_graph_comes_with_its_numbers_where_it_is_asked_for_or_alone() {
 
 #[test]
 fn offline_a_graph_that_was_not_fetched_is_named() {
-    let (scene, _) = fetched(true, Graphs::Otherwise);
+    let (scene, _) = fetched(true, Graphs::IfNoSafetensors);
     let asking = |graphs: Graphs| {
         let hub = Hub { offline: true, graphs, ..scene.hub.clone() };
         hub.fetch(ID, "main", &is_wanted, &mut |_| {}).expect_err("it is not there").to_string()
     };
-    let usual = asking(Graphs::Usual);
+    let usual = asking(Graphs::Default);
     assert!(usual.contains("`onnx/model.onnx`"), "{usual}");
     let named = asking(Graphs::Named("onnx/model_O4.onnx".to_owned()));
     assert!(named.contains("`onnx/model_O4.onnx`"), "{named}");

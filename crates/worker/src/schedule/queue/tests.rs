@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use sconce::core::batch::OutputKind;
-use sconce::tokens::Tokenized;
+use sconce::tokenize::TokenSequence;
 
 use super::*;
 
@@ -17,11 +17,11 @@ fn job(lengths: &[usize], priority: Priority) -> Arc<Job> {
 }
 
 fn of(tenant: u64, lengths: &[usize], priority: Priority) -> Arc<Job> {
-    let text = |&length: &usize| Tokenized {
+    let text = |&length: &usize| TokenSequence {
         ids: vec![1; length],
-        types: vec![0; length],
-        whole: length,
-        ..Tokenized::default()
+        type_ids: vec![0; length],
+        full_length: length,
+        ..TokenSequence::default()
     };
     let texts = lengths.iter().map(text).collect();
     Arc::new(Job::new(texts, OutputKind::Pooled, priority, false, TenantId(tenant)).0)

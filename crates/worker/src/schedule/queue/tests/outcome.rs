@@ -1,7 +1,7 @@
 //! Tests of what a job is answered with.
 
 use sconce::core::batch::Rows;
-use sconce::{Computed, Device, Dtype, EngineId, Incident, IncidentKind, Placement, Weight};
+use sconce::{BatchOutput, Device, Dtype, EngineId, Incident, IncidentKind, Placement, TokenWeight};
 use tokio::sync::oneshot;
 
 use super::*;
@@ -11,16 +11,17 @@ use sconce_http::refusal::{Kind, Refusal};
 type Receiver = oneshot::Receiver<Result<Outcome, Refusal>>;
 
 fn new(texts: usize, sparse: bool) -> (Job, Receiver) {
-    let text = Tokenized { ids: vec![1; 4], types: vec![0; 4], whole: 4, ..Tokenized::default() };
+    let text =
+        TokenSequence { ids: vec![1; 4], type_ids: vec![0; 4], full_length: 4, ..TokenSequence::default() };
     Job::new(vec![text; texts], OutputKind::Pooled, Priority::Bulk, sparse, TenantId(1))
 }
 
-fn computed(dtype: Dtype, incidents: usize) -> Computed {
+fn computed(dtype: Dtype, incidents: usize) -> BatchOutput {
     let placement =
         Placement { engine: EngineId::Candle, device: Device::Cpu, weights: "model".to_owned(), dtype };
     let incident =
         Incident { placement: placement.clone(), kind: IncidentKind::Failed, why: "broken".to_owned() };
-    Computed {
+    BatchOutput {
         rows: Rows::default(),
         placement,
         class: format!("class-{dtype}"),
@@ -61,7 +62,7 @@ fn a_sparse_job_keeps_the_weights_above_zero() {
     let (job, mut outcome) = new(1, true);
     job.take(&computed(Dtype::F32, 0), [(0, &[0.0, 2.0, -1.0][..], Some(2.0))].into_iter(), timing(&job, 1));
     let outcome = outcome.try_recv().expect("it is computed").expect("no refusal");
-    assert_eq!(outcome.collected, [Collected::Words(vec![Weight { index: 1, value: 2.0 }])]);
+    assert_eq!(outcome.collected, [Collected::Words(vec![TokenWeight { index: 1, value: 2.0 }])]);
 }
 
 #[test]

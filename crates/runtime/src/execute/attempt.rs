@@ -1,0 +1,122 @@
+//! One batch on one placement, checked by the guard.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use sconce_core::batch::{Batch, Rows};
+use sconce_core::device::Device;
+use sconce_core::engine::EngineError;
+use sconce_core::placement::Placement;
+
+use super::guard::Breach;
+use super::loader::{ActivePlacement, Loader};
+use super::outcome::{Incident, IncidentKind};
+use crate::device::ExecutorError;
+
+/// A batch counts as hung after this multiple of its expected time.
+const HANG_FACTOR: f64 = 10.0;
+
+/// Why a placement returned no valid rows.
+#[derive(Debug)]
+pub(crate) enum Failure {
+    /// The placement failed, independent of the input.
+    Placement(IncidentKind, String),
+    /// The device failed, with all its placements.
+    Device(IncidentKind, String),
+    /// Out of memory for this number or length of sequences.
+    OutOfMemory(String),
+    /// The engine returned an error.
+    Engine(String),
+    /// The guard rejected the rows of some sequences.
+    Rows(Rows, Breach),
+    /// The engine rejected the batch.
+    Malformed(String),
+}
+
+impl Failure {
+    /// The incident of a placement that is quarantined for this failure.
+    pub(super) fn incident(self, placement: &Placement) -> Incident {
+        let (kind, why) = match self {
+            Failure::Placement(kind, why) | Failure::Device(kind, why) => (kind, why),
+            Failure::OutOfMemory(why) | Failure::Engine(why) | Failure::Malformed(why) => {
+                (IncidentKind::Failed, why)
+            }
+            Failure::Rows(_, breach) => (IncidentKind::Guard, breach.why().to_owned()),
+        };
+        Incident { placement: placement.clone(), kind, why }
+    }
+}
+
+impl Loader {
+    /// Computes a batch on a placement and checks the rows.
+    pub(super) fn attempt(&self, active: &ActivePlacement, batch: &Arc<Batch>) -> Result<Rows, Failure> {
+        // Beside concurrent batches it may have a single thread.
+        let tokens = batch.tokens() * active.loaded.concurrency;
+        let timeout = timeout(tokens, active.tokens_per_second, self.runtime.inner.min_timeout);
+        let error = match self.runtime.inner.executors.encode(&active.loaded, batch, timeout) {
+            Ok(output) => {
+                let rows = output.into_rows();
+                return match active.guard.check(
+                    &rows,
+                    batch.output_kind,
+                    batch.sequences.len(),
+                    batch.tokens(),
+                ) {
+                    None => Ok(rows),
+                    Some(Breach::Shape(what)) => Err(Failure::Placement(IncidentKind::Guard, what)),
+                    Some(breach) => Err(Failure::Rows(rows, breach)),
+                };
+            }
+            Err(error) => error,
+        };
+        let why = error_chain(&error);
+        Err(match error {
+            ExecutorError::Engine(EngineError::Malformed(what)) => Failure::Malformed(what),
+            ExecutorError::Engine(EngineError::OutOfMemory(_)) => Failure::OutOfMemory(why),
+            ExecutorError::Engine(EngineError::Failed(_)) => Failure::Engine(why),
+            // On the CPU only the engine hangs: another engine may work.
+            ExecutorError::Hung(_) if active.placement.device != Device::Cpu => {
+                Failure::Device(IncidentKind::Hung, why)
+            }
+            ExecutorError::Hung(_) => Failure::Placement(IncidentKind::Hung, why),
+            ExecutorError::Panicked(_) => Failure::Placement(IncidentKind::Panicked, why),
+            ExecutorError::Gone => Failure::Placement(IncidentKind::Failed, why),
+        })
+    }
+}
+
+/// Time after which a batch of `tokens` tokens counts as hung, at least `min`.
+fn timeout(tokens: usize, tokens_per_second: f64, min: Duration) -> Duration {
+    Duration::from_secs_f64(HANG_FACTOR * tokens as f64 / tokens_per_second.max(1.0)).max(min)
+}
+
+/// An error and its sources on one line.
+pub(super) fn error_chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        text = format!("{text}: {error}");
+        cause = error.source();
+    }
+    text.lines().next().unwrap_or_default().to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_batch_is_hung_after_ten_times_its_expected_time_and_never_before_the_minimum() {
+        let seconds = Duration::from_secs;
+        assert_eq!(timeout(1000, 100.0, seconds(5)), seconds(100));
+        assert_eq!(timeout(1000, 10_000.0, seconds(5)), seconds(5));
+        // An unmeasured speed must not disable the timeout.
+        assert_eq!(timeout(10, 0.0, seconds(5)), seconds(100));
+    }
+
+    #[test]
+    fn an_error_and_its_sources_are_one_line() {
+        let error = ExecutorError::Engine(EngineError::Failed("lost the device\nat driver.c".into()));
+        assert_eq!(error_chain(&error), "the engine failed: lost the device");
+    }
+}

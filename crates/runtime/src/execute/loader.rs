@@ -1,0 +1,166 @@
+//! Proves and loads the placements of a model.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use sconce_core::engine::ModelSpec;
+use sconce_core::obstacle::Obstacle;
+use sconce_core::placement::Placement;
+use sconce_planner::band::Band;
+use sconce_planner::evidence::Canary;
+use sconce_planner::plan::Constraints;
+
+use super::guard::Guard;
+use crate::device::{DeviceExecutors, Loaded};
+use crate::digest::hash;
+use crate::error::Error;
+use crate::event::Event;
+use crate::prove::{ProofDepth, canary_subject};
+use crate::runtime::Runtime;
+
+/// Timeout of loading a model.
+const LOAD_TIMEOUT: Duration = Duration::from_mins(10);
+
+/// Proves and loads placements of one model. It holds no weights.
+#[derive(Clone)]
+pub(crate) struct Loader {
+    pub(super) runtime: Runtime,
+    pub(super) subject: Arc<ModelSpec>,
+    pub(super) constraints: Constraints,
+    /// The placement that all others are compared with.
+    pub(super) reference: Option<Placement>,
+}
+
+/// A loaded placement.
+pub(crate) struct ActivePlacement {
+    pub(super) placement: Placement,
+    pub(super) loaded: Loaded,
+    pub(super) guard: Guard,
+    pub(super) band: Band,
+    /// Numerics class.
+    pub(super) class: String,
+    pub(super) tokens_per_second: f64,
+}
+
+/// Why a placement could not be loaded.
+pub(crate) enum LoadError {
+    Obstacle(Obstacle),
+    Error(Box<Error>),
+}
+
+impl From<Obstacle> for LoadError {
+    fn from(obstacle: Obstacle) -> LoadError {
+        LoadError::Obstacle(obstacle)
+    }
+}
+
+impl From<Box<Error>> for LoadError {
+    fn from(error: Box<Error>) -> LoadError {
+        LoadError::Error(error)
+    }
+}
+
+impl From<LoadError> for Obstacle {
+    fn from(error: LoadError) -> Obstacle {
+        match error {
+            LoadError::Obstacle(obstacle) => obstacle,
+            LoadError::Error(error) => Obstacle::LoadFailed { says: error.to_string() },
+        }
+    }
+}
+
+impl Loader {
+    /// Loads the weights on `placement`, without evidence.
+    pub(super) fn load(
+        &self,
+        executors: &DeviceExecutors,
+        placement: &Placement,
+    ) -> Result<Loaded, Obstacle> {
+        let engine = self.runtime.engine(placement)?;
+        executors.load(engine, &self.subject, placement, LOAD_TIMEOUT)
+    }
+
+    /// Proves the real weights on `placement`, within `band` if given, and loads them.
+    pub(super) fn prove_and_load(
+        &self,
+        placement: &Placement,
+        band: Option<Band>,
+        events: &mut dyn FnMut(Event<'_>),
+    ) -> Result<ActivePlacement, LoadError> {
+        let only = |candidate: &Placement| candidate == placement;
+        let gathered = self.runtime.gather_evidence(&self.subject, ProofDepth::Canary, &only, events);
+        let gathered = gathered.map_err(Box::new)?;
+        let findings = gathered.evidence.get(placement);
+        if let Some(obstacle) = findings.and_then(|findings| findings.obstacle()) {
+            return Err(LoadError::Obstacle(obstacle.clone()));
+        }
+        let canary = findings.and_then(|findings| findings.canary.clone()).and_then(Result::ok);
+        let canary =
+            canary.ok_or_else(|| Obstacle::LoadFailed { says: "its canary is missing".to_owned() })?;
+        let band = within(&canary, self.reference.as_ref(), band.unwrap_or(self.constraints.band))?;
+        let loaded = self.load(&self.runtime.inner.executors, placement)?;
+        let subject = canary_subject(&self.subject, &placement.weights);
+        Ok(ActivePlacement {
+            placement: placement.clone(),
+            loaded,
+            guard: Guard {
+                task: self.subject.card.task.value,
+                width: self.subject.card.width(),
+                hidden: self.subject.card.sizes.value.hidden,
+                norms: canary.norms,
+            },
+            band,
+            class: format!("{}-{band}", &hash(&subject)[..12]),
+            tokens_per_second: canary.tokens_per_second,
+        })
+    }
+}
+
+/// The band of a canary, if it is at most `allowed`.
+pub(super) fn within(
+    canary: &Canary,
+    reference: Option<&Placement>,
+    allowed: Band,
+) -> Result<Band, Obstacle> {
+    let band = Band::measured(canary.error, reference);
+    band.filter(|band| *band <= allowed).ok_or_else(|| Obstacle::ModelWrong {
+        case: "the real weights".to_owned(),
+        error: canary.error,
+        tolerance: allowed.tolerance(),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use sconce_core::obstacle::Distance;
+
+    use super::*;
+
+    #[test]
+    fn a_canary_is_held_to_the_band_that_was_asked_for() {
+        let canary = |error: Option<f64>| Canary {
+            error: Distance(error),
+            accuracy: None,
+            tokens_per_second: 1.0,
+            memory: None,
+            norms: [1.0, 1.0],
+            nodes: BTreeMap::new(),
+        };
+        for (error, band) in [(0.0, Band::Exact), (5e-4, Band::Half), (0.1, Band::Coarse)] {
+            for allowed in [Band::Exact, Band::Half, Band::Coarse] {
+                let found = within(&canary(Some(error)), None, allowed);
+                if band <= allowed {
+                    assert_eq!(found, Ok(band), "{error} for {allowed}");
+                } else {
+                    let obstacle = found.expect_err("it is looser than asked for");
+                    assert_eq!(obstacle.code(), "model_wrong", "{error} for {allowed}: {obstacle}");
+                    let said = format!("allowed {:.0e}", allowed.tolerance());
+                    assert!(obstacle.to_string().contains(&said), "{obstacle}");
+                }
+            }
+        }
+        assert!(within(&canary(None), None, Band::Coarse).is_err());
+    }
+}

@@ -1,0 +1,9 @@
+//! Memory of this process, and of models by device.
+
+mod claim;
+mod process;
+
+pub use claim::Claim;
+pub(crate) use claim::prover_bytes;
+pub(crate) use process::resident_of;
+pub use process::{limit_arenas, peak, resident};

@@ -1,0 +1,183 @@
+//! Errors of fetching models from the hub.
+
+use std::io;
+use std::path::PathBuf;
+
+use hf_hub::api::sync::ApiError;
+
+/// Error of fetching a model from the hub.
+#[derive(Debug, thiserror::Error)]
+pub enum HubError {
+    /// Invalid id.
+    #[error(
+        "not a model's id: `{id}`\nhint: an id is `owner/name` or `name`, of letters, digits, `.`, `_` and `-`"
+    )]
+    BadId {
+        /// The id.
+        id: String,
+    },
+    /// Invalid revision.
+    #[error("not a revision: `{revision}`\nhint: a revision is a branch, a tag or a commit, such as `main`")]
+    BadRevision {
+        /// The revision.
+        revision: String,
+    },
+    /// The endpoint is not a URL.
+    #[error("not an address of a hub: `{endpoint}`\nhint: `HF_ENDPOINT` starts with `https://` or `http://`")]
+    BadEndpoint {
+        /// The endpoint.
+        endpoint: String,
+    },
+    /// The token contains invalid characters.
+    #[error(
+        "the token is not of printable characters\nhint: check `HF_TOKEN`, or the file `token` in `HF_HOME`"
+    )]
+    BadToken,
+    /// The model is not completely cached, and the network is not used.
+    #[error(
+        "`{id}` at `{revision}` is not whole in the cache `{}`, missing: {}\n\
+         hint: fetch it once with the network: `sconce plan {id}`", cache.display(), list(missing)
+    )]
+    NotCached {
+        /// Repository id.
+        id: String,
+        /// Revision.
+        revision: String,
+        /// Cache folder.
+        cache: PathBuf,
+        /// Missing files; empty if the model is not cached at all.
+        missing: Vec<String>,
+    },
+    /// Access denied.
+    #[error(
+        "the hub does not show us `{id}`, its status: {status}\nhint: check the id; if the model is private or gated, \
+         accept its licence at `{endpoint}/{id}` and set `HF_TOKEN` to a token of that account"
+    )]
+    Forbidden {
+        /// Repository id.
+        id: String,
+        /// Base URL of the hub.
+        endpoint: String,
+        /// 401 or 403.
+        status: u16,
+    },
+    /// No such model or revision.
+    #[error(
+        "the hub `{endpoint}` has no model `{id}` at revision `{revision}`\nhint: check the id and the revision"
+    )]
+    NotFound {
+        /// Repository id.
+        id: String,
+        /// Revision.
+        revision: String,
+        /// Base URL of the hub.
+        endpoint: String,
+    },
+    /// Unexpected status.
+    #[error("the hub's answer for `{id}` was of no use, its status: {status}\nhint: {}", status_hint(*status))]
+    Status {
+        /// Repository id.
+        id: String,
+        /// HTTP status.
+        status: u16,
+    },
+    /// Network error or timeout.
+    #[error(
+        "the hub can't be reached at `{endpoint}`\nhint: check the network, `HF_ENDPOINT` and `HTTPS_PROXY`"
+    )]
+    Unreachable {
+        /// Base URL of the hub.
+        endpoint: String,
+        /// Error of the HTTP client.
+        source: ApiError,
+    },
+    /// The download was interrupted repeatedly.
+    #[error("`{file}` stopped at {done} of {total} bytes\nhint: run it again: it goes on where it stopped")]
+    Interrupted {
+        /// File name.
+        file: String,
+        /// Bytes downloaded.
+        done: u64,
+        /// Size in bytes.
+        total: u64,
+        /// Error of the connection.
+        source: io::Error,
+    },
+    /// A downloaded file does not match the file list.
+    #[error(
+        "`{file}` is not what the hub listed: {what}\n\
+         hint: run it again; if this stays, the hub or a proxy before it is broken"
+    )]
+    Corrupt {
+        /// File name.
+        file: String,
+        /// The difference.
+        what: String,
+    },
+    /// A response would escape the cache or redirect to an unsafe URL.
+    #[error("the hub's answer is hostile, its {what}: `{value}`\nhint: do not use this hub or this model")]
+    Hostile {
+        /// Kind of the value.
+        what: &'static str,
+        /// The value.
+        value: String,
+    },
+    /// The file list is not valid JSON.
+    #[error("the hub's list of files of `{id}` can't be read\nhint: check that `HF_ENDPOINT` is a hub")]
+    Unreadable {
+        /// Repository id.
+        id: String,
+        /// Parse error.
+        source: serde_json::Error,
+    },
+    /// The repository has no usable file.
+    #[error("`{id}` at `{revision}` has no file that is of use here\nhint: choose a model with safetensors")]
+    NoUsableFiles {
+        /// Repository id.
+        id: String,
+        /// Revision.
+        revision: String,
+    },
+    /// I/O error in the cache.
+    #[error("the cache can't be used at `{}`\nhint: check its permissions and the free space, or set `HF_HOME`", path.display())]
+    Cache {
+        /// The path.
+        path: PathBuf,
+        /// I/O error.
+        source: io::Error,
+    },
+}
+
+impl HubError {
+    /// Whether a retry may succeed: network errors and an overloaded hub.
+    pub fn is_transient(&self) -> bool {
+        match self {
+            HubError::Unreachable { .. } | HubError::Interrupted { .. } => true,
+            HubError::Status { status, .. } => *status == 429 || *status >= 500,
+            HubError::BadId { .. }
+            | HubError::BadRevision { .. }
+            | HubError::BadEndpoint { .. }
+            | HubError::BadToken
+            | HubError::NotCached { .. }
+            | HubError::Forbidden { .. }
+            | HubError::NotFound { .. }
+            | HubError::Corrupt { .. }
+            | HubError::Hostile { .. }
+            | HubError::Unreadable { .. }
+            | HubError::NoUsableFiles { .. }
+            | HubError::Cache { .. } => false,
+        }
+    }
+}
+
+fn list(missing: &[String]) -> String {
+    if missing.is_empty() { "all of it".to_owned() } else { format!("`{}`", missing.join("`, `")) }
+}
+
+fn status_hint(status: u16) -> &'static str {
+    match status {
+        429 => "too many requests: wait, or set `HF_TOKEN`",
+        500.. => "the hub is in trouble: try again later",
+        _ => "run it again; if this stays, check that `HF_ENDPOINT` is a hub",
+    }
+}

@@ -1,0 +1,10 @@
+//! Sources of models: local folders, bundles and the Hugging Face hub.
+
+pub mod bundle;
+mod error;
+pub mod hub;
+mod model_source;
+
+pub use error::SourceError;
+pub use model_source::ModelSource;
+pub(crate) use model_source::{not_found, similar_path};

@@ -1,0 +1,130 @@
+//! Parses and resolves a model source: a folder, a bundle, or a repository of the hub.
+
+use std::fmt;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use sconce_planner::plan::Constraints;
+
+use super::bundle;
+use super::error::SourceError;
+use super::hub::{self, Graphs, Hub, HubError, Progress};
+use crate::nearest::nearest;
+
+/// File extension of bundles.
+const BUNDLE_EXTENSION: &str = ".sconce";
+
+/// Source of a model.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ModelSource {
+    /// A local folder.
+    Folder(PathBuf),
+    /// A bundle file.
+    Bundle(PathBuf),
+    /// A repository of the hub.
+    Hub {
+        /// `owner/name`.
+        id: String,
+        /// Branch, tag or commit.
+        revision: String,
+        /// Which ONNX graph to fetch.
+        graphs: Graphs,
+    },
+}
+
+impl ModelSource {
+    /// Parses `text`: a bundle if it is a file or ends with `.sconce`, a folder if it exists or looks like a path, else
+    /// an id of the hub.
+    pub fn parse(text: &str, revision: Option<&str>) -> ModelSource {
+        if Path::new(text).is_file() || text.ends_with(BUNDLE_EXTENSION) {
+            return ModelSource::Bundle(PathBuf::from(text));
+        }
+        let looks_like_a_path = text.starts_with(['.', '/', '~']) || Path::new(text).is_absolute();
+        if looks_like_a_path || Path::new(text).is_dir() {
+            return ModelSource::Folder(PathBuf::from(text));
+        }
+        let revision = revision.unwrap_or("main").to_owned();
+        ModelSource::Hub { id: text.to_owned(), revision, graphs: Graphs::default() }
+    }
+
+    /// Selects the ONNX graph that satisfies `constraints`.
+    #[must_use]
+    pub fn for_constraints(self, constraints: &Constraints) -> ModelSource {
+        match self {
+            ModelSource::Folder(_) | ModelSource::Bundle(_) => self,
+            ModelSource::Hub { id, revision, .. } => {
+                ModelSource::Hub { id, revision, graphs: Graphs::for_constraints(constraints) }
+            }
+        }
+    }
+
+    /// Default name of the model: its id, its folder's name, or the name in its bundle.
+    pub fn name(&self) -> String {
+        let last = |path: &Path| path.file_name().map(|name| name.to_string_lossy().into_owned());
+        match self {
+            ModelSource::Folder(folder) => {
+                let whole = folder.canonicalize();
+                last(whole.as_deref().unwrap_or(folder)).unwrap_or_else(|| folder.display().to_string())
+            }
+            ModelSource::Bundle(path) => bundle::name(path).unwrap_or_else(|_| path.display().to_string()),
+            ModelSource::Hub { id, .. } => id.clone(),
+        }
+    }
+
+    /// The local folder of the model. Fetches it from the hub, or unpacks it to `bundles`, if necessary.
+    pub(crate) fn fetch(
+        &self,
+        offline: bool,
+        bundles: &Path,
+        progress: &mut dyn FnMut(Progress<'_>),
+    ) -> Result<PathBuf, SourceError> {
+        match self {
+            ModelSource::Folder(folder) => Ok(folder.clone()),
+            ModelSource::Bundle(path) => Ok(bundle::unpack(path, bundles)?),
+            ModelSource::Hub { id, revision, graphs } => {
+                let mut hub = Hub { graphs: graphs.clone(), ..Hub::from_environment() };
+                hub.offline |= offline;
+                let fetched = hub.fetch(id, revision, &hub::is_wanted, progress);
+                fetched.map_err(|error| not_found(id, &hub, error))
+            }
+        }
+    }
+}
+
+/// The hub's error, with a suggestion of a similar folder or cached model.
+pub(crate) fn not_found(id: &str, hub: &Hub, error: HubError) -> SourceError {
+    // Hub ids have an owner. A path whose parent exists is meant as a path.
+    let parent = Path::new(id).parent().filter(|parent| !parent.as_os_str().is_empty());
+    let is_path = parent.is_none_or(Path::is_dir);
+    let cached: Vec<String> =
+        hub.cached().into_iter().map(|model| model.id).filter(|known| known != id).collect();
+    let short = |id: &str| id.rsplit('/').next().unwrap_or_default().to_owned();
+    let known = cached.iter().map(String::as_str);
+    let cached = nearest(id, known.clone()).or_else(|| known.clone().find(|known| short(known) == id));
+    let folder = if is_path { similar_path(Path::new(id)) } else { None };
+    let similar = folder.or_else(|| cached.map(str::to_owned));
+    if !is_path && similar.is_none() {
+        return SourceError::Hub(error);
+    }
+    SourceError::NotFound { name: id.to_owned(), is_path, similar, hub: Box::new(error) }
+}
+
+/// The sibling folder or bundle with the most similar name.
+pub(crate) fn similar_path(path: &Path) -> Option<String> {
+    let folder = path.parent().filter(|parent| !parent.as_os_str().is_empty());
+    let entries = fs::read_dir(folder.unwrap_or(Path::new("."))).ok()?.flatten();
+    let models = entries
+        .filter(|entry| entry.path().is_dir() || entry.path().to_string_lossy().ends_with(BUNDLE_EXTENSION));
+    let names: Vec<String> = models.filter_map(|entry| entry.file_name().into_string().ok()).collect();
+    let name = nearest(path.file_name()?.to_str()?, names.iter().map(String::as_str))?;
+    Some(folder.map_or(PathBuf::from(name), |folder| folder.join(name)).display().to_string())
+}
+
+impl fmt::Display for ModelSource {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            ModelSource::Folder(path) | ModelSource::Bundle(path) => write!(f, "{}", path.display()),
+            ModelSource::Hub { id, .. } => f.write_str(id),
+        }
+    }
+}

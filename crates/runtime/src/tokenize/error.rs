@@ -1,0 +1,96 @@
+//! Errors of loading a tokenizer and of tokenizing.
+
+use std::path::PathBuf;
+
+/// Error of a model's tokenizer.
+#[derive(Debug, thiserror::Error)]
+pub enum TokenizerError {
+    /// No tokenizer file in the folder.
+    #[error(
+        "no tokenizer in `{0}`: looked for `tokenizer.json`, `vocab.txt`, and `vocab.json` with `merges.txt`\n\
+         hint: python -c \"from transformers import AutoTokenizer; \
+         AutoTokenizer.from_pretrained('{0}').save_pretrained('{0}')\" writes `tokenizer.json`",
+        folder.display()
+    )]
+    Missing {
+        /// The folder.
+        folder: PathBuf,
+    },
+    /// A file can't be read.
+    #[error("`{}` can't be read", path.display())]
+    Unreadable {
+        /// The file.
+        path: PathBuf,
+        /// The I/O error.
+        #[source]
+        source: std::io::Error,
+    },
+    /// A setting exceeds its limit: a short text could cost minutes or gigabytes.
+    #[error(
+        "the tokenizer is refused for its cost: {what}: {value}, at most {most}\n\
+         hint: fetch its files again from where the model was published"
+    )]
+    LimitExceeded {
+        /// The setting.
+        what: &'static str,
+        /// Its value.
+        value: usize,
+        /// The limit.
+        most: usize,
+    },
+    /// The regular expressions of the tokenizer are too slow.
+    #[error(
+        "the tokenizer is refused for its cost: its regular expressions took {took} ms for a text of {bytes} bytes, \
+         at most {most} ms\nhint: fetch its files again from where the model was published"
+    )]
+    TooSlow {
+        /// Length of the probe text in bytes.
+        bytes: usize,
+        /// Measured time in ms.
+        took: usize,
+        /// Time limit in ms.
+        most: usize,
+    },
+    /// The text is longer than the limit for one tokenization.
+    #[error("the text has {bytes} bytes, and at most {most} are tokenized\nhint: cut it into several texts")]
+    TooLong {
+        /// Length of the text in bytes.
+        bytes: usize,
+        /// The limit.
+        most: usize,
+    },
+    /// The sequence exceeds `max_length` after special tokens were added.
+    #[error("the tokenizer made {tokens} tokens of a text, and the model takes {most}")]
+    Overflow {
+        /// Tokens of the sequence.
+        tokens: usize,
+        /// `max_length` of the model.
+        most: usize,
+    },
+    /// The vocabulary lacks a special token.
+    #[error("the vocabulary has no token `{0}`")]
+    NoSuchToken(String),
+    /// The tokenizer has more ids than the embedding table has rows.
+    #[error("the tokenizer knows {tokenizer} tokens and the model {model}")]
+    TooLarge {
+        /// Vocabulary size of the tokenizer.
+        tokenizer: usize,
+        /// Rows of the embedding table.
+        model: usize,
+    },
+    /// Special tokens alone fill `max_length`.
+    #[error(
+        "texts of at most {length} tokens leave no room beside the {special} special tokens\n\
+         hint: `--max-length` takes {} or more",
+        special + 1
+    )]
+    MaxLengthTooSmall {
+        /// `max_length`.
+        length: usize,
+        /// Special tokens per sequence.
+        special: usize,
+    },
+    /// The tokenizer library returned an error.
+    #[error("the tokenizer failed")]
+    Tokenizer(#[source] tokenizers::Error),
+}

@@ -1,0 +1,14 @@
+//! Text to token ids: tokenizer files, truncation, pairs, templates and late-interaction queries.
+
+mod error;
+mod load;
+mod pair;
+mod query;
+mod regex_cost;
+pub(crate) mod rerank_template;
+mod tokenizer;
+
+pub use error::TokenizerError;
+pub(crate) use load::{files, load};
+pub use pair::TruncationStrategy;
+pub use tokenizer::{ModelTokenizer, Token, TokenSequence};

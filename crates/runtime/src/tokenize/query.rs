@@ -1,0 +1,23 @@
+//! Queries of late-interaction models: a marker before the text, and mask tokens after it.
+
+use sconce_core::head::Sides;
+
+use super::error::TokenizerError;
+use super::tokenizer::{ModelTokenizer, TokenSequence};
+
+impl ModelTokenizer {
+    /// Encodes a query with its marker, padded with mask tokens if the model uses query expansion.
+    pub(crate) fn encode_query(&self, sides: &Sides, text: &str) -> Result<TokenSequence, TokenizerError> {
+        let limit = sides.expansion.map(|expansion| expansion.to).or(sides.query_length);
+        let mut query = self.encode_within(limit.unwrap_or(usize::MAX), &sides.query, text)?;
+        if let Some(expansion) = sides.expansion.filter(|expansion| expansion.to > query.ids.len()) {
+            let mask = ["[MASK]", "<mask>"].into_iter().find_map(|mask| self.id(mask));
+            let mask = mask.ok_or_else(|| TokenizerError::NoSuchToken("[MASK]".to_owned()))?;
+            query.masked = if expansion.attended { 0 } else { expansion.to - query.ids.len() };
+            query.ids.resize(expansion.to, mask);
+            query.type_ids.resize(expansion.to, 0);
+            query.full_length = expansion.to;
+        }
+        Ok(query)
+    }
+}
