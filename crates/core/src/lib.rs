@@ -10,4 +10,5 @@ pub mod head;
 pub mod obstacle;
 pub mod placement;
 pub mod probe;
+pub mod report;
 pub mod sourced;

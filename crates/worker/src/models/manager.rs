@@ -16,9 +16,9 @@ use crate::models::incidents;
 use crate::models::memory_estimator::{Load, MemoryEstimator};
 use crate::models::startup::{open, spawn};
 use crate::state::app::App;
-use crate::state::footprint::Footprint;
 use crate::state::label::short;
 use crate::state::slot::{Ability, Phase, Slot};
+use sconce::core::report::Footprint;
 
 /// How often it looks around.
 const POLL_INTERVAL: Duration = Duration::from_millis(250);

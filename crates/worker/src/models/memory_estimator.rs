@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-use crate::state::footprint::Footprint;
+use sconce::core::report::Footprint;
 
 /// Lines that are kept.
 const LINES: usize = 512;

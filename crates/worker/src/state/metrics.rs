@@ -6,8 +6,8 @@ use prometheus::{
     TextEncoder, exponential_buckets,
 };
 
-use crate::state::footprint::Footprint;
 use crate::state::work::Work;
+use sconce::core::report::Footprint;
 
 /// What is counted. Each server has its own.
 pub(crate) struct Metrics {

@@ -1,7 +1,6 @@
 //! State that requests and models of a worker share.
 
 pub(crate) mod app;
-pub(crate) mod footprint;
 pub(crate) mod label;
 pub(crate) mod metrics;
 pub(crate) mod slot;

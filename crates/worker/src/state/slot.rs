@@ -11,8 +11,8 @@ use serde::Serialize;
 use tokio::sync::watch;
 
 use crate::schedule::queue::Queue;
-use crate::state::footprint::Footprint;
 use crate::state::label::short;
+use sconce::core::report::{Footprint, ModelMemory};
 
 /// After this long a model that could not be opened is tried again.
 const AGAIN: Duration = Duration::from_secs(10);
@@ -51,7 +51,7 @@ pub(crate) struct Slot {
 #[derive(Default)]
 struct State {
     host: Option<Arc<Host>>,
-    memory: Option<Memory>,
+    memory: Option<ModelMemory>,
     ability: Ability,
     /// Why the last load failed.
     failure: Option<String>,
@@ -67,14 +67,6 @@ pub(crate) enum Ability {
     Unreadable,
     /// Its task.
     Task(Task),
-}
-
-/// What a model was thought to take, what it took, and how long it took to load.
-#[derive(Clone, Copy, Debug, Serialize)]
-pub(crate) struct Memory {
-    pub(crate) predicted: Footprint,
-    pub(crate) measured: Footprint,
-    pub(crate) load_seconds: f64,
 }
 
 /// A model that is open.
@@ -235,7 +227,7 @@ impl Slot {
 
     /// Opens the model to requests.
     pub(crate) fn fill(&self, host: Arc<Host>, predicted: Footprint, measured: Footprint, took: Duration) {
-        let memory = Memory { predicted, measured, load_seconds: took.as_secs_f64() };
+        let memory = ModelMemory { predicted, measured, load_seconds: took.as_secs_f64() };
         let ability = Ability::Task(host.model.card().task.value);
         *self.lock() = State { host: Some(host), memory: Some(memory), ability, failure: None };
         self.broken.store(false, Ordering::Relaxed);
@@ -291,7 +283,7 @@ impl Slot {
     }
 
     /// What it took when it was last loaded.
-    pub(crate) fn memory(&self) -> Option<Memory> {
+    pub(crate) fn memory(&self) -> Option<ModelMemory> {
         self.lock().memory
     }
 
