@@ -9,13 +9,16 @@ use tokenizers::Tokenizer;
 const REPEATED: [&str; 7] = ["a", " ", "1", ".", "\n", "aA1 .", "中"];
 /// Length of a probe text in bytes and its time limit, in ascending order so that the check itself is bounded.
 /// Published tokenizers take about 1% of the limit.
-const STEPS: [(usize, Duration); 3] = [
+const STEPS: [(usize, Duration); 4] = [
     (256, Duration::from_millis(100)),
     (4 << 10, Duration::from_millis(300)),
+    (16 << 10, Duration::from_millis(800)),
     (64 << 10, Duration::from_millis(2000)),
 ];
 /// Measurements per text. The fastest counts: other processes slow some of them down.
 const ATTEMPTS: usize = 3;
+/// A text that takes this many times its limit is not measured again.
+const BEYOND_NOISE: u32 = 4;
 
 /// A probe text exceeded its time limit.
 #[derive(Debug, PartialEq, Eq)]
@@ -48,7 +51,7 @@ pub(crate) fn check(tokenizer: &Tokenizer) -> Result<(), TooSlow> {
             };
             let mut took = timed();
             for _ in 1..ATTEMPTS {
-                if took > most {
+                if took > most && took < BEYOND_NOISE * most {
                     took = took.min(timed());
                 }
             }
@@ -79,8 +82,8 @@ mod tests {
 
     #[test]
     fn an_expression_that_backtracks_for_minutes_is_rejected() {
-        // Every position tries every end of the run twice before it gives up.
-        let slow = check(&splitting_at(r"(?=a*)(a+)(a+)(?!a)\1\1\1b")).unwrap_err();
+        // At every position the run is read to its end and given back letter by letter, before one letter matches.
+        let slow = check(&splitting_at(r"a+(?=b)|a")).unwrap_err();
         assert!(slow.took > slow.most && slow.bytes <= 64 << 10, "{slow:?}");
     }
 
