@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""sconce beside other runtimes on the same texts, in turns in one run: every ratio comes from the same minutes.
+"""Compares sconce with other runtimes on the same texts, alternating in one run.
 
     benches/compare.py [--quick] [--rounds 3] [--threads 2] [--out FOLDER] [--turns PROGRAM] [--python PYTHON]
 
-Every contestant is a process of its own, loaded and warm before the first turn, on the same processors. A turn is
-all texts, from text to vectors, tokenizing included; contestants take turns A B C A B C, and the best turn of each
-counts. Other runtimes get their batches of 32 sorted by length; ours gets the texts as they arrive. Prints Markdown
-and writes `compare.json`. Needs cargo, and Python with pip for the other runtimes.
+Every runtime is a process of its own on the same CPUs, loaded and warm before the first round. A round is all texts,
+from text to vectors, tokenization included. Runtimes alternate A B C A B C, and the fastest round of each counts.
+Other runtimes get batches of 32 sorted by length; sconce gets the texts in arrival order. Prints Markdown and writes
+`compare.json`. Needs cargo, and Python with pip for the other runtimes.
 """
 
 import argparse
@@ -36,7 +36,7 @@ PEERS = {ORT: "ort-f32", OV32: "openvino-f32", OV16: "openvino-bf16"}
 
 
 class Contestant:
-    """A process that waits for its turn, and the figures of the turns it had."""
+    """The process of one runtime, and the measurements of its rounds."""
 
     def __init__(self, name, command, environment, scratch):
         self.name, self.figures, self.complaints = name, {}, scratch / f"{name}.log"
@@ -76,7 +76,7 @@ class Contestant:
 
 
 def compete(label, folder, onnx, texts, options, scratch):
-    """All contestants on one model: their figures by name, in texts a second and milliseconds."""
+    """Runs all runtimes on one model. Returns texts per second and milliseconds by name."""
     environment = {"SCONCE_HOME": str(scratch / "home"), "RAYON_NUM_THREADS": str(options.threads)}
     tail = [str(options.threads), str(texts)]
     contestants = {}
@@ -99,7 +99,7 @@ def compete(label, folder, onnx, texts, options, scratch):
     for number in range(options.rounds):
         for contestant in contestants.values():
             turns = ["bulk"] if contestant.name in OURS else ["sorted 32"]
-            # The others of ours are there for one figure.
+            # The other sconce configurations need one measurement only.
             turns += ["arrival 32", "sorted 32"] if contestant.name == BF16 else []
             for turn in turns:
                 tokens = contestant.measure(turn)["tokens"]
@@ -151,7 +151,7 @@ def rate(result, name):
 
 
 def ratios(result, with_memory):
-    """What is asked of these figures: a label, the figure, the bar, and whether it is reached."""
+    """The required ratios: label, value, threshold, and whether it is met."""
     there = result["contestants"]
     found = []
 
@@ -174,9 +174,9 @@ def ratios(result, with_memory):
     speed(F32, OV32)
     speed(AVX2, ORT)
     speed(CANDLE, ORT)
-    for of, words, most in (("sorted", "32 sorted texts a call", 5), ("bulk", "one call with all", None)):
+    for of, words, most in (("sorted", "32 sorted texts per call", 5), ("bulk", "one call with all", None)):
         bar = "" if most is None else f"< {most} %"
-        ask(f"{BF16}: 32 texts a call as they arrive, slower than {words}", [BF16], lambda: cost(of), bar, lambda x: most is None or x < most, "{:.1f} %")
+        ask(f"{BF16}: 32 texts per call in arrival order, slower than {words}", [BF16], lambda: cost(of), bar, lambda x: most is None or x < most, "{:.1f} %")
     for peer, most in ((ORT, 0.5), (OV16, None)):
         bar = "" if most is None else f"<= {most}x"
         short = lambda: there[BF16]["short_p50_ms"] / there[peer]["short_p50_ms"]
@@ -190,7 +190,7 @@ def ratios(result, with_memory):
 
 def markdown(label, result):
     lines = [f"## {label}: {result['texts']} texts, {result['tokens']} tokens", ""]
-    lines += ["| contestant | texts/s | 32 as they arrive | 32 sorted | one text, p50 | least cosine | resident |"]
+    lines += ["| runtime | texts/s | 32 in arrival order | 32 sorted | one text, p50 | least cosine | resident |"]
     lines += ["|---|---|---|---|---|---|---|"]
     for name, figures in result["contestants"].items():
         cell = lambda turn: str(figures[turn]["texts_per_s"]) if turn in figures else ""
@@ -198,7 +198,7 @@ def markdown(label, result):
         named = f"{name} {figures['version']}" if "version" in figures else name
         cells = [named, str(rate(result, name)), cell("arrival"), cell("sorted"), f"{figures['short_p50_ms']} ms"]
         lines.append("| " + " | ".join([*cells, f"{figures['least_cosine']:.6f}", memory]) + " |")
-    lines += ["", "| ratio | figure | bar | |", "|---|---|---|---|"]
+    lines += ["", "| ratio | value | threshold | |", "|---|---|---|---|"]
     for ratio in result["ratios"]:
         verdict = "" if not ratio["bar"] else "reached" if ratio["reached"] else "**missed**"
         lines.append(f"| {ratio['what']} | {ratio['figure']} | {ratio['bar']} | {verdict} |")
@@ -214,7 +214,7 @@ def run(*command):
 
 
 def python_with_peers(scratch):
-    """A Python that has the other runtimes: this one, or one made for it."""
+    """A Python with the other runtimes: this one, or a new virtual environment."""
     if subprocess.run([sys.executable, "-c", MODULES], capture_output=True).returncode == 0:
         return sys.executable
     python = scratch / "venv" / "bin" / "python"
@@ -272,7 +272,7 @@ def main():
     answer["load_before"] = os.getloadavg()[0]
     if answer["load_before"] > 0.3:
         say(f"note: this machine is busy (load {answer['load_before']:.1f}): ratios favour whoever waits least for another thread")
-    head = f"{answer['machine']}; {answer['threads']} threads, best of {options.rounds} rounds in turns, tokenizing included, commit {commit}, load {answer['load_before']:.1f} before"
+    head = f"{answer['machine']}; {answer['threads']} threads, best of {options.rounds} rounds, alternating, tokenization included, commit {commit}, load {answer['load_before']:.1f} before"
     print(f"{head}\n")
     for key, (label, folder, every) in settings.items():
         if options.only not in (None, key):

@@ -1,9 +1,9 @@
-"""Another runtime, loaded and waiting for its turn, as crates/runtime/examples/turns.rs does for ours.
+"""Runs another runtime on command, with the protocol of crates/runtime/examples/turns.rs.
 
     peer.py ort-f32|openvino-f32|openvino-bf16 MODEL_FOLDER MODEL.onnx THREADS TEXTS.jsonl
 
-Answers the same lines: `sorted N`, `arrival N`, `short N`, `save FILE`. The runtime gets what it likes best: padded
-batches, its own threads, no layer of ours between, mean pooling by one product in numpy.
+Commands: `sorted N`, `arrival N`, `short N`, `save FILE`. The runtime gets its preferred setup: padded batches, its own
+threads, and mean pooling by one product in numpy.
 """
 
 import json
@@ -18,7 +18,7 @@ SHORT = "how do I place a model on the right device?"
 
 
 def session(name, onnx, threads):
-    """A function from inputs to hidden states, and the version of what computes them."""
+    """A function from inputs to hidden states, and the version of the runtime."""
     runtime, precision = name.split("-")
     if runtime == "ort":
         import onnxruntime
@@ -63,7 +63,7 @@ class Peer:
         return means / numpy.linalg.norm(means, axis=1, keepdims=True)
 
     def all(self, texts, many, sort):
-        """Every text once: tokens, then vectors of `many` at a time."""
+        """Tokenizes and embeds every text once, in batches of `many`."""
         rows = [encoded.ids for encoded in self.tokenizer.encode_batch(texts)]
         order = list(range(len(rows)))
         if sort:

@@ -1,4 +1,4 @@
-"""Models to compare on: a BERT as an ONNX graph, and one of the base shape with random weights.
+"""Creates benchmark models: a BERT as an ONNX graph, and BERT-base with random weights.
 
     shapes.py onnx MODEL_FOLDER OUT.onnx
     shapes.py base TOKENIZER_FOLDER OUT_FOLDER
@@ -18,7 +18,7 @@ INPUTS = ["input_ids", "attention_mask", "token_type_ids"]
 
 
 class Graph:
-    """Nodes and constants as they are named one after the other."""
+    """Collects the nodes and constants of a graph."""
 
     def __init__(self):
         self.nodes, self.constants = [], []
@@ -38,7 +38,7 @@ class Graph:
 
 
 def bert(folder, out):
-    """A BERT encoder in the plainest operators, which every runtime knows how to fuse."""
+    """A BERT encoder in basic operators, which every runtime can fuse."""
     config = json.loads((folder / "config.json").read_text())
     hidden, heads = config["hidden_size"], config["num_attention_heads"]
     tensors = {name.removeprefix("bert."): tensor for name, tensor in load_file(folder / "model.safetensors").items()}
@@ -87,7 +87,7 @@ def bert(folder, out):
 
 
 def base(like, out):
-    """BERT of the base shape: random weights, everything else as the model `like` has it."""
+    """BERT-base with random weights, and the tokenizer of the model `like`."""
     config = json.loads((like / "config.json").read_text())
     config |= {"hidden_size": 768, "num_hidden_layers": 12, "num_attention_heads": 12, "intermediate_size": 3072}
     shutil.copytree(like, out, ignore=shutil.ignore_patterns("*.safetensors", "config.json", "README.md"))

@@ -1,4 +1,4 @@
-"""Asks a server what its clients ask, through the clients themselves, and compares with what the command says.
+"""Sends requests through real client libraries and compares the responses with the output of the command.
 
 Called by scripts/clients: clients.py SCONCE MINILM_ADDRESS RERANKER_ADDRESS
 """
@@ -22,7 +22,7 @@ def command(*arguments):
 
 
 def near(a, b, tolerance=1e-3):
-    """Whether two vectors of length one point the same way."""
+    """Whether two unit vectors are equal within the tolerance."""
     assert len(a) == len(b), (len(a), len(b))
     cosine = sum(x * y for x, y in zip(a, b))
     assert abs(1 - cosine) < tolerance, cosine
@@ -31,7 +31,7 @@ def near(a, b, tolerance=1e-3):
 lines = command("embed", "target/parts/minilm", "--offline", *texts).splitlines()
 expected = [json.loads(line)["embedding"] for line in lines]
 
-# openai: base64, which its client asks for by itself, and floats.
+# openai: base64, the default of its client, and floats.
 client = openai.OpenAI(base_url=f"{minilm}/v1", api_key="any", max_retries=0)
 assert [model.id for model in client.models.list()] == ["minilm"]
 for arguments in ({}, {"encoding_format": "float"}, {"encoding_format": "base64"}):
@@ -66,7 +66,7 @@ near([float(x) for x in hub.feature_extraction(texts[1], normalize=True, truncat
 alike = hub.sentence_similarity(texts[0], other_sentences=texts)
 assert abs(alike[0] - 1) < 1e-3 and alike[1] < 0.9, alike
 
-# cohere, both of its interfaces.
+# cohere, both API versions.
 said = json.loads(
     command("rerank", "crates/testkit/goldens/tiny-bert-rerank", "--offline", "--json", "--query", texts[0], *documents)
 )
@@ -102,4 +102,4 @@ for at, vector in enumerate(expected):
     assert answer.embeddings.ubinary[at] == packed
     assert answer.embeddings.binary[at] == [x - 128 for x in packed]
 
-print(f"openai {openai.__version__}, cohere {cohere.__version__}, huggingface_hub: all as the command says")
+print(f"openai {openai.__version__}, cohere {cohere.__version__}, huggingface_hub: equal to the command's output")

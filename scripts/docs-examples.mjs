@@ -1,8 +1,8 @@
-// Sends what the page `/docs` fills in for every route, and ends with 1 where a server does not take it.
+// Sends the example request of every route in `/docs`, and exits with 1 if a server rejects one.
 //
 //     node scripts/docs-examples.mjs ADDRESS…
 //
-// Each address serves a model of another task: what is refused as the task of another model is taken for right.
+// Each address serves a model of another task. A rejection because of the task is expected.
 import process from "node:process";
 
 const page = await (await fetch(`${process.argv[2]}/docs`)).text();

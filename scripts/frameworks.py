@@ -1,4 +1,4 @@
-"""Asks a server what RAG frameworks ask, through the frameworks themselves, and compares with what the command says.
+"""Sends requests through RAG frameworks and compares the responses with the output of the command.
 
 Called by scripts/clients: frameworks.py SCONCE MINILM_ADDRESS RERANKER_ADDRESS BOTH_ADDRESS, where the last address
 serves both models. TIKTOKEN_CACHE_DIR holds the vocabulary that LangChain cuts texts with by default.
@@ -49,14 +49,14 @@ def all_near(vectors, wanted):
 lines = command("embed", "target/parts/minilm", "--offline", *texts).splitlines()
 expected = [json.loads(line)["embedding"] for line in lines]
 
-# LangChain sends tiktoken's ids by default: refused, with the setting that sends texts.
+# LangChain sends tiktoken ids by default: rejected, with the setting that sends texts.
 default = OpenAIEmbeddings(model="minilm", base_url=f"{minilm}/v1", api_key="any", max_retries=0)
 for ask in (lambda: default.embed_documents(texts), lambda: default.embed_query(texts[0])):
     try:
         raise AssertionError(f"token ids were answered: {ask()}")
     except openai.BadRequestError as error:
         assert "token ids" in str(error) and "check_embedding_ctx_length=False" in str(error), error
-# Clients that know only a base URL name one of several models by it; where one model alone has the task, by nothing.
+# Clients with only a base URL select a model by it. If one model has the task, no name is needed.
 for base in (f"{minilm}/v1", f"{both}/models/minilm/v1", f"{both}/v1"):
     langchain = OpenAIEmbeddings(
         model="minilm", base_url=base, api_key="any", max_retries=0, check_embedding_ctx_length=False
@@ -65,7 +65,7 @@ for base in (f"{minilm}/v1", f"{both}/models/minilm/v1", f"{both}/v1"):
     near(langchain.embed_query(texts[1]), expected[1])
 all_near(asyncio.run(langchain.aembed_documents(texts)), expected)
 
-# LlamaIndex, by OpenAI's interface and by TEI's.
+# LlamaIndex, with the OpenAI and the TEI API.
 for base in (minilm, both, f"{both}/models/minilm"):
     by_openai = OpenAIEmbedding(model_name="minilm", api_base=f"{base}/v1", api_key="any", max_retries=0)
     by_tei = TextEmbeddingsInference(model_name="minilm", base_url=base)
@@ -74,7 +74,7 @@ for base in (minilm, both, f"{both}/models/minilm"):
         near(index.get_query_embedding(texts[1]), expected[1])
     all_near(asyncio.run(by_tei.aget_text_embedding_batch(texts)), expected)
 
-# Haystack's components for TEI. Its ranker asks `/rerank` of the host, whatever the path of its URL is.
+# Haystack's components for TEI. Its ranker calls `/rerank` of the host and ignores the path of its URL.
 for url in (minilm, both):
     reads = {"api_type": "text_embeddings_inference", "api_params": {"url": url}}
     near(HuggingFaceAPITextEmbedder(**reads).run(texts[0])["embedding"], expected[0])
@@ -96,4 +96,4 @@ for base in (f"{minilm}/v1", f"{both}/models/minilm/v1"):
     all_near(OpenAIEmbeddingFunction(api_key="any", model_name="minilm", api_base=base)(texts), expected)
 
 names = ["langchain-openai", "llama-index-core", "haystack-ai", "chromadb"]
-print(", ".join(f"{name} {importlib.metadata.version(name)}" for name in names) + ": all as the command says")
+print(", ".join(f"{name} {importlib.metadata.version(name)}" for name in names) + ": equal to the command's output")

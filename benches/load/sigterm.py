@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""SIGTERM under load, again and again: what was fully sent before the signal is answered, and nothing is cut.
+"""Repeated SIGTERM under load: every request sent before the signal gets a complete response.
 
     benches/load/sigterm.py [--cycles 100] [--clients 16] [--target target/release]
 """
@@ -15,7 +15,7 @@ from worker import Worker, finish, texts
 
 
 class Client(threading.Thread):
-    """Asks on one connection until it is told to go or nobody listens; every request has one end."""
+    """Sends requests on one connection until it is closed. Every request has one outcome."""
 
     def __init__(self, worker, bodies, seed):
         super().__init__()
@@ -47,7 +47,7 @@ class Client(threading.Thread):
 
 
 def answer(reader):
-    """The status of a whole answer, and whether it is the last one."""
+    """The status of a complete response, and whether the connection closes."""
     status = reader.readline().split(b" ")
     if len(status) < 2:
         raise OSError("closed without an answer")

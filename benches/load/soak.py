@@ -1,10 +1,9 @@
 #!/usr/bin/env python3
-"""Mixed load for minutes: memory stays where it is after a while, descriptors too, and nothing fails.
+"""Soak test: under mixed load, memory and file descriptors stay flat and no request fails.
 
     benches/load/soak.py [--minutes 30] [--target target/release]
 
-Clients with habits of their own: single texts, lists, base64, tokens, long texts that are cut, nonsense, and some who
-leave before their answer.
+The clients send single texts, lists, base64, tokens, truncated texts and invalid requests; some disconnect early.
 """
 
 import argparse
@@ -26,7 +25,7 @@ class Habit(threading.Thread):
         return self.dice.sample(self.texts, self.dice.randint(1, most))
 
     def question(self):
-        """A path, a body and the statuses that are right."""
+        """A path, a body and the expected statuses."""
         kind = self.dice.choices(range(8), [30, 10, 10, 10, 5, 5, 5, 5])[0]
         if kind == 0:
             return "/embed", {"inputs": self.dice.choice(self.texts)}, [200]
@@ -69,7 +68,7 @@ class Habit(threading.Thread):
 
 
 def slope(points):
-    """Megabytes a minute, by least squares."""
+    """MB per minute, by least squares."""
     middle = [sum(values) / len(points) for values in zip(*points)]
     above = sum((x - middle[0]) * (y - middle[1]) for x, y in points)
     return above / max(1e-9, sum((x - middle[0]) ** 2 for x, _ in points))
@@ -85,7 +84,7 @@ def main():
     with Worker(options.target) as worker:
         began = time.monotonic()
         until = began + 60 * options.minutes
-        # Two thirds of the time, and no more than ten minutes, are warm-up: every thread fills a room of its own.
+        # Two thirds of the time, at most ten minutes, are warm-up: every thread fills its allocator arena.
         warm = began + min(40 * options.minutes, 600)
         clients = [Habit(worker, seed, ends, until) for seed in range(options.clients)]
         for client in clients:
@@ -106,13 +105,13 @@ def main():
         print("\n" + ", ".join(f"{end}: {count}" for end, count in sorted(ends.items(), key=str)))
         wrong = sum(count for end, count in ends.items() if end not in (200, 400, 422, 429, "left"))
         rise = slope(points)
-        # In a few minutes the allocator has not settled yet.
+        # In short runs the allocator has not settled.
         most = 1 if options.minutes >= 15 else 4
         finish(
             [
                 ("requests", sum(ends.values()), "", True),
-                ("ended otherwise than they should", wrong, "0", wrong == 0),
-                ("memory after warm-up, MB a minute", rise, f"< {most}", rise < most),
+                ("unexpected outcomes", wrong, "0", wrong == 0),
+                ("memory after warm-up, MB per minute", rise, f"< {most}", rise < most),
                 ("file descriptors, most - least", max(held) - min(held), f"<= {2 * options.clients}", max(held) - min(held) <= 2 * options.clients),
                 ("exit code", worker.stop(), "0", worker.process.returncode == 0),
             ]

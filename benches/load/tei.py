@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""The server in f32 beside TEI's shape on a processor, in turns: padded batches of 8 in arrival order on ONNX Runtime.
+"""The server in f32, compared with TEI's CPU method: padded batches of 8 in arrival order on ONNX Runtime, alternating.
 
     benches/load/tei.py [--rounds 5] [--python PYTHON] [--target target/release]
 
-The other side has no HTTP to pay for: texts in, vectors out, in one process on as many threads.
+The other side has no HTTP overhead: it embeds in one process with the same number of threads.
 """
 
 import argparse

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Clients that vanish at random moments: the queue empties, nothing leaks, and what they had asked for is not computed.
+"""Clients that disconnect at random: the queue empties, nothing leaks, and cancelled texts are not computed.
 
     benches/load/vanish.py [--clients 1000] [--texts 64] [--target target/release]
 """
@@ -22,7 +22,7 @@ def vanish(worker, request, begins, leaves):
 
 
 def at_work(worker):
-    """Tokens that all hands together compute in the time of a batch, by the rate that the server goes by."""
+    """Tokens of all batches in flight, by the rate the server measured."""
     return worker.metric("sconce_concurrency") * json.loads(worker.get("/info")[1])["max_batch_tokens"]
 
 
@@ -39,7 +39,7 @@ def main():
         _, headers, _ = post(worker.connect(), "/embed", body)
         each = int(headers["x-sconce-tokens"])
         span = max(2.0, options.clients / 100)
-        # The first wave warms up whatever is allocated once.
+        # The first wave warms up allocations.
         for wave in range(2):
             before = {name: worker.metric(name) for name in ("sconce_tokens_computed_total", "sconce_cancelled_total")}
             memory, descriptors = worker.memory(), worker.descriptors()
@@ -68,10 +68,10 @@ def main():
         grown, held = worker.memory() - memory, worker.descriptors() - descriptors
         status = post(worker.connect(), "/embed", {"inputs": "still here"})[0]
         asked = each * options.clients
-        print(f"{options.clients} clients over {span:.0f} s, {each} tokens each, {cancelled:.0f} seen to leave")
+        print(f"{options.clients} clients over {span:.0f} s, {each} tokens each, {cancelled:.0f} cancelled")
         finish(
             [
-                ("tokens asked for and left", asked, "", True),
+                ("tokens cancelled", asked, "", True),
                 ("tokens computed", int(computed), "< 0.9 of them", computed < 0.9 * asked),
                 ("seconds until the queue is empty", emptied, "< 1", emptied < 1),
                 ("tokens computed after that", int(after - at_once), f"a batch: <= {largest:.0f}", after - at_once <= largest),

@@ -1,4 +1,4 @@
-"""A `sconce serve` of one's own to load, and a client that says no more than it must."""
+"""A `sconce serve` process for load tests, and a minimal HTTP client."""
 
 import http.client
 import json
@@ -25,7 +25,7 @@ def percentile(values, share):
 
 
 def table(head, rows):
-    """Markdown, as every script here prints its figures."""
+    """Prints a Markdown table."""
     cell = lambda value: f"{value:.2f}" if isinstance(value, float) else str(value)
     print("| " + " | ".join(head) + " |")
     print("|" + "---|" * len(head))
@@ -34,13 +34,13 @@ def table(head, rows):
 
 
 def verdict(holds):
-    return "holds" if holds else "**fails**"
+    return "pass" if holds else "**fail**"
 
 
 def finish(checks):
-    """Prints what was to hold and ends with 1 where something did not."""
+    """Prints the checks and exits with 1 if one failed."""
     print()
-    table(["what", "figure", "bar", ""], [(what, figure, bar, verdict(holds)) for what, figure, bar, holds in checks])
+    table(["check", "value", "threshold", ""], [(what, figure, bar, verdict(holds)) for what, figure, bar, holds in checks])
     sys.exit(0 if all(holds for *_, holds in checks) else 1)
 
 
@@ -58,7 +58,7 @@ def processor_seconds(pid):
 
 
 class Worker:
-    """A server process on a free port, ready when this returns."""
+    """A server process on a free port, ready on return."""
 
     def __init__(self, target, model=MINILM, *options):
         command = [program(target), "serve", model, "--offline", "--port", "0", *options]
@@ -92,7 +92,7 @@ class Worker:
         return sum(float(line.rsplit(" ", 1)[1]) for line in lines if re.match(rf"{name}[ {{]", line))
 
     def memory(self):
-        """Resident megabytes."""
+        """Resident memory in MB."""
         return int(re.search(r"VmRSS:\s+(\d+)", Path(f"/proc/{self.pid}/status").read_text())[1]) / 1024
 
     def descriptors(self):
@@ -116,7 +116,7 @@ class Worker:
 
 
 def post(connection, path, body, headers={}):
-    """Status, headers and body of one request on a connection that is kept."""
+    """Status, headers and body of one request on a keep-alive connection."""
     data = body if isinstance(body, (bytes, str)) else json.dumps(body)
     connection.request("POST", path, data, {"content-type": "application/json", **headers})
     answer = connection.getresponse()

@@ -1,6 +1,6 @@
 # sconce for Homebrew: `brew install --formula ./packaging/homebrew/sconce.rb`.
 #
-# Whoever makes a release puts its address and hash here.
+# Set URL and hash at each release.
 class Sconce < Formula
   desc "Runs embedding models on the best place that provably works, and shows the proof"
   homepage "https://example.org/sconce"
