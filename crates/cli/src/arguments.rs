@@ -8,8 +8,8 @@ use sconce::card::Overrides;
 use sconce::planner::evidence::Goal;
 use sconce::{Band, Constraints, Device, Dtype, EngineId, PoolingMode, Task};
 
-use crate::bench::server::ServerSpec;
-use crate::config::{ConfigArguments, Flags};
+use crate::config::Flags;
+use crate::server_spec::ServerSpec;
 
 /// Run embedding, reranking and classification models on the fastest placement that is proven correct.
 #[derive(Parser)]
@@ -42,7 +42,7 @@ pub(crate) enum Command {
     /// Serve models over HTTP with the APIs of OpenAI, TEI, Cohere and Jina
     Serve(Flags),
     /// Show the effective settings of `serve` and the origin of each
-    Config(ConfigArguments),
+    Config(Config),
     /// Monitor a running server
     Top(Top),
     /// List the models in the hub's cache
@@ -276,6 +276,18 @@ pub(crate) struct Bench {
         value_parser = clap::value_parser!(u16).range(1..)
     )]
     pub(crate) timeout: u16,
+}
+
+#[derive(Args)]
+pub(crate) struct Config {
+    #[command(flatten)]
+    pub(crate) flags: Flags,
+    /// Print a configuration file with every key, its description and its default
+    #[arg(long)]
+    pub(crate) template: bool,
+    /// Print JSON
+    #[arg(long)]
+    pub(crate) json: bool,
 }
 
 #[derive(Args)]

@@ -19,6 +19,8 @@ mod prompt;
 mod reference;
 mod rerank;
 mod serve;
+mod server_spec;
+mod show_config;
 mod similarity;
 mod summary;
 mod terminal;
@@ -45,7 +47,7 @@ fn main() -> ExitCode {
         Command::Verify(arguments) => verify::run(arguments),
         Command::Bench(arguments) => bench::run(arguments),
         Command::Serve(arguments) => serve::run(arguments),
-        Command::Config(arguments) => config::run(arguments),
+        Command::Config(arguments) => show_config::run(arguments),
         Command::Models(arguments) => models::run(arguments),
         Command::Top(arguments) => top::run(arguments),
         Command::Bundle(arguments) => bundle::run(arguments),

@@ -10,11 +10,8 @@ use sconce::{Model, ModelSource, Runtime};
 use sconce_worker::http::LogFormat;
 use sconce_worker::{Serve, ServeError, Server, Settings};
 
-use crate::config::{Effective, Flags, ModelEntry, Values, effective};
+use crate::config::{API_KEY_VARIABLE, Effective, Flags, ModelEntry, Values, effective};
 use crate::terminal::{eprint_line, print_error};
-
-/// Environment variable with an API key.
-pub(crate) const KEY: &str = "SCONCE_API_KEY";
 
 pub(crate) fn run(flags: &Flags) -> anyhow::Result<ExitCode> {
     let all = effective(flags)?;
@@ -79,7 +76,7 @@ fn check_exposure(host: IpAddr, settings: &Settings, values: &Values) -> anyhow:
     if settings.http.keys.is_empty() && !host.is_loopback() && !values.insecure_no_key {
         bail!(
             "`{host}` is reachable from other machines, and no API key is set\n\
-             hint: set one with `--api-key-file FILE` or `{KEY}`, or allow all requests with `--insecure-no-key`"
+             hint: set one with `--api-key-file FILE` or `{API_KEY_VARIABLE}`, or allow all requests with `--insecure-no-key`"
         );
     }
     Ok(())
@@ -127,7 +124,7 @@ fn reload(flags: &Flags, before: &Effective, has_keys: &mut bool, log: LogFormat
 }
 
 fn settings(values: &Values) -> anyhow::Result<Settings> {
-    let keys = values.keys(std::env::var(KEY).ok().as_deref())?;
+    let keys = values.keys(std::env::var(API_KEY_VARIABLE).ok().as_deref())?;
     let mut settings = values.settings(keys);
     settings.worker = values.worker()?;
     settings.http.tls = values.tls()?;

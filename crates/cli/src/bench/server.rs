@@ -1,12 +1,13 @@
 //! Benchmark client for another server: text-embeddings-inference, or an `OpenAI`-compatible server.
 
 use std::fmt;
-use std::str::FromStr;
 use std::time::Duration;
 
 use anyhow::{Context, anyhow, bail, ensure};
 use sconce::http::client;
 use serde_json::{Value, json};
+
+use crate::server_spec::{Kind, ServerSpec};
 
 /// Texts per request, which servers accept by default.
 const MAX_TEXTS: usize = 32;
@@ -16,37 +17,6 @@ const MAX_RESPONSE: u64 = 256 << 20;
 const MAX_ERROR_CHARS: usize = 300;
 /// Environment variable with the API key of an `OpenAI`-compatible server.
 const KEY: &str = "OPENAI_API_KEY";
-
-/// The value of `--against`: `tei=URL` or `openai=URL`.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct ServerSpec {
-    kind: Kind,
-    url: String,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Kind {
-    Tei,
-    OpenAi,
-}
-
-impl FromStr for ServerSpec {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<ServerSpec, String> {
-        let (kind, url) = match text.split_once('=') {
-            Some(("tei", url)) => (Kind::Tei, url),
-            Some(("openai", url)) => (Kind::OpenAi, url),
-            Some(_) | None => return Err("expected tei=URL or openai=URL".to_owned()),
-        };
-        if !["http://", "https://"].iter().any(|scheme| url.len() > scheme.len() && url.starts_with(scheme)) {
-            return Err(format!("the URL must start with http:// or https://: {url}"));
-        }
-        let url = url.trim_end_matches('/');
-        let url = if kind == Kind::OpenAi { url.trim_end_matches("/v1") } else { url };
-        Ok(ServerSpec { kind, url: url.to_owned() })
-    }
-}
 
 /// A server to benchmark.
 pub(super) struct Server {
@@ -180,16 +150,6 @@ fn parse(kind: Kind, response: &[u8], texts: usize) -> anyhow::Result<Vec<Vec<f3
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_spec_names_the_kind_and_an_http_url() {
-        let typed = |text: &str| text.parse::<ServerSpec>().map(|spec| (spec.kind, spec.url));
-        assert_eq!(typed("tei=http://a:80/"), Ok((Kind::Tei, "http://a:80".to_owned())));
-        assert_eq!(typed("openai=https://a/v1/"), Ok((Kind::OpenAi, "https://a".to_owned())));
-        for text in ["", "http://a", "tgi=http://a", "tei=", "tei=a:80", "tei=http://", "openai=ftp://a"] {
-            assert!(typed(text).is_err(), "{text}");
-        }
-    }
 
     #[test]
     fn both_formats_are_parsed_in_the_order_of_the_texts() {

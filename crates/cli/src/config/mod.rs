@@ -2,7 +2,6 @@
 
 mod flags;
 mod keys;
-mod show;
 mod values;
 
 use std::fmt;
@@ -12,12 +11,14 @@ use anyhow::{Context, anyhow, bail};
 use toml::{Table, Value};
 
 pub(crate) use flags::Flags;
+pub(crate) use keys::TEMPLATE;
 use keys::{Key, keys, nearest};
-pub(crate) use show::{ConfigArguments, run};
 pub(crate) use values::{ModelEntry, Values};
 
 /// Prefix of environment variables. Kubernetes sets `SCONCE_PORT` for a service called `sconce`.
 const PREFIX: &str = "SCONCE_SERVE_";
+/// Environment variable with an API key.
+pub(crate) const API_KEY_VARIABLE: &str = "SCONCE_API_KEY";
 /// Environment variable with the path of the file.
 const FILE: &str = "SCONCE_CONFIG";
 

@@ -1,4 +1,4 @@
-//! Layers and what they refuse.
+//! Precedence of layers, and rejected values.
 
 use super::*;
 
@@ -36,15 +36,15 @@ fn what_is_typed_goes_over_the_environment_over_the_file_over_the_default() {
 }
 
 #[test]
-fn what_is_unknown_or_wrong_is_refused_with_its_origin_and_the_nearest() {
+fn unknown_keys_and_invalid_values_are_rejected_with_their_origin() {
     let none = Flags::default();
     for (text, words) in [
-        ("prot = 1", ["`prot`", "`some.toml`", "nearest is `port`"]),
-        ("port = \"x\"", ["`port` is a whole number", "`some.toml`", "x"]),
+        ("prot = 1", ["`prot`", "`some.toml`", "did you mean `port`?"]),
+        ("port = \"x\"", ["`port` must be an integer", "`some.toml`", "x"]),
         ("port = 70000", ["`port` in `some.toml`", "70000", "u16"]),
-        ("max_inputs = 0", ["`max_inputs` in `some.toml`", "1 to 16384", "0"]),
+        ("max_inputs = 0", ["`max_inputs` in `some.toml`", "between 1 and 16384", "0"]),
         ("engine = \"candel\"", ["`engine` in `some.toml`", "candel", ""]),
-        ("[models.a]\nsuorce = \"x\"", ["`suorce`", "`models.a`", "nearest is `source`"]),
+        ("[models.a]\nsuorce = \"x\"", ["`suorce`", "`models.a`", "did you mean `source`?"]),
         ("[models.a]\nband = \"half\"", ["`models.a`", "source", ""]),
         ("models = 3", ["`models`", "", ""]),
     ] {

@@ -1,4 +1,4 @@
-//! `sconce bench`: every placement, other servers beside them, the picture and the roofline.
+//! `sconce bench`: every placement, other servers, the plot and the roofline.
 
 use std::collections::HashMap;
 use std::fs;
@@ -31,7 +31,7 @@ fn bench_runs_every_placement_that_works() {
         "{}",
         page.stdout
     );
-    assert!(page.stdout.contains("measured here at most: "), "{}", page.stdout);
+    assert!(page.stdout.contains("measured peak: "), "{}", page.stdout);
     let json = run(&sandbox, &["--engine", "candle", "--json"]).succeeds().json();
     let placements = json["placements"].as_array().expect("a list");
     assert_eq!(placements.len(), 3, "{json}");
@@ -40,7 +40,7 @@ fn bench_runs_every_placement_that_works() {
             assert!(figures[key].as_f64() > Some(0.0), "{key} in {figures}");
         }
         assert!(figures["least_cosine"].as_f64() > Some(0.999), "{figures}");
-        // No kernel of ours multiplies f16: there is nothing to be a share of.
+        // There is no f16 kernel, so there is no peak.
         let has_peak = figures["gemm_peak_gflops"].is_f64();
         assert_eq!(figures["gemm_share"].is_f64(), has_peak, "{figures}");
         assert!(
@@ -54,13 +54,13 @@ fn bench_runs_every_placement_that_works() {
 }
 
 #[test]
-fn a_picture_is_drawn_in_lines_or_in_dots() {
+fn a_plot_is_written_as_svg_or_png() {
     let sandbox = Sandbox::new();
     let only = ["--engine", "native", "--dtype", "f32", "--json"];
     let json = run(&sandbox, &[&only[..], &["--plot", &sandbox.name("a.svg")]].concat()).succeeds().json();
-    let svg = fs::read_to_string(sandbox.file("a.svg")).expect("a picture");
+    let svg = fs::read_to_string(sandbox.file("a.svg")).expect("a plot");
     for words in
-        ["<svg", "roofline of this machine", "texts a call", "tokens a text", "native cpu f32", "</svg>"]
+        ["<svg", "roofline of this machine", "texts per call", "tokens per text", "native cpu f32", "</svg>"]
     {
         assert!(svg.contains(words), "no `{words}` in it");
     }
@@ -69,11 +69,11 @@ fn a_picture_is_drawn_in_lines_or_in_dots() {
     assert!(sweep["by_length"][0]["tokens_per_s"].as_f64() > Some(0.0), "{sweep}");
 
     run(&sandbox, &[&only[..], &["--plot", &sandbox.name("a.png")]].concat()).succeeds();
-    let png = fs::read(sandbox.file("a.png")).expect("a picture");
+    let png = fs::read(sandbox.file("a.png")).expect("a plot");
     assert!(png.starts_with(b"\x89PNG") && png.len() > 10_000, "{}", png.len());
 
     for name in ["a.jpg", "a", "svg"] {
-        run(&sandbox, &["--plot", name]).fails(2, &["`.svg` and `.png`", name]);
+        run(&sandbox, &["--plot", name]).fails(2, &["`.svg` or `.png`", name]);
     }
     let nowhere = run(&sandbox, &["--plot", &sandbox.name("no/such/folder/a.svg")]);
     nowhere.fails(2, &["could not write", "no/such/folder/a.svg`"]);
@@ -81,7 +81,7 @@ fn a_picture_is_drawn_in_lines_or_in_dots() {
 }
 
 #[test]
-fn other_servers_run_beside_ours_and_wrong_vectors_show() {
+fn other_servers_are_compared_and_wrong_vectors_show() {
     let sandbox = Sandbox::new();
     let short = "how do I place a model on the right device?";
     let lines =
@@ -142,7 +142,7 @@ fn other_servers_run_beside_ours_and_wrong_vectors_show() {
 }
 
 #[test]
-fn a_server_that_does_not_answer_is_told_of_before_anything_long_is_begun() {
+fn an_unreachable_server_is_reported_before_the_benchmark_starts() {
     let refusing = |status, words| Manner::Refusing { after: 0, status, words };
     let cases: [(Manner, &[&str]); 10] = [
         (refusing(500, "out of memory"), &["returned 500: out of memory", "see the server's log"]),
@@ -177,7 +177,7 @@ fn a_server_that_does_not_answer_is_told_of_before_anything_long_is_begun() {
 }
 
 #[test]
-fn a_server_that_fails_later_costs_nobody_else_their_figures() {
+fn a_server_that_fails_later_does_not_affect_the_others() {
     let sandbox = Sandbox::new();
     let server = EmbeddingServer::start(Manner::Refusing { after: 2, status: 429, words: "slow down" });
     let address = format!("tei={}", server.url);

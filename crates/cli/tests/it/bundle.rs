@@ -1,4 +1,4 @@
-//! A model in one file: what goes in comes out, what was changed is refused by name, and nothing is asked elsewhere.
+//! Bundles: equal vectors, modified files are rejected by name, and no socket is opened.
 
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Read};
@@ -51,13 +51,13 @@ fn a_bundle_gives_the_vectors_of_its_model() {
     };
     assert!(evidence["plan"]["chosen"]["placement"]["engine"].is_string());
     assert!(evidence["hardware"]["cpu"]["cores"].as_u64() > Some(0));
-    // What lies in the cache is checked, and made new where it is not right.
+    // The unpacked files are verified, and replaced if modified.
     let weights = unpacked(&sandbox).join("model/model.safetensors");
     let good = fs::read(&weights).expect("weights");
     fs::write(&weights, vec![0; good.len()]).expect("writes");
     assert_eq!(embed(&file), want);
     assert_eq!(fs::read(&weights).expect("weights"), good);
-    // Its name is in it, and every command takes it.
+    // It contains its name, and every command accepts it.
     assert_eq!(
         sandbox.run(&["inspect", &file, "--json", "--offline"]).succeeds().json()["name"],
         file.as_str()
@@ -89,7 +89,7 @@ fn what_was_changed_is_refused_by_name() {
     bytes[at] ^= 1;
     embed(&bytes, &["was changed", "`model/model.safetensors`", "SHA-256", "hint: copy it again"]);
 
-    // A list that was changed with it names another checksum: the files do not fit.
+    // A modified list has another checksum, which the files do not match.
     let mut bytes = whole.clone();
     let at = find("\"sha256\": \"").expect("a checksum") + 11;
     bytes[at] = if bytes[at] == b'0' { b'1' } else { b'0' };
@@ -105,7 +105,7 @@ fn what_was_changed_is_refused_by_name() {
     sandbox.run(&["embed", &sandbox.name("none.sconce"), "a"]).fails(2, &["none.sconce", "can't be read"]);
 }
 
-/// A bundle made by hand: entries of a tar with their kinds.
+/// Writes a tar with these entries and their types.
 fn by_hand(path: &Path, entries: &[(&str, tar::EntryType, &[u8])]) {
     let mut tar = tar::Builder::new(File::create(path).expect("a file"));
     for (name, kind, content) in entries {
@@ -113,7 +113,7 @@ fn by_hand(path: &Path, entries: &[(&str, tar::EntryType, &[u8])]) {
         header.set_entry_type(*kind);
         header.set_size(content.len() as u64);
         header.set_mode(0o644);
-        // The library refuses to write such names: the bytes are put there as they are.
+        // The library rejects such names, so the bytes are written directly.
         header.as_old_mut().name[..name.len()].copy_from_slice(name.as_bytes());
         if *kind != tar::EntryType::Regular {
             header.set_link_name("/etc/passwd").expect("a link");
@@ -187,7 +187,7 @@ fn a_bundle_writes_nowhere_else() {
     embed(&["names a file twice"]);
 }
 
-/// The system calls of a command and its children about sockets, as strace tells them.
+/// The socket system calls in a record of strace.
 fn sockets(record: &str) -> Vec<&str> {
     let families = ["AF_INET", "AF_INET6", "AF_UNIX", "AF_NETLINK"];
     record.lines().filter(|line| families.iter().any(|family| line.contains(family))).collect()
@@ -240,14 +240,14 @@ fn offline_a_bundle_opens_no_socket_to_anywhere() {
     crate::serve::wait_until_ready(address);
     let name = crate::serve::body(address, "/v1/models");
     assert!(name.contains(r#""id":"tiny-bert""#), "{name}");
-    // The one that is traced, not the one that traces.
+    // The traced process, not strace.
     let served = fs::read_to_string(sandbox.file("serve")).expect("a record");
     let pid = served.split_whitespace().next().expect("a process").to_owned();
     assert!(Command::new("kill").args(["-TERM", &pid]).status().expect("kill runs").success());
     assert!(child.wait().expect("it ends").success());
     let record = fs::read_to_string(sandbox.file("serve")).expect("a record");
     let mut sockets = sockets(&record);
-    // The one that it listens on, and nothing else.
+    // Only the listener.
     sockets.retain(|line| !(line.contains("127.0.0.1") && line.contains("bind(")));
     assert!(sockets.len() == 1 && sockets[0].contains("socket(AF_INET, SOCK_STREAM"), "{sockets:#?}");
 }

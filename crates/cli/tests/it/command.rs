@@ -1,4 +1,4 @@
-//! The command as a person types it: data on standard output, all else on standard error.
+//! Commands end to end: data on standard output, everything else on standard error.
 
 use std::fs;
 
@@ -19,7 +19,7 @@ fn texts_become_json_lines_and_nothing_else_is_data() {
     }
     assert!(answer.stderr.starts_with("2 texts, 12 tokens in "), "{}", answer.stderr);
     assert!(answer.stderr.contains(" texts/s) on "), "{}", answer.stderr);
-    // Numbers are written with the digits that an f32 has.
+    // Values are written with the precision of f32.
     assert!(answer.stdout.len() < 2 * 32 * 16, "{}", answer.stdout);
 }
 
@@ -78,7 +78,7 @@ fn vectors_are_written_to_files() {
 }
 
 #[test]
-fn prompts_dimensions_and_cuts_reach_the_model() {
+fn prompts_dimensions_and_truncation_reach_the_model() {
     let sandbox = Sandbox::new();
     let embed = |more: &[&str]| sandbox.run(&[&["embed", "tiny-bert", "--dtype", "f32"], more].concat());
     let named = embed(&["--prompt", "query", "text"]).succeeds().lines();
@@ -111,17 +111,17 @@ fn a_bad_line_is_named_by_file_and_number() {
         let answer = sandbox.run(&["embed", "tiny-bert", "--dtype", "f32", "--input", &file]);
         answer.fails(2, &[&[file.as_str()], words].concat());
     };
-    embed("a.jsonl", b"{\"text\": \"a\"}\n{\"id\": 2}\n", &["` at line 2: no field `text`"]);
+    embed("a.jsonl", b"{\"text\": \"a\"}\n{\"id\": 2}\n", &["` at line 2: missing string field `text`"]);
     embed("b.jsonl", b"{\"text\": \"a\"}\n\n{\"text\": \n", &["` at line 3: not a JSON object"]);
     embed("c.jsonl", b"[\"a\"]\n", &["` at line 1: not a JSON object"]);
-    embed("d.jsonl", b"{\"text\": 3}\n", &["` at line 1: no field `text` that is a string"]);
+    embed("d.jsonl", b"{\"text\": 3}\n", &["` at line 1: missing string field `text`"]);
     embed("e.txt", b"fine\n\xff\xfe\n", &["` at line 2", "UTF-8"]);
     let words = ["standard input at line 1: not a JSON object"];
     sandbox.run_with(&["embed", "tiny-bert", "--dtype", "f32"], "{broken\n").fails(2, &words);
 }
 
 #[test]
-fn what_is_not_there_is_named() {
+fn missing_files_are_named() {
     let sandbox = Sandbox::new();
     let embed = |more: &[&str]| sandbox.run(&[&["embed"], more].concat());
     embed(&["tiny-bert", "--input", "none.jsonl"])
@@ -164,7 +164,7 @@ fn a_refused_output_leaves_files_as_they_are() {
 }
 
 #[test]
-fn a_half_configured_model_asks_for_what_its_files_do_not_say() {
+fn an_incomplete_model_names_the_missing_override() {
     let sandbox = Sandbox::new();
     goldens::copy("tiny-bert", &sandbox.file("model"));
     fs::remove_file(sandbox.file("model/modules.json")).expect("removes");
@@ -179,7 +179,7 @@ fn a_half_configured_model_asks_for_what_its_files_do_not_say() {
 }
 
 #[test]
-fn words_that_are_not_known_are_answered_with_those_that_are() {
+fn unknown_values_are_rejected_with_the_known_ones() {
     let sandbox = Sandbox::new();
     for (flag, word, known) in [
         ("--dtype", "f64", "f32, f16, bf16"),
@@ -190,7 +190,7 @@ fn words_that_are_not_known_are_answered_with_those_that_are() {
         ("--normalize", "maybe", "true"),
         ("--max-length", "-1", "--max-length"),
         ("--threads", "0", "zero"),
-        ("--weights", "none.safetensors", "available: model.safetensors"),
+        ("--weights", "none.safetensors", "there are: model.safetensors"),
     ] {
         let set = format!("{flag}={word}");
         sandbox.run(&["embed", "tiny-bert", "text", &set]).fails(2, &[word, known]);
@@ -198,7 +198,7 @@ fn words_that_are_not_known_are_answered_with_those_that_are() {
     sandbox.run(&["embed", "tiny-bert", "text", "--max-length", "513"]).fails(2, &["1 to 512", "513"]);
 }
 
-/// Whether the machine has matrix tiles and no accelerator, so that pages about it read the same everywhere.
+/// Whether the machine has AMX and no accelerator, so that its output is reproducible.
 fn is_plain(sandbox: &Sandbox) -> bool {
     let plan = sandbox.run(&["plan", "tiny-bert", "--dtype", "f32", "--json"]).json();
     let refused = plan["plan"]["refused"].as_array().expect("a list").iter();
@@ -211,7 +211,7 @@ fn is_plain(sandbox: &Sandbox) -> bool {
         && absent.filter(|refused| refused["placement"]["engine"] == "candle").count() == 6
 }
 
-/// A page with what differs between machines and runs taken out: figures in tables, their alignment, versions.
+/// Output without what differs between machines and runs: measurements, alignment, versions.
 fn steady(page: &str) -> String {
     let mut steady = String::new();
     let mut in_table = false;
@@ -235,7 +235,7 @@ fn steady(page: &str) -> String {
 }
 
 #[test]
-fn a_plan_is_a_page() {
+fn a_plan_is_rendered() {
     let sandbox = Sandbox::new();
     if !is_plain(&sandbox) {
         return;
@@ -249,7 +249,7 @@ fn a_plan_is_a_page() {
 }
 
 #[test]
-fn a_wish_that_cannot_be_met_is_answered_with_the_reason_and_what_works() {
+fn constraints_that_cannot_be_met_are_explained_with_alternatives() {
     let sandbox = Sandbox::new();
     if !is_plain(&sandbox) {
         return;
@@ -260,7 +260,7 @@ fn a_wish_that_cannot_be_met_is_answered_with_the_reason_and_what_works() {
 }
 
 #[test]
-fn a_device_of_another_system_is_answered_without_a_list_of_the_others() {
+fn a_device_of_another_system_is_refused_without_a_list_of_the_others() {
     let sandbox = Sandbox::new();
     let absent = if cfg!(target_os = "macos") { "cuda" } else { "metal" };
     let answer = sandbox.run(&["embed", "tiny-bert", "text", "--device", absent]);
@@ -303,7 +303,7 @@ fn a_plan_lists_every_dtype_and_full_measures_the_real_weights() {
 }
 
 #[test]
-fn doctor_tells_of_the_machine_the_build_and_every_op() {
+fn doctor_reports_the_machine_the_build_and_every_op() {
     let sandbox = Sandbox::new();
     let page = sandbox.run(&["doctor"]).succeeds();
     for start in ["sconce ", "system   ", "cpu      ", "gpu      ", "engine   candle: ", "engine   onnx: "]
@@ -329,7 +329,7 @@ fn doctor_tells_of_the_machine_the_build_and_every_op() {
 }
 
 #[test]
-fn doctor_tells_which_library_it_found_and_where_it_looked() {
+fn doctor_reports_the_library_and_the_search_paths() {
     let sandbox = Sandbox::new();
     let page = sandbox.run(&["doctor"]).succeeds().stdout;
     assert!(page.contains("no-such-library`, which ORT_DYLIB_PATH names"), "{page}");
@@ -344,7 +344,7 @@ fn doctor_tells_which_library_it_found_and_where_it_looked() {
 }
 
 #[test]
-fn a_graph_is_planned_with_its_receipt_and_its_nodes_in_a_child() {
+fn a_graph_is_planned_with_its_accuracy_report_and_nodes_in_a_child() {
     let sandbox = Sandbox::new();
     let folder = goldens::copy("tiny-bert", &sandbox.file("model"));
     fs::create_dir(folder.join("onnx")).expect("a folder can be made");
@@ -367,12 +367,16 @@ fn an_empty_cache_lists_no_models() {
     let sandbox = Sandbox::new();
     let none = sandbox.run(&["models"]).succeeds();
     assert_eq!(none.stdout, "");
-    assert!(none.stderr.starts_with("no models in `") && none.stderr.contains("\nhint: "), "{}", none.stderr);
+    assert!(
+        none.stderr.starts_with("no models in: `") && none.stderr.contains("\nhint: "),
+        "{}",
+        none.stderr
+    );
     assert_eq!(sandbox.run(&["models", "--json"]).succeeds().json(), Value::Array(Vec::new()));
 }
 
 #[test]
-fn a_reader_that_has_gone_is_no_error() {
+fn a_closed_pipe_is_no_error() {
     let sandbox = Sandbox::new();
     let mut child = sandbox.command(&["models", "--json"]).spawn().expect("the command starts");
     drop(child.stdout.take());
@@ -382,7 +386,7 @@ fn a_reader_that_has_gone_is_no_error() {
 }
 
 #[test]
-fn help_says_what_can_be_typed() {
+fn help_is_stable() {
     let sandbox = Sandbox::new();
     for command in [
         "",

@@ -1,4 +1,4 @@
-//! `sconce config`, and a server that reads its settings again.
+//! `sconce config`, and reloads of a running server.
 
 use std::fs;
 use std::io::{BufRead, BufReader};
@@ -11,7 +11,7 @@ use crate::harness::Sandbox;
 use crate::serve::{ask, connect, wait_until_ready};
 
 #[test]
-fn every_setting_says_where_it_came_from() {
+fn every_setting_has_its_origin() {
     let sandbox = Sandbox::new();
     let file = sandbox.with("some.toml", "port = 1\nstrict = true\n[models.small]\nsource = \"tiny-bert\"\n");
     let mut command = sandbox.command(&["config", "--config", &file, "--max-body", "9", "--json"]);
@@ -42,19 +42,19 @@ fn the_template_is_a_file_of_defaults() {
 }
 
 #[test]
-fn what_is_unknown_is_refused_with_the_nearest() {
+fn an_unknown_key_is_rejected_with_a_suggestion() {
     let sandbox = Sandbox::new();
     let file = sandbox.with("some.toml", "max_boddy = 1\n");
     let words = ["unknown setting in ", "`max_boddy`", &file, "did you mean `max_body`?"];
     sandbox.run(&["config", "--config", &file]).fails(2, &words);
     sandbox.run(&["serve", "tiny-bert", "--config", &file]).fails(2, &words);
     let file = sandbox.with("other.toml", "port = \"x\"\n");
-    sandbox.run(&["config", "--config", &file]).fails(2, &["`port` is a whole number"]);
+    sandbox.run(&["config", "--config", &file]).fails(2, &["`port` must be an integer"]);
     sandbox.run(&["config", "--config", &sandbox.name("no-such.toml")]).fails(2, &["no-such.toml"]);
     sandbox.run(&["serve", "--offline"]).fails(2, &["no model to serve", "sconce serve MODEL"]);
 }
 
-/// A server and what it says.
+/// A server and its standard error.
 struct Served {
     child: Child,
     address: SocketAddr,
@@ -87,7 +87,7 @@ fn embed(address: SocketAddr, key: &str, texts: usize) -> u16 {
 }
 
 #[test]
-fn keys_and_limits_are_read_again_on_sighup_and_what_is_wrong_changes_nothing() {
+fn sighup_reloads_keys_and_limits_and_rejects_invalid_configuration() {
     let sandbox = Sandbox::new();
     let keys = sandbox.with("keys", "old\n");
     let settings = |rest: &str| {
@@ -127,7 +127,7 @@ fn keys_and_limits_are_read_again_on_sighup_and_what_is_wrong_changes_nothing() 
 }
 
 #[test]
-fn a_reload_opens_no_door_that_was_closed() {
+fn a_reload_cannot_remove_authentication() {
     let sandbox = Sandbox::new();
     let keys = sandbox.with("keys", "one\n");
     let settings = |rest: &str| {
@@ -154,7 +154,7 @@ fn a_reload_opens_no_door_that_was_closed() {
 }
 
 #[test]
-fn what_could_not_be_served_is_refused_and_the_environment_is_shown() {
+fn invalid_settings_are_rejected_and_the_environment_is_shown() {
     let sandbox = Sandbox::new();
     sandbox
         .run(&["config", "--tls-certificate", "a.pem"])
@@ -162,7 +162,7 @@ fn what_could_not_be_served_is_refused_and_the_environment_is_shown() {
     sandbox
         .run(&["config", "--callback-url", "manager:9000"])
         .fails(2, &["`callback_url` must start with `http://`"]);
-    sandbox.run(&["config", "--cors-origins", "https://slash.example/"]).fails(2, &["an origin is `*`"]);
+    sandbox.run(&["config", "--cors-origins", "https://slash.example/"]).fails(2, &["an origin must be `*`"]);
     let file = sandbox.with("list.toml", "models = [\"a\"]\n");
     sandbox.run(&["config", "--config", &file]).fails(2, &["`models`", "[models.NAME]"]);
     let same = "[models.a]\nsource = \"tiny-bert\"\naliases = [\"x\"]\n[models.b]\nsource = \"tiny-bert\"\naliases = [\"a\"]\n";
@@ -181,7 +181,7 @@ fn what_could_not_be_served_is_refused_and_the_environment_is_shown() {
             "--callback-url",
             "http://m/",
         ])
-        .fails(2, &["no address that others can be told", "--advertise-url"]);
+        .fails(2, &["cannot advertise an unspecified address", "--advertise-url"]);
     let mut command = sandbox.command(&["config", "--strict=false", "--json"]);
     let command = command.env("SCONCE_API_KEY", "secret").env("OTEL_EXPORTER_OTLP_ENDPOINT", "http://c:4318");
     let output = command.output().expect("it runs");
@@ -193,7 +193,7 @@ fn what_could_not_be_served_is_refused_and_the_environment_is_shown() {
 }
 
 #[test]
-fn a_reload_works_after_the_reader_of_the_log_has_gone() {
+fn a_reload_works_after_the_log_pipe_was_closed() {
     let sandbox = Sandbox::new();
     for format in ["human", "json"] {
         let keys = sandbox.with("keys", "old\nrevoked\n");
@@ -208,7 +208,7 @@ fn a_reload_works_after_the_reader_of_the_log_has_gone() {
         wait_until_ready(served.address);
         assert_eq!(embed(served.address, "revoked", 1), 200);
         drop(served.stderr);
-        // The first reload fails, and says so to nobody.
+        // The first reload fails, with a closed log.
         sandbox.with("sconce.toml", "max_inptus = 9\n");
         signal(&served.child, "-HUP");
         sandbox.with("sconce.toml", settings("grace = 5"));

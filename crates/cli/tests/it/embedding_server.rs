@@ -1,4 +1,4 @@
-//! A server of vectors on loopback that speaks both ways, and fails as servers do.
+//! A fake embedding server on loopback with the TEI and OpenAI APIs and injected failures.
 
 use std::collections::HashMap;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -9,22 +9,22 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-/// How it answers.
+/// Behavior of the fake server.
 #[derive(Clone)]
 pub(crate) enum Manner {
-    /// With these vectors by text, each times its own number; another text has a vector that points elsewhere.
+    /// These vectors by text, each scaled differently; other texts get an orthogonal vector.
     Honest(HashMap<String, Vec<f64>>),
-    /// With vectors of this width.
+    /// Vectors with this number of dimensions.
     Wide(usize),
-    /// With this status and these words, after so many right answers.
+    /// This error status and body, after `after` correct responses.
     Refusing { after: usize, status: u16, words: &'static str },
-    /// With this body.
+    /// This body.
     Nonsense(&'static str),
-    /// Not at all.
+    /// No response.
     Hanging,
 }
 
-/// What was asked: the path, the header `Authorization`, the body.
+/// A request: path, `Authorization` header, body.
 pub(crate) type Request = (String, Option<String>, Value);
 
 pub(crate) struct EmbeddingServer {
@@ -33,7 +33,7 @@ pub(crate) struct EmbeddingServer {
 }
 
 impl EmbeddingServer {
-    /// Serves on a port of its own until the test's process ends.
+    /// Serves on a free port until the test process ends.
     pub(crate) fn start(manner: Manner) -> EmbeddingServer {
         let listener = TcpListener::bind(("127.0.0.1", 0)).expect("loopback has a free port");
         let url = format!("http://{}", listener.local_addr().expect("a listener has an address"));
@@ -41,7 +41,7 @@ impl EmbeddingServer {
         let seen = Arc::clone(&requests);
         thread::spawn(move || {
             for stream in listener.incoming().flatten() {
-                // A client that has gone is none of our concern.
+                // Ignore clients that disconnect.
                 let _ = answer(stream, &manner, &seen);
             }
         });
@@ -108,7 +108,7 @@ fn shaped(path: &str, vectors: Vec<Vec<f64>>) -> String {
         json!(vectors)
     } else {
         let item = |(index, vector): (usize, Vec<f64>)| json!({ "index": index, "embedding": vector });
-        // Nobody promises the order of `data`.
+        // The order of `data` is not guaranteed.
         json!({ "data": vectors.into_iter().enumerate().map(item).rev().collect::<Vec<_>>() })
     };
     value.to_string()

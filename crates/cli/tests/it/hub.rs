@@ -1,4 +1,4 @@
-//! Models on a hub on loopback, and servers that fetch them.
+//! Servers that download models from a hub on loopback.
 
 use std::fs;
 use std::path::Path;
@@ -13,7 +13,7 @@ use sha2::{Digest, Sha256};
 use crate::harness::Sandbox;
 use crate::serve::{converse, serve_by, terminate};
 
-/// A tiny model as one of a hub.
+/// A golden model on the hub.
 pub(crate) fn hub_model(id: &str, golden: &str) -> HubModel {
     let mut files = Vec::new();
     collect(&goldens::folder(golden), "", &mut files);

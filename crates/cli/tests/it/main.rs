@@ -1,4 +1,4 @@
-//! One integration binary: two cores link once.
+//! Integration tests of the command, in one binary to link once.
 
 mod bench;
 mod bundle;

@@ -1,4 +1,4 @@
-//! `sconce serve` in little memory: clients that never read are refused or wait, and the process lives.
+//! `sconce serve` with little memory: clients that never read are rejected or wait, and the process survives.
 
 use std::io::Write;
 use std::net::{SocketAddr, TcpStream};
@@ -11,12 +11,11 @@ use serde_json::{Value, json};
 use crate::harness::Sandbox;
 use crate::serve::{converse, serve_with, terminate, wait_until_ready};
 
-/// Bytes of address space that the process may have.
+/// Address space limit of the process in bytes.
 const ADDRESS_SPACE: u64 = 1_500_000_000;
 const CLIENTS: usize = 10;
 
-/// Sends a request and reads nothing of its answer, but for a look at its status. The server may refuse to take all of
-/// the request.
+/// Sends a request and reads only the status. The server may close the connection before the request is sent.
 fn never_reads(address: SocketAddr, path: &str, body: &[u8]) -> (TcpStream, String) {
     let mut stream = TcpStream::connect(address).expect("a connection");
     stream.set_write_timeout(Some(Duration::from_mins(1))).expect("a timeout");
@@ -28,7 +27,7 @@ fn never_reads(address: SocketAddr, path: &str, body: &[u8]) -> (TcpStream, Stri
     (stream, String::from_utf8_lossy(&start[..seen]).into_owned())
 }
 
-/// Megabytes that the system has counted for a process.
+/// Memory of a process in MB, from `/proc`.
 fn megabytes(process: u32, field: &str) -> u64 {
     let status = std::fs::read_to_string(format!("/proc/{process}/status")).expect("the process lives");
     let line = status.lines().find_map(|line| line.strip_prefix(field)?.strip_prefix(':'));
@@ -36,7 +35,7 @@ fn megabytes(process: u32, field: &str) -> u64 {
     kilobytes.expect("a number") / 1000
 }
 
-/// The largest bodies that are legal, after one whose answer would be too large.
+/// The largest valid bodies, after one whose response would be too large.
 fn largest() -> [(&'static str, Value); 4] {
     let text = "a ".repeat(127 << 10);
     let types = ["float", "int8", "uint8", "binary", "ubinary", "base64"];
@@ -67,14 +66,14 @@ fn clients_that_never_read_do_not_abort_a_server_in_little_memory() {
             asked.into_iter().map(|one| one.join().expect("no panic")).collect()
         });
         let answers = clients.iter().filter(|(_, start)| start.ends_with("200")).count();
-        // A connection that is cut off amid its body may lose the answer.
+        // A connection closed during its body may lose the response.
         let refused = |(_, start): &&(TcpStream, String)| {
             start.is_empty() || start.ends_with("413") || start.ends_with("429")
         };
         let refused = clients.iter().filter(refused).count();
         assert!(answers + refused == CLIENTS, "{path}: {clients:?}");
         let (mut statuses, began) = (Vec::new(), Instant::now());
-        // Unread answers are given up after a while, and then there is room again.
+        // Unread responses time out and release their memory.
         while statuses.last() != Some(&200) || statuses.len() < 5 {
             assert_eq!(converse(address, "GET", "/livez", &[], "").0, 200);
             let (status, told) = converse(address, "POST", "/embed", &[], small);

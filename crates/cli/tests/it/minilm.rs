@@ -1,4 +1,4 @@
-//! Several real models in one process, within a memory limit that does not hold all of them.
+//! Several real models in one process, within a memory limit that is too small for all of them.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -19,7 +19,7 @@ use crate::serve::{Served, converse, serve_with, terminate, wait_until_ready};
 
 const CLIENTS: usize = 8;
 const REQUESTS: usize = 500;
-/// The same weights pooled in three ways, so that an answer of another model shows.
+/// The same weights with three poolings, so that a response of the wrong model shows.
 const MODELS: [(&str, PoolingMode); 3] =
     [("one", PoolingMode::Mean), ("two", PoolingMode::Cls), ("three", PoolingMode::Max)];
 
@@ -61,7 +61,7 @@ fn report(address: SocketAddr) -> Value {
     serde_json::from_str(&converse(address, "GET", "/v1/report", &[], "").1).expect("a report")
 }
 
-fn resident(process: u32) -> u64 {
+fn resident_memory(process: u32) -> u64 {
     let text = fs::read_to_string(format!("/proc/{process}/status")).unwrap_or_default();
     let line = text.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap_or("0");
     line.split_whitespace().next().and_then(|count| count.parse::<u64>().ok()).unwrap_or(0) * 1024
@@ -80,19 +80,19 @@ fn three_models_take_turns_in_memory_that_holds_two() {
     for (name, _) in MODELS {
         copy(&part, &sandbox.file(name));
     }
-    // What one takes, so that the limit can be set to hold two and not three.
+    // Memory of one model, to set a limit that fits two models and not three.
     let file = sandbox.with("one.toml", settings(&sandbox, &MODELS[..1], 0));
     let served = serve_with(&sandbox, &["--config", &file]);
     wait_until_ready(served.address);
     assert_eq!(embed(served.address, "one", "a text").0, 200);
     let told = report(served.address);
     let measured = &told["models"][0]["memory"]["measured"];
-    let [stays, peak] = ["stays", "peak"].map(|kind| measured[kind].as_u64().expect("bytes"));
+    let [resident, peak] = ["resident", "peak"].map(|kind| measured[kind].as_u64().expect("bytes"));
     let with_one = told["memory"]["resident"].as_u64().expect("bytes");
     end(served);
-    let models = with_one + stays / 10 + peak.max(stays);
-    assert!(with_one + 2 * stays > models, "{with_one} {stays} {peak}: three would fit");
-    // An eighth of the limit belongs to requests in flight.
+    let models = with_one + resident / 10 + peak.max(resident);
+    assert!(with_one + 2 * resident > models, "{with_one} {resident} {peak}: three would fit");
+    // An eighth of the limit is reserved for requests in flight.
     let limit = models * 8 / 7 / 1_000_000;
 
     let file = sandbox.with("three.toml", settings(&sandbox, &MODELS, limit));
@@ -104,7 +104,7 @@ fn three_models_take_turns_in_memory_that_holds_two() {
         let (most, done) = (Arc::clone(&most), Arc::clone(&done));
         thread::spawn(move || {
             while !done.load(Ordering::Relaxed) {
-                most.fetch_max(resident(process), Ordering::Relaxed);
+                most.fetch_max(resident_memory(process), Ordering::Relaxed);
                 thread::sleep(Duration::from_millis(1));
             }
         })
@@ -144,20 +144,21 @@ fn three_models_take_turns_in_memory_that_holds_two() {
             assert!(sconce::cosine(vector, want) > 0.9999, "{text}");
         }
     }
-    let ledger = fs::read_to_string(sandbox.file("home").join("evidence/memory.ledger")).expect("a ledger");
+    let records =
+        fs::read_to_string(sandbox.file("home").join("evidence/memory.estimator")).expect("recorded loads");
     let bytes = |line: &Value, of: &str, kind: &str| line[of][kind].as_u64().expect("bytes") as f64;
-    let loads = ledger.lines().map(|line| serde_json::from_str::<Value>(line).expect("a line is JSON"));
-    // Guesses in the order of loads. The models have the same weights, and so one history.
+    let loads = records.lines().map(|line| serde_json::from_str::<Value>(line).expect("a line is JSON"));
+    // Estimates in the order of loads. The models share weights and therefore one history.
     let mut errors: BTreeMap<String, Vec<f64>> = BTreeMap::new();
     for line in loads {
-        let error = bytes(&line, "guess", "stays") / bytes(&line, "truth", "stays") - 1.0;
+        let error = bytes(&line, "guess", "resident") / bytes(&line, "truth", "resident") - 1.0;
         errors.entry(line["identity"].to_string()).or_default().push(error);
     }
     let most = most.load(Ordering::Relaxed) as f64 / 1e6;
-    println!("{} answers, at most {most:.1} of {limit} MB, {} loads", answers.len(), ledger.lines().count());
-    println!("errors of the ledger's guesses: {errors:.3?}");
+    println!("{} answers, at most {most:.1} of {limit} MB, {} loads", answers.len(), records.lines().count());
+    println!("relative errors of the estimates: {errors:.3?}");
     assert!(most <= limit as f64, "{most} of {limit} MB");
-    // Resident memory grows by less where a load reuses pages that the allocator still holds, so single loads stray.
+    // A load that reuses pages of the allocator adds less resident memory, so single loads vary.
     let known = |errors: &Vec<f64>| {
         let mut late: Vec<f64> = errors.iter().skip(5 * MODELS.len()).map(|error| error.abs()).collect();
         late.sort_by(f64::total_cmp);
@@ -193,8 +194,5 @@ fn a_quantised_graph_alone_is_shown_as_its_own_reference() {
     assert_eq!((&chosen["band"], &chosen["is_own_reference"]), (&json!("unknown"), &json!(true)), "{chosen}");
     let (code, page) = run(&["--band", "exact"]);
     assert_eq!(code, Some(1), "{page}");
-    assert!(
-        page.contains("the distance to f32 and the bands are unknown") && page.contains("--band half"),
-        "{page}"
-    );
+    assert!(page.contains("the reference is not f32") && page.contains("--band half"), "{page}");
 }

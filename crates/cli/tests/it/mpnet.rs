@@ -1,11 +1,11 @@
-//! A real model of base size, put together from its packages, held to sentence-transformers by `sconce verify`.
+//! A real BERT-base-sized model compared with sentence-transformers by `sconce verify`.
 
 use std::path::Path;
 
 use crate::harness::Sandbox;
 
 #[test]
-fn all_mpnet_base_v2_is_held_to_sentence_transformers() {
+fn all_mpnet_base_v2_matches_sentence_transformers() {
     let workspace = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
     let folder = workspace.join("target/parts/mpnet");
     assert!(folder.is_dir(), "no all-mpnet-base-v2 in `target/parts`: fetch it with `scripts/parts mpnet`");

@@ -1,4 +1,4 @@
-//! What an operator sees: the log in both forms, and `sconce top`.
+//! The log in both formats, and `sconce top`.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -18,7 +18,7 @@ struct Seen {
     child: Child,
     address: SocketAddr,
     first: String,
-    /// The lines after the first, as they come.
+    /// The lines after the first, as they arrive.
     rest: Arc<Mutex<String>>,
     reading: JoinHandle<()>,
 }
@@ -59,7 +59,7 @@ impl Seen {
         answer
     }
 
-    /// Ends it; all that it said after the first line.
+    /// Stops the server and returns its log after the first line.
     fn end(mut self) -> String {
         let sent = Command::new("kill").args(["-TERM", &self.child.id().to_string()]).status();
         assert!(sent.expect("kill runs").success());
@@ -68,7 +68,7 @@ impl Seen {
         self.rest.lock().expect("no panic").clone()
     }
 
-    /// Waits until it has said `words`.
+    /// Waits until the log contains `words`.
     fn wait_for(&self, words: &str) {
         while !self.rest.lock().expect("no panic").contains(words) {
             std::thread::sleep(Duration::from_millis(10));
@@ -131,14 +131,14 @@ fn the_log_names_code_model_and_key_of_what_is_refused() {
         ["code", "model", "key"].map(|name| line[name].as_str().unwrap_or("-").to_owned())
     };
     assert_eq!(told("/embed"), ["empty", "tiny-bert", "web"]);
-    // The SHA-256 of `other` begins so.
+    // The SHA-256 of `other` starts with these digits.
     assert_eq!(told("/v1/embeddings"), ["model_not_found", "gpt 4", "sha256:d9298a10"]);
     assert_eq!(told("/predict"), ["invalid_api_key", "-", "-"]);
     assert_eq!(told("/tokenize"), ["-", "-", "web"]);
 }
 
 #[test]
-fn for_people_a_line_is_short_and_requests_are_told_only_when_asked_for() {
+fn text_logs_are_short_and_requests_are_logged_only_on_request() {
     let sandbox = Sandbox::new();
     let seen = serve(&sandbox, &[]);
     assert!(seen.first.starts_with("listening on http://127.0.0.1:"), "{}", seen.first);
@@ -151,13 +151,13 @@ fn for_people_a_line_is_short_and_requests_are_told_only_when_asked_for() {
     assert!(rest.trim_end().ends_with(" info stopping") && !rest.contains("/embed"), "{rest}");
     sandbox.run(&["serve", "tiny-bert", "--log-format", "xml"]).fails(2, &["xml", "human", "json"]);
     let both = ["serve", "tiny-bert", "--offline", "--otlp-endpoint", "http://127.0.0.1:1"];
-    sandbox.run(&both).fails(2, &["`otlp_endpoint`", "`offline` opens no socket"]);
+    sandbox.run(&both).fails(2, &["`otlp_endpoint`", "`offline` is set"]);
     sandbox
         .run(&["serve", "tiny-bert", "--otlp-endpoint", "collector:4318"])
         .fails(2, &["must start with `http://`"]);
 }
 
-/// A page with its numbers taken out.
+/// Output with its numbers masked.
 fn masked(page: &str) -> String {
     let mut masked = String::new();
     for line in page.lines() {
@@ -170,12 +170,12 @@ fn masked(page: &str) -> String {
         masked += &words.collect::<Vec<_>>().join(" ");
         masked += "\n";
     }
-    // What is a thousand on one machine is not on another.
+    // Suffixes such as `k` depend on the machine.
     masked.replace("N k", "N").replace("N M", "N")
 }
 
 #[test]
-fn top_shows_models_and_their_lanes() {
+fn top_shows_models_and_their_placements() {
     let sandbox = Sandbox::new();
     let seen = serve(&sandbox, &[]);
     let url = format!("http://{}", seen.address);

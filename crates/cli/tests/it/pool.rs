@@ -1,4 +1,4 @@
-//! A pool's manager, written from docs/worker.md alone: it starts a worker, is called, reads the report, drains it.
+//! A pool manager written from docs/worker.md: starts a worker, receives callbacks, reads the report, drains it.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -13,7 +13,7 @@ use crate::harness::Sandbox;
 
 const TOKEN: &str = "a token that both know";
 
-/// Where workers call.
+/// The callback server of the manager.
 struct Manager {
     listener: TcpListener,
 }
@@ -23,7 +23,7 @@ impl Manager {
         format!("http://{}/workers", self.listener.local_addr().expect("an address"))
     }
 
-    /// The next call, which is answered with `status`; a signature that is wrong or old fails the test.
+    /// Receives the next callback and responds with `status`. An invalid or old signature fails the test.
     fn take_call(&self, status: u16) -> Value {
         let (stream, _) = self.listener.accept().expect("a call");
         stream.set_read_timeout(Some(Duration::from_mins(4))).expect("a limit");
@@ -85,7 +85,7 @@ fn a_manager_starts_a_worker_is_called_reads_its_report_and_drains_it() {
     let more = ["--port", "0", "--callback-url", &url, "--callback-token-file", &token, "--heartbeat", "1"];
     let mut command = sandbox.command(&[&arguments[..], &more].concat());
     let mut worker = command.stdin(Stdio::null()).stderr(Stdio::null()).spawn().expect("it starts");
-    // Whoever does not take a call is called again.
+    // A rejected callback is retried.
     assert_eq!(manager.take_call(503)["event"], "ready");
     let ready = manager.take_call(204);
     assert_eq!((&ready["event"], &ready["worker_id"]), (&"ready".into(), &"seven".into()));
@@ -106,7 +106,7 @@ fn a_manager_starts_a_worker_is_called_reads_its_report_and_drains_it() {
 #[test]
 fn a_manager_that_hangs_does_not_keep_a_worker_from_ending() {
     let sandbox = Sandbox::new();
-    // It takes connections, as the system does for it, and never answers.
+    // The listener accepts connections and never responds.
     let manager = Manager { listener: TcpListener::bind("127.0.0.1:0").expect("a port") };
     let url = manager.url();
     let fixed = ["serve", "tiny-bert", "--offline", "--port", "0", "--callback-url", &url];
@@ -116,12 +116,12 @@ fn a_manager_that_hangs_does_not_keep_a_worker_from_ending() {
     let began = std::time::Instant::now();
     crate::serve::terminate(&child);
     assert_eq!(child.wait().expect("it ends").code(), Some(0));
-    // A call is given up after ten seconds.
+    // A callback times out after ten seconds.
     assert!(began.elapsed() < Duration::from_secs(8), "{:?}", began.elapsed());
     let mut told = String::new();
     words.read_to_string(&mut told).expect("text");
     assert!(!told.contains("callback not taken"), "it was not refused: {told}");
-    // Nobody is there at all: that is told once.
+    // Nothing listens: logged once.
     drop(manager);
     let mut child = sandbox.command(&fixed).stdin(Stdio::null()).spawn().expect("it starts");
     let mut words = BufReader::new(child.stderr.take().expect("its words"));

@@ -1,4 +1,4 @@
-//! `sconce serve` as a process: what it refuses to start with, and how it ends.
+//! The process of `sconce serve`: startup errors and shutdown.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -10,10 +10,10 @@ use std::time::{Duration, Instant};
 
 use crate::harness::Sandbox;
 
-/// How often the server is told to end under load.
+/// SIGTERM cycles under load.
 const CYCLES: &str = "SCONCE_SIGTERM_CYCLES";
 
-/// A server of its own process.
+/// A server process.
 pub(crate) struct Served {
     pub(crate) child: Child,
     pub(crate) address: SocketAddr,
@@ -36,17 +36,17 @@ pub(crate) fn serve_by(command: &mut Command) -> Served {
     words.read_line(&mut line).expect("it says where it listens");
     let address = line.trim().rsplit('/').next().and_then(|address| address.parse().ok());
     let address = address.unwrap_or_else(|| panic!("no address in: {line}"));
-    // What it says later must not fill the pipe.
+    // Drain the pipe so that the log never blocks.
     thread::spawn(move || std::io::copy(&mut words, &mut std::io::sink()));
     Served { child, address }
 }
 
-/// One request on a connection that is kept; none where the connection ended before an answer began.
+/// One request on a keep-alive connection. Fails if the connection closes before the response.
 pub(crate) fn ask(stream: &mut BufReader<TcpStream>, bytes: &[u8]) -> std::io::Result<(u16, bool)> {
     exchange(stream, bytes).map(|(status, closes, _)| (status, closes))
 }
 
-/// One request on a connection of its own: its status and its body.
+/// One request on a new connection: status and body.
 pub(crate) fn converse(
     address: SocketAddr,
     method: &str,
@@ -109,7 +109,7 @@ pub(crate) fn wait_until_ready(address: SocketAddr) {
     }
 }
 
-/// What a page says.
+/// The body of a response.
 pub(crate) fn body(address: SocketAddr, path: &str) -> String {
     let mut stream = TcpStream::connect(address).expect("a connection");
     write!(stream, "GET {path} HTTP/1.0\r\n\r\n").expect("writes");
@@ -148,7 +148,7 @@ fn under_load_every_request_that_was_sent_before_the_signal_is_answered() {
                 thread::spawn(move || {
                     let (mut stream, mut count) = (connect(address).expect("a connection"), 0);
                     loop {
-                        // What is sent after the signal may be refused; what was sent before may not.
+                        // Requests sent after the signal may be rejected; earlier ones may not.
                         let before = !signalled.load(Ordering::SeqCst);
                         match ask(&mut stream, request.as_bytes()) {
                             Ok((200, closes)) => {
@@ -168,7 +168,7 @@ fn under_load_every_request_that_was_sent_before_the_signal_is_answered() {
             })
             .collect();
         thread::sleep(Duration::from_millis(60 + 13 * (cycle % 7)));
-        // Nothing that starts from here on counts as sent before.
+        // Requests from here on count as sent after the signal.
         signalled.store(true, Ordering::SeqCst);
         terminate(&served.child);
         for client in clients {
@@ -201,7 +201,7 @@ fn a_process_that_was_stopped_or_slept_does_not_take_its_placement_for_hung() {
         .collect();
     thread::sleep(Duration::from_millis(500));
     signal(&child, "STOP");
-    // Longer than a batch may take.
+    // Longer than the hang timeout of a batch.
     thread::sleep(Duration::from_secs(6));
     signal(&child, "CONT");
     thread::sleep(Duration::from_millis(500));
@@ -268,7 +268,7 @@ fn token_ids_are_rejected_unless_they_are_enabled() {
                 }
             }
         }
-        // Ids are what this route is for.
+        // This route takes ids.
         assert_eq!(converse(served.address, "POST", "/decode", &[], r#"{"ids": [[2, 17, 3]]}"#).0, 200);
         terminate(&served.child);
         assert_eq!(served.child.wait().expect("it ends").code(), Some(0));

@@ -1,4 +1,4 @@
-//! Tasks other than embedding, as a person types them.
+//! Commands of tasks other than embedding.
 
 use std::fs;
 
@@ -59,7 +59,7 @@ fn texts_and_pairs_get_labels() {
 }
 
 #[test]
-fn embed_gives_what_the_model_is_for() {
+fn embed_outputs_the_models_task() {
     let sandbox = Sandbox::new();
     let sparse = sandbox.run(&["embed", "tiny-bert-sparse", "--dtype", "f32", "lighthouse"]).succeeds();
     let sparse = &sparse.lines()[0]["sparse"];
@@ -75,7 +75,7 @@ fn embed_gives_what_the_model_is_for() {
 }
 
 #[test]
-fn similarity_is_a_number_for_each_of_the_others() {
+fn similarity_scores_each_other_text() {
     let sandbox = Sandbox::new();
     let typed = ["similarity", "tiny-bert", "--dtype", "f32", "--json", "a lamp", "a lamp", "the boat"];
     let answer = sandbox.run(&typed).succeeds().json();
@@ -84,7 +84,7 @@ fn similarity_is_a_number_for_each_of_the_others() {
 }
 
 #[test]
-fn inspect_says_what_a_model_is_made_of_and_who_says_so() {
+fn inspect_prints_the_card_with_sources() {
     let sandbox = Sandbox::new();
     insta::assert_snapshot!(
         "inspect_rerank",
@@ -105,7 +105,7 @@ fn inspect_says_what_a_model_is_made_of_and_who_says_so() {
 }
 
 #[test]
-fn verify_holds_every_placement_to_a_reference() {
+fn verify_compares_every_placement_with_a_reference() {
     let sandbox = Sandbox::new();
     let recipe = sandbox.run(&["verify", "tiny-bert"]);
     assert_eq!(recipe.code, 2);
@@ -148,7 +148,7 @@ fn verify_names_a_file_whose_content_differs_from_its_hash() {
 }
 
 #[test]
-fn verify_holds_scores_to_a_reference() {
+fn verify_compares_scores_with_a_reference() {
     let sandbox = Sandbox::new();
     let recipe = sandbox.run(&["verify", "tiny-bert-rerank"]);
     assert_eq!(recipe.code, 2);
@@ -176,15 +176,17 @@ fn verify_holds_scores_to_a_reference() {
         assert!(answer.code == 1 && answer.stdout.contains("FAIL"), "{} {}", answer.stdout, answer.stderr);
     }
     let alone = sandbox.with("alone.jsonl", "{\"text\": \"a\", \"scores\": [1]}\n");
-    sandbox.run(&["verify", "tiny-bert-rerank", "--reference", &alone]).fails(2, &["scores are of pairs"]);
+    sandbox
+        .run(&["verify", "tiny-bert-rerank", "--reference", &alone])
+        .fails(2, &["the reference of a reranker needs pairs"]);
 }
 
 #[test]
-fn a_reference_that_does_not_fit_is_refused() {
+fn a_reference_of_the_wrong_shape_is_rejected() {
     let sandbox = Sandbox::new();
     let short = sandbox.with("short.jsonl", "{\"text\": \"a\", \"embedding\": [1, 2]}\n");
     let answer = sandbox.run(&["verify", "tiny-bert", "--reference", &short]);
-    answer.fails(2, &["vectors have 2 numbers, the model's 32"]);
+    answer.fails(2, &["the reference has 2 values per text, the model 32"]);
     let none = sandbox.with("none.jsonl", "{\"text\": \"a\"}\n");
     sandbox
         .run(&["verify", "tiny-bert", "--reference", &none])

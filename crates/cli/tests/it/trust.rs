@@ -1,4 +1,4 @@
-//! Servers under TLS whose authority only `SSL_CERT_FILE` names: asked with it, and never without.
+//! TLS servers with a private certificate authority: trusted with `SSL_CERT_FILE`, rejected without.
 
 use std::io::{self, BufRead, BufReader, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -18,9 +18,9 @@ use crate::harness::Sandbox;
 use crate::hub::hub_model;
 use crate::serve::terminate;
 
-/// An authority that nobody knows, and a certificate of it for `localhost`.
+/// A private certificate authority, and its certificate for `localhost`.
 struct Authority {
-    /// Its own certificate, in PEM form.
+    /// The CA certificate in PEM format.
     root: String,
     certificate: CertificateDer<'static>,
     key: KeyPair,
@@ -38,7 +38,7 @@ impl Authority {
         Authority { root, certificate, key }
     }
 
-    /// A server under TLS that passes each request on to `upstream`; its address.
+    /// Starts a TLS proxy to `upstream` and returns its URL.
     fn front(&self, upstream: SocketAddr) -> String {
         let key = PrivateKeyDer::try_from(self.key.serialize_der()).expect("a key");
         let config = ServerConfig::builder_with_provider(Arc::new(default_provider()))
@@ -60,13 +60,13 @@ impl Authority {
     }
 }
 
-/// One request and its answer. A handshake that fails is the client's affair.
+/// Proxies one request. A failed handshake ends it.
 fn pass(stream: TcpStream, config: Arc<ServerConfig>, upstream: SocketAddr) -> io::Result<()> {
     stream.set_read_timeout(Some(Duration::from_secs(30)))?;
     let connection = ServerConnection::new(config).map_err(io::Error::other)?;
     let mut client = BufReader::new(StreamOwned::new(connection, stream));
     let (head, body) = request(&mut client)?;
-    // The end of the connection is that of the answer.
+    // The response ends with the connection.
     let head = head.replace("\r\n\r\n", "\r\nconnection: close\r\n\r\n");
     let mut server = TcpStream::connect(upstream)?;
     server.write_all(&[head.as_bytes(), &body].concat())?;
@@ -97,12 +97,12 @@ fn request(client: &mut impl BufRead) -> io::Result<(String, Vec<u8>)> {
     Ok((head, body))
 }
 
-/// A server that takes every request; the first lines of those that came.
+/// A server that accepts every request, and their request lines.
 fn sink() -> (SocketAddr, Receiver<String>) {
     listen("HTTP/1.1 200 x\r\ncontent-length: 2\r\nconnection: close\r\n\r\n{}".to_owned())
 }
 
-/// A server that gives every request this answer.
+/// A server with a fixed response.
 fn listen(answer: String) -> (SocketAddr, Receiver<String>) {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
     let address = listener.local_addr().expect("an address");
@@ -117,7 +117,7 @@ fn listen(answer: String) -> (SocketAddr, Receiver<String>) {
     (address, requests)
 }
 
-/// A server that tells of itself; its lines on standard error are given to `line` until that says stop.
+/// Starts a server and passes its log lines to `line` until it returns true.
 fn serve(
     sandbox: &Sandbox,
     arguments: &[&str],
@@ -249,7 +249,7 @@ fn callbacks_and_traces_follow_no_redirect() {
         let request = requests.recv_timeout(Duration::from_mins(2)).expect("both are sent");
         wanted.retain(|line| *line != request);
     }
-    // Its end waits for both.
+    // Shutdown waits for both.
     end(child);
     assert!(strangers.try_recv().is_err(), "a redirect was followed");
 }

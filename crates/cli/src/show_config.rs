@@ -2,29 +2,14 @@
 
 use std::process::ExitCode;
 
-use clap::Args;
 use serde_json::json;
 use toml::Value;
 
-use crate::config::keys::TEMPLATE;
-use crate::config::{Effective, Flags, effective};
-use crate::serve::KEY;
+use crate::arguments;
+use crate::config::{API_KEY_VARIABLE, Effective, TEMPLATE, effective};
 use crate::terminal::{print, print_json, rendered, table};
 
-/// Arguments of `sconce config`.
-#[derive(Args)]
-pub(crate) struct ConfigArguments {
-    #[command(flatten)]
-    flags: Flags,
-    /// Print a configuration file with every key, its description and its default
-    #[arg(long)]
-    template: bool,
-    /// Print JSON
-    #[arg(long)]
-    json: bool,
-}
-
-pub(crate) fn run(arguments: &ConfigArguments) -> anyhow::Result<ExitCode> {
+pub(crate) fn run(arguments: &arguments::Config) -> anyhow::Result<ExitCode> {
     if arguments.template {
         print(TEMPLATE)?;
         return Ok(ExitCode::SUCCESS);
@@ -65,7 +50,7 @@ fn as_table(all: &Effective) -> String {
 fn environment() -> Vec<(&'static str, String)> {
     let set = |name| std::env::var(name).ok().filter(|value| !value.trim().is_empty());
     let shown = ["OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_SERVICE_NAME", "SCONCE_HOME", "HF_HOME", "HF_ENDPOINT"];
-    let hidden = [KEY, "OTEL_EXPORTER_OTLP_HEADERS", "HF_TOKEN"];
+    let hidden = [API_KEY_VARIABLE, "OTEL_EXPORTER_OTLP_HEADERS", "HF_TOKEN"];
     let shown = shown.into_iter().filter_map(|name| set(name).map(|value| (name, format!("{value:?}"))));
     let hidden = hidden.into_iter().filter_map(|name| set(name).map(|_| (name, "(set)".to_owned())));
     shown.chain(hidden).collect()
