@@ -62,7 +62,7 @@ fn yes() -> bool {
 pub(crate) async fn tokenize(State(app): State<Arc<App>>, request: Request) -> Response {
     handle(app, Dialect::Tei, "tokenize", request, |context, body: TokenizeBody| async move {
         let host = context.host(None, &ANY).await?;
-        let named = prompt(&host, body.prompt_name, &body.inputs)?;
+        let named = prompt(&host, body.prompt_name, body.inputs.has_ids())?;
         let before = named.and_then(|name| host.model.card().prompts.value.get(&name).cloned());
         if matches!(body.inputs, Inputs::Ids(_) | Inputs::ManyIds(_)) {
             return Err(invalid("token ids are tokens already"));

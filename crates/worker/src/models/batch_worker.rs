@@ -163,11 +163,12 @@ fn fail(entries: &[Entry], refusal: &Refusal) {
 mod tests {
     use sconce::core::batch::Rows;
     use sconce::core::engine::Cost;
+    use sconce::operations::SequenceOutput;
     use sconce::tokenize::TokenSequence;
     use sconce::{Device, Dtype, EngineId, Placement};
 
     use super::*;
-    use crate::schedule::job::{Collected, Job};
+    use crate::schedule::job::{Job, PENDING};
     use crate::schedule::next_batch::Priority;
     use crate::schedule::queue::Queue;
     use sconce_http::keys::TenantId;
@@ -192,14 +193,14 @@ mod tests {
             taken.entries.sort_by_key(|entry| Reverse(entry.tokens()));
             // Rows are numbered, and a text of n tokens has n of them or one; norms are a hundred more.
             let mut row = 0_u8;
-            let mut expected = vec![vec![Collected::Nothing; 2]; 3];
+            let mut expected = vec![vec![PENDING; 2]; 3];
             for entry in &taken.entries {
                 let job = jobs.iter().position(|job| Arc::ptr_eq(job, &entry.job)).expect("a job");
                 let count = if norms { 1 } else { u8::try_from(entry.tokens()).expect("few") };
                 let values = (row..row + count).map(f32::from).collect();
                 let norm = norms.then(|| f32::from(row) + 100.0);
                 row += count;
-                expected[job][entry.index] = Collected::Rows(values, norm);
+                expected[job][entry.index] = SequenceOutput::Dense { values, norm };
             }
             let values: Vec<f32> = (0..row).map(f32::from).collect();
             let norms = values.iter().map(|value| value + 100.0).collect();
@@ -218,7 +219,7 @@ mod tests {
             hand_out(&taken.entries, &computed, batch, &HashSet::new());
             for (mut outcome, expected) in outcomes.into_iter().zip(expected) {
                 let outcome = outcome.try_recv().expect("all texts are computed").expect("no refusal");
-                assert_eq!(outcome.collected, expected, "{output_kind:?}");
+                assert_eq!(outcome.outputs, expected, "{output_kind:?}");
             }
         }
     }

@@ -3,21 +3,17 @@
 use std::sync::Arc;
 
 use sconce::core::batch::OutputKind;
-use sconce::{ClassifyOptions, LabelScore, Model, Prompt, Scoring, Task, TruncationStrategy};
+use sconce::operations::classify;
+use sconce::{ClassifyOptions, LabelScore, Model, Scoring};
 use sconce_http::refusal::Refusal;
 
 use crate::errors::refusal;
 use crate::operations::context::RequestContext;
-use crate::operations::embed::one;
 use crate::operations::enqueue::compute;
 use crate::operations::response::Deferred;
-use crate::schedule::job::Collected;
 use crate::state::slot::Host;
 
-/// Bytes of a label as JSON, at least.
-const LABEL: usize = 40;
-
-/// The labels of each text or pair, the best first.
+/// The labels of each text or pair, in descending order of score.
 pub(crate) async fn classify(
     context: &RequestContext,
     host: &Arc<Host>,
@@ -26,25 +22,20 @@ pub(crate) async fn classify(
     truncates: bool,
 ) -> Result<Deferred<Vec<Vec<LabelScore>>>, Refusal> {
     context.refuse_chunks()?;
-    host.model.expect_task("predict", &[Task::Classify]).map_err(refusal)?;
-    let bytes: Vec<usize> = sequences
-        .iter()
-        .map(|(first, second)| first.len() + second.as_ref().map_or(0, String::len))
-        .collect();
+    classify::check(host.model.card()).map_err(refusal)?;
+    let length =
+        |(first, second): &(String, Option<String>)| first.len() + second.as_ref().map_or(0, String::len);
+    let bytes: Vec<usize> = sequences.iter().map(length).collect();
     context.check_sizes(&bytes, 0)?;
-    let options = ClassifyOptions { scoring, truncation: TruncationStrategy::LongestFirst };
+    let options = ClassifyOptions { scoring, ..ClassifyOptions::default() };
+    let truncation = options.truncation;
     let encode = move |model: &Model, at: usize| match &sequences[at] {
-        (first, None) => one(model.encode_texts(&Prompt::NONE, &[first])),
-        (first, Some(second)) => {
-            one(model.encode_pairs(&[(first, second)], TruncationStrategy::LongestFirst))
-        }
+        (first, None) => classify::sequence(model.context(), first),
+        (first, Some(second)) => classify::pair_sequence(model.context(), first, second, truncation),
     };
-    let answered = compute(context, host, &bytes, OutputKind::Pooled, truncates, encode).await?;
-    let (host, texts) = (Arc::clone(host), bytes.len());
-    let written = LABEL * texts * host.model.card().width();
-    let labels = move |kept: &Collected| match kept {
-        Collected::Rows(row, _) => host.model.labels(row, &options),
-        Collected::Nothing | Collected::Words(_) => Vec::new(),
-    };
-    Ok(answered.defer(move |kept, _| kept.iter().map(labels).collect()).and_bytes(written))
+    let rows = compute(context, host, &bytes, OutputKind::Pooled, truncates, encode).await?;
+    let (host, more) = (Arc::clone(host), classify::json_bytes(host.model.card(), bytes.len()));
+    let labels =
+        rows.defer(move |outputs, _| classify::classifications(host.model.card(), &outputs, &options));
+    Ok(labels.and_bytes(more))
 }

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use sconce::core::batch::OutputKind;
+use sconce::operations::SequenceOutput;
 use sconce::tokenize::TokenSequence;
 use sconce::{Error, Model, Task, Truncation};
 use sconce_http::keys::Principal;
@@ -14,7 +15,8 @@ use tokio::sync::oneshot;
 
 use crate::errors::refusal;
 use crate::operations::context::{RequestContext, broken, full};
-use crate::schedule::job::{Collected, Job, Outcome};
+use crate::operations::response::Deferred;
+use crate::schedule::job::{Job, Outcome};
 use crate::schedule::next_batch::Priority;
 use crate::state::app::App;
 use crate::state::slot::Host;
@@ -28,8 +30,20 @@ const INTERACTIVE_SHARE: f64 = 0.25;
 /// The output rows of a request's texts, and what they took.
 pub(crate) struct Rows {
     pub(crate) job: Arc<Job>,
-    pub(crate) collected: Vec<Collected>,
+    pub(crate) outputs: Vec<SequenceOutput>,
     pub(crate) work: Work,
+}
+
+impl Rows {
+    /// A result that is built of the sequences and their outputs when it is written.
+    pub(super) fn defer<T: 'static>(
+        self,
+        build: impl FnOnce(Vec<SequenceOutput>, &[TokenSequence]) -> T + Send + 'static,
+    ) -> Deferred<T> {
+        let Rows { job, outputs, work } = self;
+        let bytes = outputs.iter().map(SequenceOutput::json_bytes).sum();
+        Deferred::new(work, bytes, move || build(outputs, &job.texts))
+    }
 }
 
 /// Who sent a request, and the priority that its header names.
@@ -66,11 +80,11 @@ pub(crate) async fn compute(
     let (ticket, work) = context.on_text_threads(bytes, each, then).await?;
     drop(alive);
     let (job, outcome) = ticket.wait().await?;
-    let Outcome { collected, placements, classes, incidents, queued, computing, batches } = outcome;
+    let Outcome { outputs, placements, classes, incidents, queued, computing, batches } = outcome;
     let tokenized = start + work.tokenizing;
     let steps = Some(Steps { arrived: start, tokenized, queued: job.arrived, batches });
     let work = Work { placements, classes, incidents, queued, computing, steps, ..work };
-    Ok(Rows { job, collected, work })
+    Ok(Rows { job, outputs, work })
 }
 
 /// The priority of a request of `texts` that take `seconds` of measured work, where `queued` seconds may wait.

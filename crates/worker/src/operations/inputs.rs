@@ -199,6 +199,11 @@ impl<'de, T: DeserializeOwned> Deserialize<'de> for Any<T> {
 }
 
 impl Inputs {
+    /// Whether these are token ids.
+    pub(crate) fn has_ids(&self) -> bool {
+        matches!(self, Inputs::Ids(_) | Inputs::ManyIds(_))
+    }
+
     /// The texts; none where they came as token ids.
     pub(crate) fn texts(&self) -> &[String] {
         match self {

@@ -5,14 +5,18 @@ use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use sconce::core::batch::OutputKind;
+use sconce::operations::SequenceOutput;
 use sconce::tokenize::TokenSequence;
-use sconce::{BatchOutput, Incident, Placement, TokenWeight, nonzero_weights};
+use sconce::{BatchOutput, Incident, Placement};
 use tokio::sync::oneshot;
 
 use crate::schedule::next_batch::Priority;
 use sconce_http::keys::TenantId;
 use sconce_http::memory_budget::Reservation;
 use sconce_http::refusal::Refusal;
+
+/// The output of a text that is not computed yet.
+pub(crate) const PENDING: SequenceOutput = SequenceOutput::Sparse(Vec::new());
 
 /// What one request asks to have computed.
 pub(crate) struct Job {
@@ -36,17 +40,6 @@ struct Progress {
     reply: Option<oneshot::Sender<Result<Outcome, Refusal>>>,
 }
 
-/// What became of a text.
-#[derive(Clone, Debug, PartialEq)]
-pub(crate) enum Collected {
-    /// It waits still.
-    Nothing,
-    /// Its rows, and the length of the first before it was normalised, where that is known.
-    Rows(Vec<f32>, Option<f32>),
-    /// Its words.
-    Words(Vec<TokenWeight>),
-}
-
 /// One batch, by the clock.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct BatchTiming {
@@ -66,8 +59,8 @@ pub(crate) struct BatchTiming {
 /// What became of a job.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Outcome {
-    /// For each text its rows.
-    pub(crate) collected: Vec<Collected>,
+    /// The output of each text.
+    pub(crate) outputs: Vec<SequenceOutput>,
     /// The placements that did the work.
     pub(crate) placements: Vec<Placement>,
     /// Their numerics classes.
@@ -92,7 +85,7 @@ impl Job {
         tenant: TenantId,
     ) -> (Job, oneshot::Receiver<Result<Outcome, Refusal>>) {
         let (reply, outcome) = oneshot::channel();
-        let answer = Outcome { collected: vec![Collected::Nothing; texts.len()], ..Outcome::default() };
+        let answer = Outcome { outputs: vec![PENDING; texts.len()], ..Outcome::default() };
         let progress = Mutex::new(Progress {
             answer,
             left: texts.len(),
@@ -145,16 +138,15 @@ impl Job {
         answer.incidents.extend(computed.incidents.iter().cloned());
         let mut done = 0;
         for (index, values, norm) in rows {
-            answer.collected[index] = if self.sparse {
-                let words = nonzero_weights(values);
-                if let Err(refusal) = progress.reservation.grow(size_of_val(words.as_slice())) {
-                    drop(locked);
-                    return self.fail(refusal);
-                }
-                Collected::Words(words)
-            } else {
-                Collected::Rows(values.to_vec(), norm)
-            };
+            let output = SequenceOutput::new(values, norm, self.sparse);
+            // The memory of dense rows is reserved beforehand; the weights of a sparse row are known now.
+            if self.sparse
+                && let Err(refusal) = progress.reservation.grow(output.bytes())
+            {
+                drop(locked);
+                return self.fail(refusal);
+            }
+            answer.outputs[index] = output;
             done += 1;
         }
         progress.left -= done;

@@ -1,11 +1,12 @@
 //! Tests of what a job is answered with.
 
 use sconce::core::batch::Rows;
+use sconce::operations::SequenceOutput;
 use sconce::{BatchOutput, Device, Dtype, EngineId, Incident, IncidentKind, Placement, TokenWeight};
 use tokio::sync::oneshot;
 
 use super::*;
-use crate::schedule::job::{BatchTiming, Collected, Outcome};
+use crate::schedule::job::{BatchTiming, Outcome};
 use sconce_http::refusal::{Kind, Refusal};
 
 type Receiver = oneshot::Receiver<Result<Outcome, Refusal>>;
@@ -46,8 +47,8 @@ fn a_job_is_answered_once_its_last_text_is_computed() {
     assert!(outcome.try_recv().is_err(), "a text still waits");
     job.take(&full, [(1, &[2.0][..], Some(0.25))].into_iter(), timing(&job, 30));
     let outcome = outcome.try_recv().expect("all texts are computed").expect("no refusal");
-    let rows = |value, norm| Collected::Rows(vec![value], norm);
-    assert_eq!(outcome.collected, [rows(1.0, None), rows(2.0, Some(0.25)), rows(3.0, Some(0.5))]);
+    let rows = |value, norm| SequenceOutput::Dense { values: vec![value], norm };
+    assert_eq!(outcome.outputs, [rows(1.0, None), rows(2.0, Some(0.25)), rows(3.0, Some(0.5))]);
     assert_eq!(outcome.placements, [half.placement, full.placement]);
     assert_eq!(outcome.classes, ["class-f16", "class-f32"]);
     assert_eq!(outcome.incidents.len(), 2, "one for each batch that had one");
@@ -62,7 +63,7 @@ fn a_sparse_job_keeps_the_weights_above_zero() {
     let (job, mut outcome) = new(1, true);
     job.take(&computed(Dtype::F32, 0), [(0, &[0.0, 2.0, -1.0][..], Some(2.0))].into_iter(), timing(&job, 1));
     let outcome = outcome.try_recv().expect("it is computed").expect("no refusal");
-    assert_eq!(outcome.collected, [Collected::Words(vec![TokenWeight { index: 1, value: 2.0 }])]);
+    assert_eq!(outcome.outputs, [SequenceOutput::Sparse(vec![TokenWeight { index: 1, value: 2.0 }])]);
 }
 
 #[test]
