@@ -1,4 +1,4 @@
-//! Hashes this crate's sources, so that evidence gathered by other code is never believed.
+//! Hashes this crate's sources: evidence of other sources is not used.
 
 use std::fs;
 use std::hash::{DefaultHasher, Hasher};

@@ -5,7 +5,7 @@ use std::fmt::Write;
 use std::process::ExitCode;
 
 use sconce::core::obstacle::bytes;
-use sconce::planner::accuracy::Near;
+use sconce::planner::accuracy::AccuracyMetric;
 use sconce::planner::evidence::Goal;
 use sconce::planner::explain::unmet;
 use sconce::planner::plan::Viable;
@@ -106,11 +106,13 @@ fn accuracy_table(plan: &Plan) -> String {
         let Some(accuracy) = canary.accuracy.as_ref().filter(|_| !viable.is_own_reference) else { continue };
         texts = accuracy.texts;
         let nodes = canary.nodes.iter().map(|(provider, count)| format!("{count} by {}", short(provider)));
-        let near = match accuracy.near {
-            Near::Vectors { least, mean } => [format!("{least:.6}"), format!("{mean:.6}")],
-            Near::Scores { farthest } => {
+        let near = match accuracy.metric {
+            AccuracyMetric::Vectors { min_cosine, mean_cosine } => {
+                [format!("{min_cosine:.6}"), format!("{mean_cosine:.6}")]
+            }
+            AccuracyMetric::Scores { max_error } => {
                 kind = ("raw scores", "max |d|", "");
-                [format!("{farthest:.1e}"), String::new()]
+                [format!("{max_error:.1e}"), String::new()]
             }
         };
         let [first, second] = near;
@@ -122,7 +124,7 @@ fn accuracy_table(plan: &Plan) -> String {
             band.to_string(),
             first,
             second,
-            format!("{:.5}", accuracy.ranks),
+            format!("{:.5}", accuracy.rank_correlation),
             nodes.collect::<Vec<_>>().join(", "),
         ]);
         if let Some(share) = cpu_share(placement.device, &canary.nodes) {

@@ -1,76 +1,76 @@
-//! Sequences packed end to end on their way into an engine, and the answers on their way out.
+//! Batches: packed sequences as an engine's input, rows as its output.
 
 use serde::{Deserialize, Serialize};
 
-/// Sequences packed end to end: no padding anywhere.
+/// Sequences packed end to end, without padding.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Batch {
-    /// Token ids of all sequences, one after the other.
+    /// Concatenated token ids of all sequences.
     pub ids: Vec<u32>,
-    /// Token types, as long as `ids`.
+    /// Token type ids, as long as `ids`.
     pub types: Vec<u32>,
-    /// Where each sequence lies.
+    /// The sequences.
     pub sequences: Vec<Sequence>,
-    /// What is asked of the engine.
+    /// The requested output.
     pub output_kind: OutputKind,
 }
 
 /// One sequence inside a batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Sequence {
-    /// Where its first token lies in the batch.
+    /// Index of its first token in the batch.
     pub start: usize,
-    /// How many tokens it has; never zero.
+    /// Length in tokens; at least 1.
     pub length: usize,
-    /// How many leading tokens pooling passes over (a prompt that is not to be pooled).
+    /// Leading tokens that pooling skips: a prompt that is not pooled.
     pub skip: usize,
-    /// How many trailing tokens no token sees, not even they themselves (what some models fill up queries with).
+    /// Trailing tokens that no token attends to: mask tokens of an expanded query.
     #[serde(default)]
     pub unseen: usize,
 }
 
 impl Sequence {
-    /// How many leading tokens are seen.
+    /// Leading tokens that are attended to.
     pub fn seen(&self) -> usize {
         self.length - self.unseen
     }
 }
 
-/// What is asked of an engine.
+/// The requested output of a batch.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum OutputKind {
-    /// One row a sequence: the model's answer, through pooling and all later modules.
+    /// One row per sequence, after pooling and all later layers.
     #[default]
     Pooled,
     /// The last hidden state of every token.
     Tokens,
-    /// One row a token, through what the model does to every token.
+    /// One row per token, after the head's token layers.
     Projected,
 }
 
-/// What an engine gives back, in host memory.
+/// An engine's output, in host memory.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Output {
-    /// One row a sequence.
+    /// One row per sequence.
     Rows(Rows),
-    /// One row a token, in the order of the batch.
+    /// One row per token, in the order of the batch.
     Tokens(Rows),
 }
 
 /// Rows of equal width.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Rows {
-    /// Numbers a row.
+    /// Columns of a row.
     pub width: usize,
-    /// The rows, one after the other.
+    /// The concatenated rows.
     pub values: Vec<f32>,
-    /// The length of each row before it was normalised, where rows are answers; of what the head was given, where
-    /// they are scores. None where an engine can't tell.
+    /// L2 norms of the rows before normalization; for scores, norms of the head's input. Empty if the engine does not
+    /// know them.
     pub norms: Vec<f32>,
 }
 
 impl Rows {
-    /// The rows at `range` with their norms, where there are norms.
+    /// The rows in `range`, with their norms if there are any.
     #[must_use]
     pub fn part(&self, range: std::ops::Range<usize>) -> Rows {
         let norms = self.norms.get(range.clone()).unwrap_or_default().to_vec();
@@ -78,21 +78,21 @@ impl Rows {
         Rows { width: self.width, values: values.to_vec(), norms }
     }
 
-    /// The rows one by one.
+    /// Iterates over the rows.
     pub fn iter(&self) -> impl ExactSizeIterator<Item = &[f32]> {
         self.values.chunks_exact(self.width.max(1))
     }
 }
 
 impl Output {
-    /// The rows, whatever they stand for.
+    /// The rows.
     pub fn rows(&self) -> &Rows {
         match self {
             Output::Rows(rows) | Output::Tokens(rows) => rows,
         }
     }
 
-    /// The rows, taken.
+    /// Converts into the rows.
     pub fn into_rows(self) -> Rows {
         match self {
             Output::Rows(rows) | Output::Tokens(rows) => rows,
@@ -101,17 +101,17 @@ impl Output {
 }
 
 impl Batch {
-    /// An empty batch that asks for `output_kind`.
+    /// An empty batch.
     pub fn new(output_kind: OutputKind) -> Batch {
         Batch { output_kind, ..Batch::default() }
     }
 
-    /// Adds a sequence at the end.
+    /// Appends a sequence.
     pub fn push(&mut self, ids: &[u32], types: &[u32], skip: usize) {
         self.push_filled(ids, types, skip, 0);
     }
 
-    /// Adds a sequence whose last `unseen` tokens no token sees.
+    /// Appends a sequence whose last `unseen` tokens are not attended to.
     pub fn push_filled(&mut self, ids: &[u32], types: &[u32], skip: usize, unseen: usize) {
         debug_assert_eq!(ids.len(), types.len());
         self.sequences.push(Sequence { start: self.ids.len(), length: ids.len(), skip, unseen });
@@ -119,12 +119,12 @@ impl Batch {
         self.types.extend_from_slice(types);
     }
 
-    /// How many tokens it holds.
+    /// Number of tokens.
     pub fn tokens(&self) -> usize {
         self.ids.len()
     }
 
-    /// The sequences `range` as a batch of their own.
+    /// The sequences in `range` as a batch.
     #[must_use]
     pub fn part(&self, range: std::ops::Range<usize>) -> Batch {
         let mut part = Batch::new(self.output_kind);
@@ -136,7 +136,7 @@ impl Batch {
         part
     }
 
-    /// The places among the rows of this batch where those of the sequences `range` lie.
+    /// The range of output rows of the sequences in `range`.
     pub fn rows_of(&self, range: std::ops::Range<usize>) -> std::ops::Range<usize> {
         let row = |index: usize| match self.output_kind {
             OutputKind::Pooled => index,
@@ -147,7 +147,7 @@ impl Batch {
         row(range.start)..row(range.end)
     }
 
-    /// Whether it can be computed at all: no sequence of which nothing is seen, no gap, no overlap, types beside ids.
+    /// Whether the sequences cover the ids without gap or overlap, and each has a token that is attended to.
     pub fn is_well_formed(&self) -> bool {
         let mut end = 0;
         self.types.len() == self.ids.len()

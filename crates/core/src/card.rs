@@ -1,4 +1,4 @@
-//! What a model says of itself, each fact with the file or flag that said it.
+//! The model card: a model's configuration, each value with the file or flag that set it.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -12,27 +12,27 @@ use crate::head::{OutputHead, Step, width_after};
 use crate::placement::Dtype;
 use crate::sourced::Sourced;
 
-/// What a model is for.
+/// A model's task.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Task {
-    /// Text in, one vector out.
+    /// Embedding: a text to one vector.
     Embed,
-    /// A query and a document in, one score out.
+    /// Reranking: a query and a document to one score.
     Rerank,
-    /// A text or a pair of texts in, a score for each label out.
+    /// Classification: a text or a pair of texts to one score per label.
     Classify,
-    /// Text in, a weight for each word of the vocabulary out, most of them zero.
+    /// Sparse embedding: a text to one weight per vocabulary entry, most of them zero.
     Sparse,
-    /// Text in, one vector for each token out, compared by their best matches.
+    /// Multi-vector embedding (late interaction): a text to one vector per token, compared by MaxSim.
     Tokens,
 }
 
 impl Task {
-    /// All of them.
+    /// All tasks.
     pub const ALL: [Task; 5] = [Task::Embed, Task::Rerank, Task::Classify, Task::Sparse, Task::Tokens];
 
-    /// The name in `--task`.
+    /// The value of `--task`.
     pub fn name(self) -> &'static str {
         match self {
             Task::Embed => "embed",
@@ -43,7 +43,7 @@ impl Task {
         }
     }
 
-    /// What a model for it does, as the rest of a sentence that begins with the model.
+    /// A verb phrase for messages: "a model that …".
     pub fn does(self) -> &'static str {
         match self {
             Task::Embed => "turns a text into one vector",
@@ -54,7 +54,7 @@ impl Task {
         }
     }
 
-    /// Whether its answer is one row of scores a text: numbers without a length of their own.
+    /// Whether outputs are scores, which have no meaningful norm.
     pub fn scores(self) -> bool {
         match self {
             Task::Rerank | Task::Classify => true,
@@ -81,83 +81,83 @@ impl FromStr for Task {
     }
 }
 
-/// What a model says of itself.
+/// A model's configuration.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ModelCard {
-    /// The name it was opened by.
+    /// The name that the model was opened by.
     pub name: String,
-    /// Its family: `bert`, `mpnet`, ….
+    /// The architecture: `bert`, `mpnet`, ….
     pub architecture: Sourced<String>,
-    /// What it is for.
+    /// The task.
     pub task: Sourced<Task>,
-    /// How large its parts are.
+    /// Layer counts and widths.
     pub sizes: Sourced<Sizes>,
-    /// Its whole `config.json`, for the facts that only its family knows.
+    /// The whole `config.json`, for keys that only the family reads.
     pub config: Value,
-    /// The most tokens a text may have, special tokens included.
+    /// Maximum sequence length in tokens, including special tokens.
     pub max_length: Sourced<usize>,
-    /// How token vectors become one vector.
+    /// Pooling of token vectors.
     pub pooling: Sourced<Pooling>,
-    /// What is done to that vector afterwards, in order.
+    /// Layers after pooling, in order.
     pub steps: Sourced<Vec<Step>>,
-    /// What tasks other than embedding need beside those.
+    /// The output head of tasks other than embedding.
     pub head: OutputHead,
-    /// Texts put before a text, by name.
+    /// Prompts by name; a prompt is prepended to the text.
     pub prompts: Sourced<BTreeMap<String, String>>,
-    /// The prompt to use where the caller names none.
+    /// The prompt for callers that name none.
     pub default_prompt: Option<Sourced<String>>,
-    /// The lengths that vectors may be cut to, where the model was trained for that.
+    /// Dimensions that vectors may be truncated to, if the model was trained for it (Matryoshka).
     pub dimensions: Option<Sourced<Dimensions>>,
     /// The sets of weight files.
     pub weights: Vec<Weights>,
 }
 
-/// How large the parts of a transformer are.
+/// Layer counts and widths of a transformer.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Sizes {
-    /// Layers.
+    /// Number of layers.
     pub layers: usize,
-    /// Numbers a token.
+    /// Hidden size.
     pub hidden: usize,
-    /// Attention heads.
+    /// Number of attention heads.
     pub heads: usize,
-    /// Numbers a token inside the feed-forward part.
+    /// Hidden size of the feed-forward block.
     pub intermediate: usize,
-    /// Token ids known.
+    /// Vocabulary size.
     pub vocabulary: usize,
-    /// Rows of the position table.
+    /// Maximum number of positions.
     pub positions: usize,
 }
 
-/// How the vectors of a text's tokens become one: the modes' results, one after the other.
+/// Pooling of token vectors; the results of several modes are concatenated.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Pooling {
-    /// The modes; nearly always one.
+    /// The modes, usually one.
     pub modes: Vec<PoolingMode>,
-    /// Whether the tokens of a prompt count.
+    /// Whether prompt tokens are pooled.
     pub include_prompt: bool,
 }
 
-/// One way to make one vector of many.
+/// A pooling mode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum PoolingMode {
-    /// The first token's.
+    /// The first token's vector.
     Cls,
-    /// The largest value in each place.
+    /// The elementwise maximum.
     Max,
     /// The mean.
     Mean,
     /// The sum divided by the square root of the count.
     MeanSqrtLen,
-    /// The mean with weights 1, 2, 3, ….
+    /// The mean weighted by position: 1, 2, 3, ….
     WeightedMean,
-    /// The last token's.
+    /// The last token's vector.
     LastToken,
 }
 
 impl PoolingMode {
-    /// All modes, in the order in which sentence-transformers joins their results.
+    /// All modes, in the order in which sentence-transformers concatenates their results.
     pub const ALL: [PoolingMode; 6] = [
         PoolingMode::Cls,
         PoolingMode::Max,
@@ -167,7 +167,7 @@ impl PoolingMode {
         PoolingMode::LastToken,
     ];
 
-    /// The name in `--pooling`.
+    /// The value of `--pooling`.
     pub fn name(self) -> &'static str {
         match self {
             PoolingMode::Cls => "cls",
@@ -179,7 +179,7 @@ impl PoolingMode {
         }
     }
 
-    /// The name in the `pooling_mode_…` keys of a sentence-transformers pooling file.
+    /// The key of the mode in a sentence-transformers pooling config.
     pub fn key(self) -> &'static str {
         match self {
             PoolingMode::Cls => "pooling_mode_cls_token",
@@ -210,13 +210,13 @@ impl FromStr for PoolingMode {
     }
 }
 
-/// The lengths that vectors may be cut to.
+/// Dimensions that vectors may be truncated to.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Dimensions {
-    /// Any up to the model's own.
+    /// Any up to the model's dimension.
     Any,
-    /// These.
+    /// One of these.
     Only(Vec<usize>),
 }
 
@@ -227,18 +227,18 @@ pub struct Weights {
     pub name: String,
     /// The format of the files.
     pub format: Format,
-    /// The format the numbers are stored in.
+    /// The dtype of the stored weights.
     pub stored: Dtype,
-    /// Bytes of all tensors.
+    /// Size of all tensors in bytes.
     pub bytes: u64,
-    /// SHA-256 over the content of the weight files, of the modules after pooling and of the tokenizer. Empty where
-    /// the files were not hashed.
+    /// SHA-256 over the weight files, the modules after pooling and the tokenizer. Empty if the files were not
+    /// hashed.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub identity: String,
 }
 
 impl Weights {
-    /// Bytes that they would take with every number in `dtype`.
+    /// Size in bytes if stored as `dtype`.
     pub fn bytes_in(&self, dtype: Dtype) -> u64 {
         self.bytes / self.stored.bits() * dtype.bits()
     }
@@ -248,20 +248,19 @@ impl Weights {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Format {
-    /// Named tensors, for engines that know the computation by a description.
+    /// Named tensors; the computation comes from a description.
     Safetensors,
-    /// A graph: the computation with its numbers.
+    /// A graph with its weights.
     Onnx,
 }
 
 impl Format {
-    /// Whether the computation is in the file: it runs as it is, in its own numbers, and no small model of its
-    /// kind can be generated.
+    /// Whether the file contains the computation. A graph runs in its own dtype and has no twin.
     pub fn is_graph(self) -> bool {
         self == Format::Onnx
     }
 
-    /// The file that most models have their weights in.
+    /// The conventional file name.
     pub fn usual_name(self) -> &'static str {
         match self {
             Format::Safetensors => "model.safetensors",
@@ -280,7 +279,7 @@ impl fmt::Display for Format {
 }
 
 impl ModelCard {
-    /// Numbers in one row that leaves the model.
+    /// Columns of an output row.
     pub fn width(&self) -> usize {
         match self.task.value {
             Task::Tokens => self.token_width(),
@@ -290,17 +289,17 @@ impl ModelCard {
         }
     }
 
-    /// Numbers a token, after what is done to every token.
+    /// Columns of a token vector after the token layers of the head.
     pub fn token_width(&self) -> usize {
         width_after(self.sizes.value.hidden, self.token_steps())
     }
 
-    /// What is done to every token's vector.
+    /// The head's layers for token vectors.
     pub fn token_steps(&self) -> &[Step] {
         self.head.tokens.as_ref().map_or(&[], |steps| &steps.value)
     }
 
-    /// Whether vectors leave the model one long.
+    /// Whether outputs are L2-normalized.
     pub fn normalizes(&self) -> bool {
         let last = match self.task.value {
             Task::Tokens => self.token_steps().last(),
@@ -320,14 +319,15 @@ impl ModelCard {
         self.prompt_named(&[&names[..], &["retrieval_passage"]].concat())
     }
 
-    /// The first of `names` that is a prompt of the model's. Models write `Retrieval-query` and `retrieval.query` too.
+    /// The model's prompt under the first of `names`. Spelling variants such as `Retrieval-query` and `retrieval.query`
+    /// match too.
     fn prompt_named(&self, names: &[&str]) -> Option<&str> {
         let plain = |name: &str| name.to_lowercase().replace(['.', '-', ' '], "_");
         let known = || self.prompts.value.keys();
         names.iter().find_map(|name| known().find(|known| plain(known) == *name)).map(String::as_str)
     }
 
-    /// The weights of this name.
+    /// The weights called `name`.
     pub fn weights_named(&self, name: &str) -> Option<&Weights> {
         self.weights.iter().find(|weights| weights.name == name)
     }

@@ -1,27 +1,27 @@
-//! Names of places where numbers are computed: never handles to them.
+//! Device names; never handles.
 
 use std::fmt;
 use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
-/// One place that can compute.
+/// A compute device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(into = "String", try_from = "String")]
 pub enum Device {
-    /// The processor that runs this program.
+    /// The CPU.
     Cpu,
-    /// The n-th Apple GPU.
+    /// The Apple GPU with this index.
     Metal(u32),
-    /// The n-th NVIDIA GPU.
+    /// The NVIDIA GPU with this index.
     Cuda(u32),
 }
 
-/// A device of some kind, whichever its number.
+/// The kind of a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum DeviceKind {
-    /// The processor.
+    /// CPUs.
     Cpu,
     /// Apple GPUs.
     Metal,
@@ -30,7 +30,7 @@ pub enum DeviceKind {
 }
 
 impl Device {
-    /// The kind this device is of.
+    /// The device's kind.
     pub fn kind(self) -> DeviceKind {
         match self {
             Device::Cpu => DeviceKind::Cpu,
@@ -41,7 +41,7 @@ impl Device {
 }
 
 impl DeviceKind {
-    /// The `index`-th device of this kind; there is one CPU whatever the index.
+    /// The device of this kind with this index; the CPU for any index.
     pub fn device(self, index: u32) -> Device {
         match self {
             DeviceKind::Cpu => Device::Cpu,
@@ -95,15 +95,15 @@ impl TryFrom<String> for Device {
     }
 }
 
-/// A word that names nothing we know.
+/// A name that is not known.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("unknown {what} `{name}`; known: {known}")]
 pub struct UnknownName {
-    /// What was looked for: `device`, `dtype`, …
+    /// What the name should denote: `device`, `dtype`, ….
     pub what: &'static str,
-    /// The word that was given.
+    /// The name.
     pub name: String,
-    /// The words that would have done.
+    /// The known names.
     pub known: &'static str,
 }
 

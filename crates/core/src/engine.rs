@@ -1,4 +1,4 @@
-//! The interface behind which every engine stands.
+//! The interface of engines.
 
 use std::error::Error;
 
@@ -10,52 +10,52 @@ use crate::obstacle::Obstacle;
 use crate::placement::{Dtype, EngineId, Placement};
 use crate::probe::{ProbeCase, Sample};
 
-/// A way to run models. It computes and reports; it judges nothing.
+/// An inference engine. It computes and reports; the planner judges.
 pub trait Engine: Send + Sync {
-    /// Which engine this is.
+    /// The engine's id.
     fn id(&self) -> EngineId;
 
-    /// Version and switches of this build, so that evidence of another build is not believed.
+    /// Version and features of this build. Evidence of another build is not used.
     fn build(&self) -> String;
 
-    /// Whether this build contains what `device` needs. Opens nothing.
+    /// Whether this build supports `device`. Opens nothing.
     fn supports(&self, device: Device) -> Result<(), Obstacle>;
 
-    /// The format of weights that it reads.
+    /// The weight format that the engine reads.
     fn format(&self) -> Format {
         Format::Safetensors
     }
 
-    /// The number formats to try on `device`; a graph has its own, and only that is tried.
+    /// Dtypes to try on `device`; a graph runs in its own dtype only.
     fn dtypes(&self, device: Device) -> Vec<Dtype>;
 
-    /// Whether single ops can be put to it; an engine of fused kernels has none.
+    /// Whether single ops can be probed; not in engines with fused kernels.
     fn has_ops(&self) -> bool {
         true
     }
 
-    /// What a twin of this model is like: models with the same answer share their evidence of being right.
+    /// Describes the model's twin. Models with the same description share the twin's evidence.
     fn describe(&self, card: &ModelCard) -> Result<String, Obstacle>;
 
-    /// Puts `case` to `placement`.
+    /// Runs a probe case on `placement`.
     fn probe(&self, model: &ModelSpec, placement: &Placement, case: &ProbeCase) -> Result<Sample, Obstacle>;
 
-    /// Whether `load` may run beside the thread that computes on an accelerator, so that batches there go on. On the
-    /// CPU it always does.
+    /// Whether `load` may run on another thread than the accelerator's device thread, so that batches continue. On the
+    /// CPU it always may.
     fn loads_on_any_thread(&self) -> bool {
         false
     }
 
-    /// Loads the model's weights.
+    /// Loads the model.
     fn load(&self, model: &ModelSpec, placement: &Placement) -> Result<Box<dyn Encoder>, Obstacle>;
 }
 
-/// The model that is asked about: what it says of itself and where its files lie.
+/// A model's card and its files.
 #[derive(Clone, Debug, PartialEq, serde::Serialize, serde::Deserialize)]
 pub struct ModelSpec {
-    /// What it says of itself.
+    /// The card.
     pub card: ModelCard,
-    /// Where its files lie.
+    /// The files.
     pub files: ModelFiles,
 }
 
@@ -64,35 +64,34 @@ pub trait Encoder: Send + Sync {
     /// Computes a batch.
     fn encode(&self, batch: &Batch) -> Result<Output, EngineError>;
 
-    /// What batches cost.
+    /// How the engine lays out batches.
     fn cost(&self) -> Cost;
 
-    /// How many batches are computed at once to keep all of it busy. Where it is one, a thread of the device's own is
-    /// the only one that asks; where it is more, so many threads may.
+    /// Maximum number of concurrent `encode` calls. 1 means calls come from the device thread only.
     fn concurrency(&self) -> usize {
         1
     }
 }
 
-/// What a batch costs beside its tokens.
+/// How an engine lays out batches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Cost {
-    /// Nothing: sequences of any lengths go well together.
+    /// Sequences are packed: any mix of lengths costs the same per token.
     Packed,
-    /// Sequences are padded to the longest: those of like length go well together.
+    /// Sequences are padded to the longest: similar lengths waste least.
     Padded,
 }
 
 /// Why a batch could not be computed.
 #[derive(Debug, thiserror::Error)]
 pub enum EngineError {
-    /// The device has no memory left; a smaller batch may do.
+    /// Out of device memory; a smaller batch may fit.
     #[error("out of memory")]
     OutOfMemory(#[source] Box<dyn Error + Send + Sync>),
     /// The engine or its device failed.
     #[error("the engine failed")]
     Failed(#[source] Box<dyn Error + Send + Sync>),
-    /// The batch asks for something that can't be computed.
+    /// The batch is invalid.
     #[error("the batch is malformed: {0}")]
     Malformed(String),
 }

@@ -1,17 +1,17 @@
-//! Where the files of a model lie.
+//! Paths of a model's files.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
-/// Where the files of a model lie.
+/// Paths of a model's files.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ModelFiles {
-    /// The folder that holds them.
+    /// The model's folder.
     pub folder: PathBuf,
-    /// The files of each set of weights, by the name that the card gives the set.
+    /// Files of each set of weights, by the set's name in the card.
     pub weights: BTreeMap<String, Vec<PathBuf>>,
-    /// The weights of each module after pooling, by the module's folder.
+    /// Weights of the modules after pooling, by module folder.
     pub modules: BTreeMap<String, PathBuf>,
 }

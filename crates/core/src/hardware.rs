@@ -1,67 +1,67 @@
-//! What the machine has, as far as it can be seen without opening any device.
+//! The machine's hardware, as detected without opening a device.
 
 use serde::{Deserialize, Serialize};
 
 use crate::device::DeviceKind;
 
-/// What the machine has.
+/// The machine's hardware.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Hardware {
-    /// System and its version: `linux 6.1`, `macos 15.5`.
+    /// Operating system and version: `linux 6.1`, `macos 15.5`.
     pub os: String,
-    /// Processor family: `x86_64`, `aarch64`.
+    /// CPU architecture: `x86_64`, `aarch64`.
     pub arch: String,
-    /// The processor.
+    /// The CPU.
     pub cpu: Cpu,
-    /// Bytes of main memory.
+    /// Main memory in bytes.
     pub memory: u64,
-    /// Graphics processors, usable or not.
+    /// GPUs, usable or not.
     pub gpus: Vec<Gpu>,
-    /// The vendor's tools that were asked, and how long each took.
+    /// Vendor tools that were run.
     pub tools: Vec<Tool>,
 }
 
-/// A processor.
+/// A CPU.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Cpu {
-    /// Its name.
+    /// Model name.
     pub model: String,
-    /// Cores this process may use.
+    /// Cores available to this process.
     pub cores: usize,
-    /// The vector and matrix instructions that matter here: `avx2`, `avx512f`, `amx_bf16`, `neon`, ….
+    /// Relevant instruction sets: `avx2`, `avx512f`, `amx_bf16`, `neon`, ….
     pub flags: Vec<String>,
 }
 
-/// A graphics processor.
+/// A GPU.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Gpu {
-    /// The kind of device it would be; none for a make that no engine drives.
+    /// Its device kind; none if no engine supports the vendor.
     pub kind: Option<DeviceKind>,
-    /// Its number among those of its kind.
+    /// Index among devices of its kind.
     pub index: u32,
     /// Its name.
     pub name: String,
-    /// Bytes of its own memory, where known.
+    /// Memory in bytes, if known.
     pub memory: Option<u64>,
-    /// The version of its driver; none where no driver answers.
+    /// Driver version; none if no driver responds.
     pub driver: Option<String>,
-    /// Where it was seen: `nvidia-smi`, `/sys/bus/pci`, `system_profiler`.
+    /// Where it was detected: `nvidia-smi`, `/sys/bus/pci`, `system_profiler`.
     pub seen_by: String,
 }
 
-/// A tool of the vendor's that was asked.
+/// A vendor tool that was run.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Tool {
     /// Its name.
     pub name: String,
-    /// Seconds until it answered or was given up.
+    /// Run time in seconds.
     pub seconds: f64,
-    /// What came of it: `answered`, `not installed`, `gave no answer in 5 s`, `failed: …`.
+    /// Outcome: `answered`, `not installed`, `gave no answer in 5 s`, `failed: …`.
     pub outcome: String,
 }
 
 impl Hardware {
-    /// The GPUs of this kind.
+    /// GPUs of this kind.
     pub fn of_kind(&self, kind: DeviceKind) -> impl Iterator<Item = &Gpu> {
         self.gpus.iter().filter(move |gpu| gpu.kind == Some(kind))
     }

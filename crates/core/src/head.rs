@@ -1,4 +1,4 @@
-//! What becomes of token vectors, as data: layers before and after pooling, labels, and how scores are read.
+//! Output heads as data: layers before and after pooling, labels, and score activations.
 
 use std::fmt;
 
@@ -6,30 +6,30 @@ use serde::{Deserialize, Serialize};
 
 use crate::sourced::Sourced;
 
-/// What tasks other than embedding need.
+/// The output head of tasks other than embedding.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct OutputHead {
-    /// What is done to every token's vector before pooling, or instead of it.
+    /// Layers for every token vector, before pooling or instead of it.
     pub tokens: Option<Sourced<Vec<Step>>>,
-    /// The names of the scores, in their order.
+    /// Labels, in the order of the scores.
     pub labels: Option<Sourced<Vec<String>>>,
-    /// How raw scores become those that are given out.
+    /// Activation of the scores.
     pub scoring: Option<Sourced<Scoring>>,
-    /// How queries differ from documents, where tokens are compared.
+    /// Query and document encoding of multi-vector models.
     pub sides: Option<Sourced<Sides>>,
-    /// What a pair is put into, where it is not the tokenizer's own way of joining two texts.
+    /// Prompt template of a pair; without one, the tokenizer joins the two texts.
     pub template: Option<Sourced<Template>>,
 }
 
-/// How raw scores become those that are given out.
+/// Activation of scores.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Scoring {
-    /// As they are.
+    /// Identity: raw logits.
     Raw,
-    /// Each by itself between 0 and 1.
+    /// Each score by itself, between 0 and 1.
     Sigmoid,
-    /// Together, so that they sum to 1.
+    /// Over all labels, summing to 1.
     Softmax,
 }
 
@@ -43,44 +43,44 @@ impl fmt::Display for Scoring {
     }
 }
 
-/// How queries and documents are told apart where tokens are compared.
+/// How a multi-vector model encodes queries and documents.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Sides {
-    /// What is put before a query.
+    /// Prefix of queries.
     pub query: String,
-    /// What is put before a document.
+    /// Prefix of documents.
     pub document: String,
-    /// The most tokens a query may have.
+    /// Maximum query length in tokens.
     pub query_length: Option<usize>,
-    /// The most tokens a document may have.
+    /// Maximum document length in tokens.
     pub document_length: Option<usize>,
-    /// How queries are filled up with the mask token.
+    /// Query expansion with the mask token.
     pub expansion: Option<Expansion>,
-    /// Tokens of documents that are left out.
+    /// Document tokens whose vectors are dropped.
     pub skip: Vec<String>,
 }
 
-/// Queries filled up with the mask token, whose vectors stand for words that the query lacks.
+/// Query expansion: queries are padded with mask tokens, whose vectors take part in MaxSim.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Expansion {
-    /// Tokens that a query has then.
+    /// Padded query length.
     pub to: usize,
-    /// Whether the other tokens see those that were added.
+    /// Whether other tokens attend to the mask tokens.
     pub attended: bool,
 }
 
-/// The words around a pair for a model that answers with a word.
+/// Prompt template of a reranker that answers with a token.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Template {
-    /// Before everything.
+    /// Text before the pair.
     pub prefix: String,
-    /// After everything.
+    /// Text after the pair.
     pub suffix: String,
-    /// The instruction where the caller gives none.
+    /// Default instruction.
     pub instruction: String,
-    /// The word that stands for yes.
+    /// The positive answer token.
     pub yes: String,
-    /// The word that stands for no.
+    /// The negative answer token.
     pub no: String,
 }
 
@@ -92,64 +92,64 @@ pub enum Step {
     Dense(Dense),
     /// A layer norm.
     Norm(LayerNorm),
-    /// `log(1 + max(0, x))` of every number, taken this many times over.
+    /// `log(1 + relu(x))`, applied this many times.
     LogRelu(u8),
-    /// The vector is made one long.
+    /// L2 normalization.
     Normalize,
 }
 
 /// A linear layer.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Dense {
-    /// Its folder in the model, as `2_Dense`; none where it lies among the model's own weights.
+    /// Module folder, such as `2_Dense`; none if the tensors are in the model's own weights.
     pub folder: Option<String>,
-    /// Its tensor: the first of these that is there.
+    /// Names of the weight tensor; the first that exists is read.
     pub weight: Vec<String>,
-    /// Its bias: the first of these that is there; none has no bias.
+    /// Names of the bias tensor; the first that exists is read. Empty means no bias.
     pub bias: Vec<String>,
-    /// Only these rows of the tensor, which has one for each of so many words.
+    /// Selected rows of the weight tensor.
     pub picked: Option<Picked>,
-    /// Numbers in.
+    /// Input features.
     pub input: usize,
-    /// Numbers out.
+    /// Output features.
     pub output: usize,
-    /// What follows it.
+    /// Activation.
     pub activation: DenseActivation,
 }
 
-/// Some rows of a table.
+/// A selection of rows of a table.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Picked {
-    /// Rows of the whole table.
+    /// Rows of the table.
     pub of: usize,
-    /// Those that are used.
+    /// Selected rows.
     pub rows: Vec<u32>,
 }
 
 /// A layer norm.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct LayerNorm {
-    /// What its tensors' names begin with: the first of these that is there.
+    /// Name prefixes of the tensors; the first that exists is read.
     pub name: Vec<String>,
-    /// Whether it adds something at the end.
+    /// Whether the norm has a bias.
     pub bias: bool,
-    /// What keeps it from dividing by zero.
+    /// Epsilon.
     pub epsilon: f64,
 }
 
-/// What follows a linear layer.
+/// Activation of a linear layer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum DenseActivation {
-    /// Nothing.
+    /// Identity.
     Identity,
-    /// The hyperbolic tangent, which is sentence-transformers' default.
+    /// Hyperbolic tangent, the default of sentence-transformers.
     Tanh,
-    /// Negative numbers become zero.
+    /// ReLU.
     Relu,
-    /// The exact GELU.
+    /// GELU with the exact error function.
     Gelu,
-    /// The GELU's approximation by tanh.
+    /// GELU with the tanh approximation.
     GeluTanh,
 }
 
@@ -165,7 +165,7 @@ impl fmt::Display for DenseActivation {
     }
 }
 
-/// The width of a row of `width` after `steps`.
+/// Columns of a row of `width` columns after `steps`.
 pub fn width_after(width: usize, steps: &[Step]) -> usize {
     steps.iter().fold(width, |width, step| match step {
         Step::Dense(dense) => dense.output,

@@ -1,4 +1,4 @@
-//! The words that every room of sconce shares. Nothing here opens a file, a socket or a device.
+//! Types that all crates of sconce share. Nothing here opens a file, a socket or a device.
 
 pub mod batch;
 pub mod card;
@@ -10,5 +10,6 @@ pub mod head;
 pub mod obstacle;
 pub mod placement;
 pub mod probe;
+pub mod remedy;
 pub mod report;
 pub mod sourced;

@@ -1,4 +1,4 @@
-//! Why a placement can't be used, as a value: a stable code, what was seen, and what would help.
+//! Why a placement can't be used: a stable code, the observed values, and a remedy.
 
 use std::fmt;
 
@@ -7,6 +7,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use crate::card::Format;
 use crate::device::{Device, DeviceKind};
 use crate::placement::{EngineId, Placement};
+use crate::remedy::Remedy;
 
 /// Why a placement can't be used. As JSON it carries `code`, its fields, `message` and `remedy`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -14,9 +15,11 @@ use crate::placement::{EngineId, Placement};
 pub enum Obstacle {
     /// This build does not contain what the placement needs.
     NotBuilt {
-        /// What is missing, in words.
+        /// Whether the engine is missing, or its support for a device.
+        part: BuildPart,
+        /// Description of the missing part.
         what: String,
-        /// The feature that brings it, where this version has one.
+        /// The Cargo feature that enables it, if this version has one.
         feature: Option<String>,
     },
     /// The model has no weights that the engine reads.
@@ -24,134 +27,144 @@ pub enum Obstacle {
         /// The format that is missing.
         format: Format,
     },
-    /// A library that is looked for at run time was not found.
+    /// A shared library was not found.
     LibraryMissing {
         /// Its name.
         library: String,
-        /// Where it was looked for.
-        looked: Vec<String>,
+        /// Searched locations.
+        searched: Vec<String>,
     },
-    /// A library was found and is too old.
+    /// A shared library is too old.
     LibraryTooOld {
-        /// Where it lies.
+        /// Its path.
         library: String,
         /// Its version.
         found: String,
-        /// The least version needed.
+        /// The minimum version.
         needed: String,
     },
-    /// A library could not be asked to use the device: it would have run on the processor without a word.
+    /// ONNX Runtime could not register the device's execution provider; it would have fallen back to the CPU silently.
     ProviderFailed {
-        /// What would drive the device there.
+        /// The execution provider.
         provider: String,
-        /// What the library said.
-        says: String,
+        /// The library's error message.
+        reason: String,
     },
-    /// The machine has no such device.
+    /// The machine does not have the device.
     NoSuchDevice {
-        /// The device that was looked for.
+        /// The device.
         device: Device,
-        /// What was found instead, and where it was looked for.
+        /// What the detection found instead.
         found: String,
     },
-    /// The driver is there and too old.
+    /// The driver is too old.
     DriverTooOld {
-        /// The version found.
+        /// Installed version.
         found: String,
-        /// The version needed.
+        /// Minimum version.
         needed: String,
     },
-    /// No description of this architecture.
+    /// No family describes the architecture.
     UnknownArchitecture {
-        /// What the model calls itself.
+        /// The model's architecture.
         architecture: String,
-        /// What is known.
+        /// Known architectures.
         known: Vec<String>,
-        /// The known one that comes nearest.
+        /// The most similar known architecture.
         nearest: String,
-        /// What of the model's config the nearest has no place for, or lacks.
+        /// Config keys that the most similar architecture does not support, or lacks.
         missing: Vec<String>,
     },
     /// The device lacks an operation that the model needs.
     OpMissing {
         /// The operation.
         op: String,
-        /// What the engine said.
-        says: String,
+        /// The engine's error message.
+        reason: String,
     },
-    /// One operation gives wrong numbers.
+    /// An operation gives wrong values.
     OpWrong {
         /// The operation.
         op: String,
-        /// The shape it was tried at.
+        /// The tested shape.
         shape: Vec<usize>,
-        /// How far off it was.
+        /// Distance from the reference.
         error: Distance,
-        /// How far off it may be.
+        /// Tolerance.
         tolerance: f64,
     },
-    /// A small model of this architecture, or the model itself, gives wrong numbers.
+    /// The twin or the model itself gives wrong values.
     ModelWrong {
-        /// What was tried.
+        /// The probe case.
         case: String,
-        /// How far off it was.
+        /// Distance from the reference.
         error: Distance,
-        /// How far off it may be.
+        /// Tolerance.
         tolerance: f64,
     },
-    /// The process that tried it died.
+    /// The prover process died.
     Crashed {
-        /// What it was doing.
+        /// The probe case.
         case: String,
-        /// How it died: a signal or an exit code.
-        how: String,
+        /// Signal or exit code.
+        cause: String,
     },
-    /// The process that tried it was killed from outside, as the system does when memory runs out.
+    /// The prover process was killed from outside, as by the OOM killer.
     Killed {
-        /// What it was doing.
+        /// The probe case.
         case: String,
-        /// The signal, and the last line of its standard error.
-        how: String,
+        /// Signal, and the last line of standard error.
+        cause: String,
     },
-    /// It did not answer in time.
+    /// The probe timed out.
     TimedOut {
-        /// What it was doing.
+        /// The probe case.
         case: String,
-        /// How long it was given.
+        /// The timeout.
         seconds: f64,
     },
     /// Not enough memory.
     DoesNotFit {
-        /// Bytes needed, where known.
+        /// Bytes needed, if known.
         need: Option<u64>,
-        /// Bytes there, where known.
+        /// Bytes available, if known.
         have: Option<u64>,
     },
-    /// It works, and another placement is faster: a note on a fallback, not a refusal.
+    /// Another placement is faster: a note on a fallback, not a refusal.
     Slower {
-        /// The faster one.
+        /// The faster placement.
         than: Placement,
-        /// How many times faster that one is.
+        /// Its speedup.
         ratio: f64,
     },
-    /// The weights could not be loaded.
+    /// Loading failed.
     LoadFailed {
-        /// What the engine said.
-        says: String,
+        /// The engine's error message.
+        reason: String,
     },
-    /// It was taken out of service while running.
+    /// The placement was quarantined while serving.
     Quarantined {
-        /// What it did.
-        why: String,
+        /// Why.
+        reason: String,
     },
-    /// A file of the model does not have the SHA-256 under which it is known.
+    /// The SHA-256 of a model file differs from the recorded one.
     ContentChanged {
         /// The file.
         file: String,
     },
 }
 
-/// An obstacle as people and programs read it: beside its fields the same words that the command prints.
+/// A part of the software that a build may lack.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum BuildPart {
+    /// The engine, on all devices of a kind: no hardware would help.
+    Engine,
+    /// The engine's support for a device that the machine may have.
+    Device,
+}
+
+/// The JSON form of an obstacle: its fields, its message and its remedy as text.
 #[derive(Serialize)]
 struct Described<'a> {
     #[serde(flatten, with = "Obstacle")]
@@ -162,29 +175,29 @@ struct Described<'a> {
 
 impl Serialize for Obstacle {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let (message, remedy) = (self.to_string(), self.remedy());
+        let (message, remedy) = (self.to_string(), self.remedy().to_string());
         Described { obstacle: self, message, remedy }.serialize(serializer)
     }
 }
 
-/// `message` and `remedy` follow from the fields and are not read.
+/// Ignores `message` and `remedy`, which follow from the other fields.
 impl<'de> Deserialize<'de> for Obstacle {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Obstacle, D::Error> {
         Obstacle::deserialize(deserializer)
     }
 }
 
-/// How far a result lies from its reference: `|a-b|² / 2|b|²`, which is 1-cos for vectors of equal
-/// length and sees a wrong length too. A result that is not finite has no distance, and is never near.
+/// Distance of a result from its reference: `|a-b|² / 2|b|²`, which is `1 - cos` for vectors of equal norm and grows
+/// with a difference of norms. A result that is not finite has no distance and is within no tolerance.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Distance(pub Option<f64>);
 
 impl Distance {
-    /// Nothing lies between the two.
+    /// Distance of equal vectors.
     pub const ZERO: Distance = Distance(Some(0.0));
 
-    /// Whether it lies within `tolerance`; a result that is not finite never does.
+    /// Whether the distance is at most `tolerance`; never for a result that is not finite.
     pub fn within(self, tolerance: f64) -> bool {
         self.0.is_some_and(|distance| distance <= tolerance)
     }
@@ -201,7 +214,7 @@ impl fmt::Display for Distance {
 }
 
 impl Obstacle {
-    /// The stable name of this kind of obstacle.
+    /// The stable code.
     pub fn code(&self) -> &'static str {
         match self {
             Obstacle::NotBuilt { .. } => "not_built",
@@ -226,14 +239,13 @@ impl Obstacle {
         }
     }
 
-    /// Whether the next attempt may end otherwise although nothing changed: such a finding is tried again, with
-    /// backoff.
+    /// Whether the next attempt may succeed although nothing changed. Transient obstacles are retried with backoff.
     pub fn is_transient(&self) -> bool {
         matches!(self, Obstacle::Killed { .. } | Obstacle::TimedOut { .. })
     }
 
-    /// Whether it was found by running the placement. What the build, the machine or the model's files lack is known
-    /// without that.
+    /// Whether the placement failed when it ran. Obstacles of the build, the machine or the model's files are known
+    /// beforehand.
     pub fn is_failure(&self) -> bool {
         match self {
             Obstacle::OpMissing { .. }
@@ -258,93 +270,69 @@ impl Obstacle {
         }
     }
 
-    /// What would change it: a command, a line to write, or the words that there is nothing.
-    pub fn remedy(&self) -> String {
+    /// What would remove the obstacle.
+    pub fn remedy(&self) -> Remedy {
         match self {
             Obstacle::NotBuilt { feature: Some(feature), .. } => {
-                format!("build with the feature: `cargo install --path crates/cli --features {feature}`")
+                Remedy::EnableFeature { feature: feature.clone() }
             }
-            Obstacle::NotBuilt { feature: None, .. } => {
-                "none: no build of this version contains it".to_owned()
-            }
-            Obstacle::NoWeights { format } => {
-                format!("put {format} weights of the model at `{}`", format.usual_name())
-            }
-            Obstacle::LibraryMissing { library, .. } => {
-                format!("`pip install {library}`, or set ORT_DYLIB_PATH to the library's file")
-            }
-            Obstacle::LibraryTooOld { .. } => {
-                "`pip install --upgrade onnxruntime`, or set ORT_DYLIB_PATH to a newer one".to_owned()
-            }
+            Obstacle::NotBuilt { feature: None, .. } => Remedy::NotInThisVersion,
+            Obstacle::NoWeights { format } => Remedy::AddWeights { format: *format },
+            Obstacle::LibraryMissing { library, .. } => package(library, None, false, Some("ORT_DYLIB_PATH")),
+            Obstacle::LibraryTooOld { .. } => package("onnxruntime", None, true, Some("ORT_DYLIB_PATH")),
             Obstacle::ProviderFailed { provider, .. } if provider.starts_with("CUDA") => {
-                "install the build for NVIDIA GPUs: `pip install onnxruntime-gpu`".to_owned()
+                package("onnxruntime-gpu", Some("NVIDIA GPUs"), false, None)
             }
             Obstacle::ProviderFailed { provider, .. } => {
-                format!("install a build of ONNX Runtime that has `{provider}`")
+                Remedy::InstallProvider { provider: provider.clone() }
             }
             Obstacle::NoSuchDevice { device, .. } => match device.kind() {
-                DeviceKind::Metal => "none on this machine: Metal needs a Mac".to_owned(),
-                DeviceKind::Cuda => {
-                    "if there is an NVIDIA GPU, install its driver until `nvidia-smi` lists it".to_owned()
-                }
-                DeviceKind::Cpu => "none".to_owned(),
+                DeviceKind::Metal => Remedy::UseMac,
+                DeviceKind::Cuda => Remedy::InstallDriver,
+                DeviceKind::Cpu => Remedy::Nothing,
             },
-            Obstacle::DriverTooOld { needed, .. } => format!("install driver {needed} or newer"),
-            Obstacle::UnknownArchitecture { known, nearest, missing, .. } => {
-                let missing = if missing.is_empty() {
-                    format!("its config has nothing that `{nearest}` does not know")
-                } else {
-                    format!("for it, this is missing: {}", missing.join(", "))
-                };
-                format!(
-                    "none in this version: the nearest known is `{nearest}`; {missing}. All that are known: {}",
-                    known.join(", ")
-                )
-            }
-            Obstacle::OpMissing { says, .. } if is_the_feature_trap(says) => {
-                "the kernel exists but its crate was built without the feature: \
-                 `sconce doctor --manifest .` prints the line to change"
-                    .to_owned()
-            }
+            Obstacle::DriverTooOld { needed, .. } => Remedy::UpgradeDriver { needed: needed.clone() },
+            Obstacle::UnknownArchitecture { known, nearest, missing, .. } => Remedy::UnknownArchitecture {
+                known: known.clone(),
+                nearest: nearest.clone(),
+                missing: missing.clone(),
+            },
+            Obstacle::OpMissing { reason, .. } if lacks_device_feature(reason) => Remedy::FixManifest,
             Obstacle::OpMissing { .. } | Obstacle::OpWrong { .. } | Obstacle::ModelWrong { .. } => {
-                "none here: the next placement serves; `sconce doctor --json` is the evidence to report"
-                    .to_owned()
+                Remedy::ReportEvidence
             }
-            Obstacle::Crashed { .. } => {
-                "update the driver or the system, then try it again: `sconce doctor --fresh`".to_owned()
-            }
-            Obstacle::Killed { .. } | Obstacle::TimedOut { .. } => {
-                "a later start tries it again; to try everything again now: `sconce doctor --fresh`"
-                    .to_owned()
-            }
-            Obstacle::DoesNotFit { .. } => {
-                "choose half the bytes with `--dtype f16`, a smaller model, or `--device cpu`".to_owned()
-            }
-            Obstacle::Slower { than, .. } => {
-                format!("none needed: `--device {} --dtype {}` is the faster one", than.device, than.dtype)
-            }
-            Obstacle::LoadFailed { .. } => "check the folder with `sconce plan MODEL --full`".to_owned(),
-            Obstacle::Quarantined { .. } => {
-                "start anew to have it proved again: `sconce doctor --fresh`".to_owned()
-            }
-            Obstacle::ContentChanged { .. } => {
-                "restore the file; `sconce plan MODEL --full` hashes and proves it as it is now".to_owned()
-            }
+            Obstacle::Crashed { .. } => Remedy::UpdateSystem,
+            Obstacle::Killed { .. } | Obstacle::TimedOut { .. } => Remedy::RetryLater,
+            Obstacle::DoesNotFit { .. } => Remedy::UseLessMemory,
+            Obstacle::Slower { than, .. } => Remedy::UseFaster { placement: than.clone() },
+            Obstacle::LoadFailed { .. } => Remedy::CheckFolder,
+            Obstacle::Quarantined { .. } => Remedy::Restart,
+            Obstacle::ContentChanged { .. } => Remedy::RestoreFile,
         }
     }
 
-    /// The engine that no build of this version contains.
+    /// The obstacle for an engine that no build of this version contains.
     pub fn engine_not_in_this_version(engine: EngineId) -> Obstacle {
         Obstacle::NotBuilt {
+            part: BuildPart::Engine,
             what: format!("the {engine} engine, which is not in this version"),
             feature: None,
         }
     }
 }
 
-/// Candle's words when candle-core has a device feature and the crate of the op does not.
-fn is_the_feature_trap(says: &str) -> bool {
-    says.contains("no metal implementation") || says.contains("no cuda implementation")
+fn package(package: &str, purpose: Option<&str>, upgrade: bool, variable: Option<&str>) -> Remedy {
+    Remedy::InstallPackage {
+        package: package.to_owned(),
+        purpose: purpose.map(str::to_owned),
+        upgrade,
+        variable: variable.map(str::to_owned),
+    }
+}
+
+/// Whether Candle reports that candle-core has a device feature and the crate of the op does not.
+fn lacks_device_feature(reason: &str) -> bool {
+    reason.contains("no metal implementation") || reason.contains("no cuda implementation")
 }
 
 impl fmt::Display for Obstacle {
@@ -352,14 +340,14 @@ impl fmt::Display for Obstacle {
         match self {
             Obstacle::NotBuilt { what, .. } => write!(f, "this build lacks {what}"),
             Obstacle::NoWeights { format } => write!(f, "the model has no {format} weights"),
-            Obstacle::LibraryMissing { library, looked } => {
-                write!(f, "`{library}` was not found; looked in: {}", looked.join(", "))
+            Obstacle::LibraryMissing { library, searched } => {
+                write!(f, "`{library}` was not found; looked in: {}", searched.join(", "))
             }
             Obstacle::LibraryTooOld { library, found, needed } => {
                 write!(f, "`{library}` is version {found}, needed is {needed} or newer")
             }
-            Obstacle::ProviderFailed { provider, says } => {
-                write!(f, "`{provider}` could not be registered: {says}")
+            Obstacle::ProviderFailed { provider, reason } => {
+                write!(f, "`{provider}` could not be registered: {reason}")
             }
             Obstacle::NoSuchDevice { device, found } => write!(f, "no device `{device}`: {found}"),
             Obstacle::DriverTooOld { found, needed } => {
@@ -368,15 +356,15 @@ impl fmt::Display for Obstacle {
             Obstacle::UnknownArchitecture { architecture, .. } => {
                 write!(f, "no description of the architecture `{architecture}`")
             }
-            Obstacle::OpMissing { op, says } => write!(f, "`{op}` is missing: {says}"),
+            Obstacle::OpMissing { op, reason } => write!(f, "`{op}` is missing: {reason}"),
             Obstacle::OpWrong { op, shape, error, tolerance } => {
                 write!(f, "`{op}` at {shape:?} is wrong: {error}, allowed {tolerance:.0e}")
             }
             Obstacle::ModelWrong { case, error, tolerance } => {
                 write!(f, "wrong at {case}: {error}, allowed {tolerance:.0e}")
             }
-            Obstacle::Crashed { case, how } => write!(f, "crashed at {case}: {how}"),
-            Obstacle::Killed { case, how } => write!(f, "killed at {case}: {how}"),
+            Obstacle::Crashed { case, cause } => write!(f, "crashed at {case}: {cause}"),
+            Obstacle::Killed { case, cause } => write!(f, "killed at {case}: {cause}"),
             Obstacle::TimedOut { case, seconds } => write!(f, "no answer at {case} in {seconds:.1} s"),
             Obstacle::DoesNotFit { need, have } => {
                 write!(f, "does not fit in memory")?;
@@ -389,8 +377,8 @@ impl fmt::Display for Obstacle {
             Obstacle::Slower { than, ratio } => {
                 write!(f, "{ratio:.1}x slower than {}/{}/{}", than.engine, than.device, than.dtype)
             }
-            Obstacle::LoadFailed { says } => write!(f, "could not be loaded: {says}"),
-            Obstacle::Quarantined { why } => write!(f, "taken out of service: {why}"),
+            Obstacle::LoadFailed { reason } => write!(f, "could not be loaded: {reason}"),
+            Obstacle::Quarantined { reason } => write!(f, "taken out of service: {reason}"),
             Obstacle::ContentChanged { file } => {
                 write!(f, "the content of `{file}` differs from the SHA-256 under which it is known")
             }
@@ -398,7 +386,7 @@ impl fmt::Display for Obstacle {
     }
 }
 
-/// A count of bytes as people read it.
+/// Formats a number of bytes with a unit.
 pub fn bytes(count: u64) -> String {
     match count {
         0..1_000_000 => format!("{:.0} kB", count as f64 / 1e3),
@@ -431,7 +419,7 @@ mod tests {
         let obstacle = Obstacle::NoSuchDevice { device: Device::Metal(0), found: "this is linux".to_owned() };
         let mut json = serde_json::to_value(&obstacle).expect("serializes");
         assert_eq!(json["message"], "no device `metal:0`: this is linux");
-        assert_eq!(json["remedy"], obstacle.remedy());
+        assert_eq!(json["remedy"], obstacle.remedy().to_string());
         let fields = json.as_object_mut().expect("an object");
         fields.retain(|field, _| field != "message" && field != "remedy");
         assert_eq!(serde_json::from_value::<Obstacle>(json).expect("evidence of before"), obstacle);

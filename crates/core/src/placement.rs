@@ -1,4 +1,4 @@
-//! One cell of the grid engine × device × weights × dtype: the thing that is chosen.
+//! Placements: cells of the grid engine × device × weights × dtype.
 
 use std::fmt;
 use std::str::FromStr;
@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::device::{Device, UnknownName};
 
-/// The number format that a placement computes in.
+/// The dtype that a placement computes in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Dtype {
@@ -17,19 +17,19 @@ pub enum Dtype {
     F16,
     /// The upper half of an f32, 16 bits.
     Bf16,
-    /// Whole numbers of 8 bits with scales: weights that were quantised.
+    /// 8-bit integers with scales: quantized weights.
     Int8,
-    /// Whole numbers of 4 bits with scales.
+    /// 4-bit integers with scales.
     Int4,
 }
 
 impl Dtype {
-    /// All of them, widest first.
+    /// All dtypes, widest first.
     pub const ALL: [Dtype; 5] = [Dtype::F32, Dtype::F16, Dtype::Bf16, Dtype::Int8, Dtype::Int4];
-    /// Those that any weights can be computed in, widest first.
+    /// Floating-point dtypes, widest first.
     pub const FLOATS: [Dtype; 3] = [Dtype::F32, Dtype::F16, Dtype::Bf16];
 
-    /// Bits that one number takes.
+    /// Bits per value.
     pub fn bits(self) -> u64 {
         match self {
             Dtype::F32 => 32,
@@ -65,20 +65,20 @@ impl FromStr for Dtype {
     }
 }
 
-/// A way to run a model.
+/// An inference engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum EngineId {
-    /// Candle's tensors, with our own packed forward.
+    /// Candle with sconce's packed forward pass.
     Candle,
-    /// Our own kernels, on the CPU.
+    /// sconce's own kernels, on the CPU.
     Native,
     /// ONNX Runtime.
     Onnx,
 }
 
 impl EngineId {
-    /// All of them.
+    /// All engines.
     pub const ALL: [EngineId; 3] = [EngineId::Candle, EngineId::Native, EngineId::Onnx];
 }
 
@@ -105,16 +105,16 @@ impl FromStr for EngineId {
     }
 }
 
-/// Where and how a model runs.
+/// A placement: where and how a model runs.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Placement {
-    /// Which engine does it.
+    /// The engine.
     pub engine: EngineId,
-    /// On which device.
+    /// The device.
     pub device: Device,
-    /// From which set of weight files, by the name that the card gives it.
+    /// The set of weights, by its name in the card.
     pub weights: String,
-    /// Computing in which numbers.
+    /// The dtype of the computation.
     pub dtype: Dtype,
 }
 

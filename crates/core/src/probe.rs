@@ -1,4 +1,4 @@
-//! Questions put to a placement, and what came back. Nobody judges here.
+//! Probe cases and their samples; the planner judges them.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -7,50 +7,49 @@ use serde::{Deserialize, Serialize};
 
 use crate::batch::{Batch, OutputKind, Rows};
 
-/// A question put to a placement.
+/// A probe of a placement.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ProbeCase {
-    /// One operation on generated numbers.
+    /// One operation on generated values.
     Op {
-        /// Which.
+        /// The operation.
         op: Op,
         /// Rows and columns.
         shape: [usize; 2],
     },
-    /// A small model of the same architecture with generated weights, on sequences of these lengths.
+    /// The twin: a small model of the same architecture with generated weights.
     Twin {
-        /// The lengths of the sequences of one batch.
+        /// Sequence lengths of the batch.
         lengths: Vec<usize>,
-        /// What the token ids are generated from.
+        /// Seed of the token ids.
         seed: u64,
-        /// Every token's vector, or for each sequence its first, largest, mean and last one after the other.
+        /// Token vectors, or per sequence the concatenated first, maximum, mean and last vector.
         output_kind: OutputKind,
     },
-    /// One layer at the model's real widths with generated weights: only the time matters.
+    /// One layer of the model's real sizes with generated weights, for its run time.
     Speed {
         /// Sequences.
         batch: usize,
-        /// Tokens a sequence.
+        /// Tokens per sequence.
         length: usize,
     },
-    /// The real weights on real texts.
+    /// The canary: the real weights on real texts.
     Canary {
-        /// The texts as tokens: the first batch is timed, the others are computed once. The answer has the rows of
-        /// all of them, one batch after the other.
+        /// Tokenized texts. The first batch is timed, the others run once. The sample holds the rows of all batches.
         batches: Vec<Batch>,
     },
 }
 
-/// An operation that every transformer needs.
+/// An operation of transformers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Op {
-    /// A table's rows picked by number.
+    /// Row lookup (embedding).
     PickRows,
-    /// A product of two matrices.
+    /// Matrix multiplication.
     Matmul,
-    /// A product with a transposed view.
+    /// Matrix multiplication with a transposed view.
     MatmulTransposed,
     /// A copy of a transposed view.
     Transpose,
@@ -58,12 +57,12 @@ pub enum Op {
     LayerNorm,
     /// Softmax over the last dimension.
     Softmax,
-    /// The exact GELU.
+    /// GELU with the exact error function.
     Gelu,
 }
 
 impl Op {
-    /// All of them.
+    /// All operations.
     pub const ALL: [Op; 7] =
         [Op::PickRows, Op::Matmul, Op::MatmulTransposed, Op::Transpose, Op::LayerNorm, Op::Softmax, Op::Gelu];
 }
@@ -82,16 +81,16 @@ impl fmt::Display for Op {
     }
 }
 
-/// What came back.
+/// The result of a probe.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Sample {
-    /// The numbers.
+    /// The output.
     pub rows: Rows,
-    /// Seconds that the computation took, loading excluded; the best of a few where it was repeated.
+    /// Run time in seconds without loading; the best of several runs.
     pub seconds: f64,
-    /// Bytes that the process held when it was done, where the placement computes in host memory.
+    /// Memory of the process in bytes, for placements that compute in host memory.
     pub memory: Option<u64>,
-    /// How many nodes of a graph each of the runtime's providers really computed, where there is a graph.
+    /// Number of graph nodes that each execution provider computed.
     pub nodes: BTreeMap<String, usize>,
 }
 

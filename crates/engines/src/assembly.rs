@@ -1,4 +1,4 @@
-//! The weights of a description put together from what files call them, in host memory, for either interpreter.
+//! Assembles a description's weights from a checkpoint's tensors, in host memory, for both interpreters.
 
 use std::cell::RefCell;
 use std::collections::HashSet;
@@ -13,7 +13,7 @@ use crate::positional::{alibi, bias_table};
 use crate::tensor_names::TensorLayout;
 use crate::weights::{Tensors, WeightsError};
 
-/// A matrix `[outputs, inputs]` and its bias, zeros where there is none.
+/// A weight matrix `[outputs, inputs]` and its bias, zeros if there is none.
 pub(crate) struct Linear {
     pub(crate) weight: Vec<f32>,
     pub(crate) bias: Vec<f32>,
@@ -26,13 +26,13 @@ impl Linear {
     }
 }
 
-/// The weight and shift of a norm, zeros where there is no shift.
+/// Weight and bias of a norm; the bias is zero if there is none.
 pub(crate) struct Norm {
     pub(crate) weight: Vec<f32>,
     pub(crate) shift: Vec<f32>,
 }
 
-/// One layer.
+/// The weights of one layer.
 pub(crate) struct Layer {
     pub(crate) qkv: Linear,
     pub(crate) qk_norms: Option<[Norm; 2]>,
@@ -41,7 +41,7 @@ pub(crate) struct Layer {
     pub(crate) down: Linear,
     /// Before and after attention.
     pub(crate) attention_norms: [Option<Norm>; 2],
-    /// Before and after the feed-forward part.
+    /// Before and after the feed-forward block.
     pub(crate) output_norms: [Option<Norm>; 2],
     pub(crate) relative: Option<RelativeProjections>,
 }
@@ -51,14 +51,14 @@ pub(crate) struct Assembly<'a> {
     d: &'a Description,
     from: &'a dyn Tensors,
     prefix: &'static str,
-    /// The names that were read.
+    /// Names of the tensors that were read.
     read: RefCell<HashSet<String>>,
 }
 
 type Read<T> = Result<T, WeightsError>;
 
 impl<'a> Assembly<'a> {
-    /// Finds out what stands before every name.
+    /// Detects the name prefix.
     pub(crate) fn new(d: &'a Description, from: &'a dyn Tensors) -> Read<Assembly<'a>> {
         let names = &d.names;
         let there = |prefix: &&&str| {
@@ -69,14 +69,14 @@ impl<'a> Assembly<'a> {
         Ok(Assembly { d, from, prefix: prefix.copied().ok_or_else(missing)?, read: RefCell::default() })
     }
 
-    /// The numbers of a tensor.
+    /// Reads a tensor.
     fn read(&self, name: &str, shape: &[usize]) -> Read<Vec<f32>> {
         self.read.borrow_mut().insert(name.to_owned());
         self.from.read(name, shape)
     }
 
-    /// Refuses weights that have a tensor in a layer which was not read: a model with a part that its description
-    /// lacks would compute something else.
+    /// Rejects checkpoints with a layer tensor that was not read: the description lacks a part of the model, and the
+    /// result would be wrong.
     pub(crate) fn finish(&self) -> Read<()> {
         let names = &self.d.names;
         let stems: Vec<String> = names
@@ -98,12 +98,12 @@ impl<'a> Assembly<'a> {
         }
     }
 
-    /// The names of the tensors that were read.
+    /// Names of the tensors that were read.
     pub(crate) fn used(&self) -> HashSet<String> {
         self.read.borrow().clone()
     }
 
-    /// The first of `names` that is there, whole; the first of all where none is.
+    /// The full name of the first of `names` that exists; the first name if none exists.
     fn one(&self, names: &[&str], layer: usize, end: &str) -> String {
         let full = |name: &&str| format!("{}{}{end}", self.prefix, name.replace("{}", &layer.to_string()));
         let mut names = names.iter().map(full);
@@ -149,7 +149,7 @@ impl<'a> Assembly<'a> {
         if self.d.final_norm { self.norm(&names, 0, self.d.hidden).map(Some) } else { Ok(None) }
     }
 
-    /// The bias by distance of every head.
+    /// The relative position biases of every head.
     pub(crate) fn bias_table(&self) -> Read<Option<bias_table::BiasTable>> {
         let d = self.d;
         match &d.relative_positions {
@@ -173,7 +173,7 @@ impl<'a> Assembly<'a> {
         let (wide, narrow) = (d.query_width(), d.kv_heads * d.head_dim);
         let mut qkv = self.form(names.qkv, layer, &[wide, narrow, narrow], d.biases.qkv)?;
         if self.from.generated() {
-            // Generated weights have no training behind them that would keep unscaled scores small.
+            // Generated weights are untrained: without this factor, unscaled scores would be large.
             let gain = 1.0 / (d.scale * (d.head_dim as f64).sqrt()) as f32;
             for x in &mut qkv.weight[..wide * d.hidden] {
                 *x *= gain;
@@ -203,7 +203,7 @@ impl<'a> Assembly<'a> {
         })
     }
 
-    /// A matrix of several parts of so many outputs each.
+    /// A matrix that consists of parts with these numbers of outputs.
     fn form(&self, forms: &[TensorLayout], layer: usize, outputs: &[usize], biased: bool) -> Read<Linear> {
         let inputs = self.d.hidden;
         let whole: usize = outputs.iter().sum();
@@ -255,7 +255,7 @@ impl<'a> Assembly<'a> {
         Ok(Linear { weight, bias, inputs: shape[1] })
     }
 
-    /// The weight and shift of a norm; old files call them gamma and beta.
+    /// Weight and bias of a norm; old checkpoints call them gamma and beta.
     fn norm(&self, names: &[&str], layer: usize, width: usize) -> Read<Norm> {
         let weight = self.one(names, layer, ".weight");
         let old = self.one(names, layer, ".gamma");
@@ -274,7 +274,7 @@ impl<'a> Assembly<'a> {
         Ok(Norm { weight, shift })
     }
 
-    /// What a layer makes of distances, which is the same for every text.
+    /// Projections of the relative position embeddings, which do not depend on the input.
     fn relative_projections(&self, layer: usize, qkv: &Linear) -> Read<Option<RelativeProjections>> {
         let (d, names) = (self.d, &self.d.names);
         let Some(RelativePositions::Disentangled(disentangle)) = &d.relative_positions else {
@@ -293,7 +293,7 @@ impl<'a> Assembly<'a> {
             if !wanted {
                 return Ok(None);
             }
-            // Keys are the second part of a token's own projections, queries the first.
+            // Keys are the second part of the QKV projection, queries the first.
             let own = (1 - part) * width;
             let linear = if disentangle.share_att_key {
                 Linear {
@@ -322,7 +322,7 @@ fn joined(parts: Vec<Linear>, inputs: usize) -> Linear {
     whole
 }
 
-/// From the queries, keys and values of each head in turn to all queries, all keys and all values.
+/// Reorders the outputs from queries, keys and values per head to all queries, all keys, all values.
 fn by_head(from: &Linear, head: usize) -> Linear {
     let (inputs, heads) = (from.inputs, from.outputs() / (3 * head));
     let order: Vec<usize> = (0..3).flat_map(|part| (0..heads).map(move |n| 3 * n + part)).collect();

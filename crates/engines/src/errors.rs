@@ -1,28 +1,28 @@
-//! Engines' errors, sorted into obstacles and engine errors by what they say.
+//! Maps errors of engines to obstacles and engine errors, by their messages.
 
 use std::error::Error;
 
 use sconce_core::engine::EngineError;
 use sconce_core::obstacle::Obstacle;
 
-/// The obstacle behind an error that came up while a placement was tried or loaded.
+/// The obstacle for an error while probing or loading.
 pub(crate) fn to_obstacle(error: &(impl Error + ?Sized)) -> Obstacle {
     obstacle_from_message(&error.to_string())
 }
 
-/// The obstacle behind an error that says this.
+/// The obstacle for an error message.
 pub(crate) fn obstacle_from_message(says: &str) -> Obstacle {
     let first = says.lines().next().unwrap_or_default().to_owned();
     if is_out_of_memory(says) {
         return Obstacle::DoesNotFit { need: None, have: None };
     }
     match missing_op(says) {
-        Some(op) => Obstacle::OpMissing { op, says: first },
-        None => Obstacle::LoadFailed { says: first },
+        Some(op) => Obstacle::OpMissing { op, reason: first },
+        None => Obstacle::LoadFailed { reason: first },
     }
 }
 
-/// The engine error behind an error that came up while a batch was computed.
+/// The engine error for an error while computing a batch.
 pub(crate) fn to_engine_error(error: impl Error + Send + Sync + 'static) -> EngineError {
     if is_out_of_memory(&error.to_string()) {
         EngineError::OutOfMemory(Box::new(error))
@@ -38,7 +38,7 @@ fn is_out_of_memory(says: &str) -> bool {
         .any(|word| says.contains(word))
 }
 
-/// The op in `no metal implementation for layer-norm` and its likes.
+/// The op in messages like `no metal implementation for layer-norm`.
 fn missing_op(says: &str) -> Option<String> {
     let marks = [
         "no metal implementation for ",
@@ -64,7 +64,7 @@ mod tests {
         let obstacle =
             to_obstacle(&Error::Msg("Metal error no metal implementation for layer-norm".to_owned()));
         assert!(matches!(&obstacle, Obstacle::OpMissing { op, .. } if op == "layer-norm"), "{obstacle:?}");
-        assert!(obstacle.remedy().contains("doctor --manifest"), "{}", obstacle.remedy());
+        assert!(obstacle.remedy().to_string().contains("doctor --manifest"), "{}", obstacle.remedy());
     }
 
     #[test]

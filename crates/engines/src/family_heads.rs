@@ -1,24 +1,24 @@
-//! The heads of the families, as data: what classifiers and masked language models do after the last layer.
+//! Output heads of the families as data: classifiers and masked language models.
 
 use sconce_core::card::PoolingMode;
 use sconce_core::head::{Dense, DenseActivation, LayerNorm, Picked, Step};
 use serde_json::Value;
 
-/// The heads of a family.
+/// Output heads of a family.
 struct FamilyHeads {
-    /// The names it goes by in `model_type`.
+    /// Values of `model_type`.
     model_types: &'static [&'static str],
-    /// The token that a classifier looks at, where the config does not say.
+    /// Default pooling of the classifier.
     pooled: PoolingMode,
-    /// What it does to that token's vector; the last layer is that of the labels.
+    /// Layers of the classifier; the last one outputs the labels.
     classifier: &'static [ClassifierLayer],
-    /// Its masked language model.
+    /// The masked language model head.
     masked: Option<MaskedLm>,
 }
 
-/// A linear layer of a classifier, and the norm that follows it in some.
+/// A linear layer of a classifier, optionally followed by a norm.
 struct ClassifierLayer {
-    /// What its tensors' names begin with: the first of these that is there.
+    /// Name prefixes of the tensors; the first that exists is read.
     names: &'static [&'static str],
     bias: Bias,
     activation: DenseActivation,
@@ -30,7 +30,7 @@ struct ClassifierLayer {
 enum Bias {
     Always,
     Never,
-    /// As this key of the config says, by default not.
+    /// If this config key is true; false by default.
     FromConfig(&'static str),
 }
 
@@ -44,20 +44,20 @@ impl Bias {
     }
 }
 
-/// A masked language model: a layer, a norm, and a score for each word.
+/// A masked language model head: a linear layer, a norm, and the vocabulary projection.
 struct MaskedLm {
     layer: &'static str,
     layer_bias: Bias,
     norm: &'static [&'static str],
     norm_bias: Bias,
-    /// The key of the layer's activation; none where it is always the exact GELU.
+    /// Config key of the activation; none if it is always exact GELU.
     activation_key: Option<&'static str>,
-    /// The layer of the words, where it does not share the token table's weights.
+    /// The vocabulary projection, unless it is tied to the token embeddings.
     words: &'static str,
     words_bias: &'static [&'static str],
-    /// The token table, behind any prefix.
+    /// The token embeddings, after any prefix.
     table: &'static str,
-    /// The norm's epsilon, where the config does not say it.
+    /// Epsilon of the norm, if the config does not contain it.
     fixed_epsilon: Option<f64>,
 }
 
@@ -65,7 +65,7 @@ const fn layer(names: &'static [&'static str], activation: DenseActivation) -> C
     ClassifierLayer { names, bias: Bias::Always, activation, norm: None }
 }
 
-/// The token table in most families.
+/// Token embeddings of most families.
 const WORDS: &str = "embeddings.word_embeddings.weight";
 
 const HEADS: &[FamilyHeads] = &[
@@ -200,23 +200,22 @@ const HEADS: &[FamilyHeads] = &[
     },
 ];
 
-/// Where a decoder keeps the layer of its words; the last two where that shares the token table's weights.
+/// The LM head of decoders; the last two names are tied token embeddings.
 const DECODER_WORDS: [&str; 3] = ["lm_head.weight", "model.embed_tokens.weight", "embed_tokens.weight"];
 
-/// Where the token table lies, whose weights the words of a masked language model share.
+/// Name prefixes of the token embeddings that a masked language model head is tied to.
 const TOKEN_TABLE: [&str; 8] = ["", "bert.", "roberta.", "distilbert.", "mpnet.", "model.", "new.", "gte."];
 
 fn named(model_type: &str) -> Option<&'static FamilyHeads> {
     HEADS.iter().find(|heads| heads.model_types.contains(&model_type))
 }
 
-/// Every `model_type` that has a head here.
+/// All values of `model_type` with an output head.
 pub fn model_types() -> Vec<&'static str> {
     HEADS.iter().flat_map(|heads| heads.model_types).copied().collect()
 }
 
-/// What a classifier of this family pools, and what it does to that for so many `labels`; none where the config
-/// says something that is not known.
+/// The pooling and the layers of a classifier with `labels` labels; none if the config is not supported.
 pub fn classifier(
     model_type: &str,
     config: &Value,
@@ -247,8 +246,8 @@ pub fn classifier(
     Some((pooled, steps))
 }
 
-/// What a masked language model of this family does to every token, up to a score for each of `words`; none where
-/// the config says something that is not known.
+/// The token layers of a masked language model head, up to the vocabulary projection; none if the config is not
+/// supported.
 pub fn masked_lm(model_type: &str, config: &Value, hidden: usize, words: usize) -> Option<Vec<Step>> {
     let masked = named(model_type)?.masked.as_ref()?;
     let activation = match masked.activation_key.and_then(|key| config[key].as_str()).unwrap_or("gelu") {
@@ -274,14 +273,14 @@ pub fn masked_lm(model_type: &str, config: &Value, hidden: usize, words: usize) 
     ])
 }
 
-/// A layer norm of the model's own weights.
+/// A layer norm in the model's own weights.
 fn norm(names: &[&str], bias: bool, config: &Value, fixed: Option<f64>) -> Step {
     let said = ["layer_norm_eps", "norm_eps"].iter().find_map(|key| config[*key].as_f64());
     let name = names.iter().map(|&name| name.to_owned()).collect();
     Step::Norm(LayerNorm { name, bias, epsilon: fixed.or(said).unwrap_or(1e-12) })
 }
 
-/// The scores of a few of a decoder's `words` as the next one, by their ids.
+/// The next-token logits of a few tokens of a decoder, by their ids.
 pub fn next_token_logits(hidden: usize, words: usize, ids: &[u32]) -> Step {
     Step::Dense(Dense {
         folder: None,
@@ -294,7 +293,7 @@ pub fn next_token_logits(hidden: usize, words: usize, ids: &[u32]) -> Step {
     })
 }
 
-/// A linear layer of the model's own weights under the first of these `names`.
+/// A linear layer in the model's own weights, under the first of `names`.
 fn dense(names: &[&str], bias: bool, input: usize, output: usize, activation: DenseActivation) -> Dense {
     let part = |part: &str| names.iter().map(|name| format!("{name}.{part}")).collect();
     let bias = if bias { part("bias") } else { Vec::new() };

@@ -1,4 +1,4 @@
-//! What is done to the queries and keys of a token between their product and attention: norms by head, and rotation.
+//! The layout of attention heads in QKV rows, QK norms and rotary embedding.
 
 use sconce_kernels::attention::QkvColumns;
 use sconce_kernels::isa::Isa;
@@ -8,7 +8,7 @@ use sconce_kernels::rows::{Norm, NormStatistics};
 use crate::assembly;
 use crate::description::{Description, NormKind};
 
-/// How the heads of a model lie in a row of queries, keys and values.
+/// The layout of attention heads in a row of queries, keys and values.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct HeadLayout {
     pub(crate) queries: usize,
@@ -21,7 +21,7 @@ impl HeadLayout {
         HeadLayout { queries: d.heads, keys: d.kv_heads, width: d.head_dim }
     }
 
-    /// Where the numbers of one head of queries lie, in rows that are `stride` apart.
+    /// The columns of one query head and of its KV head.
     pub(crate) fn columns(self, head: usize, stride: usize) -> QkvColumns {
         let HeadLayout { queries, keys, width } = self;
         let shared = head / (queries / keys);
@@ -29,8 +29,8 @@ impl HeadLayout {
         QkvColumns { stride, head_dim: width, offsets }
     }
 
-    /// Norms and rotation of the token at `position`.
-    pub(crate) fn prepare(
+    /// Applies QK norms and rotary embedding to the token at `position`.
+    pub(crate) fn qk_norm_rope(
         self,
         isa: Isa,
         row: &mut [f32],
@@ -51,7 +51,7 @@ impl HeadLayout {
     }
 }
 
-/// A norm as the kernels have it.
+/// Converts a norm for the kernels.
 pub(crate) fn norm(d: &Description, norm: assembly::Norm) -> Norm {
     let statistics = match d.norm {
         NormKind::Layer | NormKind::LayerWeight => NormStatistics::MeanVariance,

@@ -1,12 +1,12 @@
-//! The keys of `config.json` that leave hidden states as they are, as data. Any other key that no family reads is
-//! refused: it may change the result.
+//! Keys of `config.json` that do not affect hidden states. Any other key that no family reads is rejected, because it
+//! may change the result.
 
-/// Whether a key leaves hidden states as they are, whatever its value.
+/// Whether a key does not affect hidden states, whatever its value.
 pub(crate) fn is_ignored(key: &str) -> bool {
     key.starts_with('_') || PARTS.iter().any(|part| key.contains(part)) || KEYS.contains(&key)
 }
 
-/// Parts of the names of keys.
+/// Substrings of keys.
 const PARTS: &[&str] = &[
     // training
     "dropout",
@@ -14,7 +14,7 @@ const PARTS: &[&str] = &[
     "pdrop",
     "initializer",
     "checkpointing",
-    // how numbers are stored, and what wrote the file
+    // how weights are stored, and what wrote the file
     "torch",
     "dtype",
     "transformers",
@@ -44,7 +44,7 @@ const PARTS: &[&str] = &[
     "matryoshka",
 ];
 
-/// Whole names of keys.
+/// Whole keys.
 const KEYS: &[&str] = &[
     // training
     "sparse_pred_ignore_index",
@@ -116,7 +116,7 @@ const KEYS: &[&str] = &[
     // repeated by a key that is read
     "dense_act_fn",
     "is_gated_act",
-    // types of tokens, in families that have no table of them
+    // token types, in families without a token type table
     "type_vocab_size",
 ];
 

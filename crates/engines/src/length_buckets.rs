@@ -1,6 +1,6 @@
-//! Which sequences are padded together, where an engine has to pad.
+//! Buckets of sequences of similar length, for engines that pad.
 
-/// Sorts sequences into buckets in which padding to the longest adds at most an eighth.
+/// Groups sequences into buckets in which padding to the longest adds at most an eighth.
 pub(crate) fn length_buckets(lengths: &[usize]) -> Vec<Vec<usize>> {
     let mut order: Vec<usize> = (0..lengths.len()).collect();
     order.sort_by_key(|&member| lengths[member]);

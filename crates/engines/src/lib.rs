@@ -1,6 +1,7 @@
-//! Model descriptions, and the engines that interpret them behind one interface.
+//! Model descriptions, and the engines that interpret them.
 //!
-//! This is the only crate whose code reads a feature: `candle/device.rs` those of devices, `onnx/mod.rs` its own.
+//! This is the only crate whose code reads a Cargo feature: `candle/device.rs` the device features, `onnx/mod.rs` its
+//! own.
 
 mod assembly;
 pub mod candle;
@@ -35,7 +36,7 @@ use std::sync::Arc;
 use sconce_core::engine::Engine;
 pub use sconce_kernels::memory::{limit_arenas, release_free_memory};
 
-/// Every engine of this version, built in or not, on `threads` threads.
+/// All engines, built in or not, on `threads` threads.
 pub fn all(threads: usize) -> Vec<Arc<dyn Engine>> {
     vec![
         Arc::new(candle::CandleEngine::new(threads)),

@@ -1,4 +1,4 @@
-//! From the vectors of tokens to the answer of a model, on plain slices: the same for every engine.
+//! The output head with its weights, on plain slices, for all engines.
 
 use sconce_core::batch::{Rows, Sequence};
 use sconce_core::card::{ModelCard, Pooling};
@@ -9,19 +9,19 @@ use crate::normalize::{l2_norms, normalized, probe_pooling};
 use crate::steps::{Layer, pool};
 use crate::weights::{Tensors, WeightsError};
 
-/// What follows the last layer: what is done to every token, pooling, and what is done to its result.
+/// The output head with its weights: token layers, pooling, and layers after pooling.
 pub(crate) struct LoadedHead {
     tokens: Vec<Layer>,
     pooling: Pooling,
     steps: Vec<Layer>,
-    /// Whether the last step, which is not among them, makes rows one long.
+    /// Whether outputs are L2-normalized; that last step is not among the layers.
     normalizes: bool,
-    /// Whether rows are scores, whose own length tells nothing.
+    /// Whether outputs are scores, whose own norm is meaningless.
     scores: bool,
 }
 
 impl LoadedHead {
-    /// The card's head with its weights: from its modules' files, or among the model's `own`.
+    /// Loads the card's head, from module files or from the model's `own` tensors.
     pub(crate) fn load(
         card: &ModelCard,
         files: &ModelFiles,
@@ -45,12 +45,12 @@ impl LoadedHead {
         LoadedHead { tokens, pooling: probe_pooling(), steps, normalizes: false, scores: false }
     }
 
-    /// How token vectors become one, where nothing is done to them before.
+    /// The pooling, if there are no token layers before it.
     pub(crate) fn pooling(&self) -> Option<&Pooling> {
         self.tokens.is_empty().then_some(&self.pooling)
     }
 
-    /// One row a sequence from `hidden`, rows of `width`.
+    /// One row per sequence from `hidden`, rows of `width` columns.
     pub(crate) fn rows(&self, hidden: &[f32], width: usize, sequences: &[Sequence]) -> Rows {
         let mut pooled = Vec::new();
         let mut length = 0;
@@ -59,7 +59,7 @@ impl LoadedHead {
             let tokens = &hidden[(sequence.start + skip) * width..(sequence.start + sequence.length) * width];
             let row = match self.tokens.split_last() {
                 None => pool(&self.pooling, tokens, width, skip),
-                // A score for every word of a vocabulary is too much to keep for every token.
+                // Pools the vocabulary projection without keeping it: its rows are large.
                 Some((Layer::Dense(words), before)) if words.is_monotonic() => {
                     words.largest(&through(before, tokens.to_vec(), width).0)
                 }
@@ -74,7 +74,7 @@ impl LoadedHead {
         self.after_pooling(pooled, length)
     }
 
-    /// The answer from rows of `width` that pooling gave.
+    /// The outputs from pooled rows of `width` columns.
     pub(crate) fn after_pooling(&self, pooled: Vec<f32>, width: usize) -> Rows {
         let given = self.scores.then(|| l2_norms(&pooled, width));
         let (values, width) = through(&self.steps, pooled, width);
@@ -85,14 +85,14 @@ impl LoadedHead {
         }
     }
 
-    /// One row a token from `hidden`, rows of `width`.
+    /// One row per token from `hidden`, rows of `width` columns.
     pub(crate) fn projected(&self, hidden: Vec<f32>, width: usize) -> Rows {
         let (values, width) = through(&self.tokens, hidden, width);
         normalized(width, values, self.normalizes)
     }
 }
 
-/// How many leading tokens pooling passes over; never all of them.
+/// Leading tokens that pooling skips; never all of them.
 pub(crate) fn skipped(pooling: &Pooling, sequence: &Sequence) -> usize {
     if pooling.include_prompt { 0 } else { sequence.skip.min(sequence.length - 1) }
 }

@@ -1,4 +1,4 @@
-//! What a model asks of a machine: operations and bytes, by its description.
+//! The compute cost of a model: FLOPs and bytes, from its description.
 
 use sconce_core::card::ModelCard;
 use sconce_core::obstacle::Obstacle;
@@ -7,17 +7,17 @@ use sconce_core::placement::Dtype;
 use crate::describe::describe;
 use crate::description::Description;
 
-/// What a model asks for.
+/// The compute cost of a model.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ModelCost {
-    /// Operations for each pair of a token with one that it looks at.
+    /// FLOPs per pair of tokens in attention.
     attention: f64,
-    /// Numbers in the weights of all layers, which one pass reads at least once.
+    /// Weights of all layers, which one forward pass reads at least once.
     weights: f64,
 }
 
 impl ModelCost {
-    /// Of the model with this card.
+    /// The cost of the card's model.
     pub fn of(card: &ModelCard) -> Result<ModelCost, Obstacle> {
         Ok(ModelCost::by(&describe(card)?))
     }
@@ -28,13 +28,13 @@ impl ModelCost {
         ModelCost { attention: layers * 4.0 * d.query_width() as f64, weights: layers * layer as f64 }
     }
 
-    /// Operations for texts of these lengths, as if every token looked at every other.
+    /// FLOPs for sequences of these lengths, with full attention.
     pub fn flops(&self, lengths: &[usize]) -> f64 {
         let dense = 2.0 * self.weights;
         lengths.iter().map(|&length| length as f64 * (dense + self.attention * length as f64)).sum()
     }
 
-    /// Bytes of weights that one call reads at least.
+    /// Bytes of weights that one forward pass reads at least.
     pub fn bytes(&self, dtype: Dtype) -> f64 {
         self.weights * dtype.bits() as f64 / 8.0
     }
@@ -71,7 +71,7 @@ mod tests {
             "position_embedding_type": "absolute",
         });
         let cost = cost(&config, &minilm);
-        // 10.6 million weights in the layers, each used once a token.
+        // 10.6 million weights in the layers, each used once per token.
         same(cost.weights, 10_616_832.0);
         same(cost.flops(&[1]), 2.0 * 10_616_832.0 + 6.0 * 4.0 * 384.0);
         same(cost.flops(&[3, 3]), 2.0 * cost.flops(&[3]));

@@ -1,9 +1,9 @@
-//! The last step of every engine: norms, and vectors made one long.
+//! L2 norms and normalization of outputs.
 
 use sconce_core::batch::Rows;
 use sconce_core::card::{Pooling, PoolingMode};
 
-/// The norms of the rows, and the rows made one long where the model says so.
+/// Computes the norms of the rows and L2-normalizes them if `normalizes`.
 pub(crate) fn normalized(width: usize, mut values: Vec<f32>, normalizes: bool) -> Rows {
     let norms = l2_norms(&values, width);
     if normalizes {
@@ -18,13 +18,13 @@ pub(crate) fn normalized(width: usize, mut values: Vec<f32>, normalizes: bool) -
     Rows { width, values, norms }
 }
 
-/// The length of each row.
+/// The L2 norm of each row.
 pub(crate) fn l2_norms(values: &[f32], width: usize) -> Vec<f32> {
     let length = |row: &[f32]| row.iter().map(|&x| f64::from(x) * f64::from(x)).sum::<f64>().sqrt() as f32;
     values.chunks_exact(width.max(1)).map(length).collect()
 }
 
-/// The first, largest, mean and last vector, one after the other: an error in any token shows in one of them.
+/// The pooling of probes: first, maximum, mean and last vector, so that an error in any token shows.
 pub(crate) fn probe_pooling() -> Pooling {
     let modes = vec![PoolingMode::Cls, PoolingMode::Max, PoolingMode::Mean, PoolingMode::LastToken];
     Pooling { modes, include_prompt: true }

@@ -1,4 +1,4 @@
-//! What every engine does with probe cases: batches of generated ids, and a clock.
+//! Probe cases of all engines: generated batches and timing.
 
 use std::time::Instant;
 
@@ -13,13 +13,13 @@ use crate::description::Description;
 use crate::errors;
 use crate::weights::uniform;
 
-/// Seconds that a timed case is repeated for; the best run counts.
+/// Seconds for repeated runs of a timed case.
 pub(crate) const TIMED: f64 = 0.3;
 
-/// What a twin of the card's model is like.
+/// The description of the twin of the card's model, as JSON.
 pub(crate) fn twin_of(card: &ModelCard) -> Result<String, Obstacle> {
     let twin = describe(card)?.twin();
-    serde_json::to_string(&twin).map_err(|error| Obstacle::LoadFailed { says: error.to_string() })
+    serde_json::to_string(&twin).map_err(|error| Obstacle::LoadFailed { reason: error.to_string() })
 }
 
 /// A batch of generated token ids.
@@ -44,17 +44,17 @@ pub(crate) fn batch(
     batch
 }
 
-/// A batch whose time is taken.
+/// The batch of a speed case.
 pub(crate) fn speed_batch(batch: usize, length: usize, description: &Description) -> Batch {
     self::batch(&vec![length; batch], 1, OutputKind::Tokens, description)
 }
 
-/// The time of a batch; its numbers do not matter.
+/// Times a batch and drops its output.
 pub(crate) fn time_of(encoder: &dyn Encoder, batch: &Batch) -> Result<Sample, Obstacle> {
     Ok(Sample { rows: Rows::default(), ..timed(encoder, batch, TIMED)? })
 }
 
-/// Computes `batch` once, and then again until `enough` seconds are spent; the time is the best.
+/// Runs `batch` once and then repeatedly for `enough` seconds; reports the best time.
 pub(crate) fn timed(encoder: &dyn Encoder, batch: &Batch, enough: f64) -> Result<Sample, Obstacle> {
     let mut sample = Sample { seconds: f64::INFINITY, ..Sample::default() };
     let begun = Instant::now();
@@ -66,7 +66,7 @@ pub(crate) fn timed(encoder: &dyn Encoder, batch: &Batch, enough: f64) -> Result
     Ok(sample)
 }
 
-/// The first of `batches` timed, the others computed once; the rows of all of them.
+/// Times the first of `batches` and runs the others once; returns the rows of all.
 pub(crate) fn canary(encoder: &dyn Encoder, batches: &[Batch]) -> Result<Sample, Obstacle> {
     let Some((first, others)) = batches.split_first() else { return Ok(Sample::default()) };
     let mut sample = timed(encoder, first, TIMED)?;
@@ -81,7 +81,7 @@ pub(crate) fn canary(encoder: &dyn Encoder, batches: &[Batch]) -> Result<Sample,
 fn obstacle(error: EngineError) -> Obstacle {
     match error {
         EngineError::OutOfMemory(_) => Obstacle::DoesNotFit { need: None, have: None },
-        EngineError::Malformed(says) => Obstacle::LoadFailed { says },
+        EngineError::Malformed(says) => Obstacle::LoadFailed { reason: says },
         EngineError::Failed(source) => errors::to_obstacle(&*source),
     }
 }

@@ -1,10 +1,10 @@
-//! Opening the files of a model: only regular files. A pipe would block for ever, and a device has no end.
+//! Opens model files: regular files only. A pipe would block forever, and a device has no end.
 
 use std::fs::{self, File};
 use std::io::{Error, ErrorKind, Read, Result};
 use std::path::Path;
 
-/// Opens a regular file, or what a link to one points to.
+/// Opens a regular file, following symlinks.
 pub fn open(path: &Path) -> Result<File> {
     if !fs::metadata(path)?.is_file() {
         return Err(Error::new(ErrorKind::InvalidInput, "it is not a regular file"));

@@ -1,4 +1,4 @@
-//! Layers before and after pooling with their weights, on plain slices: the same for every engine.
+//! Layers of output heads with their weights, on plain slices, for all engines.
 
 use sconce_core::card::{Pooling, PoolingMode};
 use sconce_core::files::ModelFiles;
@@ -26,7 +26,7 @@ pub(crate) struct Linear {
 }
 
 impl Layer {
-    /// The layers of `steps` for rows of `width`, from their folders or among the model's `own` weights.
+    /// Loads the layers of `steps` for rows of `width` columns, from module folders or from the model's `own` tensors.
     pub(crate) fn load_all(
         steps: &[Step],
         mut width: usize,
@@ -68,7 +68,7 @@ impl Layer {
         Ok(layers)
     }
 
-    /// The rows of `x`, each `width` long, after this layer, and how long they are then.
+    /// Applies the layer to rows of `width` columns; returns the rows and their new width.
     pub(crate) fn apply(&self, mut x: Vec<f32>, width: usize) -> (Vec<f32>, usize) {
         match self {
             Layer::Normalize => (normalized(width, x, true).values, width),
@@ -125,7 +125,7 @@ impl Linear {
         to
     }
 
-    /// The largest of what this layer makes of the rows of `x`, in each place: the rows themselves are not kept.
+    /// The elementwise maximum of the layer's outputs over the rows of `x`, without storing the outputs.
     pub(crate) fn largest(&self, x: &[f32]) -> Vec<f32> {
         let inputs = self.matrix.inputs();
         let mut tops = vec![f32::NEG_INFINITY; self.matrix.outputs()];
@@ -138,7 +138,7 @@ impl Linear {
         tops
     }
 
-    /// Whether the largest number before the activation is the largest after it.
+    /// Whether the activation is monotonic, so that it commutes with the maximum.
     pub(crate) fn is_monotonic(&self) -> bool {
         match self.activation {
             DenseActivation::Identity | DenseActivation::Tanh | DenseActivation::Relu => true,
@@ -160,17 +160,17 @@ impl Linear {
     }
 }
 
-/// Negative numbers become zero; what is not a number stays.
+/// ReLU that propagates NaN.
 fn relu(x: f32) -> f32 {
     if x < 0.0 { 0.0 } else { x }
 }
 
-/// The larger of two; what is not a number stays.
+/// The larger of two values; propagates NaN.
 fn larger(a: f32, b: f32) -> f32 {
     if a.is_nan() || !(b > a || b.is_nan()) { a } else { b }
 }
 
-/// The vectors of `tokens`, the first of which is the one after `skip`, as one: the modes' results joined.
+/// Pools `tokens`, the first of which follows `skip` skipped ones; the modes' results are concatenated.
 pub(crate) fn pool(pooling: &Pooling, tokens: &[f32], width: usize, skip: usize) -> Vec<f32> {
     pooling.modes.iter().flat_map(|&mode| pool_by(mode, tokens, width, skip)).collect()
 }

@@ -1,4 +1,4 @@
-//! What several unit tests share: a card for a config, and reference code in f64.
+//! Helpers of unit tests: a card for a config, and reference code in f64.
 
 use std::collections::BTreeMap;
 
@@ -56,7 +56,7 @@ pub(crate) fn plain_pool(mode: PoolingMode, tokens: &[&[f32]], skip: usize) -> V
     }
 }
 
-/// The error function by its series, in f64.
+/// The error function as a series in f64.
 pub(crate) fn erf(x: f64) -> f64 {
     let (mut term, mut sum) = (x, x);
     for n in 1..200 {

@@ -1,4 +1,4 @@
-//! Private threads for the CPU: neither the program's global pool nor an environment variable is touched.
+//! Private CPU thread pools; the global rayon pool and environment variables are not touched.
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -7,59 +7,59 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use rayon::{ThreadPool, ThreadPoolBuilder};
 use sconce_core::batch::{Batch, Rows};
 
-/// One pool of all threads for lone work, and as many pools of one for work that splits; after them a spare one, for
-/// a batch that comes when every thread has one: it need not wait, for the system shares the processors out.
+/// One pool of all threads for a single block, and pools of one thread each for batches of several blocks. One spare
+/// pool serves a batch that arrives when every thread is busy: the system schedules it.
 pub(crate) struct Threads {
-    together: Option<ThreadPool>,
-    apart: Vec<ThreadPool>,
+    all_threads: Option<ThreadPool>,
+    singles: Vec<ThreadPool>,
     count: usize,
-    taken: Mutex<Taken>,
+    usage: Mutex<Usage>,
 }
 
-/// Who is at work.
+/// Current use of the threads.
 #[derive(Default)]
-struct Taken {
-    /// Batches.
+struct Usage {
+    /// Running batches.
     batches: usize,
-    /// How many of them each thread has to do with.
+    /// Number of batches on each thread.
     threads: Vec<usize>,
 }
 
-/// The threads that a batch has: all of them if it is alone, and else its share of them, those with the least to do.
-struct Share<'a> {
+/// The threads of a batch: all of them if no other batch runs, otherwise its share of the least busy ones.
+struct ThreadShare<'a> {
     of: &'a Threads,
     alone: bool,
     threads: Vec<usize>,
-    /// Those that it still has.
+    /// Threads that it still holds.
     kept: Mutex<Vec<usize>>,
 }
 
-impl Share<'_> {
-    /// Leaves a thread to another batch that waits for it, unless it is the last; whether it did.
-    fn gives_up(&self, thread: usize) -> bool {
-        let mut taken = self.of.lock();
+impl ThreadShare<'_> {
+    /// Releases a thread to another batch that shares it, unless it is the last one; returns whether it did.
+    fn release(&self, thread: usize) -> bool {
+        let mut usage = self.of.lock();
         let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
-        let wanted = taken.threads[thread] > 1 && kept.len() > 1;
+        let wanted = usage.threads[thread] > 1 && kept.len() > 1;
         if wanted {
-            taken.threads[thread] -= 1;
+            usage.threads[thread] -= 1;
             kept.retain(|&other| other != thread);
         }
         wanted
     }
 }
 
-impl Drop for Share<'_> {
+impl Drop for ThreadShare<'_> {
     fn drop(&mut self) {
-        let mut taken = self.of.lock();
-        taken.batches -= 1;
+        let mut usage = self.of.lock();
+        usage.batches -= 1;
         for &thread in self.kept.get_mut().unwrap_or_else(PoisonError::into_inner).iter() {
-            taken.threads[thread] -= 1;
+            usage.threads[thread] -= 1;
         }
     }
 }
 
 impl Threads {
-    /// `count` threads; where the system gives none, work runs on the caller's.
+    /// Starts `count` threads. If the system refuses, work runs on the caller's thread.
     pub(crate) fn new(count: usize) -> Threads {
         let pool = |threads: usize, name: &'static str| {
             ThreadPoolBuilder::new()
@@ -69,42 +69,42 @@ impl Threads {
                 .ok()
         };
         let count = count.max(1);
-        let apart: Vec<ThreadPool> = (0..=count).filter_map(|_| pool(1, "one")).collect();
-        let taken = Mutex::new(Taken { batches: 0, threads: vec![0; apart.len()] });
-        Threads { together: pool(count, "all"), count: count.min(apart.len()), apart, taken }
+        let singles: Vec<ThreadPool> = (0..=count).filter_map(|_| pool(1, "one")).collect();
+        let usage = Mutex::new(Usage { batches: 0, threads: vec![0; singles.len()] });
+        Threads { all_threads: pool(count, "all"), count: count.min(singles.len()), singles, usage }
     }
 
-    fn lock(&self) -> MutexGuard<'_, Taken> {
-        self.taken.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, Usage> {
+        self.usage.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn share(&self) -> Share<'_> {
-        let mut taken = self.lock();
-        taken.batches += 1;
-        let mask = if taken.batches > self.count { taken.threads.len() } else { self.count };
-        let mut threads: Vec<usize> = (0..mask).collect();
-        threads.sort_by_key(|&thread| taken.threads[thread]);
-        threads.truncate((self.count / taken.batches).max(1));
+    fn share(&self) -> ThreadShare<'_> {
+        let mut usage = self.lock();
+        usage.batches += 1;
+        let candidates = if usage.batches > self.count { usage.threads.len() } else { self.count };
+        let mut threads: Vec<usize> = (0..candidates).collect();
+        threads.sort_by_key(|&thread| usage.threads[thread]);
+        threads.truncate((self.count / usage.batches).max(1));
         for &thread in &threads {
-            taken.threads[thread] += 1;
+            usage.threads[thread] += 1;
         }
-        Share { of: self, alone: taken.batches == 1, kept: Mutex::new(threads.clone()), threads }
+        ThreadShare { of: self, alone: usage.batches == 1, kept: Mutex::new(threads.clone()), threads }
     }
 
     pub(crate) fn count(&self) -> usize {
         self.count.max(1)
     }
 
-    /// Runs `work` with all threads at its disposal.
-    pub(crate) fn together<T: Send>(&self, work: impl FnOnce() -> T + Send) -> T {
-        match &self.together {
+    /// Runs `work` on the pool of all threads.
+    pub(crate) fn all_threads<T: Send>(&self, work: impl FnOnce() -> T + Send) -> T {
+        match &self.all_threads {
             Some(pool) => pool.install(work),
             None => work(),
         }
     }
 
-    /// Runs `work` once on each thread, where what it starts stays on that thread.
-    pub(crate) fn apart(&self, work: impl Fn() + Sync) {
+    /// Runs `work` once on each single-thread pool.
+    pub(crate) fn singles(&self, work: impl Fn() + Sync) {
         self.on_each(&(0..self.count).collect::<Vec<_>>(), &|_| work());
         if self.count == 0 {
             work();
@@ -113,16 +113,16 @@ impl Threads {
 
     fn on_each(&self, threads: &[usize], work: &(impl Fn(usize) + Sync)) {
         if let [thread, rest @ ..] = threads {
-            self.apart[*thread].in_place_scope(|scope| {
+            self.singles[*thread].in_place_scope(|scope| {
                 scope.spawn(|_| work(*thread));
                 self.on_each(rest, work);
             });
         }
     }
 
-    /// Computes whole sequences in blocks of about `size` tokens, each block on one thread from beginning to end; a
-    /// lone block of a batch that is alone has all threads. Batches that come at once share the
-    /// threads: who had all of them leaves some after the block that they are at.
+    /// Computes whole sequences in blocks of about `size` tokens, each block on one thread. A single block of a single
+    /// batch uses all threads. Concurrent batches share the threads: a batch that holds all of them releases some after
+    /// the current block.
     pub(crate) fn in_blocks<E: Send>(
         &self,
         batch: &Batch,
@@ -132,7 +132,7 @@ impl Threads {
         let share = self.share();
         let blocks = blocks(batch, share.threads.len().max(1), size);
         if blocks.len() == 1 && share.alone || share.threads.is_empty() {
-            return self.together(|| work(batch));
+            return self.all_threads(|| work(batch));
         }
         let next = AtomicUsize::new(0);
         let done = Mutex::new(Vec::with_capacity(blocks.len()));
@@ -140,7 +140,7 @@ impl Threads {
             while let Some(block) = blocks.get(next.fetch_add(1, Ordering::Relaxed)) {
                 let rows = work(&batch.part(block.clone()));
                 done.lock().unwrap_or_else(PoisonError::into_inner).push((block.start, rows));
-                if share.gives_up(thread) {
+                if share.release(thread) {
                     return;
                 }
             }
@@ -158,8 +158,8 @@ impl Threads {
     }
 }
 
-/// Ranges of sequences of about `size` tokens, half as large towards the end, so that all threads end at about the
-/// same time; few tokens are shared out evenly.
+/// Ranges of sequences of about `size` tokens, smaller towards the end, so that all threads finish all_threads; few tokens
+/// are split evenly.
 fn blocks(batch: &Batch, threads: usize, size: usize) -> Vec<Range<usize>> {
     let total = batch.tokens();
     let (share, least) = if total <= threads * size { (1, size / 8) } else { (2, size / 2) };
@@ -210,10 +210,10 @@ mod tests {
         let second = threads.share();
         assert!(!second.alone);
         assert_eq!(second.threads, [0, 1], "half of them");
-        assert_eq!([0, 1, 2, 3].map(|thread| alone.gives_up(thread)), [true, true, false, false]);
+        assert_eq!([0, 1, 2, 3].map(|thread| alone.release(thread)), [true, true, false, false]);
         drop(alone);
         assert_eq!(threads.share().threads, [2, 3], "those with the least to do");
-        let others: Vec<Share<'_>> = (0..3).map(|_| threads.share()).collect();
+        let others: Vec<ThreadShare<'_>> = (0..3).map(|_| threads.share()).collect();
         assert_eq!(
             others.iter().map(|share| share.threads.clone()).collect::<Vec<_>>(),
             [[2, 3].as_slice(), &[0], &[1]]

@@ -1,5 +1,5 @@
-//! Tensors of a weight file that nothing reads: parts of a model that its description or its head lacks. By names
-//! alone, so that it can be told before the weights are fetched.
+//! Tensors of a checkpoint that nothing reads: parts that the description or the head lacks. Decided by names alone,
+//! before the weights are downloaded.
 
 use std::collections::HashSet;
 
@@ -11,8 +11,8 @@ use crate::describe::describe;
 use crate::description::{Description, PositionTable};
 use crate::weights::{Tensors, WeightsError};
 
-/// What checkpoints carry along beside an encoder, and no answer depends on: tables of positions that are counted,
-/// BERT's pooler, heads that were trained with it, a decoder, a tower for pictures.
+/// Tensors that checkpoints carry without effect on the output: position ids, BERT's pooler, pretraining heads, a
+/// decoder, a vision model.
 const IDLE: [&str; 20] = [
     "position_ids",
     "inv_freq",
@@ -36,14 +36,14 @@ const IDLE: [&str; 20] = [
     "logit_scale",
 ];
 
-/// The tensors among `names` that neither the description of `card`'s model nor its head reads, in order; without
-/// those that are known to be carried along. None where no description fits.
+/// The tensors among `names` that neither the description nor the head of the card's model reads, sorted, without those
+/// known to have no effect. Empty if no description fits.
 pub fn unread_tensors(card: &ModelCard, names: &[String]) -> Vec<String> {
     let Ok(description) = describe(card) else { return Vec::new() };
     let listed = Listed(names.iter().map(String::as_str).collect());
     let small = small(&description);
     let Ok(assembly) = Assembly::new(&small, &listed) else { return Vec::new() };
-    // A tensor that is missing is the loader's to tell.
+    // A missing tensor is reported by the loader.
     let _ = read(&assembly, small.layers);
     let mut used = assembly.used();
     used.extend(of_head(card, &listed));
@@ -57,7 +57,7 @@ pub fn unread_tensors(card: &ModelCard, names: &[String]) -> Vec<String> {
     unread
 }
 
-/// The same model with as few numbers as there can be: which tensors are read does not depend on their sizes.
+/// The description with minimal sizes: which tensors are read does not depend on them.
 fn small(d: &Description) -> Description {
     Description {
         head_dim: 1,
@@ -80,7 +80,7 @@ fn read(assembly: &Assembly<'_>, layers: usize) -> Result<(), WeightsError> {
     (0..layers).try_for_each(|layer| assembly.layer(layer).map(|_| ()))
 }
 
-/// What the head reads among the model's own weights.
+/// The tensors of the head in the model's own weights.
 fn of_head(card: &ModelCard, listed: &Listed<'_>) -> Vec<String> {
     let mut used = Vec::new();
     let mut first = |names: Vec<String>| {
@@ -104,7 +104,7 @@ fn of_head(card: &ModelCard, listed: &Listed<'_>) -> Vec<String> {
     used
 }
 
-/// The names of a file, and zeros for whatever is asked.
+/// The names of a checkpoint; every tensor reads as zeros.
 struct Listed<'a>(HashSet<&'a str>);
 
 impl Tensors for Listed<'_> {

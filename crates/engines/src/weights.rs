@@ -1,4 +1,4 @@
-//! Where weights come from: safetensors files, read tensor by tensor, or numbers generated from a name.
+//! Sources of weights: safetensors files, read tensor by tensor, or generated values.
 
 use std::collections::HashMap;
 use std::io::{Read, Seek, SeekFrom};
@@ -10,20 +10,20 @@ use sconce_core::files::ModelFiles;
 
 use crate::regular_file;
 
-/// A source of named tensors, widened to f32.
+/// A source of named tensors, converted to f32.
 pub trait Tensors {
-    /// The shape of a tensor; none where there is no such tensor.
+    /// The shape of a tensor; none if it does not exist.
     fn shape(&self, name: &str) -> Option<Vec<usize>>;
 
-    /// A tensor's numbers.
+    /// Reads a tensor.
     fn read(&self, name: &str, shape: &[usize]) -> Result<Vec<f32>, WeightsError>;
 
-    /// The names of all tensors, where they can be told.
+    /// The names of all tensors, if known.
     fn names(&self) -> Vec<String> {
         Vec::new()
     }
 
-    /// Whether they are made up, for a model that nobody trained.
+    /// Whether the values are generated, not trained.
     fn generated(&self) -> bool {
         false
     }
@@ -35,63 +35,63 @@ pub enum WeightsError {
     /// The file could not be read.
     #[error("`{}` can't be read", path.display())]
     Io {
-        /// Which.
+        /// The file.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         #[source]
         source: std::io::Error,
     },
-    /// The file is not what it says.
+    /// The file is not a valid safetensors file.
     #[error("`{}` is not a whole safetensors file: {why}", path.display())]
     Broken {
-        /// Which.
+        /// The file.
         path: PathBuf,
-        /// What is off.
+        /// What is invalid.
         why: String,
     },
-    /// The file is not the graph it should be.
+    /// The file is not a valid ONNX file.
     #[error("`{}` is not a whole ONNX file: {why}", path.display())]
     Graph {
-        /// Which.
+        /// The file.
         path: PathBuf,
-        /// What is off.
+        /// What is invalid.
         why: String,
     },
-    /// A tensor that the architecture needs is not there.
+    /// A tensor of the architecture is missing.
     #[error("no tensor `{0}`")]
     Missing(String),
-    /// A tensor of a layer that the architecture has no place for.
-    #[error("tensor `{0}` has no place in the description of this family")]
+    /// A layer tensor that the description does not use.
+    #[error("tensor `{0}` has no location in the description of this family")]
     Unplaced(String),
-    /// A tensor has another shape than the config promises.
+    /// A tensor's shape does not match the config.
     #[error("tensor `{name}` has shape {found:?}, the config promises {wanted:?}")]
     Shape {
-        /// Which.
+        /// The tensor.
         name: String,
         /// Its shape.
         found: Vec<usize>,
-        /// The shape that the config promises.
+        /// The shape that the config implies.
         wanted: Vec<usize>,
     },
-    /// A tensor holds numbers of a kind that is not read.
+    /// A tensor's dtype is not supported.
     #[error("tensor `{name}` is stored as {stored}, which is not read; known: F32, F16, BF16")]
     Stored {
-        /// Which.
+        /// The tensor.
         name: String,
-        /// How it is stored.
+        /// Its dtype.
         stored: String,
     },
 }
 
 impl WeightsError {
-    /// The error with its cause, in one line.
-    pub fn told(&self) -> String {
+    /// The error with its cause, on one line.
+    pub fn full_message(&self) -> String {
         let cause = std::error::Error::source(self).map(|cause| format!(": {cause}"));
         format!("{self}{}", cause.unwrap_or_default())
     }
 }
 
-/// The weight and shift of a layer norm; old files call them gamma and beta.
+/// Weight and bias of a layer norm; old checkpoints call them gamma and beta.
 pub(crate) fn norm(
     tensors: &dyn Tensors,
     name: &str,
@@ -103,22 +103,22 @@ pub(crate) fn norm(
     Ok((part(weight)?, part(shift)?))
 }
 
-/// The largest header taken for one: what the format itself allows.
+/// Maximum header size, as the format defines it.
 const HEADER_LIMIT: u64 = 100_000_000;
 
-/// The header of a safetensors file, checked against the file's length.
+/// The header of a safetensors file, checked against the file's size.
 #[derive(Debug)]
 pub struct Header {
-    /// TensorNames, shapes, kinds and places.
+    /// Names, shapes, dtypes and offsets.
     pub metadata: Metadata,
-    /// Its bytes as they stand in the file.
+    /// The raw header.
     pub bytes: Vec<u8>,
-    /// The length of the file.
+    /// Size of the file in bytes.
     pub file_length: u64,
 }
 
 impl Header {
-    /// Reads and checks the header of `path`; the tensors themselves are not read.
+    /// Reads and checks the header of `path`, without the tensors.
     pub fn read(path: &Path) -> Result<Header, WeightsError> {
         let io = |source| WeightsError::Io { path: path.to_owned(), source };
         let broken = |why: String| WeightsError::Broken { path: path.to_owned(), why };
@@ -144,14 +144,14 @@ impl Header {
     }
 }
 
-/// Tensors in one or several safetensors files. Each is read when asked for and copied, never mapped:
-/// a file that shrinks while it is read is an error and not a signal.
+/// Tensors in safetensors files. Tensors are read and copied, never mapped: a file that shrinks meanwhile is an error
+/// and not a signal.
 #[derive(Default)]
 pub struct Files {
-    places: HashMap<String, Place>,
+    locations: HashMap<String, TensorLocation>,
 }
 
-struct Place {
+struct TensorLocation {
     path: PathBuf,
     start: u64,
     length: usize,
@@ -160,7 +160,7 @@ struct Place {
 }
 
 impl Files {
-    /// The set of weights of this name.
+    /// The set of weights called `weights`.
     pub(crate) fn of(files: &ModelFiles, weights: &str) -> Result<Files, WeightsError> {
         let paths = files.weights.get(weights).ok_or_else(|| WeightsError::Missing(weights.to_owned()))?;
         Files::open(paths)
@@ -174,49 +174,49 @@ impl Files {
 
     /// Reads the headers of `paths`.
     pub fn open(paths: &[PathBuf]) -> Result<Files, WeightsError> {
-        let mut places = HashMap::new();
+        let mut locations = HashMap::new();
         for path in paths {
             let header = Header::read(path)?;
             let data = 8 + header.bytes.len() as u64;
             for (name, info) in header.metadata.tensors() {
                 let (start, end) = info.data_offsets;
-                let place = Place {
+                let location = TensorLocation {
                     path: path.clone(),
                     start: data + start as u64,
                     length: end - start,
                     stored: info.dtype,
                     shape: info.shape.clone(),
                 };
-                places.insert(name, place);
+                locations.insert(name, location);
             }
         }
-        Ok(Files { places })
+        Ok(Files { locations })
     }
 }
 
 impl Tensors for Files {
     fn names(&self) -> Vec<String> {
-        self.places.keys().cloned().collect()
+        self.locations.keys().cloned().collect()
     }
 
     fn shape(&self, name: &str) -> Option<Vec<usize>> {
-        self.places.get(name).map(|place| place.shape.clone())
+        self.locations.get(name).map(|location| location.shape.clone())
     }
 
     fn read(&self, name: &str, shape: &[usize]) -> Result<Vec<f32>, WeightsError> {
-        let place = self.places.get(name).ok_or_else(|| WeightsError::Missing(name.to_owned()))?;
-        if place.shape != shape {
-            let (found, wanted) = (place.shape.clone(), shape.to_vec());
+        let location = self.locations.get(name).ok_or_else(|| WeightsError::Missing(name.to_owned()))?;
+        if location.shape != shape {
+            let (found, wanted) = (location.shape.clone(), shape.to_vec());
             return Err(WeightsError::Shape { name: name.to_owned(), found, wanted });
         }
-        let io = |source| WeightsError::Io { path: place.path.clone(), source };
-        let mut file = regular_file::open(&place.path).map_err(io)?;
-        file.seek(SeekFrom::Start(place.start)).map_err(io)?;
-        let mut bytes = vec![0; place.length];
+        let io = |source| WeightsError::Io { path: location.path.clone(), source };
+        let mut file = regular_file::open(&location.path).map_err(io)?;
+        file.seek(SeekFrom::Start(location.start)).map_err(io)?;
+        let mut bytes = vec![0; location.length];
         file.read_exact(&mut bytes).map_err(io)?;
-        widen(&bytes, place.stored).ok_or_else(|| WeightsError::Stored {
+        widen(&bytes, location.stored).ok_or_else(|| WeightsError::Stored {
             name: name.to_owned(),
-            stored: format!("{:?}", place.stored),
+            stored: format!("{:?}", location.stored),
         })
     }
 }
@@ -232,8 +232,8 @@ fn widen(bytes: &[u8], stored: Stored) -> Option<Vec<f32>> {
     }
 }
 
-/// Numbers generated from a tensor's name: the same on every device, never zero, large enough that a
-/// missing bias or a wrong norm shows.
+/// Values generated from the tensor's name: equal on every device, never zero, large enough that a missing bias or a
+/// wrong norm shows.
 pub struct Generated;
 
 impl Tensors for Generated {
@@ -245,7 +245,7 @@ impl Tensors for Generated {
         let count: usize = shape.iter().product();
         let inputs = if shape.len() > 1 { shape[shape.len() - 1] } else { 1 };
         let (middle, spread) = match name {
-            // The weights of one dimension are those of norms.
+            // One-dimensional weights are those of norms.
             name if shape.len() < 2 && name.ends_with(".weight") => (1.0, 0.3),
             name if name.contains("embed") || shape.len() < 2 => (0.0, 0.5),
             _ => (0.0, 1.7 / (inputs as f32).sqrt()),
@@ -259,13 +259,13 @@ impl Tensors for Generated {
     }
 }
 
-/// A seed from a name.
+/// A seed from a name (FNV-1a).
 pub fn seed(name: &str) -> u64 {
     name.bytes()
         .fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3))
 }
 
-/// The next of a stream of numbers between -1 and 1, never zero.
+/// The next value of a splitmix64 stream, between -1 and 1 and never zero.
 pub fn uniform(state: &mut u64) -> f32 {
     *state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
     let mut bits = *state;

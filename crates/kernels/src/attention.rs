@@ -1,4 +1,4 @@
-//! Attention in f32 over one sequence of a packed batch: four queries at a time against panels of keys and values.
+//! f32 attention over one sequence of a packed batch: four queries at a time against panels of keys and values.
 
 use std::ops::Range;
 
@@ -9,19 +9,19 @@ use crate::isa::Isa;
 use crate::math::exp;
 use crate::rows::{copy, largest, sum};
 
-/// Queries taken together, so that each key and value is loaded once for all of them.
+/// Queries per block: each key and value is loaded once for all of them.
 const QUERIES: usize = 4;
-/// Vectors of keys or values taken together.
+/// SIMD vectors of keys or values per panel.
 const VECTORS: usize = 2;
 
-/// Where one head's numbers lie in a row of queries, keys and values. Several heads may share keys and values.
+/// The columns of one head's queries, keys and values in a row. Grouped-query heads share keys and values.
 #[derive(Clone, Copy, Debug)]
 pub struct QkvColumns {
-    /// Numbers between the starts of two rows.
+    /// Values between the starts of two rows.
     pub stride: usize,
-    /// Numbers a head.
+    /// Dimension of the head.
     pub head_dim: usize,
-    /// The first of its queries, of its keys and of its values.
+    /// First column of its queries, keys and values.
     pub offsets: [usize; 3],
 }
 
@@ -33,23 +33,23 @@ impl QkvColumns {
     }
 }
 
-/// Which keys a query sees: by their distance, and of the first so many.
+/// The keys that a query attends to: a window, and a limit on the key's position.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AttentionMask {
-    /// How far back.
+    /// Keys before the query.
     pub before: usize,
-    /// How far ahead: not at all where attention is causal.
+    /// Keys after the query; 0 in causal attention.
     pub after: usize,
-    /// Keys that are seen at all, the first so many; every query has to mask back to one of them.
+    /// Only the first `visible` keys are attended to. Every query needs one of them within its window.
     pub visible: usize,
 }
 
 impl AttentionMask {
-    /// Every key.
+    /// Attends to every key.
     pub const ALL: AttentionMask =
         AttentionMask { before: usize::MAX, after: usize::MAX, visible: usize::MAX };
 
-    /// The keys, of `length`, that `query` sees.
+    /// The keys of a sequence of `length` that `query` attends to.
     #[inline(always)]
     pub fn keys(self, query: usize, length: usize) -> Range<usize> {
         let end = query.saturating_add(self.after).saturating_add(1).min(length).min(self.visible);
@@ -57,12 +57,12 @@ impl AttentionMask {
     }
 }
 
-/// One head's bias at every distance: a query's row of biases is a slice of it.
+/// One head's relative position bias. The biases of a query are a slice of it.
 #[derive(Clone, Copy, Debug)]
 pub struct RelativeBias<'a> {
-    /// The bias from `-(positions-1)` to `positions-1`.
+    /// Biases for distances from `-(positions-1)` to `positions-1`.
     pub values: &'a [f32],
-    /// Positions that there are.
+    /// Maximum sequence length.
     pub positions: usize,
 }
 
@@ -74,22 +74,22 @@ impl<'a> RelativeBias<'a> {
     }
 }
 
-/// One head's scores by content and distance together: for each query and for each key its score against every
-/// bucket of distance, already scaled.
+/// One head's relative scores of disentangled attention: the scaled score of each query and of each key for every
+/// bucket of distances.
 #[derive(Clone, Copy, Debug)]
 pub struct DisentangledScores<'a> {
-    /// `[length, buckets]`, of the queries.
+    /// Scores of the queries, `[length, buckets]`.
     pub queries: &'a [f32],
-    /// `[length, buckets]`, of the keys.
+    /// Scores of the keys, `[length, buckets]`.
     pub keys: &'a [f32],
-    /// Kinds of distances.
+    /// Number of buckets.
     pub buckets: usize,
-    /// The bucket of each distance, the query's position less the key's, from `-(positions-1)` to `positions-1`.
+    /// The bucket of each distance, query position minus key position, from `-(positions-1)` to `positions-1`.
     pub bucket_of: &'a [u32],
 }
 
 impl DisentangledScores<'_> {
-    /// Adds to the `scores` of `query` against the keys from `first` on.
+    /// Adds the relative scores of `query` for the keys from `first` on.
     #[inline(always)]
     fn add(&self, query: usize, first: usize, scores: &mut [f32]) {
         let middle = self.bucket_of.len() / 2;
@@ -101,18 +101,18 @@ impl DisentangledScores<'_> {
     }
 }
 
-/// What is score_bias to scores before softmax.
+/// Bias of attention scores, added before softmax.
 #[derive(Clone, Copy, Debug)]
 pub enum ScoreBias<'a> {
     /// Nothing.
     None,
-    /// A bias by distance.
+    /// Relative position bias.
     Relative(RelativeBias<'a>),
-    /// Scores of content against distance.
+    /// Relative scores of disentangled attention.
     Disentangled(DisentangledScores<'a>),
 }
 
-/// Room that is kept between calls.
+/// Scratch memory, reused between calls.
 #[derive(Default)]
 pub struct AttentionScratch {
     queries: Buffer<f32>,
@@ -123,35 +123,34 @@ pub struct AttentionScratch {
 }
 
 impl AttentionScratch {
-    /// Bytes of memory that it holds.
+    /// Allocated bytes.
     pub fn bytes(&self) -> usize {
         let AttentionScratch { queries, keys, values, scores, context } = self;
         [queries, keys, values, scores, context].map(Buffer::bytes).iter().sum()
     }
 }
 
-/// One head of one sequence of `length` tokens: `rows` to `output`, whose rows are `output_stride` apart. `bias` is
-/// score_bias to queries, keys and values where they come without it.
+/// Attention of one head over one sequence: reads `rows`, writes `output`, whose rows are `output_stride` apart.
 #[derive(Debug)]
 pub struct AttentionHead<'a> {
     /// Rows of queries, keys and values.
     pub rows: &'a [f32],
-    /// Tokens.
+    /// Sequence length.
     pub length: usize,
-    /// Where the head lies.
+    /// The head's columns.
     pub at: QkvColumns,
-    /// The bias of a whole row.
+    /// Bias of the QKV projection, if it is not applied yet.
     pub bias: Option<&'a [f32]>,
-    /// What scores are multiplied with.
+    /// Factor of attention scores.
     pub scale: f32,
-    /// Which keys a query sees.
+    /// The attention mask.
     pub mask: AttentionMask,
-    /// What is score_bias to scores.
+    /// Bias of attention scores.
     pub score_bias: ScoreBias<'a>,
 }
 
 impl AttentionHead<'_> {
-    /// Attends.
+    /// Computes attention.
     pub fn attend(&self, isa: Isa, scratch: &mut AttentionScratch, output: &mut [f32], output_stride: usize) {
         isa.dispatch(Attend { head: self, scratch, output, output_stride });
     }
@@ -232,7 +231,7 @@ impl WithSimd for Attend<'_, '_> {
     }
 }
 
-/// Queries scaled, keys and values in panels; each with its bias.
+/// Packs scaled queries, and panels of keys and values; adds the bias.
 #[inline(always)]
 fn pack(head: &AttentionHead<'_>, scratch: &mut AttentionScratch, panel_width: usize) {
     let AttentionHead { rows, length, at, bias, scale, .. } = *head;

@@ -1,11 +1,11 @@
-//! Numbers on whole cache lines: a tile or vector that straddles two costs twice.
+//! Buffers aligned to cache lines: a tile or vector that straddles two lines costs twice.
 
 use std::ops::{Deref, DerefMut};
 
 /// Bytes in a cache line.
 const LINE: usize = 64;
 
-/// A number that a buffer may hold: any bits are one.
+/// Element type of a buffer: every bit pattern is valid.
 pub trait Number: Copy + Default + sealed::Sealed {}
 
 mod sealed {
@@ -23,12 +23,12 @@ impl Number for u16 {}
 pub(crate) struct Line([u8; LINE]);
 
 impl Line {
-    /// Numbers in a line.
+    /// Values per line.
     pub(crate) const fn of<T>() -> usize {
         LINE / size_of::<T>()
     }
 
-    /// Asks for it, so that it is near when it is read.
+    /// Prefetches the line.
     #[inline(always)]
     pub(crate) fn fetch(&self) {
         #[cfg(target_arch = "x86_64")]
@@ -40,7 +40,7 @@ impl Line {
     }
 }
 
-/// Lines that `length` numbers take. A count of bytes that wrapped would leave a buffer shorter than its length.
+/// Lines for `length` values. Panics on overflow: a wrapped size would leave a buffer shorter than its length.
 fn lines<T>(length: usize) -> usize {
     let bytes = length.checked_mul(size_of::<T>());
     bytes
@@ -48,7 +48,7 @@ fn lines<T>(length: usize) -> usize {
         .div_ceil(LINE)
 }
 
-/// Numbers on whole cache lines, zero at first.
+/// A zero-initialized buffer aligned to cache lines.
 #[derive(Clone, Default)]
 pub struct Buffer<T> {
     lines: Vec<Line>,
@@ -57,13 +57,13 @@ pub struct Buffer<T> {
 }
 
 impl<T: Number> Buffer<T> {
-    /// `length` zeros.
+    /// A buffer of `length` zeros.
     pub fn zeros(length: usize) -> Buffer<T> {
         let lines = vec![Line([0; LINE]); lines::<T>(length)];
         Buffer { lines, length, kind: std::marker::PhantomData }
     }
 
-    /// At least `length` numbers: what was there stays, what is new is zero.
+    /// Grows to at least `length` values; new values are zero.
     pub fn grow(&mut self, length: usize) {
         if length > self.length {
             self.lines.resize(lines::<T>(length), Line([0; LINE]));
@@ -71,12 +71,12 @@ impl<T: Number> Buffer<T> {
         }
     }
 
-    /// Bytes of memory that it holds.
+    /// Allocated bytes.
     pub fn bytes(&self) -> usize {
         self.lines.capacity() * LINE
     }
 
-    /// The lines from the number `from` on.
+    /// The lines from value `from` on.
     pub(crate) fn lines_from(&self, from: usize) -> &[Line] {
         self.lines.get(from / Line::of::<T>()..).unwrap_or_default()
     }
@@ -102,7 +102,7 @@ impl<T: Number> DerefMut for Buffer<T> {
 mod tests {
     use super::*;
 
-    /// The shortest length whose bytes wrap to none.
+    /// The shortest length whose size in bytes wraps to zero.
     const WRAPS: usize = usize::MAX / size_of::<f32>() + 1;
 
     #[test]

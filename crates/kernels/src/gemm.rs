@@ -1,4 +1,4 @@
-//! Products in f32 with prepacked weights: a few rows times two vectors of columns at a time, all in registers.
+//! f32 GEMM with prepacked weights: a few rows times two vectors of columns at a time, all in registers.
 
 use std::ops::Range;
 
@@ -8,41 +8,41 @@ use crate::buffer::{Buffer, Line};
 use crate::isa::{Isa, Vectorized};
 use crate::rows::{Activation, copy};
 
-/// Vectors of columns taken together.
+/// SIMD vectors of columns per panel.
 const VECTORS: usize = 2;
-/// Rows taken together where there are 32 registers, and where there are 16.
+/// Rows per block with 32 and with 16 vector registers.
 const ROWS_WITH_32_REGISTERS: usize = 12;
 const ROWS_WITH_16_REGISTERS: usize = 6;
-/// Inputs taken at a time: so much of a panel of weights stays in the nearest cache for all rows.
+/// Inputs per block: this part of a panel stays in the L1 cache for all rows.
 const DEPTH: usize = 192;
-/// Inputs between two lines of weights that are asked for ahead.
+/// Inputs between two prefetches of weights.
 const PREFETCH_STEP: usize = 8;
 
-/// What becomes of a product: it is handed over in pieces while they are warm.
+/// The epilogue of a GEMM: receives each output tile while it is in cache.
 pub trait Epilogue {
-    /// Takes a tile.
+    /// Stores a tile.
     fn store(&mut self, tile: OutputTile<'_>);
 }
 
-/// Some rows and columns of a product.
+/// A tile of the output.
 #[derive(Debug)]
 pub struct OutputTile<'a> {
-    /// The first row, and the first column.
+    /// First row.
     pub row: usize,
-    /// See `row`.
+    /// First column.
     pub column: usize,
-    /// Rows and columns that are part of the product.
+    /// Number of rows.
     pub rows: usize,
-    /// See `rows`.
+    /// Number of columns.
     pub columns: usize,
-    /// Rows one after the other, each filled up with zeros.
+    /// The rows, each padded with zeros to `panel_width`.
     pub values: &'a mut [f32],
-    /// Numbers in a row of `values`.
+    /// Columns of a row of `values`.
     pub panel_width: usize,
 }
 
 impl OutputTile<'_> {
-    /// Each row's number and its part of the product.
+    /// Each row's index and values.
     #[inline(always)]
     fn rows(&mut self) -> impl Iterator<Item = (usize, &mut [f32])> {
         let columns = self.columns;
@@ -51,7 +51,7 @@ impl OutputTile<'_> {
     }
 }
 
-/// Each row of each tile by itself: its number, its first column, its values.
+/// Calls the closure for each row of each tile: row, first column, values.
 impl<F: FnMut(usize, usize, &mut [f32])> Epilogue for F {
     #[inline(always)]
     fn store(&mut self, mut tile: OutputTile<'_>) {
@@ -60,15 +60,15 @@ impl<F: FnMut(usize, usize, &mut [f32])> Epilogue for F {
     }
 }
 
-/// Stores `activation(product + bias)`.
+/// Stores `activation(output + bias)`.
 pub struct Store<'a> {
-    /// A summand a column.
+    /// Bias per column.
     pub bias: &'a [f32],
-    /// The nonlinearity.
+    /// Activation.
     pub activation: Activation,
-    /// Rows `stride` apart.
+    /// Destination; its rows are `stride` apart.
     pub to: &'a mut [f32],
-    /// See `to`.
+    /// Distance between rows of `to`.
     pub stride: usize,
 }
 
@@ -79,7 +79,7 @@ impl Epilogue for Store<'_> {
         for (_, values) in tile.rows() {
             values.iter_mut().zip(&self.bias[column..column + columns]).for_each(|(x, bias)| *x += bias);
         }
-        // All at once: what is done to one number takes long, and many can be under way.
+        // All values at once: the activation has long latency, and this overlaps many.
         self.activation.apply(tile.values);
         for (row, values) in tile.rows() {
             copy(values, &mut self.to[row * self.stride + column..][..columns]);
@@ -87,13 +87,13 @@ impl Epilogue for Store<'_> {
     }
 }
 
-/// Adds `product + bias` to rows.
+/// Adds `output + bias` to the destination.
 pub struct Accumulate<'a> {
-    /// A summand a column.
+    /// Bias per column.
     pub bias: &'a [f32],
-    /// Rows `stride` apart.
+    /// Destination; its rows are `stride` apart.
     pub to: &'a mut [f32],
-    /// See `to`.
+    /// Distance between rows of `to`.
     pub stride: usize,
 }
 
@@ -111,7 +111,7 @@ impl Epilogue for Accumulate<'_> {
     }
 }
 
-/// Room that is kept between products.
+/// Scratch memory, reused between calls.
 #[derive(Default)]
 pub struct GemmScratch {
     left: Buffer<f32>,
@@ -119,13 +119,13 @@ pub struct GemmScratch {
 }
 
 impl GemmScratch {
-    /// Bytes of memory that it holds.
+    /// Allocated bytes.
     pub fn bytes(&self) -> usize {
         self.left.bytes() + self.sums.bytes()
     }
 }
 
-/// Weights `[outputs, inputs]`, packed in panels of columns as the kernel reads them.
+/// A weight matrix `[outputs, inputs]`, packed in panels of columns.
 pub struct PackedMatrix {
     isa: Isa,
     inputs: usize,
@@ -135,7 +135,7 @@ pub struct PackedMatrix {
 }
 
 impl PackedMatrix {
-    /// Packs `weights`, `[outputs, inputs]` row after row.
+    /// Packs row-major `weights`, `[outputs, inputs]`.
     pub fn pack(isa: Isa, weights: &[f32], outputs: usize, inputs: usize) -> PackedMatrix {
         struct Lanes;
         impl WithSimd for Lanes {
@@ -157,17 +157,17 @@ impl PackedMatrix {
         PackedMatrix { isa, inputs, outputs, panel_width, panels }
     }
 
-    /// Numbers in.
+    /// Input features.
     pub fn inputs(&self) -> usize {
         self.inputs
     }
 
-    /// Numbers out.
+    /// Output features.
     pub fn outputs(&self) -> usize {
         self.outputs
     }
 
-    /// `a · weightsᵀ` for the rows of `a`, which are `stride` apart; `scratch` is kept between calls.
+    /// Computes `a · weightsᵀ`; the rows of `a` are `stride` apart.
     pub fn multiply(
         &self,
         a: &[f32],
@@ -181,12 +181,12 @@ impl PackedMatrix {
         self.isa.dispatch(Gemm { matrix: self, a, stride, rows, panels, scratch, epilogue });
     }
 
-    /// Panels of columns, by which the work may be shared out.
+    /// Number of panels, the unit for splitting the work.
     pub fn panels(&self) -> usize {
         self.outputs.div_ceil(self.panel_width)
     }
 
-    /// The columns of some panels of the product.
+    /// Computes the columns of some panels.
     pub fn multiply_columns(
         &self,
         a: &[f32],
@@ -209,7 +209,7 @@ impl PackedMatrix {
     }
 }
 
-/// Some columns of a product.
+/// A block of output columns.
 pub struct ColumnBlock {
     first: usize,
     rows: usize,
@@ -218,7 +218,7 @@ pub struct ColumnBlock {
 }
 
 impl ColumnBlock {
-    /// Hands it over.
+    /// Passes the block to the epilogue.
     pub fn drain(&mut self, isa: Isa, epilogue: &mut impl Epilogue) {
         struct Work<'a, E>(&'a mut E, OutputTile<'a>);
         impl<E: Epilogue> Vectorized for Work<'_, E> {
@@ -281,7 +281,7 @@ impl<E: Epilogue> Gemm<'_, E> {
             for from in (0..inputs).step_by(DEPTH) {
                 let to = (from + DEPTH).min(inputs);
                 let right = &panel[VECTORS * from..VECTORS * to];
-                // What is multiplied next lies far: with every block of rows a tile of it is asked for.
+                // Prefetches a part of the next weights with every block of rows.
                 let next = panels.lines_from((number * inputs + to) * panel_width);
                 let each = next.len().min(DEPTH * panel_width / Line::of::<f32>()).div_ceil(blocks);
                 for (block, left) in left.chunks_exact(R * inputs).take(blocks).enumerate() {
@@ -309,7 +309,7 @@ impl<E: Epilogue> Gemm<'_, E> {
     }
 }
 
-/// Rows as the kernel reads them: the first number of each, then the second of each.
+/// Packs rows interleaved: the first value of each, then the second of each.
 #[inline(always)]
 fn pack_rows<'a, const R: usize>(row: impl Fn(usize) -> &'a [f32], to: &mut [f32]) {
     let (to, _) = to.as_chunks_mut::<R>();
@@ -322,7 +322,7 @@ fn pack_rows<'a, const R: usize>(row: impl Fn(usize) -> &'a [f32], to: &mut [f32
     }
 }
 
-/// `N` of the rows, in squares that the compiler turns in registers.
+/// Transposes `N` rows in squares, which the compiler keeps in registers.
 #[inline(always)]
 fn transpose<const R: usize, const N: usize>(rows: [&[f32]; N], first: usize, to: &mut [[f32; R]]) {
     let (squares, rest) = to.as_chunks_mut::<N>();
@@ -346,7 +346,7 @@ fn transpose<const R: usize, const N: usize>(rows: [&[f32]; N], first: usize, to
     }
 }
 
-/// `sums + left · panel`; meanwhile the lines of `next` are asked for, a few at a time.
+/// `sums + left · panel`, with prefetches of `next` spread over the loop.
 #[inline(always)]
 fn products<S: Simd, const R: usize>(
     simd: S,

@@ -1,4 +1,4 @@
-//! Which vector instructions are used: the widest that the processor has, or those that were asked for.
+//! The instruction set: the widest that the processor has, or the one in `SCONCE_ISA`.
 
 use std::fmt;
 use std::str::FromStr;
@@ -8,36 +8,36 @@ use pulp::{Arch, Scalar, Simd, WithSimd};
 
 use crate::detect;
 
-/// The variable by which narrower instructions than the processor's are asked for.
+/// Environment variable that selects a narrower instruction set.
 pub const VARIABLE: &str = "SCONCE_ISA";
 
-/// Sets of instructions, narrowest first.
+/// Instruction sets, narrowest first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Isa {
-    /// One number at a time.
+    /// Scalar code.
     Plain,
     /// 256-bit vectors with fused multiply-add.
     Avx2,
     /// 512-bit vectors.
     Avx512,
-    /// 512-bit vectors, and those that multiply bf16 in pairs.
+    /// 512-bit vectors with bf16 dot products.
     Avx512Bf16,
-    /// 512-bit vectors, and matrix tiles for bf16.
+    /// 512-bit vectors, and AMX tiles for bf16.
     Amx,
-    /// Whatever else the processor's family has: NEON on aarch64.
+    /// Other architectures: NEON on aarch64.
     Other,
 }
 
 impl Isa {
-    /// All of them.
+    /// All instruction sets.
     pub const ALL: [Isa; 6] = [Isa::Plain, Isa::Avx2, Isa::Avx512, Isa::Avx512Bf16, Isa::Amx, Isa::Other];
 
-    /// Those that this processor has.
+    /// The instruction sets of this processor.
     pub fn available() -> Vec<Isa> {
         Isa::ALL.into_iter().filter(|isa| isa.is_available()).collect()
     }
 
-    /// The widest that this processor has, or the one that `SCONCE_ISA` names if it has that; read once.
+    /// The widest available instruction set, or the one that `SCONCE_ISA` names if it is available; read once.
     pub fn best() -> Isa {
         static BEST: OnceLock<Isa> = OnceLock::new();
         *BEST.get_or_init(|| {
@@ -47,7 +47,7 @@ impl Isa {
         })
     }
 
-    /// Whether this processor has it.
+    /// Whether this processor has the instruction set.
     pub fn is_available(self) -> bool {
         match self {
             Isa::Plain => true,
@@ -63,7 +63,7 @@ impl Isa {
         }
     }
 
-    /// Runs `work` compiled for these instructions; for the plain ones where the processor lacks them.
+    /// Runs `work` compiled for this instruction set, or scalar if the processor lacks it.
     pub(crate) fn dispatch<W: WithSimd>(self, work: W) -> W::Output {
         match self {
             Isa::Plain => work.with_simd(Scalar::new()),
@@ -83,7 +83,7 @@ impl Isa {
         }
     }
 
-    /// Runs `work` compiled for these instructions, though it is not written for vectors.
+    /// Runs auto-vectorized `work` compiled for this instruction set.
     pub fn run(self, work: impl Vectorized) {
         struct Work<W>(W);
         impl<W: Vectorized> WithSimd for Work<W> {
@@ -97,10 +97,10 @@ impl Isa {
     }
 }
 
-/// Work whose loops the compiler turns into vector code. A function or a closure would not do: it may be compiled by
-/// itself, for the plainest processor.
+/// Work whose loops the compiler vectorizes. A trait and not a closure: a closure may be compiled on its own, for the
+/// baseline processor.
 pub trait Vectorized {
-    /// Does it; to be marked `#[inline(always)]`.
+    /// Runs the work. Mark implementations `#[inline(always)]`.
     fn run(self);
 }
 

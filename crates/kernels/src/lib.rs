@@ -1,11 +1,11 @@
-//! CPU kernels for transformers, on plain slices: products with prepacked weights, attention over packed
-//! sequences, norms. Each is chosen at run time by what the processor has, and held against plain code.
+//! CPU kernels for transformers on plain slices: GEMM with prepacked weights, attention over packed sequences, norms.
+//! The instruction set is selected at run time; every kernel is tested against plain code.
 //!
 //! This is the only crate with `unsafe`, and in it only `bf16`, `buffer`, `detect` and `memory` have any.
 
 /// The version of these kernels.
 pub const VERSION: &str = env!("CARGO_PKG_VERSION");
-/// A hash of the sources of these kernels: evidence gathered with other sources is not believed.
+/// A hash of the kernels' sources. Evidence of other sources is not used.
 pub const SOURCES: &str = env!("SCONCE_KERNELS_HASH");
 
 pub mod attention;

@@ -1,6 +1,6 @@
-//! Exact elementwise functions, written so that the compiler turns loops over them into vector code.
+//! Elementwise functions, exact to the last bits, that the compiler vectorizes.
 
-/// `e^x` to about one part in ten million; never infinite for x <= 0.
+/// `e^x` with a relative error of about 1e-7; finite for x <= 0.
 #[inline(always)]
 pub fn exp(x: f32) -> f32 {
     // Adding 1.5·2^23 rounds to an integer and leaves it in the low bits, without a conversion.
@@ -15,13 +15,13 @@ pub fn exp(x: f32) -> f32 {
     f32::from_bits((rounded.to_bits() << 23).wrapping_add(tail.to_bits()))
 }
 
-/// The exact GELU: `x/2 · (1 + erf(x/√2))`.
+/// GELU with the exact error function: `x/2 · (1 + erf(x/√2))`.
 #[inline(always)]
 pub fn gelu(x: f32) -> f32 {
     0.5 * x * (1.0 + erf(x * std::f32::consts::FRAC_1_SQRT_2))
 }
 
-/// GELU's approximation by tanh, as `gelu_new` has it.
+/// GELU with the tanh approximation (`gelu_new`).
 #[inline(always)]
 pub fn gelu_tanh(x: f32) -> f32 {
     let inner = 0.797_884_6 * (x + 0.044_715 * x * x * x);
@@ -35,7 +35,7 @@ pub fn silu(x: f32) -> f32 {
     x / (1.0 + exp(-x))
 }
 
-/// GELU's approximation by a sigmoid, as CLIP has it.
+/// GELU with the sigmoid approximation (CLIP).
 #[inline(always)]
 pub fn quick_gelu(x: f32) -> f32 {
     x / (1.0 + exp(-1.702 * x))
@@ -51,9 +51,9 @@ pub fn erf(x: f32) -> f32 {
     x * above / below
 }
 
-/// From here on erf is one in f32.
+/// erf rounds to 1 in f32 beyond this value.
 const ERF_ONE: f32 = 3.92;
-/// A rational fit of `erf(x)/x` in `x²`, to 2e-9 relative on ±3.92: above and below the line.
+/// Numerator and denominator of a rational approximation of `erf(x)/x` in `x²`, relative error 2e-9 on ±3.92.
 const ERF_ABOVE: [f32; 7] = [
     std::f32::consts::FRAC_2_SQRT_PI,
     0.185_122_31,
@@ -71,7 +71,7 @@ const TAIL: [f32; 6] = [0.5, 0.166_666_65, 0.041_665_796, 0.008_333_452, 0.001_3
 mod tests {
     use super::*;
 
-    /// The error function by its series, in f64.
+    /// The error function as a series in f64.
     fn erf_series(x: f64) -> f64 {
         let mut term = x;
         let mut sum = x;

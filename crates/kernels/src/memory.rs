@@ -1,6 +1,6 @@
-//! Memory that is free, given back to the system: glibc keeps it, and a model that was unloaded would seem to stay.
+//! Returns free heap memory to the system: glibc keeps it, which would make an unloaded model seem to stay.
 
-/// Gives free memory back to the system.
+/// Returns free heap memory to the system.
 #[cfg(all(target_os = "linux", target_env = "gnu"))]
 pub fn release_free_memory() {
     unsafe extern "C" {
@@ -10,12 +10,11 @@ pub fn release_free_memory() {
     malloc_trim(0);
 }
 
-/// Other allocators give back by themselves.
+/// Other allocators return memory on their own.
 #[cfg(not(all(target_os = "linux", target_env = "gnu")))]
 pub fn release_free_memory() {}
 
-/// Limits glibc to `count` arenas. By default it makes eight for each core, and each keeps memory of threads that are
-/// gone, so that the size of a process says little about the models that it holds.
+/// Limits glibc to `count` arenas. By default it makes eight per core, and each keeps memory of finished threads.
 #[cfg(all(target_os = "linux", target_env = "gnu"))]
 pub fn limit_arenas(count: u16) {
     const M_ARENA_MAX: i32 = -8;
@@ -26,6 +25,6 @@ pub fn limit_arenas(count: u16) {
     mallopt(M_ARENA_MAX, i32::from(count));
 }
 
-/// Other allocators have no such limit.
+/// Other allocators have no arenas.
 #[cfg(not(all(target_os = "linux", target_env = "gnu")))]
 pub fn limit_arenas(_count: u16) {}

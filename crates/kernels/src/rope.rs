@@ -1,22 +1,22 @@
-//! Rotation of a head_dim's values by their token's position.
+//! Rotary position embedding of one row.
 
 use crate::isa::{Isa, Vectorized};
 
-/// The table of every position up to some length, as cosines and sines.
+/// Cosines and sines of every position up to a maximum length.
 #[derive(Clone, Debug)]
 pub struct RopeTable {
-    /// For each position as many cosines as there are pairs.
+    /// Cosines, `pairs` per position.
     pub cosines: Vec<f32>,
-    /// See `cosines`.
+    /// Sines, `pairs` per position.
     pub sines: Vec<f32>,
-    /// Pairs of values that are turned; what a head_dim has beyond them stays.
+    /// Rotated pairs of values per head; the remaining values stay unchanged.
     pub pairs: usize,
-    /// Whether a pair are interleaved, or lie half of the turned values apart.
+    /// Whether a pair is adjacent (interleaved), or split over the two halves of the rotary dimension.
     pub interleaved: bool,
 }
 
 impl RopeTable {
-    /// Turns the heads of `head_dim` values that lie one after the other in `row`, which is the token at `position`.
+    /// Rotates the heads in `row`, the token at `position`.
     pub fn rotate(&self, isa: Isa, row: &mut [f32], head_dim: usize, position: usize) {
         isa.run(Rotate(self, row, head_dim, position));
     }

@@ -1,30 +1,30 @@
-//! What is done to rows between products: activations, and norms.
+//! Row operations between GEMMs: activations and norms.
 
 use crate::isa::{Isa, Vectorized};
 use crate::math::{gelu, gelu_tanh, quick_gelu, silu};
 
-/// Partial sums kept side by side, so that a sum over a row is vector code.
+/// Number of partial sums, so that a sum over a row vectorizes.
 pub(crate) const LANES: usize = 16;
 
-/// A nonlinearity.
+/// An activation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Activation {
-    /// None.
+    /// Identity.
     Identity,
-    /// The exact GELU.
+    /// GELU with the exact error function.
     Gelu,
-    /// GELU by tanh.
+    /// GELU with the tanh approximation.
     GeluTanh,
-    /// Negative numbers become zero.
+    /// ReLU.
     Relu,
-    /// `x · sigmoid(x)`.
+    /// SiLU.
     Silu,
-    /// GELU's approximation by a sigmoid.
+    /// GELU with the sigmoid approximation.
     QuickGelu,
 }
 
 impl Activation {
-    /// Applies it to every number.
+    /// Applies the activation to every value.
     #[inline(always)]
     pub(crate) fn apply(self, values: &mut [f32]) {
         match self {
@@ -54,21 +54,21 @@ pub enum NormStatistics {
     MeanSquare,
 }
 
-/// A norm's parameters.
+/// Parameters of a norm.
 #[derive(Clone, Debug)]
 pub struct Norm {
-    /// What it divides by.
+    /// The statistics that it uses.
     pub statistics: NormStatistics,
-    /// Factors.
+    /// Weight.
     pub weight: Vec<f32>,
-    /// Summands; zeros where the norm has none.
+    /// Bias; zeros if the norm has none.
     pub shift: Vec<f32>,
-    /// What keeps it from dividing by zero.
+    /// Epsilon.
     pub epsilon: f32,
 }
 
 impl Norm {
-    /// Normalises the first numbers of each row of `x`, rows being `stride` apart.
+    /// Normalizes the first `weight.len()` values of each row of `x`; rows are `stride` apart.
     pub fn apply(&self, isa: Isa, x: &mut [f32], stride: usize) {
         struct Work<'a>(&'a Norm, &'a mut [f32], usize);
         impl Vectorized for Work<'_> {
@@ -83,7 +83,7 @@ impl Norm {
         isa.run(Work(self, x, stride));
     }
 
-    /// Normalises one row.
+    /// Normalizes one row.
     #[inline(always)]
     pub(crate) fn row(&self, row: &mut [f32]) {
         normalize(row, self.statistics, &self.weight, &self.shift, self.epsilon);
@@ -105,7 +105,7 @@ pub fn normalize(row: &mut [f32], statistics: NormStatistics, weight: &[f32], sh
     }
 }
 
-/// `activation(row + bias)` for rows one after the other.
+/// `activation(row + bias)` for contiguous rows.
 pub fn bias_activation(isa: Isa, rows: &mut [f32], bias: &[f32], activation: Activation) {
     struct Work<'a>(&'a mut [f32], &'a [f32], Activation);
     impl Vectorized for Work<'_> {
@@ -121,8 +121,7 @@ pub fn bias_activation(isa: Isa, rows: &mut [f32], bias: &[f32], activation: Act
     isa.run(Work(rows, bias, activation));
 }
 
-/// `activation(gate) · up` for rows that hold the gate's numbers and then those that it lets through, both after
-/// their bias is score_bias; into rows of half the width.
+/// `activation(gate) · up` for rows of gate and up values, after adding `bias`; writes rows of half the width.
 pub fn gate(isa: Isa, rows: &mut [f32], bias: &[f32], activation: Activation, to: &mut [f32]) {
     struct Work<'a>(&'a mut [f32], &'a [f32], Activation, &'a mut [f32]);
     impl Vectorized for Work<'_> {
@@ -143,7 +142,7 @@ pub fn gate(isa: Isa, rows: &mut [f32], bias: &[f32], activation: Activation, to
     isa.run(Work(rows, bias, activation, to));
 }
 
-/// A few numbers, without the call that copying any number of them is.
+/// Copies a few values without a call to memcpy.
 #[inline(always)]
 pub(crate) fn copy(from: &[f32], to: &mut [f32]) {
     let ((from, last), (to, room)) = (from.as_chunks::<8>(), to.as_chunks_mut::<8>());
@@ -151,7 +150,7 @@ pub(crate) fn copy(from: &[f32], to: &mut [f32]) {
     room.iter_mut().zip(last).for_each(|(to, from)| *to = *from);
 }
 
-/// The sum of `f` over `row`, in several partial sums.
+/// The sum of `f` over `row`, with several partial sums.
 #[inline(always)]
 pub(crate) fn sum(row: &[f32], f: impl Fn(f32) -> f32) -> f32 {
     let mut sums = [0.0; LANES];
@@ -164,7 +163,7 @@ pub(crate) fn sum(row: &[f32], f: impl Fn(f32) -> f32) -> f32 {
     folded(sums, |a, b| a + b) + rest.iter().map(|x| f(*x)).sum::<f32>()
 }
 
-/// One number of many, halves upon halves: a chain of single steps would wait for each.
+/// Reduces the lanes pairwise: a sequential reduction would wait for each step.
 #[inline(always)]
 pub(crate) fn folded(mut lanes: [f32; LANES], f: impl Fn(f32, f32) -> f32) -> f32 {
     let mut half = LANES / 2;
@@ -182,7 +181,7 @@ fn larger(top: f32, x: f32) -> f32 {
     if x > top { x } else { top }
 }
 
-/// The largest number of `row`.
+/// The largest value of `row`.
 #[inline(always)]
 pub(crate) fn largest(row: &[f32]) -> f32 {
     let mut tops = [f32::NEG_INFINITY; LANES];

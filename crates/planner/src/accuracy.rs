@@ -1,59 +1,64 @@
-//! What a placement's numbers are worth: how near they lie to the reference's, and whether they rank texts alike.
+//! Accuracy reports: similarity of a placement's outputs to the reference's, and agreement of rankings.
 
 use std::fmt;
 
 use sconce_core::batch::Rows;
 use serde::{Deserialize, Serialize};
 
-/// Texts of many kinds, in pairs and threes that mean nearly the same, so that there is something to rank.
+/// Texts of many kinds, in groups of similar meaning, so that rankings are meaningful.
 const SENTENCES: &str = include_str!("../data/sentences.txt");
 
-/// The texts that accuracies are made with.
+/// The sample texts of accuracy reports.
 pub fn sentences() -> impl Iterator<Item = &'static str> {
     SENTENCES.lines()
 }
 
-/// How a placement's answers to the sample compare with the reference's.
+/// Comparison of a placement's outputs on the sample with the reference's.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct AccuracyReport {
-    /// How many texts, or pairs of texts.
+    /// Number of texts or pairs.
     pub texts: usize,
-    /// How near the numbers are.
+    /// The metric of the task.
     #[serde(flatten)]
-    pub near: Near,
-    /// How alike texts are ranked, by Spearman's coefficient: all others by nearness to each text, the mean over the
-    /// texts; all texts by each of their scores, the mean over the scores.
-    pub ranks: f64,
+    pub metric: AccuracyMetric,
+    /// Mean Spearman rank correlation: for vectors, of the other texts by similarity to each text; for scores, of the
+    /// texts by each score.
+    pub rank_correlation: f64,
 }
 
-/// How near numbers are to the reference's.
+/// Distance of outputs from the reference's.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(untagged)]
-pub enum Near {
+pub enum AccuracyMetric {
     /// Vectors.
     Vectors {
-        /// The least cosine between a text's two vectors.
-        least: f64,
-        /// The mean cosine.
-        mean: f64,
+        /// Minimum cosine similarity of corresponding vectors.
+        min_cosine: f64,
+        /// Mean cosine similarity.
+        mean_cosine: f64,
     },
     /// Raw scores.
     Scores {
-        /// The largest difference of two scores.
-        farthest: f64,
+        /// Largest difference of corresponding scores.
+        max_error: f64,
     },
 }
 
 impl fmt::Display for AccuracyReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let AccuracyReport { texts, near, ranks } = self;
-        match near {
-            Near::Vectors { least, mean } => {
-                write!(f, "cosine {least:.4} at least and {mean:.4} on average over {texts} texts")?;
+        let AccuracyReport { texts, metric, rank_correlation } = self;
+        match metric {
+            AccuracyMetric::Vectors { min_cosine, mean_cosine } => {
+                write!(
+                    f,
+                    "cosine {min_cosine:.4} at least and {mean_cosine:.4} on average over {texts} texts"
+                )?;
             }
-            Near::Scores { farthest } => write!(f, "scores {farthest:.4} away at most over {texts} texts")?,
+            AccuracyMetric::Scores { max_error } => {
+                write!(f, "scores {max_error:.4} away at most over {texts} texts")?
+            }
         }
-        write!(f, ", ranks alike to {ranks:.4}")
+        write!(f, ", ranks alike to {rank_correlation:.4}")
     }
 }
 
@@ -62,33 +67,37 @@ fn comparable(rows: &Rows, reference: &Rows) -> Option<usize> {
     (texts >= 3 && rows.width == reference.width && texts == reference.iter().len()).then_some(texts)
 }
 
-/// The accuracy report for vectors; none where a number is not finite, or there are too few rows to rank.
+/// The accuracy report of vectors; none if a value is not finite or there are fewer than three rows.
 pub fn of_vectors(rows: &Rows, reference: &Rows) -> Option<AccuracyReport> {
     let texts = comparable(rows, reference)?;
     let cosines: Vec<f64> = rows.iter().zip(reference.iter()).map(|(a, b)| cosine(a, b)).collect();
     let here: Vec<&[f32]> = rows.iter().collect();
     let there: Vec<&[f32]> = reference.iter().collect();
-    let alike = (0..texts).map(|text| spearman(&ranks(&here, text), &ranks(&there, text)));
-    let ranks = alike.sum::<f64>() / texts as f64;
-    let least = cosines.iter().copied().fold(f64::INFINITY, f64::min);
-    let mean = cosines.iter().sum::<f64>() / texts as f64;
-    // A sum keeps what `min` would drop.
-    mean.is_finite().then_some(AccuracyReport { texts, near: Near::Vectors { least, mean }, ranks })
+    let correlations = (0..texts).map(|text| spearman(&ranks(&here, text), &ranks(&there, text)));
+    let rank_correlation = correlations.sum::<f64>() / texts as f64;
+    let min_cosine = cosines.iter().copied().fold(f64::INFINITY, f64::min);
+    let mean_cosine = cosines.iter().sum::<f64>() / texts as f64;
+    // The mean keeps a NaN that `min` would drop.
+    mean_cosine.is_finite().then_some(AccuracyReport {
+        texts,
+        metric: AccuracyMetric::Vectors { min_cosine, mean_cosine },
+        rank_correlation,
+    })
 }
 
-/// The accuracy report for raw scores, a row of them for each text; none where a number is not finite, or there are too few.
+/// The accuracy report of scores, one row per text; none if a value is not finite or there are fewer than three rows.
 pub fn of_scores(rows: &Rows, reference: &Rows) -> Option<AccuracyReport> {
     let texts = comparable(rows, reference)?;
     let pairs = rows.values.iter().zip(&reference.values);
     let apart: Vec<f64> = pairs.map(|(&a, &b)| (f64::from(a) - f64::from(b)).abs()).collect();
     let column = |rows: &Rows, label: usize| -> Vec<f64> {
-        places(&rows.iter().map(|row| f64::from(row[label])).collect::<Vec<_>>())
+        positions(&rows.iter().map(|row| f64::from(row[label])).collect::<Vec<_>>())
     };
-    let alike = (0..rows.width).map(|label| spearman(&column(rows, label), &column(reference, label)));
-    let ranks = alike.sum::<f64>() / rows.width as f64;
-    let farthest = apart.iter().copied().fold(0.0, f64::max);
+    let correlations = (0..rows.width).map(|label| spearman(&column(rows, label), &column(reference, label)));
+    let rank_correlation = correlations.sum::<f64>() / rows.width as f64;
+    let max_error = apart.iter().copied().fold(0.0, f64::max);
     let finite = apart.iter().all(|apart| apart.is_finite());
-    finite.then_some(AccuracyReport { texts, near: Near::Scores { farthest }, ranks })
+    finite.then_some(AccuracyReport { texts, metric: AccuracyMetric::Scores { max_error }, rank_correlation })
 }
 
 fn cosine(a: &[f32], b: &[f32]) -> f64 {
@@ -97,25 +106,25 @@ fn cosine(a: &[f32], b: &[f32]) -> f64 {
     dot(a, b) / (dot(a, a) * dot(b, b)).sqrt()
 }
 
-/// The place of every other row in the order of nearness to row `of`.
+/// The rank of every other row by similarity to row `of`.
 fn ranks(rows: &[&[f32]], of: usize) -> Vec<f64> {
     let near: Vec<f64> =
         rows.iter().enumerate().filter(|(row, _)| *row != of).map(|(_, row)| cosine(rows[of], row)).collect();
-    places(&near)
+    positions(&near)
 }
 
-/// The place of each number in the order from the largest down.
-fn places(numbers: &[f64]) -> Vec<f64> {
-    let mut order: Vec<usize> = (0..numbers.len()).collect();
-    order.sort_by(|&a, &b| numbers[b].total_cmp(&numbers[a]));
-    let mut places = vec![0.0; numbers.len()];
+/// The rank of each value, largest first.
+fn positions(values: &[f64]) -> Vec<f64> {
+    let mut order: Vec<usize> = (0..values.len()).collect();
+    order.sort_by(|&a, &b| values[b].total_cmp(&values[a]));
+    let mut positions = vec![0.0; values.len()];
     for (place, &row) in order.iter().enumerate() {
-        places[row] = place as f64;
+        positions[row] = place as f64;
     }
-    places
+    positions
 }
 
-/// Spearman's rank correlation of two orders of the same things, without ties.
+/// Spearman's rank correlation, without ties.
 fn spearman(a: &[f64], b: &[f64]) -> f64 {
     let count = a.len() as f64;
     let apart: f64 = a.iter().zip(b).map(|(a, b)| (a - b).powi(2)).sum();
@@ -131,14 +140,16 @@ mod tests {
     }
 
     #[test]
-    fn equal_vectors_have_a_perfect_receipt_and_longer_ones_too() {
+    fn equal_vectors_have_a_perfect_report_and_longer_ones_too() {
         let some = rows(&[1.0, 0.0, 0.8, 0.6, 0.0, 1.0, -1.0, 0.1]);
         let longer = rows(&some.values.iter().map(|x| 3.0 * x).collect::<Vec<_>>());
         for other in [&some, &longer] {
             let accuracy = of_vectors(other, &some).expect("four rows rank");
-            let Near::Vectors { least, mean } = accuracy.near else { panic!("{accuracy:?}") };
-            assert!((least - 1.0).abs() < 1e-9 && (mean - 1.0).abs() < 1e-9, "{accuracy:?}");
-            assert!((accuracy.ranks - 1.0).abs() < 1e-9);
+            let AccuracyMetric::Vectors { min_cosine, mean_cosine } = accuracy.metric else {
+                panic!("{accuracy:?}")
+            };
+            assert!((min_cosine - 1.0).abs() < 1e-9 && (mean_cosine - 1.0).abs() < 1e-9, "{accuracy:?}");
+            assert!((accuracy.rank_correlation - 1.0).abs() < 1e-9);
         }
     }
 
@@ -147,8 +158,13 @@ mod tests {
         let some = rows(&[1.0, 0.0, 0.8, 0.6, 0.0, 1.0, -1.0, 0.1]);
         let other = rows(&[1.0, 0.0, -0.8, 0.6, 0.0, 1.0, -1.0, 0.1]);
         let accuracy = of_vectors(&other, &some).expect("four rows rank");
-        let Near::Vectors { least, mean } = accuracy.near else { panic!("{accuracy:?}") };
-        assert!(least < 0.0 && mean > least && accuracy.ranks < 0.9, "{accuracy:?}");
+        let AccuracyMetric::Vectors { min_cosine, mean_cosine } = accuracy.metric else {
+            panic!("{accuracy:?}")
+        };
+        assert!(
+            min_cosine < 0.0 && mean_cosine > min_cosine && accuracy.rank_correlation < 0.9,
+            "{accuracy:?}"
+        );
     }
 
     #[test]
@@ -156,18 +172,21 @@ mod tests {
         let some = rows(&[1.0, 0.0, 0.8, 0.6, 0.0, 1.0, -1.0, 0.1]);
         let shifted = rows(&some.values.iter().map(|x| x + 0.25).collect::<Vec<_>>());
         let accuracy = of_scores(&shifted, &some).expect("four rows rank");
-        let Near::Scores { farthest } = accuracy.near else { panic!("{accuracy:?}") };
-        assert!((farthest - 0.25).abs() < 1e-6 && (accuracy.ranks - 1.0).abs() < 1e-9, "{accuracy:?}");
+        let AccuracyMetric::Scores { max_error } = accuracy.metric else { panic!("{accuracy:?}") };
+        assert!(
+            (max_error - 0.25).abs() < 1e-6 && (accuracy.rank_correlation - 1.0).abs() < 1e-9,
+            "{accuracy:?}"
+        );
         // The first two texts change places under one of the two labels.
         let swapped = rows(&[0.8, 0.0, 1.0, 0.6, 0.0, 1.0, -1.0, 0.1]);
         let accuracy = of_scores(&swapped, &some).expect("four rows rank");
-        assert!((accuracy.ranks - 0.9).abs() < 1e-9, "{accuracy:?}");
+        assert!((accuracy.rank_correlation - 0.9).abs() < 1e-9, "{accuracy:?}");
         let kept = serde_json::to_string(&accuracy).expect("it can be written");
         assert_eq!(serde_json::from_str::<AccuracyReport>(&kept).expect("it can be read"), accuracy);
     }
 
     #[test]
-    fn what_is_not_finite_has_no_receipt() {
+    fn what_is_not_finite_has_no_report() {
         let some = rows(&[1.0, 0.0, 0.8, 0.6, 0.0, 1.0]);
         for wrong in [&[f32::NAN, 0.0, 0.8, 0.6, 0.0, 1.0][..], &[0.0, 0.0, 0.8, 0.6, 0.0, 1.0], &[1.0, 0.0]]
         {

@@ -1,23 +1,23 @@
-//! The questions to put to a placement before it is believed.
+//! The probe cases of a placement.
 
 use sconce_core::batch::OutputKind;
 use sconce_core::card::ModelCard;
 use sconce_core::probe::{Op, ProbeCase};
 
-/// Lengths at which kernels were seen to break: one token, and around the sizes of their tiles.
+/// Lengths at which kernels tend to break: one token, and around tile sizes.
 const EDGES: [usize; 9] = [1, 31, 32, 33, 127, 128, 129, 300, 2100];
-/// Every length up to here is tried, and from here on the multiples of the widest tiles with their neighbours: a text
-/// costs the square of its length, and every length of a long model would take the better part of an hour.
+/// Every length up to this one is probed, and beyond it multiples of `WIDE_TILE` with their neighbours: attention is
+/// quadratic, and all lengths of a long model would take most of an hour.
 const EVERY_LENGTH: usize = 512;
-/// The multiples of this are tried beyond.
+/// The widest tile of a kernel.
 const WIDE_TILE: usize = 64;
-/// The most tokens that the longest twin has.
-const LONGEST: usize = 2100;
+/// Maximum sequence length of a twin.
+const MAX_TWIN_LENGTH: usize = 2100;
 
-/// Small models of the same architecture: every token at the edges, then a sweep over all lengths, each as the
-/// longest of a batch of two so that padding takes part where an engine pads.
+/// Twin cases: every token at the edge lengths, then a sweep over all lengths, each as the longest of a batch of two, so
+/// that padding takes part.
 pub fn twins(card: &ModelCard) -> Vec<ProbeCase> {
-    let longest = card.max_length.value.min(LONGEST);
+    let longest = card.max_length.value.min(MAX_TWIN_LENGTH);
     let edges = EDGES
         .into_iter()
         .filter(|&length| length <= longest)
@@ -33,7 +33,7 @@ pub fn twins(card: &ModelCard) -> Vec<ProbeCase> {
         .collect()
 }
 
-/// Lengths for real weights up to `longest` tokens, two to a batch: for graphs, of which no twin can be made.
+/// Sweep of lengths for real weights up to `longest` tokens, two per batch: for graphs, which have no twin.
 pub fn sweep(longest: usize) -> Vec<[usize; 2]> {
     let around = (1..).map(|power| 1 << power).take_while(|&size| size <= longest);
     let mut lengths: Vec<usize> = around.flat_map(|size: usize| [size - 1, size, size + 1]).collect();
@@ -44,7 +44,7 @@ pub fn sweep(longest: usize) -> Vec<[usize; 2]> {
     lengths.into_iter().map(|length| [length, (length - length / 10).max(1)]).collect()
 }
 
-/// One layer at real widths: a lone short text, a small batch, a large one.
+/// Speed cases: a single short text, a small batch, a large batch.
 pub fn speeds(card: &ModelCard) -> Vec<ProbeCase> {
     let longest = card.max_length.value;
     [(1, 16), (8, 128), (32, 256)]
@@ -52,13 +52,13 @@ pub fn speeds(card: &ModelCard) -> Vec<ProbeCase> {
         .to_vec()
 }
 
-/// Every op alone: in `doctor`, and to name the op after a twin was wrong.
+/// Every op alone: for `doctor`, and to find the wrong op after a twin failed.
 pub fn ops() -> Vec<ProbeCase> {
     let shapes = [[1, 64], [7, 384], [33, 257], [128, 1024]];
     Op::ALL.into_iter().flat_map(|op| shapes.map(|shape| ProbeCase::Op { op, shape })).collect()
 }
 
-/// Texts of unlike lengths on which real weights are tried.
+/// The canary's texts, of mixed lengths.
 pub const CANARIES: [&str; 8] = [
     "candle",
     "A sconce holds a candle in its place.",

@@ -1,4 +1,4 @@
-//! What was found out about placements on this machine with this build.
+//! Evidence: what probes found about placements on this machine with this build.
 
 use std::collections::BTreeMap;
 
@@ -8,61 +8,61 @@ use serde::{Deserialize, Serialize};
 
 use crate::accuracy::AccuracyReport;
 
-/// What was found out about every placement of a model.
+/// The findings for each placement of a model.
 pub type Evidence = BTreeMap<Placement, Findings>;
 
-/// What was found out about one placement. What was not tried is none.
+/// The findings for one placement. What was not probed is none.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Findings {
-    /// Whether a small model of this architecture is right here; none for a graph, which can't be generated.
+    /// Accuracy of the twin; none for a graph, which has no twin.
     pub twin: Option<Result<Agreement, Obstacle>>,
-    /// How fast one layer is.
+    /// Speed of one layer.
     pub speed: Option<Result<Vec<SpeedPoint>, Obstacle>>,
-    /// Whether the real weights are right, and what they cost.
+    /// Accuracy, speed and memory of the real weights.
     pub canary: Option<Result<Canary, Obstacle>>,
 }
 
-/// It agrees with the reference.
+/// Agreement with the reference.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Agreement {
-    /// The largest distance seen.
+    /// The largest distance.
     pub error: Distance,
-    /// How many cases were tried.
+    /// Number of cases.
     pub cases: usize,
 }
 
-/// How long some layers took.
+/// A speed measurement.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct SpeedPoint {
     /// Sequences.
     pub batch: usize,
-    /// Tokens a sequence.
+    /// Tokens per sequence.
     pub length: usize,
-    /// Seconds that it took.
+    /// Run time in seconds.
     pub seconds: f64,
-    /// Layers that it had: one of generated weights, or all of a file that runs as it is.
+    /// Measured layers: one with generated weights, or all layers of a graph.
     pub layers: usize,
 }
 
-/// What the real weights gave.
+/// The result of a canary.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Canary {
-    /// The largest distance from the reference, over all that was tried.
+    /// The largest distance from the reference.
     pub error: Distance,
-    /// How the vectors of the sample compare; none where they can't be ranked.
+    /// The accuracy report; none if the outputs can't be ranked.
     pub accuracy: Option<AccuracyReport>,
-    /// Tokens a second over texts of unlike lengths.
+    /// Throughput over texts of mixed lengths.
     pub tokens_per_second: f64,
-    /// Bytes that the process held, where they can be told.
+    /// Memory of the process in bytes, if known.
     pub memory: Option<u64>,
-    /// The least and the largest length of a vector before it was normalised.
+    /// Minimum and maximum L2 norm before normalization.
     pub norms: [f32; 2],
-    /// How many nodes of a graph each provider really computed, where there is a graph.
+    /// Number of graph nodes that each execution provider computed.
     pub nodes: BTreeMap<String, usize>,
 }
 
 impl Findings {
-    /// The first obstacle found.
+    /// The first obstacle.
     pub fn obstacle(&self) -> Option<&Obstacle> {
         let twin = self.twin.as_ref().and_then(|found| found.as_ref().err());
         let speed = self.speed.as_ref().and_then(|found| found.as_ref().err());
@@ -70,7 +70,7 @@ impl Findings {
         twin.or(speed).or(canary)
     }
 
-    /// The nearest thing to the real error that is known: the canary's, else the twin's.
+    /// The error of the canary, or of the twin without a canary.
     pub fn error(&self) -> Option<Distance> {
         let canary = self.canary.as_ref().and_then(|found| found.as_ref().ok()).map(|canary| canary.error);
         let twin = self.twin.as_ref().and_then(|found| found.as_ref().ok()).map(|twin| twin.error);
@@ -82,7 +82,7 @@ impl Findings {
         self.canary.as_ref()?.as_ref().ok()?.accuracy.as_ref()
     }
 
-    /// Estimated seconds for one batch of the shape that matters for `goal`, over all `layers`, and its tokens.
+    /// Estimated run time of the goal's batch over all `layers`.
     pub fn estimate(&self, goal: Goal, layers: usize) -> Option<Estimate> {
         let points = self.speed.as_ref()?.as_ref().ok()?;
         let point = match goal {
@@ -94,36 +94,36 @@ impl Findings {
     }
 }
 
-/// An estimate of a whole model from one of its layers.
+/// An estimate for the whole model, extrapolated from one layer.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Estimate {
     /// Seconds for the batch.
     pub seconds: f64,
-    /// Texts in it.
+    /// Texts in the batch.
     pub texts: usize,
-    /// Tokens in it.
+    /// Tokens in the batch.
     pub tokens: usize,
 }
 
 impl Estimate {
-    /// Texts a second.
+    /// Throughput in texts per second.
     pub fn texts_per_second(&self) -> f64 {
         self.texts as f64 / self.seconds
     }
 
-    /// Tokens a second.
+    /// Throughput in tokens per second.
     pub fn tokens_per_second(&self) -> f64 {
         self.tokens as f64 / self.seconds
     }
 }
 
-/// What a placement is to be good at.
+/// What to optimize.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Goal {
-    /// Many texts a second.
+    /// Throughput of large batches.
     #[default]
     Throughput,
-    /// One short text soon.
+    /// Latency of one short text.
     Latency,
 }

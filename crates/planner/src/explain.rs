@@ -1,15 +1,22 @@
-//! A plan in words.
+//! Plans as text.
 
 use std::fmt::Write;
 
 use sconce_core::obstacle::Obstacle;
 use sconce_core::placement::Placement;
+use sconce_core::remedy::Remedy;
 
 use crate::band::Band;
 use crate::plan::{Constraints, Plan, Refusal, Refused, Viable};
 
-/// A plan in words: what was chosen, what comes next, and every refusal with its remedy.
-pub fn explain(plan: &Plan) -> String {
+impl Plan {
+    /// The plan as text: the chosen placement, the fallbacks, and every refusal with its remedy.
+    pub fn explain(&self) -> String {
+        explain(self)
+    }
+}
+
+fn explain(plan: &Plan) -> String {
     let mut text = String::new();
     match &plan.chosen {
         Some(chosen) => {
@@ -42,15 +49,15 @@ fn lines(groups: &[Group<'_>]) -> String {
     text
 }
 
-/// Why nothing that `constraints` admits works: what was asked for, why it can't be used, and what can be used instead.
-/// Placements that were not asked for are left out.
+/// Why no placement that `constraints` admits works, with the obstacles and the alternatives. Placements outside the
+/// constraints are left out.
 pub fn unmet(plan: &Plan, constraints: &Constraints) -> String {
     let asked: Vec<String> =
         flags(constraints).into_iter().map(|(flag, value)| format!("`{flag} {value}`")).collect();
     let limits = if asked.is_empty() { String::new() } else { format!(" with {}", asked.join(" ")) };
     let mut refused: Vec<&Refused> =
         plan.refused.iter().filter(|refused| constraints.admits(&refused.placement)).collect();
-    // Where the device itself is missing, no engine and no weights would help.
+    // A missing device comes first: no engine and no weights would help.
     let is_absent =
         |refused: &Refused| matches!(refused.why, Refusal::Obstacle(Obstacle::NoSuchDevice { .. }));
     if constraints.device.is_some() && refused.iter().any(|refused| is_absent(refused)) {
@@ -60,7 +67,7 @@ pub fn unmet(plan: &Plan, constraints: &Constraints) -> String {
     let mut text = match groups.as_slice() {
         [] => format!("this model has no placement{limits}\n"),
         [first, rest @ ..] if !asked.is_empty() && rest.iter().all(|group| group.reason == first.reason) => {
-            let remedy = first.remedy.as_ref().filter(|remedy| !remedy.starts_with("none"));
+            let remedy = first.remedy.as_ref().filter(|remedy| remedy.is_actionable());
             let remedy = remedy.map(|remedy| format!("hint: {remedy}\n")).unwrap_or_default();
             format!("no placement works for this model{limits}: {}\n{remedy}", first.reason)
         }
@@ -73,7 +80,7 @@ pub fn unmet(plan: &Plan, constraints: &Constraints) -> String {
     text
 }
 
-/// What the constraints limits placements to, as the flags of the command.
+/// The constraints as command-line flags.
 fn flags(constraints: &Constraints) -> Vec<(&'static str, String)> {
     let flags = [
         ("--engine", constraints.engine.map(|engine| engine.to_string())),
@@ -84,7 +91,7 @@ fn flags(constraints: &Constraints) -> Vec<(&'static str, String)> {
     flags.into_iter().filter_map(|(flag, value)| Some((flag, value?))).collect()
 }
 
-/// Flags that lead to a placement nothing is known against, each in the place of one that was given.
+/// Flags that lead to a placement without obstacles, each a replacement of one that was given.
 fn instead(plan: &Plan, constraints: &Constraints) -> Vec<String> {
     let open = plan.refused.iter().filter(|refused| matches!(refused.why, Refusal::NotRequested));
     let open: Vec<&Placement> = open.map(|refused| &refused.placement).collect();
@@ -117,7 +124,7 @@ fn instead(plan: &Plan, constraints: &Constraints) -> Vec<String> {
     found
 }
 
-/// The band of a placement. An unknown one is told with what it was compared with.
+/// The band of a placement; an unknown band names its reference.
 fn band(viable: &Viable) -> String {
     match viable.band {
         Band::Unknown if viable.is_own_reference => "band unknown, reference: itself".to_owned(),
@@ -126,21 +133,21 @@ fn band(viable: &Viable) -> String {
     }
 }
 
-/// Refusals that share their reason, as one line.
+/// Refusals with the same engine, device and reason.
 pub struct Group<'a> {
-    /// Those refused.
+    /// The refused placements.
     pub placements: Vec<&'a Placement>,
-    /// Their common name: `candle/metal:0/*`.
+    /// The placement, or a pattern for several: `candle/metal:0/*`.
     pub label: String,
     /// The stable code.
     pub code: &'static str,
-    /// Why.
+    /// The reason.
     pub reason: String,
-    /// What would help, where there is an obstacle.
-    pub remedy: Option<String>,
+    /// What would remove the obstacle.
+    pub remedy: Option<Remedy>,
 }
 
-/// The plan's refusals, those of one engine and device with the same reason together.
+/// The plan's refusals, grouped by engine, device and reason.
 pub fn grouped(plan: &Plan) -> Vec<Group<'_>> {
     groups(&plan.refused)
 }
@@ -153,13 +160,14 @@ fn groups<'a>(all: impl IntoIterator<Item = &'a Refused>) -> Vec<Group<'a>> {
             Refusal::Band { band: Band::Unknown, .. } => {
                 let reason =
                     "nothing says how near its numbers lie to f32: the reference is not f32".to_owned();
-                let remedy = "allow it with `--band half`, or put f32 weights of the model into its folder";
-                ("band", reason, Some(remedy.to_owned()))
+                let remedy = Remedy::AllowBand { band: Band::Half.to_string(), or_f32_weights: true };
+                ("band", reason, Some(remedy))
             }
             Refusal::Band { band, error, accuracy } => {
                 let cosines = accuracy.map(|accuracy| format!(", {accuracy}")).unwrap_or_default();
                 let reason = format!("its numbers are {band}: {error} from the reference's{cosines}");
-                ("band", reason, Some(format!("allow it with `--band {band}`")))
+                let remedy = Remedy::AllowBand { band: band.to_string(), or_f32_weights: false };
+                ("band", reason, Some(remedy))
             }
             Refusal::NotRequested => ("not_requested", "was not asked for".to_owned(), None),
             Refusal::NotTried => ("not_tried", "was not tried".to_owned(), None),

@@ -1,28 +1,27 @@
-//! Every placement that a model could have, and what is known against it before anything is tried.
+//! The grid: every possible placement of a model, with the obstacles that are known before probing.
 
 use sconce_core::card::{Format, ModelCard, Weights};
 use sconce_core::device::{Device, DeviceKind};
 use sconce_core::hardware::Hardware;
-use sconce_core::obstacle::Obstacle;
+use sconce_core::obstacle::{BuildPart, Obstacle};
 use sconce_core::placement::{Dtype, EngineId, Placement};
 
-/// One engine on one device: what the build says of it.
+/// An engine on a device, as the build supports it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Candidate {
     /// The engine.
     pub engine: EngineId,
     /// The device.
     pub device: Device,
-    /// The weights that the engine reads.
+    /// The weight format that the engine reads.
     pub format: Format,
-    /// The number formats to try.
+    /// Dtypes to try.
     pub dtypes: Vec<Dtype>,
-    /// Why it can't be sat on.
+    /// Why no placement on it can be used.
     pub obstacle: Option<Obstacle>,
 }
 
-/// The devices to ask an engine about: those the machine has, and the first of each kind even where it has none,
-/// so that its absence is said.
+/// The devices to list: those of the machine, and the first of each kind that it lacks, so that plans report its absence.
 pub fn devices(hardware: &Hardware) -> Vec<Device> {
     let mut devices = vec![Device::Cpu];
     for kind in [DeviceKind::Metal, DeviceKind::Cuda] {
@@ -32,11 +31,11 @@ pub fn devices(hardware: &Hardware) -> Vec<Device> {
     devices
 }
 
-/// What stands against `device`, from what the build says and what the machine has. Where the machine lacks the
-/// device that is said first: no build would help.
+/// The obstacle of `device`, from the build and the hardware. A missing device comes before missing support for it: no
+/// build would help.
 pub fn obstacle(device: Device, build: Result<(), Obstacle>, hardware: &Hardware) -> Option<Obstacle> {
-    let engine_absent = matches!(&build, Err(Obstacle::NotBuilt { what, .. }) if what.contains("engine"));
-    if engine_absent || device == Device::Cpu {
+    let lacks_engine = matches!(build, Err(Obstacle::NotBuilt { part: BuildPart::Engine, .. }));
+    if lacks_engine || device == Device::Cpu {
         return build.err();
     }
     let gpu = hardware.of_kind(device.kind()).nth(match device {
@@ -63,8 +62,8 @@ pub fn obstacle(device: Device, build: Result<(), Obstacle>, hardware: &Hardware
     build.err()
 }
 
-/// Every placement of `card`'s model on `candidates`, with what stands against it already. An engine for whose format
-/// the model has no weights is listed as such: no device would help.
+/// Every placement of the card's model on `candidates`, with known obstacles. An engine without weights in its format
+/// gets one cell with `no_weights`: no device would help.
 pub fn grid(card: &ModelCard, candidates: &[Candidate]) -> Vec<(Placement, Option<Obstacle>)> {
     let cells = candidates.iter().flat_map(|candidate| {
         let Candidate { engine, device, format, ref dtypes, ref obstacle } = *candidate;
@@ -86,7 +85,7 @@ pub fn grid(card: &ModelCard, candidates: &[Candidate]) -> Vec<(Placement, Optio
     cells.collect()
 }
 
-/// Whether the weights alone are more than the memory there is, as far as both are known.
+/// The obstacle if the weights alone exceed the memory, as far as both are known.
 pub fn does_not_fit(card: &ModelCard, placement: &Placement, hardware: &Hardware) -> Option<Obstacle> {
     let weights = card.weights_named(&placement.weights)?;
     let need = weights.bytes_in(placement.dtype);
@@ -99,8 +98,8 @@ pub fn does_not_fit(card: &ModelCard, placement: &Placement, hardware: &Hardware
     (have > 0 && need > have).then_some(Obstacle::DoesNotFit { need: Some(need), have: Some(have) })
 }
 
-/// The placement that all others are compared with: f32 on the CPU, on the first engine that has it, with the
-/// widest weights. Where only graphs can run it is the one with the widest numbers.
+/// The reference placement: f32 on the CPU, on the first engine that has it, with the widest weights. If only graphs can
+/// run, the graph with the widest dtype.
 pub fn reference<'a>(
     card: &ModelCard,
     placements: impl IntoIterator<Item = &'a Placement>,

@@ -1,4 +1,4 @@
-//! Numbers held against the reference's, so that NaN never passes for agreement.
+//! Comparison of outputs with the reference's; NaN never agrees.
 
 use sconce_core::batch::Rows;
 use sconce_core::obstacle::{Distance, Obstacle};
@@ -6,7 +6,7 @@ use sconce_core::probe::ProbeCase;
 
 use crate::band::Band;
 
-/// The largest distance between rows of the two; not finite where the shapes differ or a number is not finite.
+/// The largest distance between corresponding rows; not finite if the shapes differ or a value is not finite.
 pub fn distance(rows: &Rows, reference: &Rows) -> Distance {
     if rows.width != reference.width || rows.values.len() != reference.values.len() {
         return Distance(None);
@@ -27,7 +27,7 @@ pub fn distance(rows: &Rows, reference: &Rows) -> Distance {
     Distance(Some(worst))
 }
 
-/// What is wrong with `rows` in themselves, with no reference at hand.
+/// What is invalid about `rows` without comparison to a reference.
 pub fn breach(rows: &Rows) -> Option<&'static str> {
     if rows.values.is_empty() {
         return Some("no numbers");
@@ -45,7 +45,7 @@ pub fn breach(rows: &Rows) -> Option<&'static str> {
     row.or(norm)
 }
 
-/// Whether `rows`, the answer to `case`, lie within `band` of the reference's.
+/// Compares `rows`, the output of `case`, with the reference's and checks that they are within `band`.
 pub fn judge(case: &ProbeCase, rows: &Rows, reference: &Rows, band: Band) -> Result<Distance, Obstacle> {
     let error = if breach(rows).is_some_and(|_| breach(reference).is_none()) {
         Distance(None)

@@ -1,6 +1,6 @@
-//! What a model needs, what was found, and the decision where it runs: pure functions of values.
+//! The planner: probe cases, judgement, the grid and the plan, as pure functions of values.
 //!
-//! Nothing here knows an engine by name, opens a file or starts a process.
+//! Nothing here depends on an engine, opens a file or starts a process.
 
 pub mod accuracy;
 pub mod band;

@@ -1,4 +1,4 @@
-//! The decision: which placement serves, which come next, and why the others do not.
+//! The plan: the chosen placement, the fallbacks, and the refused placements with their reasons.
 
 use sconce_core::card::ModelCard;
 use sconce_core::device::{Device, DeviceKind};
@@ -11,20 +11,20 @@ use crate::band::Band;
 use crate::evidence::{Estimate, Evidence, Findings, Goal};
 use crate::grid::reference;
 
-/// What the user wants. What is not said is left to the evidence.
+/// The user's constraints on placements. Fields that are unset leave the choice to the evidence.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Constraints {
-    /// Only this engine.
+    /// The engine to use.
     pub engine: Option<EngineId>,
-    /// Only this device.
+    /// The device to use.
     pub device: Option<Device>,
-    /// Only this dtype.
+    /// The dtype to use.
     pub dtype: Option<Dtype>,
-    /// Only these weights.
+    /// The weights to use.
     pub weights: Option<String>,
-    /// Nothing farther from the reference than this.
+    /// The widest accuracy band that is accepted.
     pub band: Band,
-    /// What it is to be good at.
+    /// What to optimize.
     pub goal: Goal,
 }
 
@@ -42,7 +42,7 @@ impl Default for Constraints {
 }
 
 impl Constraints {
-    /// Whether `placement` is one that was wished for.
+    /// Whether `placement` satisfies the constraints.
     pub fn admits(&self, placement: &Placement) -> bool {
         self.engine.is_none_or(|engine| engine == placement.engine)
             && self.device.is_none_or(|device| device == placement.device)
@@ -51,86 +51,86 @@ impl Constraints {
     }
 }
 
-/// Where a model runs, where it could run, and why it does not run elsewhere.
+/// A plan: where a model runs, where it could run, and why it does not run elsewhere.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Plan {
-    /// The placement that all others were compared with.
+    /// The reference placement.
     pub reference: Option<Placement>,
-    /// The first by the constraints; none where nothing that was wished for works.
+    /// The chosen placement; none if no placement within the constraints works.
     pub chosen: Option<Viable>,
-    /// The others that work, best first.
+    /// Other viable placements, best first.
     pub fallbacks: Vec<Viable>,
-    /// Those that do not, or that were not wished for.
+    /// Placements that failed, or that the constraints exclude.
     pub refused: Vec<Refused>,
-    /// The placements that were wished for and failed, and what serves instead.
+    /// Placements within the constraints that failed, and what serves instead.
     #[serde(default)]
     pub downgrades: Vec<Downgrade>,
 }
 
-/// A placement that failed, and the one that serves instead.
+/// A failed placement and its replacement.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Downgrade {
-    /// The placement that failed.
+    /// The failed placement.
     pub from: Placement,
-    /// The placement chosen instead, where there is one.
+    /// The chosen placement, if there is one.
     pub to: Option<Placement>,
     /// Why it failed.
     pub why: Obstacle,
 }
 
-/// A placement that works.
+/// A viable placement.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Viable {
-    /// Which.
+    /// The placement.
     pub placement: Placement,
-    /// How near it lies to the reference.
+    /// Its accuracy band.
     pub band: Band,
-    /// Whether it is itself the reference and not f32: its error is 0 by definition, and its band unknown.
+    /// Whether it is the reference and not f32: its error is 0 by definition, its band unknown.
     #[serde(default)]
     pub is_own_reference: bool,
-    /// Estimated seconds for a batch of `texts` texts.
+    /// Estimated seconds for the batch of the goal.
     pub seconds: f64,
-    /// Texts of 128 tokens a second, estimated.
+    /// Estimated throughput, in texts of 128 tokens per second.
     pub texts_per_second: f64,
-    /// Whether a batch may be replayed here: its numbers lie as near to the reference as the chosen one's.
+    /// Whether batches may be replayed here: its band is no wider than the chosen placement's.
     pub replays: bool,
-    /// How much slower it is than the chosen one, where it is.
+    /// How much slower it is than the chosen placement.
     pub note: Option<Obstacle>,
-    /// What was found.
+    /// The evidence.
     pub findings: Findings,
 }
 
-/// A placement that is not used.
+/// A refused placement.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Refused {
-    /// Which.
+    /// The placement.
     pub placement: Placement,
     /// Why.
     pub why: Refusal,
 }
 
-/// Why a placement is not used.
+/// Why a placement is refused.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Refusal {
-    /// It can't be.
+    /// It has an obstacle.
     Obstacle(Obstacle),
-    /// It works and lies farther from the reference than was wished.
+    /// Its band is wider than the constraints allow.
     Band {
         /// Its band.
         band: Band,
-        /// How far it lies.
+        /// Distance from the reference.
         error: Distance,
-        /// What its vectors are worth, where real weights were tried.
+        /// Accuracy report of the real weights, if a canary ran.
         accuracy: Option<AccuracyReport>,
     },
-    /// It was not asked for.
+    /// The constraints exclude it.
     NotRequested,
-    /// It was not tried.
+    /// It was not probed.
     NotTried,
 }
 
-/// Decides from what stands against each placement of `grid` beforehand and what was found by trying.
+/// Makes the plan from the grid with its known obstacles, and the evidence.
 pub fn plan(
     card: &ModelCard,
     grid: &[(Placement, Option<Obstacle>)],
@@ -160,7 +160,7 @@ pub fn plan(
     plan
 }
 
-/// What placements are sorted by: a looser one must be a tenth faster, so that noise does not cost exactness.
+/// The sort key: a wider band must be a tenth faster, so that timing noise does not cost accuracy.
 fn weight(viable: &Viable) -> f64 {
     match viable.band {
         Band::Exact => viable.seconds,
@@ -186,7 +186,7 @@ fn weigh(
     let findings = findings.ok_or(Refusal::NotTried)?;
     let error = findings.error().ok_or(Refusal::NotTried)?;
     let band = Band::measured(error, reference).ok_or(Refusal::NotTried)?;
-    // The band of generated weights is the dtype's; real weights tell more once they were tried.
+    // A twin's band is at least the dtype's; a canary measures the real weights.
     let band = if findings.canary.is_some() { band } else { band.max(Band::expected(placement.dtype)) };
     if band > constraints.band {
         return Err(Refusal::Band { band, error, accuracy: findings.accuracy().copied() });
@@ -206,7 +206,7 @@ fn weigh(
 }
 
 impl Refused {
-    /// The downgrade to `to` that this refusal means, where the placement failed.
+    /// The downgrade to `to`, if the placement failed.
     fn downgrade(&self, to: Option<&Placement>) -> Option<Downgrade> {
         match &self.why {
             Refusal::Obstacle(why) if why.is_failure() => {
@@ -218,24 +218,23 @@ impl Refused {
 }
 
 impl Plan {
-    /// Every placement that works, best first.
+    /// All viable placements, best first.
     pub fn viable(&self) -> impl Iterator<Item = &Viable> {
         self.chosen.iter().chain(&self.fallbacks)
     }
 
-    /// Whether `placement` is the one that serves.
+    /// Whether `placement` is the chosen one.
     pub fn is_chosen(&self, placement: &Placement) -> bool {
         self.chosen.as_ref().is_some_and(|chosen| chosen.placement == *placement)
     }
 
-    /// Whether some placement on `device` works.
+    /// Whether a placement on `device` is viable.
     pub fn supports(&self, device: Device) -> bool {
         self.viable().any(|viable| viable.placement.device == device)
     }
 
-    /// Refuses `placement`. Where it was the chosen one, the next takes its place: the first, or once answers
-    /// were given the first that lies no farther from the reference than they were `promised` to.
-    /// What was known of it is given back, so that it can return.
+    /// Removes `placement` and returns its entry, so that `restore` can bring it back. The next fallback replaces the
+    /// chosen placement; once answers were sent, only one within the `promised` band.
     pub fn retire(&mut self, placement: &Placement, why: Obstacle, promised: Option<Band>) -> Option<Viable> {
         let of_it = |viable: &Viable| viable.placement == *placement;
         let served = self.chosen.as_ref().is_some_and(of_it);
@@ -258,7 +257,7 @@ impl Plan {
         retired
     }
 
-    /// Takes back a placement that was retired, to where it was among the others.
+    /// Restores a retired placement to its rank.
     pub fn restore(&mut self, viable: Viable, promised: Option<Band>) {
         self.refused.retain(|refused| refused.placement != viable.placement);
         self.downgrades.retain(|downgrade| downgrade.from != viable.placement);
@@ -269,31 +268,26 @@ impl Plan {
         self.compare(promised);
     }
 
-    /// Chooses the first fallback that lies no farther from the reference than was promised.
+    /// Chooses the first fallback within the promised band.
     fn choose(&mut self, promised: Option<Band>) {
         let fits = |viable: &Viable| promised.is_none_or(|band| viable.band <= band);
         let next = self.fallbacks.iter().position(fits);
         self.chosen = next.map(|next| Viable { note: None, replays: true, ..self.fallbacks.remove(next) });
     }
 
-    /// Says of every fallback how it compares with the chosen one.
+    /// Updates the comparison of every fallback with the chosen placement.
     fn compare(&mut self, promised: Option<Band>) {
         let Some(chosen) = &self.chosen else { return };
         for fallback in &mut self.fallbacks {
             fallback.replays = fallback.band <= promised.unwrap_or(chosen.band);
             let ratio = fallback.seconds / chosen.seconds;
             let slower = Obstacle::Slower { than: chosen.placement.clone(), ratio };
-            // A looser one may be a little faster and come second all the same.
+            // A placement with a wider band may be slightly faster and still come second.
             fallback.note = (ratio >= 1.0).then_some(slower);
         }
     }
 
-    /// The plan in words.
-    pub fn explain(&self) -> String {
-        crate::explain::explain(self)
-    }
-
-    /// The accelerator that works and loses to the processor, if that is how it went.
+    /// The viable accelerator that is slower than the chosen CPU placement.
     pub fn beaten_accelerator(&self) -> Option<&Viable> {
         let on_cpu = self.chosen.as_ref().is_some_and(|chosen| chosen.placement.device == Device::Cpu);
         let beaten =

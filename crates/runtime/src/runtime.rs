@@ -341,7 +341,7 @@ impl Runtime {
     pub(crate) fn prove_again(&self, subject: &ModelSpec, placement: &Placement) -> Result<Canary, Obstacle> {
         let texts = ModelTokenizer::open(&subject.files.folder, &subject.card)
             .and_then(|tokenizer| CanaryTexts::new(&tokenizer, &subject.card))
-            .map_err(|error| Obstacle::LoadFailed { says: error.to_string() })?;
+            .map_err(|error| Obstacle::LoadFailed { reason: error.to_string() })?;
         let mut ignore = |_: Event<'_>| {};
         let gatherer = self.gatherer(subject, None, &mut ignore);
         Gatherer { bypass_store: true, ..gatherer }.probe_real_weights(&self.grid(subject), placement, &texts)

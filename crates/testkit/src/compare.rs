@@ -1,5 +1,5 @@
-//! Comparisons of numbers in tests. `f32::max` and `f64::max` drop NaN, so a fold over them calls a row of NaN equal
-//! to anything; here NaN is infinitely far from every number.
+//! Comparisons of values in tests. `f32::max` and `f64::max` drop NaN, so a fold over them calls a row of NaN equal to
+//! anything; here NaN is infinitely far from every value.
 
 /// The largest of `values`; infinite if one is NaN or there are none.
 pub fn largest<T: Into<f64>>(values: impl IntoIterator<Item = T>) -> f64 {
@@ -13,7 +13,7 @@ pub fn smallest<T: Into<f64>>(values: impl IntoIterator<Item = T>) -> f64 {
     -largest(values.into_iter().map(|value| -value.into()))
 }
 
-/// The largest absolute difference; infinite if one of the numbers is NaN, the counts differ or both are empty.
+/// The largest absolute difference; infinite if a value is NaN, the lengths differ or both are empty.
 pub fn max_difference<A: Copy + Into<f64>, B: Copy + Into<f64>>(got: &[A], want: &[B]) -> f64 {
     if got.len() != want.len() {
         return f64::INFINITY;

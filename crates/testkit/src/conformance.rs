@@ -1,4 +1,4 @@
-//! What every engine must do alike, whatever it computes with: one suite for all of them.
+//! The conformance suite of engines.
 
 use std::thread;
 
@@ -8,22 +8,22 @@ use sconce_core::placement::Placement;
 
 use crate::compare::{largest, max_difference};
 
-/// An engine's placement of a model, to be examined.
+/// A placement to test.
 pub struct Examined<'a> {
     /// The engine.
     pub engine: &'a dyn Engine,
     /// The model.
     pub subject: &'a ModelSpec,
-    /// Where.
+    /// The placement.
     pub placement: Placement,
-    /// How far, relative to the largest, a number of a text may stray when the text is computed in other company.
+    /// Tolerance, relative to the largest value, when a text is computed in another batch.
     pub tolerance: f32,
 }
 
-/// Examines a placement.
+/// Tests a placement.
 ///
 /// # Panics
-/// Where it does not do what every engine must.
+/// If it does not conform.
 pub fn examine(examined: &Examined<'_>) {
     let encoder = examined.load();
     let encoder = encoder.as_ref();
@@ -41,7 +41,7 @@ impl Examined<'_> {
         self.engine.load(self.subject, &self.placement).expect("the model loads")
     }
 
-    /// A text of this length, whose ids follow from `seed`.
+    /// A text of this length, with ids generated from `seed`.
     fn text(&self, length: usize, seed: usize) -> Vec<u32> {
         let vocabulary = self.subject.card.sizes.value.vocabulary;
         // The first ids are special tokens, and one of them is padding.

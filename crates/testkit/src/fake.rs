@@ -1,9 +1,9 @@
-//! An engine that computes nothing real: every placement gives the same numbers, but for the faults put into it.
+//! A fake engine: every placement gives the same values, except for injected faults.
 
 mod encoder;
 mod fault;
 mod gates;
-mod numbers;
+mod output;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize};
@@ -18,56 +18,55 @@ use sconce_core::probe::{ProbeCase, Sample};
 use serde::{Deserialize, Serialize};
 
 use encoder::FakeEncoder;
-pub use fault::{Fault, Mishap, ODD_TEXT};
-use gates::Alive;
+pub use fault::{BatchFault, Fault, ODD_TEXT};
 pub use gates::Gates;
-use numbers::{Numbers, generated};
+use output::{OutputGenerator, generated};
 
-/// Numbers a token of a twin.
+/// Hidden size of a twin.
 const TWIN_WIDTH: usize = 8;
-/// Seconds that the CPU claims for a token, in f32.
+/// Reported seconds per token on the CPU in f32.
 const CPU_SECONDS: f64 = 1e-5;
-/// How much faster than the CPU a healthy accelerator claims to be.
+/// Reported speedup of a healthy accelerator.
 const ACCELERATION: f64 = 10.0;
 
-/// A fake engine; it goes through JSON, so that a child process has the same faults.
+/// A fake engine. It is serializable, so that a child process has the same faults.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct FakeEngine {
-    /// The engine it stands in for.
+    /// The id of the engine that it replaces.
     pub id: EngineId,
-    /// What it says of its build.
+    /// The build string.
     pub build: String,
-    /// The weights that it reads.
+    /// The weight format that it reads.
     pub format: Format,
-    /// The number formats it has on every device.
+    /// Dtypes on every device.
     pub dtypes: Vec<Dtype>,
-    /// How far, relative to each number, half dtypes stray; 0.02 is a distance of about 7e-5.
+    /// Relative error of 16-bit dtypes; 0.02 is a distance of about 7e-5.
     pub half_noise: f32,
-    /// How many batches its encoders take at once.
+    /// Maximum number of concurrent `encode` calls.
     pub concurrency: usize,
-    /// Its faults.
+    /// Injected faults.
     pub faults: Vec<Injected>,
-    /// Batches that its encoders were given in this process.
+    /// Batches that its encoders computed in this process.
     #[serde(skip)]
     pub batches: Arc<AtomicUsize>,
-    /// Whether it can load beside an accelerator's thread.
+    /// Whether it may load on another thread than the device thread.
     pub loads_on_any_thread: bool,
-    /// What a test can hold up in this process.
+    /// Gates that block loads and canaries in this process.
     #[serde(skip)]
     pub gates: Arc<Gates>,
-    /// While set, batches in this process wait inside the engine.
+    /// While set, batches in this process block inside the engine.
     #[serde(skip)]
     pub held: Arc<AtomicBool>,
 }
 
-/// A fault and the placements that have it.
+/// A fault and the placements that it affects.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Injected {
-    /// On this device.
+    /// The device.
     pub device: Device,
-    /// In this dtype; in all where none is named.
+    /// The dtype; all dtypes if none.
     pub dtype: Option<Dtype>,
-    /// What is wrong.
+    /// The fault.
     pub fault: Fault,
 }
 
@@ -89,27 +88,27 @@ impl FakeEngine {
         }
     }
 
-    /// The same for weights of another format.
+    /// Sets the weight format.
     #[must_use]
     pub fn reading(mut self, format: Format) -> FakeEngine {
         self.format = format;
         self
     }
 
-    /// The same with these number formats.
+    /// Sets the dtypes.
     #[must_use]
     pub fn dtypes(mut self, dtypes: &[Dtype]) -> FakeEngine {
         self.dtypes = dtypes.to_vec();
         self
     }
 
-    /// The same with a fault on `device`.
+    /// Injects a fault on `device`.
     #[must_use]
     pub fn with(self, device: Device, fault: Fault) -> FakeEngine {
         self.inject(Injected { device, dtype: None, fault })
     }
 
-    /// The same with a fault on `device` in `dtype`.
+    /// Injects a fault on `device` in `dtype`.
     #[must_use]
     pub fn with_in(self, device: Device, dtype: Dtype, fault: Fault) -> FakeEngine {
         self.inject(Injected { device, dtype: Some(dtype), fault })
@@ -132,12 +131,12 @@ impl FakeEngine {
         self.faults_on(placement.device, Some(placement.dtype))
     }
 
-    fn numbers(&self, placement: &Placement, width: usize, normalizes: bool) -> Numbers {
+    fn generator(&self, placement: &Placement, width: usize, normalizes: bool) -> OutputGenerator {
         let noise = if placement.dtype == Dtype::F32 { 0.0 } else { self.half_noise };
-        Numbers { width, normalizes, noise, scores: false }
+        OutputGenerator { width, normalizes, noise, scores: false }
     }
 
-    /// Seconds that a placement claims for `tokens` tokens.
+    /// Reported seconds for `tokens` tokens.
     fn seconds(&self, placement: &Placement, tokens: usize) -> f64 {
         let slower = self.faults_of(placement).into_iter().find_map(Fault::slower);
         let device = match placement.device {
@@ -148,9 +147,38 @@ impl FakeEngine {
         tokens as f64 * CPU_SECONDS * half * slower.unwrap_or(device)
     }
 
-    /// Computes `batch` as a probe: the violent faults strike, the numeric ones spoil the rows.
-    fn sample(&self, placement: &Placement, batch: &Batch, numbers: &Numbers) -> Result<Sample, Obstacle> {
-        let mut rows = numbers.rows(batch);
+    fn encoder(&self, model: &ModelSpec, placement: &Placement) -> Result<FakeEncoder, Obstacle> {
+        let faults = self.faults_of(placement);
+        if faults.contains(&Fault::DoesNotFit) {
+            return Err(Obstacle::DoesNotFit { need: Some(2_000_000_000), have: Some(1_000_000_000) });
+        }
+        if faults.contains(&Fault::ProviderFails) {
+            let reason = "the fake has no such provider".to_owned();
+            return Err(Obstacle::ProviderFailed { provider: "FakeExecutionProvider".to_owned(), reason });
+        }
+        let generator = OutputGenerator {
+            scores: model.card.task.value.scores(),
+            ..self.generator(placement, model.card.width(), model.card.normalizes())
+        };
+        Ok(FakeEncoder {
+            generator,
+            faults,
+            concurrency: self.concurrency,
+            batches: AtomicUsize::new(0),
+            total_batches: Arc::clone(&self.batches),
+            _alive: self.gates.enter(),
+            held: Arc::clone(&self.held),
+        })
+    }
+
+    /// Computes `batch` as a probe, with all faults of the placement.
+    fn sample(
+        &self,
+        placement: &Placement,
+        batch: &Batch,
+        generator: &OutputGenerator,
+    ) -> Result<Sample, Obstacle> {
+        let mut rows = generator.rows(batch);
         for fault in self.faults_of(placement) {
             fault.strike(batch)?;
             fault.spoil(&mut rows, batch);
@@ -190,7 +218,7 @@ impl Engine for FakeEngine {
         match case {
             ProbeCase::Op { op, shape } => {
                 let batch = generated(&vec![shape[1]; shape[0]], *op as u64, OutputKind::Pooled);
-                let mut rows = self.numbers(placement, TWIN_WIDTH, false).rows(&batch);
+                let mut rows = self.generator(placement, TWIN_WIDTH, false).rows(&batch);
                 for fault in faults {
                     fault.at_op(*op, &mut rows)?;
                 }
@@ -198,7 +226,7 @@ impl Engine for FakeEngine {
             }
             ProbeCase::Twin { lengths, seed, output_kind } => {
                 let batch = generated(lengths, *seed, *output_kind);
-                self.sample(placement, &batch, &self.numbers(placement, TWIN_WIDTH, false))
+                self.sample(placement, &batch, &self.generator(placement, TWIN_WIDTH, false))
             }
             ProbeCase::Speed { batch, length } => {
                 let seconds = self.seconds(placement, batch * length);
@@ -206,10 +234,11 @@ impl Engine for FakeEngine {
             }
             ProbeCase::Canary { batches } => {
                 self.gates.pass(&self.gates.hold_canaries);
-                let encoder = FakeEncoder::load(self, model, placement)?;
+                let encoder = self.encoder(model, placement)?;
                 let mut all = Sample::default();
                 for (place, batch) in batches.iter().enumerate() {
-                    let Sample { mut rows, seconds, .. } = self.sample(placement, batch, &encoder.numbers)?;
+                    let Sample { mut rows, seconds, .. } =
+                        self.sample(placement, batch, &encoder.generator)?;
                     encoder.spoil_weights(&mut rows);
                     all.seconds = if place == 0 { seconds } else { all.seconds };
                     all.rows.width = rows.width;
@@ -227,6 +256,6 @@ impl Engine for FakeEngine {
 
     fn load(&self, model: &ModelSpec, placement: &Placement) -> Result<Box<dyn Encoder>, Obstacle> {
         self.gates.pass(&self.gates.hold_loads);
-        Ok(Box::new(FakeEncoder::load(self, model, placement)?))
+        Ok(Box::new(self.encoder(model, placement)?))
     }
 }

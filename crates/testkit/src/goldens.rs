@@ -1,4 +1,4 @@
-//! Tiny models of every family, and the numbers that transformers gives for them.
+//! Tiny models of every family, and transformers' outputs for them.
 
 use std::collections::HashMap;
 use std::fs;
@@ -8,11 +8,11 @@ use safetensors::{Dtype, SafeTensors};
 
 use crate::compare;
 
-/// Every tiny model, by the name of its folder.
+/// Embedding models, by folder.
 pub const TINY: [&str; 6] =
     ["tiny-bert", "tiny-roberta", "tiny-xlm-roberta", "tiny-camembert", "tiny-distilbert", "tiny-mpnet"];
 
-/// Tiny models that score pairs.
+/// Rerankers.
 pub const RERANK: [&str; 6] = [
     "tiny-bert-rerank",
     "tiny-roberta-rerank",
@@ -22,7 +22,7 @@ pub const RERANK: [&str; 6] = [
     "tiny-mpnet-rerank",
 ];
 
-/// Tiny models that score labels.
+/// Classifiers.
 pub const CLASSIFY: [&str; 6] = [
     "tiny-bert-classify",
     "tiny-roberta-classify",
@@ -32,7 +32,7 @@ pub const CLASSIFY: [&str; 6] = [
     "tiny-mpnet-classify",
 ];
 
-/// Tiny models that weigh words.
+/// Sparse embedding models.
 pub const SPARSE: [&str; 6] = [
     "tiny-bert-sparse",
     "tiny-roberta-sparse",
@@ -42,7 +42,7 @@ pub const SPARSE: [&str; 6] = [
     "tiny-mpnet-sparse",
 ];
 
-/// Heads of families whose goldens have no tokenizer: answers for token ids alone.
+/// Heads of families whose goldens have no tokenizer: outputs for token ids only.
 pub const WIDER_HEADS: [&str; 10] = [
     "tiny-gte-rerank",
     "tiny-gte-sparse",
@@ -56,7 +56,7 @@ pub const WIDER_HEADS: [&str; 10] = [
     "tiny-qwen3-words",
 ];
 
-/// Tiny models whose tokens are compared.
+/// Multi-vector models.
 pub const TOKENS: [&str; 3] =
     ["tiny-bert-tokens-plain", "tiny-bert-tokens-filled", "tiny-bert-tokens-unseen"];
 
@@ -65,10 +65,10 @@ pub fn folder(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("goldens").join(name)
 }
 
-/// A copy of a golden's folder that a test may change.
+/// A copy of a golden's folder, for tests that change it.
 ///
 /// # Panics
-/// Where the copy can't be made.
+/// If the copy fails.
 pub fn copy(name: &str, to: &Path) -> PathBuf {
     copy_folder(&folder(name), to);
     to.to_owned()
@@ -86,14 +86,14 @@ fn copy_folder(from: &Path, to: &Path) {
     }
 }
 
-/// Tensors of a golden file, widened to f64 so that ids and numbers are read alike.
+/// Tensors of a golden file, converted to f64.
 pub struct Golden(HashMap<String, (Vec<usize>, Vec<f64>)>);
 
 impl Golden {
     /// Reads `file` of the golden `name`.
     ///
     /// # Panics
-    /// Where it can't be read.
+    /// If it can't be read.
     pub fn read(name: &str, file: &str) -> Golden {
         let bytes = fs::read(folder(name).join(file)).expect("the golden is there");
         let tensors = SafeTensors::deserialize(&bytes).expect("the golden is whole");
@@ -115,15 +115,15 @@ impl Golden {
         Golden(read.collect())
     }
 
-    /// Whether there is such a tensor.
+    /// Whether the tensor exists.
     pub fn has(&self, name: &str) -> bool {
         self.0.contains_key(name)
     }
 
-    /// A tensor's numbers.
+    /// The values of a tensor.
     ///
     /// # Panics
-    /// Where there is no such tensor.
+    /// If the tensor does not exist.
     pub fn numbers(&self, name: &str) -> &[f64] {
         &self.0.get(name).unwrap_or_else(|| panic!("no golden `{name}`")).1
     }
@@ -139,7 +139,7 @@ impl Golden {
         self.numbers(name).iter().map(|&id| id as u32).collect()
     }
 
-    /// The lengths `L` for which there is a tensor `hidden.L`.
+    /// The lengths `L` of the tensors `hidden.L`.
     pub fn lengths(&self) -> Vec<usize> {
         let mut lengths: Vec<usize> =
             self.0.keys().filter_map(|name| name.strip_prefix("hidden.")?.parse().ok()).collect();
@@ -148,12 +148,12 @@ impl Golden {
     }
 }
 
-/// The largest difference between numbers; infinite where one is not a number or their counts differ.
+/// The largest difference of values; infinite if a value is NaN or the lengths differ.
 pub fn apart(got: &[f32], want: &[f64]) -> f64 {
     compare::max_difference(got, want)
 }
 
-/// The cosine of the angle between two vectors.
+/// Cosine similarity.
 pub fn cosine(a: &[f32], b: &[f64]) -> f64 {
     let dot: f64 = a.iter().zip(b).map(|(&a, &b)| f64::from(a) * b).sum();
     let length = |sum: f64| sum.sqrt();

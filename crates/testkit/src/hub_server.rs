@@ -1,4 +1,4 @@
-//! A hub on loopback: answers what a client of the Hugging Face hub asks for, counts it, and misbehaves on demand.
+//! A fake Hugging Face hub on loopback: serves models, records requests, and misbehaves on demand.
 
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -9,12 +9,12 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-/// A model at one revision; the same id may be there at several.
+/// A model at one revision; the same id may have several.
 #[derive(Clone, Debug)]
 pub struct HubModel {
     /// `owner/name`.
     pub id: String,
-    /// The branch or tag that leads to the commit.
+    /// The branch or tag of the commit.
     pub revision: String,
     /// The commit.
     pub commit: String,
@@ -25,16 +25,16 @@ pub struct HubModel {
 /// A file of a model.
 #[derive(Clone, Debug)]
 pub struct HubFile {
-    /// Its name in the model.
+    /// Its path in the model.
     pub name: String,
     /// Its content.
     pub bytes: Vec<u8>,
-    /// The SHA-256 of its content, which makes it a large file: listed with it, and redirected where asked for.
+    /// The SHA-256 of a large file, which is listed with it and redirected.
     pub sha256: Option<String>,
 }
 
 impl HubFile {
-    /// What the cache calls the content: the SHA-256 of a large file; of another 40 digits, as git has them.
+    /// The blob name in the cache: the SHA-256 of a large file, or a 40-digit git hash.
     pub fn blob(&self) -> String {
         let hash = |hash: u64, byte: &u8| (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3);
         self.sha256
@@ -43,37 +43,37 @@ impl HubFile {
     }
 }
 
-/// How the hub misbehaves; by default it does not.
+/// Misbehaviour of the hub; none by default.
 #[derive(Clone, Debug, Default)]
 #[expect(clippy::struct_excessive_bools, reason = "each is a switch of its own")]
 pub struct Behaviour {
-    /// Who does not bring this token is answered 401.
+    /// Requests without this token are answered 401.
     pub token: Option<String>,
     /// Every request is answered with this status.
     pub status: Option<u16>,
-    /// The connection is dropped after so many bytes of a file.
+    /// The connection is dropped after this many bytes of a file.
     pub drop_after: Option<usize>,
-    /// How often it is dropped; each drop counts one down.
+    /// Number of drops left.
     pub drops: usize,
     /// A pause before every kilobyte of a file.
     pub pause: Duration,
-    /// The last bytes of every file are left out, and its length is said without them.
+    /// The last bytes of every file are missing, and its length excludes them.
     pub cut: usize,
-    /// So many bytes are sent after the end of every file.
+    /// This many bytes follow the end of every file.
     pub surplus: usize,
-    /// The lengths of files are not said: the end of the connection is the end of the file.
+    /// Files have no `Content-Length`: the end of the connection is the end of the file.
     pub no_lengths: bool,
-    /// The bytes of files are changed, at the same length.
+    /// The bytes of files are changed; the length stays.
     pub garble: bool,
-    /// Ranges are not known: every answer is the whole file.
+    /// `Range` is ignored: every answer is the whole file.
     pub no_ranges: bool,
-    /// The list says names only, as some mirrors do.
+    /// The listing has names only, as some mirrors' do.
     pub names_only: bool,
-    /// Large files are redirected to this address, which may be empty for this server itself.
+    /// Large files are redirected to this address; empty means this server.
     pub redirect: Option<String>,
 }
 
-/// A request that the hub has seen.
+/// A recorded request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HubRequest {
     /// `GET` or `HEAD`.
@@ -86,7 +86,7 @@ pub struct HubRequest {
     pub range: Option<String>,
 }
 
-/// A hub on loopback, until it is dropped.
+/// A fake hub on loopback, until it is dropped.
 #[derive(Debug)]
 pub struct HubServer {
     address: SocketAddr,
@@ -103,10 +103,10 @@ struct State {
 }
 
 impl HubServer {
-    /// Starts a hub that has these models, on a port of its own.
+    /// Starts a hub with these models on a free port.
     ///
     /// # Panics
-    /// Where loopback has no free port.
+    /// If loopback has no free port.
     pub fn start(models: Vec<HubModel>) -> HubServer {
         let listener = TcpListener::bind(("127.0.0.1", 0)).expect("loopback has a free port");
         let address = listener.local_addr().expect("a listener has an address");
@@ -123,22 +123,22 @@ impl HubServer {
         HubServer { address, state, accepting: Some(accepting) }
     }
 
-    /// The address to give as `HF_ENDPOINT`.
+    /// The address for `HF_ENDPOINT`.
     pub fn endpoint(&self) -> String {
         format!("http://{}", self.address)
     }
 
-    /// Changes how the hub behaves from the next request on.
+    /// Changes the behaviour from the next request on.
     pub fn behave(&self, change: impl FnOnce(&mut Behaviour)) {
         change(&mut hold(&self.state.behaviour));
     }
 
-    /// What was asked so far.
+    /// The requests so far.
     pub fn requests(&self) -> Vec<HubRequest> {
         hold(&self.state.requests).clone()
     }
 
-    /// Forgets what was asked so far.
+    /// Clears the recorded requests.
     pub fn forget(&self) {
         hold(&self.state.requests).clear();
     }
@@ -147,7 +147,7 @@ impl HubServer {
 impl Drop for HubServer {
     fn drop(&mut self) {
         self.state.is_over.store(true, Ordering::Relaxed);
-        // Wakes the thread that waits for the next connection.
+        // Wakes the accepting thread.
         drop(TcpStream::connect(self.address));
         if let Some(accepting) = self.accepting.take() {
             let _ = accepting.join();
@@ -232,7 +232,7 @@ impl State {
             return Answer::status(status);
         }
         let path = request.path.split('?').next().unwrap_or_default();
-        // What was redirected is open to anyone, as signed addresses are.
+        // Redirect targets need no token, like signed addresses.
         if let Some(path) = path.strip_prefix("/moved/") {
             return self.file(path, None, request, &behaviour);
         }
@@ -359,7 +359,7 @@ fn write(mut stream: &TcpStream, state: &State, request: &HubRequest, answer: &A
 }
 
 impl State {
-    /// Where a file's answer of this length ends, and the pause before each piece of it.
+    /// Where the body of a file of this length ends, and the pause before each piece of it.
     fn faults(&self, length: usize) -> (usize, Duration) {
         let mut behaviour = hold(&self.behaviour);
         match behaviour.drop_after {
@@ -372,7 +372,7 @@ impl State {
     }
 }
 
-/// Undoes percent-encoding.
+/// Decodes percent-encoding.
 fn decode(text: &str) -> String {
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text.as_bytes();

@@ -1,4 +1,4 @@
-//! Real parts that `scripts/parts` puts in `target/parts`.
+//! Real models and libraries that `scripts/parts` puts in `target/parts`.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 /// The folder of a part.
 ///
 /// # Panics
-/// Where it was not fetched.
+/// If it was not fetched.
 pub fn folder(name: &str) -> PathBuf {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/parts").join(name);
     assert!(folder.is_dir(), "no `{name}` in `target/parts`: fetch it with `scripts/parts {name}`");
@@ -16,7 +16,7 @@ pub fn folder(name: &str) -> PathBuf {
 /// ONNX Runtime's library.
 ///
 /// # Panics
-/// Where it was not fetched.
+/// If it was not fetched.
 pub fn onnxruntime() -> PathBuf {
     let entries = fs::read_dir(folder("onnxruntime")).expect("the part can be listed").flatten();
     let is_it = |path: &PathBuf| {

@@ -2,7 +2,7 @@
 
 use sconce_core::card::Format;
 use sconce_core::device::Device;
-use sconce_core::obstacle::{Distance, Obstacle, bytes};
+use sconce_core::obstacle::{BuildPart, Distance, Obstacle, bytes};
 use sconce_core::placement::{Dtype, EngineId, Placement};
 
 fn words(text: &str) -> String {
@@ -21,18 +21,19 @@ fn every() -> Vec<(Obstacle, &'static str, &'static str, &'static str)> {
         nearest: words("bert"),
         missing: missing.iter().map(|key| words(key)).collect(),
     };
-    let provider = |provider: &str| Obstacle::ProviderFailed { provider: words(provider), says: words("no") };
+    let provider =
+        |provider: &str| Obstacle::ProviderFailed { provider: words(provider), reason: words("no") };
     let absent = |device| Obstacle::NoSuchDevice { device, found: words("nothing") };
-    let missing = |says: &str| Obstacle::OpMissing { op: words("gelu"), says: words(says) };
+    let missing = |says: &str| Obstacle::OpMissing { op: words("gelu"), reason: words(says) };
     vec![
         (
-            Obstacle::NotBuilt { what: words("CUDA"), feature: Some(words("cuda")) },
+            Obstacle::NotBuilt { part: BuildPart::Device, what: words("CUDA"), feature: Some(words("cuda")) },
             "not_built",
             "this build lacks CUDA",
             "--features cuda`",
         ),
         (
-            Obstacle::NotBuilt { what: words("CUDA"), feature: None },
+            Obstacle::NotBuilt { part: BuildPart::Device, what: words("CUDA"), feature: None },
             "not_built",
             "this build lacks CUDA",
             "none: no build",
@@ -44,7 +45,7 @@ fn every() -> Vec<(Obstacle, &'static str, &'static str, &'static str)> {
             "ONNX weights of the model at `onnx/model.onnx`",
         ),
         (
-            Obstacle::LibraryMissing { library: words("ort"), looked: vec![words("a"), words("b")] },
+            Obstacle::LibraryMissing { library: words("ort"), searched: vec![words("a"), words("b")] },
             "library_missing",
             "`ort` was not found; looked in: a, b",
             "`pip install ort`",
@@ -109,7 +110,7 @@ fn every() -> Vec<(Obstacle, &'static str, &'static str, &'static str)> {
             "the next placement serves",
         ),
         (
-            Obstacle::Crashed { case: words("twin"), how: words("signal 6") },
+            Obstacle::Crashed { case: words("twin"), cause: words("signal 6") },
             "crashed",
             "crashed at twin: signal 6",
             "`sconce doctor --fresh`",
@@ -145,13 +146,13 @@ fn every() -> Vec<(Obstacle, &'static str, &'static str, &'static str)> {
             "`--device cpu --dtype f32` is the faster",
         ),
         (
-            Obstacle::LoadFailed { says: words("no tensor") },
+            Obstacle::LoadFailed { reason: words("no tensor") },
             "load_failed",
             "could not be loaded: no tensor",
             "`sconce plan MODEL --full`",
         ),
         (
-            Obstacle::Quarantined { why: words("NaN") },
+            Obstacle::Quarantined { reason: words("NaN") },
             "quarantined",
             "taken out of service: NaN",
             "`sconce doctor --fresh`",
@@ -164,7 +165,7 @@ fn every_obstacle_has_its_code_its_words_and_its_remedy() {
     for (obstacle, code, says, remedy) in every() {
         assert_eq!(obstacle.code(), code);
         assert!(obstacle.to_string().contains(says), "{obstacle}");
-        assert!(obstacle.remedy().contains(remedy), "{code}: {}", obstacle.remedy());
+        assert!(obstacle.remedy().to_string().contains(remedy), "{code}: {}", obstacle.remedy());
         let json = serde_json::to_value(&obstacle).expect("it can be written");
         assert_eq!(json["code"], code);
         assert_eq!(serde_json::from_value::<Obstacle>(json).expect("it can be read"), obstacle);

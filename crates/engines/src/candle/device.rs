@@ -1,8 +1,8 @@
-//! Which devices this build of Candle can drive, and opening them: the one file that reads a device's feature.
+//! Candle devices of this build; the only file that reads a device feature.
 
 use candle_core::{DType, Device as Handle};
 use sconce_core::device::Device;
-use sconce_core::obstacle::Obstacle;
+use sconce_core::obstacle::{BuildPart, Obstacle};
 use sconce_core::placement::Dtype;
 
 use crate::errors;
@@ -10,7 +10,7 @@ use crate::errors;
 /// The version of Candle that this crate is pinned to.
 pub(super) const CANDLE: &str = "0.11.1";
 
-/// The switches of this build that change what a device computes.
+/// Features of this build that affect results.
 pub(super) fn switches() -> String {
     let switches = [
         ("cuda", cfg!(feature = "cuda")),
@@ -21,10 +21,14 @@ pub(super) fn switches() -> String {
     on.join("+")
 }
 
-/// Whether this build can drive `device`; opens nothing.
+/// Whether this build supports `device`; opens nothing.
 pub(super) fn supports(device: Device) -> Result<(), Obstacle> {
     let not_built = |what: &str, feature: Option<&str>| {
-        Err(Obstacle::NotBuilt { what: what.to_owned(), feature: feature.map(str::to_owned) })
+        Err(Obstacle::NotBuilt {
+            part: BuildPart::Device,
+            what: what.to_owned(),
+            feature: feature.map(str::to_owned),
+        })
     };
     match device {
         Device::Cpu => Ok(()),
@@ -45,14 +49,14 @@ pub(super) fn open(device: Device) -> Result<Handle, Obstacle> {
     };
     handle.map_err(|error| {
         let obstacle = errors::to_obstacle(&error);
-        if let Obstacle::LoadFailed { says } = obstacle {
+        if let Obstacle::LoadFailed { reason: says } = obstacle {
             return Obstacle::NoSuchDevice { device, found: says };
         }
         obstacle
     })
 }
 
-/// Runs `work` so that what Metal's objects leave behind is freed at its end and not at the thread's.
+/// Runs `work` in an autorelease pool, so that Metal's temporary objects are freed at its end.
 pub(super) fn with_autorelease<T>(work: impl FnOnce() -> T) -> T {
     #[cfg(target_os = "macos")]
     return objc2::rc::autoreleasepool(|_| work());
@@ -60,7 +64,7 @@ pub(super) fn with_autorelease<T>(work: impl FnOnce() -> T) -> T {
     work()
 }
 
-/// Candle's name for a dtype that models compute in.
+/// Candle's dtype.
 pub(super) fn dtype(dtype: Dtype) -> Result<DType, Obstacle> {
     match dtype {
         Dtype::F32 => Ok(DType::F32),
@@ -68,7 +72,7 @@ pub(super) fn dtype(dtype: Dtype) -> Result<DType, Obstacle> {
         Dtype::Bf16 => Ok(DType::BF16),
         Dtype::Int8 | Dtype::Int4 => Err(Obstacle::OpMissing {
             op: format!("{dtype} products"),
-            says: "encoders compute in f32, f16 and bf16 here".to_owned(),
+            reason: "encoders compute in f32, f16 and bf16 here".to_owned(),
         }),
     }
 }

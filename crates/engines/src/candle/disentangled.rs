@@ -6,7 +6,7 @@ use super::load::{LoadError, Loader};
 use crate::description::Description;
 use crate::positional::disentangled::{DisentangledAttention, RelativeProjections};
 
-/// A layer's projections of distances, `[1, heads, head, buckets]`.
+/// A layer's projections of relative positions, `[1, heads, head_dim, buckets]`.
 pub(super) struct PaddedRelativeProjections {
     keys: Option<Tensor>,
     queries: Option<Tensor>,
@@ -34,7 +34,7 @@ impl PaddedRelativeProjections {
         })
     }
 
-    /// What is score_bias to the scores of `queries`, which are scaled, against `keys`: both `[count, heads, length, head]`.
+    /// The relative scores of scaled `queries` against `keys`, both `[count, heads, length, head_dim]`.
     pub(super) fn scores(&self, queries: &Tensor, keys: &Tensor) -> Result<Tensor> {
         let (count, heads, length, _) = queries.dims4()?;
         let shape = (count, heads, length, length);
@@ -52,7 +52,7 @@ impl PaddedRelativeProjections {
             sum = (sum + gather(queries, relative, 1)?)?;
         }
         if let Some(relative) = &self.queries {
-            // Rows are keys here, and so the distance is the other way round.
+            // Rows are keys here, so the distance has the opposite sign.
             let by_key = (gather(keys, relative, -1)? * self.scale)?;
             sum = (sum + by_key.transpose(D::Minus2, D::Minus1)?.contiguous()?)?;
         }

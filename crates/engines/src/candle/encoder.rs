@@ -1,4 +1,4 @@
-//! A loaded model: checks a batch, splits it over threads on the CPU, and pools.
+//! A loaded model: validates a batch, splits it over threads on the CPU, and applies the head.
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ use crate::errors;
 use crate::loaded_head::LoadedHead;
 use crate::threads::Threads;
 
-/// Tokens that one thread takes at a time: their activations stay in its cache.
+/// Tokens per block: its activations stay in a core's cache.
 const BLOCK: usize = 384;
 
 pub(super) struct CandleEncoder {

@@ -1,4 +1,4 @@
-//! Fused row operations on the CPU, between the matrix products.
+//! Fused row operations on the CPU, between matrix products.
 
 use std::sync::Arc;
 
@@ -11,18 +11,18 @@ use sconce_kernels::rows::{Activation, Norm, NormStatistics, bias_activation, ga
 
 use crate::head_layout::HeadLayout;
 
-/// Rows that one task takes: enough to forget the cost of handing it over.
+/// Rows per task: enough to amortize its overhead.
 const ROWS: usize = 16;
 
-/// The contiguous f32 numbers of a tensor.
-pub(super) fn numbers<'a>(storage: &'a CpuStorage, layout: &Layout) -> Result<&'a [f32]> {
+/// The contiguous f32 values of a tensor.
+pub(super) fn values<'a>(storage: &'a CpuStorage, layout: &Layout) -> Result<&'a [f32]> {
     match (storage.as_slice::<f32>()?, layout.contiguous_offsets()) {
         (all, Some((start, end))) => Ok(&all[start..end]),
         (_, None) => bail!("a fused op was given a tensor that is not contiguous"),
     }
 }
 
-fn numbers_mut<'a>(storage: &'a mut CpuStorage, layout: &Layout) -> Result<&'a mut [f32]> {
+fn values_mut<'a>(storage: &'a mut CpuStorage, layout: &Layout) -> Result<&'a mut [f32]> {
     match (storage, layout.contiguous_offsets()) {
         (CpuStorage::F32(all), Some((start, end))) => Ok(&mut all[start..end]),
         _ => bail!("a fused op was given a tensor that is not contiguous f32"),
@@ -44,15 +44,15 @@ impl InplaceOp2 for BiasActivation {
         bias: &CpuStorage,
         bias_layout: &Layout,
     ) -> Result<()> {
-        let bias = numbers(bias, bias_layout)?;
-        let x = numbers_mut(x, x_layout)?;
+        let bias = values(bias, bias_layout)?;
+        let x = values_mut(x, x_layout)?;
         let isa = Isa::best();
         x.par_chunks_mut(ROWS * bias.len()).for_each(|rows| bias_activation(isa, rows, bias, self.0));
         Ok(())
     }
 }
 
-/// `activation(gate) · up` of rows that hold both without their bias, and that bias.
+/// `activation(gate) · up` of rows of gate and up values; the second tensor is their bias.
 pub(super) struct Gate(pub(super) Activation);
 
 impl CustomOp2 for Gate {
@@ -67,24 +67,24 @@ impl CustomOp2 for Gate {
         bias: &CpuStorage,
         bias_layout: &Layout,
     ) -> Result<(CpuStorage, Shape)> {
-        let bias = numbers(bias, bias_layout)?;
-        let x = numbers(x, x_layout)?;
+        let bias = values(bias, bias_layout)?;
+        let x = values(x, x_layout)?;
         let half = bias.len() / 2;
         let count = x.len() / bias.len();
         let mut output = vec![0.0; count * half];
         let isa = Isa::best();
         let chunks = output.par_chunks_mut(ROWS * half).zip(x.par_chunks(ROWS * bias.len()));
-        chunks.for_each_init(Vec::new, |room, (to, rows)| {
-            room.clear();
-            room.extend_from_slice(rows);
-            gate(isa, room, bias, self.0, to);
+        chunks.for_each_init(Vec::new, |scratch, (to, rows)| {
+            scratch.clear();
+            scratch.extend_from_slice(rows);
+            gate(isa, scratch, bias, self.0, to);
         });
         Ok((CpuStorage::F32(output), Shape::from((count, half))))
     }
 }
 
-/// `x = x + bias + residual`, and normalised where there is a norm; the second tensor is the residual, the third
-/// holds bias, weight and shift one after the other, or the bias alone.
+/// `x = x + bias + residual`, normalized if there is a norm. The second tensor is the residual; the third holds bias,
+/// weight and shift, or the bias alone.
 pub(super) struct AddNorm {
     pub(super) norm: Option<(NormStatistics, f32)>,
 }
@@ -103,9 +103,9 @@ impl InplaceOp3 for AddNorm {
         parameters: &CpuStorage,
         parameters_layout: &Layout,
     ) -> Result<()> {
-        let residual = numbers(residual, residual_layout)?;
-        let parameters = numbers(parameters, parameters_layout)?;
-        let x = numbers_mut(x, x_layout)?;
+        let residual = values(residual, residual_layout)?;
+        let parameters = values(parameters, parameters_layout)?;
+        let x = values_mut(x, x_layout)?;
         let width = if self.norm.is_some() { parameters.len() / 3 } else { parameters.len() };
         let isa = Isa::best();
         let chunks = x.par_chunks_mut(ROWS * width).zip(residual.par_chunks(ROWS * width));
@@ -133,7 +133,7 @@ impl Vectorized for AddNorms<'_> {
     }
 }
 
-/// `x = norm(x + bias)`, row by row; the second tensor holds bias, weight and shift one after the other.
+/// `x = norm(x + bias)` per row; the second tensor holds bias, weight and shift.
 pub(super) struct RowNorm {
     pub(super) statistics: NormStatistics,
     pub(super) epsilon: f32,
@@ -151,8 +151,8 @@ impl InplaceOp2 for RowNorm {
         parameters: &CpuStorage,
         parameters_layout: &Layout,
     ) -> Result<()> {
-        let parameters = numbers(parameters, parameters_layout)?;
-        let x = numbers_mut(x, x_layout)?;
+        let parameters = values(parameters, parameters_layout)?;
+        let x = values_mut(x, x_layout)?;
         let isa = Isa::best();
         x.par_chunks_mut(ROWS * parameters.len() / 3)
             .for_each(|rows| isa.run(RowNorms(self, rows, parameters)));
@@ -176,8 +176,8 @@ impl Vectorized for RowNorms<'_> {
     }
 }
 
-/// Bias, norms by head and rotation of rows of queries, keys and values; the second tensor is the bias.
-pub(super) struct Prepare<'a> {
+/// Adds the bias, and applies QK norms and rotary embedding; the second tensor is the bias.
+pub(super) struct QkNormRope<'a> {
     pub(super) heads: HeadLayout,
     pub(super) norms: Option<&'a [Norm; 2]>,
     pub(super) rope_table: Option<Arc<RopeTable>>,
@@ -185,7 +185,7 @@ pub(super) struct Prepare<'a> {
     pub(super) positions: Arc<[usize]>,
 }
 
-impl InplaceOp2 for Prepare<'_> {
+impl InplaceOp2 for QkNormRope<'_> {
     fn name(&self) -> &'static str {
         "prepare-heads"
     }
@@ -197,12 +197,12 @@ impl InplaceOp2 for Prepare<'_> {
         bias: &CpuStorage,
         bias_layout: &Layout,
     ) -> Result<()> {
-        let bias = numbers(bias, bias_layout)?;
-        let x = numbers_mut(x, x_layout)?;
+        let bias = values(bias, bias_layout)?;
+        let x = values_mut(x, x_layout)?;
         let isa = Isa::best();
         x.par_chunks_mut(bias.len()).zip(self.positions.par_iter()).for_each(|(row, &position)| {
             row.iter_mut().zip(bias).for_each(|(x, bias)| *x += bias);
-            self.heads.prepare(isa, row, position, self.norms, self.rope_table.as_deref());
+            self.heads.qk_norm_rope(isa, row, position, self.norms, self.rope_table.as_deref());
         });
         Ok(())
     }

@@ -1,5 +1,4 @@
-//! The pieces of a layer on Candle: products, norms with residuals, activations; each in its fused and its portable
-//! form.
+//! Building blocks of a layer on Candle: products, norms with residuals, activations, each fused and portable.
 
 use candle_core::{DType, Result, Tensor};
 use candle_nn::ops;
@@ -11,17 +10,16 @@ use crate::assembly;
 use crate::description::{Activation, Description, NormPlacement};
 use crate::head_layout;
 
-/// How rows are computed between the matrix products.
+/// How row operations and attention are computed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Path {
-    /// Our fused row ops and packed attention, on the CPU.
+    /// sconce's fused row ops and packed attention, on the CPU.
     Fused,
     /// Candle's own ops and padded attention, on any device.
     Portable,
 }
 
-/// A matrix `[inputs, outputs]` in the placement's dtype, laid out as the product reads it; its bias stays f32 and
-/// is score_bias by whoever comes next.
+/// A matrix `[inputs, outputs]` in the placement's dtype. The bias stays f32, and the next operation adds it.
 pub(super) struct Linear {
     pub(super) weight: Tensor,
     pub(super) bias: Tensor,
@@ -33,7 +31,7 @@ impl Linear {
         linear: assembly::Linear,
     ) -> std::result::Result<Linear, LoadError> {
         let weight = from.transposed(linear.weight, linear.inputs)?;
-        Ok(Linear { weight, bias: from.numbers(linear.bias)? })
+        Ok(Linear { weight, bias: from.vector(linear.bias)? })
     }
 
     /// `x · weight`, without the bias: f32 in, f32 out.
@@ -42,7 +40,7 @@ impl Linear {
     }
 }
 
-/// `norm(x + bias + residual)`, in f32 whatever the placement's dtype.
+/// `norm(x + bias + residual)`, always in f32.
 pub(super) struct Norm {
     bias: Tensor,
     weight: Tensor,
@@ -53,7 +51,7 @@ pub(super) struct Norm {
 }
 
 impl Norm {
-    /// With the bias of the product before it, which may be none.
+    /// Loads a norm with the bias of the preceding product.
     pub(super) fn load(
         from: &Loader<'_>,
         d: &Description,
@@ -66,7 +64,7 @@ impl Norm {
             None => Tensor::zeros(norm.weight.len(), DType::F32, from.device())?,
         };
         let (statistics, epsilon) = (norm.statistics, norm.epsilon);
-        let (weight, shift) = (from.numbers(norm.weight)?, from.numbers(norm.shift)?);
+        let (weight, shift) = (from.vector(norm.weight)?, from.vector(norm.shift)?);
         let joined = Tensor::cat(&[&bias, &weight, &shift], 0)?;
         Ok(Norm { bias, weight, shift, joined, statistics, epsilon })
     }
@@ -86,7 +84,7 @@ impl Norm {
         }
     }
 
-    /// `norm(x + bias)`, where `x` is nobody else's.
+    /// `norm(x + bias)`, in place.
     pub(super) fn of_own(&self, path: Path, x: Tensor) -> Result<Tensor> {
         match path {
             Path::Fused => {
@@ -97,7 +95,7 @@ impl Norm {
         }
     }
 
-    /// `norm(x + bias)`, `x` staying as it is.
+    /// `norm(x + bias)`, without modifying `x`.
     pub(super) fn of(&self, path: Path, x: &Tensor) -> Result<Tensor> {
         match path {
             Path::Fused => self.of_own(path, x.copy()?),
@@ -105,7 +103,7 @@ impl Norm {
         }
     }
 
-    /// `norm(x)` over the last dimension, by Candle's own ops.
+    /// `norm(x)` over the last dimension, with Candle's own ops.
     pub(super) fn plain(&self, x: &Tensor) -> Result<Tensor> {
         let x = x.contiguous()?;
         match self.statistics {
@@ -115,45 +113,45 @@ impl Norm {
     }
 }
 
-/// What follows a part of a layer, up to the next one.
-pub(super) enum After {
-    /// The norm of the sum with the residual.
+/// What follows a block of a layer.
+pub(super) enum AfterBlock {
+    /// Post-norm: the norm of the sum with the residual.
     NormOfSum(Norm),
-    /// The sum with the residual; the tensor is the bias.
+    /// Pre-norm: the sum with the residual; the tensor is the bias.
     Sum(Tensor),
-    /// The sum of the norm with the residual.
+    /// The residual plus the norm of the block's output.
     SumOfNorm(Norm),
 }
 
-impl After {
+impl AfterBlock {
     pub(super) fn load(
         from: &Loader<'_>,
         d: &Description,
         norm: Option<assembly::Norm>,
         bias: &Tensor,
-    ) -> std::result::Result<After, LoadError> {
-        let Some(norm) = norm else { return Ok(After::Sum(bias.clone())) };
+    ) -> std::result::Result<AfterBlock, LoadError> {
+        let Some(norm) = norm else { return Ok(AfterBlock::Sum(bias.clone())) };
         let norm = Norm::load(from, d, norm, Some(bias))?;
         Ok(match d.placement {
-            NormPlacement::Post => After::NormOfSum(norm),
-            NormPlacement::Pre | NormPlacement::Both => After::SumOfNorm(norm),
+            NormPlacement::Post => AfterBlock::NormOfSum(norm),
+            NormPlacement::Pre | NormPlacement::Both => AfterBlock::SumOfNorm(norm),
         })
     }
 
     pub(super) fn apply(&self, path: Path, x: Tensor, residual: &Tensor) -> Result<Tensor> {
         match (self, path) {
-            (After::NormOfSum(norm), _) => norm.of_sum(path, x, residual),
-            (After::Sum(bias), Path::Fused) => {
+            (AfterBlock::NormOfSum(norm), _) => norm.of_sum(path, x, residual),
+            (AfterBlock::Sum(bias), Path::Fused) => {
                 x.inplace_op3(residual, bias, &AddNorm { norm: None })?;
                 Ok(x)
             }
-            (After::Sum(bias), Path::Portable) => x.broadcast_add(bias)? + residual,
-            (After::SumOfNorm(norm), _) => norm.of_own(path, x)? + residual,
+            (AfterBlock::Sum(bias), Path::Portable) => x.broadcast_add(bias)? + residual,
+            (AfterBlock::SumOfNorm(norm), _) => norm.of_own(path, x)? + residual,
         }
     }
 }
 
-/// `activation(x + bias)`, or where it is a gate `activation(gate) · up` of what `x` holds of both.
+/// `activation(x + bias)`, or `activation(gate) · up` in a gated block.
 pub(super) fn activate(path: Path, d: &Description, x: Tensor, bias: &Tensor) -> Result<Tensor> {
     let activation = d.activation.kernel();
     match path {

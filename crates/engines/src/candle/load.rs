@@ -1,10 +1,10 @@
-//! Weights onto a device, in the dtype that a placement computes in.
+//! Copies weights to a device, in the placement's dtype.
 
 use candle_core::{DType, Device, Tensor};
 
 use crate::weights::{Tensors, WeightsError};
 
-/// Weights on their way to a device.
+/// Copies weights to a device.
 pub(super) struct Loader<'a> {
     tensors: &'a dyn Tensors,
     device: Device,
@@ -20,31 +20,31 @@ impl<'a> Loader<'a> {
         &self.device
     }
 
-    /// Where the weights come from.
+    /// The source of the weights.
     pub(super) fn tensors(&self) -> &'a dyn Tensors {
         self.tensors
     }
 
     /// A vector in f32.
-    pub(super) fn numbers(&self, values: Vec<f32>) -> Result<Tensor, LoadError> {
+    pub(super) fn vector(&self, values: Vec<f32>) -> Result<Tensor, LoadError> {
         let count = values.len();
         Ok(Tensor::from_vec(values, count, &self.device)?)
     }
 
-    /// Rows in the placement's dtype, narrowed in host memory: only what stays goes to the device.
+    /// Rows in the placement's dtype, converted in host memory.
     pub(super) fn table(&self, values: Vec<f32>, width: usize) -> Result<Tensor, LoadError> {
         let host = Tensor::from_vec(values, ((), width), &Device::Cpu)?;
         Ok(host.to_dtype(self.dtype)?.to_device(&self.device)?)
     }
 
-    /// A matrix stored as `[out, inputs]`, transposed, in the placement's dtype.
+    /// A matrix stored as `[outputs, inputs]`, transposed, in the placement's dtype.
     pub(super) fn transposed(&self, values: Vec<f32>, inputs: usize) -> Result<Tensor, LoadError> {
         let host = Tensor::from_vec(values, ((), inputs), &Device::Cpu)?;
         Ok(host.t()?.contiguous()?.to_dtype(self.dtype)?.to_device(&self.device)?)
     }
 }
 
-/// Why a model could not be built from its weights.
+/// Why a model could not be loaded.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum LoadError {
     #[error(transparent)]

@@ -1,4 +1,4 @@
-//! Candle behind the engine interface, with our own packed forward.
+//! The Candle engine, with sconce's packed forward pass.
 
 mod device;
 mod disentangled;
@@ -43,7 +43,7 @@ pub struct CandleEngine {
 }
 
 impl CandleEngine {
-    /// Candle on `threads` threads of its own, started on first use.
+    /// Candle on `threads` own threads, started on first use.
     pub fn new(threads: usize) -> CandleEngine {
         CandleEngine { count: threads, threads: OnceLock::new() }
     }
@@ -52,7 +52,7 @@ impl CandleEngine {
         Arc::clone(self.threads.get_or_init(|| Arc::new(Threads::new(self.count))))
     }
 
-    /// An encoder for `description` from `tensors`, without pooling.
+    /// An encoder of `description` with weights from `tensors`, without head.
     fn build_encoder(
         &self,
         description: &Description,
@@ -144,6 +144,6 @@ impl Engine for CandleEngine {
 fn load_failed(error: LoadError) -> Obstacle {
     match error {
         LoadError::Candle(error) => errors::to_obstacle(&error),
-        LoadError::Weights(error) => Obstacle::LoadFailed { says: error.told() },
+        LoadError::Weights(error) => Obstacle::LoadFailed { reason: error.full_message() },
     }
 }

@@ -1,4 +1,4 @@
-//! Single ops on generated numbers.
+//! Single ops on generated values.
 
 use std::time::Instant;
 
@@ -8,7 +8,7 @@ use sconce_core::probe::{Op, Sample};
 
 use crate::weights::{seed, uniform};
 
-/// Runs `op` on generated numbers.
+/// Runs `op` on generated values.
 pub(super) fn run(op: Op, shape: [usize; 2], device: &Device, dtype: DType) -> Result<Sample> {
     let started = Instant::now();
     let [rows, columns] = shape;
@@ -17,7 +17,7 @@ pub(super) fn run(op: Op, shape: [usize; 2], device: &Device, dtype: DType) -> R
         let values: Vec<f32> = (0..shape.0 * shape.1).map(|_| uniform(&mut state)).collect();
         Tensor::from_vec(values, shape, device)?.to_dtype(dtype)
     };
-    // The forward computes norms, softmax and activations in f32 whatever the dtype, and so they are tried.
+    // The forward pass computes norms, softmax and activations in f32 for every dtype.
     let dtype = match op {
         Op::LayerNorm | Op::Softmax | Op::Gelu => DType::F32,
         Op::PickRows | Op::Matmul | Op::MatmulTransposed | Op::Transpose => dtype,

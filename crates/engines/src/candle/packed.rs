@@ -1,4 +1,4 @@
-//! Attention on the CPU over packed sequences: each sequence attends to itself alone, and nothing is padded.
+//! Attention on the CPU over packed sequences, without padding.
 
 use std::sync::Arc;
 
@@ -8,13 +8,12 @@ use sconce_core::batch::Sequence;
 use sconce_kernels::attention::{AttentionHead, AttentionMask, AttentionScratch, ScoreBias};
 use sconce_kernels::isa::Isa;
 
-use super::fused::numbers;
+use super::fused::values;
 use crate::head_layout::HeadLayout;
 use crate::positional::bias_table::BiasTable;
 use crate::positional::disentangled::{PackedRelativeProjections, RelativeScratch};
 
-/// Self-attention of packed sequences: rows of queries, keys and values, and their bias where they come without it,
-/// to `[tokens, heads · head]`.
+/// Self-attention of packed sequences: rows of queries, keys and values to `[tokens, heads · head_dim]`.
 pub(super) struct PackedAttention {
     pub(super) sequences: Arc<[Sequence]>,
     pub(super) heads: HeadLayout,
@@ -22,7 +21,7 @@ pub(super) struct PackedAttention {
     pub(super) mask: AttentionMask,
     pub(super) biases: Option<Arc<BiasTable>>,
     pub(super) relative: Option<Arc<PackedRelativeProjections>>,
-    /// Whether the bias is yet to be score_bias.
+    /// Whether the bias is not applied yet.
     pub(super) biased: bool,
 }
 
@@ -38,8 +37,8 @@ impl CustomOp2 for PackedAttention {
         bias: &CpuStorage,
         bias_layout: &Layout,
     ) -> Result<(CpuStorage, Shape)> {
-        let qkv = numbers(qkv, qkv_layout)?;
-        let bias = numbers(bias, bias_layout)?;
+        let qkv = values(qkv, qkv_layout)?;
+        let bias = values(bias, bias_layout)?;
         let isa = Isa::best();
         let HeadLayout { queries, width, .. } = self.heads;
         let (stride, hidden) = (bias.len(), queries * width);

@@ -1,4 +1,4 @@
-//! Attention for devices with Candle's own ops alone: sequences of like length are padded to a common one.
+//! Attention with Candle's own ops: sequences are padded per length bucket.
 
 use candle_core::{D, DType, Device, Result, Tensor};
 use candle_nn::ops::softmax_last_dim;
@@ -10,13 +10,13 @@ use crate::head_layout::HeadLayout;
 use crate::length_buckets::length_buckets;
 use crate::positional::bias_table::BiasTable;
 
-/// ScoreBias to the scores of padding: far below any score, and finite so that nothing becomes NaN.
+/// Added to the scores of padding: far below any score, and finite to avoid NaN.
 const MASKED: f32 = -1e30;
 
-/// The sequences of one batch laid out for padded attention; made once for each mask and used by every layer.
+/// The sequences of a batch, padded per bucket; built once per mask and used by every layer.
 pub(super) struct PaddedAttention {
     buckets: Vec<Bucket>,
-    /// For each token of the batch its row among the buckets' rows.
+    /// For each token of the batch, its row among the buckets' rows.
     back: Tensor,
     heads: HeadLayout,
 }
@@ -24,11 +24,11 @@ pub(super) struct PaddedAttention {
 struct Bucket {
     count: usize,
     length: usize,
-    /// For each padded token the row of the batch it repeats.
+    /// For each padded token, the row of the batch that it copies.
     rows: Tensor,
-    /// `[count, 1, 1, length]`, score_bias to the scores.
+    /// `[count, 1, 1, length]`, added to the scores.
     padding: Tensor,
-    /// `[1, 1 or heads, length, length]`, score_bias to the scores too.
+    /// `[1, 1 or heads, length, length]`, added to the scores.
     shared: Option<Tensor>,
 }
 
@@ -65,8 +65,8 @@ impl PaddedAttention {
         Ok(PaddedAttention { buckets, back: Tensor::new(back, device)?, heads })
     }
 
-    /// Self-attention; queries are `[tokens, heads · head]` and scaled, keys and values have their own heads, and
-    /// the result is as the queries are.
+    /// Self-attention. Queries are scaled, `[tokens, heads · head_dim]`, like the result; keys and values have the KV
+    /// heads.
     pub(super) fn attend(
         &self,
         queries: &Tensor,
@@ -79,7 +79,7 @@ impl PaddedAttention {
         let mut parts = Vec::with_capacity(self.buckets.len());
         for bucket in &self.buckets {
             let Bucket { count, length, .. } = *bucket;
-            // index_select of a view that is not contiguous is silently wrong on Metal, so every one is made so.
+            // index_select of a non-contiguous view is silently wrong on Metal.
             let pick = |rows: &Tensor, heads: usize| -> Result<Tensor> {
                 let picked = rows.contiguous()?.index_select(&bucket.rows, 0)?;
                 picked.reshape((count, length, heads, width))?.transpose(1, 2)?.contiguous()
@@ -108,7 +108,7 @@ impl PaddedAttention {
     }
 }
 
-/// What every sequence of a bucket shares: the bias by distance, and what is out of mask.
+/// The additive mask that all sequences of a bucket share: relative position biases, and the attention mask.
 fn shared(
     length: usize,
     heads: usize,

@@ -1,4 +1,4 @@
-//! From the vectors of tokens to the vector of a text, on the device: only what is pooled leaves it.
+//! Pooling on the device: only pooled rows leave it.
 
 use candle_core::{Result, Tensor};
 use sconce_core::batch::{Rows, Sequence};
@@ -6,7 +6,7 @@ use sconce_core::card::PoolingMode;
 
 use crate::loaded_head::{LoadedHead, skipped};
 
-/// One row a sequence from `hidden`, `[tokens, hidden]`.
+/// One row per sequence from `hidden`, `[tokens, hidden]`.
 pub(super) fn rows(head: &LoadedHead, hidden: &Tensor, sequences: &[Sequence]) -> Result<Rows> {
     let Some(pooling) = head.pooling() else {
         return Ok(head.rows(&hidden.flatten_all()?.to_vec1()?, hidden.dim(1)?, sequences));
@@ -21,7 +21,7 @@ pub(super) fn rows(head: &LoadedHead, hidden: &Tensor, sequences: &[Sequence]) -
     Ok(head.after_pooling(pooled.flatten_all()?.to_vec1()?, pooled.dim(1)?))
 }
 
-/// `[1, hidden]` by one mode.
+/// Pools by one mode: `[1, hidden]`.
 fn pool(hidden: &Tensor, sequence: &Sequence, mode: PoolingMode, skip: usize) -> Result<Tensor> {
     let (start, count) = (sequence.start + skip, sequence.length - skip);
     let weighted = |weights: Vec<f32>| {

@@ -1,10 +1,10 @@
-//! Rotation by position with Candle's own ops.
+//! Rotary position embedding with Candle's own ops.
 
 use candle_core::{Device, Result, Tensor};
 use sconce_core::batch::Sequence;
 use sconce_kernels::rope::RopeTable;
 
-/// The rope_table of every token of a batch.
+/// Cosines and sines of every token of a batch.
 pub(super) struct BatchRope {
     /// `[tokens, 1, pairs]`.
     cosines: Tensor,
@@ -32,7 +32,7 @@ impl BatchRope {
         })
     }
 
-    /// `x`, `[tokens, heads, head]`, turned.
+    /// Rotates `x`, `[tokens, heads, head_dim]`.
     pub(super) fn turn(&self, x: &Tensor) -> Result<Tensor> {
         let (tokens, heads, head) = x.dims3()?;
         let turned = 2 * self.pairs;

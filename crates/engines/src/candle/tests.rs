@@ -1,4 +1,4 @@
-//! The path for accelerators, run on the CPU, against the fused one: every family, lengths context and odd.
+//! The portable path, run on the CPU, against the fused one: every family, mixed and odd lengths.
 
 use std::collections::BTreeSet;
 
@@ -77,7 +77,7 @@ fn the_path_for_accelerators_gives_what_the_fused_one_gives() {
             if description.token_types > 1 {
                 batch.types.iter_mut().enumerate().for_each(|(place, kind)| *kind = (place % 2) as u32);
             }
-            // Some tokens at the end of longer texts are seen by none.
+            // The last tokens of longer sequences are not attended to.
             for sequence in batch.sequences.iter_mut().filter(|sequence| sequence.length > 40) {
                 sequence.unseen = sequence.length % 7;
             }
@@ -186,7 +186,7 @@ fn the_path_for_accelerators_pads_and_takes_one_batch_at_a_time() {
     assert_eq!((fused.cost(), fused.concurrency()), (Cost::Packed, 2));
 }
 
-/// Attention as it is defined, in f64, over the rows of one sequence.
+/// Attention by its definition, in f64, over the rows of one sequence.
 fn plain_attention(
     [queries, keys, values]: [&[f32]; 3],
     heads: HeadLayout,
@@ -234,7 +234,7 @@ fn padded_attention_is_that_of_plain_code() {
         let heads = HeadLayout { queries, keys, width: 6 };
         for mask in masks {
             for biased in [false, true] {
-                // Where a window ends, every query has to see a token that is seen.
+                // With a window, every query needs a visible key.
                 let unseen = |length: usize| if mask.before == usize::MAX { length / 5 } else { 0 };
                 let mut sequences = Vec::new();
                 let mut tokens = 0;

@@ -1,4 +1,4 @@
-//! The packed forward: one interpreter for every description, on any device of Candle's.
+//! The packed forward pass: interprets every description, on any Candle device.
 
 use std::sync::Arc;
 
@@ -8,8 +8,8 @@ use sconce_kernels::isa::Isa;
 use sconce_kernels::{rope, rows};
 
 use super::disentangled::PaddedRelativeProjections;
-use super::fused::Prepare;
-use super::layers::{After, Linear, Norm, Path, activate};
+use super::fused::QkNormRope;
+use super::layers::{AfterBlock, Linear, Norm, Path, activate};
 use super::load::{LoadError, Loader};
 use super::packed::PackedAttention;
 use super::padded::PaddedAttention;
@@ -21,7 +21,7 @@ use crate::positional::bias_table::BiasTable;
 use crate::positional::disentangled::PackedRelativeProjections;
 use crate::positional::rope::RopeCache;
 
-/// A loaded encoder without its pooling.
+/// A loaded transformer without head.
 pub(super) struct Transformer {
     description: Description,
     device: Device,
@@ -33,7 +33,7 @@ pub(super) struct Transformer {
     layers: Vec<Layer>,
     final_norm: Option<Norm>,
     biases: Option<Arc<BiasTable>>,
-    /// The rotations of layers that are not local, and of those that are.
+    /// Rotary embeddings of global and of local layers.
     ropes: [Option<RopeCache>; 2],
 }
 
@@ -44,11 +44,11 @@ struct Layer {
     relative: Option<LayerRelativeProjections>,
     output: Linear,
     before_attention: Option<Norm>,
-    after_attention: After,
+    after_attention: AfterBlock,
     up: Linear,
     down: Linear,
     before_output: Option<Norm>,
-    after_output: After,
+    after_output: AfterBlock,
 }
 
 enum QkNorms {
@@ -61,7 +61,7 @@ enum LayerRelativeProjections {
     Padded(PaddedRelativeProjections),
 }
 
-/// What every layer of one kind needs for a batch.
+/// What all global, or all local, layers need for a batch.
 enum Attention {
     Packed { rope_table: Option<Arc<rope::RopeTable>>, window: AttentionWindow },
     Padded { padded: PaddedAttention, rope: Option<BatchRope> },
@@ -155,7 +155,7 @@ impl Transformer {
         let biased = norms.is_none() && rope_table.is_none() && relative.is_none();
         if !biased {
             let positions = Arc::clone(positions);
-            let prepare = Prepare { heads, norms, rope_table: rope_table.cloned(), positions };
+            let prepare = QkNormRope { heads, norms, rope_table: rope_table.cloned(), positions };
             qkv.inplace_op2(&layer.qkv.bias, &prepare)?;
         }
         let attention = PackedAttention {
@@ -229,7 +229,7 @@ impl Transformer {
         if let Some(types) = &self.types {
             x = (x + rows(types, batch.types.clone())?)?;
         }
-        let placed = match (&self.positions, self.description.position_table) {
+        let position_embeddings = match (&self.positions, self.description.position_table) {
             (Some(table), Some(positions)) => {
                 let mut ids = Vec::with_capacity(batch.tokens());
                 for sequence in &batch.sequences {
@@ -240,10 +240,10 @@ impl Transformer {
             }
             _ => None,
         };
-        match (&self.embedding_norm, placed) {
-            (Some(norm), Some(placed)) => norm.of_sum(self.path, x, &placed),
+        match (&self.embedding_norm, position_embeddings) {
+            (Some(norm), Some(position_embeddings)) => norm.of_sum(self.path, x, &position_embeddings),
             (Some(norm), None) => norm.of_own(self.path, x),
-            (None, Some(placed)) => x + placed,
+            (None, Some(position_embeddings)) => x + position_embeddings,
             (None, None) => Ok(x),
         }
     }
@@ -290,11 +290,11 @@ impl Layer {
             qk_norms,
             relative,
             before_attention: before(before_attention)?,
-            after_attention: After::load(from, d, after_attention, &output.bias)?,
+            after_attention: AfterBlock::load(from, d, after_attention, &output.bias)?,
             output,
             up: Linear::load(from, parts.up)?,
             before_output: before(before_output)?,
-            after_output: After::load(from, d, after_output, &down.bias)?,
+            after_output: AfterBlock::load(from, d, after_output, &down.bias)?,
             down,
         })
     }

@@ -28,7 +28,7 @@ pub(super) const GEMMA3: Family = Family {
             Some(Rope::read(c, "full_attention", ("rope_theta", 1_000_000.0), d.head_dim, d.max_length)?);
         let theta = c.get("rope_parameters")["sliding_attention"]["rope_theta"].as_f64();
         let theta = theta.unwrap_or(c.number(&["rope_local_base_freq"], 10_000.0));
-        let rope = Some(Rope::plain(theta, d.head_dim));
+        let rope = Some(Rope::unscaled(theta, d.head_dim));
         c.skip(&["layer_types", "sliding_window_pattern", "_sliding_window_pattern"]);
         if let Some(window) = c.size(&["sliding_window"]) {
             // Bidirectional attention splits the window evenly between both sides.

@@ -7,7 +7,7 @@ use crate::description::Biases;
 use crate::positional::rope::Rope;
 use crate::tensor_names::{TensorLayout, TensorNames};
 
-/// GTE, as published (`new`) and as transformers has it (`gte`).
+/// GTE, as published (`new`) and as in transformers (`gte`).
 pub(super) const GTE: Family = Family {
     name: "GTE (new)",
     model_types: &["new", "gte"],

@@ -7,7 +7,7 @@ use crate::description::Biases;
 use crate::positional::rope::Rope;
 use crate::tensor_names::{TensorLayout, TensorNames};
 
-/// Nomic-BERT, v1 and v1.5, as published and as transformers has it.
+/// Nomic-BERT v1 and v1.5, as published and as in transformers.
 pub(super) const NOMIC: Family = Family {
     name: "Nomic-BERT (v1, v1.5)",
     model_types: &["nomic_bert"],

@@ -16,7 +16,7 @@ pub(super) const T5: Family = Family {
     goldens: &["tiny-t5", "tiny-t5-gated"],
     describe: |c, d| {
         c.none_of(&["is_decoder"])?;
-        // Buckets mask any distance; where no length is named, that of the training.
+        // The buckets cover any distance. Without `n_positions`, the training length applies.
         d.max_length = c.size(&["n_positions"]).unwrap_or(512);
         d.norm = NormKind::Rms;
         d.placement = NormPlacement::Pre;

@@ -1,4 +1,4 @@
-//! The way from token vectors to answers, against plain code in f64.
+//! Output heads against plain code in f64.
 
 use sconce_core::card::{ModelCard, PoolingMode, Task};
 use sconce_core::head::{Dense, DenseActivation};
@@ -106,7 +106,7 @@ fn scores_carry_the_norm_of_what_their_head_was_given() {
 fn token_steps_are_taken_before_pooling_whether_rows_are_kept_or_not() {
     let hidden = hidden(9);
     let sequences = sequences(&[2, 7], 1);
-    // Relu keeps the order of numbers, so that rows are not kept; GELU does not, so that they are.
+    // ReLU is monotonic, so its rows are not stored; GELU is not.
     for activation in [DenseActivation::Relu, DenseActivation::Gelu] {
         let tokens = [dense(WIDTH, 4, DenseActivation::Tanh), dense(4, 5, activation)];
         let mut card = model(Task::Sparse, &tokens, &[Step::LogRelu(1)]);

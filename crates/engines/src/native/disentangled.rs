@@ -1,5 +1,5 @@
-//! Disentangled attention between products in bf16: computed in f32, as scores of content against distance are gathered
-//! number by number and have no tiles.
+//! Disentangled attention of the bf16 forward pass, computed in f32: relative scores are gathered value by value, which
+//! tiles can't do.
 
 use sconce_core::batch::Sequence;
 use sconce_kernels::attention::{AttentionHead, AttentionMask, AttentionScratch, ScoreBias};
@@ -10,7 +10,7 @@ use crate::description::Description;
 use crate::head_layout::HeadLayout;
 use crate::positional::disentangled::{PackedRelativeProjections, RelativeScratch};
 
-/// Scratch for one sequence, kept between them.
+/// Scratch memory of one sequence.
 #[derive(Default)]
 pub(super) struct Scratch {
     rows: Vec<f32>,
@@ -21,15 +21,15 @@ pub(super) struct Scratch {
 }
 
 impl Scratch {
-    /// Bytes of memory that it holds.
+    /// Allocated bytes.
     pub(super) fn bytes(&self) -> usize {
         let Scratch { rows, context, short, scratch, scores } = self;
-        let numbers = (rows.capacity() + context.capacity()) * size_of::<f32>();
-        numbers + short.capacity() * size_of::<u16>() + scratch.bytes() + scores.bytes()
+        let values = (rows.capacity() + context.capacity()) * size_of::<f32>();
+        values + short.capacity() * size_of::<u16>() + scratch.bytes() + scores.bytes()
     }
 }
 
-/// Attends over one sequence, from the panels of `qkv` to those of `context`.
+/// Computes attention over one sequence, from the panels of `qkv` to those of `context`.
 pub(super) fn attend(
     d: &Description,
     relative: &PackedRelativeProjections,
@@ -37,11 +37,11 @@ pub(super) fn attend(
     s: &Sequence,
     qkv: &Panels<u16>,
     context: &mut Panels<u16>,
-    scratch_memory: &mut Scratch,
+    memory: &mut Scratch,
 ) {
-    let Scratch { rows, context: by_token, short, scratch, scores } = scratch_memory;
+    let Scratch { rows, context: by_token, short, scratch, scores } = memory;
     let (heads, stride, width) = (HeadLayout::of(d), d.qkv_width(), d.query_width());
-    // Each head has whole panels of its own.
+    // Each head has whole panels.
     let wide = d.head_dim.next_multiple_of(STEP);
     short.resize(stride / d.head_dim * wide, 0);
     rows.resize(s.length * stride, 0.0);

@@ -1,4 +1,4 @@
-//! A loaded model of the Native engine: blocks of sequences over threads, then pooling.
+//! A loaded model of the Native engine: splits a batch over threads and applies the head.
 
 use std::cell::RefCell;
 use std::sync::Arc;
@@ -19,11 +19,11 @@ use crate::loaded_head::LoadedHead;
 use crate::threads::Threads;
 use crate::weights::{Tensors, WeightsError};
 
-/// Tokens that one thread takes at a time: their activations stay in its cache.
+/// Tokens per block: its activations stay in a core's cache.
 const BLOCK: usize = 256;
 
 thread_local! {
-    /// AttentionScratch memory of a block, kept by each thread.
+    /// Scratch memory of each thread.
     static SCRATCH_F32: RefCell<forward_f32::Scratch> = RefCell::default();
     static SCRATCH_BF16: RefCell<forward_bf16::Scratch> = RefCell::default();
 }

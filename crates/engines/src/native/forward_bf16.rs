@@ -1,5 +1,4 @@
-//! A block of sequences in bf16 on matrix tiles, from ids to hidden states, on one thread. Residuals, norms, softmax
-//! and sums stay f32.
+//! The bf16 forward pass of a block of sequences, on one thread. Residuals, norms, softmax and accumulators are f32.
 
 use std::ops::Range;
 
@@ -19,7 +18,7 @@ use super::weights::{Layer, Linear, Packing, Table, Weights};
 use crate::description::{Description, NormPlacement};
 use crate::head_layout::HeadLayout;
 
-/// Matrices for tiles.
+/// Packs matrices as bf16 tiles.
 pub(super) struct PackBf16(pub(super) Bf16);
 
 impl Packing<MatrixBf16> for PackBf16 {
@@ -40,7 +39,7 @@ impl Packing<MatrixBf16> for PackBf16 {
     }
 }
 
-/// Scratch for a block, kept between blocks.
+/// Scratch memory of a block.
 #[derive(Default)]
 pub(super) struct Scratch {
     x: Panels<f32>,
@@ -63,7 +62,7 @@ impl ScratchMemory for Scratch {
     }
 }
 
-/// One model on tiles.
+/// The forward pass of one model in bf16.
 pub(super) struct ForwardBf16<'a> {
     pub(super) d: &'a Description,
     pub(super) weights: &'a Weights<MatrixBf16>,
@@ -80,7 +79,7 @@ impl ForwardBf16<'_> {
     fn block(&self, tiles: &Tiles, batch: &Batch, scratch: &mut Scratch) -> Vec<f32> {
         let ForwardBf16 { d, weights, unit, .. } = *self;
         let tokens = batch.tokens();
-        // Each head has whole panels of its own, and so has each half of a gated product.
+        // Each head, and each half of a gated product, has whole panels.
         let head = d.head_dim.next_multiple_of(STEP);
         scratch.x.shape(tokens, d.hidden);
         scratch.rounded.shape(tokens, d.hidden);
@@ -134,7 +133,7 @@ impl ForwardBf16<'_> {
         let to = EpilogueBf16::Store { bias: &layer.qkv.bias, activation: plain, to: qkv.all() };
         self.product(tiles, &layer.qkv.matrix, rounded, tokens, to);
         if rope_table.is_some() || layer.qk_norms.is_some() {
-            prepare(d, layer.qk_norms.as_ref(), rope_table, batch, qkv);
+            qk_norm_rope(d, layer.qk_norms.as_ref(), rope_table, batch, qkv);
         }
         let panels = d.head_dim.div_ceil(STEP);
         let (heads, keys) = (d.heads * panels, d.kv_heads * panels);
@@ -162,7 +161,14 @@ impl ForwardBf16<'_> {
                 task.attend(tiles, attention, context, query);
             }
         }
-        self.add(tiles, &layer.output, layer.attention_norms[1].as_ref(), tokens, Side::Attention, scratch);
+        self.add(
+            tiles,
+            &layer.output,
+            layer.attention_norms[1].as_ref(),
+            tokens,
+            ProductInput::Attention,
+            scratch,
+        );
     }
 
     fn feed_forward(&self, tiles: &Tiles, layer: &Layer<MatrixBf16>, tokens: usize, scratch: &mut Scratch) {
@@ -177,8 +183,8 @@ impl ForwardBf16<'_> {
         if d.gated {
             gate_rows(unit, tokens, wide, activation, gated);
         }
-        let side = if d.gated { Side::Gated } else { Side::Wide };
-        self.add(tiles, &layer.down, layer.output_norms[1].as_ref(), tokens, side, scratch);
+        let input = if d.gated { ProductInput::Gated } else { ProductInput::Wide };
+        self.add(tiles, &layer.down, layer.output_norms[1].as_ref(), tokens, input, scratch);
     }
 
     /// Adds a product to `x`, with the norm that follows it.
@@ -188,15 +194,15 @@ impl ForwardBf16<'_> {
         linear: &Linear<MatrixBf16>,
         norm: Option<&Norm>,
         tokens: usize,
-        side: Side,
+        input: ProductInput,
         scratch: &mut Scratch,
     ) {
         let ForwardBf16 { d, unit, .. } = *self;
         let Scratch { x, part, rounded, context, wide, gated, .. } = scratch;
-        let from = match side {
-            Side::Attention => context,
-            Side::Wide => wide,
-            Side::Gated => gated,
+        let from = match input {
+            ProductInput::Attention => context,
+            ProductInput::Wide => wide,
+            ProductInput::Gated => gated,
         };
         let bias = &linear.bias;
         match norm {
@@ -217,8 +223,7 @@ impl ForwardBf16<'_> {
         }
     }
 
-    /// A product, its columns split between the threads that are at hand: all of them for a lone block, whose time
-    /// goes into fetching the weights.
+    /// A product, its columns split over the threads of the pool: a single block is bound by memory bandwidth.
     fn product(&self, tiles: &Tiles, m: &MatrixBf16, a: &Panels<u16>, rows: usize, finish: EpilogueBf16<'_>) {
         let threads = rayon::current_num_threads().min(m.panels());
         if threads == 1 {
@@ -250,16 +255,16 @@ impl ForwardBf16<'_> {
     }
 }
 
-/// Where a product's input lies.
+/// The input of a product.
 #[derive(Clone, Copy)]
-enum Side {
+enum ProductInput {
     Attention,
     Wide,
     Gated,
 }
 
-/// Norms by head and rotation, in f32.
-fn prepare(
+/// QK norms and rotary embedding, in f32.
+fn qk_norm_rope(
     d: &Description,
     norms: Option<&[Norm; 2]>,
     rope_table: Option<&RopeTable>,
@@ -276,7 +281,7 @@ fn prepare(
             for (from, to) in short.chunks_exact(wide).zip(row.chunks_exact_mut(head)) {
                 widen(&from[..head], to);
             }
-            heads.prepare(Isa::Avx512, &mut row, position, norms, rope_table);
+            heads.qk_norm_rope(Isa::Avx512, &mut row, position, norms, rope_table);
             for (from, to) in row.chunks_exact(head).zip(short.chunks_exact_mut(wide)) {
                 to.iter_mut().zip(from).for_each(|(to, x)| *to = narrow(*x));
             }

@@ -1,4 +1,4 @@
-//! A block of sequences in f32, from ids to hidden states, on one thread.
+//! The f32 forward pass of a block of sequences, on one thread.
 
 use rayon::prelude::*;
 use sconce_core::batch::Batch;
@@ -14,7 +14,7 @@ use crate::description::{Description, NormPlacement};
 use crate::head_layout::HeadLayout;
 use crate::positional::disentangled::RelativeScratch;
 
-/// Matrices for f32 kernels.
+/// Packs matrices for f32 kernels.
 pub(super) struct PackF32(pub(super) Isa);
 
 impl Packing<PackedMatrix> for PackF32 {
@@ -35,7 +35,7 @@ impl Packing<PackedMatrix> for PackF32 {
     }
 }
 
-/// One model in f32.
+/// The forward pass of one model in f32.
 pub(super) struct ForwardF32<'a> {
     pub(super) d: &'a Description,
     pub(super) weights: &'a Weights<PackedMatrix>,
@@ -43,7 +43,7 @@ pub(super) struct ForwardF32<'a> {
     pub(super) activation: Activation,
 }
 
-/// Scratch for a block, kept between blocks.
+/// Scratch memory of a block.
 #[derive(Default)]
 pub(super) struct Scratch {
     x: Vec<f32>,
@@ -60,8 +60,8 @@ pub(super) struct Scratch {
 impl ScratchMemory for Scratch {
     fn bytes(&self) -> usize {
         let Scratch { x, normed, qkv, context, wide, gated, gemm, attention, scores } = self;
-        let numbers: usize = [x, normed, qkv, context, wide, gated].map(Vec::capacity).iter().sum();
-        numbers * size_of::<f32>() + gemm.bytes() + attention.bytes() + scores.bytes()
+        let values: usize = [x, normed, qkv, context, wide, gated].map(Vec::capacity).iter().sum();
+        values * size_of::<f32>() + gemm.bytes() + attention.bytes() + scores.bytes()
     }
 }
 
@@ -113,7 +113,7 @@ impl ForwardF32<'_> {
             let rows = &mut qkv[s.start * stride..][..s.length * stride];
             if rope_table.is_some() || layer.qk_norms.is_some() {
                 for (position, row) in rows.chunks_exact_mut(stride).enumerate() {
-                    heads.prepare(isa, row, position, layer.qk_norms.as_ref(), rope_table);
+                    heads.qk_norm_rope(isa, row, position, layer.qk_norms.as_ref(), rope_table);
                 }
             }
             for head in 0..d.heads {
@@ -182,8 +182,7 @@ impl ForwardF32<'_> {
         }
     }
 
-    /// A product, its columns split between the threads that are at hand: all of them for a lone block, whose time
-    /// goes into fetching the weights.
+    /// A product, its columns split over the threads of the pool: a single block is bound by memory bandwidth.
     fn product(
         &self,
         matrix: &PackedMatrix,
@@ -204,7 +203,7 @@ impl ForwardF32<'_> {
     }
 }
 
-/// What a part of a layer reads: `x` itself, or its norm in `scratch`.
+/// The input of a block: `x`, or its norm in `scratch`.
 fn before<'a>(
     norm: Option<&Norm>,
     isa: Isa,

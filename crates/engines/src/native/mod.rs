@@ -1,4 +1,4 @@
-//! The Native engine: a second interpreter of the descriptions, for CPUs, on our own kernels.
+//! The Native engine: interprets descriptions on the CPU with sconce's kernels.
 
 mod disentangled;
 mod encoder;
@@ -13,7 +13,7 @@ use std::sync::{Arc, OnceLock};
 use sconce_core::card::ModelCard;
 use sconce_core::device::Device;
 use sconce_core::engine::{Encoder, Engine, ModelSpec};
-use sconce_core::obstacle::Obstacle;
+use sconce_core::obstacle::{BuildPart, Obstacle};
 use sconce_core::placement::{Dtype, EngineId, Placement};
 use sconce_core::probe::{ProbeCase, Sample};
 use sconce_kernels::bf16::Bf16;
@@ -27,7 +27,7 @@ use crate::threads::Threads;
 use crate::weights::{Files, Generated, Tensors, WeightsError};
 use encoder::NativeEncoder;
 
-/// Our own kernels on the CPU.
+/// The Native engine.
 pub struct NativeEngine {
     count: usize,
     isa: Isa,
@@ -35,7 +35,7 @@ pub struct NativeEngine {
 }
 
 impl NativeEngine {
-    /// On `threads` threads of its own, started on first use, with the widest instructions there are.
+    /// The Native engine on `threads` own threads, started on first use, with the widest instruction set.
     pub fn new(threads: usize) -> NativeEngine {
         NativeEngine { count: threads, isa: Isa::best(), threads: OnceLock::new() }
     }
@@ -69,11 +69,11 @@ impl NativeEngine {
 }
 
 fn missing(op: &str, says: &str) -> Obstacle {
-    Obstacle::OpMissing { op: op.to_owned(), says: says.to_owned() }
+    Obstacle::OpMissing { op: op.to_owned(), reason: says.to_owned() }
 }
 
 fn load_failed(error: &WeightsError) -> Obstacle {
-    Obstacle::LoadFailed { says: error.told() }
+    Obstacle::LoadFailed { reason: error.full_message() }
 }
 
 impl Engine for NativeEngine {
@@ -90,6 +90,7 @@ impl Engine for NativeEngine {
         match device {
             Device::Cpu => Ok(()),
             Device::Metal(_) | Device::Cuda(_) => Err(Obstacle::NotBuilt {
+                part: BuildPart::Engine,
                 what: "accelerators in the native engine".to_owned(),
                 feature: None,
             }),

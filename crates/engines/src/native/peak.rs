@@ -1,4 +1,4 @@
-//! The most this machine gives: products a second with our own kernels, and bytes a second out of memory.
+//! Peak performance of this machine: FLOP/s with sconce's kernels, and memory bandwidth.
 
 use std::hint::black_box;
 use std::sync::{Mutex, PoisonError};
@@ -12,23 +12,23 @@ use sconce_kernels::rows::Activation;
 
 use crate::threads::Threads;
 
-/// Rows of a block, and pairs of inputs and outputs that a thread's cache holds: the best pair counts.
+/// Rows of a block, and shapes (inputs, outputs) that fit a core's cache; the best one counts.
 const ROWS: usize = 256;
 const SHAPES: [(usize, usize); 3] = [(384, 384), (512, 512), (1024, 512)];
-/// How long one try lasts, and how many there are.
+/// Duration and number of the runs.
 const TRY: Duration = Duration::from_millis(40);
 const TRIES: usize = 4;
-/// What is streamed: far more than caches hold.
+/// Size of the streamed buffer: far larger than caches.
 const BYTES: usize = 512 << 20;
 
-/// What was measured, on all threads together.
+/// Peak performance of all threads together.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Peak {
-    /// Billions of operations a second in f32 products.
+    /// GFLOP/s of f32 products.
     pub f32_gflops: f64,
-    /// In bf16 products, where there are tiles or vectors for them.
+    /// GFLOP/s of bf16 products, if the processor has instructions for them.
     pub bf16_gflops: Option<f64>,
-    /// Billions of bytes a second, read from end to end.
+    /// Memory bandwidth in GB/s, sequential reads.
     pub bandwidth_gb_s: f64,
 }
 
@@ -47,7 +47,7 @@ impl Peak {
         }
     }
 
-    /// The most for products in `dtype`; none where we have no kernel for it.
+    /// GFLOP/s of products in `dtype`; none without a kernel.
     pub fn gflops(&self, dtype: Dtype) -> Option<f64> {
         match dtype {
             Dtype::F32 => Some(self.f32_gflops),
@@ -92,11 +92,11 @@ fn bf16_rate(threads: &Threads, unit: Bf16, (inputs, outputs): (usize, usize)) -
     })
 }
 
-/// Units a second of the best try, where each thread does `units` at a time with room of its own.
+/// Units per second of the best run; each thread does `units` per call.
 fn rate<W: FnMut()>(threads: &Threads, units: usize, work: impl Fn() -> W + Sync) -> f64 {
     let once = || {
         let total = Mutex::new(0.0);
-        threads.apart(|| {
+        threads.singles(|| {
             let mut work = work();
             work();
             let (started, mut done) = (Instant::now(), 0);
@@ -121,20 +121,20 @@ impl Vectorized for Read<'_> {
     }
 }
 
-/// Bytes a second of the best pass over one long buffer, each thread over its part.
+/// Bytes per second of the best pass over one buffer, split over the threads.
 fn bandwidth(threads: &Threads, isa: Isa) -> f64 {
     let mut numbers: Vec<u64> = Vec::new();
     let mut count = BYTES / 8;
     while numbers.try_reserve_exact(count).is_err() && count > 1 {
         count /= 2;
     }
-    // Memory that was never written to is not there yet.
+    // Pages are allocated on the first write.
     numbers.resize(count, 1);
     let parts: Vec<&[u64]> = numbers.chunks(count.div_ceil(threads.count())).collect();
     let pass = || {
         let left = Mutex::new(parts.clone());
         let started = Instant::now();
-        threads.apart(|| {
+        threads.singles(|| {
             let part = left.lock().unwrap_or_else(PoisonError::into_inner).pop();
             isa.run(Read(part.unwrap_or_default()));
         });

@@ -1,15 +1,15 @@
-//! AttentionScratch memory that threads keep between blocks, and the bound on it.
+//! Scratch memory that threads keep between blocks, and its limit.
 
-/// Most bytes of scratch memory that a thread keeps: a block of a large model fits, one long text does not.
+/// Maximum bytes of scratch memory that a thread keeps: enough for a block of a large model, not for one long sequence.
 const KEPT: usize = 32 << 20;
 
-/// AttentionScratch memory that can tell its size.
+/// Scratch memory with a known size.
 pub(super) trait ScratchMemory: Default {
-    /// Bytes of memory that it holds.
+    /// Allocated bytes.
     fn bytes(&self) -> usize;
 }
 
-/// Runs `work` with the scratch memory of this thread, and frees it afterwards if it has grown beyond the bound.
+/// Runs `work` with this thread's scratch memory, and frees the memory if it exceeds the limit.
 pub(super) fn bounded<S: ScratchMemory, T>(scratch: &mut S, work: impl FnOnce(&mut S) -> T) -> T {
     let result = work(scratch);
     if scratch.bytes() > KEPT {
@@ -35,7 +35,7 @@ mod tests {
     use crate::testing::card;
     use crate::weights::Generated;
 
-    /// Tokens of a long text.
+    /// Tokens of a long sequence.
     const LONG: usize = 4096;
 
     fn description(model_type: &str) -> Description {
@@ -51,7 +51,7 @@ mod tests {
         describe(&card(config)).expect("the family is known")
     }
 
-    /// Bytes held after a text of each of these lengths, one after the other.
+    /// Allocated bytes after a sequence of each of these lengths in turn.
     fn held<S: ScratchMemory>(lengths: [usize; 3], mut compute: impl FnMut(&mut S, usize)) -> [usize; 3] {
         let mut scratch = S::default();
         lengths.map(|length| {

@@ -1,4 +1,4 @@
-//! Weights packed once, as the kernels read them; what was read is dropped at once.
+//! Weights, packed once for the kernels.
 
 use sconce_core::batch::Batch;
 use sconce_kernels::isa::Isa;
@@ -12,7 +12,7 @@ use crate::positional::disentangled::PackedRelativeProjections;
 use crate::positional::rope::RopeCache;
 use crate::weights::{Tensors, WeightsError};
 
-/// All weights of an encoder, its matrices packed as `M`.
+/// All weights of a transformer, with matrices packed as `M`.
 pub(super) struct Weights<M> {
     token_embeddings: Table,
     positions: Option<Table>,
@@ -20,9 +20,9 @@ pub(super) struct Weights<M> {
     pub(super) embedding_norm: Option<Norm>,
     pub(super) layers: Vec<Layer<M>>,
     pub(super) final_norm: Option<Norm>,
-    /// The bias by distance of every head.
+    /// Relative position biases of every head.
     pub(super) biases: Option<BiasTable>,
-    /// The rotations of layers that are not local, and of those that are.
+    /// Rotary embeddings of global and of local layers.
     pub(super) ropes: [Option<RopeCache>; 2],
 }
 
@@ -36,24 +36,24 @@ pub(super) struct Layer<M> {
     pub(super) attention_norms: [Option<Norm>; 2],
     pub(super) up: Linear<M>,
     pub(super) down: Linear<M>,
-    /// Before and after the feed-forward part.
+    /// Before and after the feed-forward block.
     pub(super) output_norms: [Option<Norm>; 2],
 }
 
-/// A matrix and its bias, the bias as long as the packed matrix is wide.
+/// A matrix and its bias, padded to the packed width.
 pub(super) struct Linear<M> {
     pub(super) matrix: M,
     pub(super) bias: Vec<f32>,
 }
 
-/// A table of rows, in the width that the engine computes in.
+/// An embedding table, in the engine's dtype.
 pub(super) enum Table {
     F32(Vec<f32>),
     Bf16(Vec<u16>),
 }
 
 impl Table {
-    /// Adds row `index` to `to`, which is as long as a row.
+    /// Adds row `index` to `to`.
     fn add(&self, index: u32, to: &mut [f32]) {
         let place = index as usize * to.len()..(index as usize + 1) * to.len();
         match self {
@@ -73,9 +73,9 @@ pub(super) trait Packing<M> {
     fn matrix(&self, weights: &[f32], outputs: usize, inputs: usize) -> M;
     /// Packs a table.
     fn table(&self, rows: Vec<f32>) -> Table;
-    /// The width of a packed matrix of `outputs`.
+    /// Padded width of a matrix with `outputs` outputs.
     fn padded(&self, outputs: usize) -> usize;
-    /// The columns that a part of `width` takes, a head or half of a gated product; those behind it are zero.
+    /// Padded width of a head or of half of a gated product.
     fn part(&self, width: usize) -> usize;
 }
 
@@ -92,7 +92,7 @@ impl<M> Weights<M> {
             bias.resize(packing.padded(bias.len()), 0.0);
             Linear { matrix, bias }
         };
-        // Every head, and each half of a gated product, has columns of its own.
+        // Every head, and each half of a gated product, starts at its own padded column.
         let apart = |linear: assembly::Linear, piece: usize| {
             let (wide, inputs) = (packing.part(piece), linear.inputs);
             let weight = pad_groups(&linear.weight, piece * inputs, wide * inputs);
@@ -140,7 +140,7 @@ impl<M> Weights<M> {
         })
     }
 
-    /// Gives `put` every token of `batch` with the sum of its rows of the tables.
+    /// Calls `put` with every token of `batch` and its embedding.
     pub(super) fn embed(&self, d: &Description, batch: &Batch, mut put: impl FnMut(usize, &[f32])) {
         let mut row = vec![0.0; d.hidden];
         for s in &batch.sequences {
@@ -161,7 +161,7 @@ impl<M> Weights<M> {
     }
 }
 
-/// Every `piece` numbers followed by zeros up to `wide`.
+/// Pads every group of `piece` values with zeros to `wide`.
 fn pad_groups(numbers: &[f32], piece: usize, wide: usize) -> Vec<f32> {
     let mut spread = Vec::with_capacity(numbers.len() / piece * wide);
     for numbers in numbers.chunks_exact(piece) {

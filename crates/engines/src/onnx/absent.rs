@@ -1,24 +1,28 @@
-//! The engine's candidate in a build without it: listed all the same, so that its absence is said.
+//! The ONNX engine of a build without it: listed, so that plans report its absence.
 
 use sconce_core::card::{Format, ModelCard};
 use sconce_core::device::Device;
 use sconce_core::engine::{Encoder, Engine, ModelSpec};
-use sconce_core::obstacle::Obstacle;
+use sconce_core::obstacle::{BuildPart, Obstacle};
 use sconce_core::placement::{Dtype, EngineId, Placement};
 use sconce_core::probe::{ProbeCase, Sample};
 
-/// ONNX Runtime, which this build does not have.
+/// ONNX Runtime, which this build lacks.
 pub struct OnnxEngine;
 
 impl OnnxEngine {
-    /// The empty candidate.
+    /// The engine.
     pub fn new(_threads: usize) -> OnnxEngine {
         OnnxEngine
     }
 }
 
 fn absent<T>() -> Result<T, Obstacle> {
-    Err(Obstacle::NotBuilt { what: "the onnx engine".to_owned(), feature: Some("onnx".to_owned()) })
+    Err(Obstacle::NotBuilt {
+        part: BuildPart::Engine,
+        what: "the onnx engine".to_owned(),
+        feature: Some("onnx".to_owned()),
+    })
 }
 
 impl Engine for OnnxEngine {

@@ -1,4 +1,4 @@
-//! A graph that is loaded: sequences of like length are padded together, and the padding taken out again.
+//! A loaded graph: sequences are padded per length bucket, and the padding is removed from the output.
 
 use std::borrow::Cow;
 use std::sync::{Mutex, PoisonError};
@@ -10,7 +10,7 @@ use sconce_core::batch::{Batch, Output, OutputKind, Rows, Sequence};
 use sconce_core::card::ModelCard;
 use sconce_core::engine::{Cost, Encoder, EngineError};
 
-use super::graph::{Feed, Gives, Graph, Input};
+use super::graph::{Feed, Graph, GraphOutput, Input};
 use crate::describe::outline;
 use crate::description::Description;
 use crate::errors;
@@ -18,20 +18,20 @@ use crate::length_buckets::length_buckets;
 use crate::loaded_head::LoadedHead;
 use crate::normalize::normalized;
 
-/// Tokens that are computed at once, padding included: more of them only take more memory.
+/// Maximum tokens per run, including padding: more only take more memory.
 const AT_ONCE: usize = 4096;
 
 pub(super) struct OnnxEncoder {
     /// One run at a time.
     pub(super) session: Mutex<Session>,
     pub(super) graph: Graph,
-    /// What follows token vectors; none where the graph itself goes on to scores.
+    /// The output head; none if the graph includes it.
     pub(super) head: Option<LoadedHead>,
     pub(super) limits: Limits,
     pub(super) normalizes: bool,
 }
 
-/// What a batch may hold: every number that indexes a table is checked before the graph sees it.
+/// Limits of a batch: every index into a table is checked before the graph runs.
 pub(super) struct Limits {
     description: Option<Description>,
     vocabulary: usize,
@@ -39,7 +39,7 @@ pub(super) struct Limits {
 }
 
 impl Limits {
-    /// Those of the model's family, or of its config where no family is known by its name.
+    /// Limits of the model's description, or of its config if the family is unknown.
     pub(super) fn of(card: &ModelCard) -> Limits {
         let sizes = &card.sizes.value;
         Limits {
@@ -102,7 +102,7 @@ impl Encoder for OnnxEncoder {
     }
 }
 
-/// What the graph gave for a batch: rows of tokens, or rows of texts.
+/// The graph's output for a batch: rows of tokens, or rows of texts.
 #[derive(Default)]
 struct Given {
     width: usize,
@@ -110,7 +110,7 @@ struct Given {
 }
 
 impl OnnxEncoder {
-    /// Computes `members` of `batch`, padded to `longest`, and puts their rows at their places.
+    /// Runs `members` of `batch`, padded to `longest`, and stores their rows.
     fn run(
         &self,
         batch: &Batch,
@@ -129,9 +129,9 @@ impl OnnxEncoder {
         let mut session = self.session.lock().unwrap_or_else(PoisonError::into_inner);
         let outputs = session.run(inputs).map_err(errors::to_engine_error)?;
         let (shape, values) = read(&outputs, &output.name)?;
-        let (rows, total) = match output.gives {
-            Gives::Tokens => (longest, batch.tokens()),
-            Gives::Texts | Gives::Scores => (1, batch.sequences.len()),
+        let (rows, total) = match output.kind {
+            GraphOutput::Tokens => (longest, batch.tokens()),
+            GraphOutput::Texts | GraphOutput::Scores => (1, batch.sequences.len()),
         };
         let width = shape.last().copied().unwrap_or(0);
         if width == 0
@@ -145,9 +145,9 @@ impl OnnxEncoder {
         for ((&member, sequence), given) in
             members.iter().zip(&sequences).zip(values.chunks_exact(rows * width))
         {
-            let (start, count) = match output.gives {
-                Gives::Tokens => (sequence.start, sequence.length),
-                Gives::Texts | Gives::Scores => (member, 1),
+            let (start, count) = match output.kind {
+                GraphOutput::Tokens => (sequence.start, sequence.length),
+                GraphOutput::Texts | GraphOutput::Scores => (member, 1),
             };
             all.values[start * width..(start + count) * width].copy_from_slice(&given[..count * width]);
         }
@@ -155,30 +155,30 @@ impl OnnxEncoder {
     }
 
     fn answer(&self, batch: &Batch, Given { width, values }: Given) -> Result<Output, EngineError> {
-        let untold = || Err(EngineError::Malformed("the graph gives no vectors of tokens".to_owned()));
-        match (self.graph.output.gives, batch.output_kind, &self.head) {
-            (Gives::Tokens, OutputKind::Pooled, Some(head)) => {
+        let untold = || Err(EngineError::Malformed("the graph kind no vectors of tokens".to_owned()));
+        match (self.graph.output.kind, batch.output_kind, &self.head) {
+            (GraphOutput::Tokens, OutputKind::Pooled, Some(head)) => {
                 Ok(Output::Rows(head.rows(&values, width, &batch.sequences)))
             }
-            (Gives::Tokens, OutputKind::Projected, Some(head)) => {
+            (GraphOutput::Tokens, OutputKind::Projected, Some(head)) => {
                 Ok(Output::Tokens(head.projected(values, width)))
             }
-            (Gives::Tokens, OutputKind::Tokens, _) => {
+            (GraphOutput::Tokens, OutputKind::Tokens, _) => {
                 Ok(Output::Tokens(Rows { width, values, norms: Vec::new() }))
             }
-            (Gives::Texts, OutputKind::Pooled, _) => {
+            (GraphOutput::Texts, OutputKind::Pooled, _) => {
                 Ok(Output::Rows(normalized(width, values, self.normalizes)))
             }
-            // What the head was given stays in the graph.
-            (Gives::Scores, OutputKind::Pooled, _) => {
+            // The head's input stays in the graph.
+            (GraphOutput::Scores, OutputKind::Pooled, _) => {
                 Ok(Output::Rows(Rows { width, values, norms: Vec::new() }))
             }
-            (Gives::Tokens | Gives::Texts | Gives::Scores, _, _) => untold(),
+            (GraphOutput::Tokens | GraphOutput::Texts | GraphOutput::Scores, _, _) => untold(),
         }
     }
 }
 
-/// The numbers of one input, sequence after sequence, each padded to `longest`.
+/// The values of one input, each sequence padded to `longest`.
 fn padded(batch: &Batch, sequences: &[Sequence], longest: usize, feed: Feed, limits: &Limits) -> Vec<i64> {
     let mut numbers = vec![0; sequences.len() * longest];
     for (row, sequence) in numbers.chunks_exact_mut(longest).zip(sequences) {
@@ -203,7 +203,7 @@ fn value(input: &Input, shape: [usize; 2], numbers: Vec<i64>) -> ort::Result<Ses
     })
 }
 
-/// An output's shape and its numbers, widened.
+/// An output's shape and its values, converted to f32.
 fn read(outputs: &SessionOutputs<'_>, name: &str) -> Result<(Vec<usize>, Vec<f32>), EngineError> {
     let missing = |what: &str| EngineError::Failed(format!("`{name}` {what}").into());
     let value = outputs.get(name).ok_or_else(|| missing("did not come back"))?;

@@ -1,4 +1,4 @@
-//! The engine: its library, the graphs of a model, and what they answer.
+//! The ONNX engine: its library, and the graphs of a model.
 
 use std::path::Path;
 use std::sync::{Mutex, OnceLock, PoisonError};
@@ -12,15 +12,15 @@ use sconce_core::placement::{Dtype, EngineId, Placement};
 use sconce_core::probe::{ProbeCase, Sample};
 
 use super::encoder::{Limits, OnnxEncoder};
-use super::graph::{Gives, Graph};
+use super::graph::{Graph, GraphOutput};
 use super::library::{self, Library};
 use super::nodes;
-use super::session::{self, Order};
+use super::session::{self, SessionOptions};
 use crate::loaded_head::LoadedHead;
 use crate::probe;
 use crate::weights::Files;
 
-/// The version of the crate that drives the library.
+/// Version of the `ort` crate.
 const ORT: &str = "2.0.0-rc.15";
 
 /// ONNX Runtime.
@@ -30,12 +30,12 @@ pub struct OnnxEngine {
 }
 
 impl OnnxEngine {
-    /// ONNX Runtime on `threads` threads; its library is looked for on first use.
+    /// ONNX Runtime on `threads` threads; its library is searched on first use.
     pub fn new(threads: usize) -> OnnxEngine {
         OnnxEngine { threads, library: OnceLock::new() }
     }
 
-    /// The same with the library in this file, wherever others lie.
+    /// ONNX Runtime with the library at `file`.
     pub fn with_library(threads: usize, file: &Path) -> OnnxEngine {
         OnnxEngine { threads, library: OnceLock::from(library::at(file, "the program")) }
     }
@@ -51,20 +51,20 @@ impl OnnxEngine {
         profile: Option<&Path>,
     ) -> Result<OnnxEncoder, Obstacle> {
         let file = model.files.weights.get(&placement.weights).and_then(|files| files.first());
-        let missing = || Obstacle::LoadFailed { says: format!("no file `{}`", placement.weights) };
-        let order = Order {
+        let missing = || Obstacle::LoadFailed { reason: format!("no file `{}`", placement.weights) };
+        let options = SessionOptions {
             library: self.library()?,
             file: file.ok_or_else(missing)?,
             device: placement.device,
             threads: self.threads,
             profile,
         };
-        let session = session::open(&order)?;
+        let session = session::open(&options)?;
         let graph = Graph::of(&session, &model.card)?;
-        let head = (graph.output.gives == Gives::Tokens)
+        let head = (graph.output.kind == GraphOutput::Tokens)
             .then(|| LoadedHead::load(&model.card, &model.files, &Files::default()))
             .transpose()
-            .map_err(|error| Obstacle::LoadFailed { says: error.told() })?;
+            .map_err(|error| Obstacle::LoadFailed { reason: error.full_message() })?;
         Ok(OnnxEncoder {
             graph,
             session: Mutex::new(session),
@@ -74,7 +74,7 @@ impl OnnxEngine {
         })
     }
 
-    /// Runs `batch` once more with the library's own record on, and reads which provider computed what.
+    /// Runs `batch` with profiling on, and reads which execution provider computed which node.
     fn nodes(
         &self,
         model: &ModelSpec,
@@ -103,7 +103,7 @@ impl Engine for OnnxEngine {
                 "onnxruntime {} in {} (found by {}, {}) ort {ORT} sconce {hash} threads={}",
                 library.version(),
                 library.path.display(),
-                library.by,
+                library.found_by,
                 library.identity(),
                 self.threads
             ),
@@ -132,7 +132,7 @@ impl Engine for OnnxEngine {
         true
     }
 
-    /// A graph brings its own description.
+    /// A graph has no description.
     fn describe(&self, _card: &ModelCard) -> Result<String, Obstacle> {
         Ok("a graph".to_owned())
     }
@@ -141,7 +141,7 @@ impl Engine for OnnxEngine {
         match case {
             ProbeCase::Op { .. } | ProbeCase::Twin { .. } => Err(Obstacle::OpMissing {
                 op: case.to_string(),
-                says: "a graph runs as it is: nothing of its kind is generated".to_owned(),
+                reason: "a graph runs as it is: nothing of its kind is generated".to_owned(),
             }),
             ProbeCase::Speed { batch, length } => {
                 let batch = speed_batch(*batch, *length, model.card.sizes.value.vocabulary);
@@ -162,7 +162,7 @@ impl Engine for OnnxEngine {
     }
 }
 
-/// Sequences of ids from all over the vocabulary: only their time matters.
+/// Sequences of varied ids, for timing.
 fn speed_batch(texts: usize, length: usize, vocabulary: usize) -> Batch {
     let mut batch = Batch::new(OutputKind::Pooled);
     for text in 0..texts {

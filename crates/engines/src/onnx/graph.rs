@@ -1,4 +1,4 @@
-//! What a graph takes and what it gives, by the names that exporters use; what can't be fed is an obstacle.
+//! Inputs and outputs of a graph, by the names that exporters use; an unsupported input is an obstacle.
 
 use ort::session::Session;
 use ort::value::{Outlet, TensorElementType, ValueType};
@@ -10,7 +10,7 @@ use sconce_core::obstacle::Obstacle;
 pub(super) struct Graph {
     pub(super) inputs: Vec<Input>,
     pub(super) output: Output,
-    /// Tokens that every text is padded to, where the graph takes no other number.
+    /// The fixed sequence length, if the graph has one.
     pub(super) length: Option<usize>,
 }
 
@@ -19,13 +19,13 @@ pub(super) struct Graph {
 pub(super) struct Input {
     pub(super) name: String,
     pub(super) feed: Feed,
-    /// Whether it takes whole numbers of 32 bits instead of 64.
+    /// Whether it takes 32-bit instead of 64-bit integers.
     pub(super) narrow: bool,
-    /// Tokens that a text has to have, where that is fixed.
+    /// The fixed sequence length, if it has one.
     length: Option<usize>,
 }
 
-/// What is fed to an input.
+/// What an input is fed with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Feed {
     Ids,
@@ -38,33 +38,33 @@ pub(super) enum Feed {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Output {
     pub(super) name: String,
-    pub(super) gives: Gives,
+    pub(super) kind: GraphOutput,
 }
 
-/// What an output gives.
+/// The kind of an output.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Gives {
-    /// A vector a token: pooling is ours.
+pub(super) enum GraphOutput {
+    /// Token vectors; pooling is not in the graph.
     Tokens,
-    /// A vector a text, pooled in the graph.
+    /// Pooled vectors.
     Texts,
     /// Scores of a text or a pair.
     Scores,
 }
 
-/// Outputs of embedders by name, the first that is there is read: vectors of tokens before those of texts, whose
-/// pooling could not be told.
-const VECTORS: [(&str, Gives); 4] = [
-    ("last_hidden_state", Gives::Tokens),
-    ("token_embeddings", Gives::Tokens),
-    ("hidden_states", Gives::Tokens),
-    ("sentence_embedding", Gives::Texts),
+/// Outputs of embedding models in order of preference: token vectors first, because the pooling in a graph is not
+/// known.
+const VECTORS: [(&str, GraphOutput); 4] = [
+    ("last_hidden_state", GraphOutput::Tokens),
+    ("token_embeddings", GraphOutput::Tokens),
+    ("hidden_states", GraphOutput::Tokens),
+    ("sentence_embedding", GraphOutput::Texts),
 ];
 /// The output of rerankers and classifiers.
-const SCORES: [(&str, Gives); 1] = [("logits", Gives::Scores)];
+const SCORES: [(&str, GraphOutput); 1] = [("logits", GraphOutput::Scores)];
 
 impl Graph {
-    /// What `session` takes and gives for the task of `card`'s model.
+    /// The inputs and the output of `session` for the task of the card's model.
     pub(super) fn of(session: &Session, card: &ModelCard) -> Result<Graph, Obstacle> {
         let longest = card.max_length.value;
         let inputs: Vec<Input> = session
@@ -80,7 +80,7 @@ impl Graph {
             Task::Rerank | Task::Classify | Task::Sparse | Task::Tokens => {
                 let says =
                     format!("no graph of a model that {} is run in this version", card.task.value.does());
-                return Err(Obstacle::LoadFailed { says });
+                return Err(Obstacle::LoadFailed { reason: says });
             }
         };
         Ok(Graph { inputs, output: output(&outputs, known)?, length })
@@ -88,7 +88,7 @@ impl Graph {
 }
 
 fn input(name: &str, takes: &ValueType, longest: usize) -> Result<Input, Obstacle> {
-    let refused = |what: String| Err(Obstacle::LoadFailed { says: format!("its input `{name}` {what}") });
+    let refused = |what: String| Err(Obstacle::LoadFailed { reason: format!("its input `{name}` {what}") });
     let feed = match name {
         "input_ids" => Feed::Ids,
         "attention_mask" => Feed::Mask,
@@ -117,13 +117,13 @@ fn input(name: &str, takes: &ValueType, longest: usize) -> Result<Input, Obstacl
     Ok(Input { name: name.to_owned(), feed, narrow, length })
 }
 
-fn output(outputs: &[&str], known: &[(&str, Gives)]) -> Result<Output, Obstacle> {
-    let Some((name, gives)) = known.iter().find(|(name, _)| outputs.contains(name)) else {
+fn output(outputs: &[&str], known: &[(&str, GraphOutput)]) -> Result<Output, Obstacle> {
+    let Some((name, kind)) = known.iter().find(|(name, _)| outputs.contains(name)) else {
         let known: Vec<&str> = known.iter().map(|(name, _)| *name).collect();
-        let says = format!("it gives `{}`, and none of `{}`", outputs.join("`, `"), known.join("`, `"));
-        return Err(Obstacle::LoadFailed { says });
+        let says = format!("it kind `{}`, and none of `{}`", outputs.join("`, `"), known.join("`, `"));
+        return Err(Obstacle::LoadFailed { reason: says });
     };
-    Ok(Output { name: (*name).to_owned(), gives: *gives })
+    Ok(Output { name: (*name).to_owned(), kind: *kind })
 }
 
 #[cfg(test)]
@@ -161,11 +161,11 @@ mod tests {
 
     #[test]
     fn vectors_of_tokens_are_read_before_those_of_texts() {
-        let gives = |outputs: &[&str]| output(outputs, &VECTORS).map(|output| output.gives);
-        assert_eq!(gives(&["sentence_embedding", "token_embeddings"]), Ok(Gives::Tokens));
-        assert_eq!(gives(&["last_hidden_state", "pooler_output"]), Ok(Gives::Tokens));
-        assert_eq!(gives(&["sentence_embedding"]), Ok(Gives::Texts));
-        let obstacle = gives(&["pooler_output"]).expect_err("a pooler is no pooling");
-        assert!(obstacle.to_string().contains("it gives `pooler_output`"), "{obstacle}");
+        let kind = |outputs: &[&str]| output(outputs, &VECTORS).map(|output| output.kind);
+        assert_eq!(kind(&["sentence_embedding", "token_embeddings"]), Ok(GraphOutput::Tokens));
+        assert_eq!(kind(&["last_hidden_state", "pooler_output"]), Ok(GraphOutput::Tokens));
+        assert_eq!(kind(&["sentence_embedding"]), Ok(GraphOutput::Texts));
+        let obstacle = kind(&["pooler_output"]).expect_err("a pooler is no pooling");
+        assert!(obstacle.to_string().contains("it kind `pooler_output`"), "{obstacle}");
     }
 }

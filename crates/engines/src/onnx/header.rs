@@ -1,4 +1,4 @@
-//! What an ONNX file says of its numbers, read by walking over its fields: no tensor is read, no library loaded.
+//! Dtypes and sizes in an ONNX file, read by walking its protobuf fields, without tensors and without the library.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Read};
@@ -9,19 +9,19 @@ use sconce_core::placement::Dtype;
 use crate::regular_file;
 use crate::weights::WeightsError;
 
-/// The largest node that is looked into: one that carries a tensor is larger, and passed over.
+/// Maximum size of a node that is parsed: larger ones carry a tensor.
 const NODE_LIMIT: u64 = 1 << 16;
-/// The share of all numbers from which a format counts as the one that the file computes in.
+/// A dtype counts as the file's if it holds at least one in `SHARE` values.
 const SHARE: u64 = 10;
 
-/// What an ONNX file says of its numbers.
+/// Dtype and size of an ONNX file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Header {
-    /// The narrowest format that at least a tenth of the numbers are stored in; none where no tensor tells.
+    /// The narrowest dtype that stores at least a tenth of the values; none without tensors.
     pub stored: Option<Dtype>,
-    /// Bytes of all numbers.
+    /// Size of all values in bytes.
     pub bytes: u64,
-    /// Other files that hold tensors, as the file names them.
+    /// External data files, as the file names them.
     pub external: Vec<String>,
 }
 
@@ -37,7 +37,7 @@ impl Header {
     }
 }
 
-/// The format that a file's name tells, by the habits of those who export them.
+/// The dtype in a file name, by the conventions of exporters.
 pub fn by_name(name: &str) -> Dtype {
     let name = name.rsplit('/').next().unwrap_or(name);
     let says = |words: &[&str]| words.iter().any(|word| name.contains(word));
@@ -54,31 +54,31 @@ pub fn by_name(name: &str) -> Dtype {
     }
 }
 
-/// Numbers by their format, and what else was met on the way.
+/// Values per dtype, and other findings.
 #[derive(Default)]
 struct Found {
-    numbers: BTreeMap<Dtype, u64>,
+    values: BTreeMap<Dtype, u64>,
     external: Vec<String>,
-    /// Whether a node unpacks two numbers out of each byte.
+    /// Whether a node unpacks two values per byte.
     in_nibbles: bool,
 }
 
 impl Found {
     fn header(mut self) -> Header {
         if self.in_nibbles {
-            let bytes = self.numbers.remove(&Dtype::Int8).unwrap_or(0);
-            *self.numbers.entry(Dtype::Int4).or_insert(0) += 2 * bytes;
+            let bytes = self.values.remove(&Dtype::Int8).unwrap_or(0);
+            *self.values.entry(Dtype::Int4).or_insert(0) += 2 * bytes;
         }
-        let all: u64 = self.numbers.values().sum();
+        let all: u64 = self.values.values().sum();
         let enough = |(_, count): &(&Dtype, &u64)| **count > 0 && **count >= all / SHARE;
         let stored =
-            self.numbers.iter().filter(enough).map(|(dtype, _)| *dtype).min_by_key(|dtype| dtype.bits());
-        let bytes = self.numbers.iter().map(|(dtype, count)| count.saturating_mul(dtype.bits()) / 8).sum();
+            self.values.iter().filter(enough).map(|(dtype, _)| *dtype).min_by_key(|dtype| dtype.bits());
+        let bytes = self.values.iter().map(|(dtype, count)| count.saturating_mul(dtype.bits()) / 8).sum();
         Header { stored, bytes, external: self.external }
     }
 
     fn tensor(&mut self, kind: u64, count: u64) {
-        // The numbers of ONNX's list of types; shapes and masks are in others.
+        // ONNX's numbering of dtypes; shapes and masks have other dtypes.
         let dtype = match kind {
             1 | 11 => Dtype::F32,
             10 => Dtype::F16,
@@ -87,18 +87,18 @@ impl Found {
             21 | 22 => Dtype::Int4,
             _ => return,
         };
-        let numbers = self.numbers.entry(dtype).or_insert(0);
-        *numbers = numbers.saturating_add(count);
+        let values = self.values.entry(dtype).or_insert(0);
+        *values = values.saturating_add(count);
     }
 }
 
-/// A field's value: a number, or where its bytes end.
+/// A field's value: an integer, or the end of its bytes.
 enum Value {
     Number(u64),
     Until(u64),
 }
 
-/// A walk over a file in protocol buffers' encoding.
+/// A walk over a protobuf file.
 struct Walk<R> {
     file: BufReader<R>,
     at: u64,
@@ -148,7 +148,7 @@ impl<R: Read + std::io::Seek> Walk<R> {
         Ok(())
     }
 
-    /// `TensorProto`: its shape in field 1, the kind of its numbers in field 2, where they lie in field 13.
+    /// `TensorProto`: shape in field 1, dtype in field 2, external data in field 13.
     fn tensor(&mut self, end: u64) -> Walked<()> {
         let (mut kind, mut count) = (0, 1u64);
         self.fields(end, &mut |walk, field, value| {
@@ -174,7 +174,7 @@ impl<R: Read + std::io::Seek> Walk<R> {
         Ok(())
     }
 
-    /// `AttributeProto`: its name in field 1, and in field 3 the number where it is one.
+    /// `AttributeProto`: name in field 1, integer value in field 3.
     fn attribute(&mut self, end: u64) -> Walked<(String, u64)> {
         let mut found = (String::new(), 0);
         self.fields(end, &mut |walk, field, value| {
@@ -202,7 +202,7 @@ impl<R: Read + std::io::Seek> Walk<R> {
         Ok(found)
     }
 
-    /// Shows every field up to `end` to `visit`, and passes over what it leaves unread.
+    /// Calls `visit` for every field up to `end`, and skips what it does not read.
     fn fields(&mut self, end: u64, visit: &mut dyn FnMut(&mut Self, u64, Value) -> Walked<()>) -> Walked<()> {
         while self.at < end {
             let key = self.varint()?;
@@ -280,7 +280,7 @@ mod tests {
         out
     }
 
-    /// A tensor of `rows` rows of 100 numbers of this kind.
+    /// A tensor of `rows` rows of 100 values of this dtype.
     fn tensor(kind: u8, rows: u8) -> Vec<u8> {
         field(5, &[&[8, rows, 8, 100, 16, kind][..], &field(9, &[7; 300])].concat())
     }

@@ -1,4 +1,4 @@
-//! Where ONNX Runtime's library lies and which version it is, found by looking at files: nothing is loaded here.
+//! Finds ONNX Runtime's shared library and its version by file names; loads nothing.
 
 use std::env;
 use std::fs;
@@ -8,61 +8,64 @@ use std::time::UNIX_EPOCH;
 use sconce_core::device::DeviceKind;
 use sconce_core::obstacle::Obstacle;
 
-/// The Python package that carries the library, and so its name for people.
+/// The Python package that contains the library.
 const NAME: &str = "onnxruntime";
-/// The variable that names the library's file.
+/// Environment variable with the path of the library.
 const VARIABLE: &str = "ORT_DYLIB_PATH";
 
-/// A library that was found.
+/// A library file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Library {
-    /// Its file.
+    /// Its path.
     pub(super) path: PathBuf,
-    /// What led to it.
-    pub(super) by: String,
-    /// Its version, where its name or its package tells.
+    /// How it was found.
+    pub(super) found_by: String,
+    /// Its version, if its name or its package tells.
     pub(super) version: Option<String>,
 }
 
-/// A folder to look in, and why.
-struct Place {
+/// A folder to search.
+struct SearchFolder {
     folder: PathBuf,
-    by: &'static str,
+    found_by: &'static str,
 }
 
-/// Looks where the environment of this process says.
+/// Searches the locations that the environment defines.
 pub(super) fn find() -> Result<Library, Obstacle> {
     match env::var_os(VARIABLE).filter(|value| !value.is_empty()) {
         Some(file) => at(Path::new(&file), VARIABLE),
-        None => search(&places()),
+        None => search(&folders()),
     }
 }
 
-/// The file that somebody named: no other will do.
-pub(super) fn at(path: &Path, by: &str) -> Result<Library, Obstacle> {
+/// The library at a path that was given explicitly.
+pub(super) fn at(path: &Path, found_by: &str) -> Result<Library, Obstacle> {
     if !path.is_file() {
-        let looked = vec![format!("`{}`, which {by} names", path.display())];
-        return Err(Obstacle::LibraryMissing { library: NAME.to_owned(), looked });
+        let searched = vec![format!("`{}`, which {found_by} names", path.display())];
+        return Err(Obstacle::LibraryMissing { library: NAME.to_owned(), searched });
     }
-    checked(Library { path: path.to_owned(), by: by.to_owned(), version: version(path) })
+    checked(Library { path: path.to_owned(), found_by: found_by.to_owned(), version: version(path) })
 }
 
-/// The first place that has it; in one folder the newest.
-fn search(places: &[Place]) -> Result<Library, Obstacle> {
-    for place in places {
-        let newest =
-            libraries(&place.folder).into_iter().max_by_key(|path| numbers(version(path).as_deref()));
+/// The first folder that has the library; the newest version in it.
+fn search(folders: &[SearchFolder]) -> Result<Library, Obstacle> {
+    for searched_folder in folders {
+        let newest = libraries(&searched_folder.folder)
+            .into_iter()
+            .max_by_key(|path| numbers(version(path).as_deref()));
         if let Some(path) = newest {
             let version = version(&path);
-            return checked(Library { path, by: place.by.to_owned(), version });
+            return checked(Library { path, found_by: searched_folder.found_by.to_owned(), version });
         }
     }
-    let mut looked = vec![VARIABLE.to_owned()];
-    looked.extend(places.iter().map(|place| format!("{} ({})", place.folder.display(), place.by)));
-    Err(Obstacle::LibraryMissing { library: NAME.to_owned(), looked })
+    let mut searched = vec![VARIABLE.to_owned()];
+    searched.extend(folders.iter().map(|searched_folder| {
+        format!("{} ({})", searched_folder.folder.display(), searched_folder.found_by)
+    }));
+    Err(Obstacle::LibraryMissing { library: NAME.to_owned(), searched })
 }
 
-/// Refuses a library that says itself that it is too old; one that does not say is asked when it is loaded.
+/// Rejects a library whose known version is too old; an unknown version is checked on load.
 fn checked(library: Library) -> Result<Library, Obstacle> {
     let least = ort::MINOR_VERSION;
     match &library.version {
@@ -75,23 +78,23 @@ fn checked(library: Library) -> Result<Library, Obstacle> {
     }
 }
 
-/// Every folder that may have the library, the nearest first.
-fn places() -> Vec<Place> {
+/// Folders that may have the library, in order of preference.
+fn folders() -> Vec<SearchFolder> {
     let variable = |name: &str| env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
-    let mut places = Vec::new();
+    let mut folders = Vec::new();
     if let Some(folder) = env::current_exe().ok().and_then(|program| program.parent().map(Path::to_owned)) {
-        places.push(Place { folder, by: "beside the program" });
+        folders.push(SearchFolder { folder, found_by: "beside the program" });
     }
-    for (name, by) in [("VIRTUAL_ENV", "VIRTUAL_ENV"), ("CONDA_PREFIX", "CONDA_PREFIX")] {
+    for (name, found_by) in [("VIRTUAL_ENV", "VIRTUAL_ENV"), ("CONDA_PREFIX", "CONDA_PREFIX")] {
         if let Some(prefix) = variable(name) {
-            places.extend(packages(&prefix).into_iter().map(|folder| Place { folder, by }));
-            places.push(Place { folder: prefix.join("lib"), by });
+            folders.extend(packages(&prefix).into_iter().map(|folder| SearchFolder { folder, found_by }));
+            folders.push(SearchFolder { folder: prefix.join("lib"), found_by });
         }
     }
     for name in ["LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH"] {
         let paths = env::var_os(name).unwrap_or_default();
-        let folders = env::split_paths(&paths).filter(|folder| folder.is_absolute());
-        places.extend(folders.map(|folder| Place { folder, by: name }));
+        let absolute = env::split_paths(&paths).filter(|folder| folder.is_absolute());
+        folders.extend(absolute.map(|folder| SearchFolder { folder, found_by: name }));
     }
     let system = [
         "/usr/local/lib",
@@ -101,15 +104,17 @@ fn places() -> Vec<Place> {
         "/usr/lib/aarch64-linux-gnu",
         "/opt/homebrew/lib",
     ];
-    places.extend(system.map(|folder| Place { folder: folder.into(), by: "the system" }));
+    folders.extend(system.map(|folder| SearchFolder { folder: folder.into(), found_by: "the system" }));
     let home = variable("HOME").map(|home| home.join(".local"));
     for prefix in home.into_iter().chain([PathBuf::from("/usr/local"), PathBuf::from("/usr")]) {
-        places.extend(packages(&prefix).into_iter().map(|folder| Place { folder, by: "a Python package" }));
+        folders.extend(
+            packages(&prefix).into_iter().map(|folder| SearchFolder { folder, found_by: "a Python package" }),
+        );
     }
-    places
+    folders
 }
 
-/// The folders of the package under a Python installation's `prefix`.
+/// Folders of the package in a Python installation.
 fn packages(prefix: &Path) -> Vec<PathBuf> {
     let lib = prefix.join("lib");
     let pythons = fs::read_dir(&lib).into_iter().flatten().flatten().map(|entry| entry.path());
@@ -123,7 +128,7 @@ fn packages(prefix: &Path) -> Vec<PathBuf> {
     folders.into_iter().map(|folder| folder.join(NAME).join("capi")).collect()
 }
 
-/// The library's files in `folder`, under any of its names.
+/// The library files in `folder`.
 fn libraries(folder: &Path) -> Vec<PathBuf> {
     let entries = fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path());
     let is_it = |path: &PathBuf| {
@@ -135,7 +140,7 @@ fn libraries(folder: &Path) -> Vec<PathBuf> {
     entries.filter(is_it).collect()
 }
 
-/// The version in `libonnxruntime.so.1.31.1`, behind a link of that name, or in its Python package's folder.
+/// The version in `libonnxruntime.so.1.31.1`, in the target of a symlink, or in the folder of the Python package.
 fn version(path: &Path) -> Option<String> {
     let of_name = |path: &Path| {
         let parts = file_name(path).split('.').filter(|part| part.parse::<u32>().is_ok());
@@ -169,12 +174,12 @@ fn file_name(path: &Path) -> &str {
 }
 
 impl Library {
-    /// The version, or the words that it is not told.
+    /// The version, or a phrase if it is unknown.
     pub(super) fn version(&self) -> &str {
         self.version.as_deref().unwrap_or("of a version that its file does not tell")
     }
 
-    /// What tells this file from another that takes its place.
+    /// Identifies the file, to detect a replacement.
     pub(super) fn identity(&self) -> String {
         let metadata = fs::metadata(&self.path).ok();
         let length = metadata.as_ref().map_or(0, fs::Metadata::len);
@@ -183,10 +188,10 @@ impl Library {
         format!("{length}-{}", modified.as_secs())
     }
 
-    /// Whether the files that drive this kind of device lie beside it.
+    /// Whether the execution provider of this kind of device is installed.
     pub(super) fn drives(&self, kind: DeviceKind) -> Result<(), Obstacle> {
         let failed = |provider: &str, says: String| {
-            Err(Obstacle::ProviderFailed { provider: provider.to_owned(), says })
+            Err(Obstacle::ProviderFailed { provider: provider.to_owned(), reason: says })
         };
         match kind {
             DeviceKind::Cpu => Ok(()),
@@ -225,8 +230,8 @@ mod tests {
         folder
     }
 
-    fn place(folder: &Path) -> Place {
-        Place { folder: folder.to_owned(), by: "a test" }
+    fn place(folder: &Path) -> SearchFolder {
+        SearchFolder { folder: folder.to_owned(), found_by: "a test" }
     }
 
     #[test]
@@ -257,7 +262,7 @@ mod tests {
     fn where_it_is_nowhere_every_place_and_the_remedy_are_said() {
         let obstacle = search(&[place(Path::new("no/such/folder"))]).expect_err("nothing is there");
         assert!(obstacle.to_string().contains("no/such/folder (a test)"), "{obstacle}");
-        assert!(obstacle.remedy().contains("pip install onnxruntime"), "{}", obstacle.remedy());
+        assert!(obstacle.remedy().to_string().contains("pip install onnxruntime"), "{}", obstacle.remedy());
         let obstacle = at(Path::new("no/such/file.so"), VARIABLE).expect_err("nothing is there");
         assert!(obstacle.to_string().contains("ORT_DYLIB_PATH names"), "{obstacle}");
     }
@@ -268,8 +273,8 @@ mod tests {
             "lib/python3.11/site-packages/onnxruntime/capi/libonnxruntime.so",
             "lib/python3.11/site-packages/onnxruntime-1.29.0.dist-info/METADATA",
         ]);
-        let places: Vec<Place> = packages(&prefix).iter().map(|folder| place(folder)).collect();
-        assert_eq!(search(&places).expect("it is there").version.as_deref(), Some("1.29.0"));
+        let folders: Vec<SearchFolder> = packages(&prefix).iter().map(|folder| place(folder)).collect();
+        assert_eq!(search(&folders).expect("it is there").version.as_deref(), Some("1.29.0"));
         fs::remove_dir_all(prefix).expect("a folder can be removed");
     }
 
@@ -279,7 +284,7 @@ mod tests {
         let library = search(&[place(&some)]).expect("it is there");
         let obstacle = library.drives(DeviceKind::Cuda).expect_err("no provider lies there");
         assert_eq!(obstacle.code(), "provider_failed");
-        assert!(obstacle.remedy().contains("onnxruntime-gpu"), "{}", obstacle.remedy());
+        assert!(obstacle.remedy().to_string().contains("onnxruntime-gpu"), "{}", obstacle.remedy());
         fs::remove_dir_all(some).expect("a folder can be removed");
     }
 }

@@ -1,4 +1,4 @@
-//! ONNX Runtime behind the engine interface. Built without the feature the candidate stays, and says what it lacks.
+//! The ONNX Runtime engine. Without the feature, the engine is listed and reports what it lacks.
 
 #[cfg(not(feature = "onnx"))]
 mod absent;

@@ -1,4 +1,4 @@
-//! Which provider computed which node, read back from the library's own record of one run.
+//! Which execution provider computed which node, read from a profile of one run.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -7,14 +7,14 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use serde_json::Value;
 
-/// Where the next record goes: a path without its ending, which the library adds.
+/// The path of the next profile, without the extension that the library adds.
 pub(super) fn record() -> PathBuf {
     static NEXT: AtomicUsize = AtomicUsize::new(0);
     let number = NEXT.fetch_add(1, Ordering::Relaxed);
     std::env::temp_dir().join(format!("sconce-nodes-{}-{number}", std::process::id()))
 }
 
-/// Nodes by provider in the record at `path`, which is removed; empty where it can't be read.
+/// Number of nodes per provider in the profile at `path`, which is removed; empty if it can't be read.
 pub(super) fn read(path: &Path) -> BTreeMap<String, usize> {
     let text = fs::read(path).unwrap_or_default();
     let _ = fs::remove_file(path);

@@ -1,4 +1,4 @@
-//! Sessions of ONNX Runtime: its library loaded once a process, a provider for the device or no session at all.
+//! Sessions of ONNX Runtime: the library is loaded once per process; a missing execution provider is an error.
 
 use std::fmt::Display;
 use std::path::Path;
@@ -15,35 +15,35 @@ use sconce_core::obstacle::Obstacle;
 use super::library::Library;
 use crate::errors;
 
-/// The library's own state, of which it allows one a process.
+/// ONNX Runtime's environment, one per process.
 static ENVIRONMENT: OnceLock<Result<Environment, Obstacle>> = OnceLock::new();
 
-/// What a session is to be like.
-pub(super) struct Order<'a> {
+/// Options of a session.
+pub(super) struct SessionOptions<'a> {
     pub(super) library: &'a Library,
     pub(super) file: &'a Path,
     pub(super) device: Device,
     pub(super) threads: usize,
-    /// Where to write which node ran where, if at all: a path without its ending.
+    /// Path of the profile without extension; none for no profiling.
     pub(super) profile: Option<&'a Path>,
 }
 
-/// Opens a session. A provider that can't be registered is an obstacle: without that word the library would run
-/// on the processor and say nothing.
-pub(super) fn open(order: &Order<'_>) -> Result<Session, Obstacle> {
-    let environment = environment(order.library)?;
+/// Opens a session. A provider that can't be registered is an obstacle: otherwise ONNX Runtime would fall back to the
+/// CPU silently.
+pub(super) fn open(options: &SessionOptions<'_>) -> Result<Session, Obstacle> {
+    let environment = environment(options.library)?;
     let mut builder = Session::builder(&environment).map_err(|error| failed(&error))?;
-    builder = builder.with_intra_threads(order.threads).map_err(|error| failed(&error))?;
-    if let Some(provider) = provider(order.device) {
+    builder = builder.with_intra_threads(options.threads).map_err(|error| failed(&error))?;
+    if let Some(provider) = provider(options.device) {
         let name = provider.name();
         builder = builder.with_execution_providers([provider.error_on_failure()]).map_err(|error| {
-            Obstacle::ProviderFailed { provider: name.to_owned(), says: first_line(&error) }
+            Obstacle::ProviderFailed { provider: name.to_owned(), reason: first_line(&error) }
         })?;
     }
-    if let Some(profile) = order.profile {
+    if let Some(profile) = options.profile {
         builder = builder.with_profiling(profile).map_err(|error| failed(&error))?;
     }
-    builder.commit_from_file(order.file).map_err(|error| failed(&error))
+    builder.commit_from_file(options.file).map_err(|error| failed(&error))
 }
 
 fn provider(device: Device) -> Option<ExecutionProviderDispatch> {
@@ -52,7 +52,7 @@ fn provider(device: Device) -> Option<ExecutionProviderDispatch> {
         Device::Metal(_) => {
             Some(ep::CoreML::default().with_model_format(ep::coreml::ModelFormat::MLProgram).build())
         }
-        // TF32 keeps ten bits of what is multiplied: less than f32 promises.
+        // TF32 keeps ten bits of the mantissa, less than f32 promises.
         Device::Cuda(index) => {
             Some(ep::CUDA::default().with_device_id(index.cast_signed()).with_tf32(false).build())
         }
@@ -62,7 +62,7 @@ fn provider(device: Device) -> Option<ExecutionProviderDispatch> {
 fn environment(library: &Library) -> Result<Environment, Obstacle> {
     let start = || {
         let builder = ort::init_from(&library.path).map_err(|error| unloadable(library, &error))?;
-        // Nothing is sent anywhere, and nothing printed: what matters comes back as an error.
+        // No telemetry and no log output; errors are returned.
         let quiet = Arc::new(|_: LogLevel, _: &str, _: &str, _: &str, _: &str| {});
         let builder = builder.with_name("sconce").with_telemetry(false).with_logger(quiet);
         let environment = builder.build().map_err(|error| failed(&error))?;
@@ -82,7 +82,7 @@ fn unloadable(library: &Library, error: &LoadDynamicError) -> Obstacle {
         LoadDynamicError::Dlopen { .. }
         | LoadDynamicError::MissingApi { .. }
         | LoadDynamicError::InvalidVersionString => Obstacle::LoadFailed {
-            says: format!(
+            reason: format!(
                 "`{}` is no library of ONNX Runtime: {}",
                 library.path.display(),
                 first_line(error)
@@ -91,7 +91,7 @@ fn unloadable(library: &Library, error: &LoadDynamicError) -> Obstacle {
     }
 }
 
-/// The obstacle behind an error of the library's.
+/// The obstacle for an error of the library.
 pub(super) fn failed(error: &impl Display) -> Obstacle {
     errors::obstacle_from_message(&error.to_string())
 }

@@ -1,6 +1,6 @@
-//! A bias on attention that falls with distance, steeper or flatter by head: ALiBi, in both directions alike.
+//! ALiBi: a bias of attention scores that falls linearly with distance, symmetric in both directions.
 
-/// The slope of every head: powers of two where there are as many heads, and between them those of twice as many.
+/// The slope of every head: powers of two, with interpolated slopes if the number of heads is not a power of two.
 pub(crate) fn slopes(heads: usize) -> Vec<f32> {
     let whole = if heads.is_power_of_two() { heads } else { heads.next_power_of_two() / 2 };
     let powers = |count: usize| {

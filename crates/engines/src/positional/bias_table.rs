@@ -1,4 +1,4 @@
-//! A bias on attention by distance, statistics out once so that a query's row of biases is a slice.
+//! A table of relative position biases, in which a query's biases are a slice.
 
 use sconce_kernels::attention::RelativeBias;
 
@@ -9,7 +9,7 @@ pub(crate) struct BiasTable {
 }
 
 impl BiasTable {
-    /// Spreads `bias`, by head and distance, over all distances up to `positions`.
+    /// Tabulates `bias`, by head and distance, for all distances below `positions`.
     pub(crate) fn new(heads: usize, positions: usize, bias: impl Fn(usize, isize) -> f32) -> BiasTable {
         let distances = 2 * positions - 1;
         let mut table = vec![0.0; heads * distances];

@@ -1,18 +1,18 @@
-//! A bias on attention by distance, from logarithmic buckets that each head has a number for: MPNet and T5.
+//! Relative position bias by logarithmic buckets of distances: MPNet and T5.
 
 use serde::Serialize;
 
 /// Logarithmic buckets of distances.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct BucketedBias {
-    /// Buckets, for both directions together.
+    /// Number of buckets, for both directions together.
     pub count: usize,
-    /// The distance from which all share a bucket.
+    /// Distances from here on share the last bucket.
     pub max_distance: usize,
 }
 
 impl BucketedBias {
-    /// The bucket for a key that lies `distance` tokens after its query.
+    /// The bucket of a key that is `distance` tokens after the query.
     pub fn of(&self, distance: isize) -> usize {
         let half = self.count / 2;
         let after = if distance > 0 { half } else { 0 };
@@ -26,7 +26,7 @@ impl BucketedBias {
         after + (exact + beyond as usize).min(half - 1)
     }
 
-    /// For a head of `heads` the bias at `distance`, from `weights`, `[buckets, heads]`.
+    /// The bias of a head at `distance`, from `weights`, `[buckets, heads]`.
     pub(crate) fn bias(&self, weights: &[f32], heads: usize, head: usize, distance: isize) -> f32 {
         weights[self.of(distance) * heads + head]
     }

@@ -1,4 +1,4 @@
-//! Attention of content to distance and of distance to content: DeBERTa.
+//! Disentangled attention (DeBERTa): content-to-position and position-to-content scores.
 
 use sconce_kernels::attention::DisentangledScores;
 use sconce_kernels::gemm::{GemmScratch, PackedMatrix};
@@ -9,24 +9,24 @@ use serde::Serialize;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[expect(clippy::struct_excessive_bools, reason = "each is a part that a model has or has not")]
 pub struct DisentangledAttention {
-    /// Half of the buckets of distances: rows of their table are twice as many.
+    /// Half the rows of the relative position embeddings (`pos_ebd_size` in transformers).
     pub pos_ebd_size: usize,
-    /// The buckets in which far distances share a kind; none where every distance has its own.
+    /// Number of logarithmic buckets; none if every distance has its own row.
     pub buckets: Option<usize>,
     /// The distance of the last bucket.
     pub max_distance: usize,
-    /// Whether content attends to distance.
+    /// Whether content-to-position scores are added.
     pub c2p: bool,
-    /// Whether distance attends to content.
+    /// Whether position-to-content scores are added.
     pub p2c: bool,
-    /// Whether the table of distances is normalised.
+    /// Whether the relative position embeddings are normalized.
     pub norm_embeddings: bool,
-    /// Whether distances are projected as tokens are.
+    /// Whether relative positions share the projections of the tokens.
     pub share_att_key: bool,
 }
 
 impl DisentangledAttention {
-    /// The kind of the distance from a query to a key, the query's position less the key's.
+    /// The bucket of a distance, query position minus key position.
     pub(crate) fn bucket(&self, distance: isize) -> u32 {
         let place = self.bucketed(distance) + self.pos_ebd_size.cast_signed();
         place.clamp(0, 2 * self.pos_ebd_size.cast_signed() - 1) as u32
@@ -44,22 +44,22 @@ impl DisentangledAttention {
         distance.signum() * (beyond + middle)
     }
 
-    /// The kind of every distance from `-(positions-1)` to `positions-1`.
+    /// The bucket of every distance from `-(positions-1)` to `positions-1`.
     pub(crate) fn buckets(&self, positions: usize) -> Vec<u32> {
         let last = positions.cast_signed() - 1;
         (-last..=last).map(|distance| self.bucket(distance)).collect()
     }
 }
 
-/// The projections of a layer's distances, `[buckets, heads · head]`: the same for every text.
+/// A layer's projections of relative positions, `[buckets, heads · head_dim]`.
 pub(crate) struct RelativeProjections {
-    /// What content attends to.
+    /// Keys, for content-to-position scores.
     pub(crate) keys: Option<Vec<f32>>,
-    /// What attends to content.
+    /// Queries, for position-to-content scores.
     pub(crate) queries: Option<Vec<f32>>,
 }
 
-/// The projections of a layer's distances, packed head by head.
+/// A layer's projections of relative positions, packed per head.
 pub(crate) struct PackedRelativeProjections {
     keys: Option<Vec<PackedMatrix>>,
     queries: Option<Vec<PackedMatrix>>,
@@ -67,7 +67,7 @@ pub(crate) struct PackedRelativeProjections {
     bucket_of: Vec<u32>,
 }
 
-/// Room for one head's scores.
+/// Scratch memory of one head's relative scores.
 #[derive(Default)]
 pub(crate) struct RelativeScratch {
     queries: Vec<f32>,
@@ -76,7 +76,7 @@ pub(crate) struct RelativeScratch {
 }
 
 impl RelativeScratch {
-    /// Bytes of memory that they hold.
+    /// Allocated bytes.
     pub(crate) fn bytes(&self) -> usize {
         let RelativeScratch { queries, keys, space } = self;
         (queries.capacity() + keys.capacity()) * size_of::<f32>() + space.bytes()
@@ -110,7 +110,7 @@ impl PackedRelativeProjections {
         }
     }
 
-    /// The scores of one head, whose queries and keys begin at the columns `parts` of `rows`.
+    /// The relative scores of one head, whose queries and keys start at the columns `parts` of `rows`.
     pub(crate) fn scores<'a>(
         &'a self,
         room: &'a mut RelativeScratch,

@@ -1,4 +1,4 @@
-//! Parts that some families have and others have not, each used by both interpreters through the same forward.
+//! Positional encodings, shared by both interpreters.
 
 pub mod alibi;
 pub(crate) mod bias_table;

@@ -16,7 +16,7 @@ const ACTIVATIONS: [DenseActivation; 5] = [
     DenseActivation::GeluTanh,
 ];
 
-/// Generated tensors, of which only these are there.
+/// Generated tensors with these names only.
 struct Only<'a>(&'a [&'a str]);
 
 impl Tensors for Only<'_> {

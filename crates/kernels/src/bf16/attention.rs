@@ -1,4 +1,4 @@
-//! Attention over one sequence on tiles: 32 queries against all keys, softmax in f32, probabilities in bf16.
+//! bf16 attention on tiles: 32 queries against all keys, softmax in f32, probabilities in bf16.
 
 use std::arch::x86_64::{
     __m512i, _mm256_loadu_si256, _mm512_cvtepu16_epi32, _mm512_loadu_si512, _mm512_mul_ps, _mm512_or_si512,
@@ -13,10 +13,10 @@ use super::tiles::Tiles;
 use super::vectors::{load, round};
 use crate::buffer::Buffer;
 
-/// Numbers in a tile of keys or values.
+/// Values in a tile of keys or values.
 const TILE: usize = 512;
 
-/// Room that is kept between calls.
+/// Scratch memory, reused between calls.
 #[derive(Default)]
 pub struct AttentionScratchBf16 {
     keys: Buffer<u16>,
@@ -27,7 +27,7 @@ pub struct AttentionScratchBf16 {
 }
 
 impl AttentionScratchBf16 {
-    /// Bytes of memory that it holds.
+    /// Allocated bytes.
     pub fn bytes(&self) -> usize {
         let AttentionScratchBf16 { keys, values, scores, probabilities, context } = self;
         [keys, values, probabilities].map(Buffer::bytes).iter().sum::<usize>()
@@ -37,7 +37,7 @@ impl AttentionScratchBf16 {
 }
 
 impl AttentionHeadBf16<'_> {
-    /// Attends, into the panels of `output` from `panel` on.
+    /// Computes attention into the panels of `output` from `panel` on.
     pub fn attend(
         &self,
         tiles: &Tiles,
@@ -78,7 +78,7 @@ impl AttentionHeadBf16<'_> {
         for query in (0..length).step_by(STEP) {
             let count = STEP.min(length - query);
             let all = count > STEP / 2;
-            // Whole tiles of keys that any of these queries sees.
+            // Whole tiles of keys that any of these queries attends to.
             let first = self.mask.keys(query, length).start / STEP * STEP;
             let last = self.mask.keys(query + count - 1, length).end.next_multiple_of(STEP);
             for key in (first..last).step_by(STEP) {
@@ -141,7 +141,7 @@ impl AttentionHeadBf16<'_> {
         }
     }
 
-    /// Keys as tiles: 16 keys side by side, their numbers in pairs down.
+    /// Packs keys as tiles: 16 keys side by side, their values in pairs of rows.
     ///
     /// # Safety
     /// `to` has room for `padded` rows of the head's panels, and the processor has `avx512f`.
@@ -166,8 +166,8 @@ impl AttentionHeadBf16<'_> {
         }
     }
 
-    /// Values as tiles: 16 numbers side by side, keys in pairs down. Rows beyond the sequence are zero: whatever
-    /// stands there, nothing of it may come through.
+    /// Packs values as tiles: 16 columns side by side, keys in pairs of rows. Rows beyond the sequence are zero, so
+    /// that stale memory does not contribute.
     ///
     /// # Safety
     /// As for `pack_keys`.
@@ -199,7 +199,7 @@ impl AttentionHeadBf16<'_> {
     }
 }
 
-/// A 16 by 16 matrix of 32-bit numbers, rows and columns exchanged.
+/// Transposes a 16 by 16 matrix of 32-bit values.
 #[target_feature(enable = "avx512f")]
 fn transposed(rows: &[__m512i; 16]) -> [__m512i; 16] {
     let zero = _mm512_setzero_si512();

@@ -1,28 +1,29 @@
-//! One head of one sequence, as attention on tiles takes it.
+//! One attention head over one sequence, in panels.
 
 use super::panels::Panels;
 use crate::attention::{AttentionMask, RelativeBias};
 
-/// One head of one sequence: whole panels of queries, keys and values with their bias, zero behind the head's width.
+/// One head over one sequence: whole panels of queries, keys and values after their bias, zero beyond the head
+/// dimension.
 pub struct AttentionHeadBf16<'a> {
     /// The panels.
     pub rows: &'a Panels<u16>,
     /// The sequence's first row.
     pub start: usize,
-    /// Tokens.
+    /// Sequence length.
     pub length: usize,
-    /// Panels that the head takes.
+    /// Panels per head.
     pub panels: usize,
-    /// The first panel of its queries.
+    /// First panel of its queries.
     pub query: usize,
-    /// The first panel of its keys.
+    /// First panel of its keys.
     pub key: usize,
-    /// The first panel of its values.
+    /// First panel of its values.
     pub value: usize,
-    /// What scores are multiplied with.
+    /// Factor of attention scores.
     pub scale: f32,
-    /// Which keys a query sees.
+    /// The attention mask.
     pub mask: AttentionMask,
-    /// A bias by distance.
+    /// Relative position bias.
     pub relative_bias: Option<RelativeBias<'a>>,
 }

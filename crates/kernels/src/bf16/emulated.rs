@@ -1,4 +1,4 @@
-//! Tiles for a processor that has none: their sums in memory, multiplied by vectors of bf16 pairs.
+//! Tiles without AMX: accumulators in memory, multiplied with AVX-512 bf16 dot products.
 
 use std::arch::x86_64::{
     __m512bh, _mm512_dpbf16_ps, _mm512_loadu_ps, _mm512_loadu_si512, _mm512_set1_epi32, _mm512_setzero_ps,
@@ -7,12 +7,12 @@ use std::arch::x86_64::{
 use std::cell::UnsafeCell;
 use std::mem::transmute;
 
-/// Rows whose sums are in registers at a time.
+/// Rows whose accumulators are in registers.
 const ROWS: usize = 8;
 /// Rows of a tile.
 const TILE: usize = 16;
 
-/// Four tiles of sums: 32 rows by 32 columns.
+/// Four accumulator tiles: 32 rows by 32 columns.
 #[repr(align(64))]
 pub(super) struct Sums(UnsafeCell<[[f32; 2 * TILE]; 2 * TILE]>);
 
@@ -23,13 +23,13 @@ impl Default for Sums {
 }
 
 impl Sums {
-    /// Sets all sums to zero.
+    /// Sets all accumulators to zero.
     pub(super) fn zero(&self) {
         // SAFETY: the cell stays on one thread, and no reference into it outlives a call.
         unsafe { *self.0.get() = [[0.0; 2 * TILE]; 2 * TILE] };
     }
 
-    /// Adds one or two tiles of rows times two tiles of columns.
+    /// Multiplies one or two tiles of rows by two tiles of columns and accumulates.
     ///
     /// # Safety
     /// Each of `rows` leads 16 rows of 64 bytes, `stride` bytes apart; each of `columns` 1024 bytes. The processor
@@ -67,7 +67,7 @@ impl Sums {
         }
     }
 
-    /// Stores the sums of the first `tiles` tiles of rows.
+    /// Stores the accumulators of the first `tiles` tiles of rows.
     ///
     /// # Safety
     /// `to` leads 16 rows of 128 bytes for each of them, `stride` bytes apart.

@@ -1,30 +1,30 @@
-//! What becomes of a product on tiles.
+//! The epilogue of a bf16 GEMM.
 
 use super::panels::{PanelsMut, STEP};
 use crate::rows::Activation;
 
-/// What becomes of a product on tiles.
+/// The epilogue of a bf16 GEMM.
 pub enum EpilogueBf16<'a> {
-    /// `activation(product + bias)`, stored as bf16.
+    /// Stores `activation(output + bias)` as bf16.
     Store {
-        /// A summand a column, padded.
+        /// Bias per column, padded.
         bias: &'a [f32],
-        /// The nonlinearity.
+        /// Activation.
         activation: Activation,
-        /// Where to.
+        /// Destination.
         to: PanelsMut<'a, u16>,
     },
-    /// `product + bias`, score_bias to f32.
+    /// Adds `output + bias` to f32 values.
     Add {
-        /// A summand a column, padded.
+        /// Bias per column, padded.
         bias: &'a [f32],
-        /// Where to.
+        /// Destination.
         to: PanelsMut<'a, f32>,
     },
 }
 
 impl<'a> EpilogueBf16<'a> {
-    /// Whether there is room for `rows` rows of the panels up to `end`.
+    /// Whether the destination holds `rows` rows of the panels up to `end`.
     pub(super) fn holds(&self, rows: usize, end: usize) -> bool {
         let (bias, panels, height) = match self {
             EpilogueBf16::Store { bias, to, .. } => (bias, to.end(), to.height()),
@@ -33,7 +33,7 @@ impl<'a> EpilogueBf16<'a> {
         bias.len() >= end * STEP && panels >= end && height >= rows
     }
 
-    /// What becomes of the panels before `panel`, and of the others.
+    /// Splits the destination before `panel`.
     #[must_use]
     pub fn split(self, panel: usize) -> (EpilogueBf16<'a>, EpilogueBf16<'a>) {
         match self {

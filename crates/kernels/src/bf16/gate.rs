@@ -1,11 +1,11 @@
-//! What is done to panels between products besides norms: gates, and sums.
+//! Gates and sums of panels.
 
 use super::panels::{Panels, STEP};
 use super::tiles::Bf16;
 use super::vectors::{add, load, round, store};
 use crate::rows::Activation;
 
-/// `activation(gate) · up` for the first `rows` rows of `wide`, half of whose panels are the gate's, into `to`.
+/// `activation(gate) · up` for the first `rows` rows of `wide`, whose first half is the gate, into `to`.
 pub fn gate_rows(_: Bf16, rows: usize, wide: &Panels<u16>, activation: Activation, to: &mut Panels<u16>) {
     assert!(wide.panels() == 2 * to.panels() && rows <= wide.height() && rows <= to.height());
     for panel in 0..to.panels() {
@@ -28,7 +28,7 @@ fn gate_row(gate: &[u16; STEP], up: &[u16; STEP], activation: Activation, to: &m
     round(load(&gate), to);
 }
 
-/// Adds the first `rows` rows of `from` to those of `to`.
+/// Adds the first `rows` rows of `from` to `to`.
 pub fn add_rows(_: Bf16, rows: usize, from: &Panels<f32>, to: &mut Panels<f32>) {
     assert!(from.panels() == to.panels() && rows <= from.height() && rows <= to.height());
     for panel in 0..to.panels() {

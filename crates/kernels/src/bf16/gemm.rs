@@ -1,5 +1,5 @@
-//! Products of bf16 rows with prepacked weights, 32 rows by 32 columns at a time. While tiles multiply one block,
-//! vectors epilogue the one before it, and the weights of the next columns are on their way.
+//! bf16 GEMM with prepacked weights, in blocks of 32 rows by 32 columns. While tiles multiply one block, vectors run
+//! the epilogue of the previous one, and the next weights are prefetched.
 
 use std::arch::x86_64::{_MM_HINT_T1, _mm_prefetch};
 use std::ops::Range;
@@ -12,26 +12,26 @@ use super::vectors::{Pair, add, gelu, load, round, store};
 use crate::buffer::Buffer;
 use crate::rows::Activation;
 
-/// Numbers in a tile of weights.
+/// Values in a tile of weights.
 const TILE: usize = 512;
-/// QkvColumns in a tile.
+/// Columns in a tile.
 const COLUMNS: usize = 16;
-/// Numbers in a cache line.
+/// Values in a cache line.
 const LINE: usize = 32;
 
-/// Weights `[outputs, inputs]` as bf16 tiles: for 32 columns their two tiles of each 32 inputs, inputs in pairs.
+/// A weight matrix `[outputs, inputs]` as bf16 tiles: for 32 columns, two tiles per 32 inputs, inputs in pairs.
 pub struct MatrixBf16 {
     inputs: usize,
     outputs: usize,
     tiles: Buffer<u16>,
 }
 
-/// A block of sums on its way out.
+/// A block of accumulators before the epilogue.
 #[repr(C, align(64))]
 struct Block([[f32; STEP]; STEP]);
 
 impl MatrixBf16 {
-    /// Packs `weights`, `[outputs, inputs]` row after row; both are padded with zeros to multiples of 32.
+    /// Packs row-major `weights`, `[outputs, inputs]`; both are padded with zeros to multiples of 32.
     pub fn pack(_: Bf16, weights: &[f32], outputs: usize, inputs: usize) -> MatrixBf16 {
         let steps = inputs.div_ceil(STEP);
         let mut tiles = Buffer::zeros(outputs.next_multiple_of(STEP) / COLUMNS * steps * TILE);
@@ -45,17 +45,17 @@ impl MatrixBf16 {
         MatrixBf16 { inputs, outputs, tiles }
     }
 
-    /// Numbers in, padded.
+    /// Input features, padded.
     pub fn inputs(&self) -> usize {
         self.inputs.next_multiple_of(STEP)
     }
 
-    /// Numbers out, padded.
+    /// Output features, padded.
     pub fn outputs(&self) -> usize {
         self.outputs.next_multiple_of(STEP)
     }
 
-    /// `a · weightsᵀ` for the first `rows` rows of `a`, as far as the `panels` of the product go.
+    /// Computes `a · weightsᵀ` for the first `rows` rows of `a` and some panels of the output.
     pub fn multiply(
         &self,
         tiles: &Tiles,
@@ -70,7 +70,7 @@ impl MatrixBf16 {
         unsafe { self.multiply_blocks(tiles, a, rows, panels, &mut epilogue) }
     }
 
-    /// The panels of a product.
+    /// Number of panels of the output.
     pub fn panels(&self) -> usize {
         self.outputs() / STEP
     }
@@ -130,7 +130,7 @@ impl MatrixBf16 {
     }
 }
 
-/// Finishes the rows `part` of a block.
+/// Runs the epilogue on the rows `part` of a block.
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512bf16,fma")]
 #[inline]
 fn drain(
@@ -175,7 +175,7 @@ fn drain(
     }
 }
 
-/// The 32 summands of a panel.
+/// The 32 biases of a panel.
 #[target_feature(enable = "avx512f")]
 #[inline]
 fn bias_of(bias: &[f32], panel: usize) -> Pair {

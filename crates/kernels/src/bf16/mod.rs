@@ -1,7 +1,6 @@
-//! bf16 on matrix tiles (Intel AMX), or on vectors of bf16 pairs (AVX-512): products with prepacked weights, and
-//! attention.
+//! bf16 kernels on AMX tiles or AVX-512 bf16 vectors: GEMM with prepacked weights, and attention.
 //!
-//! Where the processor or the system has neither, [`Bf16::of`] says so and nothing else here can be called.
+//! [`Bf16::of`] returns none if the processor or the system has neither; nothing else here can be called then.
 
 mod attention_head;
 mod convert;

@@ -1,4 +1,4 @@
-//! Norms over panels.
+//! Norms of panels.
 
 use std::arch::x86_64::{
     _mm512_add_ps, _mm512_fmadd_ps, _mm512_maskz_sub_ps, _mm512_mul_ps, _mm512_reduce_add_ps, _mm512_set1_ps,
@@ -10,8 +10,8 @@ use super::tiles::Bf16;
 use super::vectors::{add, load, round, store};
 use crate::rows::{Norm, NormStatistics};
 
-/// Normalises the first `rows` rows of `x`, which are zero behind the norm's width, into `rounded`, and where `keeps`
-/// in `x` too.
+/// Normalizes the first `rows` rows of `x`, which are zero beyond the norm's width, into `rounded`, and in place if
+/// `keeps`.
 pub fn norm_rows(
     _: Bf16,
     norm: &Norm,
@@ -45,7 +45,7 @@ fn norm_row(
     keeps: bool,
 ) {
     let width = norm.weight.len() as f32;
-    // What lies behind the width, in the last panel alone, has no part in the sums.
+    // Values beyond the width, in the last panel only, do not count.
     let last = weights.len() - 1;
     let counted = u32::MAX >> (weights.len() * STEP - norm.weight.len());
     let nothing = [_mm512_setzero_ps(); 2];

@@ -1,5 +1,5 @@
-//! Activations in panels: 32 columns side by side, their rows one after the other on whole cache lines. A tile of
-//! any rows is then one run of memory, and so is a finished block of a product.
+//! Activations in panels of 32 columns, row by row on whole cache lines. A tile of any rows is contiguous, and so is an
+//! output block.
 
 use crate::buffer::{Buffer, Number};
 
@@ -14,7 +14,7 @@ pub struct Panels<T> {
     height: usize,
 }
 
-/// Some neighbouring panels of a matrix, for one writer.
+/// A range of panels with exclusive access.
 pub struct PanelsMut<'a, T> {
     values: &'a mut [T],
     first: usize,
@@ -22,24 +22,24 @@ pub struct PanelsMut<'a, T> {
 }
 
 impl<'a, T: Number> PanelsMut<'a, T> {
-    /// How many panels the matrix has up to the last of these.
+    /// Index after the last panel.
     pub(super) fn end(&self) -> usize {
         self.first + self.values.len() / (self.height * STEP)
     }
 
-    /// Rows that a panel has room for.
+    /// Capacity of a panel in rows.
     pub(super) fn height(&self) -> usize {
         self.height
     }
 
-    /// One panel from `row` on.
+    /// The rows of `panel` from `row` on.
     #[inline(always)]
     pub(super) fn rows_from(&mut self, panel: usize, row: usize) -> &mut [T] {
         let panel = panel - self.first;
         &mut self.values[(panel * self.height + row) * STEP..(panel + 1) * self.height * STEP]
     }
 
-    /// Those before `panel`, and the others.
+    /// Splits the range before `panel`.
     pub(super) fn split(self, panel: usize) -> (PanelsMut<'a, T>, PanelsMut<'a, T>) {
         let PanelsMut { values, first, height } = self;
         let (left, right) = values.split_at_mut((panel - first) * height * STEP);
@@ -48,16 +48,16 @@ impl<'a, T: Number> PanelsMut<'a, T> {
 }
 
 impl<T: Number> Panels<T> {
-    /// All panels, to be written.
+    /// All panels, mutable.
     pub fn all(&mut self) -> PanelsMut<'_, T> {
         let values = &mut self.values[..self.count * self.height * STEP];
         PanelsMut { values, first: 0, height: self.height }
     }
 
-    /// Room for `rows` rows of `columns`, and for the 32 rows behind them that tiles may read. What stands there is
-    /// whatever stood there before.
+    /// Resizes to `rows` rows of `columns` columns, with 32 rows beyond them that tiles may read. The contents are
+    /// unspecified.
     pub fn shape(&mut self, rows: usize, columns: usize) {
-        // Panels lie an odd number of half-kilolines apart, so that the same rows of two panels share no cache set.
+        // An odd number of half-kilolines between panels keeps the same rows of two panels in different cache sets.
         let height = (rows + STEP).next_multiple_of(STEP);
         self.height = if height.is_multiple_of(2 * STEP) { height + STEP } else { height };
         self.count = columns.div_ceil(STEP);
@@ -65,28 +65,28 @@ impl<T: Number> Panels<T> {
         self.values.grow(values.unwrap_or(usize::MAX));
     }
 
-    /// Bytes of memory that they hold.
+    /// Allocated bytes.
     pub fn bytes(&self) -> usize {
         self.values.bytes()
     }
 
-    /// How many panels there are.
+    /// Number of panels.
     pub fn panels(&self) -> usize {
         self.count
     }
 
-    /// Rows that a panel has room for.
+    /// Capacity of a panel in rows.
     pub(super) fn height(&self) -> usize {
         self.height
     }
 
-    /// One panel from `row` on.
+    /// The rows of `panel` from `row` on.
     #[inline(always)]
     pub(super) fn rows_from(&self, panel: usize, row: usize) -> &[T] {
         &self.values[(panel * self.height + row) * STEP..(panel + 1) * self.height * STEP]
     }
 
-    /// One panel from `row` on.
+    /// The rows of `panel` from `row` on.
     #[inline(always)]
     pub(super) fn rows_from_mut(&mut self, panel: usize, row: usize) -> &mut [T] {
         &mut self.values[(panel * self.height + row) * STEP..(panel + 1) * self.height * STEP]
@@ -104,7 +104,7 @@ impl<T: Number> Panels<T> {
         &mut self.rows_from_mut(panel, row).as_chunks_mut().0[0]
     }
 
-    /// Writes a row; behind `values` it is zero.
+    /// Writes a row, padded with zeros.
     pub fn set(&mut self, row: usize, values: &[T]) {
         let mut left = values;
         for panel in 0..self.count {

@@ -1,4 +1,4 @@
-//! The softmax of attention on tiles: scores in, bf16 probabilities out.
+//! Softmax of attention on tiles: f32 scores to bf16 probabilities.
 
 use std::arch::x86_64::{
     __m512, _mm512_fmsub_ps, _mm512_max_ps, _mm512_mul_ps, _mm512_reduce_add_ps, _mm512_reduce_max_ps,
@@ -9,8 +9,8 @@ use std::ops::Range;
 use super::panels::STEP;
 use super::vectors::{add, load, power_of_two, round};
 
-/// Turns a row of scores, of which those of `seen` count, into probabilities that are not divided by their sum yet, and
-/// gives what they are to be multiplied with. The others have next to none.
+/// Computes unnormalized probabilities of the `seen` scores of a row and returns the factor that normalizes them. Other
+/// scores get a probability of about 0.
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512bf16,fma")]
 #[inline]
 pub(super) fn softmax_unscaled(

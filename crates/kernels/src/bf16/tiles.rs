@@ -1,5 +1,4 @@
-//! Tiles of 16 rows by 64 bytes, and the five things done with them: by the processor's own (Intel AMX), or by
-//! vectors of bf16 pairs where it has none.
+//! Tile operations on tiles of 16 rows by 64 bytes: with Intel AMX, or emulated with AVX-512 bf16 vectors.
 
 use std::arch::asm;
 use std::cell::Cell;
@@ -9,19 +8,19 @@ use super::emulated::Sums;
 use crate::detect;
 use crate::isa::Isa;
 
-/// Proof that this process may multiply bf16, on tiles or on vectors, and has the 512-bit vectors that go with it.
+/// Proof that this process may use bf16 tiles or vectors, and 512-bit vectors.
 #[derive(Clone, Copy, Debug)]
 pub struct Bf16 {
     tiles: bool,
 }
 
-/// Proof that this thread's tiles are set up; it stays on the thread.
+/// Proof that this thread's tiles are configured. Not `Send`.
 pub struct Tiles {
     emulated: Option<Box<Sums>>,
     here: PhantomData<*const ()>,
 }
 
-/// What the processor is told about the eight tiles: 16 rows of 64 bytes each.
+/// AMX tile configuration: eight tiles of 16 rows by 64 bytes.
 #[repr(C, align(64))]
 struct Configuration {
     palette: u8,
@@ -32,7 +31,7 @@ struct Configuration {
 }
 
 impl Bf16 {
-    /// The proof for these instructions, if the processor has them and the system lets this process use them.
+    /// The proof for `isa`, if the processor has it and the system permits it.
     pub fn of(isa: Isa) -> Option<Bf16> {
         match isa {
             Isa::Amx => detect::has_amx().then_some(Bf16 { tiles: true }),
@@ -41,7 +40,7 @@ impl Bf16 {
         }
     }
 
-    /// Runs `work` with this thread's tiles set up, and frees them afterwards; within it, they are set up already.
+    /// Runs `work` with this thread's tiles configured, and releases them afterwards; reentrant.
     pub fn with_tiles<T>(self, work: impl FnOnce(&Tiles) -> T) -> T {
         thread_local! {
             static SET_UP: Cell<bool> = const { Cell::new(false) };
@@ -75,7 +74,7 @@ impl Bf16 {
 }
 
 impl Tiles {
-    /// Sets the four tiles of sums to zero.
+    /// Sets the four accumulator tiles to zero.
     #[inline(always)]
     pub(super) fn zero(&self) {
         if let Some(sums) = &self.emulated {
@@ -93,7 +92,7 @@ impl Tiles {
         }
     }
 
-    /// Adds two tiles of rows times two tiles of columns to the four sums.
+    /// Multiplies two tiles of rows by two tiles of columns into the four accumulators.
     ///
     /// # Safety
     /// `a` and `b` lead 16 rows of 64 bytes, `stride` bytes apart; `left` and `right` lead 1024 bytes.
@@ -128,7 +127,7 @@ impl Tiles {
         }
     }
 
-    /// Adds one tile of rows times two tiles of columns to the first two sums.
+    /// Multiplies one tile of rows by two tiles of columns into the first two accumulators.
     ///
     /// # Safety
     /// As for `multiply_2x2`.
@@ -159,7 +158,7 @@ impl Tiles {
         }
     }
 
-    /// Stores the first two sums side by side, and the other two lower them where `all`.
+    /// Stores the first two accumulators side by side, and the other two below them if `all`.
     ///
     /// # Safety
     /// `to` leads 16 rows of 128 bytes, `stride` bytes apart; 32 of them where `all`.

@@ -1,4 +1,4 @@
-//! A processor family without tiles: every type is there, and none can be made, so that callers need no `cfg`.
+//! bf16 kernels on other architectures: the types exist and can't be constructed, so that callers need no `cfg`.
 
 use std::convert::Infallible;
 use std::ops::Range;
@@ -9,11 +9,11 @@ use super::panels::{Panels, STEP};
 use crate::isa::Isa;
 use crate::rows::{Activation, Norm};
 
-/// Proof that tiles can be used, which nobody has here.
+/// Proof that tiles can be used; can't be constructed here.
 #[derive(Clone, Copy, Debug)]
 pub struct Bf16(Infallible);
 
-/// Proof that this thread's tiles are set up, which nobody has here.
+/// Proof that this thread's tiles are configured; can't be constructed here.
 pub struct Tiles(Infallible);
 
 impl Bf16 {
@@ -28,7 +28,7 @@ impl Bf16 {
     }
 }
 
-/// Weights as tiles, which can't be made here.
+/// A packed weight matrix; can't be constructed here.
 pub struct MatrixBf16(Infallible);
 
 impl MatrixBf16 {
@@ -65,12 +65,12 @@ impl MatrixBf16 {
     }
 }
 
-/// Room for attention on tiles.
+/// Scratch memory of attention.
 #[derive(Default)]
 pub struct AttentionScratchBf16;
 
 impl AttentionScratchBf16 {
-    /// None.
+    /// Zero.
     pub fn bytes(&self) -> usize {
         0
     }

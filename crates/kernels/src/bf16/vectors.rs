@@ -1,4 +1,4 @@
-//! f32 numbers sixteen at a time: what is done to rows between products on tiles.
+//! AVX-512 helpers on rows of 32 f32 values.
 
 use std::arch::x86_64::{
     __m512, __m512i, _mm512_add_epi32, _mm512_add_ps, _mm512_castps_si512, _mm512_castsi512_ps,
@@ -8,10 +8,10 @@ use std::arch::x86_64::{
 
 use super::panels::STEP;
 
-/// 32 numbers.
+/// 32 values.
 pub(super) type Pair = [__m512; 2];
 
-/// Reads 32 numbers.
+/// Loads 32 values.
 #[target_feature(enable = "avx512f")]
 #[inline]
 pub(super) fn load(from: &[f32; STEP]) -> Pair {
@@ -19,7 +19,7 @@ pub(super) fn load(from: &[f32; STEP]) -> Pair {
     unsafe { [_mm512_loadu_ps(from.as_ptr()), _mm512_loadu_ps(from.as_ptr().add(16))] }
 }
 
-/// Writes 32 numbers.
+/// Stores 32 values.
 #[target_feature(enable = "avx512f")]
 #[inline]
 pub(super) fn store(values: Pair, to: &mut [f32; STEP]) {
@@ -30,7 +30,7 @@ pub(super) fn store(values: Pair, to: &mut [f32; STEP]) {
     }
 }
 
-/// Rounds 32 numbers to bf16, NaN staying NaN.
+/// Rounds 32 values to bf16; NaN stays NaN.
 #[target_feature(enable = "avx512f,avx512bf16")]
 #[inline]
 pub(super) fn round(values: Pair, to: &mut [u16; STEP]) {
@@ -41,14 +41,14 @@ pub(super) fn round(values: Pair, to: &mut [u16; STEP]) {
     }
 }
 
-/// The sums of 32 numbers with 32 others.
+/// Adds 32 values to 32 others.
 #[target_feature(enable = "avx512f")]
 #[inline]
 pub(super) fn add(a: Pair, b: Pair) -> Pair {
     [_mm512_add_ps(a[0], b[0]), _mm512_add_ps(a[1], b[1])]
 }
 
-/// The GELU to 2e-4, well below what bf16 keeps: erf by a polynomial that reaches one at four.
+/// GELU with an error of 2e-4, below the precision of bf16: erf as a polynomial that reaches 1 at 4.
 #[target_feature(enable = "avx512f,fma")]
 #[inline]
 pub(super) fn gelu(x: __m512) -> __m512 {
@@ -63,7 +63,7 @@ pub(super) fn gelu(x: __m512) -> __m512 {
         4.517_655e-8,
     ];
     let number = |x: f32| _mm512_set1_ps(x);
-    // A comparison that gives the second of the two where one is not a number.
+    // min and max return the second operand if one is NaN.
     let reached = _mm512_max_ps(number(-REACH), _mm512_min_ps(number(REACH), x));
     let square = _mm512_mul_ps(reached, reached);
     let mut curve = number(ERF[6]);
@@ -74,7 +74,7 @@ pub(super) fn gelu(x: __m512) -> __m512 {
     _mm512_fmadd_ps(half, _mm512_mul_ps(reached, curve), half)
 }
 
-/// `2^x` for x <= 0, to 1e-4: next to 0 far below, and what is not a number stays so.
+/// `2^x` for x <= 0 with an error of 1e-4; about 0 far below, NaN for NaN.
 #[target_feature(enable = "avx512f,fma")]
 #[inline]
 pub(super) fn power_of_two(x: __m512) -> __m512 {

@@ -1,7 +1,7 @@
 //! What accuracies say, by hand-computed numbers.
 
 use sconce_core::batch::Rows;
-use sconce_planner::accuracy::{AccuracyReport, Near, of_scores, of_vectors, sentences};
+use sconce_planner::accuracy::{AccuracyMetric, AccuracyReport, of_scores, of_vectors, sentences};
 
 fn rows(width: usize, values: &[f32]) -> Rows {
     Rows { width, values: values.to_vec(), norms: Vec::new() }
@@ -16,8 +16,8 @@ fn the_least_and_the_mean_cosine_are_told() {
     let reference = rows(2, &[1.0, 0.0, 0.0, 2.0, 3.0, 0.0]);
     let other = rows(2, &[1.0, 0.0, 0.0, 5.0, 3.0, 4.0]);
     let accuracy = of_vectors(&other, &reference).expect("three rows rank");
-    let Near::Vectors { least, mean } = accuracy.near else { panic!("{accuracy:?}") };
-    assert!(accuracy.texts == 3 && near(least, 0.6) && near(mean, 2.6 / 3.0), "{accuracy:?}");
+    let AccuracyMetric::Vectors { min_cosine, mean_cosine } = accuracy.metric else { panic!("{accuracy:?}") };
+    assert!(accuracy.texts == 3 && near(min_cosine, 0.6) && near(mean_cosine, 2.6 / 3.0), "{accuracy:?}");
 }
 
 #[test]
@@ -25,12 +25,12 @@ fn ranks_are_the_mean_of_spearmans_coefficient() {
     let angle = |degrees: f32| [degrees.to_radians().cos(), degrees.to_radians().sin()];
     let reference = rows(2, &[0.0, 10.0, 35.0, 80.0].map(angle).concat());
     let same = of_vectors(&reference, &reference).expect("four rows rank");
-    assert!(near(same.ranks, 1.0), "{same:?}");
+    assert!(near(same.rank_correlation, 1.0), "{same:?}");
     let other = rows(2, &[0.0, 80.0, 35.0, 10.0].map(angle).concat());
     let accuracy = of_vectors(&other, &reference).expect("four rows rank");
     let by_text: Vec<f64> = (0..4).map(|text| spearman(&reference, &other, text)).collect();
     let mean = by_text.iter().sum::<f64>() / 4.0;
-    assert!(near(accuracy.ranks, mean) && mean < 0.0, "{accuracy:?} {by_text:?}");
+    assert!(near(accuracy.rank_correlation, mean) && mean < 0.0, "{accuracy:?} {by_text:?}");
 }
 
 /// Spearman's coefficient as the correlation of ranks, which without ties is the same as the short formula.
@@ -53,8 +53,11 @@ fn scores_are_ranked_by_label_and_their_farthest_is_told() {
     // The first label ranks the other way round, the second alike.
     let other = rows(2, &[3.0, 9.5, 2.0, 8.0, 1.0, 7.0]);
     let accuracy = of_scores(&other, &reference).expect("three rows rank");
-    let Near::Scores { farthest } = accuracy.near else { panic!("{accuracy:?}") };
-    assert!(accuracy.texts == 3 && near(farthest, 2.0) && near(accuracy.ranks, 0.0), "{accuracy:?}");
+    let AccuracyMetric::Scores { max_error } = accuracy.metric else { panic!("{accuracy:?}") };
+    assert!(
+        accuracy.texts == 3 && near(max_error, 2.0) && near(accuracy.rank_correlation, 0.0),
+        "{accuracy:?}"
+    );
 }
 
 #[test]
@@ -75,12 +78,20 @@ fn fewer_than_three_rows_and_rows_of_another_shape_have_no_receipt() {
 
 #[test]
 fn a_receipt_reads_as_a_sentence() {
-    let vectors = AccuracyReport { texts: 40, near: Near::Vectors { least: 0.5, mean: 0.75 }, ranks: 0.9 };
+    let vectors = AccuracyReport {
+        texts: 40,
+        metric: AccuracyMetric::Vectors { min_cosine: 0.5, mean_cosine: 0.75 },
+        rank_correlation: 0.9,
+    };
     assert_eq!(
         vectors.to_string(),
         "cosine 0.5000 at least and 0.7500 on average over 40 texts, ranks alike to 0.9000"
     );
-    let scores = AccuracyReport { texts: 40, near: Near::Scores { farthest: 0.25 }, ranks: 1.0 };
+    let scores = AccuracyReport {
+        texts: 40,
+        metric: AccuracyMetric::Scores { max_error: 0.25 },
+        rank_correlation: 1.0,
+    };
     assert_eq!(scores.to_string(), "scores 0.2500 away at most over 40 texts, ranks alike to 1.0000");
 }
 

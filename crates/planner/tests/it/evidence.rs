@@ -3,11 +3,11 @@
 use std::collections::BTreeMap;
 
 use sconce_core::obstacle::{Distance, Obstacle};
-use sconce_planner::accuracy::{AccuracyReport, Near};
+use sconce_planner::accuracy::{AccuracyMetric, AccuracyReport};
 use sconce_planner::evidence::{Agreement, Canary, Findings, Goal, SpeedPoint};
 
 const ACCURACY: AccuracyReport =
-    AccuracyReport { texts: 8, near: Near::Scores { farthest: 0.5 }, ranks: 0.9 };
+    AccuracyReport { texts: 8, metric: AccuracyMetric::Scores { max_error: 0.5 }, rank_correlation: 0.9 };
 
 fn obstacle(case: &str) -> Obstacle {
     Obstacle::TimedOut { case: case.to_owned(), seconds: 1.0 }

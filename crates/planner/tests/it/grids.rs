@@ -3,7 +3,7 @@
 use sconce_core::card::{Format, ModelCard, Weights};
 use sconce_core::device::{Device, DeviceKind};
 use sconce_core::hardware::{Gpu, Hardware};
-use sconce_core::obstacle::Obstacle;
+use sconce_core::obstacle::{BuildPart, Obstacle};
 use sconce_core::placement::{Dtype, EngineId, Placement};
 use sconce_planner::grid::{Candidate, devices, does_not_fit, grid, obstacle, reference};
 
@@ -32,7 +32,7 @@ fn every_device_is_asked_about_and_the_first_of_each_kind_even_where_there_is_no
 }
 
 fn not_built(what: &str) -> Result<(), Obstacle> {
-    Err(Obstacle::NotBuilt { what: what.to_owned(), feature: None })
+    Err(Obstacle::NotBuilt { part: BuildPart::Device, what: what.to_owned(), feature: None })
 }
 
 /// What is found of a device that the machine lacks.
@@ -55,7 +55,7 @@ fn a_device_that_the_machine_lacks_is_said_before_what_the_build_lacks() {
         assert_eq!(found, "neither the PCI bus nor nvidia-smi shows an NVIDIA GPU");
     }
     // No device would help an engine that is not there.
-    let engine = not_built("the onnx engine, which is not in this version");
+    let engine = Err(Obstacle::engine_not_in_this_version(EngineId::Onnx));
     assert_eq!(obstacle(Device::Cuda(0), engine.clone(), &linux), engine.err());
 }
 

@@ -15,10 +15,10 @@ use sconce_core::head::{OutputHead, Step};
 use sconce_core::obstacle::{Distance, Obstacle};
 use sconce_core::placement::{Dtype, EngineId, Placement};
 use sconce_core::sourced::Sourced;
-use sconce_planner::accuracy::{AccuracyReport, Near};
+use sconce_planner::accuracy::{AccuracyMetric, AccuracyReport};
 use sconce_planner::band::Band;
 use sconce_planner::evidence::{Agreement, Canary, Evidence, Findings, Goal, SpeedPoint};
-use sconce_planner::explain::{explain, grouped, unmet};
+use sconce_planner::explain::{grouped, unmet};
 use sconce_planner::grid::{Candidate, grid, reference};
 use sconce_planner::plan::{Constraints, Downgrade, Plan, Refusal, plan};
 
@@ -200,8 +200,11 @@ fn a_half_dtype_is_exact_only_once_real_weights_said_so() {
         plan(&card(), &grid, &Evidence::from([(grid[0].0.clone(), findings.clone())]), &exact)
     };
     assert_eq!(refusals(&decide(&findings))[0].1, &looser(Band::Half, 1e-9, None));
-    let accuracy =
-        Some(AccuracyReport { texts: 8, near: Near::Vectors { least: 0.99, mean: 0.995 }, ranks: 0.9 });
+    let accuracy = Some(AccuracyReport {
+        texts: 8,
+        metric: AccuracyMetric::Vectors { min_cosine: 0.99, mean_cosine: 0.995 },
+        rank_correlation: 0.9,
+    });
     let canary = |error| {
         Some(Ok(Canary {
             error: Distance(Some(error)),
@@ -217,7 +220,7 @@ fn a_half_dtype_is_exact_only_once_real_weights_said_so() {
     findings.canary = canary(1e-2);
     let refused = decide(&findings);
     assert_eq!(refusals(&refused)[0].1, &looser(Band::Coarse, 1e-2, accuracy));
-    let words = explain(&refused);
+    let words = refused.explain();
     let figures = "1.0e-2 from the reference's, cosine 0.9900 at least and 0.9950 on average over 8 texts";
     assert!(words.contains(&format!("its numbers are coarse: {figures}")), "{words}");
 }
@@ -231,7 +234,7 @@ fn a_looser_placement_must_be_a_tenth_faster_and_is_not_called_slower() {
     assert_eq!(order(&near), ["cpu/f32", "(metal:0/f16)"]);
     assert_eq!(near.fallbacks[0].note, None);
     assert!(near.beaten_accelerator().is_none());
-    assert!(!explain(&near).contains("slower"), "{}", explain(&near));
+    assert!(!near.explain().contains("slower"), "{}", near.explain());
 }
 
 #[test]
@@ -252,7 +255,7 @@ fn a_band_ends_where_the_model_is_no_longer_the_same() {
 
 #[test]
 fn who_retires_makes_room_for_the_next_that_keeps_the_promise() {
-    let why = || Obstacle::Quarantined { why: "a test".to_owned() };
+    let why = || Obstacle::Quarantined { reason: "a test".to_owned() };
     let start = || decide(&a_machine(), &Constraints { dtype: None, ..Constraints::default() });
     for (retired, promised, expected) in [
         (vec![(METAL, Dtype::F16)], None, vec!["metal:0/f32", "(cpu/bf16)", "cpu/f32"]),
@@ -287,7 +290,7 @@ fn who_retires_makes_room_for_the_next_that_keeps_the_promise() {
 #[test]
 fn who_returns_takes_over_only_where_the_promise_is_kept() {
     let mut plan = decide(&a_machine(), &Constraints { dtype: None, ..Constraints::default() });
-    let why = Obstacle::Quarantined { why: "a test".to_owned() };
+    let why = Obstacle::Quarantined { reason: "a test".to_owned() };
     let gone = plan.retire(&placement(METAL, Dtype::F16), why, None).expect("it was there");
     plan.restore(gone, Some(Band::Exact));
     assert_eq!(order(&plan)[..2], ["metal:0/f32", "(metal:0/f16)"]);
@@ -296,7 +299,7 @@ fn who_returns_takes_over_only_where_the_promise_is_kept() {
 #[test]
 fn a_plan_in_words_says_what_comes_next_and_who_loses() {
     let words =
-        explain(&decide(&a_machine(), &Constraints { goal: Goal::Latency, ..Constraints::default() }));
+        decide(&a_machine(), &Constraints { goal: Goal::Latency, ..Constraints::default() }).explain();
     for line in [
         "chosen: candle/cpu/bf16 w (half, about 160 texts/s)",
         "next: candle/cpu/f32 w (exact, 1.2x slower than candle/cpu/bf16)",
@@ -305,7 +308,7 @@ fn a_plan_in_words_says_what_comes_next_and_who_loses() {
     ] {
         assert!(words.lines().any(|said| said == line), "`{line}` is missing in:\n{words}");
     }
-    let exact = explain(&decide(&a_machine(), &Constraints { band: Band::Exact, ..Constraints::default() }));
+    let exact = decide(&a_machine(), &Constraints { band: Band::Exact, ..Constraints::default() }).explain();
     assert!(
         exact.contains(
             "refused: candle/metal:0/f16 w [band] its numbers are half: 1.0e-6 from the reference's\n  \
@@ -314,14 +317,14 @@ fn a_plan_in_words_says_what_comes_next_and_who_loses() {
         "{exact}"
     );
     assert!(!exact.contains("slower than the processor"), "{exact}");
-    let none = explain(&decide(&a_machine(), &Constraints { device: Some(CUDA), ..Constraints::default() }));
+    let none = decide(&a_machine(), &Constraints { device: Some(CUDA), ..Constraints::default() }).explain();
     assert!(none.starts_with("chosen: none\n"), "{none}");
 }
 
 #[test]
 fn refusals_of_one_device_with_one_reason_are_one_line() {
     let absent = |device| Some(Obstacle::NoSuchDevice { device, found: "nothing".to_owned() });
-    let crashed = Some(Obstacle::Crashed { case: "a case".to_owned(), how: "signal 6".to_owned() });
+    let crashed = Some(Obstacle::Crashed { case: "a case".to_owned(), cause: "signal 6".to_owned() });
     let grid = [
         (placement(METAL, Dtype::F32), absent(METAL)),
         (placement(METAL, Dtype::F16), absent(METAL)),
@@ -338,7 +341,7 @@ fn refusals_of_one_device_with_one_reason_are_one_line() {
     );
     assert_eq!(groups[0].placements.len(), 2);
     assert!(groups.iter().all(|group| group.remedy.is_some()));
-    let words = explain(&plan);
+    let words = plan.explain();
     assert_eq!(words.matches("hint:").count(), 4, "{words}");
 }
 
@@ -434,7 +437,7 @@ fn a_reference_that_is_not_f32_leaves_bands_unknown() {
     assert_eq!(bands(&alone), [("q".to_owned(), Band::Unknown)]);
     assert!(alone.chosen.as_ref().is_some_and(|chosen| chosen.is_own_reference));
     assert_eq!(
-        explain(&alone),
+        alone.explain(),
         "chosen: onnx/cpu/int8 q (band unknown, reference: itself, about 800 texts/s)\n"
     );
     assert_eq!(serde_json::to_value(&alone).expect("JSON")["chosen"]["band"], "unknown");
@@ -455,7 +458,7 @@ fn an_unknown_band_satisfies_every_wish_but_exact() {
         let plan = decide_graphs(&[("q", Dtype::Int8, 0.0)], &Constraints { band, ..Constraints::default() });
         assert_eq!(plan.chosen.is_some(), serves, "{band}");
         if !serves {
-            let words = explain(&plan);
+            let words = plan.explain();
             assert!(words.contains("[band] nothing says how near its numbers lie to f32"), "{words}");
             assert!(words.contains("`--band half`"), "{words}");
         }
@@ -465,7 +468,7 @@ fn an_unknown_band_satisfies_every_wish_but_exact() {
 
 #[test]
 fn what_failed_by_trying_is_a_downgrade_and_what_is_not_there_is_none() {
-    let killed = || Obstacle::Killed { case: "a case".to_owned(), how: "signal: 9".to_owned() };
+    let killed = || Obstacle::Killed { case: "a case".to_owned(), cause: "signal: 9".to_owned() };
     let absent = Obstacle::NoSuchDevice { device: CUDA, found: "nothing".to_owned() };
     let mut evidence = Evidence::new();
     let grid = [
@@ -482,7 +485,7 @@ fn what_failed_by_trying_is_a_downgrade_and_what_is_not_there_is_none() {
     let wished = Constraints { device: Some(Device::Cpu), ..Constraints::default() };
     assert!(plan_by(&wished).downgrades.is_empty(), "what was not wished for is no loss");
 
-    let why = Obstacle::Quarantined { why: "a test".to_owned() };
+    let why = Obstacle::Quarantined { reason: "a test".to_owned() };
     let viable = found.retire(&grid[0].0, why, None).expect("it was there");
     assert_eq!(found.downgrades.len(), 2);
     assert_eq!(found.downgrades[1].to, None, "nothing is left");

@@ -140,7 +140,7 @@ impl DeviceExecutors {
                 }
                 Err(Obstacle::TimedOut { case: "loading".to_owned(), seconds })
             }
-            Err(error) => Err(Obstacle::LoadFailed { says: error.to_string() }),
+            Err(error) => Err(Obstacle::LoadFailed { reason: error.to_string() }),
         }
     }
 
@@ -290,7 +290,7 @@ impl WorkerPool {
                 let load = AssertUnwindSafe(|| engine.load(&subject, &placement));
                 let loaded = catch_unwind(load).unwrap_or_else(|panic| {
                     Err(Obstacle::LoadFailed {
-                        says: ExecutorError::Panicked(panic_message(&*panic)).to_string(),
+                        reason: ExecutorError::Panicked(panic_message(&*panic)).to_string(),
                     })
                 });
                 let answer = loaded.map(|encoder| {

@@ -64,7 +64,7 @@ impl From<LoadError> for Obstacle {
     fn from(error: LoadError) -> Obstacle {
         match error {
             LoadError::Obstacle(obstacle) => obstacle,
-            LoadError::Error(error) => Obstacle::LoadFailed { says: error.to_string() },
+            LoadError::Error(error) => Obstacle::LoadFailed { reason: error.to_string() },
         }
     }
 }
@@ -96,7 +96,7 @@ impl Loader {
         }
         let canary = findings.and_then(|findings| findings.canary.clone()).and_then(Result::ok);
         let canary =
-            canary.ok_or_else(|| Obstacle::LoadFailed { says: "its canary is missing".to_owned() })?;
+            canary.ok_or_else(|| Obstacle::LoadFailed { reason: "its canary is missing".to_owned() })?;
         let band = within(&canary, self.reference.as_ref(), band.unwrap_or(self.constraints.band))?;
         let loaded = self.load(&self.runtime.inner.executors, placement)?;
         let subject = canary_subject(&self.subject, &placement.weights);

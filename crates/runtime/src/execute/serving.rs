@@ -108,7 +108,7 @@ impl Serving {
 
     /// Quarantines `placement`.
     pub(super) fn demote(&self, placement: &Placement, why: &str) {
-        self.lock().retire(placement, Obstacle::Quarantined { why: why.to_owned() });
+        self.lock().retire(placement, Obstacle::Quarantined { reason: why.to_owned() });
     }
 
     /// Downgrades since the last call.
@@ -213,7 +213,7 @@ impl Serving {
         let retired = if whole_device {
             state.retire_device(placement.device, &incident.why)
         } else {
-            state.retire(placement, Obstacle::Quarantined { why: incident.why.clone() })
+            state.retire(placement, Obstacle::Quarantined { reason: incident.why.clone() })
         };
         if retired {
             state.incidents.push(incident.clone());
@@ -287,7 +287,7 @@ impl State {
             self.plan.viable().map(|viable| &viable.placement).filter(|placement| placement.device == device);
         let there: Vec<Placement> = there.cloned().collect();
         for placement in there.iter().rev() {
-            self.retire(placement, Obstacle::Quarantined { why: why.to_owned() });
+            self.retire(placement, Obstacle::Quarantined { reason: why.to_owned() });
         }
         !there.is_empty()
     }

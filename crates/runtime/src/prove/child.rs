@@ -47,7 +47,7 @@ pub(super) fn run_case(
     let mut sample = catch_unwind(run).unwrap_or_else(|panic| {
         Err(Obstacle::Crashed {
             case: case.to_string(),
-            how: format!("panicked: {}", panic_message(&*panic)),
+            cause: format!("panicked: {}", panic_message(&*panic)),
         })
     })?;
     if matches!(case, ProbeCase::Canary { .. }) {

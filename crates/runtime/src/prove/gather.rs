@@ -215,7 +215,7 @@ impl Gatherer<'_> {
         let mut results = self.prover.run(&engine, &request, self.time_limit, &mut progress);
         if results.len() < total && results.last().is_none_or(Result::is_ok) {
             let says = format!("it answered {} of {total} cases and stopped", results.len());
-            results.push(Err(Obstacle::LoadFailed { says }));
+            results.push(Err(Obstacle::LoadFailed { reason: says }));
         }
         if self.subject.card.task.value.scores() {
             join_scores(&request.cases, &mut results);
@@ -304,7 +304,7 @@ impl Gatherer<'_> {
         references: &mut References,
     ) -> Result<Agreement, Obstacle> {
         let reference = reference
-            .ok_or_else(|| Obstacle::LoadFailed { says: "no placement can be the reference".to_owned() })?;
+            .ok_or_else(|| Obstacle::LoadFailed { reason: "no placement can be the reference".to_owned() })?;
         let expected = self.reference_rows(reference, cases, references);
         let count = cases.len();
         if reference == placement {
@@ -391,7 +391,7 @@ impl Gatherer<'_> {
             let case = ProbeCase::Canary { batches };
             let answer = this.probe(placement, vec![case.clone()], references).into_iter().next();
             let sample =
-                answer.unwrap_or_else(|| Err(Obstacle::LoadFailed { says: "no answer".to_owned() }))?;
+                answer.unwrap_or_else(|| Err(Obstacle::LoadFailed { reason: "no answer".to_owned() }))?;
             let want = match reference {
                 Some(reference) if reference != placement => {
                     let rows = this.reference_rows(reference, std::slice::from_ref(&case), references);
@@ -406,7 +406,7 @@ impl Gatherer<'_> {
 }
 
 fn no_reference(reference: &Placement, why: &Obstacle) -> Obstacle {
-    Obstacle::LoadFailed { says: format!("the reference {reference} failed: {why}") }
+    Obstacle::LoadFailed { reason: format!("the reference {reference} failed: {why}") }
 }
 
 /// Joins the scores of all canaries into one row: a relative error of a score near zero is meaningless.

@@ -45,7 +45,7 @@ impl InProcessProver {
             let _ = fs::remove_file(&path);
             return vec![Err(Obstacle::Crashed {
                 case,
-                how: "an earlier run of this program ended there".to_owned(),
+                cause: "an earlier run of this program ended there".to_owned(),
             })];
         }
         let (sender, lines) = mpsc::channel();

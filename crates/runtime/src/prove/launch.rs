@@ -58,7 +58,7 @@ impl Launch {
             Ok(child) => child,
             Err(error) => {
                 let says = format!("the prover `{}` could not be started: {error}", self.program.display());
-                return vec![Err(Obstacle::LoadFailed { says })];
+                return vec![Err(Obstacle::LoadFailed { reason: says })];
             }
         };
         self.running().push(child.id());
@@ -132,9 +132,9 @@ fn collect_results(
                 let stderr = errors.and_then(|errors| errors.join().ok()).unwrap_or_default();
                 let (case, how) = (case.to_string(), exit_reason(status, &stderr));
                 results.push(Err(if status.is_some_and(was_killed) {
-                    Obstacle::Killed { case, how }
+                    Obstacle::Killed { case, cause: how }
                 } else {
-                    Obstacle::Crashed { case, how }
+                    Obstacle::Crashed { case, cause: how }
                 }));
                 return results;
             }
@@ -167,7 +167,7 @@ struct JsonRows {
 
 fn parse_result(line: &str) -> Result<Sample, Obstacle> {
     let result: Result<JsonSample, Obstacle> = serde_json::from_str(line)
-        .map_err(|error| Obstacle::LoadFailed { says: format!("the prover's result: {error}") })?;
+        .map_err(|error| Obstacle::LoadFailed { reason: format!("the prover's result: {error}") })?;
     let JsonSample { rows, seconds, memory, nodes } = result?;
     let finite_or_nan =
         |values: Vec<Option<f32>>| values.into_iter().map(|x| x.unwrap_or(f32::NAN)).collect();

@@ -141,7 +141,7 @@ mod tests {
     use super::*;
 
     fn killed() -> Result<u32, Obstacle> {
-        Err(Obstacle::Killed { case: "a case".to_owned(), how: "signal: 9".to_owned() })
+        Err(Obstacle::Killed { case: "a case".to_owned(), cause: "signal: 9".to_owned() })
     }
 
     fn placement(weights: &str) -> Placement {
@@ -194,7 +194,7 @@ mod tests {
         assert_eq!(start().get::<u32>(&key), Lookup::Found(killed()), "the backoff has begun");
         second.put(&key, &Ok(7), 3);
         assert_eq!(start().get::<u32>(&key), Lookup::Found(Ok(7)));
-        let crashed = Obstacle::Crashed { case: "a case".to_owned(), how: "signal: 6".to_owned() };
+        let crashed = Obstacle::Crashed { case: "a case".to_owned(), cause: "signal: 6".to_owned() };
         second.put::<u32>(&key, &Err(crashed.clone()), 4);
         assert_eq!(start().get::<u32>(&key), Lookup::Found(Err(crashed)), "a crash is final");
     }

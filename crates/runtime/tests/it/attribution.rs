@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use sconce::core::batch::{Batch, OutputKind};
 use sconce::{Band, Device, Dtype, EngineId, Error, ErrorCause, Model, ModelBuilder, Retry, SequenceError};
-use sconce_testkit::fake::{FakeEngine, Fault, Mishap, ODD_TEXT};
+use sconce_testkit::fake::{BatchFault, FakeEngine, Fault, ODD_TEXT};
 
 use crate::fakes::{METAL, Stage, TEXTS, builder, candle, healthy, obstacle};
 
@@ -194,7 +194,7 @@ fn a_text_that_does_not_fit_alone_is_refused_and_its_placement_stays() {
 
 #[test]
 fn a_text_that_the_engine_rejects_is_refused_alone_and_nobody_else_is_asked() {
-    let model = open(&[Fault::OddMalformed], &[Fault::FromBatch(1, Mishap::Panic)]);
+    let model = open(&[Fault::OddMalformed], &[Fault::FromBatch(1, BatchFault::Panic)]);
     let error = others_are_answered(&model, "malformed").expect_err("it is rejected");
     assert_eq!(error, SequenceError::Malformed("the fake takes no odd texts".to_owned()));
     // A second placement may reject it, too.
@@ -205,7 +205,7 @@ fn a_text_that_the_engine_rejects_is_refused_alone_and_nobody_else_is_asked() {
 
 #[test]
 fn a_placement_without_memory_for_a_known_text_is_retired() {
-    let model = open(&[Fault::FromBatch(2, Mishap::Memory)], &[]);
+    let model = open(&[Fault::FromBatch(2, BatchFault::Memory)], &[]);
     for device in [METAL, Device::Cpu] {
         let got = model.embed(&TEXTS).expect("something serves");
         assert_eq!(got.placements[0].device, device);
@@ -248,7 +248,7 @@ fn a_placement_in_service_needs_no_readmission() {
 
 #[test]
 fn a_reference_that_fails_is_a_fault_of_the_machine_and_told_with_its_cause() {
-    let model = open(&[], &[Fault::FromBatch(1, Mishap::Error)]);
+    let model = open(&[], &[Fault::FromBatch(1, BatchFault::Error)]);
     let batch = batch(&model, &TEXTS);
     let computed = model.compute(batch.clone()).expect("METAL answers");
     let error = model.shadow(&batch, &computed).expect_err("the reference fails");
@@ -281,7 +281,7 @@ fn where_only_one_placement_was_asked_for_the_reference_gives_the_second_opinion
 
 #[test]
 fn a_second_placement_that_fails_on_known_texts_decides_nothing() {
-    for mishap in [Mishap::Nan, Mishap::Error, Mishap::Rows, Mishap::Panic] {
+    for mishap in [BatchFault::Nan, BatchFault::Error, BatchFault::Rows, BatchFault::Panic] {
         let model = open(&[Fault::OddNorm], &[Fault::FromBatch(1, mishap)]);
         let error = model.embed(&MIXED).expect_err("nobody is left to ask");
         assert!(error.to_string().contains("no other placement"), "{mishap:?}: {error}");
@@ -296,7 +296,7 @@ fn a_second_placement_that_fails_on_known_texts_decides_nothing() {
 
 #[test]
 fn hidden_states_are_guarded_as_answers_are() {
-    for mishap in [Mishap::Nan, Mishap::Zero] {
+    for mishap in [BatchFault::Nan, BatchFault::Zero] {
         let model = open(&[Fault::FromBatch(1, mishap)], &[]);
         let states = Batch { output_kind: OutputKind::Tokens, ..batch(&model, &TEXTS) };
         let computed = model.compute(states.clone()).expect("the CPU answers");
@@ -335,7 +335,7 @@ fn a_looser_placement_is_not_asked_for_a_second_opinion() {
 
 #[test]
 fn a_placement_that_is_proved_anew_keeps_no_dropped_model_loaded() {
-    let engine = candle().with(METAL, Fault::FromBatch(2, Mishap::Nan));
+    let engine = candle().with(METAL, Fault::FromBatch(2, BatchFault::Nan));
     let gates = Arc::clone(&engine.gates);
     let Kept { model, _stage } = kept(engine, None);
     for device in [METAL, Device::Cpu] {

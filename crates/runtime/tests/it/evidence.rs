@@ -339,7 +339,7 @@ fn a_placement_whose_prover_is_killed_again_and_again_waits_for_its_backoff() {
 
 #[test]
 fn a_placement_that_fails_while_it_computes_is_a_downgrade_until_it_returns() {
-    let stage = Stage::new(candle().with(METAL, Fault::FromBatch(2, sconce_testkit::fake::Mishap::Nan)));
+    let stage = Stage::new(candle().with(METAL, Fault::FromBatch(2, sconce_testkit::fake::BatchFault::Nan)));
     let model = stage.model();
     model.embed(&TEXTS).expect("the first batch is right");
     assert!(model.drain_downgrades().is_empty());

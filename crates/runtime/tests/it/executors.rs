@@ -6,7 +6,7 @@ use std::thread;
 use std::time::Duration;
 
 use sconce::Device;
-use sconce_testkit::fake::{Fault, Gates, Mishap};
+use sconce_testkit::fake::{BatchFault, Fault, Gates};
 
 use crate::fakes::{METAL, Stage, TEXTS, builder, candle, healthy};
 
@@ -28,7 +28,7 @@ fn a_hang_on_the_cpu_retires_the_model_that_hung_and_no_other() {
         // The processor is the faster one here, and each encoder hangs at its third batch.
         let mut engine = candle()
             .with(METAL, Fault::SlowerThanCpu(3.0))
-            .with(Device::Cpu, Fault::FromBatch(3, Mishap::Hang));
+            .with(Device::Cpu, Fault::FromBatch(3, BatchFault::Hang));
         engine.concurrency = concurrency;
         let stage = Stage { timeout: SHORT, ..Stage::new(engine) };
         let runtime = stage.in_process().build();
@@ -127,7 +127,7 @@ fn a_batch_that_waits_for_a_busy_machine_is_not_taken_for_hung() {
 
 #[test]
 fn a_hang_is_seen_on_a_busy_machine_too() {
-    let fault = Fault::FromBatch(1, Mishap::Hang);
+    let fault = Fault::FromBatch(1, BatchFault::Hang);
     let stage = Stage { timeout: SHORT, ..Stage::new(candle().with(METAL, fault)) };
     let model = builder(&stage.in_process().build()).open().expect("it serves");
     let _hogs = Hogs::start(1);

@@ -4,7 +4,7 @@ use std::fs;
 use std::path::Path;
 use std::sync::Arc;
 
-use sconce::planner::accuracy::Near;
+use sconce::planner::accuracy::AccuracyMetric;
 use sconce::planner::band::Band;
 use sconce::planner::plan::{Constraints, Plan, Refusal, Viable};
 use sconce::prove::ProofDepth;
@@ -98,8 +98,10 @@ fn three_sets_of_weights_are_placements_of_one_model_each_with_its_receipt() {
     for (viable, least) in [(reference, 0.999_999), (half, 0.999_99), (quantised, 0.99)] {
         let accuracy = viable.findings.accuracy().expect("real weights have an accuracy");
         println!("{} {}: {:?} {accuracy}", viable.placement, viable.band, viable.findings.error());
-        let Near::Vectors { least: found, .. } = accuracy.near else { panic!("{accuracy:?}") };
-        assert!(accuracy.texts >= 40 && found >= least && accuracy.ranks > 0.99, "{accuracy:?}");
+        let AccuracyMetric::Vectors { min_cosine: found, .. } = accuracy.metric else {
+            panic!("{accuracy:?}")
+        };
+        assert!(accuracy.texts >= 40 && found >= least && accuracy.rank_correlation > 0.99, "{accuracy:?}");
     }
     let Some(Ok(canary)) = &quantised.findings.canary else { panic!("it was tried") };
     assert!(canary.nodes["CPUExecutionProvider"] > 50, "{:?}", canary.nodes);

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use sconce::{Band, Device, Dtype, EngineId, Error, Model, Obstacle, Plan, Retry};
 use sconce_core::card::Format;
-use sconce_testkit::fake::{FakeEngine, Fault, Mishap};
+use sconce_testkit::fake::{BatchFault, FakeEngine, Fault};
 
 use crate::fakes::{METAL, Stage, TEXTS, builder, candle, healthy, obstacle};
 use crate::support::Copy;
@@ -27,8 +27,8 @@ fn open(stage: &Stage) -> Model {
 fn quarantine(plan: &Plan, device: Device) -> String {
     let found = obstacle(plan, device).unwrap_or_else(|| panic!("it serves still:\n{}", plan.explain()));
     assert_eq!(found.code(), "quarantined", "{found}");
-    assert!(found.remedy().contains("`sconce doctor --fresh`"));
-    let Obstacle::Quarantined { why } = found else { panic!("{found}") };
+    assert!(found.remedy().to_string().contains("`sconce doctor --fresh`"));
+    let Obstacle::Quarantined { reason: why } = found else { panic!("{found}") };
     why.clone()
 }
 
@@ -36,13 +36,13 @@ fn quarantine(plan: &Plan, device: Device) -> String {
 fn a_fault_at_any_batch_costs_the_caller_nothing_but_time() {
     let want = healthy(&TEXTS);
     for (mishap, why) in [
-        (Mishap::Error, "the engine failed: the fake fails as it was told"),
-        (Mishap::Nan, "a number that is not finite"),
-        (Mishap::Zero, "a vector of zeros"),
-        (Mishap::Norm, "a vector of norm 1000000"),
-        (Mishap::Rows, "96 numbers for 4 vectors of 32"),
-        (Mishap::Panic, "it panicked: the fake panics as it was told"),
-        (Mishap::Hang, "it gave no answer in 0.4 s"),
+        (BatchFault::Error, "the engine failed: the fake fails as it was told"),
+        (BatchFault::Nan, "a number that is not finite"),
+        (BatchFault::Zero, "a vector of zeros"),
+        (BatchFault::Norm, "a vector of norm 1000000"),
+        (BatchFault::Rows, "96 numbers for 4 vectors of 32"),
+        (BatchFault::Panic, "it panicked: the fake panics as it was told"),
+        (BatchFault::Hang, "it gave no answer in 0.4 s"),
     ] {
         for nth in [1, 3] {
             let model = open(&stage(Fault::FromBatch(nth, mishap)));
@@ -64,7 +64,7 @@ fn a_fault_at_any_batch_costs_the_caller_nothing_but_time() {
 #[test]
 fn one_request_of_many_batches_names_all_who_worked_on_it() {
     let texts: Vec<String> = (0..600).map(|n| format!("{n} {}", TEXTS[3].repeat(3))).collect();
-    let model = open(&stage(Fault::FromBatch(2, Mishap::Nan)));
+    let model = open(&stage(Fault::FromBatch(2, BatchFault::Nan)));
     let got = model.embed(&texts).expect("the CPU takes over");
     let devices: Vec<Device> = got.placements.iter().map(|placement| placement.device).collect();
     assert_eq!(devices, [METAL, Device::Cpu]);
@@ -92,8 +92,8 @@ fn what_does_not_fit_is_split_and_its_placement_stays() {
 #[test]
 fn where_nothing_is_left_the_error_tells_the_whole_story() {
     let engine = candle()
-        .with(METAL, Fault::FromBatch(2, Mishap::Zero))
-        .with(Device::Cpu, Fault::FromBatch(1, Mishap::Error));
+        .with(METAL, Fault::FromBatch(2, BatchFault::Zero))
+        .with(Device::Cpu, Fault::FromBatch(1, BatchFault::Error));
     let model = open(&Stage::new(engine));
     model.embed(&TEXTS).expect("the first batch is right");
     for _ in 0..2 {
@@ -120,7 +120,7 @@ fn where_nothing_is_left_the_error_tells_the_whole_story() {
 fn once_exact_numbers_were_given_no_half_ones_follow() {
     let engine = candle()
         .dtypes(&[Dtype::F32, Dtype::F16])
-        .with_in(METAL, Dtype::F32, Fault::FromBatch(2, Mishap::Nan))
+        .with_in(METAL, Dtype::F32, Fault::FromBatch(2, BatchFault::Nan))
         .with_in(METAL, Dtype::F16, Fault::SlowerThanCpu(0.5))
         .with_in(Device::Cpu, Dtype::F16, Fault::SlowerThanCpu(0.8));
     let model = open(&Stage::new(engine));
@@ -147,7 +147,7 @@ fn before_the_first_answer_a_looser_placement_may_take_over() {
 
 #[test]
 fn after_a_hang_nothing_else_on_that_device_is_tried() {
-    let mut stage = stage(Fault::FromBatch(1, Mishap::Hang));
+    let mut stage = stage(Fault::FromBatch(1, BatchFault::Hang));
     stage.engines.push(FakeEngine::new(EngineId::Onnx));
     let model = open(&stage);
     assert_eq!(model.embed(&TEXTS).expect("the CPU serves").placements[0].device, Device::Cpu);
@@ -158,7 +158,7 @@ fn after_a_hang_nothing_else_on_that_device_is_tried() {
 fn nan_of_a_graph_is_replayed_on_the_other_engine() {
     let graph = FakeEngine::new(EngineId::Onnx).reading(Format::Onnx);
     let mut stage = Stage::new(candle().with(METAL, Fault::NotBuilt));
-    let graph = graph.with(Device::Cpu, Fault::NotBuilt).with(METAL, Fault::FromBatch(2, Mishap::Nan));
+    let graph = graph.with(Device::Cpu, Fault::NotBuilt).with(METAL, Fault::FromBatch(2, BatchFault::Nan));
     stage.engines.push(graph);
     let folder = Copy::of("tiny-bert").with_graph("tiny-bert.onnx", "model.onnx");
     let runtime = stage.in_process().build();
@@ -202,8 +202,8 @@ fn crowd(model: Model) -> Model {
 
 #[test]
 fn a_fault_amid_64_threads_harms_none_of_them() {
-    let all =
-        [Mishap::Error, Mishap::Nan, Mishap::Panic, Mishap::Hang].map(|mishap| [(mishap, 1), (mishap, 4)]);
+    let all = [BatchFault::Error, BatchFault::Nan, BatchFault::Panic, BatchFault::Hang]
+        .map(|mishap| [(mishap, 1), (mishap, 4)]);
     for (mishap, concurrency) in all.into_iter().flatten() {
         let mut stage = stage(Fault::FromBatch(20, mishap));
         stage.engines[0].concurrency = concurrency;
@@ -231,7 +231,7 @@ fn a_batch_that_waits_for_its_turn_is_not_taken_for_hung() {
 
 #[test]
 fn a_model_on_a_lane_that_another_hung_goes_elsewhere_soon() {
-    let stage = Stage { timeout: Duration::from_secs(2), ..stage(Fault::FromBatch(3, Mishap::Hang)) };
+    let stage = Stage { timeout: Duration::from_secs(2), ..stage(Fault::FromBatch(3, BatchFault::Hang)) };
     let runtime = stage.in_process().build();
     let open = || builder(&runtime).open().expect("something serves");
     let (first, second) = (open(), open());

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use sconce::{ClassifyOptions, Device, EmbedOptions, Error, Model, RerankOptions};
-use sconce_testkit::fake::{Fault, Mishap};
+use sconce_testkit::fake::{BatchFault, Fault};
 use sconce_testkit::goldens;
 use serde_json::{Value, json};
 
@@ -50,7 +50,9 @@ fn a_fault_at_any_batch_is_replayed_whatever_the_task() {
     for name in MODELS {
         let (want, devices) = answer(&open(name, None)).expect("nothing is wrong");
         assert_eq!(devices, [METAL], "{name}");
-        for mishap in [Mishap::Error, Mishap::Nan, Mishap::Norm, Mishap::Rows, Mishap::Panic] {
+        for mishap in
+            [BatchFault::Error, BatchFault::Nan, BatchFault::Norm, BatchFault::Rows, BatchFault::Panic]
+        {
             let model = open(name, Some(Fault::FromBatch(2, mishap)));
             for batch in 1..=3 {
                 let (got, devices) =

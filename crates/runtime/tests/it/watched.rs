@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use sconce::prove::ProofDepth;
 use sconce::{Device, Obstacle, Runtime};
-use sconce_testkit::fake::{Fault, Mishap};
+use sconce_testkit::fake::{BatchFault, Fault};
 use sconce_testkit::goldens;
 
 use crate::fakes::{METAL, Stage, TEXTS, builder, candle, healthy, obstacle, plan};
@@ -75,7 +75,7 @@ fn a_run_that_died_is_a_crash_at_the_next_start() {
     let found = obstacle(&plan, METAL).expect("the crash is told");
     assert_eq!(found.code(), "crashed");
     assert!(found.to_string().contains("twin of lengths [33]: an earlier run"), "{found}");
-    assert!(found.remedy().contains("`sconce doctor --fresh`"));
+    assert!(found.remedy().to_string().contains("`sconce doctor --fresh`"));
     assert_eq!(plan.chosen.map(|chosen| chosen.placement.device), Some(Device::Cpu));
     assert!(notes(&stage).is_empty());
 }
@@ -116,7 +116,7 @@ fn an_op_that_hangs_does_not_shift_the_answers_of_the_others() {
 
 #[test]
 fn what_fails_at_run_time_is_proved_anew_at_the_next_start() {
-    let stage = Stage::new(candle().with(METAL, Fault::FromBatch(1, Mishap::Zero)));
+    let stage = Stage::new(candle().with(METAL, Fault::FromBatch(1, BatchFault::Zero)));
     for _ in 0..2 {
         let model = builder(&stage.in_process().build()).open().expect("it serves");
         assert_eq!(model.placement().map(|placement| placement.device), Some(METAL));

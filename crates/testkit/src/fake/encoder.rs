@@ -1,4 +1,4 @@
-//! A fake model that is loaded: its faults are those of run time.
+//! A loaded fake model with run-time faults.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -6,57 +6,26 @@ use std::thread;
 use std::time::Duration;
 
 use sconce_core::batch::{Batch, Output, OutputKind, Rows};
-use sconce_core::engine::{Cost, Encoder, EngineError, ModelSpec};
-use sconce_core::obstacle::Obstacle;
-use sconce_core::placement::Placement;
+use sconce_core::engine::{Cost, Encoder, EngineError};
 
-use super::Alive;
-use super::FakeEngine;
 use super::fault::{Fault, has_odd};
-use super::numbers::{Numbers, mix};
+use super::gates::Alive;
+use super::output::{OutputGenerator, mix};
 
-/// A fake model that is loaded.
+/// A loaded fake model.
 pub(super) struct FakeEncoder {
-    pub(super) numbers: Numbers,
-    faults: Vec<Fault>,
-    concurrency: usize,
-    batches: AtomicUsize,
-    of_all: Arc<AtomicUsize>,
-    _alive: Alive,
-    held: Arc<AtomicBool>,
+    pub(super) generator: OutputGenerator,
+    pub(super) faults: Vec<Fault>,
+    pub(super) concurrency: usize,
+    pub(super) batches: AtomicUsize,
+    /// Batches of all encoders of the engine.
+    pub(super) total_batches: Arc<AtomicUsize>,
+    pub(super) _alive: Alive,
+    pub(super) held: Arc<AtomicBool>,
 }
 
 impl FakeEncoder {
-    pub(super) fn load(
-        engine: &FakeEngine,
-        model: &ModelSpec,
-        placement: &Placement,
-    ) -> Result<FakeEncoder, Obstacle> {
-        let faults = engine.faults_of(placement);
-        if faults.contains(&Fault::DoesNotFit) {
-            return Err(Obstacle::DoesNotFit { need: Some(2_000_000_000), have: Some(1_000_000_000) });
-        }
-        if faults.contains(&Fault::ProviderFails) {
-            let says = "the fake has no such provider".to_owned();
-            return Err(Obstacle::ProviderFailed { provider: "FakeExecutionProvider".to_owned(), says });
-        }
-        let numbers = Numbers {
-            scores: model.card.task.value.scores(),
-            ..engine.numbers(placement, model.card.width(), model.card.normalizes())
-        };
-        let concurrency = engine.concurrency;
-        Ok(FakeEncoder {
-            numbers,
-            faults,
-            concurrency,
-            batches: AtomicUsize::new(0),
-            of_all: Arc::clone(&engine.batches),
-            _alive: engine.gates.enter(),
-            held: Arc::clone(&engine.held),
-        })
-    }
-
-    /// What real weights do to an answer.
+    /// Applies the faults of real weights.
     pub(super) fn spoil_weights(&self, rows: &mut Rows) {
         if self.faults.contains(&Fault::WrongWeights) {
             rows.values.iter_mut().for_each(|x| *x = 1.0 - *x);
@@ -70,11 +39,11 @@ impl FakeEncoder {
 impl Encoder for FakeEncoder {
     fn encode(&self, batch: &Batch) -> Result<Output, EngineError> {
         let nth_batch = self.batches.fetch_add(1, Ordering::SeqCst) + 1;
-        self.of_all.fetch_add(1, Ordering::SeqCst);
+        self.total_batches.fetch_add(1, Ordering::SeqCst);
         while self.held.load(Ordering::SeqCst) {
             thread::sleep(Duration::from_millis(1));
         }
-        let mut rows = self.numbers.rows(batch);
+        let mut rows = self.generator.rows(batch);
         for &fault in &self.faults {
             #[expect(
                 clippy::wildcard_enum_match_arm,
@@ -97,7 +66,7 @@ impl Encoder for FakeEncoder {
                 Fault::OddMalformed if has_odd(batch) => {
                     return Err(EngineError::Malformed("the fake takes no odd texts".to_owned()));
                 }
-                Fault::FromBatch(nth, mishap) if nth_batch >= nth => mishap.befall(&mut rows)?,
+                Fault::FromBatch(nth, fault) if nth_batch >= nth => fault.apply(&mut rows)?,
                 fault => fault.spoil(&mut rows, batch),
             }
         }

@@ -1,4 +1,4 @@
-//! What a placement can have wrong with it.
+//! Faults that tests inject into placements.
 
 use std::process::Command;
 use std::thread;
@@ -7,113 +7,113 @@ use std::time::Duration;
 use sconce_core::batch::{Batch, Rows, Sequence};
 use sconce_core::device::{Device, DeviceKind};
 use sconce_core::engine::EngineError;
-use sconce_core::obstacle::Obstacle;
+use sconce_core::obstacle::{BuildPart, Obstacle};
 use sconce_core::probe::Op;
 use serde::{Deserialize, Serialize};
 
-/// The op that is missing or wrong where one is.
+/// The op that is missing or wrong.
 const BROKEN_OP: Op = Op::LayerNorm;
-/// The length from which the violent faults strike, so that there are good answers before the end.
+/// Sequence length from which crashes, hangs and panics happen, so that earlier cases pass.
 const SPARK: usize = 33;
 /// A norm that no text has.
 const STRANGE_NORM: f32 = 1e6;
-/// Token ids in a row that make a sequence odd: faults may strike such sequences alone.
+/// Token ids that mark a sequence as odd: some faults affect odd sequences only.
 const ODD: [u32; 4] = [255; 4];
-/// A text whose tokens in tiny-bert's vocabulary are those.
+/// A text whose tokens in tiny-bert's vocabulary are these ids.
 pub const ODD_TEXT: &str = "asked asked asked asked";
 
-/// What a placement has wrong with it.
+/// A fault of a placement.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub enum Fault {
-    /// The build lacks it, and a feature named `fake` would bring it.
+    /// The build lacks the device; the feature `fake` would enable it.
     NotBuilt,
-    /// The engine sees no such device.
+    /// The device does not exist.
     NoSuchDevice,
     /// An op is missing.
     OpMissing,
-    /// An op, and every model with it, is wrong.
+    /// An op, and every model, gives wrong values.
     OpWrong,
     /// An op takes this many milliseconds.
     OpLate(u64),
-    /// A sequence of this length is wrong.
+    /// Sequences of this length are wrong.
     WrongAt {
         /// The length.
         length: usize,
-        /// Only where it is the longest of its batch.
+        /// Only if it is the longest of its batch.
         longest: bool,
     },
-    /// Sequences whose length is a multiple of this are not numbers.
+    /// Sequences whose length is a multiple of this are NaN.
     NanAtMultiplesOf(usize),
     /// All zeros.
     Zeros,
-    /// The process ends.
+    /// The process aborts.
     Abort,
-    /// The process is killed by SIGKILL, as the system does when memory runs out.
+    /// The process is killed by SIGKILL, as by the OOM killer.
     Kill,
-    /// No answer, ever.
+    /// The call never returns.
     Hang,
     /// A panic.
     Panic,
-    /// No memory for more tokens than this, at any time.
+    /// Out of memory above this many tokens.
     OutOfMemory {
-        /// Tokens that still fit.
+        /// Tokens that fit.
         above: usize,
     },
-    /// No memory for the real weights.
+    /// Out of memory for the real weights.
     DoesNotFit,
-    /// What would drive the device can't be registered.
+    /// The execution provider can't be registered.
     ProviderFails,
-    /// Wrong with the real weights only.
+    /// Real weights give wrong values.
     WrongWeights,
-    /// Not numbers with the real weights only.
+    /// Real weights give NaN.
     NanWeights,
-    /// This many times slower than the CPU in f32.
+    /// Slower than the CPU in f32 by this factor.
     SlowerThanCpu(f64),
-    /// Each batch takes this many milliseconds, at run time only.
+    /// Each batch takes this many milliseconds, when serving.
     Late(u64),
-    /// Each token takes this many microseconds, at run time only.
+    /// Each token takes this many microseconds, when serving.
     Slow(u64),
-    /// Each batch takes this many million steps of computing, at run time only.
+    /// Each batch takes this many million steps of computation, when serving.
     Work(u64),
-    /// Odd sequences have a norm that no other has.
+    /// Odd sequences have an abnormal norm.
     OddNorm,
-    /// Odd sequences have the numbers of another.
+    /// Odd sequences have wrong values with a normal norm.
     OddDrift,
-    /// Odd sequences are not numbers.
+    /// Odd sequences are NaN.
     OddNan,
-    /// Batches with an odd sequence fail, at run time only.
+    /// Batches with an odd sequence fail, when serving.
     OddFails,
-    /// Batches with an odd sequence are rejected, at run time only.
+    /// Batches with an odd sequence are rejected, when serving.
     OddMalformed,
-    /// Something goes wrong at the n-th batch of an encoder, the first being 1, and at every later one.
-    FromBatch(usize, Mishap),
+    /// A fault from the n-th batch of an encoder on, counted from 1.
+    FromBatch(usize, BatchFault),
 }
 
-/// What goes wrong at run time.
+/// A fault of a batch, when serving.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Mishap {
+pub enum BatchFault {
     /// The engine fails.
     Error,
-    /// There is no memory for anything.
+    /// Out of memory.
     Memory,
-    /// A number is not one.
+    /// A value is NaN.
     Nan,
     /// A vector is zero.
     Zero,
-    /// A vector's norm is out of all bounds.
+    /// A norm is abnormal.
     Norm,
-    /// Vectors of other texts: nothing is strange about them but that they are wrong.
+    /// Wrong values with normal norms.
     Drift,
     /// A row is missing.
     Rows,
     /// A panic.
     Panic,
-    /// No answer, ever.
+    /// The call never returns.
     Hang,
 }
 
 impl Fault {
-    /// What is known before anything is tried.
+    /// The obstacle that is known before probing.
     pub(super) fn beforehand(self, device: Device) -> Option<Obstacle> {
         if self == Fault::NotBuilt {
             let what = match device.kind() {
@@ -121,18 +121,22 @@ impl Fault {
                 DeviceKind::Metal => "Metal",
                 DeviceKind::Cuda => "CUDA",
             };
-            return Some(Obstacle::NotBuilt { what: what.to_owned(), feature: Some("fake".to_owned()) });
+            return Some(Obstacle::NotBuilt {
+                part: BuildPart::Device,
+                what: what.to_owned(),
+                feature: Some("fake".to_owned()),
+            });
         }
         let found = "the fake sees none".to_owned();
         (self == Fault::NoSuchDevice).then_some(Obstacle::NoSuchDevice { device, found })
     }
 
-    /// How many times slower than the CPU.
+    /// The factor by which it is slower than the CPU.
     pub(super) fn slower(self) -> Option<f64> {
         if let Fault::SlowerThanCpu(factor) = self { Some(factor) } else { None }
     }
 
-    /// What happens to a single op.
+    /// Applies the fault to a single op.
     pub(super) fn at_op(self, op: Op, rows: &mut Rows) -> Result<(), Obstacle> {
         if self == Fault::OpMissing && op == BROKEN_OP {
             return Err(missing());
@@ -148,7 +152,7 @@ impl Fault {
         Ok(())
     }
 
-    /// What happens instead of an answer to a probe.
+    /// Applies the faults that prevent a probe's result.
     pub(super) fn strike(self, batch: &Batch) -> Result<(), Obstacle> {
         let sparks = longest(batch) >= SPARK;
         if self == Fault::OpMissing {
@@ -171,7 +175,7 @@ impl Fault {
         Ok(())
     }
 
-    /// What happens to an answer.
+    /// Applies the fault to an output.
     pub(super) fn spoil(self, rows: &mut Rows, batch: &Batch) {
         let each = rows.values.len() / batch.sequences.len().max(1);
         let pooled = rows.norms.len() == batch.sequences.len();
@@ -225,22 +229,24 @@ fn is_odd(batch: &Batch, sequence: &Sequence) -> bool {
     ids.windows(ODD.len()).any(|ids| ids == ODD)
 }
 
-impl Mishap {
-    /// What happens to an answer at run time.
-    pub(super) fn befall(self, rows: &mut Rows) -> Result<(), EngineError> {
+impl BatchFault {
+    /// Applies the fault to an output.
+    pub(super) fn apply(self, rows: &mut Rows) -> Result<(), EngineError> {
         match self {
-            Mishap::Error => return Err(EngineError::Failed("the fake fails as it was told".into())),
-            Mishap::Memory => return Err(EngineError::OutOfMemory("the fake has no memory at all".into())),
-            Mishap::Nan => rows.values[0] = f32::NAN,
-            Mishap::Zero => rows.values[..rows.width].fill(0.0),
-            Mishap::Norm => rows.norms[0] = STRANGE_NORM,
-            Mishap::Drift => rows.values.chunks_mut(rows.width.max(1)).for_each(<[f32]>::reverse),
-            Mishap::Rows => {
+            BatchFault::Error => return Err(EngineError::Failed("the fake fails as it was told".into())),
+            BatchFault::Memory => {
+                return Err(EngineError::OutOfMemory("the fake has no memory at all".into()));
+            }
+            BatchFault::Nan => rows.values[0] = f32::NAN,
+            BatchFault::Zero => rows.values[..rows.width].fill(0.0),
+            BatchFault::Norm => rows.norms[0] = STRANGE_NORM,
+            BatchFault::Drift => rows.values.chunks_mut(rows.width.max(1)).for_each(<[f32]>::reverse),
+            BatchFault::Rows => {
                 rows.values.truncate(rows.values.len() - rows.width);
                 rows.norms.pop();
             }
-            Mishap::Panic => panic!("the fake panics as it was told"),
-            Mishap::Hang => hang(),
+            BatchFault::Panic => panic!("the fake panics as it was told"),
+            BatchFault::Hang => hang(),
         }
         Ok(())
     }
@@ -252,7 +258,7 @@ fn longest(batch: &Batch) -> usize {
 
 fn missing() -> Obstacle {
     let says = format!("no metal implementation for {BROKEN_OP}");
-    Obstacle::OpMissing { op: BROKEN_OP.to_string(), says }
+    Obstacle::OpMissing { op: BROKEN_OP.to_string(), reason: says }
 }
 
 fn hang() -> ! {

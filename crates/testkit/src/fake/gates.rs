@@ -1,27 +1,27 @@
-//! What a test can hold up in a fake engine, and what it can count there.
+//! Gates that block a fake engine, and counters.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
 use std::time::Duration;
 
-/// How often whoever is held up looks whether the gate is open.
+/// Poll interval of a blocked call.
 const POLL: Duration = Duration::from_millis(1);
 
-/// What a test can hold up, and count.
+/// Gates that block calls, and counters.
 #[derive(Debug, Default)]
 pub struct Gates {
-    /// Whether loading waits.
+    /// Whether loads block.
     pub hold_loads: AtomicBool,
-    /// Whether canaries wait.
+    /// Whether canaries block.
     pub hold_canaries: AtomicBool,
-    /// How many wait.
+    /// Number of blocked calls.
     pub waiting: AtomicUsize,
-    /// How many encoders are loaded.
+    /// Number of loaded encoders.
     pub loaded: Arc<AtomicUsize>,
 }
 
-/// An encoder that is loaded.
+/// Counts a loaded encoder until it is dropped.
 #[derive(Debug)]
 pub(super) struct Alive(Arc<AtomicUsize>);
 
@@ -37,7 +37,7 @@ impl Gates {
         Alive(Arc::clone(&self.loaded))
     }
 
-    /// Waits while `gate` is closed.
+    /// Blocks while `gate` is closed.
     pub(super) fn pass(&self, gate: &AtomicBool) {
         self.waiting.fetch_add(1, Ordering::SeqCst);
         while gate.load(Ordering::SeqCst) {

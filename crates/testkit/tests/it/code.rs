@@ -1,6 +1,6 @@
-//! Rust text with comments and the insides of literals blanked out, so that words in them do not count.
+//! Rust source without comments and the contents of literals.
 
-/// `text` with its lines in place.
+/// Blanks comments and literals; lines stay in place.
 pub(crate) fn code(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     let mut rest = text;
@@ -13,7 +13,7 @@ pub(crate) fn code(text: &str) -> String {
     out
 }
 
-/// How many bytes of the next piece are code, and how many after them are not.
+/// The length of the next piece of code, and of the text after it to drop.
 fn piece(rest: &str, before: Option<char>) -> (usize, usize) {
     if rest.starts_with("//") {
         return (0, rest.find('\n').unwrap_or(rest.len()));
@@ -57,7 +57,7 @@ fn block(rest: &str) -> usize {
     rest.len()
 }
 
-/// The length of a raw string's opening, and what closes it.
+/// The length of a raw string's opening, and its closing delimiter.
 fn raw(rest: &str) -> Option<(usize, String)> {
     let prefix = ["r", "br", "cr"].into_iter().find(|prefix| {
         rest.strip_prefix(prefix).is_some_and(|rest| rest.trim_start_matches('#').starts_with('"'))
@@ -66,7 +66,7 @@ fn raw(rest: &str) -> Option<(usize, String)> {
     Some((prefix.len() + hashes + 1, format!("\"{}", "#".repeat(hashes))))
 }
 
-/// The length up to and with the closing quote.
+/// The length up to and including the closing quote.
 fn quoted(rest: &str, quote: char) -> usize {
     let mut escaped = false;
     for (at, letter) in rest.char_indices() {
@@ -85,7 +85,7 @@ fn is_lifetime(rest: &str) -> bool {
     first != Some('\\') && second != Some('\'')
 }
 
-/// Whether `word` stands in `line` by itself.
+/// Whether `word` occurs in `line` as a whole word.
 pub(crate) fn has_word(line: &str, word: &str) -> bool {
     let in_word = |letter: char| letter.is_alphanumeric() || letter == '_';
     line.match_indices(word)

@@ -8,17 +8,17 @@ use crate::tree::{File, expect_none, files, folders, root};
 /// The files whose code may read a feature.
 const READ_FEATURES: [&str; 2] = ["crates/engines/src/candle/device.rs", "crates/engines/src/onnx/mod.rs"];
 
-/// The folder whose code may be unsafe, once it is there.
+/// The crate whose code may be unsafe.
 const UNSAFE: &str = "crates/kernels/";
 
-/// The most lines a file of `src` may have.
+/// Maximum lines of a file in `src`.
 const LINES: usize = 600;
 
-/// The folder of what tests share, and its file that folds numbers.
+/// The crate of test helpers, and its file that folds values.
 const TESTKIT: &str = "crates/testkit/src/";
 const COMPARE: &str = "crates/testkit/src/compare.rs";
 
-/// Homes of made-up people, for tests that need a path.
+/// User names of example paths in tests.
 const MADE_UP: [&str; 2] = ["ada", "me"];
 
 /// Hosts of package registries, in two halves so that this file does not name them.
@@ -37,7 +37,7 @@ fn every_file_says_first_what_it_is_for() {
         .iter()
         .filter(|file| file.is_rust() && (file.is_in("src") || file.is_in("tests") || file.is_in("build.rs")))
         .filter(|file| !file.text.starts_with("//! "))
-        .map(|file| format!("{}:1: begin with `//!` and one line on what this room is for", file.path))
+        .map(|file| format!("{}:1: begin with `//!` and one sentence on the purpose of the file", file.path))
         .collect();
     expect_none(&complaints);
 }
@@ -48,7 +48,7 @@ fn files_are_short() {
         .iter()
         .filter(|file| file.is_rust() && file.is_in("src"))
         .filter(|file| file.text.lines().count() > LINES)
-        .map(|file| format!("{}:{}: more than {LINES} lines: it is two rooms", file.path, LINES + 1))
+        .map(|file| format!("{}:{}: more than {LINES} lines: split it", file.path, LINES + 1))
         .collect();
     expect_none(&complaints);
 }
@@ -116,7 +116,7 @@ fn tests_fold_numbers_so_that_nan_fails() {
     expect_none(&complaints);
 }
 
-/// Whether a line folds numbers by a function that prefers a number over NaN.
+/// Whether a line folds values with a function that drops NaN.
 fn drops_nan(line: &str) -> bool {
     let by_name = ["f32::max", "f64::max", "f32::min", "f64::min"].iter().any(|name| has_word(line, name));
     by_name || line.contains("fold(") && (line.contains(".max(") || line.contains(".min("))
@@ -132,12 +132,12 @@ fn folds_that_drop_nan_are_told_from_others() {
 #[test]
 fn no_file_names_a_home_or_a_registry() {
     let mut complaints = Vec::new();
-    // Cargo itself writes the name of its registry into the lock file.
+    // Cargo writes the registry's name into the lock file.
     for file in files().iter().filter(|file| file.path != "Cargo.lock") {
         for (number, line) in file.text.lines().enumerate() {
             let place = format!("{}:{}", file.path, number + 1);
             if let Some(home) = home(line) {
-                complaints.push(format!("{place}: `{home}` is somebody's folder: use a relative path"));
+                complaints.push(format!("{place}: `{home}` is a home folder: use a relative path"));
             }
             for host in REGISTRIES.map(|halves| halves.concat()) {
                 if line.contains(&host) {
@@ -151,17 +151,17 @@ fn no_file_names_a_home_or_a_registry() {
 }
 
 #[test]
-fn the_map_names_every_room() {
-    let map = fs::read_to_string(root().join("ARCHITECTURE.md")).expect("ARCHITECTURE.md is there");
+fn architecture_md_names_every_crate() {
+    let page = fs::read_to_string(root().join("ARCHITECTURE.md")).expect("ARCHITECTURE.md is there");
     let complaints: Vec<_> = folders()
         .iter()
-        .filter(|folder| !map.contains(&format!("`crates/{folder}`")))
+        .filter(|folder| !page.contains(&format!("`crates/{folder}`")))
         .map(|folder| format!("ARCHITECTURE.md: does not name `crates/{folder}`: add its row"))
         .collect();
     expect_none(&complaints);
 }
 
-/// What `judge` says of the lines of every Rust file, given its path and a line without comments and text.
+/// Calls `judge` with the path and code of every line of every Rust file.
 fn lines_of_code(judge: impl Fn(&str, &str) -> Option<String>) -> Vec<String> {
     let mut complaints = Vec::new();
     for file in files().iter().filter(|file| file.is_rust() && file.path.starts_with("crates/")) {
@@ -174,7 +174,7 @@ fn lines_of_code(judge: impl Fn(&str, &str) -> Option<String>) -> Vec<String> {
     complaints
 }
 
-/// A path on somebody's machine.
+/// A path in a user's home folder.
 fn home(line: &str) -> Option<&str> {
     let in_name = |letter: char| letter.is_alphanumeric() || "_.-~".contains(letter);
     ["/home/", "/Users/", "/root/", "/work/"].into_iter().find_map(|parent| {

@@ -1,10 +1,10 @@
-//! The repository's files, and how a broken rule is told.
+//! The repository's files, and reports of broken rules.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// The repository's folder.
+/// The repository's root.
 pub(crate) fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
 }
@@ -13,12 +13,12 @@ pub(crate) fn root() -> PathBuf {
 pub(crate) struct File {
     /// Its path from the root, with `/` on every system.
     pub(crate) path: String,
-    /// What it says.
+    /// Its text.
     pub(crate) text: String,
 }
 
 impl File {
-    /// Whether it lies in `folder` of some crate, such as `src`.
+    /// Whether it is in `folder` of a crate, such as `src`.
     pub(crate) fn is_in(&self, folder: &str) -> bool {
         let mut parts = self.path.split('/');
         parts.next() == Some("crates") && parts.nth(1) == Some(folder)
@@ -30,7 +30,7 @@ impl File {
     }
 }
 
-/// Every text file that is in git or would be added to it.
+/// Every text file that git tracks or would add.
 pub(crate) fn files() -> Vec<File> {
     let listing = Command::new("git")
         .args(["ls-files", "-z", "--cached", "--others", "--exclude-standard"])

@@ -1,15 +1,15 @@
-//! The table of what is tested names tests and scripts that exist.
+//! The tests and scripts in docs/trust.md exist.
 
 use std::fs;
 
 use crate::tree::{expect_none, root};
 
-/// The names in backticks.
+/// The text in backticks.
 fn literals(text: &str) -> impl Iterator<Item = &str> {
     text.lines().flat_map(|line| line.split('`').skip(1).step_by(2))
 }
 
-/// `server bad::name` as the file and the function that it stands for.
+/// Parses `server bad::name` into a file and a function.
 fn test(literal: &str) -> Option<(String, &str)> {
     let (package, path) = literal.split_once(' ')?;
     let (file, name) = path.rsplit_once("::")?;

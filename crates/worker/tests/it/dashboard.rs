@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use sconce::EngineId;
-use sconce_testkit::fake::{FakeEngine, Fault, Mishap};
+use sconce_testkit::fake::{BatchFault, FakeEngine, Fault};
 use sconce_worker::Settings;
 use serde_json::{Value, json};
 
@@ -83,7 +83,7 @@ fn queries() -> Vec<String> {
 /// Servers on which everything that is counted has happened.
 fn pages() -> Vec<String> {
     let home = tempfile::tempdir().expect("a folder");
-    let engine = FakeEngine::new(EngineId::Candle).with(METAL, Fault::FromBatch(13, Mishap::Nan));
+    let engine = FakeEngine::new(EngineId::Candle).with(METAL, Fault::FromBatch(13, BatchFault::Nan));
     let engine = engine.with(sconce::Device::Cpu, Fault::Late(60));
     let builder = fake_builder(engine, Duration::from_secs(5), home.path());
     let quick = Settings { return_after: Duration::from_millis(100), ..settings() };

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use sconce::{Device, EngineId};
 use sconce_http::{LogFormat, Settings as HttpSettings, TelemetryConfig};
-use sconce_testkit::fake::{FakeEngine, Fault, Mishap};
+use sconce_testkit::fake::{BatchFault, FakeEngine, Fault};
 use sconce_worker::Settings;
 use serde_json::json;
 
@@ -24,18 +24,18 @@ fn vectors(value: &serde_json::Value) -> Vec<Vec<f32>> {
 #[test]
 fn a_placement_that_errs_lies_hangs_or_panics_costs_no_client_its_answer() {
     for (mishap, kind) in [
-        (Mishap::Error, "failed"),
-        (Mishap::Nan, "guard"),
-        (Mishap::Zero, "guard"),
-        (Mishap::Norm, "guard"),
-        (Mishap::Rows, "guard"),
-        (Mishap::Panic, "panicked"),
-        (Mishap::Hang, "hung"),
+        (BatchFault::Error, "failed"),
+        (BatchFault::Nan, "guard"),
+        (BatchFault::Zero, "guard"),
+        (BatchFault::Norm, "guard"),
+        (BatchFault::Rows, "guard"),
+        (BatchFault::Panic, "panicked"),
+        (BatchFault::Hang, "hung"),
     ] {
         let engine = FakeEngine::new(EngineId::Candle).with(METAL, Fault::FromBatch(WARM_UP + 5, mishap));
         let batches = std::sync::Arc::clone(&engine.batches);
         // Only who hangs is to be given up soon: telling of a panic takes its time too.
-        let timeout = if mishap == Mishap::Hang { SHORT } else { Duration::from_secs(10) };
+        let timeout = if mishap == BatchFault::Hang { SHORT } else { Duration::from_secs(10) };
         let stage = fake(engine, timeout);
         assert!(batches.load(Ordering::SeqCst) <= WARM_UP, "the warm-up is longer than this test thinks");
         let address = *stage;
@@ -91,7 +91,8 @@ fn a_batch_that_does_not_fit_is_split_and_its_placement_stays() {
 fn a_placement_out_of_service_returns_once_it_is_right_again() {
     let home = tempfile::tempdir().expect("a folder");
     // It fails at its sixth batch after the warm-up, and so does it again after every return.
-    let engine = FakeEngine::new(EngineId::Candle).with(METAL, Fault::FromBatch(WARM_UP + 6, Mishap::Nan));
+    let engine =
+        FakeEngine::new(EngineId::Candle).with(METAL, Fault::FromBatch(WARM_UP + 6, BatchFault::Nan));
     let settings = Settings { return_after: Duration::from_millis(200), ..settings() };
     let stage = start(fake_builder(engine, SHORT, home.path()), settings, Some(home)).ready();
     let place = || {
@@ -119,10 +120,10 @@ fn a_placement_out_of_service_returns_once_it_is_right_again() {
 
 #[test]
 fn where_no_placement_is_left_the_client_is_told_so_and_life_goes_on() {
-    let broken = Fault::FromBatch(WARM_UP + 1, Mishap::Nan);
+    let broken = Fault::FromBatch(WARM_UP + 1, BatchFault::Nan);
     let engine = FakeEngine::new(EngineId::Candle)
         .with(METAL, broken)
-        .with(Device::Cpu, Fault::FromBatch(1, Mishap::Nan));
+        .with(Device::Cpu, Fault::FromBatch(1, BatchFault::Nan));
     let stage = fake(engine, SHORT);
     let refused = post(*stage, "/v1/embeddings", &json!({"input": "a"}));
     assert_eq!((refused.status, refused.header("retry-after")), (503, Some("1")), "{}", refused.text());
@@ -142,7 +143,7 @@ fn where_no_placement_is_left_the_client_is_told_so_and_life_goes_on() {
 
 #[test]
 fn a_placement_that_drifts_is_demoted_within_three_checks_and_no_client_hears_of_it() {
-    let drift = Fault::FromBatch(WARM_UP + 3, Mishap::Drift);
+    let drift = Fault::FromBatch(WARM_UP + 3, BatchFault::Drift);
     let home = tempfile::tempdir().expect("a folder");
     let builder = fake_builder(FakeEngine::new(EngineId::Candle).with(METAL, drift), SHORT, home.path());
     let checked = Settings { shadow_every: 1, ..settings() };
@@ -197,7 +198,7 @@ fn a_shadow_check_that_fails_says_why_in_the_log() {
         assert!(line.contains("the fake fails as it was told"), "{line}");
         return;
     }
-    let fails = Fault::FromBatch(1, Mishap::Error);
+    let fails = Fault::FromBatch(1, BatchFault::Error);
     let home = tempfile::tempdir().expect("a folder");
     let engine = FakeEngine::new(EngineId::Candle).with(Device::Cpu, fails);
     let builder = fake_builder(engine, Duration::from_secs(10), home.path());

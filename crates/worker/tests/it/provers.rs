@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use sconce::core::engine::Engine;
 use sconce::{Device, Dtype, EngineId, Model};
 use sconce_http::{LogFormat, Settings as HttpSettings, TelemetryConfig};
-use sconce_testkit::fake::{FakeEngine, Fault, Mishap};
+use sconce_testkit::fake::{BatchFault, FakeEngine, Fault};
 use sconce_testkit::goldens;
 use sconce_worker::{Serve, Server, Settings, When};
 use serde_json::{Value, json};
@@ -205,7 +205,7 @@ fn where_the_reference_was_killed_nothing_serves_and_the_next_start_tries_again(
 
 #[test]
 fn a_placement_that_fails_in_the_warm_up_is_a_downgrade_that_is_told() {
-    let broken = Fault::FromBatch(2, Mishap::Nan);
+    let broken = Fault::FromBatch(2, BatchFault::Nan);
     let stage = fake(FakeEngine::new(EngineId::Candle).with(METAL, broken), Duration::from_secs(5));
     assert!((metric(*stage, "sconce_downgrades_total") - 1.0).abs() < 1e-9);
     let metrics = get(*stage, "/metrics").text();
@@ -218,7 +218,7 @@ fn a_placement_that_fails_in_the_warm_up_is_a_downgrade_that_is_told() {
 fn no_prover_is_started_where_there_is_no_room_for_it() {
     let home = tempfile::tempdir().expect("a folder");
     // After each return it fails at its third batch.
-    let engine = FakeEngine::new(EngineId::Candle).with(METAL, Fault::FromBatch(3, Mishap::Nan));
+    let engine = FakeEngine::new(EngineId::Candle).with(METAL, Fault::FromBatch(3, BatchFault::Nan));
     let tight =
         |limit| Settings { return_after: Duration::from_millis(50), memory_limit: limit, ..settings() };
     let builder = fake_builder(engine, Duration::from_secs(5), home.path());

@@ -6,7 +6,7 @@ use std::thread;
 use std::time::Duration;
 
 use sconce::{Device, EngineId};
-use sconce_testkit::fake::{FakeEngine, Fault, Mishap, ODD_TEXT};
+use sconce_testkit::fake::{BatchFault, FakeEngine, Fault, ODD_TEXT};
 use sconce_worker::Settings;
 use serde_json::{Value, json};
 
@@ -112,7 +112,7 @@ fn a_placement_that_another_contradicts_is_retired_and_its_text_answered() {
 
 #[test]
 fn a_second_placement_that_is_retired_over_a_refused_text_is_counted() {
-    let broken = Fault::FromBatch(1, Mishap::Nan);
+    let broken = Fault::FromBatch(1, BatchFault::Nan);
     let engine = FakeEngine::new(EngineId::Candle).with(METAL, Fault::OddNorm).with(Device::Cpu, broken);
     let stage = fake(engine, TIMEOUT);
     let refused = post(*stage, "/v1/embeddings", &json!({"input": ODD_TEXT}));
@@ -145,7 +145,8 @@ fn without_room_for_a_second_placement_an_unusual_text_is_refused_and_nobody_is_
 #[test]
 fn a_readmission_under_way_keeps_no_unloaded_model_in_memory() {
     let home = tempfile::tempdir().expect("a folder");
-    let engine = FakeEngine::new(EngineId::Candle).with(METAL, Fault::FromBatch(WARM_UP + 1, Mishap::Nan));
+    let engine =
+        FakeEngine::new(EngineId::Candle).with(METAL, Fault::FromBatch(WARM_UP + 1, BatchFault::Nan));
     let gates = Arc::clone(&engine.gates);
     let returning = Settings { return_after: Duration::from_secs(2), ..settings() };
     let stage = start(fake_builder(engine, TIMEOUT, home.path()), returning.clone(), Some(home)).ready();

@@ -1,13 +1,13 @@
-//! The fake's model: rows that are a function of token ids, the same wherever they are computed.
+//! Outputs of the fake model: a function of token ids, equal on every placement.
 
 use sconce_core::batch::{Batch, OutputKind, Rows};
 
-/// Token ids of generated sequences.
+/// Vocabulary size of generated sequences.
 const VOCABULARY: u64 = 256;
 
-/// How rows are made.
+/// Generates output rows.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Numbers {
+pub(super) struct OutputGenerator {
     pub(super) width: usize,
     pub(super) normalizes: bool,
     pub(super) noise: f32,
@@ -15,8 +15,8 @@ pub(super) struct Numbers {
     pub(super) scores: bool,
 }
 
-impl Numbers {
-    /// A row a sequence or a row a token, as the batch wants.
+impl OutputGenerator {
+    /// One row per sequence or per token, as the batch requests.
     pub(super) fn rows(&self, batch: &Batch) -> Rows {
         let mut rows = Rows { width: self.width, ..Rows::default() };
         for sequence in &batch.sequences {
@@ -70,7 +70,7 @@ pub(super) fn generated(lengths: &[usize], seed: u64, output_kind: OutputKind) -
     batch
 }
 
-/// The next number of splitmix64.
+/// The next value of splitmix64.
 pub(super) fn mix(state: u64) -> u64 {
     let mut z = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
     z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -78,7 +78,7 @@ pub(super) fn mix(state: u64) -> u64 {
     z ^ (z >> 31)
 }
 
-/// A number between -1 and 1.
+/// A value between -1 and 1.
 fn uniform(bits: u64) -> f32 {
     (bits >> 40) as f32 / (1 << 23) as f32 - 1.0
 }
