@@ -179,13 +179,13 @@ mod tests {
 
     #[test]
     fn the_rows_of_a_sequence_are_one_or_one_a_token() {
-        for (output_kind, places) in [(OutputKind::Pooled, [0..1, 1..3]), (OutputKind::Tokens, [0..3, 3..6])]
+        for (output_kind, ranges) in [(OutputKind::Pooled, [0..1, 1..3]), (OutputKind::Tokens, [0..3, 3..6])]
         {
             let mut batch = Batch::new(output_kind);
             for ids in [&[1, 2, 3][..], &[4, 5], &[6]] {
                 batch.push(ids, &vec![0; ids.len()], 0);
             }
-            assert_eq!([batch.rows_of(0..1), batch.rows_of(1..3)], places);
+            assert_eq!([batch.rows_of(0..1), batch.rows_of(1..3)], ranges);
         }
         let rows = Rows { width: 2, values: vec![1.0, 2.0, 3.0, 4.0, 5.0, 6.0], norms: vec![7.0, 8.0, 9.0] };
         let part = Rows { width: 2, values: vec![3.0, 4.0], norms: vec![8.0] };

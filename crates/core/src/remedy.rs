@@ -173,7 +173,7 @@ impl fmt::Display for Remedy {
                 write!(f, "none needed: `--device {device} --dtype {dtype}` is the faster one")
             }
             Remedy::CheckFolder => f.write_str("check the folder with `sconce plan MODEL --full`"),
-            Remedy::Restart => f.write_str("start anew to have it proved again: `sconce doctor --fresh`"),
+            Remedy::Restart => f.write_str("restart to prove it again: `sconce doctor --fresh`"),
             Remedy::RestoreFile => {
                 f.write_str("restore the file; `sconce plan MODEL --full` hashes and proves it as it is now")
             }

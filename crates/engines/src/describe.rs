@@ -103,7 +103,7 @@ const MAX_BIASED_LENGTH: usize = 1 << 16;
 /// Checks that the sizes are consistent.
 fn fits(d: &Description) -> Result<(), Unsupported> {
     if d.head_dim > MAX_HEAD_DIM {
-        return Err(Unsupported(format!("heads of {} numbers", d.head_dim)));
+        return Err(Unsupported(format!("heads of dimension {}", d.head_dim)));
     }
     if d.relative_positions.is_some() && d.max_length > MAX_BIASED_LENGTH {
         return Err(Unsupported(format!("a bias by distance over {} tokens", d.max_length)));

@@ -11,12 +11,12 @@ pub(crate) fn to_obstacle(error: &(impl Error + ?Sized)) -> Obstacle {
 }
 
 /// The obstacle for an error message.
-pub(crate) fn obstacle_from_message(says: &str) -> Obstacle {
-    let first = says.lines().next().unwrap_or_default().to_owned();
-    if is_out_of_memory(says) {
+pub(crate) fn obstacle_from_message(message: &str) -> Obstacle {
+    let first = message.lines().next().unwrap_or_default().to_owned();
+    if is_out_of_memory(message) {
         return Obstacle::DoesNotFit { need: None, have: None };
     }
-    match missing_op(says) {
+    match missing_op(message) {
         Some(op) => Obstacle::OpMissing { op, reason: first },
         None => Obstacle::LoadFailed { reason: first },
     }
@@ -31,24 +31,24 @@ pub(crate) fn to_engine_error(error: impl Error + Send + Sync + 'static) -> Engi
     }
 }
 
-fn is_out_of_memory(says: &str) -> bool {
-    let says = says.to_ascii_lowercase();
+fn is_out_of_memory(message: &str) -> bool {
+    let message = message.to_ascii_lowercase();
     ["out of memory", "out_of_memory", "failed to allocate", "insufficient memory"]
         .iter()
-        .any(|word| says.contains(word))
+        .any(|word| message.contains(word))
 }
 
 /// The op in messages like `no metal implementation for layer-norm`.
-fn missing_op(says: &str) -> Option<String> {
+fn missing_op(message: &str) -> Option<String> {
     let marks = [
         "no metal implementation for ",
         "no cuda implementation for ",
         "no cpu implementation for ",
         "unsupported dtype for op ",
     ];
-    let rest = marks.iter().find_map(|mark| says.split_once(mark)).map(|(_, rest)| rest);
+    let rest = marks.iter().find_map(|mark| message.split_once(mark)).map(|(_, rest)| rest);
     let unsupported = || {
-        let (_, rest) = says.split_once("unsupported dtype ")?;
+        let (_, rest) = message.split_once("unsupported dtype ")?;
         rest.split_once(" for op ").map(|(_, op)| op)
     };
     rest.or_else(unsupported).map(|rest| rest.split([' ', '\n', ',']).next().unwrap_or_default().to_owned())

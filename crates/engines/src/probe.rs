@@ -81,7 +81,7 @@ pub(crate) fn canary(encoder: &dyn Encoder, batches: &[Batch]) -> Result<Sample,
 fn obstacle(error: EngineError) -> Obstacle {
     match error {
         EngineError::OutOfMemory(_) => Obstacle::DoesNotFit { need: None, have: None },
-        EngineError::Malformed(says) => Obstacle::LoadFailed { reason: says },
+        EngineError::Malformed(reason) => Obstacle::LoadFailed { reason },
         EngineError::Failed(source) => errors::to_obstacle(&*source),
     }
 }

@@ -61,7 +61,7 @@ pub enum WeightsError {
     #[error("no tensor `{0}`")]
     Missing(String),
     /// A layer tensor that the description does not use.
-    #[error("tensor `{0}` has no location in the description of this family")]
+    #[error("tensor `{0}` has no place in the description of this family")]
     Unplaced(String),
     /// A tensor's shape does not match the config.
     #[error("tensor `{name}` has shape {found:?}, the config promises {wanted:?}")]

@@ -44,7 +44,7 @@ impl Line {
 fn lines<T>(length: usize) -> usize {
     let bytes = length.checked_mul(size_of::<T>());
     bytes
-        .unwrap_or_else(|| panic!("a buffer of {length} numbers has more bytes than can be counted"))
+        .unwrap_or_else(|| panic!("a buffer of {length} values has more bytes than can be counted"))
         .div_ceil(LINE)
 }
 
@@ -86,7 +86,7 @@ impl<T: Number> Deref for Buffer<T> {
     type Target = [T];
 
     fn deref(&self) -> &[T] {
-        // SAFETY: the lines hold at least `length` numbers, are aligned for them, and any bits are a number.
+        // SAFETY: the lines hold at least `length` values, are aligned for them, and every bit pattern is valid.
         unsafe { std::slice::from_raw_parts(self.lines.as_ptr().cast(), self.length) }
     }
 }

@@ -55,7 +55,7 @@ mod x86 {
     /// Requests the tile data state from Linux, for the whole process.
     fn request_permission() -> bool {
         let result: i64;
-        // SAFETY: the system call takes two numbers and touches no memory of ours; rcx and r11 are its to change.
+        // SAFETY: the system call takes two integers and touches no memory; it may change rcx and r11.
         unsafe {
             asm!(
                 "syscall",

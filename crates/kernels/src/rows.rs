@@ -145,9 +145,9 @@ pub fn gate(isa: Isa, rows: &mut [f32], bias: &[f32], activation: Activation, to
 /// Copies a few values without a call to memcpy.
 #[inline(always)]
 pub(crate) fn copy(from: &[f32], to: &mut [f32]) {
-    let ((from, last), (to, room)) = (from.as_chunks::<8>(), to.as_chunks_mut::<8>());
+    let ((from, last), (to, tail)) = (from.as_chunks::<8>(), to.as_chunks_mut::<8>());
     to.iter_mut().zip(from).for_each(|(to, from)| *to = *from);
-    room.iter_mut().zip(last).for_each(|(to, from)| *to = *from);
+    tail.iter_mut().zip(last).for_each(|(to, from)| *to = *from);
 }
 
 /// The sum of `f` over `row`, with several partial sums.

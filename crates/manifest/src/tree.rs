@@ -32,7 +32,7 @@ pub(crate) const CANDLE_CRATES: [&str; 9] = [
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(tag = "kind", content = "at", rename_all = "lowercase")]
 pub(crate) enum Source {
-    /// A registry by name. crates.io has the empty name.
+    /// A registry by name. The default registry has the empty name.
     Registry(String),
     /// The URL of a git repository, with its commit.
     Git(String),

@@ -58,7 +58,7 @@ impl fmt::Display for AccuracyReport {
                 write!(f, "scores {max_error:.4} away at most over {texts} texts")?
             }
         }
-        write!(f, ", ranks alike to {rank_correlation:.4}")
+        write!(f, ", rank correlation {rank_correlation:.4}")
     }
 }
 

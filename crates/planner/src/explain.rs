@@ -158,14 +158,13 @@ fn groups<'a>(all: impl IntoIterator<Item = &'a Refused>) -> Vec<Group<'a>> {
         let (code, reason, remedy) = match &refused.why {
             Refusal::Obstacle(obstacle) => (obstacle.code(), obstacle.to_string(), Some(obstacle.remedy())),
             Refusal::Band { band: Band::Unknown, .. } => {
-                let reason =
-                    "nothing says how near its numbers lie to f32: the reference is not f32".to_owned();
+                let reason = "its accuracy against f32 is unknown: the reference is not f32".to_owned();
                 let remedy = Remedy::AllowBand { band: Band::Half.to_string(), or_f32_weights: true };
                 ("band", reason, Some(remedy))
             }
             Refusal::Band { band, error, accuracy } => {
                 let cosines = accuracy.map(|accuracy| format!(", {accuracy}")).unwrap_or_default();
-                let reason = format!("its numbers are {band}: {error} from the reference's{cosines}");
+                let reason = format!("its accuracy is {band}: {error} from the reference's{cosines}");
                 let remedy = Remedy::AllowBand { band: band.to_string(), or_f32_weights: false };
                 ("band", reason, Some(remedy))
             }

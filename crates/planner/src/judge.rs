@@ -30,11 +30,11 @@ pub fn distance(rows: &Rows, reference: &Rows) -> Distance {
 /// What is invalid about `rows` without comparison to a reference.
 pub fn breach(rows: &Rows) -> Option<&'static str> {
     if rows.values.is_empty() {
-        return Some("no numbers");
+        return Some("no values");
     }
     let row = rows.iter().find_map(|row| {
         if row.iter().any(|x| !x.is_finite()) {
-            Some("a number that is not finite")
+            Some("a value that is not finite")
         } else if row.iter().all(|&x| x == 0.0) {
             Some("a vector of zeros")
         } else {

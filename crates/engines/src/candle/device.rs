@@ -49,8 +49,8 @@ pub(super) fn open(device: Device) -> Result<Handle, Obstacle> {
     };
     handle.map_err(|error| {
         let obstacle = errors::to_obstacle(&error);
-        if let Obstacle::LoadFailed { reason: says } = obstacle {
-            return Obstacle::NoSuchDevice { device, found: says };
+        if let Obstacle::LoadFailed { reason } = obstacle {
+            return Obstacle::NoSuchDevice { device, found: reason };
         }
         obstacle
     })

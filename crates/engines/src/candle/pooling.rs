@@ -35,9 +35,9 @@ fn pool(hidden: &Tensor, sequence: &Sequence, mode: PoolingMode, skip: usize) ->
         PoolingMode::Mean => weighted(vec![1.0 / count as f32; count]),
         PoolingMode::MeanSqrtLen => weighted(vec![1.0 / (count as f32).sqrt(); count]),
         PoolingMode::WeightedMean => {
-            let places = skip + 1..=sequence.length;
-            let total: f32 = places.clone().map(|place| place as f32).sum();
-            weighted(places.map(|place| place as f32 / total).collect())
+            let positions = skip + 1..=sequence.length;
+            let total: f32 = positions.clone().map(|position| position as f32).sum();
+            weighted(positions.map(|position| position as f32 / total).collect())
         }
     }
 }

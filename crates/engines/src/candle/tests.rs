@@ -93,8 +93,8 @@ fn the_path_for_accelerators_gives_what_the_fused_one_gives() {
 fn a_twin_has_every_part_of_its_model() {
     for (name, description) in every_kind() {
         let twin = description.twin();
-        let shares = |d: &Description| d.heads > d.kv_heads;
-        assert_eq!(shares(&twin), shares(&description), "{name}");
+        let is_grouped = |d: &Description| d.heads > d.kv_heads;
+        assert_eq!(is_grouped(&twin), is_grouped(&description), "{name}");
         let kinds = |d: &Description| (0..d.layers).map(|layer| d.is_local(layer)).collect::<BTreeSet<_>>();
         assert_eq!(kinds(&twin), kinds(&description), "{name}");
         let ropes =

@@ -79,11 +79,15 @@ impl NativeEncoder {
         let hidden = match &self.model {
             Packed::F32(weights, isa) => {
                 let model = ForwardF32 { d, weights, isa: *isa, activation: self.activation };
-                SCRATCH_F32.with_borrow_mut(|room| scratch::bounded(room, |room| model.hidden(batch, room)))
+                SCRATCH_F32.with_borrow_mut(|scratch| {
+                    scratch::bounded(scratch, |scratch| model.hidden(batch, scratch))
+                })
             }
             Packed::Bf16(weights, unit) => {
                 let model = ForwardBf16 { d, weights, activation: self.activation, unit: *unit };
-                SCRATCH_BF16.with_borrow_mut(|room| scratch::bounded(room, |room| model.hidden(batch, room)))
+                SCRATCH_BF16.with_borrow_mut(|scratch| {
+                    scratch::bounded(scratch, |scratch| model.hidden(batch, scratch))
+                })
             }
         };
         match (&self.head, batch.output_kind) {

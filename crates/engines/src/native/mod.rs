@@ -53,9 +53,9 @@ impl NativeEngine {
                 .map_err(|error| load_failed(&error)),
             Dtype::Bf16 => {
                 let missing = || {
-                    let says = "this processor has neither matrix tiles (AMX) nor vectors of bf16 (AVX-512), \
+                    let reason = "this processor has neither matrix tiles (AMX) nor vectors of bf16 (AVX-512), \
                                 or they are not used";
-                    missing("bf16 products", says)
+                    missing("bf16 products", reason)
                 };
                 let unit = Bf16::of(self.isa).ok_or_else(missing)?;
                 NativeEncoder::bf16(description, tensors, unit, head, threads)
@@ -68,8 +68,8 @@ impl NativeEngine {
     }
 }
 
-fn missing(op: &str, says: &str) -> Obstacle {
-    Obstacle::OpMissing { op: op.to_owned(), reason: says.to_owned() }
+fn missing(op: &str, reason: &str) -> Obstacle {
+    Obstacle::OpMissing { op: op.to_owned(), reason: reason.to_owned() }
 }
 
 fn load_failed(error: &WeightsError) -> Obstacle {

@@ -123,14 +123,14 @@ impl Vectorized for Read<'_> {
 
 /// Bytes per second of the best pass over one buffer, split over the threads.
 fn bandwidth(threads: &Threads, isa: Isa) -> f64 {
-    let mut numbers: Vec<u64> = Vec::new();
+    let mut values: Vec<u64> = Vec::new();
     let mut count = BYTES / 8;
-    while numbers.try_reserve_exact(count).is_err() && count > 1 {
+    while values.try_reserve_exact(count).is_err() && count > 1 {
         count /= 2;
     }
     // Pages are allocated on the first write.
-    numbers.resize(count, 1);
-    let parts: Vec<&[u64]> = numbers.chunks(count.div_ceil(threads.count())).collect();
+    values.resize(count, 1);
+    let parts: Vec<&[u64]> = values.chunks(count.div_ceil(threads.count())).collect();
     let pass = || {
         let left = Mutex::new(parts.clone());
         let started = Instant::now();

@@ -162,11 +162,11 @@ impl<M> Weights<M> {
 }
 
 /// Pads every group of `piece` values with zeros to `wide`.
-fn pad_groups(numbers: &[f32], piece: usize, wide: usize) -> Vec<f32> {
-    let mut spread = Vec::with_capacity(numbers.len() / piece * wide);
-    for numbers in numbers.chunks_exact(piece) {
-        spread.extend(numbers);
-        spread.resize(spread.len() + wide - piece, 0.0);
+fn pad_groups(values: &[f32], piece: usize, wide: usize) -> Vec<f32> {
+    let mut padded = Vec::with_capacity(values.len() / piece * wide);
+    for values in values.chunks_exact(piece) {
+        padded.extend(values);
+        padded.resize(padded.len() + wide - piece, 0.0);
     }
-    spread
+    padded
 }

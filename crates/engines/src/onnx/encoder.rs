@@ -121,8 +121,8 @@ impl OnnxEncoder {
         let sequences: Vec<Sequence> = members.iter().map(|&member| batch.sequences[member]).collect();
         let mut inputs: Vec<(Cow<'_, str>, SessionInputValue<'_>)> = Vec::new();
         for input in &self.graph.inputs {
-            let numbers = padded(batch, &sequences, longest, input.feed, &self.limits);
-            let value = value(input, [sequences.len(), longest], numbers).map_err(errors::to_engine_error)?;
+            let values = padded(batch, &sequences, longest, input.feed, &self.limits);
+            let value = value(input, [sequences.len(), longest], values).map_err(errors::to_engine_error)?;
             inputs.push((Cow::Borrowed(&input.name), value));
         }
         let output = &self.graph.output;
@@ -155,7 +155,7 @@ impl OnnxEncoder {
     }
 
     fn answer(&self, batch: &Batch, Given { width, values }: Given) -> Result<Output, EngineError> {
-        let untold = || Err(EngineError::Malformed("the graph kind no vectors of tokens".to_owned()));
+        let missing_tokens = || Err(EngineError::Malformed("the graph gives no token vectors".to_owned()));
         match (self.graph.output.kind, batch.output_kind, &self.head) {
             (GraphOutput::Tokens, OutputKind::Pooled, Some(head)) => {
                 Ok(Output::Rows(head.rows(&values, width, &batch.sequences)))
@@ -173,15 +173,15 @@ impl OnnxEncoder {
             (GraphOutput::Scores, OutputKind::Pooled, _) => {
                 Ok(Output::Rows(Rows { width, values, norms: Vec::new() }))
             }
-            (GraphOutput::Tokens | GraphOutput::Texts | GraphOutput::Scores, _, _) => untold(),
+            (GraphOutput::Tokens | GraphOutput::Texts | GraphOutput::Scores, _, _) => missing_tokens(),
         }
     }
 }
 
 /// The values of one input, each sequence padded to `longest`.
 fn padded(batch: &Batch, sequences: &[Sequence], longest: usize, feed: Feed, limits: &Limits) -> Vec<i64> {
-    let mut numbers = vec![0; sequences.len() * longest];
-    for (row, sequence) in numbers.chunks_exact_mut(longest).zip(sequences) {
+    let mut values = vec![0; sequences.len() * longest];
+    for (row, sequence) in values.chunks_exact_mut(longest).zip(sequences) {
         let place = sequence.start..sequence.start + sequence.length;
         let own: Vec<u32> = match feed {
             Feed::Ids => batch.ids[place].to_vec(),
@@ -191,15 +191,15 @@ fn padded(batch: &Batch, sequences: &[Sequence], longest: usize, feed: Feed, lim
         };
         row.iter_mut().zip(own).for_each(|(number, own)| *number = i64::from(own));
     }
-    numbers
+    values
 }
 
-fn value(input: &Input, shape: [usize; 2], numbers: Vec<i64>) -> ort::Result<SessionInputValue<'static>> {
+fn value(input: &Input, shape: [usize; 2], values: Vec<i64>) -> ort::Result<SessionInputValue<'static>> {
     Ok(if input.narrow {
-        let numbers: Vec<i32> = numbers.into_iter().map(|number| number as i32).collect();
-        Tensor::from_array((shape, numbers))?.into()
+        let values: Vec<i32> = values.into_iter().map(|number| number as i32).collect();
+        Tensor::from_array((shape, values))?.into()
     } else {
-        Tensor::from_array((shape, numbers))?.into()
+        Tensor::from_array((shape, values))?.into()
     })
 }
 
@@ -221,7 +221,7 @@ fn read(outputs: &SessionOutputs<'_>, name: &str) -> Result<(Vec<usize>, Vec<f32
             let (shape, values) = value.try_extract_tensor::<bf16>().map_err(failed)?;
             (shape, values.iter().map(|x| x.to_f32()).collect())
         }
-        Some(_) | None => return Err(missing("is not made of numbers")),
+        Some(_) | None => return Err(missing("is not made of values")),
     };
     Ok((shape.iter().map(|&size| usize::try_from(size).unwrap_or(0)).collect(), values))
 }

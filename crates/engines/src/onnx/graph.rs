@@ -78,9 +78,9 @@ impl Graph {
             Task::Embed => &VECTORS[..],
             Task::Rerank | Task::Classify if card.head.template.is_none() => &SCORES,
             Task::Rerank | Task::Classify | Task::Sparse | Task::Tokens => {
-                let says =
+                let reason =
                     format!("no graph of a model that {} is run in this version", card.task.value.does());
-                return Err(Obstacle::LoadFailed { reason: says });
+                return Err(Obstacle::LoadFailed { reason });
             }
         };
         Ok(Graph { inputs, output: output(&outputs, known)?, length })
@@ -112,7 +112,7 @@ fn input(name: &str, takes: &ValueType, longest: usize) -> Result<Input, Obstacl
     }
     let narrow = *ty == TensorElementType::Int32;
     if !narrow && *ty != TensorElementType::Int64 {
-        return refused(format!("takes {ty} and not whole numbers"));
+        return refused(format!("takes {ty} and not integers"));
     }
     Ok(Input { name: name.to_owned(), feed, narrow, length })
 }
@@ -120,8 +120,8 @@ fn input(name: &str, takes: &ValueType, longest: usize) -> Result<Input, Obstacl
 fn output(outputs: &[&str], known: &[(&str, GraphOutput)]) -> Result<Output, Obstacle> {
     let Some((name, kind)) = known.iter().find(|(name, _)| outputs.contains(name)) else {
         let known: Vec<&str> = known.iter().map(|(name, _)| *name).collect();
-        let says = format!("it kind `{}`, and none of `{}`", outputs.join("`, `"), known.join("`, `"));
-        return Err(Obstacle::LoadFailed { reason: says });
+        let reason = format!("it gives `{}`, and none of `{}`", outputs.join("`, `"), known.join("`, `"));
+        return Err(Obstacle::LoadFailed { reason });
     };
     Ok(Output { name: (*name).to_owned(), kind: *kind })
 }
@@ -149,14 +149,14 @@ mod tests {
             assert_eq!(fed(name, whole, [-1, -1]).map(|input| input.feed), Ok(feed));
         }
         assert!(fed("input_ids", TensorElementType::Int32, [-1, -1]).is_ok_and(|input| input.narrow));
-        let says = |refused: Result<Input, Obstacle>| refused.expect_err("it can't be fed").to_string();
+        let reason = |refused: Result<Input, Obstacle>| refused.expect_err("it can't be fed").to_string();
         assert_eq!(fed("input_ids", whole, [-1, 256]).map(|input| input.length), Ok(Some(256)));
-        let short = says(fed("input_ids", whole, [-1, 128]));
+        let short = reason(fed("input_ids", whole, [-1, 128]));
         assert!(short.contains("takes 128 tokens, and a text may have 256"), "{short}");
-        let lone = says(fed("input_ids", whole, [1, -1]));
+        let lone = reason(fed("input_ids", whole, [1, -1]));
         assert!(lone.contains("takes 1 texts") && lone.contains("dynamic axes"), "{lone}");
-        assert!(says(fed("pixel_values", whole, [-1, -1])).contains("none that this version feeds"));
-        assert!(says(fed("input_ids", TensorElementType::Float32, [-1, -1])).contains("whole numbers"));
+        assert!(reason(fed("pixel_values", whole, [-1, -1])).contains("none that this version feeds"));
+        assert!(reason(fed("input_ids", TensorElementType::Float32, [-1, -1])).contains("integers"));
     }
 
     #[test]
@@ -166,6 +166,6 @@ mod tests {
         assert_eq!(kind(&["last_hidden_state", "pooler_output"]), Ok(GraphOutput::Tokens));
         assert_eq!(kind(&["sentence_embedding"]), Ok(GraphOutput::Texts));
         let obstacle = kind(&["pooler_output"]).expect_err("a pooler is no pooling");
-        assert!(obstacle.to_string().contains("it kind `pooler_output`"), "{obstacle}");
+        assert!(obstacle.to_string().contains("it gives `pooler_output`"), "{obstacle}");
     }
 }

@@ -40,14 +40,14 @@ impl Header {
 /// The dtype in a file name, by the conventions of exporters.
 pub fn by_name(name: &str) -> Dtype {
     let name = name.rsplit('/').next().unwrap_or(name);
-    let says = |words: &[&str]| words.iter().any(|word| name.contains(word));
-    if says(&["q4", "bnb4", "int4"]) {
+    let contains_any = |words: &[&str]| words.iter().any(|word| name.contains(word));
+    if contains_any(&["q4", "bnb4", "int4"]) {
         Dtype::Int4
-    } else if says(&["int8", "quantized", "q8"]) {
+    } else if contains_any(&["int8", "quantized", "q8"]) {
         Dtype::Int8
-    } else if says(&["bf16"]) {
+    } else if contains_any(&["bf16"]) {
         Dtype::Bf16
-    } else if says(&["fp16", "f16"]) {
+    } else if contains_any(&["fp16", "f16"]) {
         Dtype::F16
     } else {
         Dtype::F32

@@ -52,7 +52,7 @@ fn search(folders: &[SearchFolder]) -> Result<Library, Obstacle> {
     for searched_folder in folders {
         let newest = libraries(&searched_folder.folder)
             .into_iter()
-            .max_by_key(|path| numbers(version(path).as_deref()));
+            .max_by_key(|path| components(version(path).as_deref()));
         if let Some(path) = newest {
             let version = version(&path);
             return checked(Library { path, found_by: searched_folder.found_by.to_owned(), version });
@@ -69,7 +69,7 @@ fn search(folders: &[SearchFolder]) -> Result<Library, Obstacle> {
 fn checked(library: Library) -> Result<Library, Obstacle> {
     let least = ort::MINOR_VERSION;
     match &library.version {
-        Some(version) if numbers(Some(version)) < vec![1, least] => Err(Obstacle::LibraryTooOld {
+        Some(version) if components(Some(version)) < vec![1, least] => Err(Obstacle::LibraryTooOld {
             library: library.path.display().to_string(),
             found: version.clone(),
             needed: format!("1.{least}"),
@@ -165,7 +165,7 @@ fn version(path: &Path) -> Option<String> {
     })
 }
 
-fn numbers(version: Option<&str>) -> Vec<u32> {
+fn components(version: Option<&str>) -> Vec<u32> {
     version.unwrap_or_default().split('.').map_while(|part| part.parse().ok()).collect()
 }
 
@@ -190,8 +190,8 @@ impl Library {
 
     /// Whether the execution provider of this kind of device is installed.
     pub(super) fn drives(&self, kind: DeviceKind) -> Result<(), Obstacle> {
-        let failed = |provider: &str, says: String| {
-            Err(Obstacle::ProviderFailed { provider: provider.to_owned(), reason: says })
+        let failed = |provider: &str, reason: String| {
+            Err(Obstacle::ProviderFailed { provider: provider.to_owned(), reason })
         };
         match kind {
             DeviceKind::Cpu => Ok(()),
@@ -208,8 +208,8 @@ impl Library {
                 {
                     return Ok(());
                 }
-                let says = format!("`{}` does not lie beside `{}`", names[0], self.path.display());
-                failed("CUDAExecutionProvider", says)
+                let reason = format!("`{}` does not lie beside `{}`", names[0], self.path.display());
+                failed("CUDAExecutionProvider", reason)
             }
         }
     }

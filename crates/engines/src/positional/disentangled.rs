@@ -72,14 +72,14 @@ pub(crate) struct PackedRelativeProjections {
 pub(crate) struct RelativeScratch {
     queries: Vec<f32>,
     keys: Vec<f32>,
-    space: GemmScratch,
+    gemm: GemmScratch,
 }
 
 impl RelativeScratch {
     /// Allocated bytes.
     pub(crate) fn bytes(&self) -> usize {
-        let RelativeScratch { queries, keys, space } = self;
-        (queries.capacity() + keys.capacity()) * size_of::<f32>() + space.bytes()
+        let RelativeScratch { queries, keys, gemm } = self;
+        (queries.capacity() + keys.capacity()) * size_of::<f32>() + gemm.bytes()
     }
 }
 
@@ -113,14 +113,14 @@ impl PackedRelativeProjections {
     /// The relative scores of one head, whose queries and keys start at the columns `parts` of `rows`.
     pub(crate) fn scores<'a>(
         &'a self,
-        room: &'a mut RelativeScratch,
+        scratch: &'a mut RelativeScratch,
         head: usize,
         rows: &[f32],
         stride: usize,
         parts: [usize; 2],
         scale: f32,
     ) -> DisentangledScores<'a> {
-        let RelativeScratch { queries, keys, space } = room;
+        let RelativeScratch { queries, keys, gemm } = scratch;
         for (which, (relative, to)) in
             [(&self.keys, &mut *queries), (&self.queries, &mut *keys)].into_iter().enumerate()
         {
@@ -137,7 +137,7 @@ impl PackedRelativeProjections {
                 &from,
                 matrix.inputs(),
                 length,
-                space,
+                gemm,
                 &mut |row: usize, column: usize, values: &mut [f32]| {
                     let to = &mut to[row * self.buckets + column..][..values.len()];
                     to.iter_mut().zip(values).for_each(|(to, value)| *to = *value * scale);

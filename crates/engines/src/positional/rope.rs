@@ -76,7 +76,7 @@ impl Rope {
         let share = c.number(&["partial_rotary_factor"], number("partial_rotary_factor").unwrap_or(1.0));
         let rotary_dim = (head_dim as f64 * share) as usize / 2 * 2;
         if rotary_dim == 0 || rotary_dim > head_dim {
-            return Err(Unsupported(format!("a rotation of {share} of {head_dim} values")));
+            return Err(Unsupported(format!("partial_rotary_factor {share} of head_dim {head_dim}")));
         }
         let lacks = |key: &str| Unsupported(format!("rope_scaling without {key}"));
         let named = |key: &'static str| number(key).ok_or_else(|| lacks(key));

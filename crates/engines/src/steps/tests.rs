@@ -30,7 +30,7 @@ impl Tensors for Only<'_> {
     }
 }
 
-fn numbers(name: &str, shape: &[usize]) -> Vec<f32> {
+fn generated(name: &str, shape: &[usize]) -> Vec<f32> {
     Generated.read(name, shape).expect("generated")
 }
 
@@ -81,8 +81,8 @@ fn plain_dense(x: &[f32], weights: &[f32], bias: &[f32], activation: DenseActiva
 
 #[test]
 fn a_linear_layer_is_that_of_plain_code_with_every_activation() {
-    let x = numbers("embed x", &[4, 7]);
-    let (weights, bias) = (numbers("dense.weight", &[5, 7]), numbers("dense.bias", &[5]));
+    let x = generated("embed x", &[4, 7]);
+    let (weights, bias) = (generated("dense.weight", &[5, 7]), generated("dense.bias", &[5]));
     for activation in ACTIVATIONS {
         let (got, width) = load(Step::Dense(dense(activation)), 7).apply(x.clone(), 7);
         assert_eq!(width, 5);
@@ -97,7 +97,7 @@ fn a_linear_layer_is_that_of_plain_code_with_every_activation() {
 
 #[test]
 fn the_largest_of_each_column_is_found_without_keeping_the_rows() {
-    let x = numbers("embed x", &[9, 7]);
+    let x = generated("embed x", &[9, 7]);
     for activation in ACTIVATIONS {
         let Layer::Dense(linear) = load(Step::Dense(dense(activation)), 7) else { panic!("a linear layer") };
         let monotonic = match activation {
@@ -117,8 +117,8 @@ fn the_largest_of_each_column_is_found_without_keeping_the_rows() {
 #[test]
 fn only_the_picked_rows_of_a_table_are_used() {
     let picked = |rows: Vec<u32>| Dense { picked: Some(Picked { of: 11, rows }), output: 2, ..unbiased() };
-    let x = numbers("embed x", &[4, 7]);
-    let table = numbers("dense.weight", &[11, 7]);
+    let x = generated("embed x", &[4, 7]);
+    let table = generated("dense.weight", &[11, 7]);
     let (got, width) = load(Step::Dense(picked(vec![9, 3])), 7).apply(x.clone(), 7);
     assert_eq!(width, 2);
     let weights = [&table[9 * 7..10 * 7], &table[3 * 7..4 * 7]].concat();
@@ -136,13 +136,13 @@ fn unbiased() -> Dense {
 #[test]
 fn a_norm_is_that_of_plain_code_with_its_bias_or_without() {
     let (width, epsilon) = (6, 0.5);
-    let x = numbers("embed x", &[3, width]);
-    let weight = numbers("norm.weight", &[width]);
+    let x = generated("embed x", &[3, width]);
+    let weight = generated("norm.weight", &[width]);
     for bias in [true, false] {
         let name = vec!["absent".to_owned(), "norm".to_owned()];
         let (got, after) = load(Step::Norm(LayerNorm { name, bias, epsilon }), width).apply(x.clone(), width);
         assert_eq!(after, width);
-        let shift = if bias { numbers("norm.bias", &[width]) } else { vec![0.0; width] };
+        let shift = if bias { generated("norm.bias", &[width]) } else { vec![0.0; width] };
         let row = |row: &[f32]| {
             let row: Vec<f64> = row.iter().map(|&x| f64::from(x)).collect();
             let mean = row.iter().sum::<f64>() / width as f64;
@@ -163,7 +163,7 @@ fn a_layer_after_another_takes_its_width() {
     let norm = LayerNorm { name: vec!["norm".to_owned()], bias: true, epsilon: 1e-5 };
     let steps = [Step::Dense(dense(DenseActivation::Relu)), Step::Norm(norm), Step::Dense(second)];
     let layers = Layer::load_all(&steps, 7, &ModelFiles::default(), &THERE).expect("it loads");
-    let x = numbers("embed x", &[2, 7]);
+    let x = generated("embed x", &[2, 7]);
     let (rows, width) = layers.iter().fold((x, 7), |(rows, width), layer| layer.apply(rows, width));
     assert_eq!((rows.len(), width), (6, 3));
 }
@@ -192,7 +192,7 @@ fn rows_are_made_one_long_each() {
 fn every_pooling_is_that_of_plain_code() {
     let width = 5;
     for (count, skip) in [(1, 0), (2, 0), (2, 1), (9, 0), (9, 4), (9, 8)] {
-        let tokens = numbers("embed tokens", &[count, width]);
+        let tokens = generated("embed tokens", &[count, width]);
         let rows: Vec<&[f32]> = tokens.chunks_exact(width).collect();
         for modes in PoolingMode::ALL.into_iter().map(|mode| vec![mode]).chain([PoolingMode::ALL.to_vec()]) {
             let pooling = Pooling { modes: modes.clone(), include_prompt: false };

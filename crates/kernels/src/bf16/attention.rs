@@ -70,7 +70,7 @@ impl AttentionHeadBf16<'_> {
         let length = self.length;
         let padded = length.next_multiple_of(STEP);
         let parts = self.panels;
-        // SAFETY: the scratch has room for `padded` keys and values.
+        // SAFETY: the scratch holds `padded` keys and values.
         unsafe {
             self.pack_keys(&mut scratch.keys);
             self.pack_values(&mut scratch.values);
@@ -129,7 +129,7 @@ impl AttentionHeadBf16<'_> {
                         }
                     }
                 }
-                // SAFETY: the room is 32 rows of 32.
+                // SAFETY: the buffer holds 32 rows of 32.
                 unsafe { tiles.store(scratch.context.as_mut_ptr(), STEP * 4, all) };
                 let rows = scratch.context.as_chunks().0.iter().take(count);
                 let to = output.rows_from_mut(panel + part, self.start + query).as_chunks_mut().0;
@@ -144,14 +144,14 @@ impl AttentionHeadBf16<'_> {
     /// Packs keys as tiles: 16 keys side by side, their values in pairs of rows.
     ///
     /// # Safety
-    /// `to` has room for `padded` rows of the head's panels, and the processor has `avx512f`.
+    /// `to` holds `padded` rows of the head's panels, and the processor has `avx512f`.
     #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512bf16,fma")]
     unsafe fn pack_keys(&self, to: &mut [u16]) {
         let parts = self.panels;
         for part in 0..parts {
             let from = self.rows.rows_from(self.key + part, self.start).as_ptr();
             for key in (0..self.length.next_multiple_of(STEP)).step_by(16) {
-                // SAFETY: rows up to a multiple of 32 can be read, and the room is the caller's word.
+                // SAFETY: rows up to a multiple of 32 can be read, and the caller guarantees the capacity.
                 unsafe {
                     let mut rows = [_mm512_setzero_si512(); 16];
                     for (place, row) in rows.iter_mut().enumerate() {
@@ -178,15 +178,15 @@ impl AttentionHeadBf16<'_> {
             let from = self.rows.rows_from(self.value + part, self.start).as_ptr();
             for key in (0..self.length.next_multiple_of(STEP)).step_by(2) {
                 for half in 0..2 {
-                    // SAFETY: rows up to a multiple of 32 can be read, and the room is the caller's word.
+                    // SAFETY: rows up to a multiple of 32 can be read, and the caller guarantees the capacity.
                     unsafe {
-                        let numbers = |row: usize| {
+                        let values = |row: usize| {
                             if row >= self.length {
                                 return _mm512_setzero_si512();
                             }
                             _mm512_cvtepu16_epi32(_mm256_loadu_si256(from.add(row * STEP + half * 16).cast()))
                         };
-                        let pairs = _mm512_or_si512(numbers(key), _mm512_slli_epi32(numbers(key + 1), 16));
+                        let pairs = _mm512_or_si512(values(key), _mm512_slli_epi32(values(key + 1), 16));
                         let tile = (key / STEP * parts + part) * 2 + half;
                         _mm512_storeu_si512(
                             to.as_mut_ptr().add(tile * TILE + key % STEP / 2 * STEP).cast(),

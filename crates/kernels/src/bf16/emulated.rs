@@ -39,7 +39,7 @@ impl Sums {
         let sums = self.0.get().cast::<f32>();
         for (tile, rows) in rows.iter().enumerate() {
             for first in (0..TILE).step_by(ROWS) {
-                // SAFETY: the caller vouches for rows and columns; the sums are ours, 32 rows of 32.
+                // SAFETY: the caller guarantees rows and columns; the sums are ours, 32 rows of 32.
                 unsafe {
                     let to = sums.add((tile * TILE + first) * 2 * TILE);
                     let mut kept = [[_mm512_setzero_ps(); 2]; ROWS];
@@ -50,12 +50,12 @@ impl Sums {
                         let weights: [__m512bh; 2] = columns
                             .map(|column| transmute(_mm512_loadu_si512(column.add(pair * 2 * TILE).cast())));
                         for (row, kept) in kept.iter_mut().enumerate() {
-                            let numbers = rows.byte_add((first + row) * stride).add(2 * pair);
-                            let numbers = numbers.cast::<[u16; 2]>().read_unaligned();
-                            let numbers: __m512bh =
-                                transmute(_mm512_set1_epi32(transmute::<[u16; 2], i32>(numbers)));
-                            kept[0] = _mm512_dpbf16_ps(kept[0], numbers, weights[0]);
-                            kept[1] = _mm512_dpbf16_ps(kept[1], numbers, weights[1]);
+                            let pair_values = rows.byte_add((first + row) * stride).add(2 * pair);
+                            let pair_values = pair_values.cast::<[u16; 2]>().read_unaligned();
+                            let pair_values: __m512bh =
+                                transmute(_mm512_set1_epi32(transmute::<[u16; 2], i32>(pair_values)));
+                            kept[0] = _mm512_dpbf16_ps(kept[0], pair_values, weights[0]);
+                            kept[1] = _mm512_dpbf16_ps(kept[1], pair_values, weights[1]);
                         }
                     }
                     for (row, kept) in kept.iter().enumerate() {
@@ -72,7 +72,7 @@ impl Sums {
     /// # Safety
     /// `to` leads 16 rows of 128 bytes for each of them, `stride` bytes apart.
     pub(super) unsafe fn store(&self, to: *mut f32, stride: usize, tiles: usize) {
-        // SAFETY: the caller vouches for `to`; the cell stays on one thread.
+        // SAFETY: the caller guarantees `to`; the cell stays on one thread.
         unsafe {
             let sums = &*self.0.get();
             for (row, sums) in sums.iter().enumerate().take(tiles * TILE) {

@@ -11,7 +11,7 @@ pub fn gate_rows(_: Bf16, rows: usize, wide: &Panels<u16>, activation: Activatio
     for panel in 0..to.panels() {
         for row in 0..rows {
             let (gate, up) = (wide.row(panel, row), wide.row(to.panels() + panel, row));
-            // SAFETY: a `Bf16` vouches for the vectors.
+            // SAFETY: a `Bf16` guarantees the vectors.
             unsafe { gate_row(gate, up, activation, to.row_mut(panel, row)) }
         }
     }
@@ -33,7 +33,7 @@ pub fn add_rows(_: Bf16, rows: usize, from: &Panels<f32>, to: &mut Panels<f32>) 
     assert!(from.panels() == to.panels() && rows <= from.height() && rows <= to.height());
     for panel in 0..to.panels() {
         for row in 0..rows {
-            // SAFETY: a `Bf16` vouches for the vectors.
+            // SAFETY: a `Bf16` guarantees the vectors.
             unsafe {
                 let sum = add(load(to.row(panel, row)), load(from.row(panel, row)));
                 store(sum, to.row_mut(panel, row));

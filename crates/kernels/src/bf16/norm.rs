@@ -23,14 +23,14 @@ pub fn norm_rows(
     let width = norm.weight.len();
     assert!(x.panels() == width.div_ceil(STEP) && rounded.panels() == x.panels());
     assert!(rows <= x.height() && rows <= rounded.height());
-    let padded = |numbers: &[f32]| -> Vec<[f32; STEP]> {
-        let mut padded = numbers.to_vec();
+    let padded = |values: &[f32]| -> Vec<[f32; STEP]> {
+        let mut padded = values.to_vec();
         padded.resize(width.next_multiple_of(STEP), 0.0);
         padded.as_chunks().0.to_vec()
     };
     let weights: Vec<_> = padded(&norm.weight).into_iter().zip(padded(&norm.shift)).collect();
     for row in 0..rows {
-        // SAFETY: a `Bf16` vouches for the vectors.
+        // SAFETY: a `Bf16` guarantees the vectors.
         unsafe { norm_row(norm, &weights, row, x, rounded, keeps) }
     }
 }

@@ -63,7 +63,7 @@ impl Bf16 {
             Configuration { palette: 1, start_row: 0, reserved: [0; 14], row_bytes: [0; 16], rows: [0; 16] };
         configuration.row_bytes[..8].fill(64);
         configuration.rows[..8].fill(16);
-        // SAFETY: the proof says that the instruction exists; the 64 bytes read are the structure's.
+        // SAFETY: the proof guarantees that the instruction exists; the 64 bytes read are the structure's.
         unsafe {
             asm!("ldtilecfg [{0}]", in(reg) &raw const configuration, options(nostack, readonly, preserves_flags));
         }
@@ -109,7 +109,7 @@ impl Tiles {
             // SAFETY: as lower.
             return unsafe { sums.add(&[a, b], stride, [left, right]) };
         }
-        // SAFETY: the caller vouches for the memory, `self` for the tiles.
+        // SAFETY: the caller guarantees the memory, `self` for the tiles.
         unsafe {
             asm!(
                 "tileloaddt1 tmm4, [{a} + {stride}*1]",
@@ -143,7 +143,7 @@ impl Tiles {
             // SAFETY: as lower.
             return unsafe { sums.add(&[a], stride, [left, right]) };
         }
-        // SAFETY: the caller vouches for the memory, `self` for the tiles.
+        // SAFETY: the caller guarantees the memory, `self` for the tiles.
         unsafe {
             asm!(
                 "tileloaddt1 tmm4, [{a} + {stride}*1]",
@@ -168,7 +168,7 @@ impl Tiles {
             // SAFETY: as lower.
             return unsafe { sums.store(to, stride, if all { 2 } else { 1 }) };
         }
-        // SAFETY: the caller vouches for the memory, `self` for the tiles.
+        // SAFETY: the caller guarantees the memory, `self` for the tiles.
         unsafe {
             asm!(
                 "tilestored [{to} + {stride}*1], tmm0",

@@ -15,7 +15,7 @@ pub(super) type Pair = [__m512; 2];
 #[target_feature(enable = "avx512f")]
 #[inline]
 pub(super) fn load(from: &[f32; STEP]) -> Pair {
-    // SAFETY: 32 numbers are two vectors.
+    // SAFETY: 32 values are two vectors.
     unsafe { [_mm512_loadu_ps(from.as_ptr()), _mm512_loadu_ps(from.as_ptr().add(16))] }
 }
 
@@ -23,7 +23,7 @@ pub(super) fn load(from: &[f32; STEP]) -> Pair {
 #[target_feature(enable = "avx512f")]
 #[inline]
 pub(super) fn store(values: Pair, to: &mut [f32; STEP]) {
-    // SAFETY: 32 numbers are two vectors.
+    // SAFETY: 32 values are two vectors.
     unsafe {
         _mm512_storeu_ps(to.as_mut_ptr(), values[0]);
         _mm512_storeu_ps(to.as_mut_ptr().add(16), values[1]);
@@ -34,7 +34,7 @@ pub(super) fn store(values: Pair, to: &mut [f32; STEP]) {
 #[target_feature(enable = "avx512f,avx512bf16")]
 #[inline]
 pub(super) fn round(values: Pair, to: &mut [u16; STEP]) {
-    // SAFETY: 32 short numbers are one vector, whatever their type is called.
+    // SAFETY: 32 short values are one vector.
     unsafe {
         let rounded: __m512i = std::mem::transmute(_mm512_cvtne2ps_pbh(values[1], values[0]));
         _mm512_storeu_si512(to.as_mut_ptr().cast(), rounded);
@@ -100,7 +100,7 @@ mod tests {
 
     fn of(f: impl Fn(__m512) -> __m512, x: f32) -> f32 {
         let mut to = [0.0; 16];
-        // SAFETY: the caller has asked for the vectors; 16 numbers are one.
+        // SAFETY: the caller has checked for AVX-512; 16 values are one.
         unsafe { _mm512_storeu_ps(to.as_mut_ptr(), f(_mm512_set1_ps(x))) };
         to[7]
     }
@@ -110,7 +110,7 @@ mod tests {
         if Bf16::of(Isa::Avx512Bf16).is_none() {
             return;
         }
-        // SAFETY: a `Bf16` vouches for the vectors.
+        // SAFETY: a `Bf16` guarantees the vectors.
         let short = |x| of(|x| unsafe { gelu(x) }, x);
         for step in -12000..=12000 {
             let x = step as f32 / 1000.0;
@@ -125,7 +125,7 @@ mod tests {
         if Bf16::of(Isa::Avx512Bf16).is_none() {
             return;
         }
-        // SAFETY: a `Bf16` vouches for the vectors.
+        // SAFETY: a `Bf16` guarantees the vectors.
         let power = |x| of(|x| unsafe { power_of_two(x) }, x);
         for step in 0..12400 {
             let x = -(step as f32) / 100.0;

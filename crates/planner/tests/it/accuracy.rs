@@ -85,14 +85,14 @@ fn a_receipt_reads_as_a_sentence() {
     };
     assert_eq!(
         vectors.to_string(),
-        "cosine 0.5000 at least and 0.7500 on average over 40 texts, ranks alike to 0.9000"
+        "cosine 0.5000 at least and 0.7500 on average over 40 texts, rank correlation 0.9000"
     );
     let scores = AccuracyReport {
         texts: 40,
         metric: AccuracyMetric::Scores { max_error: 0.25 },
         rank_correlation: 1.0,
     };
-    assert_eq!(scores.to_string(), "scores 0.2500 away at most over 40 texts, ranks alike to 1.0000");
+    assert_eq!(scores.to_string(), "scores 0.2500 away at most over 40 texts, rank correlation 1.0000");
 }
 
 #[test]

@@ -116,9 +116,9 @@ fn rows_are_in_breach_for_what_they_are_in_themselves() {
     let cases: [(&[f32], &[f32], Option<&str>); 7] = [
         (&[1.0, 0.0], &[1.0], None),
         (&[1.0, 0.0], &[], None),
-        (&[], &[], Some("no numbers")),
-        (&[1.0, f32::NAN], &[], Some("a number that is not finite")),
-        (&[1.0, f32::INFINITY], &[], Some("a number that is not finite")),
+        (&[], &[], Some("no values")),
+        (&[1.0, f32::NAN], &[], Some("a value that is not finite")),
+        (&[1.0, f32::INFINITY], &[], Some("a value that is not finite")),
         (&[1.0, 0.0, 0.0, 0.0], &[], Some("a vector of zeros")),
         (&[1.0, 0.0], &[f32::NAN], Some("a norm that is not finite")),
     ];

@@ -222,7 +222,7 @@ fn a_half_dtype_is_exact_only_once_real_weights_said_so() {
     assert_eq!(refusals(&refused)[0].1, &looser(Band::Coarse, 1e-2, accuracy));
     let words = refused.explain();
     let figures = "1.0e-2 from the reference's, cosine 0.9900 at least and 0.9950 on average over 8 texts";
-    assert!(words.contains(&format!("its numbers are coarse: {figures}")), "{words}");
+    assert!(words.contains(&format!("its accuracy is coarse: {figures}")), "{words}");
 }
 
 #[test]
@@ -311,7 +311,7 @@ fn a_plan_in_words_says_what_comes_next_and_who_loses() {
     let exact = decide(&a_machine(), &Constraints { band: Band::Exact, ..Constraints::default() }).explain();
     assert!(
         exact.contains(
-            "refused: candle/metal:0/f16 w [band] its numbers are half: 1.0e-6 from the reference's\n  \
+            "refused: candle/metal:0/f16 w [band] its accuracy is half: 1.0e-6 from the reference's\n  \
              hint: allow it with `--band half`"
         ),
         "{exact}"
@@ -459,7 +459,7 @@ fn an_unknown_band_satisfies_every_wish_but_exact() {
         assert_eq!(plan.chosen.is_some(), serves, "{band}");
         if !serves {
             let words = plan.explain();
-            assert!(words.contains("[band] nothing says how near its numbers lie to f32"), "{words}");
+            assert!(words.contains("[band] its accuracy against f32 is unknown"), "{words}");
             assert!(words.contains("`--band half`"), "{words}");
         }
     }

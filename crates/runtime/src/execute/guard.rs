@@ -78,7 +78,7 @@ impl Guard {
         };
         if may_be_zero {
             if rows.values.iter().any(|x| !x.is_finite()) {
-                return Some(Breach::Values("a number that is not finite".to_owned()));
+                return Some(Breach::Values("a value that is not finite".to_owned()));
             }
         } else if let Some(what) = breach(rows) {
             return Some(Breach::Values(what.to_owned()));

@@ -128,7 +128,7 @@ fn the_second_placement_is_loaded_once() {
 fn a_placement_whose_numbers_another_contradicts_is_retired() {
     for (fault, why) in [
         (Fault::OddNorm, "a vector of norm 1000000"),
-        (Fault::OddNan, "a number that is not finite"),
+        (Fault::OddNan, "a value that is not finite"),
         (Fault::OddFails, "the engine failed: the fake fails on odd texts"),
     ] {
         let model = open(&[fault], &[]);
@@ -254,7 +254,7 @@ fn a_reference_that_fails_is_a_fault_of_the_machine_and_told_with_its_cause() {
     let error = model.shadow(&batch, &computed).expect_err("the reference fails");
     assert_eq!((error.cause(), error.retry()), (ErrorCause::Machine, Retry::Later));
     let text = error.to_string();
-    assert!(text.contains("candle/cpu/f32") && text.contains("the fake fails as it was told"), "{text}");
+    assert!(text.contains("candle/cpu/f32") && text.contains("the fake fails as configured"), "{text}");
 }
 
 #[test]

@@ -141,7 +141,7 @@ fn a_naively_quantised_graph_is_coarse_and_passed_over_unless_asked_for() {
         panic!("it should be passed over for its band: {refused:?}");
     };
     println!("{error} {accuracy}");
-    assert!(default.explain().contains(&format!("its numbers are coarse: {error}")), "{}", default.explain());
+    assert!(default.explain().contains(&format!("its accuracy is coarse: {error}")), "{}", default.explain());
     assert!(default.chosen.is_some_and(|chosen| chosen.placement.engine != EngineId::Onnx));
 
     let open = |constraints: Constraints| {
@@ -211,7 +211,7 @@ fn a_quantised_graph_alone_has_an_unknown_band_and_is_never_exact() {
     let class = open.class().expect("it serves");
     assert!(class.ends_with("-unknown"), "{class}");
     let error = model.band(Band::Exact).open().map(|_| ()).expect_err("it is not exact").to_string();
-    assert!(error.contains("nothing says how near its numbers lie to f32"), "{error}");
+    assert!(error.contains("its accuracy against f32 is unknown"), "{error}");
 }
 
 /// The only graph of a golden, loaded.
@@ -339,7 +339,7 @@ fn nan_from_a_graph_is_replayed_on_candle() {
     let before: Vec<f64> = viable[0].iter().map(|&x| f64::from(x)).collect();
     assert!(apart(&got[1], &before) < 1e-4, "the numbers stay what they were");
     let words = model.plan().explain();
-    assert!(words.contains("[quarantined] taken out of service: a number that is not finite"), "{words}");
+    assert!(words.contains("[quarantined] taken out of service: a value that is not finite"), "{words}");
     assert_ne!(viable.class(0), got.class(0), "the answer names the other weights");
 }
 

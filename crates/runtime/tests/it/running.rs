@@ -36,12 +36,12 @@ fn quarantine(plan: &Plan, device: Device) -> String {
 fn a_fault_at_any_batch_costs_the_caller_nothing_but_time() {
     let want = healthy(&TEXTS);
     for (mishap, why) in [
-        (BatchFault::Error, "the engine failed: the fake fails as it was told"),
-        (BatchFault::Nan, "a number that is not finite"),
+        (BatchFault::Error, "the engine failed: the fake fails as configured"),
+        (BatchFault::Nan, "a value that is not finite"),
         (BatchFault::Zero, "a vector of zeros"),
         (BatchFault::Norm, "a vector of norm 1000000"),
         (BatchFault::Rows, "96 numbers for 4 vectors of 32"),
-        (BatchFault::Panic, "it panicked: the fake panics as it was told"),
+        (BatchFault::Panic, "it panicked: the fake panics as configured"),
         (BatchFault::Hang, "it gave no answer in 0.4 s"),
     ] {
         for nth in [1, 3] {
@@ -106,7 +106,7 @@ fn where_nothing_is_left_the_error_tells_the_whole_story() {
             "candle/metal:0/f32",
             "[quarantined] taken out of service: a vector of zeros",
             "candle/cpu/f32",
-            "[quarantined] taken out of service: the engine failed: the fake fails as it was told",
+            "[quarantined] taken out of service: the engine failed: the fake fails as configured",
             "candle/cuda:0/f32",
             "[no_such_device]",
             "hint:",
@@ -173,7 +173,7 @@ fn nan_of_a_graph_is_replayed_on_the_other_engine() {
     assert_eq!((served[1].0, &served[1]), (EngineId::Candle, &served[2]));
     assert_ne!(served[1].2, served[0].2, "other weights are another class");
     let words = model.plan().explain();
-    assert!(words.contains("[quarantined] taken out of service: a number that is not finite"), "{words}");
+    assert!(words.contains("[quarantined] taken out of service: a value that is not finite"), "{words}");
 }
 
 /// Runs `work`, which must come to an end.

@@ -47,7 +47,7 @@ impl Encoder for FakeEncoder {
         for &fault in &self.faults {
             #[expect(
                 clippy::wildcard_enum_match_arm,
-                reason = "every other fault spoils numbers or does nothing"
+                reason = "every other fault changes values or does nothing"
             )]
             match fault {
                 Fault::Late(milliseconds) => thread::sleep(Duration::from_millis(milliseconds)),

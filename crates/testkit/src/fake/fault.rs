@@ -171,7 +171,7 @@ impl Fault {
         if self == Fault::Hang && sparks {
             hang();
         }
-        assert!(self != Fault::Panic || !sparks, "the fake panics as it was told");
+        assert!(self != Fault::Panic || !sparks, "the fake panics as configured");
         Ok(())
     }
 
@@ -233,7 +233,7 @@ impl BatchFault {
     /// Applies the fault to an output.
     pub(super) fn apply(self, rows: &mut Rows) -> Result<(), EngineError> {
         match self {
-            BatchFault::Error => return Err(EngineError::Failed("the fake fails as it was told".into())),
+            BatchFault::Error => return Err(EngineError::Failed("the fake fails as configured".into())),
             BatchFault::Memory => {
                 return Err(EngineError::OutOfMemory("the fake has no memory at all".into()));
             }
@@ -245,7 +245,7 @@ impl BatchFault {
                 rows.values.truncate(rows.values.len() - rows.width);
                 rows.norms.pop();
             }
-            BatchFault::Panic => panic!("the fake panics as it was told"),
+            BatchFault::Panic => panic!("the fake panics as configured"),
             BatchFault::Hang => hang(),
         }
         Ok(())
@@ -257,8 +257,8 @@ fn longest(batch: &Batch) -> usize {
 }
 
 fn missing() -> Obstacle {
-    let says = format!("no metal implementation for {BROKEN_OP}");
-    Obstacle::OpMissing { op: BROKEN_OP.to_string(), reason: says }
+    let reason = format!("no metal implementation for {BROKEN_OP}");
+    Obstacle::OpMissing { op: BROKEN_OP.to_string(), reason }
 }
 
 fn hang() -> ! {

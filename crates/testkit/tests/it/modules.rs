@@ -6,20 +6,11 @@ use crate::code::code;
 use crate::imports::{Module, Modules, Path, module_path, read, without_tests};
 use crate::tree::{expect_none, files, folders};
 
-/// Crates that still have cycles. Delete a line once its crate has none.
-const EXEMPT: [&str; 2] = ["cli", "server"];
-
 #[test]
 fn no_crate_has_a_module_cycle() {
     let mut complaints = Vec::new();
     for folder in folders() {
         let cycles = cycles(&graph(&modules(&folder)));
-        if EXEMPT.contains(&folder.as_str()) {
-            if cycles.is_empty() {
-                complaints.push(format!("crates/{folder} has no cycle: delete its line in {}", file!()));
-            }
-            continue;
-        }
         complaints.extend(cycles.iter().map(|cycle| {
             format!("crates/{folder}: these modules import each other:\n  {}", cycle.join("\n  "))
         }));
@@ -48,22 +39,17 @@ type Graph = BTreeMap<String, BTreeMap<String, String>>;
 
 fn graph(modules: &Modules) -> Graph {
     let mut graph = Graph::new();
-    for (path, module) in modules {
+    for module in modules.values() {
         let imports = graph.entry(module.file.clone()).or_default();
         for name in &module.names {
             for owner in owners(modules, name, 0) {
-                if owner.file != module.file && !is_declaration(path, name) {
+                if owner.file != module.file {
                     imports.insert(owner.file.clone(), name.join("::"));
                 }
             }
         }
     }
     graph
-}
-
-/// Whether `name` is nothing but a module below `path`.
-fn is_declaration(path: &Path, name: &Path) -> bool {
-    path == name
 }
 
 /// The modules that own `name`: the one that defines it, behind any re-exports.

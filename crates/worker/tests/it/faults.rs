@@ -69,7 +69,7 @@ fn a_placement_that_errs_lies_hangs_or_panics_costs_no_client_its_answer() {
         assert!(get(address, "/metrics").text().contains(&format!("kind=\"{kind}\"")));
         let report = get(address, "/v1/report").text();
         assert!(report.contains("quarantined"), "{report}");
-        for part in ["\"message\":\"taken out of service: ", "\"remedy\":\"start anew"] {
+        for part in ["\"message\":\"taken out of service: ", "\"remedy\":\"restart to prove"] {
             assert!(report.contains(part), "no `{part}` in: {report}");
         }
         assert!((metric(address, "te_request_failure")).abs() < 1e-9);
@@ -134,7 +134,7 @@ fn where_no_placement_is_left_the_client_is_told_so_and_life_goes_on() {
     assert_eq!(ready.status, 503, "{}", ready.text());
     assert!((metric(*stage, "sconce_guard_trips_total") - 2.0).abs() < 1e-9, "both are counted");
     let reason = ready.json()["reason"].as_str().expect("a reason").to_owned();
-    for part in ["`model`: no placement is left", "candle/cpu/f32", "a number that is not finite"] {
+    for part in ["`model`: no placement is left", "candle/cpu/f32", "a value that is not finite"] {
         assert!(reason.contains(part), "`{part}` is missing in: {reason}");
     }
     assert_eq!(get(*stage, "/health").status, 503);
@@ -195,7 +195,7 @@ fn a_shadow_check_that_fails_says_why_in_the_log() {
         assert!(output.status.success(), "{log}");
         let line = log.lines().find(|line| line.contains("shadow check failed"));
         let line = line.unwrap_or_else(|| panic!("nothing is said in:\n{log}"));
-        assert!(line.contains("the fake fails as it was told"), "{line}");
+        assert!(line.contains("the fake fails as configured"), "{line}");
         return;
     }
     let fails = Fault::FromBatch(1, BatchFault::Error);
