@@ -146,7 +146,7 @@ fn serve(entry: &ModelEntry, values: &Values, runtime: &Runtime) -> Serve {
     let given = Some(values.name.clone()).filter(|name| !name.is_empty());
     let name = name.clone().or(given).unwrap_or_else(|| own.clone());
     let aliases = [aliases.as_slice(), &[own, source.clone()]].concat();
-    Serve { name, aliases, builder, when: settings.when, token_ids: settings.token_ids }
+    Serve { name, aliases, builder, load: settings.when, token_ids: settings.token_ids }
 }
 
 /// Rejects names and aliases that are used twice.

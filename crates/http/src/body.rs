@@ -1,4 +1,4 @@
-//! A request's body, read piece by piece within its limits.
+//! Reads request bodies within limits.
 
 use std::time::Duration;
 
@@ -11,44 +11,48 @@ use crate::memory_budget::{RequestMemory, Reservation};
 use crate::refusal::{Kind, Refusal};
 use crate::settings::Settings;
 
-/// Bytes of a body that is read though nobody wants it, and how long it may take: its connection can be used again.
-const DRAINED: u64 = 64 << 10;
-const SOON: Duration = Duration::from_secs(1);
+/// Maximum bytes of an unused body that is drained to keep its connection alive.
+const MAX_DRAINED: u64 = 64 << 10;
+/// Timeout for draining.
+const DRAIN_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Reads a short body and forgets it; whether it was read to its end.
+/// Drains a short body. Returns whether it was read to its end.
 pub async fn drain(headers: &HeaderMap, mut body: Body) -> bool {
     let announced = headers.get(header::CONTENT_LENGTH).and_then(|value| value.to_str().ok()?.parse().ok());
-    if announced.is_none_or(|bytes: u64| bytes > DRAINED) {
+    if announced.is_none_or(|bytes: u64| bytes > MAX_DRAINED) {
         return body.is_end_stream();
     }
     let reading = async { while let Some(Ok(_)) = body.frame().await {} };
-    tokio::time::timeout(SOON, reading).await.is_ok() && body.is_end_stream()
+    tokio::time::timeout(DRAIN_TIMEOUT, reading).await.is_ok() && body.is_end_stream()
 }
 
-/// The whole body, and the memory that is reserved for it.
+/// Reads the whole body and returns it with its memory reservation.
 pub async fn read(
     settings: &Settings,
     memory: &RequestMemory,
     headers: &HeaderMap,
     body: Body,
 ) -> Result<(Vec<u8>, Reservation), Refusal> {
-    let most = settings.max_body;
-    let too_large = || Refusal::new(Kind::TooLarge, format!("a body has at most {most} bytes"));
+    let limit = settings.max_body;
+    let too_large = || Refusal::new(Kind::TooLarge, format!("the body exceeds the limit of {limit} bytes"));
     if let Some(encoding) = headers.get(header::CONTENT_ENCODING)
         && encoding != "identity"
     {
-        return Err(Refusal::new(Kind::Encoding, "bodies are read as they are: send no `content-encoding`"));
+        return Err(Refusal::new(
+            Kind::Encoding,
+            "unsupported `content-encoding`: send the body uncompressed",
+        ));
     }
     let announced = headers.get(header::CONTENT_LENGTH).and_then(|value| value.to_str().ok()?.parse().ok());
-    if announced.is_some_and(|bytes: u64| bytes > most as u64) {
+    if announced.is_some_and(|bytes: u64| bytes > limit as u64) {
         return Err(too_large());
     }
     let reading = async {
         let (mut bytes, mut reservation, mut body) = (Vec::new(), memory.reserve_none(), body);
         while let Some(frame) = body.frame().await {
-            let frame = frame.map_err(|_| Refusal::new(Kind::Syntax, "the body ended early"))?;
+            let frame = frame.map_err(|_| Refusal::new(Kind::Syntax, "the body is incomplete"))?;
             let Ok(piece) = frame.into_data() else { continue };
-            if bytes.len() + piece.len() > most {
+            if bytes.len() + piece.len() > limit {
                 return Err(too_large());
             }
             reservation.grow(piece.len())?;
@@ -56,9 +60,9 @@ pub async fn read(
         }
         Ok((bytes, reservation))
     };
-    let limit = settings.read_limit;
-    tokio::time::timeout(limit, reading).await.unwrap_or_else(|_| {
-        let message = format!("the body did not come within {} s", limit.as_secs_f64());
+    let timeout = settings.read_limit;
+    tokio::time::timeout(timeout, reading).await.unwrap_or_else(|_| {
+        let message = format!("reading the body timed out after {} s", timeout.as_secs_f64());
         Err(Refusal::new(Kind::Syntax, message))
     })
 }

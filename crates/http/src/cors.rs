@@ -1,10 +1,10 @@
-//! Which pages' scripts may ask.
+//! Cross-origin resource sharing.
 
 use axum::http::{HeaderName, HeaderValue, Method};
 use tower_http::cors::{AllowHeaders, AllowOrigin, CorsLayer};
 
-/// Headers of answers that scripts may read.
-const SHOWN: [&str; 10] = [
+/// Response headers that scripts may read.
+const EXPOSED: [&str; 10] = [
     "x-sconce-model",
     "x-sconce-placement",
     "x-sconce-class",
@@ -17,8 +17,8 @@ const SHOWN: [&str; 10] = [
     "retry-after",
 ];
 
-/// Lets scripts of pages from these origins ask; `*` is all of them. Every header that they ask for is allowed by its
-/// name, since `*` would leave out `Authorization`.
+/// Allows requests from these origins; `*` allows all. The requested headers are mirrored, because a wildcard does not
+/// cover `Authorization`.
 pub(crate) fn layer(origins: &[String]) -> Option<CorsLayer> {
     if origins.is_empty() {
         return None;
@@ -32,7 +32,7 @@ pub(crate) fn layer(origins: &[String]) -> Option<CorsLayer> {
         .allow_origin(origin)
         .allow_methods([Method::GET, Method::POST])
         .allow_headers(AllowHeaders::mirror_request())
-        .expose_headers(SHOWN.map(HeaderName::from_static))
+        .expose_headers(EXPOSED.map(HeaderName::from_static))
         .max_age(std::time::Duration::from_hours(1));
     Some(layer)
 }

@@ -1,35 +1,36 @@
-//! What each tenant holds of something that there is only so much of. Who holds less than a fair share may always have
-//! more, however much the others hold.
+//! Fair sharing of a limited resource between tenants. A tenant below its fair share is always admitted, regardless of
+//! the usage of other tenants.
 
 use crate::keys::TenantId;
 
-/// What each tenant holds.
+/// The usage of each tenant.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct FairQuota {
-    of: Vec<(TenantId, usize)>,
+    usage: Vec<(TenantId, usize)>,
 }
 
 impl FairQuota {
-    /// Adds and takes away what an tenant holds.
-    pub fn weigh(&mut self, tenant: TenantId, more: usize, less: usize) {
-        match self.of.iter_mut().find(|(known, _)| *known == tenant) {
-            Some((_, held)) => *held = (*held + more).saturating_sub(less),
-            None => self.of.push((tenant, more)),
+    /// Adds `acquired` to the usage of a tenant and subtracts `released`.
+    pub fn adjust(&mut self, tenant: TenantId, acquired: usize, released: usize) {
+        match self.usage.iter_mut().find(|(known, _)| *known == tenant) {
+            Some((_, held)) => *held = (*held + acquired).saturating_sub(released),
+            None => self.usage.push((tenant, acquired)),
         }
-        self.of.retain(|(_, held)| *held > 0);
+        self.usage.retain(|(_, held)| *held > 0);
     }
 
-    /// What all hold together.
-    pub fn all(&self) -> usize {
-        self.of.iter().map(|(_, held)| held).sum()
+    /// The usage of all tenants.
+    pub fn total(&self) -> usize {
+        self.usage.iter().map(|(_, held)| held).sum()
     }
 
-    /// Whether an tenant may have so much more: where nobody holds anything, within `most`, or within its share of it.
-    pub fn has_room(&self, tenant: TenantId, more: usize, most: usize) -> bool {
-        let all = self.all();
-        let own = self.of.iter().find(|(known, _)| *known == tenant).map_or(0, |(_, held)| *held);
-        let tenants = self.of.len() + usize::from(own == 0);
-        all == 0 || all + more <= most || tenants > 1 && (own == 0 || own + more <= most / tenants)
+    /// Whether a tenant may acquire `amount`: an empty quota admits any amount; otherwise the total must stay within `limit`
+    /// or the tenant within its fair share of it.
+    pub fn admits(&self, tenant: TenantId, amount: usize, limit: usize) -> bool {
+        let total = self.total();
+        let own = self.usage.iter().find(|(known, _)| *known == tenant).map_or(0, |(_, held)| *held);
+        let tenants = self.usage.len() + usize::from(own == 0);
+        total == 0 || total + amount <= limit || tenants > 1 && (own == 0 || own + amount <= limit / tenants)
     }
 }
 
@@ -38,30 +39,30 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_that_floods_leaves_room_for_the_others() {
+    fn a_flooding_tenant_leaves_the_others_their_share() {
         let (one, two) = (TenantId(1), TenantId(2));
         let mut quota = FairQuota::default();
-        assert!(quota.has_room(one, 500, 100), "what is alone has room");
-        quota.weigh(one, 120, 0);
-        assert!(!quota.has_room(one, 1, 100));
-        assert!(quota.has_room(two, 70, 100), "who has nothing has room");
-        quota.weigh(two, 30, 0);
-        assert!(quota.has_room(two, 20, 100) && !quota.has_room(two, 30, 100));
-        quota.weigh(two, 0, 30);
-        assert_eq!(quota, FairQuota { of: vec![(one, 120)] });
+        assert!(quota.admits(one, 500, 100), "an empty quota admits any amount");
+        quota.adjust(one, 120, 0);
+        assert!(!quota.admits(one, 1, 100));
+        assert!(quota.admits(two, 70, 100), "a tenant without usage is admitted");
+        quota.adjust(two, 30, 0);
+        assert!(quota.admits(two, 20, 100) && !quota.admits(two, 30, 100));
+        quota.adjust(two, 0, 30);
+        assert_eq!(quota, FairQuota { usage: vec![(one, 120)] });
     }
 
     #[test]
-    fn room_ends_at_its_exact_bounds() {
+    fn admission_holds_at_its_exact_bounds() {
         let quota = |held: &[(u64, usize)]| {
             let mut quota = FairQuota::default();
             for &(tenant, bytes) in held {
-                quota.weigh(TenantId(tenant), bytes, 0);
+                quota.adjust(TenantId(tenant), bytes, 0);
             }
             quota
         };
         for (held, tenant, more, expected) in [
-            // Nobody holds anything.
+            // An empty quota.
             (&[][..], 1, 1000, true),
             // Alone: up to the limit.
             (&[(1, 60)], 1, 40, true),
@@ -76,21 +77,21 @@ mod tests {
             (&[(1, 90), (2, 20), (3, 30)], 2, 14, false),
             (&[(1, 90), (2, 20), (3, 30)], 3, 4, false),
         ] {
-            let room = quota(held).has_room(TenantId(tenant), more, 100);
-            assert_eq!(room, expected, "{more} more for {tenant} beside {held:?}");
+            let admitted = quota(held).admits(TenantId(tenant), more, 100);
+            assert_eq!(admitted, expected, "{more} more for {tenant} beside {held:?}");
         }
     }
 
     #[test]
-    fn what_is_held_is_added_up_and_never_negative() {
+    fn usage_is_added_up_and_never_negative() {
         let mut quota = FairQuota::default();
-        quota.weigh(TenantId(1), 10, 0);
-        quota.weigh(TenantId(2), 5, 0);
-        quota.weigh(TenantId(1), 7, 3);
-        assert_eq!((quota.all(), &quota.of), (19, &vec![(TenantId(1), 14), (TenantId(2), 5)]));
-        quota.weigh(TenantId(1), 0, 20);
-        assert_eq!((quota.all(), &quota.of), (5, &vec![(TenantId(2), 5)]));
-        quota.weigh(TenantId(3), 0, 0);
-        assert_eq!(quota.of.len(), 1, "who holds nothing is not listed");
+        quota.adjust(TenantId(1), 10, 0);
+        quota.adjust(TenantId(2), 5, 0);
+        quota.adjust(TenantId(1), 7, 3);
+        assert_eq!((quota.total(), &quota.usage), (19, &vec![(TenantId(1), 14), (TenantId(2), 5)]));
+        quota.adjust(TenantId(1), 0, 20);
+        assert_eq!((quota.total(), &quota.usage), (5, &vec![(TenantId(2), 5)]));
+        quota.adjust(TenantId(3), 0, 0);
+        assert_eq!(quota.usage.len(), 1, "a tenant without usage is not listed");
     }
 }

@@ -1,5 +1,5 @@
-//! The hosts that requests may name where there are no keys. A page of another origin can give its own name the address
-//! of this server (DNS rebinding), and browsers then let it read the answers. The name stays in the `Host` header.
+//! Protection against DNS rebinding: without API keys, only known `Host` names are served. A page of another origin can
+//! resolve its own name to the address of this server and would then be same-origin; its `Host` header gives it away.
 
 use std::net::IpAddr;
 
@@ -7,19 +7,20 @@ use axum::http::header;
 use axum::http::uri::Authority;
 use axum::http::{HeaderMap, Uri};
 
-/// Checks that a request names a host that is served: a loopback name or address, the address that the server listens
-/// on, or one of `allowed`. A request that names none comes from no browser. The error is the host that it names.
+/// Checks that the `Host` header and the authority of the URI name an allowed host: a loopback name or address, the
+/// address that the server listens on, or one of `allowed`. Requests without a host are allowed, because browsers always
+/// send one. The error is the rejected host.
 pub(crate) fn check(bound: IpAddr, allowed: &[String], uri: &Uri, headers: &HeaderMap) -> Result<(), String> {
     let header =
         headers.get(header::HOST).map(|value| String::from_utf8_lossy(value.as_bytes()).into_owned());
     let target = uri.authority().map(ToString::to_string);
-    match header.into_iter().chain(target).find(|named| !is_served(bound, allowed, named)) {
+    match header.into_iter().chain(target).find(|named| !is_allowed(bound, allowed, named)) {
         None => Ok(()),
         Some(named) => Err(named.chars().filter(|letter| !letter.is_control()).take(100).collect()),
     }
 }
 
-fn is_served(bound: IpAddr, allowed: &[String], named: &str) -> bool {
+fn is_allowed(bound: IpAddr, allowed: &[String], named: &str) -> bool {
     if named.is_empty() {
         return true;
     }

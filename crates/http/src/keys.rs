@@ -1,4 +1,4 @@
-//! Keys that open the door: kept as hashes, compared in constant time.
+//! API keys: stored as SHA-256 hashes, compared in constant time.
 
 use std::fmt;
 
@@ -6,70 +6,70 @@ use axum::http::{HeaderMap, header};
 use sha2::{Digest, Sha256};
 use subtle::ConstantTimeEq;
 
-/// The hashes of the keys that are let in. None lets everybody in.
+/// The set of valid API keys. An empty set authorizes every request.
 #[derive(Clone, Default)]
 pub struct Keys {
-    known: Vec<Known>,
+    keys: Vec<Key>,
 }
 
 #[derive(Clone)]
-struct Known {
+struct Key {
     hash: [u8; 32],
     name: Option<String>,
     rate: Option<f64>,
     operator: bool,
 }
 
-/// Why a request is not let in.
+/// Why a request is not authorized.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Denied {
-    /// It has no key.
+    /// No key was sent.
     Missing,
-    /// It has a key that is none of the known ones.
+    /// The key is not valid.
     Unknown,
 }
 
-/// Who asks: the holder of a key, or anybody where there are none.
+/// The authenticated caller: the holder of a key, or the default principal where no keys are configured.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Principal {
     /// Its tenant.
     pub tenant: TenantId,
-    /// Tokens a second that the key is good for.
+    /// Rate limit in tokens per second.
     pub rate: Option<f64>,
-    /// Whether it may stop the worker where not all may.
+    /// Whether it may use operator routes, such as `/v1/drain`, if these are restricted.
     pub operator: bool,
 }
 
-/// A key's holder, told from others and no more.
+/// The tenant of a key: an opaque id derived from the hash of the key.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct TenantId(pub u64);
 
-/// A line that is no key.
+/// Why a line of a key file is invalid.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum KeyError {
-    /// A hash that is none.
-    #[error("`sha256:` is followed by 64 hexadecimal digits; line {0} is not")]
+    /// The hash is not valid.
+    #[error("`sha256:` must be followed by 64 hexadecimal digits: line {0}")]
     Hash(usize),
-    /// A rate that is none.
-    #[error("` rate=` is followed by tokens a second; line {0} is not")]
+    /// The rate is not valid.
+    #[error("` rate=` must be followed by a positive number of tokens per second: line {0}")]
     Rate(usize),
-    /// Words after a key that say nothing.
+    /// The key or an attribute is malformed.
     #[error(
-        "a key has no spaces in it; after it come ` name=NAME`, ` rate=N` and ` operator`, in this order: line {0} \
-         is not so"
+        "a line must be a key without spaces, optionally followed by ` name=NAME`, ` rate=N` and ` operator` in this \
+         order: line {0}"
     )]
     Words(usize),
-    /// No key at all.
-    #[error("no key in it: a line is a key, or `sha256:` and its hash")]
+    /// The file contains no key.
+    #[error("no key found: a line is a key, or `sha256:` and its hash")]
     None,
 }
 
 impl Keys {
-    /// One key a line, as it is or as `sha256:` and its hash. After it may come ` name=` and what the log calls it,
-    /// ` rate=` and the tokens a second that it is good for, and ` operator` where it may stop the worker and others may
-    /// not, in this order. Empty lines and those that begin with `#` are none.
+    /// Parses one key per line, in plain text or as `sha256:HEX`. Optional attributes follow in this order: ` name=NAME` for
+    /// the log, ` rate=N` for a rate limit in tokens per second, and ` operator`, which restricts operator routes to such
+    /// keys. Empty lines and lines that begin with `#` are ignored.
     pub fn read(text: &str) -> Result<Keys, KeyError> {
-        let mut known = Vec::new();
+        let mut keys = Vec::new();
         for (number, line) in text.lines().enumerate() {
             let line = line.trim();
             if line.is_empty() || line.starts_with('#') {
@@ -95,32 +95,32 @@ impl Keys {
                 return Err(KeyError::Words(number + 1));
             }
             let hash = match line.strip_prefix("sha256:") {
-                Some(hex) => digits(hex).ok_or(KeyError::Hash(number + 1))?,
+                Some(hex) => parse_hash(hex).ok_or(KeyError::Hash(number + 1))?,
                 None => Sha256::digest(line).into(),
             };
-            known.push(Known { hash, name: name.map(str::to_owned), rate, operator });
+            keys.push(Key { hash, name: name.map(str::to_owned), rate, operator });
         }
-        if known.is_empty() { Err(KeyError::None) } else { Ok(Keys { known }) }
+        if keys.is_empty() { Err(KeyError::None) } else { Ok(Keys { keys }) }
     }
 
-    /// These keys and those.
+    /// Adds the keys of `other`.
     pub fn extend(&mut self, other: Keys) {
-        self.known.extend(other.known);
+        self.keys.extend(other.keys);
     }
 
-    /// Whether there is none.
+    /// Whether no keys are configured.
     pub fn is_empty(&self) -> bool {
-        self.known.is_empty()
+        self.keys.is_empty()
     }
 
-    /// Whether some keys are those of operators, and the others are not.
-    pub fn names_operators(&self) -> bool {
-        self.known.iter().any(|known| known.operator)
+    /// Whether operator routes are restricted to operator keys.
+    pub fn has_operators(&self) -> bool {
+        self.keys.iter().any(|key| key.operator)
     }
 
-    /// Whose request it is that has these headers, if it is let in.
+    /// Authenticates a request by `Authorization: Bearer` or `x-api-key`.
     pub fn admit(&self, headers: &HeaderMap) -> Result<Principal, Denied> {
-        if self.known.is_empty() {
+        if self.keys.is_empty() {
             return Ok(Principal::default());
         }
         let bearer = headers.get(header::AUTHORIZATION).and_then(|value| {
@@ -129,33 +129,33 @@ impl Keys {
         });
         let key = bearer.or_else(|| headers.get("x-api-key").and_then(|value| value.to_str().ok()));
         let key = key.filter(|key| !key.is_empty()).ok_or(Denied::Missing)?;
-        self.holder(key).ok_or(Denied::Unknown)
+        self.find(key).ok_or(Denied::Unknown)
     }
 
-    /// What the log calls a key: its name, or the start of its hash.
+    /// The name of a tenant in the log: the name of its key, or the start of the hash.
     pub fn name(&self, tenant: TenantId) -> String {
-        let known = self.known.iter().find(|known| known.tenant() == tenant);
-        known.and_then(|known| known.name.clone()).unwrap_or_else(|| {
+        let key = self.keys.iter().find(|key| key.tenant() == tenant);
+        key.and_then(|key| key.name.clone()).unwrap_or_else(|| {
             let start = tenant.0.to_le_bytes();
             format!("sha256:{:02x}{:02x}{:02x}{:02x}", start[0], start[1], start[2], start[3])
         })
     }
 
-    /// Every hash is compared to its end, so that time tells nothing.
-    fn holder(&self, key: &str) -> Option<Principal> {
+    /// The principal of a key. Compares all hashes in constant time.
+    fn find(&self, key: &str) -> Option<Principal> {
         let hash: [u8; 32] = Sha256::digest(key).into();
-        let mut holder: Option<Principal> = None;
-        for known in &self.known {
-            if bool::from(known.hash.ct_eq(&hash)) {
-                let operator = known.operator || holder.is_some_and(|other| other.operator);
-                holder = Some(Principal { tenant: known.tenant(), rate: known.rate, operator });
+        let mut found: Option<Principal> = None;
+        for key in &self.keys {
+            if bool::from(key.hash.ct_eq(&hash)) {
+                let operator = key.operator || found.is_some_and(|other| other.operator);
+                found = Some(Principal { tenant: key.tenant(), rate: key.rate, operator });
             }
         }
-        holder
+        found
     }
 }
 
-impl Known {
+impl Key {
     fn tenant(&self) -> TenantId {
         TenantId(self.hash.first_chunk().map_or(0, |start| u64::from_le_bytes(*start)))
     }
@@ -163,11 +163,12 @@ impl Known {
 
 impl fmt::Debug for Keys {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} keys", self.known.len())
+        write!(f, "{} keys", self.keys.len())
     }
 }
 
-fn digits(hex: &str) -> Option<[u8; 32]> {
+/// Parses 64 hexadecimal digits.
+fn parse_hash(hex: &str) -> Option<[u8; 32]> {
     let mut hash = [0; 32];
     if hex.len() != 64 || !hex.bytes().all(|digit| digit.is_ascii_hexdigit()) {
         return None;
@@ -192,7 +193,7 @@ mod tests {
     const FOO: &str = "2c26b46b68ffc68ff99b453c1d30413413422d706483bfa0f98a5e886266e7ae";
 
     #[test]
-    fn any_of_several_keys_opens_the_door_and_nothing_else_does() {
+    fn any_of_several_keys_is_authorized_and_no_other() {
         let keys = Keys::read(&format!("# ours\none\n\nsha256:{FOO}\n")).expect("two keys");
         for key in ["one", "foo"] {
             for scheme in ["Bearer", "bearer"] {
@@ -206,7 +207,7 @@ mod tests {
         for value in ["Bearer ", "one", "Basic one", "Bearer"] {
             assert_eq!(keys.admit(&headers("authorization", value)), Err(Denied::Missing), "{value}");
         }
-        assert_eq!(keys.admit(&headers("x-api-key", FOO)), Err(Denied::Unknown), "a hash is no key");
+        assert_eq!(keys.admit(&headers("x-api-key", FOO)), Err(Denied::Unknown), "a hash is not a key");
         assert_eq!(keys.admit(&headers("x-api-key", "")), Err(Denied::Missing));
         assert_eq!(keys.admit(&HeaderMap::new()), Err(Denied::Missing));
         assert_eq!(Keys::default().admit(&HeaderMap::new()), Ok(Principal::default()));
@@ -235,12 +236,12 @@ mod tests {
     }
 
     #[test]
-    fn a_key_may_have_a_name_a_rate_and_the_right_to_stop_the_worker() {
+    fn a_key_may_have_a_name_a_rate_and_operator_rights() {
         let keys = Keys::read("one rate=2.5\ntwo\n").expect("two keys");
-        let principal = |key: &str| keys.admit(&headers("x-api-key", key)).expect("it is let in");
+        let principal = |key: &str| keys.admit(&headers("x-api-key", key)).expect("it is authorized");
         assert_eq!((principal("one").rate, principal("two").rate), (Some(2.5), None));
         assert_ne!(principal("one").tenant, principal("two").tenant);
-        assert!(!keys.names_operators());
+        assert!(!keys.has_operators());
         for rate in ["fast", "", "0", "-1", "inf", "NaN"] {
             assert_eq!(Keys::read(&format!("one rate={rate}")).err(), Some(KeyError::Rate(1)), "{rate}");
         }
@@ -249,10 +250,10 @@ mod tests {
             assert!(matches!(refused, Some(KeyError::Words(1) | KeyError::Rate(1))), "{words}: {refused:?}");
         }
         let keys = Keys::read("one name=web rate=2.5 operator\ntwo\nfoo name=jobs\n").expect("three keys");
-        let principal = |key: &str| keys.admit(&headers("x-api-key", key)).expect("it is let in");
+        let principal = |key: &str| keys.admit(&headers("x-api-key", key)).expect("it is authorized");
         assert_eq!((principal("one").rate, principal("one").operator), (Some(2.5), true));
         assert_eq!((principal("two").rate, principal("two").operator), (None, false));
-        assert!(keys.names_operators());
+        assert!(keys.has_operators());
         assert_eq!(
             [principal("one"), principal("foo")].map(|principal| keys.name(principal.tenant)),
             ["web", "jobs"]
@@ -261,10 +262,10 @@ mod tests {
     }
 
     #[test]
-    fn a_key_that_stands_twice_may_do_what_either_may() {
+    fn a_duplicate_key_has_the_rights_of_both_lines() {
         for text in ["one operator\none\n", "one\none operator\n"] {
             let keys = Keys::read(text).expect("a key");
-            assert!(keys.admit(&headers("x-api-key", "one")).expect("it is let in").operator, "{text}");
+            assert!(keys.admit(&headers("x-api-key", "one")).expect("it is authorized").operator, "{text}");
         }
     }
 
@@ -288,13 +289,13 @@ mod tests {
     }
 
     #[test]
-    fn keys_of_several_files_are_all_known_and_the_last_rate_counts() {
+    fn keys_of_several_files_are_all_valid_and_the_last_rate_counts() {
         let mut keys = Keys::default();
         assert!(keys.is_empty());
         keys.extend(Keys::read("one operator\none rate=5").expect("a key twice"));
         keys.extend(Keys::read("two").expect("a key"));
         assert!(!keys.is_empty());
-        let principal = |key: &str| keys.admit(&headers("x-api-key", key)).expect("it is let in");
+        let principal = |key: &str| keys.admit(&headers("x-api-key", key)).expect("it is authorized");
         assert_eq!((principal("one").operator, principal("one").rate), (true, Some(5.0)));
         assert_eq!((principal("two").operator, principal("two").rate), (false, None));
     }

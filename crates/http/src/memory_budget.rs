@@ -1,4 +1,4 @@
-//! The memory of requests in flight: bodies, computed rows and answers share one budget, and tenants share it fairly.
+//! The memory budget of requests in flight: bodies, output rows and responses share it, and tenants share it fairly.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -7,7 +7,7 @@ use crate::fair_quota::FairQuota;
 use crate::keys::TenantId;
 use crate::refusal::{Kind, Refusal};
 
-/// The bytes that all requests in flight hold, with a limit.
+/// The bytes that all requests in flight hold, within a limit.
 #[derive(Default)]
 pub struct MemoryBudget {
     quota: Mutex<FairQuota>,
@@ -66,19 +66,19 @@ impl RequestMemory {
 }
 
 impl Reservation {
-    /// Reserves `bytes` more. A request that is alone always gets them, so that the budget refuses no request for good.
+    /// Reserves `bytes` more. The only request in flight always succeeds, so that no request is refused permanently.
     pub fn grow(&mut self, bytes: usize) -> Result<(), Refusal> {
         let RequestMemory { budget, tenant, held } = &self.memory;
         let limit = budget.limit.load(Ordering::Relaxed);
         let mut quota = budget.quota();
-        let alone = quota.all() == held.load(Ordering::Relaxed);
-        if !alone && !quota.has_room(*tenant, bytes, limit) {
+        let alone = quota.total() == held.load(Ordering::Relaxed);
+        if !alone && !quota.admits(*tenant, bytes, limit) {
             return Err(Refusal::new(
                 Kind::Overloaded,
-                format!("other requests hold the memory for bodies and answers, {limit} bytes"),
+                format!("the memory budget of requests in flight is exhausted: {limit} bytes"),
             ));
         }
-        quota.weigh(*tenant, bytes, 0);
+        quota.adjust(*tenant, bytes, 0);
         held.fetch_add(bytes, Ordering::Relaxed);
         self.bytes += bytes;
         Ok(())
@@ -89,7 +89,7 @@ impl Drop for Reservation {
     fn drop(&mut self) {
         if self.bytes > 0 {
             let mut quota = self.memory.budget.quota();
-            quota.weigh(self.memory.tenant, 0, self.bytes);
+            quota.adjust(self.memory.tenant, 0, self.bytes);
             self.memory.held.fetch_sub(self.bytes, Ordering::Relaxed);
         }
     }
@@ -112,9 +112,9 @@ mod tests {
         drop((second, third));
         assert!(two.reserve(11).is_err() && two.reserve(10).is_ok());
         drop(first);
-        assert_eq!(budget.quota().all(), 0);
+        assert_eq!(budget.quota().total(), 0);
         budget.set_limit(5);
-        let _one = one.reserve(1).expect("room");
+        let _one = one.reserve(1).expect("capacity");
         assert!(two.reserve(5).is_err() && two.reserve(4).is_ok());
     }
 }

@@ -1,4 +1,4 @@
-//! The bytes of an answer: written in chunks that hold their memory until the socket has taken them.
+//! Response bodies in chunks: each chunk holds its memory reservation until the connection drops it.
 
 use std::collections::VecDeque;
 use std::convert::Infallible;
@@ -14,18 +14,19 @@ use serde::Serialize;
 use crate::memory_budget::{RequestMemory, Reservation};
 use crate::refusal::{Kind, Refusal};
 
-/// Bytes of a chunk.
+/// Maximum bytes of a chunk.
 const CHUNK: usize = 64 << 10;
 
-/// The limits of one answer. Outputs of the same answer share them.
+/// The limits of one response. Writers of the same response share them.
 #[derive(Clone)]
 pub struct OutputLimits {
     memory: RequestMemory,
-    most: usize,
-    left: Arc<AtomicUsize>,
+    max_bytes: usize,
+    /// Bytes that may still be written.
+    remaining: Arc<AtomicUsize>,
 }
 
-/// A writer of one answer, or of a part of it.
+/// A writer of one response, or of a part of it.
 pub struct Output {
     limits: OutputLimits,
     chunks: VecDeque<Bytes>,
@@ -34,7 +35,7 @@ pub struct Output {
     refusal: Option<Refusal>,
 }
 
-/// A response body of chunks. Each releases its memory when the connection drops it.
+/// A response body of chunks.
 #[derive(Default)]
 pub struct Chunks {
     chunks: VecDeque<Bytes>,
@@ -52,9 +53,9 @@ impl AsRef<[u8]> for Chunk {
 }
 
 impl OutputLimits {
-    /// An answer of at most `most` bytes.
-    pub fn new(memory: &RequestMemory, most: usize) -> OutputLimits {
-        OutputLimits { memory: memory.clone(), most, left: Arc::new(AtomicUsize::new(most)) }
+    /// A response of at most `max_bytes`.
+    pub fn new(memory: &RequestMemory, max_bytes: usize) -> OutputLimits {
+        OutputLimits { memory: memory.clone(), max_bytes, remaining: Arc::new(AtomicUsize::new(max_bytes)) }
     }
 
     /// A writer within these limits.
@@ -64,7 +65,7 @@ impl OutputLimits {
 }
 
 impl Output {
-    /// Writes plain bytes.
+    /// Writes raw bytes.
     pub fn raw(&mut self, bytes: &[u8]) -> Result<(), Refusal> {
         io::Write::write_all(self, bytes).map_err(|error| self.refused(&error))
     }
@@ -78,21 +79,24 @@ impl Output {
         self.refusal.take().unwrap_or_else(|| Refusal::new(Kind::Model, error.to_string()))
     }
 
-    /// The body, once all is written.
+    /// Closes the last chunk and returns the body.
     pub fn finish(mut self) -> Result<Chunks, Refusal> {
         self.close()?;
         Ok(Chunks { chunks: self.chunks })
     }
 
+    /// Closes the open chunk and reserves its memory.
     fn close(&mut self) -> Result<(), Refusal> {
         let bytes = std::mem::take(&mut self.open);
         if bytes.is_empty() {
             return Ok(());
         }
-        let OutputLimits { memory, most, left } = &self.limits;
-        let taken = |left: usize| left.checked_sub(bytes.len());
-        if left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, taken).is_err() {
-            let message = format!("an answer has at most {most} bytes: send fewer or shorter inputs");
+        let OutputLimits { memory, max_bytes, remaining } = &self.limits;
+        let subtract = |left: usize| left.checked_sub(bytes.len());
+        if remaining.fetch_update(Ordering::Relaxed, Ordering::Relaxed, subtract).is_err() {
+            let message = format!(
+                "the response exceeds the limit of {max_bytes} bytes\nhint: send fewer or shorter inputs"
+            );
             return Err(Refusal::new(Kind::TooLarge, message));
         }
         let reservation = memory.reserve(bytes.len())?;
@@ -106,7 +110,7 @@ impl io::Write for Output {
         if self.open.len() >= CHUNK {
             self.close().map_err(|refusal| {
                 self.refusal = Some(refusal);
-                io::Error::other("the answer exceeds its limits")
+                io::Error::other("the response exceeds its limits")
             })?;
             self.open.reserve_exact(CHUNK);
         }
@@ -163,10 +167,10 @@ mod tests {
         let (budget, request) = memory(1 << 20);
         let text = "a".repeat(3 * CHUNK);
         let mut output = OutputLimits::new(&request, 1 << 20).output();
-        output.raw(b"[").expect("room");
-        output.json(&text).expect("room");
-        output.raw(b"]").expect("room");
-        let mut body = output.finish().expect("room");
+        output.raw(b"[").expect("capacity");
+        output.json(&text).expect("capacity");
+        output.raw(b"]").expect("capacity");
+        let mut body = output.finish().expect("capacity");
         assert_eq!(body.size_hint().exact(), Some(text.len() as u64 + 4));
         let whole: Vec<u8> = body.chunks.iter().flat_map(|chunk| chunk.to_vec()).collect();
         assert_eq!(serde_json::from_slice::<Vec<String>>(&whole).expect("JSON"), [text]);
@@ -180,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_beyond_its_limit_is_refused_and_so_is_one_beyond_the_budget() {
+    fn a_response_beyond_its_limit_is_refused_and_so_is_one_beyond_the_budget() {
         let (budget, request) = memory(2 * CHUNK);
         let limits = OutputLimits::new(&request, 2 * CHUNK);
         let part = || limits.output().json(&"a".repeat(CHUNK));
@@ -189,7 +193,7 @@ mod tests {
         let mut long = limits.output();
         assert_eq!(kind(long.json(&"a".repeat(4 * CHUNK))), Some(Kind::TooLarge));
         drop(long);
-        let _other = RequestMemory::new(&budget, TenantId(1)).reserve(2 * CHUNK).expect("room");
+        let _other = RequestMemory::new(&budget, TenantId(1)).reserve(2 * CHUNK).expect("capacity");
         let limits = OutputLimits::new(&request, 8 * CHUNK);
         assert_eq!(kind(limits.output().json(&"a".repeat(4 * CHUNK))), Some(Kind::Overloaded));
     }

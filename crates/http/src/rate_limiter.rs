@@ -1,4 +1,4 @@
-//! How many tokens each key may still use, where it is good for so many a second.
+//! Rate limits: one token bucket per tenant, in model tokens per second.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
@@ -6,52 +6,52 @@ use std::time::Instant;
 
 use crate::keys::{Principal, TenantId};
 
-/// Seconds of its rate that a key saves up at most.
-const SAVED: f64 = 2.0;
+/// Capacity of a bucket, in seconds of its rate.
+const BURST_SECONDS: f64 = 2.0;
 
-/// What each key may still use.
+/// The token buckets of all tenants.
 #[derive(Default)]
 pub(crate) struct RateLimiters {
-    rate_limiters: Mutex<HashMap<TenantId, TokenBucket>>,
+    buckets: Mutex<HashMap<TenantId, TokenBucket>>,
 }
 
-/// What one key may still use; less than nothing after a large request.
+/// The token bucket of one tenant. A large request may overdraw it; the balance is then negative.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct TokenBucket {
     tokens: f64,
-    since: Instant,
+    updated: Instant,
 }
 
 impl RateLimiters {
-    /// Takes so many tokens; where nothing is left, the seconds until something is.
+    /// Takes `tokens` from the bucket of a tenant. The error is the number of seconds until the bucket is no longer empty.
     pub(crate) fn charge(&self, principal: Principal, tokens: usize) -> Result<(), f64> {
         let Some(rate) = principal.rate else { return Ok(()) };
         let now = Instant::now();
-        let mut rate_limiters = self.rate_limiters.lock().unwrap_or_else(PoisonError::into_inner);
-        let bucket =
-            rate_limiters.entry(principal.tenant).or_insert(TokenBucket { tokens: SAVED * rate, since: now });
+        let mut buckets = self.buckets.lock().unwrap_or_else(PoisonError::into_inner);
+        let full = TokenBucket { tokens: BURST_SECONDS * rate, updated: now };
+        let bucket = buckets.entry(principal.tenant).or_insert(full);
         *bucket = bucket.charged(rate, tokens, now)?;
         Ok(())
     }
 
-    /// Gives back what was taken for work that was refused.
+    /// Returns tokens that were charged for work that was then refused.
     pub(crate) fn refund(&self, principal: Principal, tokens: usize) {
-        let mut rate_limiters = self.rate_limiters.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(bucket) = rate_limiters.get_mut(&principal.tenant) {
+        let mut buckets = self.buckets.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(bucket) = buckets.get_mut(&principal.tenant) {
             bucket.tokens += tokens as f64;
         }
     }
 }
 
 impl TokenBucket {
-    /// What is left after so many tokens.
+    /// Refills the bucket up to `now` and takes `tokens`.
     fn charged(self, rate: f64, tokens: usize, now: Instant) -> Result<TokenBucket, f64> {
-        let saved = rate * now.saturating_duration_since(self.since).as_secs_f64();
-        let there = (self.tokens + saved).min(SAVED * rate);
-        if there <= 0.0 {
-            return Err(-there / rate);
+        let refill = rate * now.saturating_duration_since(self.updated).as_secs_f64();
+        let balance = (self.tokens + refill).min(BURST_SECONDS * rate);
+        if balance <= 0.0 {
+            return Err(-balance / rate);
         }
-        Ok(TokenBucket { tokens: there - tokens as f64, since: now })
+        Ok(TokenBucket { tokens: balance - tokens as f64, updated: now })
     }
 }
 
@@ -62,31 +62,31 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_refused_costs_nothing() {
+    fn refunded_tokens_cost_nothing() {
         let (rate_limiters, principal) =
             (RateLimiters::default(), Principal { rate: Some(0.001), ..Principal::default() });
         for _ in 0..50 {
-            rate_limiters.charge(principal, 1000).expect("something is there");
+            rate_limiters.charge(principal, 1000).expect("the bucket is not empty");
             rate_limiters.refund(principal, 1000);
         }
     }
 
     #[test]
-    fn a_key_uses_what_it_saved_and_then_its_rate() {
+    fn a_key_uses_its_burst_and_then_its_rate() {
         let start = Instant::now();
         let at = |milliseconds| start + Duration::from_millis(milliseconds);
-        let bucket = TokenBucket { tokens: 200.0, since: start };
-        let bucket = bucket.charged(100.0, 250, at(0)).expect("something is there");
-        let wait = bucket.charged(100.0, 1, at(100)).expect_err("forty are owed");
+        let bucket = TokenBucket { tokens: 200.0, updated: start };
+        let bucket = bucket.charged(100.0, 250, at(0)).expect("the bucket is not empty");
+        let wait = bucket.charged(100.0, 1, at(100)).expect_err("forty tokens are overdrawn");
         assert!((wait - 0.4).abs() < 1e-6, "{wait}");
-        let bucket = bucket.charged(100.0, 10, at(600)).expect("ten are there");
+        let bucket = bucket.charged(100.0, 10, at(600)).expect("ten tokens are left");
         assert!(bucket.tokens.abs() < 1e-6);
-        let bucket = bucket.charged(100.0, 0, at(60_000)).expect("it has saved");
+        let bucket = bucket.charged(100.0, 0, at(60_000)).expect("the bucket is full");
         assert!((bucket.tokens - 200.0).abs() < 1e-6);
     }
 
     #[test]
-    fn a_key_starts_with_two_seconds_of_its_rate_and_owes_what_it_overdrew() {
+    fn a_bucket_starts_with_two_seconds_of_its_rate_and_may_be_overdrawn() {
         let (rate_limiters, principal) =
             (RateLimiters::default(), Principal { rate: Some(4.0), ..Principal::default() });
         rate_limiters.charge(principal, 7).expect("a full bucket");
@@ -105,9 +105,9 @@ mod tests {
     #[test]
     fn an_empty_bucket_refuses() {
         let now = Instant::now();
-        let bucket = TokenBucket { tokens: 0.0, since: now };
+        let bucket = TokenBucket { tokens: 0.0, updated: now };
         assert_eq!(bucket.charged(10.0, 1, now), Err(0.0));
-        let bucket = TokenBucket { tokens: -5.0, since: now };
+        let bucket = TokenBucket { tokens: -5.0, updated: now };
         assert_eq!(bucket.charged(10.0, 0, now), Err(0.5));
     }
 }

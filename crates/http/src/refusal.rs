@@ -1,71 +1,71 @@
-//! What a client is told when it gets no answer: one table from what went wrong to status, body and metric.
+//! The refusal table: maps each kind of refusal to HTTP status, error body per dialect, `Retry-After` and metric label.
 
 use axum::http::{HeaderName, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use serde_json::{Value, json};
 
-/// The most bytes of a message.
-const LONGEST: usize = 2000;
+/// Maximum bytes of a message.
+const MAX_MESSAGE: usize = 2000;
 
-/// Letters of a model's name that the log repeats.
-const LONGEST_NAME: usize = 100;
+/// Maximum characters of a model name in the log.
+const MAX_NAME: usize = 100;
 
 /// The header that carries the code of a refusal, in every dialect.
 pub const CODE_HEADER: HeaderName = HeaderName::from_static("x-sconce-code");
 
-/// What the log tells of a request that was refused.
+/// Response extension of a refused request, for log and metrics.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Refused {
-    /// Its code.
+    /// The code of the refusal.
     pub code: &'static str,
     /// The model that the request named.
     pub model: Option<String>,
 }
 
-/// Why there is no answer.
+/// The kind of a refusal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// The body is no JSON.
+    /// The body is not valid JSON, or incomplete.
     Syntax,
-    /// A field is missing, wrong, or asks for what can't be done.
+    /// A field is missing, invalid or unsupported.
     Validation,
-    /// There is nothing in it.
+    /// The list of inputs is empty.
     Empty,
-    /// A text is longer than the model takes, and was not to be cut.
+    /// A text exceeds the maximum length of the model, and truncation is off.
     TooLong,
-    /// A text is too long for the memory of the device.
+    /// A text does not fit into the memory of the device.
     DoesNotFit,
-    /// Placements do not agree on the result of a text.
+    /// Two placements disagree on the result of a text.
     Unusual,
-    /// The body, or what it asks for, is too large.
+    /// The body or the response is too large.
     TooLarge,
-    /// It is encoded in a way that is not read.
+    /// The `content-encoding` is not supported.
     Encoding,
-    /// The model is for something else.
+    /// The model has another task.
     WrongTask,
-    /// No such model.
+    /// No model has the requested name.
     UnknownModel,
-    /// No such page.
+    /// No route has this path.
     NoRoute,
-    /// The page takes another method.
+    /// The route does not support the method.
     Method,
-    /// No key, or a wrong one.
+    /// The API key is missing or invalid.
     Unauthorized,
-    /// Not for whoever asks.
+    /// The principal is not allowed to do this.
     Forbidden,
-    /// Too much waits already.
+    /// A queue, rate limit or memory budget is exhausted.
     Overloaded,
-    /// It took too long.
+    /// The request timed out.
     TimedOut,
-    /// Not open yet, or no longer.
+    /// The model is not loaded, or the server is shutting down.
     NotReady,
-    /// The model's files are at fault.
+    /// The model files are invalid.
     Model,
-    /// No placement computes it.
+    /// No placement can compute the request.
     Machine,
 }
 
-/// Who asks: what an error looks like is their affair.
+/// The API dialect of an error body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Dialect {
     /// Text Embeddings Inference.
@@ -76,17 +76,17 @@ pub enum Dialect {
     Rerank,
 }
 
-/// One line of the table.
+/// One row of the table.
 struct Row {
-    /// The status that TEI's clients know.
+    /// HTTP status in TEI's dialect.
     tei: u16,
-    /// The status for everybody else.
+    /// HTTP status in all other dialects.
     status: u16,
     /// TEI's `error_type`.
     tei_type: &'static str,
     /// OpenAI's `type`.
     openai_type: &'static str,
-    /// OpenAI's `code`, and the label of the metric.
+    /// OpenAI's `code`, the value of [`CODE_HEADER`], and the metric label.
     code: &'static str,
 }
 
@@ -126,63 +126,63 @@ impl Kind {
         }
     }
 
-    /// Whether trying again here may help.
-    fn passes(self) -> bool {
+    /// Whether the request may succeed later on the same server.
+    fn is_retryable(self) -> bool {
         matches!(self, Kind::Overloaded | Kind::TimedOut | Kind::NotReady | Kind::Machine)
     }
 }
 
-/// Why there is no answer, in words, and when to try again.
+/// A refused request: the kind, a message, and when to retry.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Refusal {
-    /// The kind, which decides status and code.
+    /// The kind, which determines status and code.
     pub kind: Kind,
-    /// The message.
+    /// The error message for the client.
     pub message: String,
-    /// The model that was asked, where it is known.
+    /// The requested model, if known.
     model: Option<String>,
-    /// Seconds after which there may be one.
+    /// Seconds for `Retry-After`.
     after: f64,
-    /// Whether the connection can't be used again, since something on it was not read.
+    /// Whether the connection must be closed, because the body was not read to its end.
     closes: bool,
 }
 
 impl Refusal {
-    /// A refusal with a message, which is cut to a bounded length.
+    /// A refusal with a message, truncated to a bounded length.
     pub fn new(kind: Kind, message: impl Into<String>) -> Refusal {
         let mut message = message.into();
-        // What a request says is not repeated at length.
-        message.truncate(message.floor_char_boundary(LONGEST));
+        // Messages may quote the request.
+        message.truncate(message.floor_char_boundary(MAX_MESSAGE));
         Refusal { kind, message, model: None, after: 1.0, closes: false }
     }
 
-    /// The same, of a request for this model. The name may be a client's and is not repeated at length.
+    /// Sets the requested model for the log, unless it is set. The name may come from the client and is truncated.
     #[must_use]
     pub fn of(mut self, model: &str) -> Refusal {
-        self.model.get_or_insert_with(|| model.chars().take(LONGEST_NAME).collect());
+        self.model.get_or_insert_with(|| model.chars().take(MAX_NAME).collect());
         self
     }
 
-    /// The same, to be tried again after so many seconds.
+    /// Sets `Retry-After`.
     #[must_use]
     pub fn after(mut self, seconds: f64) -> Refusal {
         self.after = seconds;
         self
     }
 
-    /// The same, on a connection that is no longer of use.
+    /// Closes the connection after the response.
     #[must_use]
     pub fn closing(mut self) -> Refusal {
         self.closes = true;
         self
     }
 
-    /// The label of the metric.
+    /// The code of the refusal, which is also its metric label.
     pub fn code(&self) -> &'static str {
         self.kind.row().code
     }
 
-    /// The answer, as `dialect` has it.
+    /// The response in a dialect.
     pub fn respond(&self, dialect: Dialect) -> Response {
         let row = self.kind.row();
         let (status, body): (u16, Value) = match dialect {
@@ -193,14 +193,14 @@ impl Refusal {
                 });
                 (row.status, json!({ "error": error }))
             }
-            // Cohere's clients read the one, Jina's the other.
+            // Cohere's clients read `message`, Jina's read `detail`.
             Dialect::Rerank => (row.status, json!({ "message": self.message, "detail": self.message })),
         };
         let status = StatusCode::from_u16(status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
         let mut response = (status, axum::Json(body)).into_response();
         response.headers_mut().insert(CODE_HEADER, HeaderValue::from_static(row.code));
         response.extensions_mut().insert(Refused { code: row.code, model: self.model.clone() });
-        if self.kind.passes() {
+        if self.kind.is_retryable() {
             let seconds = self.after.ceil().clamp(1.0, 600.0) as u64;
             response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from(seconds));
         }
@@ -221,15 +221,15 @@ mod tests {
     #[test]
     fn a_message_is_bounded() {
         let refusal = Refusal::new(Kind::UnknownModel, "é".repeat(1 << 20));
-        assert_eq!(refusal.message.len(), LONGEST);
+        assert_eq!(refusal.message.len(), MAX_MESSAGE);
         assert_eq!(
             Refusal::new(Kind::UnknownModel, format!("a{}", refusal.message)).message.len(),
-            LONGEST - 1
+            MAX_MESSAGE - 1
         );
     }
 
     #[test]
-    fn who_may_try_again_is_told_when() {
+    fn a_retryable_refusal_has_retry_after() {
         let refusal = Refusal::new(Kind::Overloaded, "full").after(2.2);
         let response = refusal.respond(Dialect::Rerank);
         assert_eq!(response.status(), 429);
@@ -237,12 +237,12 @@ mod tests {
         assert!(!Refusal::new(Kind::Empty, "").respond(Dialect::Tei).headers().contains_key("retry-after"));
     }
 
-    /// Every kind with what clients see of it: TEI's status and type, the others' status, OpenAI's type, the code,
-    /// and whether it may be tried again.
+    /// Each kind with TEI's status and type, the status of the other dialects, OpenAI's type, the code, and whether it is
+    /// retryable.
     #[test]
-    fn the_table_is_what_clients_know() {
+    fn the_table_matches_the_dialects_of_the_clients() {
         let (invalid, server, rate) = ("invalid_request_error", "server_error", "rate_limit_error");
-        for (kind, tei, tei_type, status, openai_type, code, again) in [
+        for (kind, tei, tei_type, status, openai_type, code, retryable) in [
             (Kind::Syntax, 400, "Validation", 400, invalid, "invalid_json", false),
             (Kind::Validation, 422, "Validation", 400, invalid, "invalid_request", false),
             (Kind::Empty, 400, "Empty", 400, invalid, "empty", false),
@@ -277,9 +277,9 @@ mod tests {
                 assert_eq!(response.status().as_u16(), status, "{kind:?} {dialect:?}");
                 assert_eq!(response.headers()[CODE_HEADER], code, "{dialect:?}");
                 let retry = response.headers().get(header::RETRY_AFTER);
-                assert_eq!(retry.is_some(), again, "{kind:?}");
-                let asks = response.headers().contains_key(header::WWW_AUTHENTICATE);
-                assert_eq!(asks, kind == Kind::Unauthorized, "{kind:?}");
+                assert_eq!(retry.is_some(), retryable, "{kind:?}");
+                let challenges = response.headers().contains_key(header::WWW_AUTHENTICATE);
+                assert_eq!(challenges, kind == Kind::Unauthorized, "{kind:?}");
                 assert!(!response.headers().contains_key(header::CONNECTION));
                 assert_eq!(response.extensions().get::<Refused>(), Some(&refused));
                 assert_eq!(written(response), body, "{kind:?} {dialect:?}");
@@ -294,7 +294,7 @@ mod tests {
     }
 
     #[test]
-    fn a_time_to_come_back_has_its_bounds_and_a_connection_may_be_closed() {
+    fn retry_after_is_bounded_and_a_connection_may_be_closed() {
         let after = |seconds: f64| {
             let response = Refusal::new(Kind::Overloaded, "full").after(seconds).respond(Dialect::OpenAi);
             response.headers()[header::RETRY_AFTER].to_str().expect("a number").to_owned()
@@ -305,8 +305,8 @@ mod tests {
     }
 
     #[test]
-    fn the_name_of_a_model_is_bounded() {
+    fn the_model_name_is_bounded() {
         let long = Refusal::new(Kind::UnknownModel, "").of(&"é".repeat(500));
-        assert_eq!(long.model.map(|model| model.chars().count()), Some(LONGEST_NAME));
+        assert_eq!(long.model.map(|model| model.chars().count()), Some(MAX_NAME));
     }
 }

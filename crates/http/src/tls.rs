@@ -1,4 +1,4 @@
-//! Certificates, and connections under them.
+//! TLS: certificates and the handshake.
 
 use std::fmt;
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use tokio_rustls::rustls::{self, ServerConfig};
 use tokio_rustls::server::TlsStream;
 
-/// A certificate and its key, as connections are taken under.
+/// A certificate chain and its private key.
 #[derive(Clone)]
 pub struct Tls {
     config: Arc<ServerConfig>,
@@ -20,19 +20,19 @@ pub struct Tls {
 /// Why a certificate can't be used.
 #[derive(Debug, thiserror::Error)]
 pub enum TlsError {
-    /// No certificate in it.
-    #[error("no certificate in it: a file in PEM form begins with `-----BEGIN CERTIFICATE-----`")]
+    /// The file contains no certificate.
+    #[error("no certificate found: a PEM file begins with `-----BEGIN CERTIFICATE-----`")]
     NoCertificate,
-    /// It is no PEM.
-    #[error("it can't be read as PEM")]
+    /// The file is not valid PEM.
+    #[error("invalid PEM")]
     Pem(#[from] pem::Error),
-    /// Certificate and key do not go together, or are not known.
-    #[error("certificate and key can't be used")]
+    /// The certificate and the key do not match, or are not supported.
+    #[error("invalid certificate or key")]
     Rustls(#[from] rustls::Error),
 }
 
 impl Tls {
-    /// A chain of certificates, the server's own first, and its key, both in PEM form.
+    /// Reads a certificate chain, leaf first, and its private key, both in PEM.
     pub fn read(certificates: &[u8], key: &[u8]) -> Result<Tls, TlsError> {
         let chain = CertificateDer::pem_slice_iter(certificates).collect::<Result<Vec<_>, _>>()?;
         if chain.is_empty() {
@@ -47,7 +47,7 @@ impl Tls {
         Ok(Tls { config: Arc::new(config) })
     }
 
-    /// A connection under this certificate.
+    /// Performs the TLS handshake of a connection.
     pub(crate) async fn accept<S: AsyncRead + AsyncWrite + Unpin>(
         &self,
         stream: S,
@@ -58,6 +58,6 @@ impl Tls {
 
 impl fmt::Debug for Tls {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("a certificate")
+        f.write_str("Tls")
     }
 }

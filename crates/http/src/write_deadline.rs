@@ -1,4 +1,4 @@
-//! A connection whose client must keep reading: one that accepts too little for too long fails with a timeout.
+//! A write timeout: a connection whose client reads too slowly fails.
 
 use std::io;
 use std::pin::Pin;
@@ -8,28 +8,29 @@ use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{Instant, Sleep, sleep};
 
-/// Bytes that a client must accept within each limit while more wait for it.
-const LEAST: usize = 16 << 10;
+/// Minimum bytes that a client must accept within each interval of the timeout.
+const MIN_PROGRESS: usize = 16 << 10;
 
-/// A stream with a limit on how long writes may stall.
+/// A stream with a timeout for stalled writes.
 pub(crate) struct WriteDeadline<S> {
     stream: S,
-    limit: Duration,
+    timeout: Duration,
     stall: Option<Stall>,
 }
 
-/// Writes that wait for the client since the limit began.
+/// A stalled write.
 struct Stall {
     timer: Pin<Box<Sleep>>,
+    /// Bytes that the client accepted in this interval.
     accepted: usize,
 }
 
 impl<S> WriteDeadline<S> {
-    pub(crate) fn new(stream: S, limit: Duration) -> WriteDeadline<S> {
-        WriteDeadline { stream, limit, stall: None }
+    pub(crate) fn new(stream: S, timeout: Duration) -> WriteDeadline<S> {
+        WriteDeadline { stream, timeout, stall: None }
     }
 
-    /// Counts what a write gave, or fails it where the client accepted too little within the limit.
+    /// Counts accepted bytes. Fails a pending write if the client accepted too little within the timeout.
     fn check(
         &mut self,
         context: &mut Context<'_>,
@@ -41,16 +42,16 @@ impl<S> WriteDeadline<S> {
             }
             return Poll::Ready(written);
         }
-        let limit = self.limit;
-        let start = || Stall { timer: Box::pin(sleep(limit)), accepted: 0 };
+        let timeout = self.timeout;
+        let start = || Stall { timer: Box::pin(sleep(timeout)), accepted: 0 };
         let stall = self.stall.get_or_insert_with(start);
         loop {
             ready!(stall.timer.as_mut().poll(context));
-            if stall.accepted < LEAST {
+            if stall.accepted < MIN_PROGRESS {
                 return Poll::Ready(Err(io::ErrorKind::TimedOut.into()));
             }
             stall.accepted = 0;
-            stall.timer.as_mut().reset(Instant::now() + limit);
+            stall.timer.as_mut().reset(Instant::now() + timeout);
         }
     }
 }
@@ -91,7 +92,7 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for WriteDeadline<S> {
     fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         let flushed = Pin::new(&mut self.stream).poll_flush(context);
         if flushed.is_ready() {
-            // All was accepted.
+            // The client accepted all bytes.
             self.stall = None;
             return flushed;
         }
@@ -113,11 +114,11 @@ mod tests {
 
     use super::*;
 
-    const LIMIT: Duration = Duration::from_millis(20);
+    const TIMEOUT: Duration = Duration::from_millis(20);
 
-    /// Accepts `refill` bytes after each time that it had no room.
+    /// Accepts `refill` bytes after each stall.
     struct Client {
-        room: usize,
+        window: usize,
         refill: usize,
     }
 
@@ -127,10 +128,10 @@ mod tests {
             _: &mut Context<'_>,
             bytes: &[u8],
         ) -> Poll<io::Result<usize>> {
-            let taken = self.room.min(bytes.len());
-            self.room -= taken;
+            let taken = self.window.min(bytes.len());
+            self.window -= taken;
             if taken == 0 {
-                self.room = self.refill;
+                self.window = self.refill;
                 return Poll::Pending;
             }
             Poll::Ready(Ok(taken))
@@ -155,7 +156,7 @@ mod tests {
 
     fn run(refill: usize, steps: impl AsyncFnOnce(&mut WriteDeadline<Client>)) {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().expect("a runtime");
-        let mut stream = WriteDeadline::new(Client { room: 64, refill }, LIMIT);
+        let mut stream = WriteDeadline::new(Client { window: 64, refill }, TIMEOUT);
         runtime.block_on(steps(&mut stream));
     }
 
@@ -165,10 +166,10 @@ mod tests {
 
     #[test]
     fn a_client_that_accepts_nothing_or_too_little_times_out() {
-        for refill in [0, 1, LEAST / 2] {
+        for refill in [0, 1, MIN_PROGRESS / 2] {
             run(refill, async |stream| {
-                write(stream, 64).await.expect("what there is room for waits for nobody");
-                assert!(timed_out(write(stream, 4 * LEAST).await), "{refill}");
+                write(stream, 64).await.expect("the first bytes fit into the window");
+                assert!(timed_out(write(stream, 4 * MIN_PROGRESS).await), "{refill}");
             });
         }
         run(0, async |stream| {
@@ -177,12 +178,12 @@ mod tests {
     }
 
     #[test]
-    fn a_client_that_accepts_enough_within_each_limit_gets_all() {
-        run(LEAST, async |stream| {
-            write(stream, 6 * LEAST).await.expect("it takes several limits");
-            assert!(stream.stall.is_none(), "the next answer has a limit of its own");
-            sleep(2 * LIMIT).await;
-            write(stream, 3 * LEAST).await.expect("a pause between answers does not count");
+    fn a_client_that_accepts_enough_within_each_interval_gets_all() {
+        run(MIN_PROGRESS, async |stream| {
+            write(stream, 6 * MIN_PROGRESS).await.expect("it takes several intervals");
+            assert!(stream.stall.is_none(), "the next response has its own timeout");
+            sleep(2 * TIMEOUT).await;
+            write(stream, 3 * MIN_PROGRESS).await.expect("a pause between responses does not count");
         });
     }
 }

@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use sconce::{Model, Runtime};
-use sconce_worker::{Serve, Server, Settings, When};
+use sconce_worker::{LoadPolicy, Serve, Server, Settings};
 
 const CLIENTS: usize = 64;
 const ROUNDS: usize = 5;
@@ -57,7 +57,7 @@ fn compare(name: &str, file: &str, dtype: Option<&str>) -> Result<(), Failure> {
         name: "model".to_owned(),
         aliases: Vec::new(),
         builder: builder()?,
-        when: When::Start,
+        load: LoadPolicy::Startup,
         token_ids: false,
     };
     let settings = Settings { queue_seconds: 30.0, ..Settings::default() };

@@ -1,11 +1,11 @@
-//! Errors of the runtime as refusals.
+//! Maps errors of the runtime to refusals.
 
 use std::fmt::Write as _;
 
 use sconce::{Error, ErrorCause, Retry, SequenceError, Task};
 use sconce_http::refusal::{Kind, Refusal};
 
-/// The refusal of a request over an error of the runtime.
+/// The refusal for an error of the runtime.
 pub(crate) fn refusal(error: Error) -> Refusal {
     let kind = match (&error, error.cause(), error.retry()) {
         (Error::WrongTask { .. }, ..) => Kind::WrongTask,
@@ -19,7 +19,7 @@ pub(crate) fn refusal(error: Error) -> Refusal {
     Refusal::new(kind, message(&error))
 }
 
-/// An error with its causes, without hints: those are commands for the operator.
+/// The error and its sources without hints, which are commands for the operator.
 fn message(error: &Error) -> String {
     let mut lines: Vec<String> = error.to_string().lines().map(str::to_owned).collect();
     lines.retain(|line| !line.trim_start().starts_with("hint:"));
@@ -54,7 +54,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_fault_of_the_runtime_has_its_line() {
+    fn every_fault_of_the_runtime_has_a_kind() {
         let request = refusal(Error::Request("no".to_owned()));
         assert_eq!(request.kind, Kind::Validation);
         assert_eq!(request.respond(Dialect::Tei).status(), 422);
@@ -72,7 +72,7 @@ mod tests {
         assert_eq!(response.status(), 503);
         assert!(response.headers().contains_key(header::RETRY_AFTER));
         assert_eq!(machine.respond(Dialect::Tei).status(), 424);
-        let lacking = refusal(Error::Machine("the system gives no thread".to_owned()));
+        let lacking = refusal(Error::Machine("cannot spawn a thread".to_owned()));
         for dialect in [Dialect::Tei, Dialect::OpenAi, Dialect::Rerank] {
             let response = lacking.respond(dialect);
             assert_eq!(response.status(), 503, "{dialect:?}");
@@ -81,7 +81,7 @@ mod tests {
     }
 
     #[test]
-    fn a_text_that_can_not_be_computed_has_a_code_of_its_own() {
+    fn a_text_that_cannot_be_computed_has_its_own_code() {
         let placement = sconce::Placement {
             engine: sconce::EngineId::Candle,
             device: sconce::Device::Cpu,
@@ -104,8 +104,8 @@ mod tests {
     }
 
     #[test]
-    fn what_the_runtime_says_reaches_the_client_without_hints_for_a_shell() {
-        let told = refusal(Error::Request("no such thing\nhint: `sconce plan`".to_owned()));
-        assert_eq!(told.message, "no such thing");
+    fn messages_reach_the_client_without_hints() {
+        let refused = refusal(Error::Request("no such thing\nhint: `sconce plan`".to_owned()));
+        assert_eq!(refused.message, "no such thing");
     }
 }

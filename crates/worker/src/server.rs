@@ -1,4 +1,4 @@
-//! The server: threads of a worker, from start to shutdown.
+//! The server of a worker: starts its threads, handles signals, shuts down.
 
 use std::io;
 use std::net::{SocketAddr, TcpListener};
@@ -15,45 +15,45 @@ use tower::util::MapRequest;
 use crate::api::router::{RULES, router};
 use crate::api::strip;
 use crate::models::heartbeat;
-use crate::models::manager::{ManagedModel, ModelManager, Order};
+use crate::models::manager::{Command, ManagedModel, ModelManager};
 use crate::schedule::text_pool::TextPool;
 use crate::settings::Settings;
 use crate::state::app::App;
 use crate::state::metrics::Metrics;
-use crate::state::slot::{Slot, When};
+use crate::state::slot::{LoadPolicy, Slot};
 
-/// Bytes of text that may wait to be tokenized.
-const WAITING_TEXT: usize = 32 << 20;
+/// Maximum bytes of text that wait to be tokenized.
+const MAX_WAITING_TEXT: usize = 32 << 20;
 
-/// Why a server ended.
+/// Why a server failed.
 #[derive(Debug, thiserror::Error)]
 pub enum ServeError {
-    /// The model could not be opened.
+    /// No model could be loaded.
     #[error(transparent)]
     Model(#[from] sconce::Error),
-    /// A socket or a thread could not be had.
-    #[error("the server can't run")]
+    /// A socket or a thread could not be created.
+    #[error("the server cannot run")]
     Io(#[from] io::Error),
-    /// A metric could not be made.
-    #[error("the metrics can't be kept")]
+    /// A metric could not be registered.
+    #[error("metrics cannot be registered")]
     Metrics(#[from] prometheus::Error),
 }
 
-/// A model to be served.
+/// A model to serve.
 pub struct Serve {
-    /// What answers call it.
+    /// The name in responses.
     pub name: String,
-    /// What else requests may call it.
+    /// Other names that requests may use.
     pub aliases: Vec<String>,
-    /// How it is opened.
+    /// How it is loaded.
     pub builder: ModelBuilder,
     /// When it is loaded.
-    pub when: When,
-    /// Whether requests may send token ids in place of texts. Ids of another tokenizer give wrong vectors.
+    pub load: LoadPolicy,
+    /// Whether requests may send token ids instead of texts. Ids of another tokenizer yield wrong embeddings.
     pub token_ids: bool,
 }
 
-/// A server that runs on threads of its own.
+/// A running server.
 pub struct Server {
     address: SocketAddr,
     stop: watch::Sender<bool>,
@@ -62,44 +62,42 @@ pub struct Server {
 }
 
 impl Server {
-    /// Starts to serve on `listener` at once, and opens models meanwhile. Where none can be opened the server ends
-    /// with the reason of the first.
+    /// Starts to serve on `listener` at once and loads models in the background. If every model fails to load, the server
+    /// stops with the first failure.
     pub fn start(listener: TcpListener, serve: Vec<Serve>, settings: Settings) -> Result<Server, ServeError> {
         let address = listener.local_addr()?;
         listener.set_nonblocking(true)?;
         if settings.memory_limit.is_some() {
             if sconce::resident().is_none() {
-                return Err(
-                    io::Error::other("this system does not tell how much memory a process has").into()
-                );
+                return Err(io::Error::other("cannot measure the memory of this process").into());
             }
             sconce::limit_arenas();
         }
-        let (mut slots, mut kept) = (Vec::new(), Vec::new());
-        for Serve { name, aliases, builder, when, token_ids } in serve {
-            slots.push(Arc::new(Slot::new(name, aliases, when, token_ids)));
-            kept.push(ManagedModel::new(builder));
+        let (mut slots, mut models) = (Vec::new(), Vec::new());
+        for Serve { name, aliases, builder, load, token_ids } in serve {
+            slots.push(Arc::new(Slot::new(name, aliases, load, token_ids)));
+            models.push(ManagedModel::new(builder));
         }
-        let (orders, ordered) = mpsc::channel();
-        let text_pool = TextPool::start(settings.text_threads, WAITING_TEXT)?;
+        let (commands, receiver) = mpsc::channel();
+        let text_pool = TextPool::start(settings.text_threads, MAX_WAITING_TEXT)?;
         let (stop, stopped) = watch::channel(false);
         let worker = settings.worker.clone();
         let scheme = if settings.http.tls.is_some() { "https" } else { "http" };
         let mut runtimes: Vec<Runtime> = Vec::new();
-        for one in kept.iter().map(|kept: &ManagedModel| &kept.runtime) {
-            if !runtimes.contains(one) {
-                runtimes.push(one.clone());
+        for runtime in models.iter().map(|model: &ManagedModel| &model.runtime) {
+            if !runtimes.contains(runtime) {
+                runtimes.push(runtime.clone());
             }
         }
         let metrics = Metrics::new()?;
         let edge = Arc::new(Edge::new(settings.edge(), RULES, address));
-        let request_load = {
-            let orders = orders.clone();
-            move |place| {
-                let _ = orders.send(Order::Load(place));
+        let send_load = {
+            let commands = commands.clone();
+            move |index| {
+                let _ = commands.send(Command::Load(index));
             }
         };
-        let app = App::new(settings, edge, metrics, text_pool, slots, request_load, stop.clone());
+        let app = App::new(settings, edge, metrics, text_pool, slots, send_load, stop.clone());
         let app = Arc::new(app.with_runtimes(runtimes));
         let runtime =
             tokio::runtime::Builder::new_multi_thread().enable_all().thread_name("sconce-http").build()?;
@@ -109,11 +107,11 @@ impl Server {
             let manager = {
                 let (app, signal) = (Arc::clone(&app), signal.clone());
                 thread::Builder::new().name("sconce-manager".to_owned()).spawn(move || {
-                    let kept = ModelManager::new(app, kept, orders).keep(&ordered);
-                    if kept.is_err() {
+                    let result = ModelManager::new(app, models, commands).run(&receiver);
+                    if result.is_err() {
                         let _ = signal.send(true);
                     }
-                    kept
+                    result
                 })?
             };
             let heartbeat = {
@@ -128,16 +126,17 @@ impl Server {
                 let named = Arc::clone(&app);
                 let strip = move |request: Request<Incoming>| strip(&named, request);
                 let service = MapRequest::new(router(&app), strip);
-                listen(Arc::clone(&app.edge), listener, service, told(stopped), || app.close_queues()).await;
+                let stop = stop_requested(stopped);
+                listen(Arc::clone(&app.edge), listener, service, stop, || app.close_queues()).await;
                 io::Result::Ok(())
             })?;
             runtime.shutdown_background();
             let _ = heartbeat.join();
-            // A model that is still being opened is not waited for.
+            // A load in progress is not waited for.
             if manager.is_finished()
-                && let Ok(kept) = manager.join()
+                && let Ok(result) = manager.join()
             {
-                kept?;
+                result?;
             }
             Ok(())
         };
@@ -145,33 +144,33 @@ impl Server {
         Ok(Server { address, stop, app: shared, thread })
     }
 
-    /// Where it listens.
+    /// The address that it listens on.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// Tells it to stop: not ready at once, what is under way is finished.
+    /// Begins graceful shutdown: not ready at once, requests in flight are finished.
     pub fn stop(&self) {
         let _ = self.stop.send(true);
     }
 
-    /// Stops it on SIGTERM and SIGINT.
+    /// Shuts down on SIGTERM and SIGINT.
     pub fn stop_on_signals(&self) -> Result<(), ServeError> {
         let stop = self.stop.clone();
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         thread::Builder::new().name("sconce-signals".to_owned()).spawn(move || {
-            runtime.block_on(signalled());
+            runtime.block_on(shutdown_signal());
             let _ = stop.send(true);
         })?;
         Ok(())
     }
 
-    /// Behaves in another way from now on. What is made once stays: threads, places for connections.
+    /// Applies other settings. Threads and the maximum number of connections stay.
     pub fn reload(&self, settings: Settings) {
         self.app.reload(settings);
     }
 
-    /// On SIGHUP behaves as `read` says; where it says nothing, as before.
+    /// Reloads the settings with `read` on SIGHUP. `None` keeps the current ones.
     pub fn reload_on_signal(
         &self,
         mut read: impl FnMut() -> Option<Settings> + Send + 'static,
@@ -179,7 +178,7 @@ impl Server {
         let app = Arc::clone(&self.app);
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         thread::Builder::new().name("sconce-reload".to_owned()).spawn(move || {
-            let _ = runtime.block_on(hung_up(|| {
+            let _ = runtime.block_on(on_hangup(|| {
                 if let Some(settings) = read() {
                     app.reload(settings);
                 }
@@ -188,20 +187,20 @@ impl Server {
         Ok(())
     }
 
-    /// Waits until it has ended.
+    /// Waits until the server has stopped.
     pub fn wait(self) -> Result<(), ServeError> {
         self.thread.join().unwrap_or_else(|_| Err(io::Error::other("the server's thread panicked").into()))
     }
 }
 
-/// Done when somebody says so.
-async fn told(mut stopped: watch::Receiver<bool>) {
+/// Completes when shutdown is requested.
+async fn stop_requested(mut stopped: watch::Receiver<bool>) {
     let _ = stopped.wait_for(|stop| *stop).await;
 }
 
-/// Done at the first signal to end.
+/// Completes on the first SIGTERM or SIGINT.
 #[cfg(unix)]
-async fn signalled() {
+async fn shutdown_signal() {
     use tokio::signal::unix::{SignalKind, signal};
     let terminated = async {
         match signal(SignalKind::terminate()) {
@@ -217,24 +216,24 @@ async fn signalled() {
     }
 }
 
-/// Tells of every SIGHUP.
+/// Calls `reload` on every SIGHUP.
 #[cfg(unix)]
-async fn hung_up(mut tell: impl FnMut()) -> io::Result<()> {
+async fn on_hangup(mut reload: impl FnMut()) -> io::Result<()> {
     let mut signal = tokio::signal::unix::signal(tokio::signal::unix::SignalKind::hangup())?;
     while signal.recv().await.is_some() {
-        tell();
+        reload();
     }
     Ok(())
 }
 
-/// There is no such signal.
+/// Other systems have no SIGHUP.
 #[cfg(not(unix))]
-async fn hung_up(_tell: impl FnMut()) -> io::Result<()> {
+async fn on_hangup(_reload: impl FnMut()) -> io::Result<()> {
     std::future::pending().await
 }
 
-/// Done at the first signal to end.
+/// Completes on the first SIGTERM or SIGINT.
 #[cfg(not(unix))]
-async fn signalled() {
+async fn shutdown_signal() {
     let _ = tokio::signal::ctrl_c().await;
 }

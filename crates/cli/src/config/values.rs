@@ -10,7 +10,7 @@ use sconce::card::Overrides;
 use sconce::planner::evidence::Goal;
 use sconce::{Band, Constraints, Device, Runtime};
 use sconce_worker::http::{Collector, Keys, LogFormat, Settings as HttpSettings, TelemetryConfig, Tls};
-use sconce_worker::{Callback, Settings, When, Worker};
+use sconce_worker::{Callback, LoadPolicy, Settings, Worker};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use toml::{Table, Value};
@@ -86,7 +86,7 @@ pub(crate) struct ModelSettings {
     pub(crate) constraints: Constraints,
     pub(crate) overrides: Overrides,
     pub(crate) revision: Option<String>,
-    pub(crate) when: When,
+    pub(crate) when: LoadPolicy,
     pub(crate) token_ids: bool,
 }
 
@@ -195,8 +195,8 @@ impl RawModelSettings {
             max_length: (self.max_length > 0).then_some(self.max_length),
         };
         let when = match self.load.as_str() {
-            "start" => When::Start,
-            "demand" => When::Demand,
+            "start" => LoadPolicy::Startup,
+            "demand" => LoadPolicy::OnDemand,
             other => bail!("`load` must be `start` or `demand`: {other}"),
         };
         let (revision, token_ids) = (parse_optional(&self.revision)?, self.token_ids);

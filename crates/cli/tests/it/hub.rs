@@ -56,7 +56,7 @@ fn a_model_is_loaded_while_another_is_fetched() {
     let startup: serde_json::Value = serde_json::from_str(&startup).expect("JSON");
     let phases = ["owner/slow", "tiny-bert"].map(|name| startup["models"][name]["phase"].clone());
     assert!(
-        status == 503 && ["opening", "fetching"].contains(&phases[0].as_str().unwrap_or("")),
+        status == 503 && ["loading", "downloading"].contains(&phases[0].as_str().unwrap_or("")),
         "{startup}"
     );
     assert_eq!(phases[1], "ready");

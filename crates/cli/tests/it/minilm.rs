@@ -129,7 +129,7 @@ fn three_models_take_turns_in_memory_that_holds_two() {
     done.store(true, Ordering::Relaxed);
     watching.join().expect("it watches");
     let unloaded = converse(address, "GET", "/metrics", &[], "").1;
-    assert!(unloaded.contains("sconce_unloads_total{model=\"one\",why=\"room\"}"), "{unloaded}");
+    assert!(unloaded.contains("sconce_unloads_total{model=\"one\",reason=\"eviction\"}"), "{unloaded}");
     end(served);
 
     let runtime = Runtime::builder().home(sandbox.file("home")).offline(true).build();
@@ -145,13 +145,13 @@ fn three_models_take_turns_in_memory_that_holds_two() {
         }
     }
     let records =
-        fs::read_to_string(sandbox.file("home").join("evidence/memory.estimator")).expect("recorded loads");
+        fs::read_to_string(sandbox.file("home").join("evidence/load-memory.jsonl")).expect("recorded loads");
     let bytes = |line: &Value, of: &str, kind: &str| line[of][kind].as_u64().expect("bytes") as f64;
     let loads = records.lines().map(|line| serde_json::from_str::<Value>(line).expect("a line is JSON"));
     // Estimates in the order of loads. The models share weights and therefore one history.
     let mut errors: BTreeMap<String, Vec<f64>> = BTreeMap::new();
     for line in loads {
-        let error = bytes(&line, "guess", "resident") / bytes(&line, "truth", "resident") - 1.0;
+        let error = bytes(&line, "estimated", "resident") / bytes(&line, "measured", "resident") - 1.0;
         errors.entry(line["identity"].to_string()).or_default().push(error);
     }
     let most = most.load(Ordering::Relaxed) as f64 / 1e6;

@@ -224,7 +224,7 @@ fn where_others_can_reach_it_a_key_is_asked_for() {
     let empty = sandbox.with("keys", "# none\n");
     sandbox
         .run(&["serve", "tiny-bert", "--offline", "--port", "0", "--api-key-file", &empty])
-        .fails(2, &["no key in it"]);
+        .fails(2, &["no key found"]);
     let keys = sandbox.with("keys", "secret\n");
     let mut served = serve(&sandbox, &["--host", "0.0.0.0", "--api-key-file", &keys]);
     let address = SocketAddr::from(([127, 0, 0, 1], served.address.port()));

@@ -182,7 +182,7 @@ fn callbacks_go_to_a_manager_whose_authority_is_named() {
     assert_eq!(requests.recv_timeout(Duration::from_mins(2)).as_deref(), Ok("POST /workers HTTP/1.1"));
     end(child);
     while requests.try_recv().is_ok() {}
-    let child = serve(&sandbox, &arguments, None, |line| line.contains("callback not taken"));
+    let child = serve(&sandbox, &arguments, None, |line| line.contains("callback failed"));
     assert!(requests.try_recv().is_err(), "nothing is sent to a server that is not trusted");
     end(child);
 }

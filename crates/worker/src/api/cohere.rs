@@ -1,4 +1,4 @@
-//! Vectors in the words of Cohere's second interface: as numbers, as bytes and as bits.
+//! Cohere's route `/v2/embed`, with float, int8 and binary embeddings.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -29,22 +29,22 @@ pub(crate) struct CohereBody {
     model: Option<String>,
     #[schema(value_type = Option<Vec<String>>)]
     texts: Option<Few<String>>,
-    /// Texts as contents, where they might have been pictures.
+    /// Texts as content objects. Images are not supported.
     #[schema(value_type = Option<Vec<Object>>)]
     inputs: Option<Few<Contents>>,
-    /// What the vectors are for: where the model has a prompt for it, it is put before the texts.
+    /// The use of the embeddings, which selects the prompt of the model.
     input_type: Option<String>,
     /// `float`, `int8`, `uint8`, `binary`, `ubinary`, `base64`.
     #[schema(value_type = Option<Vec<String>>)]
     embedding_types: Option<Values<EmbeddingType>>,
-    /// `NONE` refuses long texts, `END` cuts them.
+    /// `NONE` rejects long texts, `END` truncates them.
     truncate: Option<String>,
     output_dimension: Option<usize>,
-    /// Tokens of a text: at least those that the model takes.
+    /// Truncation limit. Only values of at least the maximum length of the model are supported.
     max_tokens: Option<usize>,
 }
 
-/// How vectors are written.
+/// The encoding of embeddings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
 #[serde(rename_all = "lowercase")]
 enum EmbeddingType {
@@ -56,7 +56,7 @@ enum EmbeddingType {
     Base64,
 }
 
-/// What one input holds.
+/// One input.
 #[derive(Deserialize)]
 struct Contents {
     content: Few<Content>,
@@ -67,7 +67,7 @@ struct Content {
     text: Option<String>,
 }
 
-/// Vectors by their types.
+/// Embeddings by type.
 #[derive(Serialize, ToSchema)]
 pub(crate) struct ByType {
     id: String,
@@ -80,7 +80,7 @@ pub(crate) struct ByType {
     meta: serde_json::Value,
 }
 
-/// Vectors in every type that was asked for.
+/// Embeddings in each requested type.
 #[derive(Default, Serialize, ToSchema)]
 pub(crate) struct Types {
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -97,7 +97,7 @@ pub(crate) struct Types {
     base64: Option<Vec<String>>,
 }
 
-/// Texts to vectors, for Cohere's clients.
+/// Embeds texts.
 #[utoipa::path(post, path = "/v2/embed", tag = "Cohere and Jina", request_body = CohereBody, responses((status = 200, body = ByType), (status = 400), (status = 404), (status = 429)))]
 pub(crate) async fn embed(State(app): State<Arc<App>>, request: Request) -> Response {
     handle(app, Dialect::Rerank, "embed", request, |context, body: CohereBody| async move {
@@ -109,7 +109,7 @@ pub(crate) async fn embed(State(app): State<Arc<App>>, request: Request) -> Resp
         let length = host.model.card().max_length.value;
         if let Some(tokens) = body.max_tokens.filter(|&tokens| tokens < length) {
             let message = format!(
-                "a text is cut where the model ends, at {length} tokens; asked for `max_tokens`: {tokens}"
+                "`max_tokens` below the maximum length of the model, {length} tokens, is not supported: {tokens}"
             );
             return Err(invalid(message));
         }
@@ -117,17 +117,17 @@ pub(crate) async fn embed(State(app): State<Arc<App>>, request: Request) -> Resp
             None => None,
             Some("NONE") => Some(false),
             Some("END") => Some(true),
-            Some(_) => return Err(invalid("texts are cut at their end: `truncate` is `NONE` or `END`")),
+            Some(_) => return Err(invalid("`truncate` must be `NONE` or `END`")),
         };
         let prompt = body.input_type.as_deref().map(|kind| prompt(&host, kind)).transpose()?.flatten();
-        let asked = Vectors {
+        let options = Vectors {
             truncates: context.truncates(truncate, true),
             prompt,
             dimensions: body.output_dimension,
             normalize: None,
         };
         let inputs = Arc::new(Inputs::Texts(texts(body.texts, body.inputs)?));
-        let answer = operations::embed(&context, &host, Arc::clone(&inputs), asked).await?;
+        let answer = operations::embed(&context, &host, Arc::clone(&inputs), options).await?;
         let (billed, bytes) = (json!({ "input_tokens": answer.work.tokens }), inputs.bytes().iter().sum());
         let answer = answer.and_bytes(bytes).map(move |vectors| ByType {
             id: rerank::id("", inputs.texts()),
@@ -141,7 +141,7 @@ pub(crate) async fn embed(State(app): State<Arc<App>>, request: Request) -> Resp
     .await
 }
 
-/// Texts as they were given.
+/// Serializes inputs as texts.
 fn as_texts<S: Serializer>(inputs: &Arc<Inputs>, serializer: S) -> Result<S::Ok, S::Error> {
     inputs.texts().serialize(serializer)
 }
@@ -153,16 +153,16 @@ fn texts(texts: Option<Few<String>>, inputs: Option<Few<Contents>>) -> Result<Ve
             let text = |contents: Contents| {
                 let all: Option<Vec<String>> =
                     contents.content.0.into_iter().map(|content| content.text).collect();
-                all.map(|all| all.join("\n")).ok_or_else(|| invalid("texts alone are embedded: no pictures"))
+                all.map(|all| all.join("\n")).ok_or_else(|| invalid("only text content is supported"))
             };
             inputs.0.into_iter().map(text).collect()
         }
-        (Some(_), Some(_)) => Err(invalid("`texts` or `inputs`, not both")),
+        (Some(_), Some(_)) => Err(invalid("`texts` and `inputs` are mutually exclusive")),
         (None, None) => Err(invalid("`texts` is missing")),
     }
 }
 
-/// The model's prompt for a use, if it has one.
+/// The prompt of the model for an input type, if it has one.
 fn prompt(host: &Host, kind: &str) -> Result<Option<String>, Refusal> {
     let card = host.model.card();
     let names: &[&str] = match kind {
@@ -172,7 +172,7 @@ fn prompt(host: &Host, kind: &str) -> Result<Option<String>, Refusal> {
         "clustering" => &["clustering", "Clustering"],
         _ => {
             let known = "`search_query`, `search_document`, `classification` or `clustering`";
-            return Err(invalid(format!("`input_type` is {known}")));
+            return Err(invalid(format!("`input_type` must be {known}")));
         }
     };
     let known = &card.prompts.value;
@@ -184,22 +184,24 @@ fn by_type(types: &BTreeSet<EmbeddingType>, vectors: Vec<Vec<f32>>) -> Types {
     for kind in types {
         match kind {
             EmbeddingType::Float => {}
-            EmbeddingType::Int8 => all.int8 = Some(vectors.iter().map(|vector| bytes(vector)).collect()),
+            EmbeddingType::Int8 => all.int8 = Some(vectors.iter().map(|vector| quantize(vector)).collect()),
             EmbeddingType::Uint8 => {
                 let shifted = |vector: &Vec<f32>| {
-                    bytes(vector).iter().map(|x| x.wrapping_add(-128).cast_unsigned()).collect()
+                    quantize(vector).iter().map(|x| x.wrapping_add(-128).cast_unsigned()).collect()
                 };
                 all.uint8 = Some(vectors.iter().map(shifted).collect());
             }
-            EmbeddingType::Ubinary => all.ubinary = Some(vectors.iter().map(|vector| bits(vector)).collect()),
+            EmbeddingType::Ubinary => {
+                all.ubinary = Some(vectors.iter().map(|vector| binarize(vector)).collect())
+            }
             EmbeddingType::Binary => {
                 let shifted = |vector: &Vec<f32>| {
-                    bits(vector).iter().map(|x| x.wrapping_sub(128).cast_signed()).collect()
+                    binarize(vector).iter().map(|x| x.wrapping_sub(128).cast_signed()).collect()
                 };
                 all.binary = Some(vectors.iter().map(shifted).collect());
             }
             EmbeddingType::Base64 => {
-                all.base64 = Some(vectors.iter().map(|vector| openai::encoded(vector)).collect());
+                all.base64 = Some(vectors.iter().map(|vector| openai::to_base64(vector)).collect());
             }
         }
     }
@@ -209,14 +211,14 @@ fn by_type(types: &BTreeSet<EmbeddingType>, vectors: Vec<Vec<f32>>) -> Types {
     all
 }
 
-/// A vector stretched so that its largest number is 127: to be compared by cosine.
-fn bytes(vector: &[f32]) -> Vec<i8> {
+/// Quantizes to int8, scaled so that the largest magnitude is 127. Cosine similarity is preserved.
+fn quantize(vector: &[f32]) -> Vec<i8> {
     let largest = vector.iter().fold(f32::MIN_POSITIVE, |largest, x| largest.max(x.abs()));
     vector.iter().map(|x| (x / largest * 127.0).round() as i8).collect()
 }
 
-/// Which numbers are above zero, eight to a byte, the first in its highest bit.
-fn bits(vector: &[f32]) -> Vec<u8> {
+/// Binarizes by sign and packs eight values per byte, most significant bit first.
+fn binarize(vector: &[f32]) -> Vec<u8> {
     let byte = |eight: &[f32]| {
         let bit = |(at, x): (usize, &f32)| if *x > 0.0 { 128u8 >> at } else { 0 };
         eight.iter().enumerate().map(bit).sum()
@@ -229,7 +231,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn bytes_keep_the_direction_and_bits_the_signs() {
+    fn int8_keeps_the_direction_and_binary_the_signs() {
         let vector = vec![0.5, -0.25, 0.0, 0.125, -0.5, 0.01, -0.01, 0.4, 0.3];
         let all: Vec<EmbeddingType> =
             serde_json::from_value(json!(["int8", "uint8", "binary", "ubinary", "float"])).expect("types");

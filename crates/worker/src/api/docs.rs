@@ -1,4 +1,4 @@
-//! `/docs`: one page to try the routes with, whole in this binary.
+//! `/docs`: an interactive page for all routes, embedded in the binary.
 
 use std::sync::LazyLock;
 
@@ -10,7 +10,7 @@ use sha2::{Digest, Sha256};
 
 const PAGE: &str = include_str!("docs.html");
 
-/// The page's own script and style run, and nothing else: it talks to this server alone.
+/// Content security policy: only the script and style of the page run, and they connect to this server only.
 static POLICY: LazyLock<String> = LazyLock::new(|| {
     let hash = |open: &str, close: &str| {
         let inside = PAGE
@@ -27,7 +27,7 @@ static POLICY: LazyLock<String> = LazyLock::new(|| {
     )
 });
 
-/// A page to try the routes with. It tells nothing that a key is needed for: what it shows it asks for with the key that is typed in.
+/// An interactive page for all routes. It contains no protected data: it sends requests with the key that the user enters.
 #[utoipa::path(get, path = "/docs", tag = "operation", responses((status = 200)))]
 pub(crate) async fn page() -> Response {
     let headers = [

@@ -1,11 +1,11 @@
-//! A body as the fields that a route reads, and those that it does not.
+//! Parses JSON bodies and reports unknown fields.
 
 use serde::de::DeserializeOwned;
 
 use sconce_http::refusal::{Kind, Refusal};
 
-/// Fields of some client or server that change numbers. Where a route does not read one it can't be passed over.
-const MEANT: [&str; 27] = [
+/// Fields that change the result in some API. A route that does not support such a field rejects it.
+const RESULT_FIELDS: [&str; 27] = [
     "activation",
     "dim",
     "dimension",
@@ -35,39 +35,40 @@ const MEANT: [&str; 27] = [
     "truncation_direction",
 ];
 
-/// The most unread fields that are listed.
-const LISTED: usize = 16;
+/// Maximum number of unknown fields that are reported.
+const MAX_LISTED: usize = 16;
 
-/// The fields that `T` has, and the names of the others.
+/// Parses a body and returns it with the names of unknown fields. Unsupported fields that would change the result are
+/// rejected; with `strict`, all unknown fields are.
 pub(crate) fn parse<T: DeserializeOwned>(bytes: &[u8], strict: bool) -> Result<(T, Vec<String>), Refusal> {
-    let (mut unread, mut meant) = (Vec::new(), None);
+    let (mut ignored, mut unsupported) = (Vec::new(), None);
     let mut reader = serde_json::Deserializer::from_slice(bytes);
     let parsed = serde_ignored::deserialize(&mut reader, |path| {
         let path = path.to_string();
         let name = path.rsplit('.').next().unwrap_or_default();
-        if meant.is_none() && MEANT.contains(&name) {
-            meant = Some(name.to_owned());
+        if unsupported.is_none() && RESULT_FIELDS.contains(&name) {
+            unsupported = Some(name.to_owned());
         }
-        if unread.len() < LISTED {
-            unread.push(path.chars().filter(char::is_ascii_graphic).take(64).collect::<String>());
+        if ignored.len() < MAX_LISTED {
+            ignored.push(path.chars().filter(char::is_ascii_graphic).take(64).collect::<String>());
         }
     });
     let value = parsed.and_then(|value| reader.end().map(|()| value)).map_err(|error| refusal(&error))?;
-    if let Some(name) = meant {
-        let message = format!("`{name}` would change the numbers and is not known on this route");
+    if let Some(name) = unsupported {
+        let message = format!("unsupported field that would change the result: `{name}`");
         return Err(Refusal::new(Kind::Validation, message));
     }
-    if strict && let Some(name) = unread.first() {
-        return Err(Refusal::new(Kind::Validation, format!("no such field on this route: `{name}`")));
+    if strict && let Some(name) = ignored.first() {
+        return Err(Refusal::new(Kind::Validation, format!("unknown field: `{name}`")));
     }
-    Ok((value, unread))
+    Ok((value, ignored))
 }
 
 fn refusal(error: &serde_json::Error) -> Refusal {
     let kind = if error.is_data() { Kind::Validation } else { Kind::Syntax };
-    // What stands in the body is not repeated at length.
-    let words: String = error.to_string().chars().take(300).collect();
-    Refusal::new(kind, format!("the body can't be read: {words}"))
+    // The error may quote the body.
+    let message: String = error.to_string().chars().take(300).collect();
+    Refusal::new(kind, format!("invalid body: {message}"))
 }
 
 #[cfg(test)]
@@ -83,22 +84,22 @@ mod tests {
 
     fn parsed(text: &str, strict: bool) -> Result<(String, Vec<String>), Kind> {
         let parsed = parse::<Body>(text.as_bytes(), strict);
-        parsed.map(|(body, unread)| (body.input, unread)).map_err(|refusal| refusal.kind)
+        parsed.map(|(body, ignored)| (body.input, ignored)).map_err(|refusal| refusal.kind)
     }
 
     #[test]
-    fn what_nobody_reads_is_listed_and_what_would_change_numbers_refused() {
+    fn unknown_fields_are_listed_and_those_that_would_change_the_result_rejected() {
         let user = r#"{"input": "a", "user": {"deep": [1]}}"#;
         assert_eq!(parsed(user, false), Ok(("a".to_owned(), vec!["user".to_owned()])));
         assert_eq!(parsed(user, true), Err(Kind::Validation));
         assert_eq!(parsed(r#"{"input": "a", "dimension": 3}"#, false), Err(Kind::Validation));
-        let behind = r#""other": 1, "#.repeat(LISTED);
+        let behind = r#""other": 1, "#.repeat(MAX_LISTED);
         let last = format!("{{{behind}\"input\": \"a\", \"dimension\": 3}}");
         assert_eq!(parsed(&last, false), Err(Kind::Validation), "however many others there are");
     }
 
     #[test]
-    fn what_is_no_json_is_told_from_what_is_the_wrong_json() {
+    fn invalid_json_is_distinguished_from_invalid_fields() {
         for text in ["", "{", r#"{"input": NaN}"#, r#"{"input": "a"} b"#, "{\"input\": \"\u{1}\"}"] {
             assert_eq!(parsed(text, false), Err(Kind::Syntax), "{text}");
         }

@@ -1,4 +1,4 @@
-//! The headers of an answer: where it was computed, what was cut, and how long it took.
+//! Response headers: model, placement, numerics class, truncation, timing.
 
 use std::fmt::Write as _;
 use std::time::Duration;
@@ -10,14 +10,14 @@ use crate::state::label::short;
 use crate::state::work::Work;
 use sconce_http::refusal::Dialect;
 
-/// Truncated texts that a header lists.
-const LISTED: usize = 8;
+/// Maximum number of truncated texts that `x-sconce-truncated` lists.
+const MAX_LISTED: usize = 8;
 
-/// Writes the headers of an answer that took `work`.
+/// Writes the headers of a response. `ignored` are the unknown fields of the request.
 pub(crate) fn write_headers(
     headers: &mut HeaderMap,
     work: &Work,
-    unread: &[String],
+    ignored: &[String],
     dialect: Dialect,
     seconds: f64,
 ) {
@@ -27,8 +27,8 @@ pub(crate) fn write_headers(
             headers.insert(HeaderName::from_static(name), value);
         }
     };
-    if !unread.is_empty() {
-        put("x-sconce-ignored", unread.join(", "));
+    if !ignored.is_empty() {
+        put("x-sconce-ignored", ignored.join(", "));
     }
     if work.texts == 0 {
         return;
@@ -38,16 +38,16 @@ pub(crate) fn write_headers(
     put("x-sconce-placement", work.placements.iter().map(short).collect::<Vec<_>>().join(", "));
     put("x-sconce-class", work.classes.join(", "));
     put("x-sconce-tokens", work.tokens.to_string());
-    put("x-sconce-truncated", listed(&work.truncated));
+    put("x-sconce-truncated", truncations(&work.truncated));
     if let Some(chunks) = work.chunks {
         put("x-sconce-chunks", chunks.to_string());
     }
     if !work.incidents.is_empty() {
-        let told = work
+        let incidents = work
             .incidents
             .iter()
             .map(|incident| format!("{} {}", short(&incident.placement), incident.kind.name()));
-        put("x-sconce-incidents", told.collect::<Vec<_>>().join(", "));
+        put("x-sconce-incidents", incidents.collect::<Vec<_>>().join(", "));
     }
     let [tokenize, queue, compute] = [work.tokenizing, work.queued, work.computing].map(milliseconds);
     let total = seconds * 1e3;
@@ -73,10 +73,11 @@ pub(crate) fn write_headers(
     }
 }
 
-/// `0`, or how many texts were cut and which: `2; 0:812>512, 3:600>512`.
-fn listed(truncated: &[Truncation]) -> String {
+/// The number of truncated texts, and the index, tokens before and tokens after of the first ones:
+/// `2; 0:812>512, 3:600>512`.
+fn truncations(truncated: &[Truncation]) -> String {
     let mut text = truncated.len().to_string();
-    for (at, cut) in truncated.iter().take(LISTED).enumerate() {
+    for (at, cut) in truncated.iter().take(MAX_LISTED).enumerate() {
         let comma = if at == 0 { ";" } else { "," };
         let _ = write!(text, "{comma} {}:{}>{}", cut.index, cut.tokens, cut.used);
     }

@@ -1,4 +1,4 @@
-//! What the server says of itself: whether it lives and serves, what it counts, and the proof of where it runs.
+//! Operational routes: probes, metrics, report, drain, and TEI's `/info`.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -20,14 +20,14 @@ use sconce_http::Trusted;
 use sconce_http::keys::Principal;
 use sconce_http::refusal::{Dialect, Kind, Refusal};
 
-/// The process lives. Nothing is looked at.
+/// Liveness probe: the process responds.
 #[utoipa::path(get, path = "/livez", tag = "life", responses((status = 200)))]
 pub(crate) async fn livez() -> &'static str {
     "alive\n"
 }
 
-/// Whether the server is ready: every model that is loaded at the start is open, or was. If not, which models are not
-/// ready and why.
+/// Readiness probe: every model of the startup is loaded, or was and can be loaded again. Otherwise the models that are not
+/// ready, and why.
 #[utoipa::path(get, path = "/readyz", tag = "life", responses((status = 200), (status = 503)))]
 pub(crate) async fn readyz(
     State(app): State<Arc<App>>,
@@ -43,18 +43,18 @@ pub(crate) async fn readyz(
     }
 }
 
-/// How far each model is on its way up.
+/// Startup probe: the lifecycle phase of each model.
 #[utoipa::path(get, path = "/startupz", tag = "life", responses((status = 200), (status = 503)))]
 pub(crate) async fn startupz(State(app): State<Arc<App>>, trusted: Extension<Trusted>) -> Response {
     let models: BTreeMap<&str, Phase> =
         app.slots.iter().map(|slot| (slot.name.as_str(), phase(slot, trusted.0.0))).collect();
-    let up = !app.slots.iter().any(|slot| slot.is_starting());
-    let status = if up { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
+    let started = !app.slots.iter().any(|slot| slot.is_starting());
+    let status = if started { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
     let seconds = app.started.elapsed().as_secs_f64();
-    (status, Json(json!({ "started": up, "seconds": seconds, "models": models }))).into_response()
+    (status, Json(json!({ "started": started, "seconds": seconds, "models": models }))).into_response()
 }
 
-/// TEI's name for being ready.
+/// TEI's readiness probe.
 #[utoipa::path(get, path = "/health", tag = "TEI", responses((status = 200), (status = 503)))]
 pub(crate) async fn health(
     State(app): State<Arc<App>>,
@@ -67,7 +67,7 @@ pub(crate) async fn health(
     }
 }
 
-/// What is counted.
+/// Metrics in Prometheus text format.
 #[utoipa::path(get, path = "/metrics", tag = "operation", responses((status = 200)))]
 pub(crate) async fn metrics(State(app): State<Arc<App>>) -> Response {
     app.metrics.memory(sconce::resident(), app.provers(), app.settings().memory_limit);
@@ -88,21 +88,21 @@ pub(crate) async fn metrics(State(app): State<Arc<App>>) -> Response {
     ([(header::CONTENT_TYPE, "text/plain; version=0.0.4")], app.metrics.text()).into_response()
 }
 
-/// The placements of every model with their evidence, and what stands against the others.
+/// The report: models, placements, evidence, and the obstacles of rejected placements.
 #[utoipa::path(get, path = "/v1/report", tag = "operation", responses((status = 200, body = Object)))]
 pub(crate) async fn report(State(app): State<Arc<App>>) -> Response {
     Json(report_of(&app)).into_response()
 }
 
-/// Has the worker stop as SIGTERM does: not ready at once, what is under way is finished. Where keys of operators are
-/// known, only they may.
+/// Begins graceful shutdown, as SIGTERM does: not ready at once, requests in flight are finished. If operator keys are
+/// configured, only they are allowed.
 #[utoipa::path(post, path = "/v1/drain", tag = "operation", responses((status = 202), (status = 403)))]
 pub(crate) async fn drain(State(app): State<Arc<App>>, request: Request) -> Response {
     let principal = request.extensions().get::<Principal>().copied().unwrap_or_default();
-    let refused = if is_of_another_page(request.headers()) {
-        Some("a page of another origin may not stop a worker")
-    } else if app.settings().http.keys.names_operators() && !principal.operator {
-        Some("only a key with ` operator` after it may stop a worker")
+    let refused = if is_cross_origin(request.headers()) {
+        Some("cross-origin requests may not drain a worker")
+    } else if app.settings().http.keys.has_operators() && !principal.operator {
+        Some("draining a worker requires an operator key")
     } else {
         None
     };
@@ -114,17 +114,17 @@ pub(crate) async fn drain(State(app): State<Arc<App>>, request: Request) -> Resp
     (StatusCode::ACCEPTED, Json(json!({ "draining": true }))).into_response()
 }
 
-/// Whether a browser sent this for a page that did not come from here.
-fn is_of_another_page(headers: &HeaderMap) -> bool {
-    let word = |name: &str| headers.get(name).map(|value| value.to_str().unwrap_or("?"));
-    match (word("sec-fetch-site"), word("origin")) {
+/// Whether a browser sent the request for a page of another origin.
+fn is_cross_origin(headers: &HeaderMap) -> bool {
+    let header = |name: &str| headers.get(name).map(|value| value.to_str().unwrap_or("?"));
+    match (header("sec-fetch-site"), header("origin")) {
         (Some(site), _) => site != "same-origin" && site != "none",
-        (None, Some(origin)) => origin.split_once("://").map(|(_, host)| host) != word("host"),
+        (None, Some(origin)) => origin.split_once("://").map(|(_, host)| host) != header("host"),
         (None, None) => false,
     }
 }
 
-/// The model, as TEI tells of it.
+/// TEI's model info.
 #[utoipa::path(get, path = "/info", tag = "TEI", responses((status = 200), (status = 503)))]
 pub(crate) async fn info(State(app): State<Arc<App>>, request: Request) -> Response {
     match ModelChoice::of(request.headers(), request.extensions()).host(&app, None, &ANY).await {

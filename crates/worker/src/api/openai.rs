@@ -1,4 +1,4 @@
-//! OpenAI's embeddings and list of models.
+//! OpenAI's routes `/v1/embeddings` and `/v1/models`.
 
 use std::sync::Arc;
 
@@ -17,7 +17,7 @@ use crate::operations::inputs::Inputs;
 use crate::operations::response;
 use crate::operations::{self, Vectors};
 use crate::state::app::{App, Scope};
-use crate::state::slot::{Ability, Slot};
+use crate::state::slot::{Slot, TaskStatus};
 use sconce_http::refusal::Dialect;
 
 /// Texts or token ids to embed.
@@ -28,15 +28,15 @@ pub(crate) struct EmbeddingsBody {
     model: Option<String>,
     /// `float` or `base64`.
     encoding_format: Option<String>,
-    /// Vectors cut to this length, where the model was trained for that.
+    /// Truncated dimension, for models trained with Matryoshka representation learning.
     dimensions: Option<usize>,
-    /// The name of a prompt of the model's.
+    /// The name of one of the prompts of the model.
     prompt_name: Option<String>,
-    /// Whether long texts are cut; by default they are refused.
+    /// Whether long texts are truncated. Default: false, they are rejected.
     truncate: Option<bool>,
 }
 
-/// Vectors.
+/// Embeddings.
 #[derive(Serialize, ToSchema)]
 pub(crate) struct Embeddings {
     object: &'static str,
@@ -45,24 +45,23 @@ pub(crate) struct Embeddings {
     usage: Usage,
 }
 
-/// The vector of one text.
+/// The embedding of one text.
 #[derive(Serialize, ToSchema)]
 pub(crate) struct Embedding {
     object: &'static str,
     index: usize,
     #[schema(value_type = Object)]
-    #[serde(rename = "embedding")]
-    numbers: Numbers,
+    embedding: EmbeddingValues,
 }
 
 #[derive(Serialize)]
 #[serde(untagged)]
-enum Numbers {
+enum EmbeddingValues {
     Floats(Vec<f32>),
     Base64(String),
 }
 
-/// Tokens that were computed.
+/// Token usage.
 #[derive(Serialize, ToSchema)]
 pub(crate) struct Usage {
     pub(crate) prompt_tokens: usize,
@@ -75,7 +74,7 @@ impl Usage {
     }
 }
 
-/// Texts to vectors.
+/// Embeds texts.
 #[utoipa::path(post, path = "/v1/embeddings", tag = "OpenAI", request_body = EmbeddingsBody, responses((status = 200, body = Embeddings), (status = 400), (status = 404), (status = 429)))]
 pub(crate) async fn embeddings(State(app): State<Arc<App>>, request: Request) -> Response {
     handle(app, Dialect::OpenAi, "embeddings", request, |context, body: EmbeddingsBody| async move {
@@ -83,21 +82,24 @@ pub(crate) async fn embeddings(State(app): State<Arc<App>>, request: Request) ->
         let base64 = match body.encoding_format.as_deref() {
             None | Some("float") => false,
             Some("base64") => true,
-            Some(_) => return Err(invalid("`encoding_format` is `float` or `base64`")),
+            Some(_) => return Err(invalid("`encoding_format` must be `float` or `base64`")),
         };
-        let asked = Vectors {
+        let options = Vectors {
             truncates: context.truncates(body.truncate, false),
             prompt: body.prompt_name,
             dimensions: body.dimensions,
             normalize: None,
         };
-        let answer = operations::embed(&context, &host, Arc::new(body.input), asked).await?;
+        let answer = operations::embed(&context, &host, Arc::new(body.input), options).await?;
         let (model, usage) = (host.name.clone(), Usage::of(answer.work.tokens));
         let answer = answer.map(move |vectors| {
             let data = vectors.into_iter().enumerate().map(|(index, vector)| {
-                let numbers =
-                    if base64 { Numbers::Base64(encoded(&vector)) } else { Numbers::Floats(vector) };
-                Embedding { object: "embedding", index, numbers }
+                let embedding = if base64 {
+                    EmbeddingValues::Base64(to_base64(&vector))
+                } else {
+                    EmbeddingValues::Floats(vector)
+                };
+                Embedding { object: "embedding", index, embedding }
             });
             Embeddings { object: "list", data: data.collect(), model, usage }
         });
@@ -106,26 +108,26 @@ pub(crate) async fn embeddings(State(app): State<Arc<App>>, request: Request) ->
     .await
 }
 
-/// The same, for clients whose base URL has no version.
+/// Embeds texts, for clients whose base URL has no version.
 #[utoipa::path(post, path = "/embeddings", tag = "OpenAI", request_body = EmbeddingsBody, responses((status = 200, body = Embeddings), (status = 400), (status = 404), (status = 429)))]
 pub(crate) async fn embeddings_short(app: State<Arc<App>>, request: Request) -> Response {
     embeddings(app, request).await
 }
 
-/// Numbers as little-endian bytes in base64.
-pub(super) fn encoded(vector: &[f32]) -> String {
+/// Little-endian f32 values in base64.
+pub(super) fn to_base64(vector: &[f32]) -> String {
     let bytes: Vec<u8> = vector.iter().flat_map(|x| x.to_le_bytes()).collect();
     STANDARD.encode(bytes)
 }
 
-/// The models that are served.
+/// The list of models.
 #[derive(Serialize, ToSchema)]
 pub(crate) struct ModelList {
     object: &'static str,
     data: Vec<ModelObject>,
 }
 
-/// A model that is served.
+/// A model.
 #[derive(Serialize, ToSchema)]
 pub(crate) struct ModelObject {
     id: String,
@@ -145,17 +147,17 @@ pub(crate) struct ModelObject {
 fn object(app: &App, slot: &Slot) -> ModelObject {
     let host = slot.host();
     let card = host.as_ref().map(|host| host.model.card());
-    let since = std::time::SystemTime::now().checked_sub(app.started.elapsed());
-    let created = since.and_then(|since| since.duration_since(std::time::UNIX_EPOCH).ok());
+    let started = std::time::SystemTime::now().checked_sub(app.started.elapsed());
+    let created = started.and_then(|started| started.duration_since(std::time::UNIX_EPOCH).ok());
     ModelObject {
         id: slot.name.clone(),
         object: "model",
         created: created.map_or(0, |created| created.as_secs()),
         owned_by: "sconce",
         ready: card.is_some(),
-        task: match slot.ability() {
-            Ability::Task(task) => Some(task.to_string()),
-            Ability::Unread | Ability::Unreadable => None,
+        task: match slot.task() {
+            TaskStatus::Known(task) => Some(task.to_string()),
+            TaskStatus::Pending | TaskStatus::Unavailable => None,
         },
         max_length: card.map(|card| card.max_length.value),
         width: card.map(sconce::ModelCard::width),
@@ -163,11 +165,11 @@ fn object(app: &App, slot: &Slot) -> ModelObject {
     }
 }
 
-/// The models that are served.
+/// Lists the models.
 #[utoipa::path(get, path = "/v1/models", tag = "OpenAI", responses((status = 200, body = ModelList)))]
 pub(crate) async fn models(State(app): State<Arc<App>>, scope: Option<Extension<Scope>>) -> Response {
-    let places = app.places(scope.map(|Extension(scope)| scope));
-    let data = app.slots[places].iter().map(|slot| object(&app, slot)).collect();
+    let indices = app.places(scope.map(|Extension(scope)| scope));
+    let data = app.slots[indices].iter().map(|slot| object(&app, slot)).collect();
     Json(ModelList { object: "list", data }).into_response()
 }
 
@@ -189,9 +191,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn base64_is_of_little_endian_floats() {
+    fn base64_holds_little_endian_floats() {
         // base64.b64encode(struct.pack("<3f", 1.0, -2.5, 1e-3))
-        assert_eq!(encoded(&[1.0, -2.5, 1e-3]), "AACAPwAAIMBvEoM6");
-        assert_eq!(encoded(&[]), "");
+        assert_eq!(to_base64(&[1.0, -2.5, 1e-3]), "AACAPwAAIMBvEoM6");
+        assert_eq!(to_base64(&[]), "");
     }
 }

@@ -1,4 +1,4 @@
-//! The description of all routes, made from their code.
+//! The OpenAPI description of all routes, generated from code.
 
 use std::sync::Arc;
 
@@ -15,7 +15,7 @@ use crate::state::app::App;
 #[openapi(
     info(
         title = "sconce",
-        description = "Embedding, reranking and classifying, for the clients that people already have"
+        description = "Embedding, reranking and classification with the APIs of TEI, OpenAI, Cohere and Jina"
     ),
     paths(
         tei::root,
@@ -48,7 +48,7 @@ use crate::state::app::App;
 )]
 struct Description;
 
-/// The description of all routes.
+/// The OpenAPI description of all routes.
 #[utoipa::path(get, path = "/openapi.json", tag = "operation", responses((status = 200)))]
 pub(crate) async fn serve(State(app): State<Arc<App>>) -> Response {
     let mut description = Description::openapi();
@@ -56,14 +56,14 @@ pub(crate) async fn serve(State(app): State<Arc<App>>) -> Response {
     Json(description).into_response()
 }
 
-/// Where the routes are: at the root, and again under the name of each model.
+/// Base URLs: the root, and the prefix of each model.
 fn servers(app: &App) -> Vec<Server> {
     let names: Vec<&str> = app.slots.iter().map(|slot| slot.name.as_str()).collect();
     let first = names.first().copied().unwrap_or_default();
     let variable = ServerVariableBuilder::new().default_value(first).enum_values(Some(names.iter().copied()));
     let one = ServerBuilder::new()
         .url("/models/{model}")
-        .description(Some("All routes for one model, which requests need not name"))
+        .description(Some("All routes for one model; requests need not name it"))
         .parameter("model", variable);
     vec![Server::new("/"), one.build()]
 }

@@ -1,45 +1,45 @@
-//! `/models/NAME/…`: every route for one model, for clients that know a base URL and nothing else.
+//! The prefix `/models/NAME/…`, which selects a model by path for clients that can only configure a base URL.
 
 use axum::http::Request;
 use axum::http::uri::{PathAndQuery, Uri};
 
 use crate::state::app::{App, Scope};
 
-/// What such paths begin with.
+/// The path prefix.
 pub(super) const PREFIX: &str = "/models/";
 
-/// Takes `/models/NAME` off the path of a request and marks the request as one for this model.
+/// Strips `/models/NAME` from the path of a request and inserts the [`Scope`] extension.
 pub(crate) fn strip<B>(app: &App, mut request: Request<B>) -> Request<B> {
-    if let Some((place, uri)) = stripped(app, request.uri()) {
+    if let Some((index, uri)) = stripped(app, request.uri()) {
         *request.uri_mut() = uri;
-        request.extensions_mut().insert(Scope(place));
+        request.extensions_mut().insert(Scope(index));
     }
     request
 }
 
 fn stripped(app: &App, uri: &Uri) -> Option<(usize, Uri)> {
     let path = uri.path().strip_prefix(PREFIX)?;
-    let names = |place: usize| std::iter::once(&app.slots[place].name).chain(&app.slots[place].aliases);
+    let names = |index: usize| std::iter::once(&app.slots[index].name).chain(&app.slots[index].aliases);
     let rests = (0..app.slots.len())
-        .flat_map(|place| names(place).filter_map(move |name| Some((place, after(path, name)?))));
-    // Of names that begin alike the longest is meant.
-    let (place, rest) = rests.min_by_key(|(_, rest)| rest.len())?;
+        .flat_map(|index| names(index).filter_map(move |name| Some((index, after(path, name)?))));
+    // The longest matching name wins.
+    let (index, rest) = rests.min_by_key(|(_, rest)| rest.len())?;
     let rest = if rest.is_empty() { "/" } else { rest };
     let query = uri.query().map(|query| format!("?{query}")).unwrap_or_default();
     let mut parts = uri.clone().into_parts();
     parts.path_and_query = Some(format!("{rest}{query}").parse::<PathAndQuery>().ok()?);
-    Some((place, Uri::from_parts(parts).ok()?))
+    Some((index, Uri::from_parts(parts).ok()?))
 }
 
-/// What follows `name`, percent-encoded or not, at the start of `path`: nothing, or another segment.
+/// The rest of `path` after a leading `name`, which may be percent-encoded. The name must end at a segment boundary.
 fn after<'a>(path: &'a str, name: &str) -> Option<&'a str> {
     let mut at = 0;
-    for wanted in name.bytes() {
+    for expected in name.bytes() {
         let (byte, length) = match *path.as_bytes().get(at)? {
             b'%' => (u8::from_str_radix(path.get(at + 1..at + 3)?, 16).ok()?, 3),
             byte => (byte, 1),
         };
-        if byte != wanted {
+        if byte != expected {
             return None;
         }
         at += length;
@@ -52,7 +52,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_name_ends_at_a_segment_and_may_be_encoded() {
+    fn a_name_ends_at_a_segment_boundary_and_may_be_percent_encoded() {
         assert_eq!(after("small/embed", "small"), Some("/embed"));
         assert_eq!(after("small", "small"), Some(""));
         assert_eq!(after("org/name/v1/embeddings", "org/name"), Some("/v1/embeddings"));

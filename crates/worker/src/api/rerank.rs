@@ -1,4 +1,4 @@
-//! Reranking in the words of Cohere and of Jina, whose requests and answers differ little.
+//! The rerank routes of Cohere and Jina, whose requests and responses are nearly identical.
 
 use std::sync::Arc;
 
@@ -19,31 +19,31 @@ use crate::state::app::App;
 use crate::state::slot::Host;
 use sconce_http::refusal::{Dialect, Refusal};
 
-/// Documents to rank by a query.
+/// Documents to rank by relevance to a query.
 #[derive(Deserialize, ToSchema)]
 pub(crate) struct RankBody {
     model: Option<String>,
     query: String,
     #[schema(value_type = Vec<String>)]
     documents: Few<Document>,
-    /// Only so many of the best.
+    /// Maximum number of results.
     top_n: Option<usize>,
-    /// Whether documents come back with their scores; Jina's clients expect them, Cohere's do not.
+    /// Whether results include the documents. Default: true for Jina's clients, false for Cohere's.
     return_documents: Option<bool>,
-    /// Cohere's bound on the tokens of a document: it must leave room for all that the model takes.
+    /// Cohere's truncation limit. Only values of at least the maximum length of the model are supported.
     max_tokens_per_doc: Option<usize>,
-    /// Cohere's pieces of a long document: one.
+    /// Cohere's chunking of long documents. Only 1 is supported.
     max_chunks_per_doc: Option<usize>,
-    /// Cohere's fields of a document: `text`.
+    /// Cohere's document fields. Only `text` is supported.
     #[schema(value_type = Option<Vec<String>>)]
     rank_fields: Option<Values<String>>,
-    /// What the model is told to look for, where it takes an instruction.
+    /// The instruction, for models that take one.
     instruction: Option<String>,
-    /// Whether long documents are cut; by default they are.
+    /// Whether long documents are truncated. Default: true.
     truncate: Option<bool>,
 }
 
-/// Documents, best first: what Cohere's clients read, and what Jina's do.
+/// Ranked documents, best first, with the fields of both Cohere and Jina.
 #[derive(Serialize, ToSchema)]
 pub(crate) struct Ranking {
     id: String,
@@ -53,7 +53,7 @@ pub(crate) struct Ranking {
     usage: Usage,
 }
 
-/// A document's score.
+/// The score of a document.
 #[derive(Serialize, ToSchema)]
 pub(crate) struct RankResult {
     index: usize,
@@ -68,26 +68,26 @@ pub(crate) struct RankDocument {
     text: String,
 }
 
-/// What Cohere says of an answer.
+/// Cohere's response metadata.
 #[derive(Serialize, ToSchema)]
 pub(crate) struct Meta {
     api_version: Version,
     billed_units: Billed,
 }
 
-/// A version of Cohere's interface.
+/// The version of Cohere's API.
 #[derive(Serialize, ToSchema)]
 pub(crate) struct Version {
     version: &'static str,
 }
 
-/// What Cohere would charge for.
+/// Cohere's billed units.
 #[derive(Serialize, ToSchema)]
 pub(crate) struct Billed {
     search_units: usize,
 }
 
-/// Documents by how well they fit a query, for Cohere's first clients and Jina's.
+/// Ranks documents by relevance to a query (Cohere v1 and Jina).
 #[utoipa::path(post, path = "/v1/rerank", tag = "Cohere and Jina", request_body = RankBody, responses((status = 200, body = Ranking), (status = 400), (status = 404), (status = 429)))]
 pub(crate) async fn first(State(app): State<Arc<App>>, request: Request) -> Response {
     handle(app, Dialect::Rerank, "rerank", request, |context, body: RankBody| async move {
@@ -98,7 +98,7 @@ pub(crate) async fn first(State(app): State<Arc<App>>, request: Request) -> Resp
     .await
 }
 
-/// Documents by how well they fit a query, for Cohere's clients.
+/// Ranks documents by relevance to a query (Cohere v2).
 #[utoipa::path(post, path = "/v2/rerank", tag = "Cohere and Jina", request_body = RankBody, responses((status = 200, body = Ranking), (status = 400), (status = 404), (status = 429)))]
 pub(crate) async fn second(State(app): State<Arc<App>>, request: Request) -> Response {
     handle(app, Dialect::Rerank, "rerank", request, |context, body: RankBody| async move {
@@ -121,8 +121,8 @@ async fn answer(
     let truncates = context.truncates(body.truncate, true);
     let documents: Arc<[String]> = body.documents.0.into_iter().map(|document| document.0).collect();
     let query: Arc<str> = body.query.into();
-    let given = (Arc::clone(&query), Arc::clone(&documents));
-    let answer = operations::rerank(&context, &host, given.0, given.1, options, truncates).await?;
+    let (own_query, own_documents) = (Arc::clone(&query), Arc::clone(&documents));
+    let answer = operations::rerank(&context, &host, own_query, own_documents, options, truncates).await?;
     let (model, usage) = (host.name.clone(), Usage::of(answer.work.tokens));
     let bytes = documents.iter().map(String::len).sum();
     let answer = answer.and_bytes(bytes).map(move |ranked| {
@@ -142,25 +142,25 @@ async fn answer(
     response::write(&context, answer).await
 }
 
-/// What would change scores and can't be done.
+/// Rejects unsupported options that would change the scores.
 fn check(host: &Host, body: &RankBody) -> Result<(), Refusal> {
     let length = host.model.card().max_length.value;
     if let Some(tokens) = body.max_tokens_per_doc.filter(|&tokens| tokens < length) {
         return Err(invalid(format!(
-            "a document is cut where the model ends, at {length} tokens with its query; asked for \
-             `max_tokens_per_doc`: {tokens}"
+            "`max_tokens_per_doc` below the maximum length of the model, {length} tokens, is not supported: \
+             {tokens}"
         )));
     }
     if let Some(chunks) = body.max_chunks_per_doc.filter(|&chunks| chunks != 1) {
-        return Err(invalid(format!("a document is one piece; asked for `max_chunks_per_doc`: {chunks}")));
+        return Err(invalid(format!("`max_chunks_per_doc` must be 1: {chunks}")));
     }
     if body.rank_fields.as_ref().is_some_and(|fields| !fields.0.iter().eq(["text"])) {
-        return Err(invalid("a document is its field `text`: no other `rank_fields`"));
+        return Err(invalid("`rank_fields` must be [\"text\"]"));
     }
     Ok(())
 }
 
-/// A name for an answer: the same question has the same.
+/// A response id derived from the request: equal requests have equal ids.
 pub(super) fn id(query: &str, documents: &[String]) -> String {
     let mut hash = Sha256::new();
     for text in std::iter::once(query).chain(documents.iter().map(String::as_str)) {

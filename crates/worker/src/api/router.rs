@@ -17,7 +17,7 @@ use crate::state::app::App;
 pub(crate) const RULES: RouteRules =
     RouteRules { probes: &["/livez", "/readyz", "/startupz", "/health"], public: &["/docs"], dialect };
 
-/// Every path and its handlers.
+/// All paths with their handlers.
 pub(crate) fn routes() -> Vec<(&'static str, MethodRouter<Arc<App>>)> {
     vec![
         ("/", post(tei::root).get(meta::info)),
@@ -75,19 +75,19 @@ fn dialect(path: &str) -> Dialect {
 async fn no_such_route(request: Request) -> Response {
     let path = request.uri().path();
     let refusal = if path.starts_with(prefix::PREFIX) {
-        let message = "no model of this name is served; `/v1/models` lists those that there are";
+        let message = "unknown model in the path; `/v1/models` lists the models";
         Refusal::new(Kind::UnknownModel, message)
     } else {
-        Refusal::new(Kind::NoRoute, "no such route; `/openapi.json` lists those that there are")
+        Refusal::new(Kind::NoRoute, "unknown route; `/openapi.json` lists the routes")
     };
     refusal.respond(dialect(path))
 }
 
 async fn method_not_allowed(request: Request) -> Response {
-    Refusal::new(Kind::Method, "this route takes another method").respond(dialect(request.uri().path()))
+    Refusal::new(Kind::Method, "method not allowed on this route").respond(dialect(request.uri().path()))
 }
 
-/// Counts refusals by their code.
+/// Counts refusals by code.
 async fn count_refusals(State(app): State<Arc<App>>, request: Request, next: Next) -> Response {
     let response = next.run(request).await;
     if let Some(refused) = response.extensions().get::<Refused>() {

@@ -1,4 +1,4 @@
-//! The routes of Text Embeddings Inference, with its bodies and statuses.
+//! The routes of Text Embeddings Inference (TEI).
 
 use std::sync::Arc;
 
@@ -21,21 +21,21 @@ use sconce_http::refusal::{Dialect, Refusal};
 pub(crate) struct EmbedBody<I> {
     #[schema(value_type = Object, example = "What is Deep Learning?")]
     pub(crate) inputs: I,
-    /// Whether long texts are cut; by default they are.
+    /// Whether long texts are truncated. Default: true.
     pub(crate) truncate: Option<bool>,
-    /// Only `right`: what is cut off is the end.
+    /// Only `right` is supported.
     pub(crate) truncation_direction: Option<String>,
-    /// The name of a prompt of the model's.
+    /// The name of one of the prompts of the model.
     pub(crate) prompt_name: Option<String>,
-    /// Whether vectors are made one long; by default they are.
+    /// Whether embeddings are L2-normalized. Default: true.
     pub(crate) normalize: Option<bool>,
-    /// Vectors cut to this length, where the model was trained for that.
+    /// Truncated dimension, for models trained with Matryoshka representation learning.
     pub(crate) dimensions: Option<usize>,
     #[schema(value_type = Option<Object>)]
     pub(crate) parameters: Option<Parameters>,
 }
 
-/// What may stand beside sentences.
+/// Options that some clients send in an object of their own.
 #[derive(Deserialize, Default, ToSchema)]
 pub(crate) struct Parameters {
     pub(crate) truncate: Option<bool>,
@@ -43,7 +43,7 @@ pub(crate) struct Parameters {
     pub(crate) prompt_name: Option<String>,
 }
 
-/// A sentence and others that it is compared with.
+/// A sentence and those that it is compared with.
 #[derive(Deserialize, ToSchema)]
 pub(crate) struct Sentences {
     pub(crate) source_sentence: String,
@@ -51,23 +51,23 @@ pub(crate) struct Sentences {
     pub(crate) sentences: Few<String>,
 }
 
-/// What sentences are to be compared.
+/// Sentences to compare.
 #[derive(Deserialize, ToSchema)]
 pub(crate) struct SimilarityBody {
     pub(crate) inputs: Sentences,
     pub(crate) parameters: Option<Parameters>,
 }
 
-/// Texts to rank by a query.
+/// Texts to rank by relevance to a query.
 #[derive(Deserialize, ToSchema)]
 pub(crate) struct RerankBody {
     pub(crate) query: String,
     #[schema(value_type = Vec<String>)]
     pub(crate) texts: Few<String>,
-    /// Whether scores are given as the model computed them.
+    /// Whether scores are raw logits.
     #[serde(default)]
     pub(crate) raw_scores: bool,
-    /// Whether texts come back with their scores.
+    /// Whether results include the texts.
     #[serde(default)]
     pub(crate) return_text: bool,
     pub(crate) truncate: Option<bool>,
@@ -85,7 +85,7 @@ pub(crate) struct PredictBody {
     pub(crate) truncation_direction: Option<String>,
 }
 
-/// A text's place among the others.
+/// A ranked text.
 #[derive(Serialize, ToSchema)]
 pub(crate) struct Rank {
     index: usize,
@@ -94,21 +94,21 @@ pub(crate) struct Rank {
     score: f32,
 }
 
-/// A label's score.
+/// The score of a label.
 #[derive(Serialize, ToSchema)]
 pub(crate) struct Prediction {
     score: f32,
     label: String,
 }
 
-/// The weight of a word.
+/// The weight of a vocabulary entry.
 #[derive(Serialize, ToSchema)]
 pub(crate) struct SparseValue {
     index: u32,
     value: f32,
 }
 
-/// Predictions of one text, or of many.
+/// Predictions of one input or of several.
 #[derive(Serialize)]
 #[serde(untagged)]
 enum Predictions {
@@ -116,16 +116,16 @@ enum Predictions {
     Many(Vec<Vec<Prediction>>),
 }
 
-fn only_right(direction: Option<&str>) -> Result<(), Refusal> {
+fn check_direction(direction: Option<&str>) -> Result<(), Refusal> {
     match direction {
         None => Ok(()),
         Some(direction) if direction.eq_ignore_ascii_case("right") => Ok(()),
-        Some(_) => Err(invalid("texts are cut at their end: `truncation_direction` is `right`")),
+        Some(_) => Err(invalid("`truncation_direction` must be `right`")),
     }
 }
 
-/// The route of the model's task, at the address that Hugging Face's clients call; `/embed` where several models are
-/// served and none is named.
+/// Dispatches by the task of the model, for Hugging Face clients; to `/embed` if several models are served and none is
+/// named.
 #[utoipa::path(post, path = "/", tag = "TEI",
     request_body(content = Object, example = json!({ "inputs": "On a sconce." })), responses((status = 200), (status = 424), (status = 429)))]
 pub(crate) async fn root(state: State<Arc<App>>, request: Request) -> Response {
@@ -166,9 +166,8 @@ pub(crate) async fn root(state: State<Arc<App>>, request: Request) -> Response {
                             answer_embed(context, body).await
                         }
                         Any::Other(inputs) => {
-                            let given = Parameters { truncate, truncation_direction, prompt_name };
-                            let body =
-                                SimilarityBody { inputs, parameters: Some(parameters.unwrap_or(given)) };
+                            let own = Parameters { truncate, truncation_direction, prompt_name };
+                            let body = SimilarityBody { inputs, parameters: Some(parameters.unwrap_or(own)) };
                             answer_similarity(context, body).await
                         }
                     }
@@ -179,7 +178,7 @@ pub(crate) async fn root(state: State<Arc<App>>, request: Request) -> Response {
     }
 }
 
-/// Texts to vectors.
+/// Embeds texts.
 #[utoipa::path(post, path = "/embed", tag = "TEI", request_body = EmbedBody<String>, responses((status = 200, body = Vec<Vec<f32>>), (status = 422), (status = 424), (status = 429)))]
 pub(crate) async fn embed(State(app): State<Arc<App>>, request: Request) -> Response {
     handle(app, Dialect::Tei, "embed", request, answer_embed).await
@@ -187,26 +186,26 @@ pub(crate) async fn embed(State(app): State<Arc<App>>, request: Request) -> Resp
 
 async fn answer_embed(context: RequestContext, body: EmbedBody<Inputs>) -> Result<Answer, Refusal> {
     let host = context.host(None, &[Task::Embed]).await?;
-    // Some clients put these beside the texts, some in an object of their own.
-    let given = body.parameters.unwrap_or_default();
-    only_right(body.truncation_direction.or(given.truncation_direction).as_deref())?;
-    let asked = Vectors {
-        truncates: context.truncates(body.truncate.or(given.truncate), true),
-        prompt: body.prompt_name.or(given.prompt_name),
+    // Some clients send these options in `parameters`.
+    let parameters = body.parameters.unwrap_or_default();
+    check_direction(body.truncation_direction.or(parameters.truncation_direction).as_deref())?;
+    let options = Vectors {
+        truncates: context.truncates(body.truncate.or(parameters.truncate), true),
+        prompt: body.prompt_name.or(parameters.prompt_name),
         dimensions: body.dimensions,
         normalize: Some(body.normalize.unwrap_or(true)),
     };
-    response::write(&context, operations::embed(&context, &host, Arc::new(body.inputs), asked).await?).await
+    response::write(&context, operations::embed(&context, &host, Arc::new(body.inputs), options).await?).await
 }
 
-/// Texts to one vector for each token.
+/// Embeds every token of texts.
 #[utoipa::path(post, path = "/embed_all", tag = "TEI", request_body = EmbedBody<String>, responses((status = 200, body = Vec<Vec<Vec<f32>>>), (status = 422), (status = 424), (status = 429)))]
 pub(crate) async fn embed_all(State(app): State<Arc<App>>, request: Request) -> Response {
     handle(app, Dialect::Tei, "embed_all", request, |context, body: EmbedBody<Inputs>| async move {
         let host = context.host(None, &[Task::Embed, Task::Tokens]).await?;
-        only_right(body.truncation_direction.as_deref())?;
+        check_direction(body.truncation_direction.as_deref())?;
         if body.normalize.is_some() || body.dimensions.is_some() {
-            return Err(invalid("vectors of tokens are given as they are: no `normalize`, no `dimensions`"));
+            return Err(invalid("token embeddings support neither `normalize` nor `dimensions`"));
         }
         let truncates = context.truncates(body.truncate, true);
         response::write(
@@ -218,33 +217,33 @@ pub(crate) async fn embed_all(State(app): State<Arc<App>>, request: Request) -> 
     .await
 }
 
-/// Texts to weights of words.
+/// Embeds texts as sparse vectors (SPLADE).
 #[utoipa::path(post, path = "/embed_sparse", tag = "TEI", request_body = EmbedBody<String>, responses((status = 200, body = Vec<Vec<SparseValue>>), (status = 422), (status = 424), (status = 429)))]
 pub(crate) async fn embed_sparse(State(app): State<Arc<App>>, request: Request) -> Response {
     handle(app, Dialect::Tei, "embed_sparse", request, |context, body: EmbedBody<Inputs>| async move {
         let host = context.host(None, &[Task::Sparse]).await?;
-        only_right(body.truncation_direction.as_deref())?;
+        check_direction(body.truncation_direction.as_deref())?;
         if body.normalize.is_some() || body.dimensions.is_some() {
-            return Err(invalid("weights of words are given as they are: no `normalize`, no `dimensions`"));
+            return Err(invalid("sparse embeddings support neither `normalize` nor `dimensions`"));
         }
         let truncates = context.truncates(body.truncate, true);
         let answer =
             operations::embed_sparse(&context, &host, body.inputs, body.prompt_name, truncates).await?;
-        let value = |word: sconce::TokenWeight| SparseValue { index: word.index, value: word.value };
+        let value = |weight: sconce::TokenWeight| SparseValue { index: weight.index, value: weight.value };
         let answer = answer.map(move |texts| -> Vec<Vec<SparseValue>> {
-            texts.into_iter().map(|words| words.into_iter().map(value).collect()).collect()
+            texts.into_iter().map(|weights| weights.into_iter().map(value).collect()).collect()
         });
         response::write(&context, answer).await
     })
     .await
 }
 
-/// Texts by how well they fit a query.
+/// Ranks texts by relevance to a query.
 #[utoipa::path(post, path = "/rerank", tag = "TEI", request_body = RerankBody, responses((status = 200, body = Vec<Rank>), (status = 422), (status = 424), (status = 429)))]
 pub(crate) async fn rerank(State(app): State<Arc<App>>, request: Request) -> Response {
     handle(app, Dialect::Tei, "rerank", request, |context, body: RerankBody| async move {
         let host = context.host(None, &[Task::Rerank, Task::Tokens]).await?;
-        only_right(body.truncation_direction.as_deref())?;
+        check_direction(body.truncation_direction.as_deref())?;
         let options =
             RerankOptions { scoring: body.raw_scores.then_some(Scoring::Raw), ..RerankOptions::default() };
         let truncates = context.truncates(body.truncate, true);
@@ -266,12 +265,12 @@ pub(crate) async fn rerank(State(app): State<Arc<App>>, request: Request) -> Res
     .await
 }
 
-/// The labels of texts or pairs.
+/// Classifies texts or pairs.
 #[utoipa::path(post, path = "/predict", tag = "TEI", request_body = PredictBody, responses((status = 200, body = Vec<Prediction>), (status = 422), (status = 424), (status = 429)))]
 pub(crate) async fn predict(State(app): State<Arc<App>>, request: Request) -> Response {
     handle(app, Dialect::Tei, "predict", request, |context, body: PredictBody| async move {
         let host = context.host(None, &[Task::Classify]).await?;
-        only_right(body.truncation_direction.as_deref())?;
+        check_direction(body.truncation_direction.as_deref())?;
         let many = body.inputs.many;
         let truncates = context.truncates(body.truncate, true);
         let scoring = body.raw_scores.then_some(Scoring::Raw);
@@ -288,7 +287,7 @@ pub(crate) async fn predict(State(app): State<Arc<App>>, request: Request) -> Re
     .await
 }
 
-/// How alike a sentence is to others.
+/// Similarity of a sentence to others.
 #[utoipa::path(post, path = "/similarity", tag = "TEI", request_body = SimilarityBody, responses((status = 200, body = Vec<f32>), (status = 422), (status = 424), (status = 429)))]
 pub(crate) async fn similarity(State(app): State<Arc<App>>, request: Request) -> Response {
     handle(app, Dialect::Tei, "similarity", request, answer_similarity).await
@@ -297,7 +296,7 @@ pub(crate) async fn similarity(State(app): State<Arc<App>>, request: Request) ->
 async fn answer_similarity(context: RequestContext, body: SimilarityBody) -> Result<Answer, Refusal> {
     let host = context.host(None, &[Task::Embed, Task::Sparse, Task::Tokens]).await?;
     let parameters = body.parameters.unwrap_or_default();
-    only_right(parameters.truncation_direction.as_deref())?;
+    check_direction(parameters.truncation_direction.as_deref())?;
     let truncates = context.truncates(parameters.truncate, true);
     let Sentences { source_sentence, sentences } = body.inputs;
     let answer = operations::similarity(

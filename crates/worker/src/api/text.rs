@@ -1,4 +1,4 @@
-//! Texts to tokens and back, as Text Embeddings Inference has it.
+//! TEI's routes `/tokenize` and `/decode`.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -17,27 +17,27 @@ use crate::operations::response;
 use crate::state::app::App;
 use sconce_http::refusal::{Dialect, Refusal};
 
-/// Bytes of answer for each byte of text, at most about: a token of one letter and a space.
-const TOKEN: usize = 32;
-/// Bytes of answer for each byte of token ids: a word of some letters.
-const WORD: usize = 2;
+/// Approximate maximum response bytes per byte of text.
+const TOKENIZE_EXPANSION: usize = 32;
+/// Approximate response bytes per byte of token ids.
+const DECODE_EXPANSION: usize = 2;
 
-/// Texts to cut into tokens.
+/// Texts to tokenize.
 #[derive(Deserialize, ToSchema)]
 pub(crate) struct TokenizeBody {
     #[schema(value_type = Object, example = "What is Deep Learning?")]
     inputs: Inputs,
-    #[serde(default = "yes")]
+    #[serde(default = "default_true")]
     add_special_tokens: bool,
     prompt_name: Option<String>,
 }
 
-/// Token ids to read.
+/// Token ids to decode.
 #[derive(Deserialize, ToSchema)]
 pub(crate) struct DecodeBody {
     #[schema(value_type = Object, example = "[[101, 102]]")]
     ids: Inputs,
-    #[serde(default = "yes")]
+    #[serde(default = "default_true")]
     skip_special_tokens: bool,
 }
 
@@ -53,19 +53,19 @@ pub(crate) struct SimpleToken {
     stop: Option<usize>,
 }
 
-fn yes() -> bool {
+fn default_true() -> bool {
     true
 }
 
-/// Texts to tokens.
+/// Tokenizes texts.
 #[utoipa::path(post, path = "/tokenize", tag = "TEI", request_body = TokenizeBody, responses((status = 200, body = Vec<Vec<SimpleToken>>), (status = 422)))]
 pub(crate) async fn tokenize(State(app): State<Arc<App>>, request: Request) -> Response {
     handle(app, Dialect::Tei, "tokenize", request, |context, body: TokenizeBody| async move {
         let host = context.host(None, &ANY).await?;
-        let named = prompt(&host, body.prompt_name, body.inputs.has_ids())?;
-        let before = named.and_then(|name| host.model.card().prompts.value.get(&name).cloned());
+        let prompt_name = prompt(&host, body.prompt_name, body.inputs.has_ids())?;
+        let prompt = prompt_name.and_then(|name| host.model.card().prompts.value.get(&name).cloned());
         if matches!(body.inputs, Inputs::Ids(_) | Inputs::ManyIds(_)) {
-            return Err(invalid("token ids are tokens already"));
+            return Err(invalid("`inputs` must be texts, not token ids"));
         }
         let bytes = body.inputs.bytes();
         context.check_sizes(&bytes, 0)?;
@@ -74,14 +74,14 @@ pub(crate) async fn tokenize(State(app): State<Arc<App>>, request: Request) -> R
         let tokens = Arc::clone(&counted);
         let item = move |at: usize| -> Result<Vec<SimpleToken>, Refusal> {
             let text = &body.inputs.texts()[at];
-            let pieces = match &before {
+            let pieces = match &prompt {
                 None => host.model.tokens(text, special).map_err(refusal)?,
-                Some(before) => host.model.tokens(&format!("{before}{text}"), special).map_err(refusal)?,
+                Some(prompt) => host.model.tokens(&format!("{prompt}{text}"), special).map_err(refusal)?,
             };
             counted.fetch_add(pieces.len(), Ordering::Relaxed);
             Ok(pieces.into_iter().map(token).collect())
         };
-        let answer = response::write_list(&context, &bytes, TOKEN, item).await?;
+        let answer = response::write_list(&context, &bytes, TOKENIZE_EXPANSION, item).await?;
         context.app.edge.charge(context.principal, tokens.load(Ordering::Relaxed))?;
         Ok(answer)
     })
@@ -89,17 +89,17 @@ pub(crate) async fn tokenize(State(app): State<Arc<App>>, request: Request) -> R
 }
 
 fn token(piece: sconce::tokenize::Token) -> SimpleToken {
-    let place = (!piece.special).then_some(piece.offsets);
+    let span = (!piece.special).then_some(piece.offsets);
     SimpleToken {
         id: piece.id,
         text: piece.text,
         special: piece.special,
-        start: place.map(|place| place.0),
-        stop: place.map(|place| place.1),
+        start: span.map(|(start, _)| start),
+        stop: span.map(|(_, stop)| stop),
     }
 }
 
-/// Tokens to texts.
+/// Decodes token ids to texts.
 #[utoipa::path(post, path = "/decode", tag = "TEI", request_body = DecodeBody, responses((status = 200, body = Vec<String>), (status = 422)))]
 pub(crate) async fn decode(State(app): State<Arc<App>>, request: Request) -> Response {
     handle(app, Dialect::Tei, "decode", request, |context, body: DecodeBody| async move {
@@ -109,11 +109,11 @@ pub(crate) async fn decode(State(app): State<Arc<App>>, request: Request) -> Res
         let many = match body.ids {
             Inputs::Ids(ids) => vec![ids],
             Inputs::ManyIds(many) => many,
-            Inputs::One(_) | Inputs::Texts(_) => return Err(invalid("`ids` are token ids")),
+            Inputs::One(_) | Inputs::Texts(_) => return Err(invalid("`ids` must be token ids")),
         };
         let tokens = many.iter().map(Vec::len).sum();
         let skip = body.skip_special_tokens;
-        let answer = response::write_list(&context, &bytes, WORD, move |at| {
+        let answer = response::write_list(&context, &bytes, DECODE_EXPANSION, move |at| {
             host.model.decode(&many[at], skip).map_err(refusal)
         })
         .await?;

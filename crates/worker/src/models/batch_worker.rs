@@ -1,4 +1,4 @@
-//! The threads that take batches from a model's queue and have them computed: as many as keep its placement busy.
+//! Batch workers: threads that dequeue batches of a model, compute them, and return the rows to their jobs.
 
 use std::cmp::Reverse;
 use std::collections::HashSet;
@@ -10,43 +10,43 @@ use sconce::core::batch::{Batch, OutputKind};
 use sconce::{BatchOutcome, BatchOutput, Error, Model};
 
 use crate::errors;
-use crate::models::incidents::{note, note_incidents};
+use crate::models::incidents::{count_fallbacks, report_incidents};
 use crate::models::second_opinion::{Pending, SecondOpinions};
-use crate::models::shadow::Checks;
+use crate::models::shadow::ShadowChecks;
 use crate::schedule::job::BatchTiming;
 use crate::schedule::list::Entry;
-use crate::schedule::queue::Taken;
+use crate::schedule::queue::ActiveBatch;
 use crate::schedule::rate::Rate;
 use crate::state::app::App;
 use crate::state::label::short;
 use crate::state::slot::Host;
 use sconce_http::refusal::{Kind, Refusal};
 
-/// A text that every model has words for, to measure with.
-const TEXT: &str = "When the lamplighter reached the last street he turned around and counted the lights behind \
+/// The text of warm-up batches.
+const WARM_UP_TEXT: &str = "When the lamplighter reached the last street he turned around and counted the lights behind \
                     him: nineteen, and one that he had not lit. He walked back to it, and there stood a child \
                     with a match, who said that the dark had come early and that somebody had to begin.";
-/// Tokens of each text that is measured with.
-const LENGTH: usize = 64;
-/// A batch that takes this many seconds is large enough to tell the rate.
-const LONG: f64 = 0.05;
-/// Texts in the largest batch that is measured.
-const MOST: usize = 512;
+/// Tokens per text of a warm-up batch.
+const WARM_UP_TOKENS: usize = 64;
+/// Warm-up ends with the first batch that takes this many seconds.
+const WARM_UP_SECONDS: f64 = 0.05;
+/// Maximum texts of a warm-up batch.
+const MAX_WARM_UP_TEXTS: usize = 512;
 
-/// Measures how fast a model is with batches that grow, which also warms it up; `tell` hears of each.
-pub(crate) fn measure(model: &Model, tell: &mut dyn FnMut(usize)) -> Result<Rate, Error> {
-    let mut ids = model.encode_texts(&sconce::Prompt::NONE, &[TEXT])?.remove(0).ids;
-    ids.truncate(LENGTH);
+/// Warms up a model with batches of growing size and measures its throughput. `on_batch` receives the texts of each.
+pub(crate) fn warm_up(model: &Model, on_batch: &mut dyn FnMut(usize)) -> Result<Rate, Error> {
+    let mut ids = model.encode_texts(&sconce::Prompt::NONE, &[WARM_UP_TEXT])?.remove(0).ids;
+    ids.truncate(WARM_UP_TOKENS);
     let mut measured = Vec::new();
     let mut texts = 1;
     loop {
-        tell(texts);
+        on_batch(texts);
         let mut batch = Batch::new(model.output_kind());
         for _ in 0..texts {
             batch.push(&ids, &vec![0; ids.len()], 0);
         }
         let tokens = batch.tokens();
-        // The first of each size pays for what is made once.
+        // The first batch of each size pays one-time costs.
         let mut seconds = f64::INFINITY;
         for _ in 0..2 {
             let batch = batch.clone();
@@ -55,60 +55,60 @@ pub(crate) fn measure(model: &Model, tell: &mut dyn FnMut(usize)) -> Result<Rate
             seconds = seconds.min(began.elapsed().as_secs_f64());
         }
         measured.push((tokens, seconds));
-        if seconds > LONG || texts >= MOST {
+        if seconds > WARM_UP_SECONDS || texts >= MAX_WARM_UP_TEXTS {
             return Ok(Rate::from(&measured));
         }
         texts *= 4;
     }
 }
 
-/// Where a batch goes besides: to the reference, and its suspects to a second placement.
-pub(crate) struct Aside {
-    pub(crate) checks: Checks,
-    pub(crate) opinions: SecondOpinions,
+/// Checks of computed batches: shadow checks against the reference, and second opinions on suspect texts.
+pub(crate) struct Verification {
+    pub(crate) shadow: ShadowChecks,
+    pub(crate) second_opinions: SecondOpinions,
 }
 
-/// Computes what waits until the queue is closed. The others of a placement that has more hands do the same.
-pub(crate) fn work(hand: usize, host: &Host, app: &App, aside: &Aside) {
+/// Runs the worker with this index until the queue is closed and empty.
+pub(crate) fn run(worker: usize, host: &Host, app: &App, verification: &Verification) {
     let Host { model, queue, .. } = host;
     let width = model.card().width().max(model.card().sizes.value.hidden);
-    // A placement that took over may have more hands than there are workers.
+    // A fallback placement may allow more concurrency than there are workers.
     let concurrency = || (model.cost(), model.concurrency().min(host.concurrency));
-    while let Some(mut taken) = queue.next(hand, concurrency, width) {
-        // The longest first: what comes last is what threads share out among them to end together.
-        taken.entries.sort_by_key(|entry| Reverse(entry.tokens()));
-        let one = AssertUnwindSafe(|| compute(host, app, &taken, aside));
-        if catch_unwind(one).is_err() {
-            fail(&taken.entries, &Refusal::new(Kind::Machine, "the worker failed over this batch"));
+    while let Some(mut batch) = queue.next(worker, concurrency, width) {
+        // Longest first: the short sequences at the end balance the load of the threads.
+        batch.entries.sort_by_key(|entry| Reverse(entry.tokens()));
+        let compute = AssertUnwindSafe(|| compute(host, app, &batch, verification));
+        if catch_unwind(compute).is_err() {
+            fail(&batch.entries, &Refusal::new(Kind::Machine, "the worker panicked during this batch"));
         }
     }
 }
 
-fn compute(host: &Host, app: &App, taken: &Taken<'_>, aside: &Aside) {
+fn compute(host: &Host, app: &App, active: &ActiveBatch<'_>, verification: &Verification) {
     let Host { name, model, .. } = host;
     let metrics = &app.metrics;
-    let (entries, began) = (&taken.entries, taken.began);
+    let (entries, began) = (&active.entries, active.began);
     let mut batch = Batch::new(entries.first().map_or(OutputKind::Pooled, |entry| entry.job.output_kind));
     for entry in entries {
         let text = &entry.job.texts[entry.index];
         batch.push_filled(&text.ids, &text.type_ids, text.prompt_tokens, text.masked);
     }
     let tokens = batch.tokens();
-    let shadowed = aside.checks.take().then(|| batch.clone());
+    let shadowed = verification.shadow.is_due().then(|| batch.clone());
     let computing = Instant::now();
     match model.compute_each(batch) {
         Ok(BatchOutcome { output: computed, rejected: refused, unresolved: suspects }) => {
             let done = Instant::now();
             if computed.incidents.is_empty() {
-                taken.observe(tokens, done);
+                active.observe(tokens, done);
             }
             let texts = entries.len();
             let batch = BatchTiming { began, computing, computed: done, ended: done, texts, tokens };
-            let withheld = refused.iter().map(|(index, _)| *index);
-            let withheld: HashSet<usize> = withheld.chain(suspects.iter().map(|one| one.index)).collect();
-            hand_out(entries, &computed, batch, &withheld);
-            note(name, app, &computed);
-            note_incidents(host, app);
+            let failed = refused.iter().map(|(index, _)| *index);
+            let failed: HashSet<usize> = failed.chain(suspects.iter().map(|one| one.index)).collect();
+            return_rows(entries, &computed, batch, &failed);
+            count_fallbacks(name, app, &computed);
+            report_incidents(host, app);
             let seconds = done.saturating_duration_since(began).as_secs_f64();
             metrics.batch(name, &short(&computed.placement), entries.len(), tokens, seconds);
             for (index, error) in refused {
@@ -116,22 +116,22 @@ fn compute(host: &Host, app: &App, taken: &Taken<'_>, aside: &Aside) {
             }
             for suspect in suspects {
                 let entry = entries[suspect.index].clone();
-                aside.opinions.send(Pending { entry, suspect, batch });
+                verification.second_opinions.send(Pending { entry, suspect, batch });
             }
-            // Rows that were withheld are no numbers.
-            if let Some(batch) = shadowed.filter(|_| withheld.is_empty()) {
-                aside.checks.send(batch, computed);
+            // Failed texts have no valid rows to compare.
+            if let Some(batch) = shadowed.filter(|_| failed.is_empty()) {
+                verification.shadow.send(batch, computed);
             }
         }
         Err(error) => {
-            note_incidents(host, app);
+            report_incidents(host, app);
             fail(entries, &errors::refusal(error));
         }
     }
 }
 
-/// Gives every job the rows of its texts, those of one job together, but for those of the entries `withheld`.
-fn hand_out(entries: &[Entry], computed: &BatchOutput, batch: BatchTiming, withheld: &HashSet<usize>) {
+/// Returns the rows of all entries to their jobs, except those of `failed` entries.
+fn return_rows(entries: &[Entry], computed: &BatchOutput, batch: BatchTiming, failed: &HashSet<usize>) {
     let rows = &computed.rows;
     let (mut at, mut row) = (0, 0);
     for run in entries.chunk_by(|a, b| Arc::ptr_eq(&a.job, &b.job)) {
@@ -141,14 +141,14 @@ fn hand_out(entries: &[Entry], computed: &BatchOutput, batch: BatchTiming, withh
             let count = if pooled { 1 } else { entry.tokens() };
             let values = &rows.values[row * rows.width..(row + count) * rows.width];
             let norm = if pooled { rows.norms.get(row).copied() } else { None };
-            if !withheld.contains(&at) {
+            if !failed.contains(&at) {
                 own.push((entry.index, values, norm));
             }
             at += 1;
             row += count;
         }
         if !own.is_empty() {
-            run[0].job.take(computed, own.into_iter(), batch);
+            run[0].job.add_rows(computed, own.into_iter(), batch);
         }
     }
 }
@@ -187,11 +187,11 @@ mod tests {
                 .into_iter()
                 .unzip();
             for job in &jobs {
-                queue.admit(job).expect("room");
+                queue.admit(job).expect("capacity");
             }
             let mut taken = queue.next(0, || (Cost::Packed, 1), 1).expect("a batch");
             taken.entries.sort_by_key(|entry| Reverse(entry.tokens()));
-            // Rows are numbered, and a text of n tokens has n of them or one; norms are a hundred more.
+            // The value of a row is its index, and a text of n tokens has n rows or one; norms are a hundred more.
             let mut row = 0_u8;
             let mut expected = vec![vec![PENDING; 2]; 3];
             for entry in &taken.entries {
@@ -216,7 +216,7 @@ mod tests {
             let now = Instant::now();
             let batch =
                 BatchTiming { began: now, computing: now, computed: now, ended: now, texts: 6, tokens: 33 };
-            hand_out(&taken.entries, &computed, batch, &HashSet::new());
+            return_rows(&taken.entries, &computed, batch, &HashSet::new());
             for (mut outcome, expected) in outcomes.into_iter().zip(expected) {
                 let outcome = outcome.try_recv().expect("all texts are computed").expect("no refusal");
                 assert_eq!(outcome.outputs, expected, "{output_kind:?}");

@@ -1,4 +1,4 @@
-//! Tells whoever manages a pool that this worker is ready, that it is alive, and that it goes.
+//! The heartbeat client: registers the worker with the manager of a pool, sends heartbeats, and deregisters.
 
 use std::cell::Cell;
 use std::sync::Arc;
@@ -16,48 +16,49 @@ use crate::models::report::report_of;
 use crate::settings::{Callback, Worker};
 use crate::state::app::App;
 
-/// How often it looks whether something has changed.
+/// Interval at which readiness and shutdown are checked.
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
-/// After a call that was not taken.
-const FIRST_PAUSE: Duration = Duration::from_millis(250);
-/// At most, after many.
-const LONGEST_PAUSE: Duration = Duration::from_secs(30);
-/// How long a call may take.
+/// Initial backoff after a failed registration.
+const INITIAL_BACKOFF: Duration = Duration::from_millis(250);
+/// Maximum backoff.
+const MAX_BACKOFF: Duration = Duration::from_secs(30);
+/// Timeout of a callback.
 const TIMEOUT: Duration = Duration::from_secs(10);
-/// How long the last may.
-const LAST_PATIENCE: Duration = Duration::from_secs(1);
+/// Timeout of the last callback, during shutdown.
+const FINAL_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Tells of a worker at `url` until the server stops.
+/// Runs the client of a worker at `url` until the server stops.
 pub(crate) fn run(app: &Arc<App>, url: &str, worker: &Worker) {
     let Some(callback) = &worker.callback else { return };
     let failing = Cell::new(false);
-    let tell = |event: &str, last: bool| {
+    let notify = |event: &str, last: bool| {
         let body = json!({
             "event": event, "worker_id": worker.id, "url": url, "report": report_of(app),
         });
-        let (call, (told, answer)) = ((callback.clone(), body.to_string()), mpsc::sync_channel(1));
-        let timeout = if last { LAST_PATIENCE } else { TIMEOUT };
-        let thread = thread::Builder::new().name("sconce-call".to_owned());
-        let _ = thread.spawn(move || told.send(post(&call.0, &call.1, timeout)));
-        // Who is called may hang, and the server stops meanwhile.
+        let (target, body) = (callback.clone(), body.to_string());
+        let (sender, receiver) = mpsc::sync_channel(1);
+        let timeout = if last { FINAL_TIMEOUT } else { TIMEOUT };
+        let thread = thread::Builder::new().name("sconce-callback".to_owned());
+        let _ = thread.spawn(move || sender.send(post(&target, &body, timeout)));
+        // Shutdown does not wait for a callback that hangs.
         let outcome = loop {
-            match answer.recv_timeout(POLL_INTERVAL) {
+            match receiver.recv_timeout(POLL_INTERVAL) {
                 Ok(outcome) => break outcome,
                 Err(RecvTimeoutError::Timeout) if last || !app.is_shutting_down() => {}
                 Err(RecvTimeoutError::Timeout) => return false,
-                Err(RecvTimeoutError::Disconnected) => break Err("no thread can be had".to_owned()),
+                Err(RecvTimeoutError::Disconnected) => break Err("cannot spawn a thread".to_owned()),
             }
         };
         let fields = |why: &str| [("event", json!(event)), ("to", json!(callback.url)), ("why", json!(why))];
         match &outcome {
             Ok(()) if failing.replace(false) => {
-                app.edge.telemetry.info("callback taken again", &fields("")[..2])
+                app.edge.telemetry.info("callback recovered", &fields("")[..2])
             }
             Ok(()) => {}
             Err(why) => {
                 app.metrics.callback_failures.inc();
                 if !failing.replace(true) {
-                    app.edge.telemetry.warn("callback not taken", &fields(why));
+                    app.edge.telemetry.warn("callback failed", &fields(why));
                 }
             }
         }
@@ -75,22 +76,22 @@ pub(crate) fn run(app: &Arc<App>, url: &str, worker: &Worker) {
             return;
         }
     }
-    let mut pause = FIRST_PAUSE;
-    while !tell("ready", false) {
-        if !wait(pause) {
+    let mut backoff = INITIAL_BACKOFF;
+    while !notify("ready", false) {
+        if !wait(backoff) {
             return;
         }
-        pause = (2 * pause).min(LONGEST_PAUSE);
+        backoff = (2 * backoff).min(MAX_BACKOFF);
     }
-    while wait(worker.heartbeat.unwrap_or(LONGEST_PAUSE)) {
+    while wait(worker.heartbeat.unwrap_or(MAX_BACKOFF)) {
         if worker.heartbeat.is_some() {
-            tell("heartbeat", false);
+            notify("heartbeat", false);
         }
     }
-    tell("stopping", true);
+    notify("stopping", true);
 }
 
-/// Makes a call; why it was not taken.
+/// Sends a callback. The error is the reason for the log.
 fn post(Callback { url, token }: &Callback, body: &str, timeout: Duration) -> Result<(), String> {
     let agent = client(timeout).build().new_agent();
     let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |now| now.as_secs()).to_string();
@@ -101,12 +102,12 @@ fn post(Callback { url, token }: &Callback, body: &str, timeout: Duration) -> Re
             .header("x-sconce-signature", format!("sha256={}", signature(token.as_bytes(), &now, body)));
     }
     let status = request.send(body).map_err(|error| error.to_string())?.status();
-    if status.is_success() { Ok(()) } else { Err(format!("the answer was {status}")) }
+    if status.is_success() { Ok(()) } else { Err(format!("HTTP status {status}")) }
 }
 
-/// The keyed hash of time and body, in hexadecimal digits.
+/// HMAC-SHA-256 of timestamp and body, in hexadecimal.
 fn signature(token: &[u8], time: &str, body: &str) -> String {
-    // A key may have any length.
+    // HMAC accepts keys of any length.
     let Ok(mut hash) = Hmac::<Sha256>::new_from_slice(token) else { return String::new() };
     hash.update(time.as_bytes());
     hash.update(b".");
@@ -121,7 +122,7 @@ mod tests {
     #[test]
     fn the_signature_is_that_of_openssl() {
         // printf '1700000000.{"a":1}' | openssl dgst -sha256 -hmac secret
-        let told = "49f24e537407743fa4a0242bb63b94b9a47ee99cbbe071ccd8a22550ae411686";
-        assert_eq!(signature(b"secret", "1700000000", "{\"a\":1}"), told);
+        let expected = "49f24e537407743fa4a0242bb63b94b9a47ee99cbbe071ccd8a22550ae411686";
+        assert_eq!(signature(b"secret", "1700000000", "{\"a\":1}"), expected);
     }
 }

@@ -1,5 +1,5 @@
-//! The thread that loads models when they are wanted, within the memory there is, and unloads them when they are not.
-//! Models are prepared on threads of their own, so that a download or a proof holds no other model up.
+//! The model manager: one thread that loads models on demand within the memory limit and evicts idle ones. Models are
+//! downloaded and proved on separate threads, so that they do not delay other models.
 
 use std::sync::atomic::Ordering;
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
@@ -8,47 +8,47 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use sconce::core::obstacle::bytes;
+use sconce::core::report::Footprint;
 use sconce::{Claim, Error, Event, ModelBuilder, Runtime, peak, resident};
 use serde_json::json;
 
-use crate::models::eviction::{Admission, LoadedModel, admit, too_much};
+use crate::models::eviction::{Admission, LoadedModel, admit, evict_over_limit};
 use crate::models::incidents;
 use crate::models::memory_estimator::{Load, MemoryEstimator};
-use crate::models::startup::{open, spawn};
+use crate::models::startup::{spawn, start};
 use crate::state::app::App;
 use crate::state::label::short;
-use crate::state::slot::{Ability, Phase, Slot};
-use sconce::core::report::Footprint;
+use crate::state::slot::{Phase, Slot, TaskStatus};
 
-/// How often it looks around.
+/// Interval of idle checks.
 const POLL_INTERVAL: Duration = Duration::from_millis(250);
-/// How often it looks for what is about to come: the end of work on a model that is to go, a model before another.
-const MOMENT: Duration = Duration::from_millis(1);
+/// Interval at which imminent events are polled: the end of requests in flight, or an earlier model of the startup.
+const SHORT_POLL_INTERVAL: Duration = Duration::from_millis(1);
 
-/// How long a model of the start waits at most for those before it.
-const TURN: Duration = Duration::from_secs(2);
+/// Maximum time that a model of the startup waits for earlier ones, to keep the configured order.
+const ORDER_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// What the manager is told.
-pub(crate) enum Order {
-    /// A request wants this model.
+/// A command to the manager. Models are named by the index of their slot.
+pub(crate) enum Command {
+    /// Prepare and load a model for a request.
     Load(usize),
-    /// This model is fetched and proved, or could not be.
+    /// Load a model that is prepared, or record why it failed.
     Prepared(usize, Prepared),
-    /// This model is to be proved by children that take so many bytes; whether it may is sent back.
-    Prove { at: usize, bytes: u64, makes_room: bool, reply: Sender<Result<bool, Error>> },
+    /// Free memory for provers that take this many bytes. Replies whether they fit.
+    ReserveProver { index: usize, bytes: u64, may_evict: bool, reply: Sender<Result<bool, Error>> },
 }
 
-/// A model before it is loaded.
+/// A model that is downloaded and proved, but not loaded.
 pub(crate) struct Prepared {
-    /// Whether others may be unloaded for it.
-    makes_room: bool,
+    /// Whether other models may be evicted for it.
+    may_evict: bool,
     began: Instant,
     claim: Result<Claim, Error>,
-    /// Footprint that a child will take that proves the real weights before they are loaded.
-    proving: u64,
+    /// Bytes of the prover that proves the real weights before they are loaded.
+    prover_bytes: u64,
 }
 
-/// A model as it can be opened again and again.
+/// A configured model, which can be loaded repeatedly.
 #[derive(Clone)]
 pub(crate) struct ManagedModel {
     builder: ModelBuilder,
@@ -62,174 +62,175 @@ impl ManagedModel {
     }
 }
 
-/// Loads and unloads.
+/// Loads and unloads models.
 pub(crate) struct ModelManager {
     app: Arc<App>,
     models: Vec<ManagedModel>,
     estimator: MemoryEstimator,
-    /// For those that prepare models.
-    orders: Sender<Order>,
-    /// Held while a model is proved: two at once would measure each other's speed.
+    /// For the threads that prepare models.
+    commands: Sender<Command>,
+    /// Held while a model is proved: concurrent proofs would distort each other's measurements.
     proving: Arc<Mutex<()>>,
-    /// Models that are to be loaded, in the order in which they were prepared.
+    /// Models to load, in the order in which they were prepared.
     prepared: Vec<(usize, Prepared)>,
-    /// What the process takes without any model.
-    empty: u64,
-    /// Whether any model ever served.
-    served: bool,
-    /// Why the first model that failed could not be opened.
+    /// Resident bytes of the process without models.
+    baseline: u64,
+    /// Whether any model was ever loaded.
+    any_loaded: bool,
+    /// The first load failure.
     failure: Option<Error>,
 }
 
 impl ModelManager {
-    pub(crate) fn new(app: Arc<App>, models: Vec<ManagedModel>, orders: Sender<Order>) -> ModelManager {
-        let path = models.first().map(|kept| kept.runtime.evidence().0.join("memory.estimator"));
+    pub(crate) fn new(app: Arc<App>, models: Vec<ManagedModel>, commands: Sender<Command>) -> ModelManager {
+        let path = models.first().map(|model| model.runtime.evidence().0.join("load-memory.jsonl"));
         let estimator = path.map_or_else(MemoryEstimator::default, |path| MemoryEstimator::open(&path));
         for slot in &app.slots {
             app.metrics.listed(&slot.name);
         }
-        let empty = resident().unwrap_or(0);
+        let baseline = resident().unwrap_or(0);
         let (proving, prepared) = (Arc::default(), Vec::new());
         ModelManager {
             app,
             models,
             estimator,
-            orders,
+            commands,
             proving,
             prepared,
-            empty,
-            served: false,
+            baseline,
+            any_loaded: false,
             failure: None,
         }
     }
 
-    /// Works until the server stops. Where no model at all can be opened it ends with the reason of the first.
-    pub(crate) fn keep(mut self, orders: &Receiver<Order>) -> Result<(), Error> {
-        for at in 0..self.app.slots.len() {
-            // Those that are loaded at the start do not make others go that were, too.
-            if self.app.slots[at].is_starting() {
-                self.prepare(at, false);
+    /// Runs until the server stops. If every model fails to load, returns the first failure.
+    pub(crate) fn run(mut self, commands: &Receiver<Command>) -> Result<(), Error> {
+        for index in 0..self.app.slots.len() {
+            // Models of the startup do not evict each other.
+            if self.app.slots[index].is_starting() {
+                self.prepare(index, false);
             } else {
-                self.read_card(at);
+                self.read_card(index);
             }
         }
         while !self.app.is_shutting_down() {
-            let wait = if self.prepared.is_empty() { POLL_INTERVAL } else { MOMENT };
-            let order = match orders.recv_timeout(wait) {
-                Ok(order) => Some(order),
+            let wait = if self.prepared.is_empty() { POLL_INTERVAL } else { SHORT_POLL_INTERVAL };
+            let command = match commands.recv_timeout(wait) {
+                Ok(command) => Some(command),
                 Err(RecvTimeoutError::Timeout) => None,
                 Err(RecvTimeoutError::Disconnected) => return Ok(()),
             };
-            let is_idle = order.is_none();
-            for order in order.into_iter().chain(orders.try_iter()) {
-                match order {
-                    Order::Load(at) => self.prepare(at, true),
-                    Order::Prepared(at, prepared) => self.prepared.push((at, prepared)),
-                    Order::Prove { at, bytes, makes_room, reply } => {
-                        let room = self.make_room(at, bytes, makes_room);
-                        if matches!(room, Ok(true)) {
+            let is_idle = command.is_none();
+            for command in command.into_iter().chain(commands.try_iter()) {
+                match command {
+                    Command::Load(index) => self.prepare(index, true),
+                    Command::Prepared(index, prepared) => self.prepared.push((index, prepared)),
+                    Command::ReserveProver { index, bytes, may_evict, reply } => {
+                        let fits = self.free_memory(index, bytes, may_evict);
+                        if matches!(fits, Ok(true)) {
                             self.app.reserved.store(bytes, Ordering::Relaxed);
                         }
-                        let _ = reply.send(room);
+                        let _ = reply.send(fits);
                     }
                 }
             }
             match self.next() {
-                Some((at, prepared)) => self.attend(at, prepared)?,
-                None if is_idle => self.sweep(),
+                Some((index, prepared)) => self.load_or_fail(index, prepared)?,
+                None if is_idle => self.evict(),
                 None => {}
             }
         }
         Ok(())
     }
 
-    /// Fetches and proves a model on a thread of its own.
-    fn prepare(&self, at: usize, makes_room: bool) {
-        let (app, kept, orders) = (Arc::clone(&self.app), self.models[at].clone(), self.orders.clone());
+    /// Downloads and proves a model on a separate thread.
+    fn prepare(&self, index: usize, may_evict: bool) {
+        let (app, model) = (Arc::clone(&self.app), self.models[index].clone());
+        let commands = self.commands.clone();
         let proving = Arc::clone(&self.proving);
         let began = Instant::now();
         let prepare = move || {
-            let slot = &app.slots[at];
-            slot.enter(Phase::Opening);
-            if slot.ability() == Ability::Unread {
-                learn(slot, &kept);
+            let slot = &app.slots[index];
+            slot.enter(Phase::Loading);
+            if slot.task() == TaskStatus::Pending {
+                read_task(slot, &model);
             }
-            let needed = prover_claim(&app, slot, &kept);
-            let bytes = *needed.as_ref().unwrap_or(&0);
-            let mut turn = None;
-            let mut room = needed.map(|_| true);
+            let prover_bytes = prover_claim(&app, slot, &model);
+            let bytes = *prover_bytes.as_ref().unwrap_or(&0);
+            let mut proof = None;
+            let mut fits = prover_bytes.map(|_| true);
             if bytes > 0 {
                 slot.enter(Phase::Queued);
-                turn = Some(proving.lock().unwrap_or_else(PoisonError::into_inner));
-                room = room_for(&orders, at, bytes, makes_room);
+                proof = Some(proving.lock().unwrap_or_else(PoisonError::into_inner));
+                fits = reserve_prover(&commands, index, bytes, may_evict);
             }
-            if matches!(room, Ok(false)) {
-                slot.excuse();
-                slot.enter(Phase::Asleep);
+            if matches!(fits, Ok(false)) {
+                slot.end_startup();
+                slot.enter(Phase::Unloaded);
                 return;
             }
-            let claim = room.and_then(|_| {
-                kept.builder.claim(&mut |event| {
-                    if turn.is_none() && matches!(event, Event::Proving { .. }) {
+            let claim = fits.and_then(|_| {
+                model.builder.claim(&mut |event| {
+                    if proof.is_none() && matches!(event, Event::Proving { .. }) {
                         slot.enter(Phase::Queued);
-                        turn = Some(proving.lock().unwrap_or_else(PoisonError::into_inner));
+                        proof = Some(proving.lock().unwrap_or_else(PoisonError::into_inner));
                     }
-                    incidents::hear(&app, slot, &event);
+                    incidents::handle_event(&app, slot, &event);
                 })
             });
             if bytes > 0 {
                 app.reserved.store(0, Ordering::Relaxed);
             }
-            drop(turn);
+            drop(proof);
             if claim.is_ok() {
                 slot.enter(Phase::Queued);
             }
-            let prepared = Prepared { makes_room, began, claim, proving: bytes };
-            let _ = orders.send(Order::Prepared(at, prepared));
+            let prepared = Prepared { may_evict, began, claim, prover_bytes: bytes };
+            let _ = commands.send(Command::Prepared(index, prepared));
         };
         if let Err(error) = spawn("sconce-prepare", prepare) {
-            let prepared = Prepared { makes_room, began, claim: Err(error), proving: 0 };
-            let _ = self.orders.send(Order::Prepared(at, prepared));
+            let prepared = Prepared { may_evict, began, claim: Err(error), prover_bytes: 0 };
+            let _ = self.commands.send(Command::Prepared(index, prepared));
         }
     }
 
-    /// Reads what a model can do before anybody asks for it.
-    fn read_card(&self, at: usize) {
-        let (app, kept) = (Arc::clone(&self.app), self.models[at].clone());
-        if spawn("sconce-card", move || learn(&app.slots[at], &kept)).is_err() {
-            self.app.slots[at].learn(Ability::Unreadable);
+    /// Reads the task of a model that is loaded on demand.
+    fn read_card(&self, index: usize) {
+        let (app, model) = (Arc::clone(&self.app), self.models[index].clone());
+        if spawn("sconce-card", move || read_task(&app.slots[index], &model)).is_err() {
+            self.app.slots[index].set_task(TaskStatus::Unavailable);
         }
     }
 
-    /// The next model to load: the first of the start, then who was wanted first. One of the start waits for those
-    /// before it that are neither fetched nor proved but only read, so that which models fit into the memory depends
-    /// on their order and not on chance.
+    /// The next model to load: models of the startup in configured order, then requested models in order of preparation. A
+    /// model of the startup waits briefly for earlier ones whose files are still being read, so that the configured order
+    /// decides which models fit into memory.
     fn next(&mut self) -> Option<(usize, Prepared)> {
-        let turn = |(place, (at, prepared)): &(usize, &(usize, Prepared))| {
-            (prepared.makes_room, if prepared.makes_room { *place } else { *at })
+        let order = |(position, (index, prepared)): &(usize, &(usize, Prepared))| {
+            (prepared.may_evict, if prepared.may_evict { *position } else { *index })
         };
-        let (place, (at, prepared)) = self.prepared.iter().enumerate().min_by_key(turn)?;
-        let is_read = |slot: &Arc<Slot>| slot.is_starting() && matches!(slot.phase(), Phase::Opening);
-        let waits = !prepared.makes_room && prepared.began.elapsed() < TURN;
-        if waits && self.app.slots[..*at].iter().any(is_read) {
+        let (position, (index, prepared)) = self.prepared.iter().enumerate().min_by_key(order)?;
+        let is_reading = |slot: &Arc<Slot>| slot.is_starting() && matches!(slot.phase(), Phase::Loading);
+        let waits = !prepared.may_evict && prepared.began.elapsed() < ORDER_TIMEOUT;
+        if waits && self.app.slots[..*index].iter().any(is_reading) {
             return None;
         }
-        Some(self.prepared.remove(place))
+        Some(self.prepared.remove(position))
     }
 
-    /// Loads a model that is prepared; where no model at all can be opened, the reason of the first.
-    fn attend(&mut self, at: usize, prepared: Prepared) -> Result<(), Error> {
-        if let Err(error) = self.load(at, prepared) {
-            let (slot, why) = (&self.app.slots[at], error.to_string());
-            let told = [("model", json!(slot.name)), ("why", json!(why))];
-            // Probes have it tried again and again.
+    /// Loads a prepared model and records a failure. If every model has failed, returns the first failure.
+    fn load_or_fail(&mut self, index: usize, prepared: Prepared) -> Result<(), Error> {
+        if let Err(error) = self.load(index, prepared) {
+            let (slot, why) = (&self.app.slots[index], error.to_string());
+            let fields = [("model", json!(slot.name)), ("why", json!(why))];
+            // Probes retry the load; the same failure is logged once.
             if slot.fail(why) {
-                self.app.edge.telemetry.warn("model can't be opened", &told);
+                self.app.edge.telemetry.warn("model failed to load", &fields);
             }
             self.failure.get_or_insert(error);
         }
-        let all_failed = self.app.slots.iter().all(|slot| slot.is_broken());
-        match self.failure.take_if(|_| all_failed && !self.served) {
+        let all_failed = self.app.slots.iter().all(|slot| slot.last_load_failed());
+        match self.failure.take_if(|_| all_failed && !self.any_loaded) {
             Some(error) => Err(error),
             None => Ok(()),
         }
@@ -239,155 +240,164 @@ impl ModelManager {
         self.app.settings().memory_limit
     }
 
-    /// The models that are loaded.
+    /// The loaded models.
     fn loaded(&self) -> Vec<LoadedModel> {
-        let model = |(slot, place): (usize, &Arc<Slot>)| {
-            place.host().map(|host| LoadedModel { slot, since: host.since, asked: place.asked() })
+        let model = |(index, slot): (usize, &Arc<Slot>)| {
+            let last_used = slot.last_used();
+            slot.host().map(|host| LoadedModel { slot: index, loaded_at: host.loaded_at, last_used })
         };
         self.app.slots.iter().enumerate().filter_map(model).collect()
     }
 
-    /// Loads a model; where it may not make room and there is none, it is left for when it is asked.
-    fn load(&mut self, at: usize, prepared: Prepared) -> Result<(), Error> {
-        let Prepared { makes_room, began, claim, proving } = prepared;
+    /// Loads a model. If it does not fit and may not evict others, it stays unloaded until a request needs it.
+    fn load(&mut self, index: usize, prepared: Prepared) -> Result<(), Error> {
+        let Prepared { may_evict, began, claim, prover_bytes } = prepared;
         let app = Arc::clone(&self.app);
-        let slot = &app.slots[at];
+        let slot = &app.slots[index];
         if slot.host().is_some() {
             return Ok(());
         }
         let claim = claim?;
-        let guess = self.estimator.guess(&load(&claim));
-        // A child that proves the weights is gone before they are loaded.
-        if !self.make_room(at, guess.peak.max(proving), makes_room)? {
-            slot.excuse();
-            slot.enter(Phase::Asleep);
+        let estimated = self.estimator.estimate(&load(&claim));
+        // The prover of the real weights exits before they are loaded.
+        if !self.free_memory(index, estimated.peak.max(prover_bytes), may_evict)? {
+            slot.end_startup();
+            slot.enter(Phase::Unloaded);
             return Ok(());
         }
-        let kept = &self.models[at];
-        kept.runtime.release_free_memory();
+        let model = &self.models[index];
+        model.runtime.release_free_memory();
         let before = resident().unwrap_or(0);
         let _ = peak();
-        let host = open(&app, slot, kept.builder.clone())?;
-        kept.runtime.release_free_memory();
+        let host = start(&app, slot, model.builder.clone())?;
+        model.runtime.release_free_memory();
         let after = resident().unwrap_or(0);
         let grown = |bytes: u64| bytes.saturating_sub(before);
-        let truth = Footprint { resident: grown(after), peak: grown(peak().unwrap_or(after).max(after)) };
-        self.estimator.note(load(&host.model.claim().unwrap_or(claim)), guess, truth);
-        app.metrics.loaded(&slot.name, guess, truth);
-        slot.fill(host, guess, truth, began.elapsed());
-        self.served = true;
-        self.keep_within(at)
+        let measured = Footprint { resident: grown(after), peak: grown(peak().unwrap_or(after).max(after)) };
+        self.estimator.record(load(&host.model.claim().unwrap_or(claim)), estimated, measured);
+        app.metrics.loaded(&slot.name, estimated, measured);
+        slot.publish(host, estimated, measured, began.elapsed());
+        self.any_loaded = true;
+        self.enforce_limit(index)
     }
 
-    /// Unloads others until `need` bytes more have room; whether they have.
-    fn make_room(&mut self, at: usize, need: u64, makes_room: bool) -> Result<bool, Error> {
+    /// Evicts other models until `bytes` fit into the memory limit. Returns whether they fit.
+    fn free_memory(&mut self, index: usize, bytes: u64, may_evict: bool) -> Result<bool, Error> {
         loop {
             let (limit, now) = (self.app.settings().models_limit(), Instant::now());
-            let (resident, provers) = (resident().unwrap_or(0), self.app.proving());
-            match admit(limit, resident, provers, self.empty, need, &self.loaded(), now) {
+            let (resident, provers) = (resident().unwrap_or(0), self.app.prover_memory());
+            match admit(limit, resident, provers, self.baseline, bytes, &self.loaded(), now) {
                 Admission::Load => return Ok(true),
-                Admission::Evict(_) | Admission::Wait(_) if !makes_room => return Ok(false),
-                Admission::Evict(other) => self.unload(other, "room"),
+                Admission::Evict(_) | Admission::Wait(_) if !may_evict => return Ok(false),
+                Admission::Evict(other) => self.unload(other, "eviction"),
                 Admission::Wait(_) if self.app.is_shutting_down() => {
-                    return Err(Error::Machine("the server is stopping".to_owned()));
+                    return Err(Error::Machine("the server is shutting down".to_owned()));
                 }
                 Admission::Wait(time) => {
-                    self.app.slots[at].enter(Phase::WaitingForRoom);
+                    self.app.slots[index].enter(Phase::WaitingForMemory);
                     thread::sleep(time.min(POLL_INTERVAL));
                 }
-                Admission::Never => return Err(self.does_not_fit(need)),
+                Admission::Never => return Err(self.does_not_fit(bytes)),
             }
         }
     }
 
-    fn does_not_fit(&self, need: u64) -> Error {
+    fn does_not_fit(&self, needed: u64) -> Error {
         Error::Machine(format!(
-            "it takes about {}, the server without models {}, and the limit for models is {}\n\
-             hint: raise `memory_limit`, or name a narrower `dtype`",
-            bytes(need),
-            bytes(self.empty),
+            "the model needs about {}, the server itself {}, and the memory limit of models is {}\n\
+             hint: raise `memory_limit`, or choose a narrower `dtype`",
+            bytes(needed),
+            bytes(self.baseline),
             bytes(self.app.settings().models_limit().unwrap_or(0))
         ))
     }
 
-    /// The check after loading: where more is in use than may be, others go, and if nobody else is left, it goes.
-    fn keep_within(&mut self, at: usize) -> Result<(), Error> {
-        while let Some(other) = too_much(self.limit(), self.app.used(), &self.loaded()) {
-            self.unload(other, "limit");
-            if other == at {
+    /// Enforces the memory limit after a load: evicts other models, and at last the loaded one.
+    fn enforce_limit(&mut self, index: usize) -> Result<(), Error> {
+        while let Some(other) = evict_over_limit(self.limit(), self.app.memory_used(), &self.loaded()) {
+            self.unload(other, "memory_limit");
+            if other == index {
                 break;
             }
         }
         let now = resident().unwrap_or(0);
-        if self.limit().is_some_and(|limit| now > limit) && self.app.slots[at].host().is_some() {
-            self.unload(at, "limit");
-            return Err(self.does_not_fit(now.saturating_sub(self.empty)));
+        if self.limit().is_some_and(|limit| now > limit) && self.app.slots[index].host().is_some() {
+            self.unload(index, "memory_limit");
+            return Err(self.does_not_fit(now.saturating_sub(self.baseline)));
         }
         Ok(())
     }
 
-    /// Unloads who has been idle for long, and somebody where too much is in use.
-    fn sweep(&mut self) {
+    /// Unloads idle models, and the least recently used one if memory exceeds the limit.
+    fn evict(&mut self) {
         let (idle, now) = (self.app.settings().idle_unload, Instant::now());
         for model in self.loaded() {
-            let rests = idle.is_some_and(|idle| now.saturating_duration_since(model.asked) > idle);
-            if rests && self.app.slots[model.slot].host().is_some_and(|host| !host.is_busy(true)) {
+            let is_idle = idle.is_some_and(|idle| now.saturating_duration_since(model.last_used) > idle);
+            if is_idle && self.app.slots[model.slot].host().is_some_and(|host| !host.is_busy(true)) {
                 self.unload(model.slot, "idle");
             }
         }
-        // Elsewhere than on Linux it takes a process to ask how much is in use.
-        let over = self.limit().and_then(|limit| too_much(Some(limit), self.app.used(), &self.loaded()));
-        if let Some(slot) = over {
-            self.unload(slot, "limit");
+        // Without a limit the memory is not measured: outside Linux that spawns a process.
+        let evicted = self
+            .limit()
+            .and_then(|limit| evict_over_limit(Some(limit), self.app.memory_used(), &self.loaded()));
+        if let Some(slot) = evicted {
+            self.unload(slot, "memory_limit");
         }
     }
 
-    /// Closes the door, waits for those inside, and gives the memory back.
-    fn unload(&mut self, at: usize, why: &str) {
-        let slot = &self.app.slots[at];
-        let Some(host) = slot.take() else { return };
-        self.app.metrics.unloaded(&slot.name, why);
-        self.app.edge.telemetry.info("model unloaded", &[("model", json!(slot.name)), ("why", json!(why))]);
+    /// Withdraws a model, waits for its requests in flight, and releases its memory.
+    fn unload(&mut self, index: usize, reason: &str) {
+        let slot = &self.app.slots[index];
+        let Some(host) = slot.withdraw() else { return };
+        self.app.metrics.unloaded(&slot.name, reason);
+        let fields = [("model", json!(slot.name)), ("reason", json!(reason))];
+        self.app.edge.telemetry.info("model unloaded", &fields);
         let began = Instant::now();
         while host.is_busy(false) && began.elapsed() < self.app.settings().http.time_limit {
-            thread::sleep(MOMENT);
+            thread::sleep(SHORT_POLL_INTERVAL);
         }
         host.queue.close();
         host.join();
         drop(host);
-        self.models[at].runtime.release_free_memory();
+        self.models[index].runtime.release_free_memory();
     }
 }
 
-/// Footprint that prover children will take for a model, where there is a limit to hold. One that was loaded before is
-/// proved, and to find that out again would open its tokenizer beside what is being measured.
-fn prover_claim(app: &App, slot: &Slot, kept: &ManagedModel) -> Result<u64, Error> {
+/// Bytes that the provers of a model will take; 0 without a memory limit. A model that was loaded before is already proved:
+/// checking it again would load its tokenizer while other loads are being measured.
+fn prover_claim(app: &App, slot: &Slot, model: &ManagedModel) -> Result<u64, Error> {
     if slot.memory().is_some() {
         return Ok(0);
     }
-    let claim = |_| kept.builder.prover_claim(&mut |event| incidents::hear(app, slot, &event));
+    let claim = |_| model.builder.prover_claim(&mut |event| incidents::handle_event(app, slot, &event));
     app.settings().memory_limit.map_or(Ok(0), claim)
 }
 
-/// ModelChoice the manager for room for a prover; whether there is.
-fn room_for(orders: &Sender<Order>, at: usize, bytes: u64, makes_room: bool) -> Result<bool, Error> {
-    let (reply, answer) = mpsc::channel();
-    let _ = orders.send(Order::Prove { at, bytes, makes_room, reply });
-    answer.recv().unwrap_or_else(|_| Err(Error::Machine("the server is stopping".to_owned())))
+/// Asks the manager to free memory for a prover. Returns whether it fits.
+fn reserve_prover(
+    commands: &Sender<Command>,
+    index: usize,
+    bytes: u64,
+    may_evict: bool,
+) -> Result<bool, Error> {
+    let (reply, response) = mpsc::channel();
+    let _ = commands.send(Command::ReserveProver { index, bytes, may_evict, reply });
+    response.recv().unwrap_or_else(|_| Err(Error::Machine("the server is shutting down".to_owned())))
 }
 
-/// Reads what a model can do.
-fn learn(slot: &Slot, kept: &ManagedModel) {
-    let card = kept.builder.card();
-    slot.learn(card.map_or(Ability::Unreadable, |card| Ability::Task(card.task.value)));
+/// Reads the task of a model from its card.
+fn read_task(slot: &Slot, model: &ManagedModel) {
+    let card = model.builder.card();
+    slot.set_task(card.map_or(TaskStatus::Unavailable, |card| TaskStatus::Known(card.task.value)));
 }
 
-/// A load for the estimator.
+/// The input of the estimator.
 fn load(claim: &Claim) -> Load {
     Load {
         identity: claim.identity.clone(),
         placement: claim.placement.to_string(),
-        manner: short(&claim.placement),
+        backend: short(&claim.placement),
         weights: claim.bytes,
     }
 }

@@ -1,4 +1,4 @@
-//! What models were thought to take and what they took: each load corrects the next guess.
+//! The memory estimator: predicts the footprint of a load from the measured footprints of earlier loads.
 
 use std::fs::{self, File};
 use std::io::Write;
@@ -8,75 +8,72 @@ use serde::{Deserialize, Serialize};
 
 use sconce::core::report::Footprint;
 
-/// Lines that are kept.
-const LINES: usize = 512;
-/// Loads of the same model that a guess is made from.
-const LATEST: usize = 3;
-/// What a model takes beside its weights, where nothing is known yet.
-const BESIDE: u64 = 48 << 20;
+/// Maximum number of records.
+const MAX_RECORDS: usize = 512;
+/// Number of recent loads of the same model that an estimate uses.
+const RECENT_LOADS: usize = 3;
+/// Overhead beside the weights for a model without records.
+const DEFAULT_OVERHEAD: u64 = 48 << 20;
 
-/// A load: the guess, and the truth.
+/// The record of one load.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub(crate) struct Line {
-    /// What the weights are.
+pub(crate) struct LoadRecord {
+    /// Identity of the weights.
     pub(crate) identity: String,
-    /// Where they were loaded.
     pub(crate) placement: String,
-    /// The engine and the numbers that they were computed in, which say most about what is kept beside them.
-    pub(crate) manner: String,
-    /// Footprint of the weights in those numbers.
+    /// Engine, device and dtype, which determine most of the overhead.
+    pub(crate) backend: String,
+    /// Bytes of the weights in the dtype of the placement.
     pub(crate) weights: u64,
-    /// What was guessed.
-    pub(crate) guess: Footprint,
-    /// What was measured.
-    pub(crate) truth: Footprint,
+    pub(crate) estimated: Footprint,
+    pub(crate) measured: Footprint,
 }
 
-/// A model that is to be loaded.
+/// A load to estimate.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Load {
     pub(crate) identity: String,
     pub(crate) placement: String,
-    pub(crate) manner: String,
+    pub(crate) backend: String,
     pub(crate) weights: u64,
 }
 
-/// All loads, kept in a file.
+/// The records of all loads, persisted in a file.
 #[derive(Debug, Default)]
 pub(crate) struct MemoryEstimator {
     path: PathBuf,
-    lines: Vec<Line>,
+    records: Vec<LoadRecord>,
 }
 
 impl MemoryEstimator {
-    /// What is known; nothing where no file can be read.
+    /// Reads the records. A missing file and malformed lines are ignored.
     pub(crate) fn open(path: &Path) -> MemoryEstimator {
         let text = fs::read_to_string(path).unwrap_or_default();
-        let lines = text.lines().filter_map(|line| serde_json::from_str(line).ok()).collect();
-        MemoryEstimator { path: path.to_owned(), lines }
+        let records = text.lines().filter_map(|line| serde_json::from_str(line).ok()).collect();
+        MemoryEstimator { path: path.to_owned(), records }
     }
 
-    /// What a model will take.
-    pub(crate) fn guess(&self, load: &Load) -> Footprint {
-        guess(&self.lines, load)
+    /// The estimated footprint of a load.
+    pub(crate) fn estimate(&self, load: &Load) -> Footprint {
+        estimate(&self.records, load)
     }
 
-    /// Writes down what a model took. A estimator that can't be written is kept in memory.
-    pub(crate) fn note(&mut self, load: Load, guess: Footprint, truth: Footprint) {
-        let Load { identity, placement, manner, weights } = load;
-        self.lines.push(Line { identity, placement, manner, weights, guess, truth });
-        if self.lines.len() > LINES {
-            self.lines.remove(0);
+    /// Records a load and rewrites the file atomically. If writing fails, records stay in memory.
+    pub(crate) fn record(&mut self, load: Load, estimated: Footprint, measured: Footprint) {
+        let Load { identity, placement, backend, weights } = load;
+        self.records.push(LoadRecord { identity, placement, backend, weights, estimated, measured });
+        if self.records.len() > MAX_RECORDS {
+            self.records.remove(0);
         }
         let text: String = self
-            .lines
+            .records
             .iter()
-            .filter_map(|line| serde_json::to_string(line).ok())
+            .filter_map(|record| serde_json::to_string(record).ok())
             .map(|line| line + "\n")
             .collect();
         let draft = self.path.with_extension(format!("{}.draft", std::process::id()));
         let folder = self.path.parent().unwrap_or(Path::new("."));
-        // A process of the same id may have died and left it. Links are not followed.
+        // A crashed process with the same id may have left a draft. `create_new` follows no links.
         let _ = fs::remove_file(&draft);
         let written = fs::create_dir_all(folder)
             .and_then(|()| File::options().write(true).create_new(true).open(&draft))
@@ -88,24 +85,25 @@ impl MemoryEstimator {
     }
 }
 
-/// What a model will take: what it took the last times; what others of its manner took for each byte of their
-/// weights; where neither is known, its weights once, again while they are read, and something beside.
-fn guess(lines: &[Line], load: &Load) -> Footprint {
-    let same = |line: &&Line| line.identity == load.identity && line.placement == load.placement;
-    let own: Vec<&Line> = lines.iter().rev().filter(same).take(LATEST).collect();
+/// Estimates a footprint from the recent loads of the same model and placement; else from the ratio of footprint to
+/// weights of other models on the same backend; else from the weights and a default overhead.
+fn estimate(records: &[LoadRecord], load: &Load) -> Footprint {
+    let same = |record: &&LoadRecord| record.identity == load.identity && record.placement == load.placement;
+    let own: Vec<&LoadRecord> = records.iter().rev().filter(same).take(RECENT_LOADS).collect();
     if !own.is_empty() {
-        let resident = median(own.iter().map(|line| line.truth.resident as f64)) as u64;
-        let peak = own.iter().map(|line| line.truth.peak).max().unwrap_or(0);
+        let resident = median(own.iter().map(|record| record.measured.resident as f64)) as u64;
+        let peak = own.iter().map(|record| record.measured.peak).max().unwrap_or(0);
         return Footprint { resident, peak: peak.max(resident) };
     }
-    let alike: Vec<&Line> =
-        lines.iter().filter(|line| line.manner == load.manner && line.weights > 0).collect();
-    if alike.is_empty() {
-        let resident = load.weights + load.weights / 4 + BESIDE;
+    let similar: Vec<&LoadRecord> =
+        records.iter().filter(|record| record.backend == load.backend && record.weights > 0).collect();
+    if similar.is_empty() {
+        let resident = load.weights + load.weights / 4 + DEFAULT_OVERHEAD;
+        // Weights are held twice while they are read.
         return Footprint { resident, peak: resident + load.weights };
     }
     let scaled = |of: fn(&Footprint) -> u64| {
-        let ratios = alike.iter().map(|line| of(&line.truth) as f64 / line.weights as f64);
+        let ratios = similar.iter().map(|record| of(&record.measured) as f64 / record.weights as f64);
         (median(ratios) * load.weights as f64) as u64
     };
     let resident = scaled(|bytes| bytes.resident);
@@ -123,126 +121,138 @@ mod tests {
     use super::*;
 
     fn load(identity: &str, weights: u64) -> Load {
-        let (placement, manner) = ("candle/cpu/model/f32".to_owned(), "candle/f32".to_owned());
-        Load { identity: identity.to_owned(), placement, manner, weights }
+        let (placement, backend) = ("candle/cpu/model/f32".to_owned(), "candle/f32".to_owned());
+        Load { identity: identity.to_owned(), placement, backend, weights }
     }
 
     #[test]
-    fn a_guess_is_corrected_by_others_and_most_by_the_model_itself() {
+    fn an_estimate_is_corrected_by_other_models_and_most_by_the_model_itself() {
         let folder = tempfile::tempdir().expect("a folder");
-        let path = folder.path().join("deep/memory.estimator");
+        let path = folder.path().join("deep/load-memory.jsonl");
         let mut estimator = MemoryEstimator::open(&path);
-        let first = estimator.guess(&load("a", 100 << 20));
+        let first = estimator.estimate(&load("a", 100 << 20));
         assert_eq!(first, Footprint { resident: 173 << 20, peak: 273 << 20 });
-        estimator.note(load("a", 100 << 20), first, Footprint { resident: 120 << 20, peak: 150 << 20 });
+        estimator.record(load("a", 100 << 20), first, Footprint { resident: 120 << 20, peak: 150 << 20 });
         assert_eq!(
-            estimator.guess(&load("b", 200 << 20)),
+            estimator.estimate(&load("b", 200 << 20)),
             Footprint { resident: 240 << 20, peak: 300 << 20 }
         );
         for stays in [118, 122, 300] {
-            estimator.note(
+            estimator.record(
                 load("a", 100 << 20),
                 first,
                 Footprint { resident: stays << 20, peak: stays << 20 },
             );
         }
         assert_eq!(
-            estimator.guess(&load("a", 100 << 20)),
+            estimator.estimate(&load("a", 100 << 20)),
             Footprint { resident: 122 << 20, peak: 300 << 20 }
         );
         let again = MemoryEstimator::open(&path);
-        assert_eq!(again.lines, estimator.lines);
+        assert_eq!(again.records, estimator.records);
     }
 
     #[test]
-    fn the_oldest_line_goes_once_there_are_too_many() {
+    fn the_oldest_record_is_dropped_beyond_the_maximum() {
         let file = tempfile::NamedTempFile::new().expect("a file");
-        // Nothing is written below a file: the lines stay in memory.
-        let mut estimator = MemoryEstimator::open(&file.path().join("memory.estimator"));
+        // No file can be created below a file: records stay in memory.
+        let mut estimator = MemoryEstimator::open(&file.path().join("load-memory.jsonl"));
         let bytes = Footprint { resident: 1, peak: 1 };
-        for number in 0..=LINES {
-            assert_eq!(estimator.lines.len(), number);
-            estimator.note(load(&number.to_string(), 1), bytes, bytes);
+        for number in 0..=MAX_RECORDS {
+            assert_eq!(estimator.records.len(), number);
+            estimator.record(load(&number.to_string(), 1), bytes, bytes);
         }
-        let (first, last) = (&estimator.lines[0], &estimator.lines[LINES - 1]);
-        assert_eq!((first.identity.as_str(), &last.identity), ("1", &LINES.to_string()));
-        assert_eq!(estimator.lines.len(), LINES);
+        let (first, last) = (&estimator.records[0], &estimator.records[MAX_RECORDS - 1]);
+        assert_eq!((first.identity.as_str(), &last.identity), ("1", &MAX_RECORDS.to_string()));
+        assert_eq!(estimator.records.len(), MAX_RECORDS);
     }
 
     #[test]
-    fn only_lines_of_the_same_manner_and_with_weights_correct_a_guess() {
+    fn only_records_of_the_same_backend_and_with_weights_correct_an_estimate() {
         let mut estimator = MemoryEstimator::default();
-        let (unknown, truth) = (load("new", 100 << 20), Footprint { resident: 300 << 20, peak: 400 << 20 });
-        let first = estimator.guess(&unknown);
-        let line = |manner: &str, weights| {
+        let (unknown, measured) =
+            (load("new", 100 << 20), Footprint { resident: 300 << 20, peak: 400 << 20 });
+        let first = estimator.estimate(&unknown);
+        let record = |backend: &str, weights| {
             let Load { identity, placement, .. } = load("old", weights);
-            Line { identity, placement, manner: manner.to_owned(), weights, guess: truth, truth }
+            let (backend, estimated) = (backend.to_owned(), measured);
+            LoadRecord { identity, placement, backend, weights, estimated, measured }
         };
-        estimator.lines = vec![line("native/bf16", 100 << 20), line("candle/f32", 0)];
-        assert_eq!(estimator.guess(&unknown), first);
-        estimator.lines.push(line("candle/f32", 100 << 20));
-        assert_eq!(estimator.guess(&unknown), truth);
+        estimator.records = vec![record("native/bf16", 100 << 20), record("candle/f32", 0)];
+        assert_eq!(estimator.estimate(&unknown), first);
+        estimator.records.push(record("candle/f32", 100 << 20));
+        assert_eq!(estimator.estimate(&unknown), measured);
     }
 
     #[test]
-    fn the_newest_lines_are_kept_and_the_oldest_go() {
+    fn the_newest_records_are_persisted_and_the_oldest_dropped() {
         let folder = tempfile::tempdir().expect("a folder");
-        let path = folder.path().join("memory.estimator");
+        let path = folder.path().join("load-memory.jsonl");
         let mut estimator = MemoryEstimator::open(&path);
         let taken = |resident: u64| Footprint { resident, peak: 2 * resident };
-        for number in 1..=(LINES as u64 + 3) {
-            estimator.note(load(&format!("model {number}"), 1), taken(7), taken(number));
-            if number > 3 && number < LINES as u64 {
+        for number in 1..=(MAX_RECORDS as u64 + 3) {
+            estimator.record(load(&format!("model {number}"), 1), taken(7), taken(number));
+            if number > 3 && number < MAX_RECORDS as u64 {
                 continue;
             }
-            // What is written is what is known, the line of just now among it.
-            let last = MemoryEstimator::open(&path).lines.last().map(|line| (line.guess, line.truth));
+            // The file holds all records, the last one included.
+            let read = MemoryEstimator::open(&path);
+            let last = read.records.last().map(|record| (record.estimated, record.measured));
             assert_eq!(last, Some((taken(7), taken(number))));
         }
         let again = MemoryEstimator::open(&path);
-        assert_eq!(again.lines, estimator.lines);
-        assert_eq!(again.lines.len(), LINES);
-        assert_eq!(again.lines[0].identity, "model 4");
-        assert_eq!(again.guess(&load(&format!("model {}", LINES + 3), 1)), taken(LINES as u64 + 3));
+        assert_eq!(again.records, estimator.records);
+        assert_eq!(again.records.len(), MAX_RECORDS);
+        assert_eq!(again.records[0].identity, "model 4");
+        assert_eq!(
+            again.estimate(&load(&format!("model {}", MAX_RECORDS + 3), 1)),
+            taken(MAX_RECORDS as u64 + 3)
+        );
         let files: Vec<_> = fs::read_dir(folder.path()).expect("a folder").flatten().collect();
         assert_eq!(files.len(), 1, "no draft is left");
     }
 
     #[test]
-    fn a_guess_is_made_of_the_last_loads_at_the_same_place_alone() {
-        let line = |identity: &str, place: &str, manner: &str, weights: u64, resident: u64, peak: u64| Line {
-            identity: identity.to_owned(),
-            placement: place.to_owned(),
-            manner: manner.to_owned(),
-            weights,
-            guess: Footprint::default(),
-            truth: Footprint { resident, peak },
-        };
+    fn an_estimate_uses_the_recent_loads_of_the_same_placement() {
+        let record =
+            |identity: &str, placement: &str, backend: &str, weights: u64, resident: u64, peak: u64| {
+                LoadRecord {
+                    identity: identity.to_owned(),
+                    placement: placement.to_owned(),
+                    backend: backend.to_owned(),
+                    weights,
+                    estimated: Footprint::default(),
+                    measured: Footprint { resident, peak },
+                }
+            };
         let own = load("a", 100);
-        let (place, manner) = (own.placement.as_str(), own.manner.as_str());
-        // Three loads count, the newest ones; a peak is never below what resident.
-        let lines = [900, 10, 30, 20].map(|stays| line("a", place, manner, 100, stays, stays / 2));
-        assert_eq!(guess(&lines, &own), Footprint { resident: 20, peak: 20 });
-        // Elsewhere it is as any other model of that manner, by its weights.
-        let lines = [line("a", "elsewhere", manner, 50, 100, 200), line("b", place, "other", 1, 9, 9)];
-        assert_eq!(guess(&lines, &own), Footprint { resident: 200, peak: 400 });
-        let lines = [line("b", place, manner, 0, 9, 9), line("c", place, manner, 10, 30, 10)];
-        assert_eq!(guess(&lines, &own), Footprint { resident: 300, peak: 300 }, "no weights say nothing");
-        assert_eq!(guess(&[], &own), Footprint { resident: 125 + BESIDE, peak: 225 + BESIDE });
+        let (placement, backend) = (own.placement.as_str(), own.backend.as_str());
+        // The three newest loads count; the peak is at least the resident size.
+        let records = [900, 10, 30, 20].map(|bytes| record("a", placement, backend, 100, bytes, bytes / 2));
+        assert_eq!(estimate(&records, &own), Footprint { resident: 20, peak: 20 });
+        // On another placement it is scaled by its weights, as any model of that backend.
+        let elsewhere = record("a", "elsewhere", backend, 50, 100, 200);
+        let records = [elsewhere, record("b", placement, "other", 1, 9, 9)];
+        assert_eq!(estimate(&records, &own), Footprint { resident: 200, peak: 400 });
+        let records = [record("b", placement, backend, 0, 9, 9), record("c", placement, backend, 10, 30, 10)];
+        let expected = Footprint { resident: 300, peak: 300 };
+        assert_eq!(estimate(&records, &own), expected, "a record without weights is ignored");
+        let (resident, peak) = (125 + DEFAULT_OVERHEAD, 225 + DEFAULT_OVERHEAD);
+        assert_eq!(estimate(&[], &own), Footprint { resident, peak });
     }
 
     #[test]
-    fn lines_that_are_none_are_passed_over() {
+    fn malformed_lines_are_ignored() {
         let folder = tempfile::tempdir().expect("a folder");
-        let path = folder.path().join("memory.estimator");
+        let path = folder.path().join("load-memory.jsonl");
         let mut estimator = MemoryEstimator::open(&path);
-        estimator.note(load("a", 1), Footprint::default(), Footprint { resident: 5, peak: 6 });
+        estimator.record(load("a", 1), Footprint::default(), Footprint { resident: 5, peak: 6 });
         let text = fs::read_to_string(&path).expect("a file");
         fs::write(&path, format!("no line\n{text}{{}}\n")).expect("a file");
-        assert_eq!(MemoryEstimator::open(&path).lines, estimator.lines);
-        // One that can't be written is kept in memory.
+        assert_eq!(MemoryEstimator::open(&path).records, estimator.records);
+        // Records that cannot be written stay in memory.
         let mut blocked = MemoryEstimator::open(&path.join("below a file"));
-        blocked.note(load("a", 1), Footprint::default(), Footprint { resident: 5, peak: 6 });
-        assert_eq!(blocked.guess(&load("a", 1)), Footprint { resident: 5, peak: 6 });
+        blocked.record(load("a", 1), Footprint::default(), Footprint { resident: 5, peak: 6 });
+        assert_eq!(blocked.estimate(&load("a", 1)), Footprint { resident: 5, peak: 6 });
     }
 }

@@ -1,4 +1,4 @@
-//! The lifecycle of models: loaded within the memory limit, proved, served in batches, recovered, evicted.
+//! The model lifecycle: startup, batch workers, shadow checks, recovery of placements, eviction within the memory limit.
 
 pub(crate) mod batch_worker;
 mod eviction;

@@ -1,9 +1,9 @@
-//! Readiness: whether the worker, or one of its models, serves, and why not.
+//! Readiness of the server or of one model, and the reason if it is not ready.
 
 use crate::state::app::{App, Scope};
 use crate::state::slot::{Host, Phase, Slot};
 
-/// The phase of a model, as whoever asks may see it.
+/// The phase of a model, without error details for untrusted callers.
 pub(crate) fn phase(slot: &Slot, trusted: bool) -> Phase {
     if trusted { slot.phase() } else { slot.phase().without_details() }
 }
@@ -11,39 +11,44 @@ pub(crate) fn phase(slot: &Slot, trusted: bool) -> Phase {
 /// Why the server is not ready.
 pub(crate) struct NotReady {
     pub(crate) reason: String,
-    /// The models that it waits for.
+    /// The models that are not ready.
     pub(crate) models: Vec<String>,
 }
 
-/// Why the server, or the one model that `scope` names, is not ready.
+/// Checks the server, or the one model of `scope`; `None` if it is ready.
 pub(crate) fn waits_for(app: &App, scope: Option<Scope>, trusted: bool) -> Option<NotReady> {
     if app.is_shutting_down() {
-        return Some(NotReady { reason: "the server is stopping".to_owned(), models: Vec::new() });
+        return Some(NotReady { reason: "the server is shutting down".to_owned(), models: Vec::new() });
     }
-    let places = app.places(scope);
-    let all_failed = app.slots[places.clone()].iter().all(|slot| slot.is_broken());
-    let reason = |place: usize| {
-        let slot = &app.slots[place];
+    let indices = app.places(scope);
+    let all_failed = app.slots[indices.clone()].iter().all(|slot| slot.last_load_failed());
+    let reason = |index: usize| {
+        let slot = &app.slots[index];
         if all_failed || slot.blocks_readiness() {
-            return Some((place, phase(slot, trusted).reason()));
+            return Some((index, phase(slot, trusted).reason()));
         }
-        slot.host().and_then(|host| out_of_service(&host, trusted)).map(|why| (place, why))
+        slot.host().and_then(|host| out_of_service(&host, trusted)).map(|why| (index, why))
     };
-    let waiting: Vec<(usize, String)> = places.filter_map(reason).collect();
-    // Probes retry what failed: requests alone would never reach a model that clients see as not ready.
-    waiting.iter().filter(|(place, _)| app.slots[*place].is_broken()).for_each(|(place, _)| app.want(*place));
-    if waiting.is_empty() {
+    let not_ready: Vec<(usize, String)> = indices.filter_map(reason).collect();
+    // Probes retry failed loads: an orchestrator sends no requests to a server that is not ready.
+    let failed = not_ready.iter().filter(|(index, _)| app.slots[*index].last_load_failed());
+    failed.for_each(|(index, _)| app.request_load(*index));
+    if not_ready.is_empty() {
         return None;
     }
-    let name = |place: usize| app.slots[place].name.clone();
+    let name = |index: usize| app.slots[index].name.clone();
     let reasons: Vec<String> =
-        waiting.iter().map(|(place, why)| format!("`{}`: {why}", name(*place))).collect();
-    let models = waiting.iter().map(|(place, _)| name(*place)).collect();
+        not_ready.iter().map(|(index, why)| format!("`{}`: {why}", name(*index))).collect();
+    let models = not_ready.iter().map(|(index, _)| name(*index)).collect();
     Some(NotReady { reason: reasons.join("; "), models })
 }
 
-/// Why a model that is open answers nothing: all of its placements were taken out of service.
+/// The reason if all placements of a loaded model are quarantined.
 fn out_of_service(host: &Host, trusted: bool) -> Option<String> {
     let why = host.model.out_of_service()?;
-    Some(if trusted { format!("no placement is left; {why}") } else { "no placement is left".to_owned() })
+    Some(if trusted {
+        format!("all placements are quarantined; {why}")
+    } else {
+        "all placements are quarantined".to_owned()
+    })
 }

@@ -1,4 +1,4 @@
-//! The way back: a placement that was taken out of service is tried again, each time after twice as long.
+//! Quarantine recovery: a quarantined placement is proved again with exponential backoff.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Weak};
@@ -13,43 +13,45 @@ use crate::state::app::App;
 use crate::state::label::short;
 use crate::state::slot::Host;
 
-/// The longest that a placement waits for its next try.
-const LONGEST: Duration = Duration::from_hours(1);
-/// How often it is looked whether one is due.
+/// Maximum backoff.
+const MAX_BACKOFF: Duration = Duration::from_hours(1);
+/// Interval at which due placements are looked for.
 const POLL_INTERVAL: Duration = Duration::from_millis(250);
 
-/// How often each placement was tried, and when it is to be next.
+/// The backoff of each quarantined placement.
 #[derive(Default)]
-struct Tries {
-    of: HashMap<Placement, Try>,
+struct Backoffs {
+    backoffs: HashMap<Placement, Backoff>,
 }
 
-/// The tries of one placement.
-struct Try {
-    count: u32,
+/// The backoff of one placement.
+struct Backoff {
+    attempts: u32,
     next: Instant,
-    /// Since when it serves again.
-    back: Option<Instant>,
+    /// When it left quarantine.
+    recovered_at: Option<Instant>,
 }
 
-impl Tries {
-    /// Which of `quarantined` are due at `now`; those never seen before are after a first wait. A placement that
-    /// returned and fell again waits on from where it was, unless it had served for as long as it last waited.
-    fn due(&mut self, quarantined: &[Placement], now: Instant, first: Duration) -> Vec<Placement> {
-        self.of.retain(|placement, one| {
-            let back = (!quarantined.contains(placement)).then(|| *one.back.get_or_insert(now));
-            back.is_none_or(|back| now.saturating_duration_since(back) < wait(first, one.count))
+impl Backoffs {
+    /// The placements of `quarantined` that are due at `now`. A new placement is due after `initial`. A placement that fails
+    /// again after recovery keeps its backoff, unless it served for at least as long as its last delay.
+    fn due(&mut self, quarantined: &[Placement], now: Instant, initial: Duration) -> Vec<Placement> {
+        self.backoffs.retain(|placement, backoff| {
+            let recovered_at =
+                (!quarantined.contains(placement)).then(|| *backoff.recovered_at.get_or_insert(now));
+            let last_delay = delay(initial, backoff.attempts);
+            recovered_at.is_none_or(|at| now.saturating_duration_since(at) < last_delay)
         });
         let mut due = Vec::new();
         for placement in quarantined {
-            let fresh = || Try { count: 0, next: now + first, back: None };
-            let one = self.of.entry(placement.clone()).or_insert_with(fresh);
-            if one.back.take().is_some() {
-                one.next = now + wait(first, one.count);
+            let new = || Backoff { attempts: 0, next: now + initial, recovered_at: None };
+            let backoff = self.backoffs.entry(placement.clone()).or_insert_with(new);
+            if backoff.recovered_at.take().is_some() {
+                backoff.next = now + delay(initial, backoff.attempts);
             }
-            if one.next <= now {
-                one.count += 1;
-                one.next = now + wait(first, one.count);
+            if backoff.next <= now {
+                backoff.attempts += 1;
+                backoff.next = now + delay(initial, backoff.attempts);
                 due.push(placement.clone());
             }
         }
@@ -57,24 +59,25 @@ impl Tries {
     }
 }
 
-/// The wait after so many tries.
-fn wait(first: Duration, tries: u32) -> Duration {
-    first.saturating_mul(2u32.saturating_pow(tries)).min(LONGEST)
+/// The delay after a number of attempts.
+fn delay(initial: Duration, attempts: u32) -> Duration {
+    initial.saturating_mul(2u32.saturating_pow(attempts)).min(MAX_BACKOFF)
 }
 
-/// Tries what is out of service until the server stops or the model is unloaded. The model is not held meanwhile.
-pub(crate) fn watch(app: &Arc<App>, host: &Weak<Host>) {
-    let first = app.settings().return_after;
-    let mut tries = Tries::default();
+/// Recovers quarantined placements of a model until the server stops or the model is unloaded. Does not keep the model
+/// loaded.
+pub(crate) fn run(app: &Arc<App>, host: &Weak<Host>) {
+    let initial = app.settings().return_after;
+    let mut backoffs = Backoffs::default();
     while !app.is_shutting_down() {
-        thread::sleep(POLL_INTERVAL.min(first));
+        thread::sleep(POLL_INTERVAL.min(initial));
         let Some(model) = host.upgrade().map(|host| {
-            incidents::report(app, &host.name, &host.model);
+            incidents::report_downgrades(app, &host.name, &host.model);
             host.model.clone()
         }) else {
             return;
         };
-        let due = tries.due(&model.quarantined(), Instant::now(), first);
+        let due = backoffs.due(&model.quarantined(), Instant::now(), initial);
         let due: Vec<_> = due
             .iter()
             .filter_map(|placement| {
@@ -83,27 +86,26 @@ pub(crate) fn watch(app: &Arc<App>, host: &Weak<Host>) {
             .collect();
         drop(model);
         for (placement, readmission, bytes) in due {
-            let fits = app.settings().memory_limit.is_none_or(|limit| app.used() + bytes <= limit);
+            let fits = app.settings().memory_limit.is_none_or(|limit| app.memory_used() + bytes <= limit);
             let proved = fits.then(|| readmission.prove());
             let Some(host) = host.upgrade() else { return };
-            let place = short(&placement);
-            let told = [("model", json!(host.name)), ("placement", json!(place))];
+            let label = short(&placement);
+            let fields = [("model", json!(host.name)), ("placement", json!(label))];
             let outcome = match proved {
-                None => "no_room",
+                None => "no_memory",
                 Some(Ok(readmitted)) => {
                     host.model.admit(readmitted);
-                    app.edge.telemetry.info("placement returned", &told);
-                    "returned"
+                    app.edge.telemetry.info("placement recovered", &fields);
+                    "recovered"
                 }
                 Some(Err(obstacle)) => {
                     let why = ("why", json!(obstacle.to_string()));
-                    app.edge
-                        .telemetry
-                        .info("placement stays out of service", &[told[0].clone(), told[1].clone(), why]);
-                    "refused"
+                    let fields = [fields[0].clone(), fields[1].clone(), why];
+                    app.edge.telemetry.info("placement stays quarantined", &fields);
+                    "failed"
                 }
             };
-            app.metrics.returns.with_label_values(&[&host.name, &place, outcome]).inc();
+            app.metrics.recoveries.with_label_values(&[&host.name, &label, outcome]).inc();
         }
     }
 }
@@ -114,7 +116,7 @@ mod tests {
 
     use super::*;
 
-    const FIRST: Duration = Duration::from_secs(30);
+    const INITIAL: Duration = Duration::from_secs(30);
 
     fn placement() -> Placement {
         Placement {
@@ -125,38 +127,38 @@ mod tests {
         }
     }
 
-    /// The seconds of ten minutes at which a placement is tried that is out of service where `out` says so.
-    fn tried(out: impl Fn(u64) -> bool) -> Vec<u64> {
-        let (mut tries, start) = (Tries::default(), Instant::now());
+    /// The seconds within ten minutes at which a placement is attempted that is quarantined while `out`.
+    fn attempted(out: impl Fn(u64) -> bool) -> Vec<u64> {
+        let (mut backoffs, start) = (Backoffs::default(), Instant::now());
         let due = |&second: &u64| {
             let quarantined = if out(second) { vec![placement()] } else { Vec::new() };
-            !tries.due(&quarantined, start + Duration::from_secs(second), FIRST).is_empty()
+            !backoffs.due(&quarantined, start + Duration::from_secs(second), INITIAL).is_empty()
         };
         (0..600).filter(due).collect()
     }
 
     #[test]
-    fn a_placement_that_falls_soon_after_its_return_waits_longer() {
-        // It returns at its try and falls ten seconds later.
-        assert_eq!(tried(|second| !(31..41).contains(&second)), [30, 101, 221, 461]);
+    fn a_placement_that_fails_soon_after_recovery_keeps_its_backoff() {
+        // It recovers at its first attempt and fails ten seconds later.
+        assert_eq!(attempted(|second| !(31..41).contains(&second)), [30, 101, 221, 461]);
     }
 
     #[test]
-    fn a_placement_that_served_as_long_as_it_waited_begins_anew() {
-        // After its second try it serves for four minutes, which is longer than its last wait.
-        assert_eq!(tried(|second| !(91..331).contains(&second)), [30, 90, 361, 421, 541]);
+    fn a_placement_that_served_as_long_as_its_last_delay_starts_over() {
+        // After its second attempt it serves for four minutes, which is longer than its last delay.
+        assert_eq!(attempted(|second| !(91..331).contains(&second)), [30, 90, 361, 421, 541]);
     }
 
     #[test]
-    fn each_try_waits_twice_as_long_as_the_one_before() {
-        let (mut tries, start, first) = (Tries::default(), Instant::now(), FIRST);
+    fn the_backoff_doubles_with_each_attempt() {
+        let (mut backoffs, start) = (Backoffs::default(), Instant::now());
         let seconds: Vec<u64> = (0..600)
             .filter(|&second| {
                 let now = start + Duration::from_secs(second);
-                !tries.due(&[placement()], now, first).is_empty()
+                !backoffs.due(&[placement()], now, INITIAL).is_empty()
             })
             .collect();
         assert_eq!(seconds, [30, 90, 210, 450]);
-        assert_eq!(wait(first, 40), LONGEST);
+        assert_eq!(delay(INITIAL, 40), MAX_BACKOFF);
     }
 }

@@ -1,4 +1,4 @@
-//! What one request asks to have computed, and the way its rows take back to it.
+//! A job: the tokenized texts of one request, and the channel that returns its outcome.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
@@ -18,65 +18,65 @@ use sconce_http::refusal::Refusal;
 /// The output of a text that is not computed yet.
 pub(crate) const PENDING: SequenceOutput = SequenceOutput::Sparse(Vec::new());
 
-/// What one request asks to have computed.
+/// The tokenized texts of one request.
 pub(crate) struct Job {
     pub(crate) texts: Vec<TokenSequence>,
     pub(crate) output_kind: OutputKind,
     pub(crate) priority: Priority,
-    /// Whether rows are collected as the few words that weigh something.
+    /// Whether rows are collected as sparse vectors: the nonzero weights only.
     pub(crate) sparse: bool,
     pub(crate) arrived: Instant,
-    /// Whose it is.
     pub(crate) tenant: TenantId,
-    gone: AtomicBool,
+    cancelled: AtomicBool,
     progress: Mutex<Progress>,
 }
 
 struct Progress {
-    answer: Outcome,
-    left: usize,
+    outcome: Outcome,
+    /// Number of texts that are not computed yet.
+    remaining: usize,
     /// The memory of its rows.
     reservation: Reservation,
     reply: Option<oneshot::Sender<Result<Outcome, Refusal>>>,
 }
 
-/// One batch, by the clock.
+/// Timestamps of one batch.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct BatchTiming {
-    /// Its texts were taken from the queue.
+    /// Dequeued.
     pub(crate) began: Instant,
-    /// The model began to compute.
+    /// The forward pass began.
     pub(crate) computing: Instant,
-    /// And was done.
+    /// The forward pass ended.
     pub(crate) computed: Instant,
-    /// A job had its rows.
+    /// The job received its rows.
     pub(crate) ended: Instant,
-    /// Texts and tokens of all jobs in it.
+    /// Texts in the batch, of all jobs.
     pub(crate) texts: usize,
+    /// Tokens in the batch, of all jobs.
     pub(crate) tokens: usize,
 }
 
-/// What became of a job.
+/// The result of a job.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Outcome {
     /// The output of each text.
     pub(crate) outputs: Vec<SequenceOutput>,
-    /// The placements that did the work.
+    /// The placements that computed it.
     pub(crate) placements: Vec<Placement>,
     /// Their numerics classes.
     pub(crate) classes: Vec<String>,
-    /// The placements that failed over it.
+    /// Failures of placements while they computed it.
     pub(crate) incidents: Vec<Incident>,
-    /// Until its first text was begun.
+    /// Queue time until its first text was dequeued.
     pub(crate) queued: Duration,
-    /// In batches.
+    /// Time during which at least one of its batches ran.
     pub(crate) computing: Duration,
-    /// The batches that it was in.
     pub(crate) batches: Vec<BatchTiming>,
 }
 
 impl Job {
-    /// A job, and where its outcome will come out.
+    /// A job and the receiver of its outcome.
     pub(crate) fn new(
         texts: Vec<TokenSequence>,
         output_kind: OutputKind,
@@ -85,18 +85,18 @@ impl Job {
         tenant: TenantId,
     ) -> (Job, oneshot::Receiver<Result<Outcome, Refusal>>) {
         let (reply, outcome) = oneshot::channel();
-        let answer = Outcome { outputs: vec![PENDING; texts.len()], ..Outcome::default() };
+        let outcome_so_far = Outcome { outputs: vec![PENDING; texts.len()], ..Outcome::default() };
         let progress = Mutex::new(Progress {
-            answer,
-            left: texts.len(),
+            outcome: outcome_so_far,
+            remaining: texts.len(),
             reservation: Reservation::default(),
             reply: Some(reply),
         });
-        let (arrived, gone) = (Instant::now(), AtomicBool::new(false));
-        (Job { texts, output_kind, priority, sparse, arrived, tenant, gone, progress }, outcome)
+        let (arrived, cancelled) = (Instant::now(), AtomicBool::new(false));
+        (Job { texts, output_kind, priority, sparse, arrived, tenant, cancelled, progress }, outcome)
     }
 
-    /// The same, with memory reserved for its rows until it is dropped.
+    /// Holds the memory reserved for its rows until the job is dropped.
     pub(crate) fn holding(mut self, reservation: Reservation) -> Job {
         self.progress.get_mut().unwrap_or_else(PoisonError::into_inner).reservation = reservation;
         self
@@ -106,17 +106,17 @@ impl Job {
         self.texts.iter().map(|text| text.ids.len()).sum()
     }
 
-    /// Nobody waits for it any more.
-    pub(crate) fn leave(&self) {
-        self.gone.store(true, Ordering::Relaxed);
+    /// Marks the job as cancelled: its client is gone, or it failed.
+    pub(crate) fn cancel(&self) {
+        self.cancelled.store(true, Ordering::Relaxed);
     }
 
-    pub(crate) fn is_gone(&self) -> bool {
-        self.gone.load(Ordering::Relaxed)
+    pub(crate) fn is_cancelled(&self) -> bool {
+        self.cancelled.load(Ordering::Relaxed)
     }
 
-    /// Takes the rows of some of its texts out of a computed batch.
-    pub(crate) fn take<'a>(
+    /// Adds the rows of some of its texts from a computed batch. The last text completes the job.
+    pub(crate) fn add_rows<'a>(
         &self,
         computed: &BatchOutput,
         rows: impl Iterator<Item = (usize, &'a [f32], Option<f32>)>,
@@ -124,18 +124,18 @@ impl Job {
     ) {
         let mut locked = self.progress.lock().unwrap_or_else(PoisonError::into_inner);
         let progress = &mut *locked;
-        let answer = &mut progress.answer;
-        if answer.placements.is_empty() {
-            answer.queued = batch.began.saturating_duration_since(self.arrived);
+        let outcome = &mut progress.outcome;
+        if outcome.placements.is_empty() {
+            outcome.queued = batch.began.saturating_duration_since(self.arrived);
         }
-        answer.batches.push(BatchTiming { ended: Instant::now(), ..batch });
-        if !answer.placements.contains(&computed.placement) {
-            answer.placements.push(computed.placement.clone());
+        outcome.batches.push(BatchTiming { ended: Instant::now(), ..batch });
+        if !outcome.placements.contains(&computed.placement) {
+            outcome.placements.push(computed.placement.clone());
         }
-        if !answer.classes.contains(&computed.class) {
-            answer.classes.push(computed.class.clone());
+        if !outcome.classes.contains(&computed.class) {
+            outcome.classes.push(computed.class.clone());
         }
-        answer.incidents.extend(computed.incidents.iter().cloned());
+        outcome.incidents.extend(computed.incidents.iter().cloned());
         let mut done = 0;
         for (index, values, norm) in rows {
             let output = SequenceOutput::new(values, norm, self.sparse);
@@ -146,22 +146,22 @@ impl Job {
                 drop(locked);
                 return self.fail(refusal);
             }
-            answer.outputs[index] = output;
+            outcome.outputs[index] = output;
             done += 1;
         }
-        progress.left -= done;
-        if progress.left == 0 {
-            let mut answer = std::mem::take(&mut progress.answer);
-            answer.computing = covered(&answer.batches);
+        progress.remaining -= done;
+        if progress.remaining == 0 {
+            let mut outcome = std::mem::take(&mut progress.outcome);
+            outcome.computing = union_duration(&outcome.batches);
             if let Some(reply) = progress.reply.take() {
-                let _ = reply.send(Ok(answer));
+                let _ = reply.send(Ok(outcome));
             }
         }
     }
 
-    /// It can't be computed.
+    /// Answers the job with a refusal and cancels what is left of it.
     pub(crate) fn fail(&self, refusal: Refusal) {
-        self.leave();
+        self.cancel();
         let mut progress = self.progress.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(reply) = progress.reply.take() {
             let _ = reply.send(Err(refusal));
@@ -169,17 +169,17 @@ impl Job {
     }
 }
 
-/// How long at least one of these went on.
-fn covered(batches: &[BatchTiming]) -> Duration {
+/// The time during which at least one batch ran.
+fn union_duration(batches: &[BatchTiming]) -> Duration {
     let mut timings: Vec<(Instant, Instant)> = batches.iter().map(|one| (one.began, one.ended)).collect();
     timings.sort_unstable();
     let Some(&(first, _)) = timings.first() else { return Duration::ZERO };
-    let (mut all, mut until) = (Duration::ZERO, first);
+    let (mut total, mut until) = (Duration::ZERO, first);
     for (began, ended) in timings {
-        all += ended.saturating_duration_since(began.max(until));
+        total += ended.saturating_duration_since(began.max(until));
         until = until.max(ended);
     }
-    all
+    total
 }
 
 #[cfg(test)]
@@ -187,15 +187,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn batches_side_by_side_take_their_time_once() {
+    fn concurrent_batches_count_their_time_once() {
         let start = Instant::now();
         let one = |began, ended| {
             let [began, ended] =
                 [began, ended].map(|milliseconds| start + Duration::from_millis(milliseconds));
             BatchTiming { began, computing: began, computed: ended, ended, texts: 1, tokens: 1 }
         };
-        assert_eq!(covered(&[]), Duration::ZERO);
+        assert_eq!(union_duration(&[]), Duration::ZERO);
         let all = [one(0, 10), one(30, 50), one(5, 20), one(35, 40)];
-        assert_eq!(covered(&all), Duration::from_millis(40));
+        assert_eq!(union_duration(&all), Duration::from_millis(40));
     }
 }

@@ -1,21 +1,21 @@
-//! Texts that wait, in the order of fair shares: each tenant's in their order of arrival, and tenants side by side.
+//! The waiting texts of one priority in fair-queueing order: FIFO within a tenant, interleaved between tenants.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
 use crate::schedule::job::Job;
-use crate::schedule::next_batch::{WINDOW, Waiting};
+use crate::schedule::next_batch::{LOOKAHEAD, WaitingText};
 use sconce_http::fair_quota::FairQuota;
 use sconce_http::keys::TenantId;
 
-/// One text of a job.
+/// One waiting text of a job.
 #[derive(Clone)]
 pub(crate) struct Entry {
     pub(crate) job: Arc<Job>,
     pub(crate) index: usize,
-    pub(super) waiting: Waiting,
-    /// When it would be done if every tenant had an equal share, in tokens.
-    pub(super) tag: u64,
+    pub(super) waiting: WaitingText,
+    /// Virtual finish time in tokens: when it would be done if all tenants were served at equal rates.
+    pub(super) finish: u64,
 }
 
 impl Entry {
@@ -24,41 +24,43 @@ impl Entry {
     }
 }
 
-/// Texts that wait. Each is tagged with the tokens after which it would be done if every tenant had an equal share of
-/// the work, and the list is kept in the order of tags: who has little waiting is served soon, however much others
-/// have.
+/// Waiting texts, ordered by virtual finish time. A tenant with little waiting work is served soon, regardless of the
+/// load of other tenants.
 #[derive(Default)]
 pub(super) struct List {
     entries: VecDeque<Entry>,
     tokens: usize,
-    /// What each tenant has waiting, and the tag of its last text.
-    tenants: HashMap<TenantId, Share>,
-    /// The tag that the work has come to.
-    now: u64,
-    /// Oversized jobs, of which only a part waits in the list.
+    tenants: HashMap<TenantId, TenantShare>,
+    /// The virtual clock: the finish time of the text that was dequeued last.
+    virtual_time: u64,
+    /// Oversized jobs, of which only a window is in the list.
     backlog: Vec<Oversized>,
 }
 
-/// A job that enters the list by and by, so that it leaves room for others.
+/// A job that enters the list one window at a time, so that it does not fill the queue.
 struct Oversized {
     job: Arc<Job>,
-    /// The first of its texts that is not in the list.
+    /// Index of its first text that is not in the list yet.
     next: usize,
-    /// Tokens of it in the list, and how many are to be there.
+    /// Its tokens in the list.
     listed: usize,
+    /// Target for `listed`.
     window: usize,
 }
 
 impl Oversized {
-    fn rest(&self) -> usize {
+    /// Tokens that are not in the list yet.
+    fn backlog(&self) -> usize {
         self.job.texts[self.next..].iter().map(|text| text.ids.len()).sum()
     }
 }
 
+/// The waiting work of one tenant.
 #[derive(Clone, Copy, Default)]
-struct Share {
+struct TenantShare {
     tokens: usize,
-    last: u64,
+    /// Virtual finish time of its last text.
+    finish: u64,
 }
 
 impl List {
@@ -70,41 +72,41 @@ impl List {
         self.tokens
     }
 
-    /// Tokens of `tenant` that wait, and how many tenants there are with it.
+    /// Waiting tokens of `tenant`, and the number of tenants with waiting work, `tenant` included.
     pub(super) fn share(&self, tenant: TenantId) -> (usize, usize) {
         let own = self.tenants.get(&tenant).map_or(0, |share| share.tokens);
         (own, self.tenants.len() + usize::from(own == 0))
     }
 
-    /// Texts and tokens of oversized jobs that are not in the list yet.
+    /// Texts and tokens in the backlog of oversized jobs.
     pub(super) fn backlog(&self) -> (usize, usize) {
         let texts = self.backlog.iter().map(|one| one.job.texts.len() - one.next).sum();
-        (texts, self.backlog.iter().map(Oversized::rest).sum())
+        (texts, self.backlog.iter().map(Oversized::backlog).sum())
     }
 
-    /// Whether the backlog has room for `tokens` more, where `most` may wait in it.
-    pub(super) fn backlog_has_room(&self, tenant: TenantId, tokens: usize, most: usize) -> bool {
-        let mut shares = FairQuota::default();
+    /// Whether a backlog of at most `limit` tokens admits `tokens` more.
+    pub(super) fn backlog_admits(&self, tenant: TenantId, tokens: usize, limit: usize) -> bool {
+        let mut quota = FairQuota::default();
         for one in &self.backlog {
-            shares.weigh(one.job.tenant, one.rest(), 0);
+            quota.adjust(one.job.tenant, one.backlog(), 0);
         }
-        shares.has_room(tenant, tokens, most)
+        quota.admits(tenant, tokens, limit)
     }
 
-    /// Takes in the texts of a job.
+    /// Enqueues all texts of a job.
     pub(super) fn admit(&mut self, job: &Arc<Job>) {
         for index in 0..job.texts.len() {
             self.insert(job, index);
         }
     }
 
-    /// Takes in an oversized job, about `window` tokens of it at a time.
+    /// Enqueues an oversized job, about `window` tokens at a time.
     pub(super) fn admit_oversized(&mut self, job: &Arc<Job>, window: usize) {
         self.backlog.push(Oversized { job: Arc::clone(job), next: 0, listed: 0, window: window.max(1) });
         self.refill();
     }
 
-    /// Takes in as much of the oversized jobs as their windows allow.
+    /// Refills the windows of oversized jobs.
     fn refill(&mut self) {
         let mut backlog = std::mem::take(&mut self.backlog);
         backlog.retain_mut(|one| {
@@ -117,68 +119,71 @@ impl List {
         self.backlog = backlog;
     }
 
-    /// Takes in one text; its tokens.
+    /// Enqueues one text and returns its tokens.
     fn insert(&mut self, job: &Arc<Job>, index: usize) -> usize {
         let tokens = job.texts[index].ids.len();
         let share = self.tenants.entry(job.tenant).or_default();
-        let tag = share.last.max(self.now) + tokens as u64;
-        let waiting = Waiting { tokens, output_kind: job.output_kind, arrived: job.arrived };
-        let entry = Entry { job: Arc::clone(job), index, waiting, tag };
-        // Alone, an tenant's texts go to the end.
-        let place = match self.entries.back() {
-            Some(last) if last.tag > tag => self.entries.partition_point(|other| other.tag <= tag),
+        let finish = share.finish.max(self.virtual_time) + tokens as u64;
+        let waiting = WaitingText { tokens, output_kind: job.output_kind, arrived: job.arrived };
+        let entry = Entry { job: Arc::clone(job), index, waiting, finish };
+        // The common case: one tenant appends.
+        let at = match self.entries.back() {
+            Some(last) if last.finish > finish => {
+                self.entries.partition_point(|other| other.finish <= finish)
+            }
             Some(_) | None => self.entries.len(),
         };
-        self.entries.insert(place, entry);
+        self.entries.insert(at, entry);
         share.tokens += tokens;
-        share.last = tag;
+        share.finish = finish;
         self.tokens += tokens;
         tokens
     }
 
-    /// The first of those that wait.
-    pub(super) fn waiting(&self) -> Vec<Waiting> {
-        self.entries.iter().take(WINDOW).map(|entry| entry.waiting).collect()
+    /// The texts that batch formation considers.
+    pub(super) fn waiting(&self) -> Vec<WaitingText> {
+        self.entries.iter().take(LOOKAHEAD).map(|entry| entry.waiting).collect()
     }
 
-    /// Drops what nobody waits for; its tokens.
+    /// Drops texts of cancelled jobs and returns their tokens.
     pub(super) fn purge(&mut self) -> usize {
         let before = self.tokens + self.backlog().1;
-        self.backlog.retain(|one| !one.job.is_gone());
-        if self.entries.iter().any(|entry| entry.job.is_gone()) {
-            let (gone, stay): (VecDeque<Entry>, VecDeque<Entry>) =
-                std::mem::take(&mut self.entries).into_iter().partition(|entry| entry.job.is_gone());
-            self.entries = stay;
-            for entry in &gone {
-                self.let_go(entry);
+        self.backlog.retain(|one| !one.job.is_cancelled());
+        if self.entries.iter().any(|entry| entry.job.is_cancelled()) {
+            let (cancelled, kept): (VecDeque<Entry>, VecDeque<Entry>) =
+                std::mem::take(&mut self.entries).into_iter().partition(|entry| entry.job.is_cancelled());
+            self.entries = kept;
+            for entry in &cancelled {
+                self.forget(entry);
             }
         }
         before - self.tokens - self.backlog().1
     }
 
-    /// Takes out the entries at these places, which ascend.
+    /// Dequeues the entries at these indices, which ascend.
     pub(super) fn take(&mut self, members: &[usize]) -> Vec<Entry> {
-        let reach = members.last().map_or(0, |last| last + 1).min(self.entries.len());
+        let end = members.last().map_or(0, |last| last + 1).min(self.entries.len());
         let mut next = members.iter().copied().peekable();
-        let (mut taken, mut left) = (Vec::with_capacity(members.len()), Vec::new());
-        for (at, entry) in self.entries.drain(..reach).enumerate() {
-            if next.next_if_eq(&at).is_some() { taken.push(entry) } else { left.push(entry) }
+        let (mut taken, mut kept) = (Vec::with_capacity(members.len()), Vec::new());
+        for (at, entry) in self.entries.drain(..end).enumerate() {
+            if next.next_if_eq(&at).is_some() { taken.push(entry) } else { kept.push(entry) }
         }
-        for entry in left.into_iter().rev() {
+        for entry in kept.into_iter().rev() {
             self.entries.push_front(entry);
         }
         if let Some(first) = taken.first() {
-            self.now = self.now.max(first.tag);
+            self.virtual_time = self.virtual_time.max(first.finish);
         }
         for entry in &taken {
-            self.let_go(entry);
+            self.forget(entry);
         }
         self.refill();
         taken
     }
 
-    /// One entry less. An tenant with nothing left is forgotten, and with the last of them the time.
-    fn let_go(&mut self, entry: &Entry) {
+    /// Removes an entry from the accounts. A tenant without waiting work is removed; without tenants the virtual clock
+    /// restarts.
+    fn forget(&mut self, entry: &Entry) {
         let tokens = entry.waiting.tokens;
         self.tokens -= tokens;
         if let Some(one) = self.backlog.iter_mut().find(|one| Arc::ptr_eq(&one.job, &entry.job)) {
@@ -191,7 +196,7 @@ impl List {
             }
         }
         if self.tenants.is_empty() {
-            self.now = 0;
+            self.virtual_time = 0;
         }
     }
 }

@@ -1,6 +1,6 @@
-//! Scheduling: which texts are tokenized and computed next, for whom, and in which batch.
+//! Scheduling: the text thread pool, the queue of a model, fair queueing between tenants, and batch formation.
 
-pub(crate) mod busy;
+pub(crate) mod in_flight;
 pub(crate) mod job;
 pub(crate) mod list;
 pub(crate) mod next_batch;

@@ -1,78 +1,74 @@
-//! Which waiting texts are computed next: a pure function of what waits, what was measured, and the time.
+//! Batch formation: which waiting texts are computed next, a pure function of the waiting texts, the budget and the time.
 
 use std::time::{Duration, Instant};
 
 use sconce::core::batch::OutputKind;
 use sconce::core::engine::Cost;
 
-/// How many of the texts that wait are looked at: enough for any batch, few enough that looking costs nothing.
-pub(crate) const WINDOW: usize = 4096;
+/// Maximum number of waiting texts that are considered for one batch.
+pub(crate) const LOOKAHEAD: usize = 4096;
 
-/// Who waits for an answer.
+/// The priority of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Priority {
-    /// Somebody who looks at a screen.
+    /// Latency matters: a user waits for the response.
     Interactive,
-    /// A program with much to do.
+    /// Throughput matters.
     Bulk,
 }
 
-/// A text that waits.
+/// A waiting text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Waiting {
-    /// Its tokens.
+pub(crate) struct WaitingText {
     pub(crate) tokens: usize,
-    /// What is asked of the engine for it; one batch asks for one thing.
+    /// All texts of a batch have the same output kind.
     pub(crate) output_kind: OutputKind,
-    /// When it came.
     pub(crate) arrived: Instant,
 }
 
-/// How large batches may be, from what was measured on the placement that serves.
+/// Limits on batch size, derived from the measured throughput of the active placement.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Budget {
-    /// Tokens of an interactive batch.
+    /// Maximum tokens of an interactive batch.
     pub(crate) interactive: usize,
-    /// Tokens of a bulk batch that nobody waits behind.
+    /// Maximum tokens of a bulk batch without interactive traffic.
     pub(crate) bulk: usize,
-    /// Tokens of a bulk batch while there is interactive traffic.
+    /// Maximum tokens of a bulk batch during interactive traffic.
     pub(crate) shared: usize,
-    /// Rows that may leave an engine at once.
+    /// Maximum output rows of a batch.
     pub(crate) rows: usize,
-    /// How long bulk waits behind interactive traffic before it takes every other turn.
-    pub(crate) age: Duration,
-    /// What batches cost beside their tokens.
+    /// Time that bulk waits behind interactive traffic before it gets every other batch.
+    pub(crate) max_bulk_wait: Duration,
+    /// Whether the placement pads or packs sequences.
     pub(crate) cost: Cost,
 }
 
-/// What has been going on.
+/// Recent traffic of the queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Traffic {
-    /// Whether anything interactive came lately.
+    /// Whether an interactive request arrived recently.
     pub(crate) interactive: bool,
-    /// Whose batch was the last.
+    /// Priority of the last batch.
     pub(crate) last: Priority,
 }
 
-/// The texts of the next batch, by their place in the list of their priority.
+/// The texts selected for the next batch.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Pick {
-    /// Which list.
+pub(crate) struct Selection {
     pub(crate) priority: Priority,
-    /// Places in it, ascending; never none.
+    /// Indices into the list of this priority: ascending, at least one.
     pub(crate) members: Vec<usize>,
 }
 
-/// The next batch from two lists in order of arrival. The oldest of the list that has its turn is always in it, so
-/// that nothing starves.
+/// Selects the next batch from two lists. The head of the chosen list is always in it, so that no text starves.
 pub(crate) fn next_batch(
-    interactive: &[Waiting],
-    bulk: &[Waiting],
+    interactive: &[WaitingText],
+    bulk: &[WaitingText],
     now: Instant,
     budget: &Budget,
     traffic: Traffic,
-) -> Option<Pick> {
-    let overdue = |first: &Waiting| now.saturating_duration_since(first.arrived) > budget.age;
+) -> Option<Selection> {
+    let overdue = |first: &WaitingText| now.saturating_duration_since(first.arrived) > budget.max_bulk_wait;
     let priority = match (interactive.first(), bulk.first()) {
         (None, None) => return None,
         (None, Some(_)) => Priority::Bulk,
@@ -84,20 +80,20 @@ pub(crate) fn next_batch(
         Priority::Bulk if traffic.interactive || !interactive.is_empty() => (bulk, budget.shared),
         Priority::Bulk => (bulk, budget.bulk),
     };
-    let list = &list[..list.len().min(WINDOW)];
-    Some(Pick { priority, members: fill(list, tokens, budget.rows, budget.cost) })
+    let list = &list[..list.len().min(LOOKAHEAD)];
+    Some(Selection { priority, members: select(list, tokens, budget.rows, budget.cost) })
 }
 
-/// The first of `list` and as many others as go with it.
-fn fill(list: &[Waiting], tokens: usize, rows: usize, cost: Cost) -> Vec<usize> {
+/// The head of `list` and as many other texts as fit into the batch. Padded batches prefer texts of similar length.
+fn select(list: &[WaitingText], tokens: usize, rows: usize, cost: Cost) -> Vec<usize> {
     let Some(first) = list.first() else { return Vec::new() };
     let mut order: Vec<usize> = (0..list.len()).collect();
     if cost == Cost::Padded {
         order.sort_by_key(|&at| (list[at].tokens.abs_diff(first.tokens), at));
     }
-    let rows_of = |text: &Waiting| if text.output_kind == OutputKind::Pooled { 1 } else { text.tokens };
+    let rows_of = |text: &WaitingText| if text.output_kind == OutputKind::Pooled { 1 } else { text.tokens };
     let mut members: Vec<usize> = Vec::new();
-    let (mut sum, mut longest, mut taken) = (0, 0, 0);
+    let (mut sum, mut longest, mut selected_rows) = (0, 0, 0);
     for at in order {
         let text = &list[at];
         let longer = longest.max(text.tokens);
@@ -105,10 +101,11 @@ fn fill(list: &[Waiting], tokens: usize, rows: usize, cost: Cost) -> Vec<usize> 
             Cost::Packed => sum + text.tokens,
             Cost::Padded => (members.len() + 1) * longer,
         };
-        let fits = size <= tokens && taken + rows_of(text) <= rows && text.output_kind == first.output_kind;
+        let fits =
+            size <= tokens && selected_rows + rows_of(text) <= rows && text.output_kind == first.output_kind;
         if fits || members.is_empty() {
             members.push(at);
-            (sum, longest, taken) = (sum + text.tokens, longer, taken + rows_of(text));
+            (sum, longest, selected_rows) = (sum + text.tokens, longer, selected_rows + rows_of(text));
         }
         if cost == Cost::Packed && sum >= tokens {
             break;
@@ -124,18 +121,18 @@ mod tests {
 
     use super::*;
 
-    const AGE: Duration = Duration::from_millis(500);
+    const MAX_BULK_WAIT: Duration = Duration::from_millis(500);
 
     fn budget(cost: Cost) -> Budget {
-        Budget { interactive: 1000, bulk: 4000, shared: 300, rows: 2000, age: AGE, cost }
+        Budget { interactive: 1000, bulk: 4000, shared: 300, rows: 2000, max_bulk_wait: MAX_BULK_WAIT, cost }
     }
 
-    fn waiting(start: Instant, tokens: usize, milliseconds: u64) -> Waiting {
+    fn waiting(start: Instant, tokens: usize, milliseconds: u64) -> WaitingText {
         let arrived = start + Duration::from_millis(milliseconds);
-        Waiting { tokens, output_kind: OutputKind::Pooled, arrived }
+        WaitingText { tokens, output_kind: OutputKind::Pooled, arrived }
     }
 
-    /// Entries as tokens and age.
+    /// Texts as tokens and arrival time in milliseconds.
     type List = Vec<(usize, u64)>;
 
     fn lists() -> impl Strategy<Value = (List, List)> {
@@ -143,8 +140,9 @@ mod tests {
         (list(), list())
     }
 
-    fn sorted(start: Instant, list: &[(usize, u64)]) -> Vec<Waiting> {
-        let mut list: Vec<Waiting> = list.iter().map(|&(tokens, at)| waiting(start, tokens, at)).collect();
+    fn sorted(start: Instant, list: &[(usize, u64)]) -> Vec<WaitingText> {
+        let mut list: Vec<WaitingText> =
+            list.iter().map(|&(tokens, at)| waiting(start, tokens, at)).collect();
         list.sort_by_key(|text| text.arrived);
         list
     }
@@ -161,26 +159,26 @@ mod tests {
             let budget = budget(cost);
             let last = if after_bulk { Priority::Bulk } else { Priority::Interactive };
             let traffic = Traffic { interactive: seen, last };
-            let Some(pick) = next_batch(&interactive, &bulk, now, &budget, traffic) else {
+            let Some(selection) = next_batch(&interactive, &bulk, now, &budget, traffic) else {
                 prop_assert!(interactive.is_empty() && bulk.is_empty());
                 return Ok(());
             };
-            let (list, most) = match pick.priority {
+            let (list, most) = match selection.priority {
                 Priority::Interactive => (&interactive, budget.interactive),
                 Priority::Bulk if seen || !interactive.is_empty() => (&bulk, budget.shared),
                 Priority::Bulk => (&bulk, budget.bulk),
             };
-            prop_assert_eq!(pick.members[0], 0);
-            prop_assert!(pick.members.windows(2).all(|pair| pair[0] < pair[1]));
-            let lengths = || pick.members.iter().map(|&at| list[at].tokens);
+            prop_assert_eq!(selection.members[0], 0);
+            prop_assert!(selection.members.windows(2).all(|pair| pair[0] < pair[1]));
+            let lengths = || selection.members.iter().map(|&at| list[at].tokens);
             let size = match cost {
                 Cost::Packed => lengths().sum::<usize>(),
-                Cost::Padded => pick.members.len() * lengths().max().unwrap_or(0),
+                Cost::Padded => selection.members.len() * lengths().max().unwrap_or(0),
             };
-            prop_assert!(size <= most || pick.members.len() == 1, "{} of {}", size, most);
-            // Nothing that would still fit is left out.
+            prop_assert!(size <= most || selection.members.len() == 1, "{} of {}", size, most);
+            // No text that would still fit is left out.
             if cost == Cost::Packed {
-                let left = list.iter().enumerate().filter(|(at, _)| !pick.members.contains(at));
+                let left = list.iter().enumerate().filter(|(at, _)| !selection.members.contains(at));
                 for (_, text) in left {
                     prop_assert!(size + text.tokens > most);
                 }
@@ -188,7 +186,7 @@ mod tests {
         }
 
         #[test]
-        fn everything_has_its_turn((interactive, bulk) in lists()) {
+        fn no_text_starves((interactive, bulk) in lists()) {
             let start = Instant::now();
             let (mut interactive, mut bulk) = (sorted(start, &interactive), sorted(start, &bulk));
             let mut now = start + Duration::from_secs(2);
@@ -198,13 +196,13 @@ mod tests {
             for _ in 0..=all {
                 let traffic = Traffic { interactive: true, last };
                 let budget = budget(Cost::Padded);
-                let Some(pick) = next_batch(&interactive, &bulk, now, &budget, traffic) else { break };
-                let list = if pick.priority == Priority::Bulk { &mut bulk } else { &mut interactive };
-                for &at in pick.members.iter().rev() {
+                let Some(selection) = next_batch(&interactive, &bulk, now, &budget, traffic) else { break };
+                let list = if selection.priority == Priority::Bulk { &mut bulk } else { &mut interactive };
+                for &at in selection.members.iter().rev() {
                     list.remove(at);
                 }
-                seen += pick.members.len();
-                last = pick.priority;
+                seen += selection.members.len();
+                last = selection.priority;
                 now += Duration::from_millis(20);
             }
             prop_assert_eq!(seen, all);
@@ -212,13 +210,14 @@ mod tests {
     }
 
     #[test]
-    fn bulk_waits_behind_interactive_until_it_is_old_and_then_takes_every_other_turn() {
+    fn bulk_waits_behind_interactive_until_it_is_overdue_and_then_gets_every_other_batch() {
         let start = Instant::now();
         let (interactive, bulk) = ([waiting(start, 10, 0)], [waiting(start, 10, 0)]);
         let at = |milliseconds, last| {
             let now = start + Duration::from_millis(milliseconds);
             let traffic = Traffic { interactive: true, last };
-            next_batch(&interactive, &bulk, now, &budget(Cost::Packed), traffic).map(|pick| pick.priority)
+            next_batch(&interactive, &bulk, now, &budget(Cost::Packed), traffic)
+                .map(|selection| selection.priority)
         };
         assert_eq!(at(100, Priority::Interactive), Some(Priority::Interactive));
         assert_eq!(at(600, Priority::Interactive), Some(Priority::Bulk));
@@ -226,23 +225,25 @@ mod tests {
     }
 
     #[test]
-    fn where_sequences_are_padded_those_of_like_length_go_together() {
+    fn padded_batches_hold_texts_of_similar_length() {
         let start = Instant::now();
         let lengths = [100, 500, 90, 400, 110, 8];
-        let list: Vec<Waiting> = (0..).zip(lengths).map(|(at, tokens)| waiting(start, tokens, at)).collect();
+        let list: Vec<WaitingText> =
+            (0..).zip(lengths).map(|(at, tokens)| waiting(start, tokens, at)).collect();
         let traffic = Traffic { interactive: false, last: Priority::Interactive };
         let budget = Budget { interactive: 350, ..budget(Cost::Padded) };
-        let pick = next_batch(&list, &[], start, &budget, traffic).expect("something waits");
-        assert_eq!(pick.members, [0, 2, 4]);
+        let selection = next_batch(&list, &[], start, &budget, traffic).expect("something waits");
+        assert_eq!(selection.members, [0, 2, 4]);
     }
 
     #[test]
-    fn one_batch_asks_for_one_thing() {
+    fn a_batch_has_one_output_kind() {
         let start = Instant::now();
         let mut list = vec![waiting(start, 10, 0); 3];
         list[1].output_kind = OutputKind::Tokens;
         let traffic = Traffic { interactive: false, last: Priority::Interactive };
-        let pick = next_batch(&list, &[], start, &budget(Cost::Packed), traffic).expect("something waits");
-        assert_eq!(pick.members, [0, 2]);
+        let selection =
+            next_batch(&list, &[], start, &budget(Cost::Packed), traffic).expect("something waits");
+        assert_eq!(selection.members, [0, 2]);
     }
 }

@@ -1,4 +1,4 @@
-//! Texts that wait for a model: admitted by their tokens, taken in batches, and gone when nobody waits for them.
+//! The queue of a model: admission by tokens, dequeuing in batches, cancellation.
 
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
@@ -8,22 +8,22 @@ use sconce::core::engine::Cost;
 
 use sconce_http::keys::TenantId;
 
-use crate::schedule::busy::Busy;
+use crate::schedule::in_flight::InFlight;
 use crate::schedule::job::Job;
 use crate::schedule::list::{Entry, List};
 use crate::schedule::next_batch::{Priority, Traffic, next_batch};
 use crate::schedule::rate::Rate;
 
-/// How long after an interactive request bulk batches stay short.
-const LATELY: Duration = Duration::from_secs(2);
-/// How often a worker that has nothing to do looks whether it is still wanted.
+/// Time after an interactive request during which bulk batches stay short.
+const INTERACTIVE_WINDOW: Duration = Duration::from_secs(2);
+/// Interval at which an idle worker checks whether the queue was closed or its role has changed.
 const POLL_INTERVAL: Duration = Duration::from_millis(250);
 
-/// Texts that wait for one model.
+/// The queue of one model.
 pub(crate) struct Queue {
     state: Mutex<State>,
     wake: Condvar,
-    /// For the hand that is kept for interactive texts.
+    /// Wakes the spare worker, which takes interactive texts only.
     wake_spare: Condvar,
 }
 
@@ -31,53 +31,56 @@ struct State {
     interactive: List,
     bulk: List,
     rate: Rate,
-    /// How much work, in seconds of measured time, may wait in each list.
-    seconds: f64,
+    /// Capacity of each list in seconds of work at the measured rate.
+    max_seconds: f64,
+    /// Priority of the last batch.
     last: Priority,
+    /// Arrival of the last interactive request.
     interactive_at: Option<Instant>,
-    busy: Busy,
-    /// How many of those at work are bulk.
-    bulk_at_work: usize,
+    in_flight: InFlight,
+    /// Number of batches in flight that are bulk.
+    bulk_in_flight: usize,
     closed: bool,
 }
 
-/// A batch that was taken, until it is dropped.
-pub(crate) struct Taken<'a> {
+/// A batch in flight. Dropping it ends the batch.
+pub(crate) struct ActiveBatch<'a> {
     pub(crate) entries: Vec<Entry>,
     pub(crate) began: Instant,
     priority: Priority,
+    /// Whether the spare worker took it.
     spare: bool,
     concurrency: usize,
-    /// What all hands had spent by then.
-    spent: f64,
+    /// Worker seconds that all batches had used when it was taken.
+    worker_seconds: f64,
     queue: &'a Queue,
 }
 
-impl Taken<'_> {
-    /// Takes note of when its tokens were computed: the others that were at work meanwhile count as well, or the model
-    /// would seem as slow as one of its hands.
+impl ActiveBatch<'_> {
+    /// Updates the measured rate once its tokens are computed. Batches that ran concurrently are accounted for, because the
+    /// rate is that of the model and not of one worker.
     pub(crate) fn observe(&self, tokens: usize, done: Instant) {
         if self.spare {
             return;
         }
         let mut state = self.queue.lock();
         let seconds = done.saturating_duration_since(self.began).as_secs_f64();
-        let at_once = (state.busy.change(done, 0) - self.spent) / seconds.max(1e-9);
-        state.rate.observe(tokens, seconds / at_once.max(1.0), self.concurrency);
+        let overlap = (state.in_flight.update(done, 0) - self.worker_seconds) / seconds.max(1e-9);
+        state.rate.observe(tokens, seconds / overlap.max(1.0), self.concurrency);
     }
 }
 
-impl Drop for Taken<'_> {
+impl Drop for ActiveBatch<'_> {
     fn drop(&mut self) {
         if !self.spare {
             let mut state = self.queue.lock();
-            state.busy.change(Instant::now(), -1);
-            state.bulk_at_work -= usize::from(self.priority == Priority::Bulk);
+            state.in_flight.update(Instant::now(), -1);
+            state.bulk_in_flight -= usize::from(self.priority == Priority::Bulk);
         }
     }
 }
 
-/// There is no room; how long it takes until there is some.
+/// The queue is full; `seconds` is the time until it admits the job.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Full {
     pub(crate) seconds: f64,
@@ -89,11 +92,11 @@ impl Queue {
             interactive: List::default(),
             bulk: List::default(),
             rate,
-            seconds,
+            max_seconds: seconds,
             last: Priority::Interactive,
             interactive_at: None,
-            busy: Busy::new(),
-            bulk_at_work: 0,
+            in_flight: InFlight::new(),
+            bulk_in_flight: 0,
             closed: false,
         };
         Queue { state: Mutex::new(state), wake: Condvar::new(), wake_spare: Condvar::new() }
@@ -103,12 +106,12 @@ impl Queue {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether there is room for `tokens` more. What is alone always has room, however much it is.
+    /// Whether the queue admits `tokens` more. An empty queue admits any job.
     pub(crate) fn capacity(&self, priority: Priority, tenant: TenantId, tokens: usize) -> Result<(), Full> {
         self.lock().capacity(priority, tenant, tokens)
     }
 
-    /// Takes in a job, unless too much waits already.
+    /// Enqueues a job, unless the queue is full.
     pub(crate) fn admit(&self, job: &Arc<Job>) -> Result<(), Full> {
         let tokens = job.tokens();
         let mut state = self.lock();
@@ -129,24 +132,25 @@ impl Queue {
         Ok(())
     }
 
-    /// Takes out what is left of a job that nobody waits for; how many tokens that spares.
+    /// Cancels a job, removes its waiting texts, and returns the tokens that are not computed.
     pub(crate) fn leave(&self, job: &Arc<Job>) -> usize {
-        job.leave();
+        job.cancel();
         self.lock().list(job.priority).purge()
     }
 
-    /// The next batch, waiting for one; none once the queue is closed and empty. The model that computes it tells the
-    /// cost and how many hands it has. Where it has several, the one after the last is a spare one: it takes
-    /// interactive texts while all others are busy, some of them with bulk. Whoever is none of these waits.
+    /// Blocks until a batch is due; `None` once the queue is closed and empty. `model` gives the cost model and the
+    /// concurrency limit of the active placement. Above a limit of 1 the worker with the index `concurrency` is the spare:
+    /// it takes interactive texts while all other workers are busy and at least one of them with bulk. Workers above the
+    /// limit sleep.
     pub(crate) fn next(
         &self,
-        hand: usize,
+        worker: usize,
         model: impl Fn() -> (Cost, usize),
         width: usize,
-    ) -> Option<Taken<'_>> {
+    ) -> Option<ActiveBatch<'_>> {
         let role = || match model().1 {
-            concurrency if hand < concurrency => Some(false),
-            concurrency if concurrency > 1 && hand == concurrency => Some(true),
+            concurrency if worker < concurrency => Some(false),
+            concurrency if concurrency > 1 && worker == concurrency => Some(true),
             _ => None,
         };
         let spare = loop {
@@ -158,7 +162,7 @@ impl Queue {
         };
         let mut state = self.lock();
         loop {
-            if spare && (state.bulk_at_work == 0 || state.busy.batches() < model().1) {
+            if spare && (state.bulk_in_flight == 0 || state.in_flight.batches() < model().1) {
                 if state.closed {
                     return None;
                 }
@@ -172,8 +176,9 @@ impl Queue {
             state.interactive.purge();
             state.bulk.purge();
             let now = Instant::now();
-            let lately = state.interactive_at.is_some_and(|at| now.saturating_duration_since(at) < LATELY);
-            let traffic = Traffic { interactive: lately, last: state.last };
+            let is_recent = |at| now.saturating_duration_since(at) < INTERACTIVE_WINDOW;
+            let traffic =
+                Traffic { interactive: state.interactive_at.is_some_and(is_recent), last: state.last };
             let (cost, concurrency) = model();
             let mut budget = state.rate.budget(cost, width, concurrency, state.interactive.tokens());
             let (interactive, mut bulk) = (state.interactive.waiting(), state.bulk.waiting());
@@ -181,18 +186,27 @@ impl Queue {
                 budget.interactive = budget.shared;
                 bulk.clear();
             }
-            if let Some(pick) = next_batch(&interactive, &bulk, now, &budget, traffic) {
-                let (priority, entries) = (pick.priority, state.list(pick.priority).take(&pick.members));
-                let spent = state.busy.change(now, isize::from(!spare));
+            if let Some(selection) = next_batch(&interactive, &bulk, now, &budget, traffic) {
+                let priority = selection.priority;
+                let entries = state.list(priority).take(&selection.members);
+                let worker_seconds = state.in_flight.update(now, isize::from(!spare));
                 if !spare {
                     state.last = priority;
-                    state.bulk_at_work += usize::from(priority == Priority::Bulk);
+                    state.bulk_in_flight += usize::from(priority == Priority::Bulk);
                 }
                 if state.interactive.len() + state.bulk.len() > 0 {
                     self.wake.notify_one();
                     self.wake_spare.notify_one();
                 }
-                return Some(Taken { entries, began: now, priority, spare, concurrency, spent, queue: self });
+                return Some(ActiveBatch {
+                    entries,
+                    began: now,
+                    priority,
+                    spare,
+                    concurrency,
+                    worker_seconds,
+                    queue: self,
+                });
             }
             if state.closed {
                 return None;
@@ -202,16 +216,16 @@ impl Queue {
         }
     }
 
-    /// Lets so many seconds of work wait from now on.
-    pub(crate) fn limit(&self, seconds: f64) {
-        self.lock().seconds = seconds;
+    /// Changes the capacity, in seconds of work.
+    pub(crate) fn set_limit(&self, seconds: f64) {
+        self.lock().max_seconds = seconds;
     }
 
     pub(crate) fn rate(&self) -> Rate {
         self.lock().rate
     }
 
-    /// Texts and tokens that wait.
+    /// Waiting texts and tokens, the backlog included.
     pub(crate) fn size(&self) -> (usize, usize) {
         let state = self.lock();
         let lists = [&state.interactive, &state.bulk];
@@ -221,7 +235,7 @@ impl Queue {
         })
     }
 
-    /// Lets its worker end once nothing waits.
+    /// Closes the queue: workers end once it is empty.
     pub(crate) fn close(&self) {
         self.lock().closed = true;
         self.wake.notify_all();
@@ -237,25 +251,26 @@ impl State {
         }
     }
 
-    /// The tokens that a job of so many `tokens` has in its list at a time, where it would fill more than half of it.
+    /// The window of an oversized job, which would fill more than half of its list.
     fn window(&self, tokens: usize) -> Option<usize> {
-        let most = self.rate.tokens(self.seconds);
-        (tokens > most / 2).then_some(most / 4)
+        let limit = self.rate.tokens(self.max_seconds);
+        (tokens > limit / 2).then_some(limit / 4)
     }
 
-    /// Who has less than a fair share waiting has room, however much the others have.
+    /// Whether the list admits `tokens` more of a tenant. A tenant below its fair share is admitted even if the list is
+    /// full.
     fn capacity(&mut self, priority: Priority, tenant: TenantId, tokens: usize) -> Result<(), Full> {
-        let (rate, window, most) = (self.rate, self.window(tokens), self.rate.tokens(self.seconds));
+        let (rate, window, limit) = (self.rate, self.window(tokens), self.rate.tokens(self.max_seconds));
         let list = self.list(priority);
-        let (waits, (own, tenants)) = (list.tokens(), list.share(tenant));
+        let (waiting, (own, tenants)) = (list.tokens(), list.share(tenant));
         let counted = window.unwrap_or(tokens);
-        let fair = tenants > 1 && (own == 0 || own + counted <= most / tenants);
-        if waits > 0 && waits + counted > most && !fair {
-            return Err(Full { seconds: rate.seconds(waits + counted - most) });
+        let fair = tenants > 1 && (own == 0 || own + counted <= limit / tenants);
+        if waiting > 0 && waiting + counted > limit && !fair {
+            return Err(Full { seconds: rate.seconds(waiting + counted - limit) });
         }
         let rest = tokens - counted;
-        if rest > 0 && !list.backlog_has_room(tenant, rest, most) {
-            return Err(Full { seconds: rate.seconds((list.backlog().1 + rest).saturating_sub(most)) });
+        if rest > 0 && !list.backlog_admits(tenant, rest, limit) {
+            return Err(Full { seconds: rate.seconds((list.backlog().1 + rest).saturating_sub(limit)) });
         }
         Ok(())
     }

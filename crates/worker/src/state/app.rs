@@ -1,4 +1,4 @@
-//! State that all requests share: settings, models by name, metrics, text threads.
+//! State that all requests share: settings, model slots, metrics, text threads.
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -13,7 +13,7 @@ use tokio::sync::watch;
 use crate::schedule::text_pool::TextPool;
 use crate::settings::Settings;
 use crate::state::metrics::Metrics;
-use crate::state::slot::{Ability, Host, Slot};
+use crate::state::slot::{Host, Slot, TaskStatus};
 
 /// State that all requests share.
 pub(crate) struct App {
@@ -23,17 +23,17 @@ pub(crate) struct App {
     pub(crate) metrics: Metrics,
     pub(crate) text_pool: TextPool,
     pub(crate) slots: Vec<Arc<Slot>>,
-    /// The runtimes of the models, without duplicates.
+    /// The distinct runtimes of the models.
     runtimes: Vec<Runtime>,
     /// Bytes reserved for a prover that is about to start.
     pub(crate) reserved: AtomicU64,
-    /// Asks the model manager to load the model of a slot.
-    request_load: Box<dyn Fn(usize) + Send + Sync>,
+    /// Sends a load command for a slot to the model manager.
+    send_load: Box<dyn Fn(usize) + Send + Sync>,
     stop: watch::Sender<bool>,
     pub(crate) started: Instant,
 }
 
-/// The place of the model that the path of a request names: the request reaches no other.
+/// The index of the slot that the path `/models/NAME/…` selects: the request can use no other model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Scope(pub(crate) usize);
 
@@ -44,7 +44,7 @@ impl App {
         metrics: Metrics,
         text_pool: TextPool,
         slots: Vec<Arc<Slot>>,
-        request_load: impl Fn(usize) + Send + Sync + 'static,
+        send_load: impl Fn(usize) + Send + Sync + 'static,
         stop: watch::Sender<bool>,
     ) -> App {
         App {
@@ -55,7 +55,7 @@ impl App {
             slots,
             runtimes: Vec::new(),
             reserved: AtomicU64::new(0),
-            request_load: Box::new(request_load),
+            send_load: Box::new(send_load),
             stop,
             started: Instant::now(),
         }
@@ -69,33 +69,33 @@ impl App {
     /// Applies other settings. Threads and the maximum number of connections stay.
     pub(crate) fn reload(&self, settings: Settings) {
         for host in self.slots.iter().filter_map(|slot| slot.host()) {
-            host.queue.limit(settings.queue_seconds);
+            host.queue.set_limit(settings.queue_seconds);
         }
         self.edge.reload(settings.edge());
         *self.settings.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(settings);
     }
 
-    /// The same with the runtimes of its models, whose provers it accounts for.
+    /// Sets the runtimes of the models, whose provers count against the memory limit.
     pub(crate) fn with_runtimes(self, runtimes: Vec<Runtime>) -> App {
         App { runtimes, ..self }
     }
 
-    /// Bytes of main memory that prover children have.
+    /// Resident bytes of prover processes.
     pub(crate) fn provers(&self) -> u64 {
         self.runtimes.iter().map(Runtime::prover_resident).sum()
     }
 
-    /// Bytes of main memory that prover children have or are about to take.
-    pub(crate) fn proving(&self) -> u64 {
+    /// Resident or reserved bytes of prover processes.
+    pub(crate) fn prover_memory(&self) -> u64 {
         self.provers().max(self.reserved.load(Ordering::Relaxed))
     }
 
-    /// Bytes of main memory that this process and its prover children have or are about to take.
-    pub(crate) fn used(&self) -> u64 {
-        sconce::resident().unwrap_or(0) + self.proving()
+    /// Resident bytes of this process and its provers, reservations included.
+    pub(crate) fn memory_used(&self) -> u64 {
+        sconce::resident().unwrap_or(0) + self.prover_memory()
     }
 
-    /// Has the server stop as a signal does.
+    /// Begins graceful shutdown, as SIGTERM does.
     pub(crate) fn drain(&self) {
         let _ = self.stop.send(true);
     }
@@ -104,90 +104,88 @@ impl App {
         self.edge.is_shutting_down()
     }
 
-    /// Closes all queues: jobs that wait are dropped.
+    /// Closes all queues and drops waiting jobs.
     pub(crate) fn close_queues(&self) {
         for host in self.slots.iter().filter_map(|slot| slot.host()) {
             host.queue.close();
         }
     }
 
-    /// The places of the models that a request may reach: of one where its path names one, else of all.
+    /// The slots that a request may use: the one that its path names, or all.
     pub(crate) fn places(&self, scope: Option<Scope>) -> Range<usize> {
-        scope.map_or(0..self.slots.len(), |Scope(at)| at..at + 1)
+        scope.map_or(0..self.slots.len(), |Scope(index)| index..index + 1)
     }
 
-    /// The place of the model of this name. Where none is named, of the only one, or of the only one whose task is
-    /// one of `tasks`.
-    fn place(&self, scope: Option<Scope>, name: Option<&str>, tasks: &[Task]) -> Result<usize, Refusal> {
-        let mut places = self.places(scope);
+    /// The index of the model called `name`. Without a name: the only model, or the only one with one of `tasks`.
+    fn resolve(&self, scope: Option<Scope>, name: Option<&str>, tasks: &[Task]) -> Result<usize, Refusal> {
+        let mut indices = self.places(scope);
         if let Some(name) = name {
-            if let Some(place) = places.clone().find(|&place| self.slots[place].is_called(name)) {
-                return Ok(place);
+            if let Some(index) = indices.clone().find(|&index| self.slots[index].has_name(name)) {
+                return Ok(index);
             }
             if !self.settings().any_model {
-                let there = self.listed(places);
-                let message = format!("no model is called `{name}` here; there is: {there}");
+                let names = self.names(indices);
+                let message = format!("unknown model `{name}`; available: {names}");
                 return Err(Refusal::new(Kind::UnknownModel, message).of(name));
             }
         }
-        match (places.next(), places.next()) {
+        match (indices.next(), indices.next()) {
             (Some(only), None) => Ok(only),
-            _ => self.able(tasks),
+            _ => self.resolve_by_task(tasks),
         }
     }
 
-    /// The only model whose task is one of `tasks`, by the models' cards.
-    fn able(&self, tasks: &[Task]) -> Result<usize, Refusal> {
-        let is_able = |&place: &usize| matches!(self.slots[place].ability(), Ability::Task(task) if tasks.contains(&task));
-        let able: Vec<usize> = (0..self.slots.len()).filter(is_able).collect();
-        let unread = self.slots.iter().find(|slot| slot.ability() == Ability::Unread);
-        match (able.as_slice(), unread) {
+    /// The only model whose task is one of `tasks`.
+    fn resolve_by_task(&self, tasks: &[Task]) -> Result<usize, Refusal> {
+        let has_task = |&index: &usize| matches!(self.slots[index].task(), TaskStatus::Known(task) if tasks.contains(&task));
+        let matching: Vec<usize> = (0..self.slots.len()).filter(has_task).collect();
+        let pending = self.slots.iter().find(|slot| slot.task() == TaskStatus::Pending);
+        match (matching.as_slice(), pending) {
             ([only], None) => Ok(*only),
             ([], None) => {
-                let wanted: Vec<String> = tasks.iter().map(|task| format!("`{task}`")).collect();
-                let there = self.listed(0..self.slots.len());
-                let message =
-                    format!("no model here has the task {}; there is: {there}", wanted.join(" or "));
+                let tasks: Vec<String> = tasks.iter().map(|task| format!("`{task}`")).collect();
+                let names = self.names(0..self.slots.len());
+                let message = format!("no model has the task {}; available: {names}", tasks.join(" or "));
                 Err(Refusal::new(Kind::UnknownModel, message))
             }
-            ([] | [_], Some(unread)) => {
+            ([] | [_], Some(pending)) => {
                 let message = format!(
-                    "several models are served, and the task of `{}` is not known yet: name a model in `model`, \
-                     `x-sconce-model` or the path `/models/NAME/…`",
-                    unread.name
+                    "the request names no model, and the task of `{}` is not known yet\n\
+                     hint: name a model in `model`, `x-sconce-model` or the path `/models/NAME/…`",
+                    pending.name
                 );
                 Err(Refusal::new(Kind::NotReady, message))
             }
             ([_, _, ..], _) => {
-                let there = self.listed(able.iter().copied());
+                let names = self.names(matching.iter().copied());
                 let message = format!(
-                    "several models are served: name one in `model`, `x-sconce-model` or the path \
-                     `/models/NAME/…`: {there}"
+                    "the request names no model, and several match: {names}\n\
+                     hint: name one in `model`, `x-sconce-model` or the path `/models/NAME/…`"
                 );
                 Err(Refusal::new(Kind::UnknownModel, message))
             }
         }
     }
 
-    /// The names of models, to be chosen from.
-    fn listed(&self, places: impl Iterator<Item = usize>) -> String {
-        places.map(|place| format!("`{}`", self.slots[place].name)).collect::<Vec<_>>().join(", ")
+    /// The names of models for a message.
+    fn names(&self, indices: impl Iterator<Item = usize>) -> String {
+        indices.map(|index| format!("`{}`", self.slots[index].name)).collect::<Vec<_>>().join(", ")
     }
 
-    /// Has a model loaded, unless it is, or will be, or could not be a moment ago.
-    pub(crate) fn want(&self, place: usize) {
-        if self.slots[place].want() {
-            (self.request_load)(place);
+    /// Requests that a model is loaded, unless it is loaded, loading, or failed a moment ago.
+    pub(crate) fn request_load(&self, index: usize) {
+        if self.slots[index].request_load() {
+            (self.send_load)(index);
         }
     }
 
-    /// The slot of this name.
+    /// The slot called `name`.
     pub(crate) fn slot(&self, scope: Option<Scope>, name: &str) -> Result<&Arc<Slot>, Refusal> {
-        self.place(scope, Some(name), &[]).map(|place| &self.slots[place])
+        self.resolve(scope, Some(name), &[]).map(|index| &self.slots[index])
     }
 
-    /// The open model of this name, or the one that can do one of `tasks`, waiting at most so long until it is open;
-    /// one that is not loaded is asked for.
+    /// The loaded model called `name`, or the only one with one of `tasks`. Requests a load if it is not loaded, and waits for
+    /// it up to `wait`.
     pub(crate) async fn host(
         &self,
         scope: Option<Scope>,
@@ -195,20 +193,20 @@ impl App {
         tasks: &[Task],
         wait: Duration,
     ) -> Result<Arc<Host>, Refusal> {
-        let place = self.place(scope, name, tasks)?;
-        let slot = &self.slots[place];
+        let index = self.resolve(scope, name, tasks)?;
+        let slot = &self.slots[index];
         let mut phases = slot.phases();
         let began = tokio::time::Instant::now();
         loop {
-            if let Some(host) = slot.visit() {
+            if let Some(host) = slot.acquire() {
                 return Ok(host);
             }
-            self.want(place);
-            let waits = !slot.has_failed() && !self.is_shutting_down();
-            if !waits || tokio::time::timeout_at(began + wait, phases.changed()).await.is_err() {
-                let took = slot.memory().map_or(1.0, |memory| memory.load_seconds);
+            self.request_load(index);
+            let may_wait = !slot.has_failed() && !self.is_shutting_down();
+            if !may_wait || tokio::time::timeout_at(began + wait, phases.changed()).await.is_err() {
+                let load_seconds = slot.memory().map_or(1.0, |memory| memory.load_seconds);
                 let message = format!("`{}` is not ready: {}", slot.name, slot.phase().reason());
-                return Err(Refusal::new(Kind::NotReady, message).after(took).of(&slot.name));
+                return Err(Refusal::new(Kind::NotReady, message).after(load_seconds).of(&slot.name));
             }
         }
     }
@@ -221,12 +219,12 @@ mod tests {
     use sconce_http::{Dialect, RouteRules};
 
     use super::*;
-    use crate::state::slot::When;
+    use crate::state::slot::LoadPolicy;
 
-    fn app(any_model: bool, slots: &[(&str, Ability)]) -> App {
-        let slot = |&(name, ability): &(&str, Ability)| {
-            let slot = Slot::new(name.to_owned(), vec![format!("also {name}")], When::Demand, false);
-            slot.learn(ability);
+    fn app(any_model: bool, slots: &[(&str, TaskStatus)]) -> App {
+        let slot = |&(name, task): &(&str, TaskStatus)| {
+            let slot = Slot::new(name.to_owned(), vec![format!("also {name}")], LoadPolicy::OnDemand, false);
+            slot.set_task(task);
             Arc::new(slot)
         };
         let settings = Settings { any_model, ..Settings::default() };
@@ -238,49 +236,56 @@ mod tests {
         App::new(settings, edge, metrics, text_pool, slots, |_| {}, watch::Sender::new(false))
     }
 
-    const EMBED: Ability = Ability::Task(Task::Embed);
-    const RERANK: Ability = Ability::Task(Task::Rerank);
+    const EMBED: TaskStatus = TaskStatus::Known(Task::Embed);
+    const RERANK: TaskStatus = TaskStatus::Known(Task::Rerank);
 
-    /// The place, or what it is refused as.
-    fn place(app: &App, scope: Option<usize>, name: Option<&str>, tasks: &[Task]) -> Result<usize, Kind> {
-        app.place(scope.map(Scope), name, tasks).map_err(|refusal| refusal.kind)
+    /// The index of the slot, or the kind of the refusal.
+    fn resolve(app: &App, scope: Option<usize>, name: Option<&str>, tasks: &[Task]) -> Result<usize, Kind> {
+        app.resolve(scope.map(Scope), name, tasks).map_err(|refusal| refusal.kind)
     }
 
     #[test]
     fn without_a_name_the_only_model_with_the_task_is_chosen() {
         let two = app(false, &[("a", EMBED), ("b", RERANK)]);
-        assert_eq!(place(&two, None, None, &[Task::Embed]), Ok(0));
-        assert_eq!(place(&two, None, None, &[Task::Rerank, Task::Tokens]), Ok(1));
-        assert_eq!(place(&two, None, None, &[Task::Sparse]), Err(Kind::UnknownModel));
-        assert_eq!(place(&two, None, None, &[Task::Embed, Task::Rerank]), Err(Kind::UnknownModel), "two can");
+        assert_eq!(resolve(&two, None, None, &[Task::Embed]), Ok(0));
+        assert_eq!(resolve(&two, None, None, &[Task::Rerank, Task::Tokens]), Ok(1));
+        assert_eq!(resolve(&two, None, None, &[Task::Sparse]), Err(Kind::UnknownModel));
+        assert_eq!(
+            resolve(&two, None, None, &[Task::Embed, Task::Rerank]),
+            Err(Kind::UnknownModel),
+            "two match"
+        );
         let alone = app(false, &[("a", EMBED)]);
-        assert_eq!(place(&alone, None, None, &[Task::Rerank]), Ok(0), "the model itself says what it can't");
+        assert_eq!(resolve(&alone, None, None, &[Task::Rerank]), Ok(0), "the operation checks the task");
     }
 
     #[test]
-    fn a_card_that_is_not_read_yet_could_be_of_the_task_and_one_that_can_not_be_read_is_not() {
+    fn a_pending_task_could_match_and_an_unavailable_one_does_not() {
         let tasks = [Task::Embed];
-        let app_with = |others: &[(&str, Ability)]| app(false, &[&[("a", EMBED)], others].concat());
-        assert_eq!(place(&app_with(&[("b", Ability::Unread)]), None, None, &tasks), Err(Kind::NotReady));
-        assert_eq!(place(&app_with(&[("b", Ability::Unreadable)]), None, None, &tasks), Ok(0));
-        let three = app_with(&[("b", EMBED), ("c", Ability::Unread)]);
-        assert_eq!(place(&three, None, None, &tasks), Err(Kind::UnknownModel), "there are two already");
-        let none = app(false, &[("a", RERANK), ("b", Ability::Unread)]);
-        assert_eq!(place(&none, None, None, &tasks), Err(Kind::NotReady));
-        assert_eq!(place(&none, None, Some("b"), &tasks), Ok(1), "a name is enough");
+        let app_with = |others: &[(&str, TaskStatus)]| app(false, &[&[("a", EMBED)], others].concat());
+        assert_eq!(
+            resolve(&app_with(&[("b", TaskStatus::Pending)]), None, None, &tasks),
+            Err(Kind::NotReady)
+        );
+        assert_eq!(resolve(&app_with(&[("b", TaskStatus::Unavailable)]), None, None, &tasks), Ok(0));
+        let three = app_with(&[("b", EMBED), ("c", TaskStatus::Pending)]);
+        assert_eq!(resolve(&three, None, None, &tasks), Err(Kind::UnknownModel), "two match already");
+        let none = app(false, &[("a", RERANK), ("b", TaskStatus::Pending)]);
+        assert_eq!(resolve(&none, None, None, &tasks), Err(Kind::NotReady));
+        assert_eq!(resolve(&none, None, Some("b"), &tasks), Ok(1), "a name is enough");
     }
 
     #[test]
-    fn a_name_is_looked_for_where_the_path_allows() {
+    fn a_name_is_resolved_within_the_scope_of_the_path() {
         let two = app(false, &[("a", EMBED), ("b", RERANK)]);
-        assert_eq!(place(&two, None, Some("also b"), &[Task::Embed]), Ok(1));
-        assert_eq!(place(&two, Some(1), None, &[Task::Embed]), Ok(1));
-        assert_eq!(place(&two, Some(1), Some("b"), &[Task::Embed]), Ok(1));
-        assert_eq!(place(&two, Some(1), Some("a"), &[Task::Embed]), Err(Kind::UnknownModel));
-        assert_eq!(place(&two, None, Some("c"), &[Task::Embed]), Err(Kind::UnknownModel));
+        assert_eq!(resolve(&two, None, Some("also b"), &[Task::Embed]), Ok(1));
+        assert_eq!(resolve(&two, Some(1), None, &[Task::Embed]), Ok(1));
+        assert_eq!(resolve(&two, Some(1), Some("b"), &[Task::Embed]), Ok(1));
+        assert_eq!(resolve(&two, Some(1), Some("a"), &[Task::Embed]), Err(Kind::UnknownModel));
+        assert_eq!(resolve(&two, None, Some("c"), &[Task::Embed]), Err(Kind::UnknownModel));
         let any = app(true, &[("a", EMBED), ("b", RERANK)]);
-        assert_eq!(place(&any, None, Some("c"), &[Task::Rerank]), Ok(1));
-        assert_eq!(place(&any, Some(0), Some("c"), &[Task::Rerank]), Ok(0));
-        assert_eq!(place(&any, None, Some("b"), &[Task::Embed]), Ok(1), "a name that is known counts");
+        assert_eq!(resolve(&any, None, Some("c"), &[Task::Rerank]), Ok(1));
+        assert_eq!(resolve(&any, Some(0), Some("c"), &[Task::Rerank]), Ok(0));
+        assert_eq!(resolve(&any, None, Some("b"), &[Task::Embed]), Ok(1), "a known name takes precedence");
     }
 }

@@ -1,4 +1,4 @@
-//! What is counted: TEI's names kept as they are, the rest under `sconce_` with model and placement.
+//! Prometheus metrics: TEI's under their original names, all others with the prefix `sconce_`.
 
 use prometheus::core::Collector;
 use prometheus::{
@@ -9,7 +9,7 @@ use prometheus::{
 use crate::state::work::Work;
 use sconce::core::report::Footprint;
 
-/// What is counted. Each server has its own.
+/// The metrics of one server.
 pub(crate) struct Metrics {
     registry: Registry,
     /// Requests by method.
@@ -22,27 +22,28 @@ pub(crate) struct Metrics {
     pub(crate) queue_size: IntGaugeVec,
     batch_size: Histogram,
     batch_tokens: Histogram,
-    /// TEI's counters of texts, by what is done with them.
-    families: Vec<(&'static str, Family)>,
+    /// TEI's metrics of each operation.
+    operations: Vec<(&'static str, OperationMetrics)>,
     pub(crate) queue_tokens: IntGaugeVec,
-    /// Tokens that were computed, by model and placement.
+    /// Computed tokens by model and placement.
     pub(crate) tokens: IntCounterVec,
     batches: HistogramVec,
     seconds: HistogramVec,
-    /// Placements taken out of service, by model, placement and kind.
+    /// Quarantined placements by model, placement and kind of incident.
     pub(crate) trips: IntCounterVec,
     pub(crate) fallbacks: IntCounterVec,
-    /// Placements that failed, by model, placement, the one that serves instead, and reason.
+    /// Failed placements by model, placement, the placement that serves instead, and reason.
     pub(crate) downgrades: IntCounterVec,
     pub(crate) splits: IntCounterVec,
-    /// Tries of placements that were out of service, by model, placement and outcome.
-    pub(crate) returns: IntCounterVec,
-    /// Requests whose client has gone, and the tokens that this spared.
+    /// Recovery attempts of quarantined placements by model, placement and outcome.
+    pub(crate) recoveries: IntCounterVec,
+    /// Requests whose client disconnected.
     pub(crate) cancelled: IntCounterVec,
+    /// Tokens of cancelled requests that were not computed.
     pub(crate) spared: IntCounterVec,
     truncated: IntCounterVec,
     ready: IntGaugeVec,
-    /// Tokens a second that large batches reach, as measured.
+    /// Measured throughput of large batches.
     pub(crate) rate: IntGaugeVec,
     pub(crate) concurrency: IntGaugeVec,
     answers: IntCounterVec,
@@ -50,15 +51,16 @@ pub(crate) struct Metrics {
     unloads: IntCounterVec,
     model_bytes: IntGaugeVec,
     process_bytes: IntGaugeVec,
-    /// How alike batches are to the reference's, and what followed.
+    /// Cosine similarity to the reference.
     pub(crate) shadow_cosine: HistogramVec,
+    /// Shadow checks by model, placement and outcome.
     pub(crate) shadow_checks: IntCounterVec,
-    /// Calls to a pool's manager that were not taken.
+    /// Failed callbacks to the pool manager.
     pub(crate) callback_failures: IntCounter,
 }
 
-/// TEI counts texts by what is done with them.
-struct Family {
+/// TEI's metrics of one operation.
+struct OperationMetrics {
     count: IntCounter,
     success: IntCounter,
     duration: Histogram,
@@ -70,107 +72,116 @@ const PHASES: [&str; 3] = ["tokenization", "queue", "inference"];
 impl Metrics {
     pub(crate) fn new() -> Result<Metrics, prometheus::Error> {
         let registry = Registry::new();
-        let make = Maker { registry: &registry };
+        let make = Registrar { registry: &registry };
         let placed = &["model", "placement"];
         Ok(Metrics {
             requests: make.counters("te_request_count", "Requests", &["method"])?,
-            successes: make.counters("te_request_success", "Requests answered", &["method"])?,
-            failures: make.counters("te_request_failure", "Requests refused", &["err"])?,
-            duration: make.many_times("te_request_duration", "Seconds for a request", &["method"])?,
+            successes: make.counters("te_request_success", "Successful requests", &["method"])?,
+            failures: make.counters("te_request_failure", "Refused requests by code", &["err"])?,
+            duration: make.many_times(
+                "te_request_duration",
+                "Duration of a request in seconds",
+                &["method"],
+            )?,
             phases: make.phases("te_request")?,
-            input_length: make.sizes("te_request_input_length", "Tokens of a request")?,
-            queue_size: make.gauges("te_queue_size", "Texts that wait", &["model"])?,
-            batch_size: make.sizes("te_batch_next_size", "Texts in a batch")?,
-            batch_tokens: make.sizes("te_batch_next_tokens", "Tokens in a batch")?,
-            families: make.families()?,
-            queue_tokens: make.gauges("sconce_queue_tokens", "Tokens that wait", &["model"])?,
-            tokens: make.counters("sconce_tokens_computed_total", "Tokens computed", placed)?,
-            batches: make.many_sizes("sconce_batch_tokens", "Tokens in a batch", placed)?,
-            seconds: make.many_times("sconce_batch_seconds", "Seconds for a batch", placed)?,
+            input_length: make.sizes("te_request_input_length", "Tokens per request")?,
+            queue_size: make.gauges("te_queue_size", "Waiting texts", &["model"])?,
+            batch_size: make.sizes("te_batch_next_size", "Texts per batch")?,
+            batch_tokens: make.sizes("te_batch_next_tokens", "Tokens per batch")?,
+            operations: make.operations()?,
+            queue_tokens: make.gauges("sconce_queue_tokens", "Waiting tokens", &["model"])?,
+            tokens: make.counters("sconce_tokens_computed_total", "Computed tokens", placed)?,
+            batches: make.many_sizes("sconce_batch_tokens", "Tokens per batch", placed)?,
+            seconds: make.many_times("sconce_batch_seconds", "Duration of a batch in seconds", placed)?,
             trips: make.counters(
                 "sconce_guard_trips_total",
-                "Placements taken out of service while they computed",
+                "Placements quarantined by an incident during computation",
                 &["model", "placement", "kind"],
             )?,
             fallbacks: make.counters(
                 "sconce_fallbacks_total",
-                "Batches replayed on another placement",
+                "Batches replayed on a fallback placement",
                 placed,
             )?,
             downgrades: make.counters(
                 "sconce_downgrades_total",
-                "Placements that failed when they were proved, loaded or computing, and what serves instead",
+                "Placements that failed to prove, load or compute, and the placement that serves instead",
                 &["model", "from", "to", "reason"],
             )?,
             splits: make.counters(
                 "sconce_batch_splits_total",
-                "Batches split because memory ran out",
+                "Batches split after running out of memory",
                 placed,
             )?,
-            returns: make.counters(
-                "sconce_returns_total",
-                "Placements out of service that were tried again: returned, refused; no_room where no prover fits",
+            recoveries: make.counters(
+                "sconce_recoveries_total",
+                "Recovery attempts of quarantined placements by outcome: recovered, failed, no_memory",
                 &["model", "placement", "outcome"],
             )?,
-            cancelled: make.counters("sconce_cancelled_total", "Requests whose client left", &["model"])?,
+            cancelled: make.counters(
+                "sconce_cancelled_total",
+                "Requests cancelled by their client",
+                &["model"],
+            )?,
             spared: make.counters(
                 "sconce_cancelled_tokens_total",
-                "Tokens that were never computed because their client left",
+                "Tokens of cancelled requests that were not computed",
                 &["model"],
             )?,
-            truncated: make.counters("sconce_truncated_total", "Texts that were cut", &["model"])?,
-            ready: make.gauges("sconce_ready", "Whether the model serves", &["model"])?,
+            truncated: make.counters("sconce_truncated_total", "Truncated texts", &["model"])?,
+            ready: make.gauges("sconce_ready", "Whether the model is loaded", &["model"])?,
             rate: make.gauges(
                 "sconce_tokens_per_second",
-                "Tokens a second that large batches reach, as measured",
+                "Measured throughput of large batches in tokens per second",
                 &["model"],
             )?,
-            concurrency: make.gauges(
-                "sconce_concurrency",
-                "Batches that are computed at once where all threads are busy",
-                placed,
+            concurrency: make.gauges("sconce_concurrency", "Maximum number of concurrent batches", placed)?,
+            answers: make.counters(
+                "sconce_answers_total",
+                "Successful requests by model",
+                &["model", "method"],
             )?,
-            answers: make.counters("sconce_answers_total", "Requests answered", &["model", "method"])?,
-            loads: make.counters("sconce_loads_total", "Times that the model was loaded", &["model"])?,
+            loads: make.counters("sconce_loads_total", "Loads of the model", &["model"])?,
             unloads: make.counters(
                 "sconce_unloads_total",
-                "Times that the model was unloaded: because it was idle, to make room, or over the limit",
-                &["model", "why"],
+                "Unloads of the model by reason: idle, eviction, memory_limit",
+                &["model", "reason"],
             )?,
             model_bytes: make.gauges(
                 "sconce_model_bytes",
-                "Memory that the model was predicted to take and took at its last load, and at most meanwhile",
+                "Memory of the model at its last load: predicted, measured and peak",
                 &["model", "kind"],
             )?,
             process_bytes: make.gauges(
                 "sconce_process_bytes",
-                "Memory that the process has, that its prover children have, and that all of them may have",
+                "Resident memory of the process and of its provers, and the memory limit",
                 &["kind"],
             )?,
-            shadow_cosine: make.keep(HistogramVec::new(
-                HistogramOpts::new("sconce_shadow_cosine", "Cosines of vectors to those of the reference")
-                    .buckets(vec![0.0, 0.5, 0.9, 0.99, 0.995, 0.999, 0.9995, 0.9999, 0.99999, 1.0]),
+            shadow_cosine: make.register(HistogramVec::new(
+                HistogramOpts::new(
+                    "sconce_shadow_cosine",
+                    "Cosine similarity of embeddings to the reference",
+                )
+                .buckets(vec![0.0, 0.5, 0.9, 0.99, 0.995, 0.999, 0.9995, 0.9999, 0.99999, 1.0]),
                 placed,
             )?)?,
             shadow_checks: make.counters(
                 "sconce_shadow_checks_total",
-                "Batches that the reference computed again: agrees, drifts, demoted, failed; no_room where the reference does not fit",
+                "Shadow checks against the reference by outcome: agrees, drifts, demoted, failed, no_memory",
                 &["model", "placement", "outcome"],
             )?,
-            callback_failures: make.counter(
-                "sconce_callback_failures_total",
-                "Calls to the pool's manager that were not taken",
-            )?,
+            callback_failures: make
+                .counter("sconce_callback_failures_total", "Failed callbacks to the pool manager")?,
             registry,
         })
     }
 
-    /// A request that was refused.
+    /// Records a refused request.
     pub(crate) fn refused(&self, code: &str) {
         self.failures.with_label_values(&[code]).inc();
     }
 
-    /// A request that was answered.
+    /// Records a successful request.
     pub(crate) fn answered(&self, method: &str, model: &str, work: &Work, seconds: f64) {
         self.successes.with_label_values(&[method]).inc();
         self.duration.with_label_values(&[method]).observe(seconds);
@@ -191,46 +202,46 @@ impl Metrics {
             "predict" | "rerank" => method,
             _ => "embed",
         };
-        if let Some((_, family)) = self.families.iter().find(|(family, _)| *family == name) {
-            family.count.inc_by(work.texts as u64);
-            family.success.inc_by(work.texts as u64);
-            family.duration.observe(seconds);
-            observe(&family.phases);
+        if let Some((_, operation)) = self.operations.iter().find(|(operation, _)| *operation == name) {
+            operation.count.inc_by(work.texts as u64);
+            operation.success.inc_by(work.texts as u64);
+            operation.duration.observe(seconds);
+            observe(&operation.phases);
         }
     }
 
-    /// A model that is there and not loaded yet.
+    /// Records a configured model that is not loaded yet.
     pub(crate) fn listed(&self, model: &str) {
         self.ready.with_label_values(&[model]).set(0);
     }
 
-    /// A model that was loaded.
-    pub(crate) fn loaded(&self, model: &str, guess: Footprint, truth: Footprint) {
+    /// Records a load.
+    pub(crate) fn loaded(&self, model: &str, predicted: Footprint, measured: Footprint) {
         self.loads.with_label_values(&[model]).inc();
         self.ready.with_label_values(&[model]).set(1);
         for (kind, bytes) in
-            [("predicted", guess.resident), ("measured", truth.resident), ("peak", truth.peak)]
+            [("predicted", predicted.resident), ("measured", measured.resident), ("peak", measured.peak)]
         {
-            self.model_bytes.with_label_values(&[model, kind]).set(whole(bytes));
+            self.model_bytes.with_label_values(&[model, kind]).set(saturating_i64(bytes));
         }
     }
 
-    /// A model that was unloaded.
-    pub(crate) fn unloaded(&self, model: &str, why: &str) {
-        self.unloads.with_label_values(&[model, why]).inc();
+    /// Records an unload.
+    pub(crate) fn unloaded(&self, model: &str, reason: &str) {
+        self.unloads.with_label_values(&[model, reason]).inc();
         self.ready.with_label_values(&[model]).set(0);
     }
 
-    /// What the process has, and may have.
+    /// Records the memory of the process and its limit.
     pub(crate) fn memory(&self, resident: Option<u64>, provers: u64, limit: Option<u64>) {
         for (kind, bytes) in [("resident", resident), ("provers", Some(provers)), ("limit", limit)] {
             if let Some(bytes) = bytes {
-                self.process_bytes.with_label_values(&[kind]).set(whole(bytes));
+                self.process_bytes.with_label_values(&[kind]).set(saturating_i64(bytes));
             }
         }
     }
 
-    /// A batch that was computed.
+    /// Records a batch.
     pub(crate) fn batch(&self, model: &str, placement: &str, texts: usize, tokens: usize, seconds: f64) {
         self.batch_size.observe(texts as f64);
         self.batch_tokens.observe(tokens as f64);
@@ -239,7 +250,7 @@ impl Metrics {
         self.seconds.with_label_values(&[model, placement]).observe(seconds);
     }
 
-    /// All of it, as Prometheus reads it.
+    /// All metrics in Prometheus text format.
     pub(crate) fn text(&self) -> String {
         let mut bytes = Vec::new();
         let _ = TextEncoder::new().encode(&self.registry.gather(), &mut bytes);
@@ -247,76 +258,77 @@ impl Metrics {
     }
 }
 
-/// Makes what is counted and registers it.
-struct Maker<'a> {
+/// Creates and registers metrics.
+struct Registrar<'a> {
     registry: &'a Registry,
 }
 
-impl Maker<'_> {
-    fn keep<T: Collector + Clone + 'static>(&self, made: T) -> Result<T, prometheus::Error> {
-        self.registry.register(Box::new(made.clone()))?;
-        Ok(made)
+impl Registrar<'_> {
+    fn register<T: Collector + Clone + 'static>(&self, metric: T) -> Result<T, prometheus::Error> {
+        self.registry.register(Box::new(metric.clone()))?;
+        Ok(metric)
     }
 
     /// TEI's phases of a request.
     fn phases(&self, prefix: &str) -> Result<[Histogram; 3], prometheus::Error> {
-        let one = |phase| self.times(&format!("{prefix}_{phase}_duration"), "Seconds in this phase");
+        let one =
+            |phase| self.times(&format!("{prefix}_{phase}_duration"), "Duration of this phase in seconds");
         Ok([one(PHASES[0])?, one(PHASES[1])?, one(PHASES[2])?])
     }
 
-    fn families(&self) -> Result<Vec<(&'static str, Family)>, prometheus::Error> {
-        let family = |name| {
+    fn operations(&self) -> Result<Vec<(&'static str, OperationMetrics)>, prometheus::Error> {
+        let operation = |name| {
             let prefix = format!("te_{name}");
-            let family = Family {
-                count: self.counter(&format!("{prefix}_count"), "Texts asked for")?,
-                success: self.counter(&format!("{prefix}_success"), "Texts answered")?,
-                duration: self.times(&format!("{prefix}_duration"), "Seconds for a request")?,
+            let operation = OperationMetrics {
+                count: self.counter(&format!("{prefix}_count"), "Requested texts")?,
+                success: self.counter(&format!("{prefix}_success"), "Successful texts")?,
+                duration: self.times(&format!("{prefix}_duration"), "Duration of a request in seconds")?,
                 phases: self.phases(&prefix)?,
             };
-            Ok((name, family))
+            Ok((name, operation))
         };
-        ["embed", "predict", "rerank"].into_iter().map(family).collect()
+        ["embed", "predict", "rerank"].into_iter().map(operation).collect()
     }
 
     fn counter(&self, name: &str, help: &str) -> Result<IntCounter, prometheus::Error> {
-        self.keep(IntCounter::new(name, help)?)
+        self.register(IntCounter::new(name, help)?)
     }
 
     fn counters(&self, name: &str, help: &str, labels: &[&str]) -> Result<IntCounterVec, prometheus::Error> {
-        self.keep(IntCounterVec::new(Opts::new(name, help), labels)?)
+        self.register(IntCounterVec::new(Opts::new(name, help), labels)?)
     }
 
     fn gauges(&self, name: &str, help: &str, labels: &[&str]) -> Result<IntGaugeVec, prometheus::Error> {
-        self.keep(IntGaugeVec::new(Opts::new(name, help), labels)?)
+        self.register(IntGaugeVec::new(Opts::new(name, help), labels)?)
     }
 
     fn times(&self, name: &str, help: &str) -> Result<Histogram, prometheus::Error> {
-        self.keep(Histogram::with_opts(times(name, help)?)?)
+        self.register(Histogram::with_opts(times(name, help)?)?)
     }
 
     fn many_times(&self, name: &str, help: &str, labels: &[&str]) -> Result<HistogramVec, prometheus::Error> {
-        self.keep(HistogramVec::new(times(name, help)?, labels)?)
+        self.register(HistogramVec::new(times(name, help)?, labels)?)
     }
 
     fn sizes(&self, name: &str, help: &str) -> Result<Histogram, prometheus::Error> {
-        self.keep(Histogram::with_opts(sizes(name, help)?)?)
+        self.register(Histogram::with_opts(sizes(name, help)?)?)
     }
 
     fn many_sizes(&self, name: &str, help: &str, labels: &[&str]) -> Result<HistogramVec, prometheus::Error> {
-        self.keep(HistogramVec::new(sizes(name, help)?, labels)?)
+        self.register(HistogramVec::new(sizes(name, help)?, labels)?)
     }
 }
 
-/// Buckets from a tenth of a millisecond to half a minute.
+/// Duration buckets from 0.1 ms to 26 s.
 fn times(name: &str, help: &str) -> Result<HistogramOpts, prometheus::Error> {
     Ok(HistogramOpts::new(name, help).buckets(exponential_buckets(1e-4, 2.0, 19)?))
 }
 
-/// Buckets from one to half a million.
+/// Size buckets from 1 to 524,288.
 fn sizes(name: &str, help: &str) -> Result<HistogramOpts, prometheus::Error> {
     Ok(HistogramOpts::new(name, help).buckets(exponential_buckets(1.0, 2.0, 20)?))
 }
 
-fn whole(bytes: u64) -> i64 {
+fn saturating_i64(bytes: u64) -> i64 {
     i64::try_from(bytes).unwrap_or(i64::MAX)
 }

@@ -1,4 +1,4 @@
-//! A model's place in the server: open or not, who holds it, and how far it is.
+//! The slot of a configured model: its lifecycle phase, the loaded model, and when it was last used.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -14,71 +14,70 @@ use crate::schedule::queue::Queue;
 use crate::state::label::short;
 use sconce::core::report::{Footprint, ModelMemory};
 
-/// After this long a model that could not be opened is tried again.
-const AGAIN: Duration = Duration::from_secs(10);
+/// Time after which loading a failed model is retried.
+const RETRY_AFTER: Duration = Duration::from_secs(10);
 
-/// When a model is loaded.
+/// When a model is loaded for the first time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum When {
-    /// At once, if there is room.
+pub enum LoadPolicy {
+    /// At startup, if the memory limit allows it.
     #[default]
-    Start,
-    /// When it is first asked.
-    Demand,
+    Startup,
+    /// On the first request.
+    OnDemand,
 }
 
-/// A model's place in the server, whether it is open or not.
+/// The slot of a configured model, loaded or not.
 pub(crate) struct Slot {
-    /// What answers call it.
+    /// The name in responses.
     pub(crate) name: String,
-    /// What else it may be called.
+    /// Other names that requests may use.
     pub(crate) aliases: Vec<String>,
     /// Whether requests may send token ids.
     pub(crate) token_ids: bool,
     phase: watch::Sender<Phase>,
     state: Mutex<State>,
-    /// Whether it is loaded at the start.
-    when: When,
-    /// Whether its first load is still to come or under way.
-    awaited: AtomicBool,
-    /// Whether it could not be opened the last time.
-    broken: AtomicBool,
-    born: Instant,
-    /// When it was last asked, in milliseconds since it was born.
-    asked: AtomicU64,
+    load: LoadPolicy,
+    /// Whether the load at startup is pending or in progress.
+    startup_pending: AtomicBool,
+    /// Whether the last load failed.
+    load_failed: AtomicBool,
+    created: Instant,
+    /// Time of the last request, in milliseconds since `created`.
+    last_used: AtomicU64,
 }
 
 #[derive(Default)]
 struct State {
     host: Option<Arc<Host>>,
     memory: Option<ModelMemory>,
-    ability: Ability,
+    task: TaskStatus,
     /// Why the last load failed.
     failure: Option<String>,
 }
 
-/// What a model can do, by its card.
+/// The task of a model, as far as its card has been read.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) enum Ability {
+pub(crate) enum TaskStatus {
     /// The card has not been read yet.
     #[default]
-    Unread,
-    /// The card can't be read.
-    Unreadable,
-    /// Its task.
-    Task(Task),
+    Pending,
+    /// The card is not readable.
+    Unavailable,
+    /// The task on the card.
+    Known(Task),
 }
 
-/// A model that is open.
+/// A loaded model with its queue and workers.
 pub(crate) struct Host {
     pub(crate) name: String,
     pub(crate) model: Model,
     /// Whether requests may send token ids.
     pub(crate) token_ids: bool,
     pub(crate) queue: Arc<Queue>,
-    /// Since when.
-    pub(crate) since: Instant,
-    /// How many workers take batches at once, the spare one not counted.
+    /// When it was loaded.
+    pub(crate) loaded_at: Instant,
+    /// Number of workers, without the spare one.
     pub(crate) concurrency: usize,
     pub(crate) workers: Mutex<Vec<JoinHandle<()>>>,
 }
@@ -88,12 +87,12 @@ impl Host {
         self.workers.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Keeps hold of a worker.
+    /// Adds the thread of a worker, to be joined on unload.
     pub(crate) fn add_worker(&self, worker: JoinHandle<()>) {
         self.workers_guard().push(worker);
     }
 
-    /// Waits until its workers have ended.
+    /// Waits until all workers have ended.
     pub(crate) fn join(&self) {
         let workers = std::mem::take(&mut *self.workers_guard());
         for worker in workers {
@@ -101,98 +100,97 @@ impl Host {
         }
     }
 
-    /// Whether anybody but its workers, its slot if `shown` there, and whoever asks here holds it.
-    pub(crate) fn is_busy(self: &Arc<Host>, shown: bool) -> bool {
-        Arc::strong_count(self) > 1 + self.workers_guard().len() + usize::from(shown)
+    /// Whether requests are in flight: they hold a reference, beside those of the caller, of each worker and, if `in_slot`,
+    /// of the slot.
+    pub(crate) fn is_busy(self: &Arc<Host>, in_slot: bool) -> bool {
+        Arc::strong_count(self) > 1 + self.workers_guard().len() + usize::from(in_slot)
     }
 }
 
-/// How far a model is.
+/// The lifecycle phase of a model, as `/startupz` reports it.
 #[derive(Clone, Debug, Serialize)]
 #[serde(tag = "phase", rename_all = "snake_case")]
 pub(crate) enum Phase {
-    /// Its files are looked for and read.
-    Opening,
-    /// A file of it is coming in.
-    Fetching { file: String, bytes: u64, of: u64 },
-    /// A file of it is hashed for the first time.
+    /// Its files are being located and read.
+    Loading,
+    /// A file is being downloaded.
+    Downloading { file: String, bytes: u64, of: u64 },
+    /// A file is being hashed for the first time.
     Hashing { file: String, bytes: u64, of: u64 },
-    /// A placement is tried.
+    /// A placement is being proved.
     Proving { placement: String, cases: usize, of: usize },
-    /// It computes batches of so many texts to see how long they take.
+    /// Warm-up batches of this many texts are being timed.
     WarmingUp { texts: usize },
-    /// It serves.
+    /// It serves requests.
     Ready,
-    /// It can't be opened.
+    /// Loading failed.
     Failed {
         why: String,
         #[serde(skip)]
         at: Instant,
     },
-    /// Nobody needs it now: the next request has it loaded.
-    Asleep,
-    /// Somebody asked for it, and others are loaded first.
+    /// Not loaded: the next request loads it.
+    Unloaded,
+    /// Waiting for other models to be proved or loaded first.
     Queued,
-    /// It waits until others may be unloaded.
-    WaitingForRoom,
+    /// Waiting until other models can be evicted.
+    WaitingForMemory,
 }
 
 impl Phase {
-    /// What an event tells.
+    /// The phase that an event of the runtime reports.
     pub(crate) fn of(event: &Event<'_>) -> Phase {
         match event {
             Event::Proving { placement, done, total } => {
                 Phase::Proving { placement: short(placement), cases: *done, of: *total }
             }
             Event::Hub(Progress::File { name, done, total }) => {
-                Phase::Fetching { file: (*name).to_owned(), bytes: *done, of: *total }
+                Phase::Downloading { file: (*name).to_owned(), bytes: *done, of: *total }
             }
             Event::Hashing { file, done, total } => {
                 Phase::Hashing { file: (*file).to_owned(), bytes: *done, of: *total }
             }
-            Event::Hub(_) | Event::Retrying { .. } => Phase::Opening,
+            Event::Hub(_) | Event::Retrying { .. } => Phase::Loading,
         }
     }
 
-    /// The same without the text of an error, which may name paths of this machine.
+    /// Removes the error text, which may contain local paths.
     pub(crate) fn without_details(self) -> Phase {
         if let Phase::Failed { at, .. } = self {
-            return Phase::Failed { why: "the log of the server says why".to_owned(), at };
+            return Phase::Failed { why: "see the server log".to_owned(), at };
         }
         self
     }
 
-    /// The phase in words.
+    /// A description of the phase for people.
     pub(crate) fn reason(&self) -> String {
         match self {
-            Phase::Opening => "its files are being read".to_owned(),
-            Phase::Fetching { file, bytes, of } => {
-                format!("`{file}` is being fetched: {bytes} of {of} bytes")
+            Phase::Loading => "loading".to_owned(),
+            Phase::Downloading { file, bytes, of } => {
+                format!("downloading `{file}`: {bytes} of {of} bytes")
             }
-            Phase::Hashing { file, bytes, of } => format!("`{file}` is being hashed: {bytes} of {of} bytes"),
+            Phase::Hashing { file, bytes, of } => format!("hashing `{file}`: {bytes} of {of} bytes"),
             Phase::Proving { placement, cases, of } => {
-                format!("{placement} is being proved: {cases} of {of} cases")
+                format!("proving {placement}: {cases} of {of} cases")
             }
-            Phase::WarmingUp { texts } => format!("it is warming up, with batches of {texts} texts"),
-            Phase::Ready => "it serves".to_owned(),
-            // Hints are for operators, who find them in the log.
+            Phase::WarmingUp { texts } => format!("warming up with batches of {texts} texts"),
+            Phase::Ready => "ready".to_owned(),
+            // Hints are commands for the operator, who finds them in the log.
             Phase::Failed { why, .. } => {
-                format!("it can't be opened: {}", why.split("\nhint:").next().unwrap_or(why))
+                format!("loading failed: {}", why.split("\nhint:").next().unwrap_or(why))
             }
-            Phase::Asleep => "it is not loaded, and the next request has it loaded".to_owned(),
-            Phase::Queued => "it is loaded as soon as its turn comes".to_owned(),
-            Phase::WaitingForRoom => {
-                "it waits until others have gone, for the memory that it takes".to_owned()
-            }
+            Phase::Unloaded => "unloaded; the next request loads it".to_owned(),
+            Phase::Queued => "queued for loading".to_owned(),
+            Phase::WaitingForMemory => "waiting for memory: other models must be evicted first".to_owned(),
         }
     }
 }
 
 impl Slot {
-    pub(crate) fn new(name: String, aliases: Vec<String>, when: When, token_ids: bool) -> Slot {
-        let phase = match when {
-            When::Start => Phase::Opening,
-            When::Demand => Phase::Asleep,
+    pub(crate) fn new(name: String, aliases: Vec<String>, load: LoadPolicy, token_ids: bool) -> Slot {
+        let phase = match load {
+            LoadPolicy::Startup => Phase::Loading,
+            LoadPolicy::OnDemand => Phase::Unloaded,
         };
         Slot {
             name,
@@ -200,11 +198,11 @@ impl Slot {
             token_ids,
             phase: watch::Sender::new(phase),
             state: Mutex::default(),
-            when,
-            awaited: AtomicBool::new(when == When::Start),
-            broken: AtomicBool::new(false),
-            born: Instant::now(),
-            asked: AtomicU64::new(0),
+            load,
+            startup_pending: AtomicBool::new(load == LoadPolicy::Startup),
+            load_failed: AtomicBool::new(false),
+            created: Instant::now(),
+            last_used: AtomicU64::new(0),
         }
     }
 
@@ -216,7 +214,7 @@ impl Slot {
         self.phase.borrow().clone()
     }
 
-    /// Every phase from now on.
+    /// Subscribes to phase changes.
     pub(crate) fn phases(&self) -> watch::Receiver<Phase> {
         self.phase.subscribe()
     }
@@ -225,116 +223,116 @@ impl Slot {
         self.phase.send_replace(phase);
     }
 
-    /// Opens the model to requests.
-    pub(crate) fn fill(&self, host: Arc<Host>, predicted: Footprint, measured: Footprint, took: Duration) {
+    /// Publishes a loaded model to requests.
+    pub(crate) fn publish(&self, host: Arc<Host>, predicted: Footprint, measured: Footprint, took: Duration) {
         let memory = ModelMemory { predicted, measured, load_seconds: took.as_secs_f64() };
-        let ability = Ability::Task(host.model.card().task.value);
-        *self.lock() = State { host: Some(host), memory: Some(memory), ability, failure: None };
-        self.broken.store(false, Ordering::Relaxed);
-        self.excuse();
-        self.touch();
+        let task = TaskStatus::Known(host.model.card().task.value);
+        *self.lock() = State { host: Some(host), memory: Some(memory), task, failure: None };
+        self.load_failed.store(false, Ordering::Relaxed);
+        self.end_startup();
+        self.mark_used();
         self.enter(Phase::Ready);
     }
 
-    /// Closes the door and hands out what was behind it.
-    pub(crate) fn take(&self) -> Option<Arc<Host>> {
+    /// Withdraws the loaded model: new requests no longer find it.
+    pub(crate) fn withdraw(&self) -> Option<Arc<Host>> {
         let host = self.lock().host.take();
-        self.enter(Phase::Asleep);
+        self.enter(Phase::Unloaded);
         host
     }
 
-    /// Notes that it can't be opened; whether the reason is another than the last time.
+    /// Records a failed load. Returns whether the reason is new.
     pub(crate) fn fail(&self, why: String) -> bool {
-        self.broken.store(true, Ordering::Relaxed);
+        self.load_failed.store(true, Ordering::Relaxed);
         let before = self.lock().failure.replace(why.clone());
         let is_new = before.as_ref() != Some(&why);
         self.enter(Phase::Failed { why, at: Instant::now() });
         is_new
     }
 
-    /// The model, if it is open.
+    /// The loaded model.
     pub(crate) fn host(&self) -> Option<Arc<Host>> {
         self.lock().host.clone()
     }
 
-    /// The same for somebody who has work for it.
-    pub(crate) fn visit(&self) -> Option<Arc<Host>> {
-        self.touch();
+    /// The loaded model for a request, which counts as use.
+    pub(crate) fn acquire(&self) -> Option<Arc<Host>> {
+        self.mark_used();
         self.host()
     }
 
-    fn touch(&self) {
-        self.asked.store(self.born.elapsed().as_millis() as u64, Ordering::Relaxed);
+    fn mark_used(&self) {
+        self.last_used.store(self.created.elapsed().as_millis() as u64, Ordering::Relaxed);
     }
 
-    /// When it was last asked.
-    pub(crate) fn asked(&self) -> Instant {
-        self.born + Duration::from_millis(self.asked.load(Ordering::Relaxed))
+    /// Time of the last request.
+    pub(crate) fn last_used(&self) -> Instant {
+        self.created + Duration::from_millis(self.last_used.load(Ordering::Relaxed))
     }
 
-    /// What it can do.
-    pub(crate) fn ability(&self) -> Ability {
-        self.lock().ability
+    pub(crate) fn task(&self) -> TaskStatus {
+        self.lock().task
     }
 
-    /// Stores what its card says.
-    pub(crate) fn learn(&self, ability: Ability) {
-        self.lock().ability = ability;
+    pub(crate) fn set_task(&self, task: TaskStatus) {
+        self.lock().task = task;
     }
 
-    /// What it took when it was last loaded.
+    /// Memory of the last load.
     pub(crate) fn memory(&self) -> Option<ModelMemory> {
         self.lock().memory
     }
 
-    /// Puts it down as wanted; whether somebody must be told.
-    pub(crate) fn want(&self) -> bool {
+    /// Queues it for loading, unless it is loaded, loading, or failed a moment ago. Returns whether the manager must be
+    /// notified.
+    pub(crate) fn request_load(&self) -> bool {
         self.phase.send_if_modified(|phase| {
-            let stale = match phase {
-                Phase::Asleep => true,
-                Phase::Failed { at, .. } => at.elapsed() > AGAIN,
-                Phase::Opening
-                | Phase::Fetching { .. }
+            let due = match phase {
+                Phase::Unloaded => true,
+                Phase::Failed { at, .. } => at.elapsed() > RETRY_AFTER,
+                Phase::Loading
+                | Phase::Downloading { .. }
                 | Phase::Hashing { .. }
                 | Phase::Proving { .. }
                 | Phase::WarmingUp { .. }
                 | Phase::Ready
                 | Phase::Queued
-                | Phase::WaitingForRoom => false,
+                | Phase::WaitingForMemory => false,
             };
-            if stale {
+            if due {
                 *phase = Phase::Queued;
             }
-            stale
+            due
         })
     }
 
-    /// From now on the server does not wait for it to be ready.
-    pub(crate) fn excuse(&self) {
-        self.awaited.store(false, Ordering::Relaxed);
+    /// Ends the load at startup: readiness no longer waits for it.
+    pub(crate) fn end_startup(&self) {
+        self.startup_pending.store(false, Ordering::Relaxed);
     }
 
     pub(crate) fn has_failed(&self) -> bool {
         matches!(*self.phase.borrow(), Phase::Failed { .. })
     }
 
-    /// Whether it could not be opened the last time, though it may be tried again by now.
-    pub(crate) fn is_broken(&self) -> bool {
-        self.broken.load(Ordering::Relaxed)
+    /// Whether the last load failed, though a retry may be in progress.
+    pub(crate) fn last_load_failed(&self) -> bool {
+        self.load_failed.load(Ordering::Relaxed)
     }
 
-    /// Whether the server is not ready because of it: it is to be loaded at the start, and its first load is not done
-    /// or its last one failed. A model that was unloaded, or had no room at the start, is loaded by the next request.
+    /// Whether the server is not ready because of this model: it is loaded at startup, and its first load is pending or its
+    /// last load failed. A model that was evicted, or did not fit at startup, does not block: the next request loads it.
     pub(crate) fn blocks_readiness(&self) -> bool {
-        self.when == When::Start && (self.awaited.load(Ordering::Relaxed) || self.is_broken())
+        self.load == LoadPolicy::Startup
+            && (self.startup_pending.load(Ordering::Relaxed) || self.last_load_failed())
     }
 
-    /// Whether it is on its way up for the first time.
+    /// Whether its load at startup is in progress.
     pub(crate) fn is_starting(&self) -> bool {
-        self.awaited.load(Ordering::Relaxed) && !self.has_failed()
+        self.startup_pending.load(Ordering::Relaxed) && !self.has_failed()
     }
 
-    pub(crate) fn is_called(&self, name: &str) -> bool {
+    pub(crate) fn has_name(&self, name: &str) -> bool {
         self.name == name || self.aliases.iter().any(|alias| alias == name)
     }
 }
@@ -343,8 +341,8 @@ impl Slot {
 mod tests {
     use super::*;
 
-    fn slot(when: When) -> Slot {
-        Slot::new("own".to_owned(), vec!["other".to_owned()], when, false)
+    fn slot(load: LoadPolicy) -> Slot {
+        Slot::new("own".to_owned(), vec!["other".to_owned()], load, false)
     }
 
     fn failed_before(time: Duration) -> Phase {
@@ -355,80 +353,85 @@ mod tests {
     }
 
     #[test]
-    fn a_slot_goes_by_its_name_and_its_aliases() {
-        let slot = slot(When::Start);
-        assert!(slot.is_called("own") && slot.is_called("other"));
-        assert!(!slot.is_called("ow") && !slot.is_called(""));
+    fn a_slot_has_a_name_and_aliases() {
+        let slot = slot(LoadPolicy::Startup);
+        assert!(slot.has_name("own") && slot.has_name("other"));
+        assert!(!slot.has_name("ow") && !slot.has_name(""));
     }
 
     #[test]
-    fn only_what_sleeps_or_failed_some_time_ago_is_wanted_anew() {
-        let slot = slot(When::Demand);
-        assert!(slot.want(), "it sleeps");
+    fn only_unloaded_models_and_old_failures_are_queued_for_loading() {
+        let slot = slot(LoadPolicy::OnDemand);
+        assert!(slot.request_load(), "it is unloaded");
         assert!(matches!(slot.phase(), Phase::Queued));
-        assert!(!slot.want(), "once is enough");
+        assert!(!slot.request_load(), "once is enough");
         for phase in [
-            Phase::Opening,
+            Phase::Loading,
             Phase::WarmingUp { texts: 1 },
             Phase::Ready,
-            Phase::WaitingForRoom,
+            Phase::WaitingForMemory,
             Phase::Proving { placement: "a".to_owned(), cases: 0, of: 1 },
-            Phase::Fetching { file: "a".to_owned(), bytes: 0, of: 1 },
+            Phase::Downloading { file: "a".to_owned(), bytes: 0, of: 1 },
             failed_before(Duration::ZERO),
         ] {
             slot.enter(phase.clone());
-            assert!(!slot.want(), "{phase:?}");
+            assert!(!slot.request_load(), "{phase:?}");
         }
-        slot.enter(failed_before(AGAIN + Duration::from_secs(1)));
-        assert!(slot.want());
+        slot.enter(failed_before(RETRY_AFTER + Duration::from_secs(1)));
+        assert!(slot.request_load());
     }
 
     #[test]
-    fn a_model_of_the_start_blocks_readiness_until_it_is_open_and_whenever_it_fails() {
-        let start = slot(When::Start);
+    fn a_model_of_the_startup_blocks_readiness_until_it_is_loaded_and_whenever_it_fails() {
+        let start = slot(LoadPolicy::Startup);
         assert!(start.is_starting() && start.blocks_readiness());
         assert!(start.fail("why".to_owned()), "that is news");
         assert!(!start.fail("why".to_owned()) && start.fail("another why".to_owned()));
-        assert!(!start.is_starting() && start.blocks_readiness() && start.is_broken() && start.has_failed());
+        assert!(
+            !start.is_starting()
+                && start.blocks_readiness()
+                && start.last_load_failed()
+                && start.has_failed()
+        );
         start.enter(Phase::Queued);
-        assert!(start.blocks_readiness() && start.is_broken() && !start.has_failed(), "it is tried again");
-        let excused = slot(When::Start);
-        excused.excuse();
-        assert!(!excused.is_starting() && !excused.blocks_readiness(), "there was no room for it");
-        let demand = slot(When::Demand);
+        assert!(
+            start.blocks_readiness() && start.last_load_failed() && !start.has_failed(),
+            "a retry is queued"
+        );
+        let skipped = slot(LoadPolicy::Startup);
+        skipped.end_startup();
+        assert!(!skipped.is_starting() && !skipped.blocks_readiness(), "it did not fit");
+        let demand = slot(LoadPolicy::OnDemand);
         assert!(!demand.is_starting() && !demand.blocks_readiness());
         demand.fail("why".to_owned());
-        assert!(demand.is_broken() && !demand.blocks_readiness());
+        assert!(demand.last_load_failed() && !demand.blocks_readiness());
     }
 
     #[test]
-    fn what_a_model_can_do_is_stored_and_when_it_was_asked() {
-        let slot = slot(When::Demand);
-        assert_eq!(slot.ability(), Ability::Unread);
-        slot.learn(Ability::Task(Task::Rerank));
-        assert_eq!(slot.ability(), Ability::Task(Task::Rerank));
+    fn the_task_and_the_last_use_are_stored() {
+        let slot = slot(LoadPolicy::OnDemand);
+        assert_eq!(slot.task(), TaskStatus::Pending);
+        slot.set_task(TaskStatus::Known(Task::Rerank));
+        assert_eq!(slot.task(), TaskStatus::Known(Task::Rerank));
         assert!(slot.memory().is_none() && slot.host().is_none());
-        let before = slot.asked();
+        let before = slot.last_used();
         std::thread::sleep(Duration::from_millis(5));
         assert!(slot.host().is_none());
-        assert_eq!(slot.asked(), before, "to look is not to ask");
-        assert!(slot.visit().is_none());
-        assert!(slot.asked() >= before + Duration::from_millis(5));
+        assert_eq!(slot.last_used(), before, "`host` does not count as use");
+        assert!(slot.acquire().is_none());
+        assert!(slot.last_used() >= before + Duration::from_millis(5));
     }
 
     #[test]
-    fn a_reason_says_how_far_it_is() {
+    fn a_reason_reports_progress() {
         for (phase, words) in [
-            (Phase::Fetching { file: "f".to_owned(), bytes: 3, of: 9 }, "`f` is being fetched: 3 of 9 bytes"),
-            (
-                Phase::Proving { placement: "p".to_owned(), cases: 2, of: 5 },
-                "p is being proved: 2 of 5 cases",
-            ),
-            (Phase::WarmingUp { texts: 8 }, "it is warming up, with batches of 8 texts"),
-            (Phase::Ready, "it serves"),
+            (Phase::Downloading { file: "f".to_owned(), bytes: 3, of: 9 }, "downloading `f`: 3 of 9 bytes"),
+            (Phase::Proving { placement: "p".to_owned(), cases: 2, of: 5 }, "proving p: 2 of 5 cases"),
+            (Phase::WarmingUp { texts: 8 }, "warming up with batches of 8 texts"),
+            (Phase::Ready, "ready"),
             (
                 Phase::Failed { why: "no file\nhint: make one".to_owned(), at: Instant::now() },
-                "it can't be opened: no file",
+                "loading failed: no file",
             ),
         ] {
             assert_eq!(phase.reason(), words);

@@ -102,7 +102,7 @@ fn pages() -> Vec<String> {
         std::thread::sleep(Duration::from_millis(50));
     }
     // Batches until the placement fails: how many a warm-up takes depends on the speed of the machine.
-    while metric(*stage, "sconce_returns_total") < 0.5 {
+    while metric(*stage, "sconce_recoveries_total") < 0.5 {
         post(*stage, "/embed", &json!({"inputs": "a text"})).expect(200);
         std::thread::sleep(Duration::from_millis(20));
     }

@@ -113,7 +113,7 @@ fn a_placement_out_of_service_returns_once_it_is_right_again() {
     until("candle/metal:0/f32");
     let text = get(*stage, "/metrics").text();
     let line =
-        "sconce_returns_total{model=\"model\",outcome=\"returned\",placement=\"candle/metal:0/f32\"} 1";
+        "sconce_recoveries_total{model=\"model\",outcome=\"recovered\",placement=\"candle/metal:0/f32\"} 1";
     assert!(text.contains(line), "{text}");
     assert!(!get(*stage, "/v1/report").text().contains("quarantined"));
 }

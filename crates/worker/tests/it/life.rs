@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use sconce::EngineId;
 use sconce_http::{Keys, Settings as HttpSettings};
 use sconce_testkit::fake::{FakeEngine, Fault};
-use sconce_worker::{Serve, ServeError, Server, Settings, When};
+use sconce_worker::{LoadPolicy, Serve, ServeError, Server, Settings};
 use serde_json::json;
 
 use crate::client::{Connection, get, metric, post, post_with, request};
@@ -53,8 +53,13 @@ fn the_port_is_open_before_the_model_and_tells_how_far_it_is() {
 fn a_model_that_can_not_be_opened_ends_the_server_with_its_reason() {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
     let builder = sconce::Model::builder("./no such folder").offline(true);
-    let serve =
-        Serve { name: "none".to_owned(), aliases: Vec::new(), builder, when: When::Start, token_ids: false };
+    let serve = Serve {
+        name: "none".to_owned(),
+        aliases: Vec::new(),
+        builder,
+        load: LoadPolicy::Startup,
+        token_ids: false,
+    };
     let ended = Server::start(listener, vec![serve], settings()).expect("it starts").wait();
     assert!(matches!(ended, Err(ServeError::Model(_))), "{ended:?}");
 }
@@ -74,7 +79,7 @@ fn without_a_key_nothing_is_told_but_life() {
     let refused = post(*stage, "/v1/embeddings", &body);
     assert_eq!((refused.status, refused.header("www-authenticate")), (401, Some("Bearer")));
     assert_eq!(refused.json()["error"]["code"], "invalid_api_key");
-    assert!(refused.text().contains("wants a key"), "{}", refused.text());
+    assert!(refused.text().contains("requires an API key"), "{}", refused.text());
     for wrong in [("authorization", "Bearer three"), ("x-api-key", "on"), ("authorization", "Bearer onetwo")]
     {
         let refused = post_with(*stage, "/v1/embeddings", &[wrong], &body);
@@ -94,8 +99,13 @@ fn what_is_under_way_is_finished_and_the_next_is_told_to_go() {
     let (held, batches) = (Arc::clone(&engine.held), Arc::clone(&engine.batches));
     let builder = fake_builder(engine, Duration::from_mins(4), home.path());
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
-    let serve =
-        Serve { name: "model".to_owned(), aliases: Vec::new(), builder, when: When::Start, token_ids: false };
+    let serve = Serve {
+        name: "model".to_owned(),
+        aliases: Vec::new(),
+        builder,
+        load: LoadPolicy::Startup,
+        token_ids: false,
+    };
     let server = Server::start(
         listener,
         vec![serve],
@@ -142,7 +152,7 @@ fn a_model_that_is_still_being_opened_is_not_waited_for() {
         name: "model".to_owned(),
         aliases: Vec::new(),
         builder: tiny_builder("tiny-bert"),
-        when: When::Start,
+        load: LoadPolicy::Startup,
         token_ids: false,
     };
     let server = Server::start(listener, vec![serve], settings()).expect("it starts");
@@ -169,7 +179,7 @@ fn where_no_model_can_be_opened_any_more_it_is_not_ready_and_comes_back_by_itsel
     };
     until(503);
     let told = get(*stage, "/readyz").text();
-    assert!(told.contains("can't be opened") && !told.contains("hint"), "{told}");
+    assert!(told.contains("loading failed") && !told.contains("hint"), "{told}");
     stage.running().reload(settings());
     let began = Instant::now();
     while get(*stage, "/readyz").status != 200 {

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use sconce::EngineId;
 use sconce_http::{Keys, Settings as HttpSettings};
 use sconce_testkit::fake::{FakeEngine, Fault};
-use sconce_worker::{Serve, Server, Settings, When};
+use sconce_worker::{LoadPolicy, Serve, Server, Settings};
 use serde_json::{Value, json};
 
 use crate::client::{Connection, get, post, post_with, request, send};
@@ -422,7 +422,7 @@ fn probes_without_a_key_see_no_paths() {
         name: name.to_owned(),
         aliases: Vec::new(),
         builder,
-        when: When::Start,
+        load: LoadPolicy::Startup,
         token_ids: false,
     };
     let missing = sconce::Model::builder("./no such folder").offline(true);

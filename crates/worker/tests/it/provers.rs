@@ -13,7 +13,7 @@ use sconce::{Device, Dtype, EngineId, Model};
 use sconce_http::{LogFormat, Settings as HttpSettings, TelemetryConfig};
 use sconce_testkit::fake::{BatchFault, FakeEngine, Fault};
 use sconce_testkit::goldens;
-use sconce_worker::{Serve, Server, Settings, When};
+use sconce_worker::{LoadPolicy, Serve, Server, Settings};
 use serde_json::{Value, json};
 
 use crate::client::{get, metric, post};
@@ -55,8 +55,13 @@ fn server_child() {
     let builder = Model::builder(&goldens::folder("tiny-bert").to_string_lossy()).runtime(&runtime);
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
     let telemetry = TelemetryConfig { log: Some(LogFormat::Json), ..TelemetryConfig::default() };
-    let serve =
-        Serve { name: "model".to_owned(), aliases: Vec::new(), builder, when: When::Start, token_ids: false };
+    let serve = Serve {
+        name: "model".to_owned(),
+        aliases: Vec::new(),
+        builder,
+        load: LoadPolicy::Startup,
+        token_ids: false,
+    };
     let server = Server::start(
         listener,
         vec![serve],
@@ -193,7 +198,7 @@ fn where_the_reference_was_killed_nothing_serves_and_the_next_start_tries_again(
         thread::sleep(Duration::from_millis(10));
     }
     let log = first.stop();
-    let [line] = of(&log, "model can't be opened")[..] else { panic!("{log:?}") };
+    let [line] = of(&log, "model failed to load")[..] else { panic!("{log:?}") };
     assert!(line["why"].as_str().is_some_and(|why| why.contains("SIGKILL")), "{line}");
     let mut second = Served::start(&healthy, home.path());
     second.settled();
@@ -225,7 +230,7 @@ fn no_prover_is_started_where_there_is_no_room_for_it() {
     let stage = start(builder, tight(None), Some(home)).ready();
     let series = |outcome: &str| {
         format!(
-            "sconce_returns_total{{model=\"model\",outcome=\"{outcome}\",placement=\"candle/metal:0/f32\"}}"
+            "sconce_recoveries_total{{model=\"model\",outcome=\"{outcome}\",placement=\"candle/metal:0/f32\"}}"
         )
     };
     let until = |line: &str| {
@@ -235,12 +240,12 @@ fn no_prover_is_started_where_there_is_no_room_for_it() {
             thread::sleep(Duration::from_millis(5));
         }
     };
-    until(&series("returned"));
+    until(&series("recovered"));
     stage.running().reload(tight(Some(1 << 20)));
     for _ in 0..4 {
         post(*stage, "/embed", &json!({"inputs": "a text"})).expect(200);
     }
-    until(&series("no_room"));
+    until(&series("no_memory"));
     assert!(get(*stage, "/v1/report").json()["memory"]["provers"].is_u64());
 }
 
@@ -250,8 +255,13 @@ fn a_model_whose_prover_has_no_room_is_refused_before_anything_is_tried() {
     let engine = FakeEngine::new(EngineId::Candle);
     let builder = fake_builder(engine, Duration::from_secs(5), home.path());
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
-    let serve =
-        Serve { name: "model".to_owned(), aliases: Vec::new(), builder, when: When::Start, token_ids: false };
+    let serve = Serve {
+        name: "model".to_owned(),
+        aliases: Vec::new(),
+        builder,
+        load: LoadPolicy::Startup,
+        token_ids: false,
+    };
     let limit = Settings { memory_limit: Some(1 << 20), ..settings() };
     let server = Server::start(listener, vec![serve], limit).expect("it starts");
     let error = server.wait().expect_err("nothing fits").to_string();

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use sconce::EngineId;
 use sconce_testkit::fake::{FakeEngine, Fault};
-use sconce_worker::{Serve, Server, Settings, When};
+use sconce_worker::{LoadPolicy, Serve, Server, Settings};
 use serde_json::json;
 
 use crate::client::{get, metric, post, post_with};
@@ -15,12 +15,12 @@ use crate::stage::{METAL, fake_builder, settings, tiny_builder};
 /// Two models under the names `early` and `late`, the second on demand.
 fn two<T>(settings: Settings, test: impl FnOnce(SocketAddr) -> T) -> T {
     let home = tempfile::tempdir().expect("a folder");
-    let serve = |name: &str, when| {
+    let serve = |name: &str, load| {
         let builder = fake_builder(FakeEngine::new(EngineId::Candle), Duration::from_secs(5), home.path());
-        Serve { name: name.to_owned(), aliases: Vec::new(), builder, when, token_ids: false }
+        Serve { name: name.to_owned(), aliases: Vec::new(), builder, load, token_ids: false }
     };
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
-    let both = vec![serve("early", When::Start), serve("late", When::Demand)];
+    let both = vec![serve("early", LoadPolicy::Startup), serve("late", LoadPolicy::OnDemand)];
     let server = Server::start(listener, both, settings).expect("it starts");
     let address = server.address();
     let began = Instant::now();
@@ -64,11 +64,11 @@ fn a_request_for_a_model_that_is_not_loaded_waits_or_is_told_to_come_back() {
         let body = json!({"input": "a", "model": "late"});
         let refused = post_with(address, "/v1/embeddings", &[("prefer", "wait=0")], &body);
         assert_eq!((refused.status, refused.header("retry-after")), (503, Some("1")), "{}", refused.text());
-        assert!(refused.text().contains("`late` is not ready: it"), "{}", refused.text());
+        assert!(refused.text().contains("`late` is not ready: "), "{}", refused.text());
         post_with(address, "/v1/embeddings", &[("prefer", "wait=60")], &body).expect(200);
         post(address, "/v1/embeddings", &body).expect(200);
         let report = get(address, "/v1/report").json();
-        assert!(report["models"][1]["memory"]["measured"]["stays"].is_u64(), "{report}");
+        assert!(report["models"][1]["memory"]["measured"]["resident"].is_u64(), "{report}");
     });
 }
 
@@ -81,7 +81,7 @@ fn a_model_that_nobody_asks_is_unloaded_and_comes_back() {
             assert!(began.elapsed() < Duration::from_mins(4), "{}", get(address, "/metrics").text());
             thread::sleep(Duration::from_millis(20));
         }
-        assert_eq!(get(address, "/readyz").status, 200, "asleep is ready");
+        assert_eq!(get(address, "/readyz").status, 200, "unloaded is ready");
         let asked = thread::scope(|scope| {
             let ask = || post(address, "/v1/embeddings", &json!({"input": "a", "model": "early"})).status;
             let all: Vec<_> = (0..8).map(|_| scope.spawn(ask)).collect();
@@ -94,14 +94,14 @@ fn a_model_that_nobody_asks_is_unloaded_and_comes_back() {
 
 /// A model for each of three tasks; the classifier is loaded on demand.
 fn three<T>(settings: Settings, test: impl FnOnce(SocketAddr) -> T) -> T {
-    let serve = |name: &str, alias: &str, model: &str, when| {
+    let serve = |name: &str, alias: &str, model: &str, load| {
         let (name, aliases) = (name.to_owned(), vec![alias.to_owned()]);
-        Serve { name, aliases, builder: tiny_builder(model), when, token_ids: false }
+        Serve { name, aliases, builder: tiny_builder(model), load, token_ids: false }
     };
     let all = vec![
-        serve("small", "text-embedding-3-small", "tiny-bert", When::Start),
-        serve("ranker", "org/ranker", "tiny-bert-rerank", When::Start),
-        serve("labels", "org/labels", "tiny-bert-classify", When::Demand),
+        serve("small", "text-embedding-3-small", "tiny-bert", LoadPolicy::Startup),
+        serve("ranker", "org/ranker", "tiny-bert-rerank", LoadPolicy::Startup),
+        serve("labels", "org/labels", "tiny-bert-classify", LoadPolicy::OnDemand),
     ];
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
     let server = Server::start(listener, all, settings).expect("it starts");
@@ -213,7 +213,7 @@ fn under_the_name_of_a_model_are_all_routes_for_it_alone() {
 fn the_server_is_ready_once_every_model_of_the_start_is_open() {
     let folder = tempfile::tempdir().expect("a folder");
     let missing = folder.path().join("missing");
-    for (when, ready) in [(When::Demand, 200), (When::Start, 503)] {
+    for (load, ready) in [(LoadPolicy::OnDemand, 200), (LoadPolicy::Startup, 503)] {
         let runtime = sconce::Runtime::builder().home(crate::stage::shared_home()).offline(true).build();
         let builder = sconce::Model::builder(&missing.to_string_lossy()).runtime(&runtime);
         let builder = builder.engine(EngineId::Candle).dtype(sconce::Dtype::F32);
@@ -223,11 +223,11 @@ fn the_server_is_ready_once_every_model_of_the_start_is_open() {
             name: open,
             aliases,
             builder: tiny_builder("tiny-bert"),
-            when: When::Start,
+            load: LoadPolicy::Startup,
             token_ids: false,
         };
         let (late, aliases) = name("missing");
-        let late = Serve { name: late, aliases, builder, when, token_ids: false };
+        let late = Serve { name: late, aliases, builder, load, token_ids: false };
         let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
         let server = Server::start(listener, vec![open, late], settings()).expect("it starts");
         let address = server.address();
@@ -241,7 +241,7 @@ fn the_server_is_ready_once_every_model_of_the_start_is_open() {
         // Whatever became of each, nothing is under way any more.
         until("/startupz", 200);
         let readyz = get(address, "/readyz");
-        assert_eq!(readyz.status, ready, "{when:?}: {}", readyz.text());
+        assert_eq!(readyz.status, ready, "{load:?}: {}", readyz.text());
         assert_eq!(get(address, "/health").status, ready);
         assert_eq!(get(address, "/v1/report").json()["ready"], ready == 200);
         assert_eq!(get(address, "/models/open/readyz").status, 200);
@@ -250,7 +250,7 @@ fn the_server_is_ready_once_every_model_of_the_start_is_open() {
             let told = readyz.json();
             assert_eq!(told["not_ready"], json!(["missing"]), "{told}");
             let reason = told["reason"].as_str().expect("a reason");
-            assert!(reason.starts_with("`missing`: it can't be opened: "), "{reason}");
+            assert!(reason.starts_with("`missing`: loading failed: "), "{reason}");
             assert_eq!(get(address, "/models/missing/readyz").status, 503);
             // Once it is there it is opened, as probes ask for it.
             let golden = sconce_testkit::goldens::folder("tiny-bert");
@@ -274,7 +274,7 @@ fn a_model_is_loaded_while_another_is_proved() {
     quick.clone().open().expect("it is proved beforehand");
     let serve = |name: &str, builder| {
         let aliases = Vec::new();
-        Serve { name: name.to_owned(), aliases, builder, when: When::Start, token_ids: false }
+        Serve { name: name.to_owned(), aliases, builder, load: LoadPolicy::Startup, token_ids: false }
     };
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
     let both = vec![serve("slow", slow), serve("quick", quick)];

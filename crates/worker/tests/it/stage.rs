@@ -13,7 +13,7 @@ use sconce::{Device, Dtype, EngineId, Model, ModelBuilder, Runtime, RuntimeBuild
 use sconce_http::Settings as HttpSettings;
 use sconce_testkit::fake::FakeEngine;
 use sconce_testkit::goldens;
-use sconce_worker::{Serve, Server, Settings, When};
+use sconce_worker::{LoadPolicy, Serve, Server, Settings};
 use tempfile::TempDir;
 
 use crate::client::get;
@@ -62,7 +62,8 @@ pub(crate) fn settings() -> Settings {
 pub(crate) fn start(builder: ModelBuilder, settings: Settings, home: Option<TempDir>) -> Stage {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
     let aliases = vec!["alias".to_owned()];
-    let serve = Serve { name: "model".to_owned(), aliases, builder, when: When::Start, token_ids: true };
+    let serve =
+        Serve { name: "model".to_owned(), aliases, builder, load: LoadPolicy::Startup, token_ids: true };
     let server = Server::start(listener, vec![serve], settings).expect("it starts");
     Stage { address: server.address(), server: Some(server), _home: home }
 }

@@ -32,21 +32,21 @@ fn queue() -> Queue {
 }
 
 #[test]
-fn room_is_counted_in_tokens_and_what_is_alone_has_always_room() {
+fn capacity_is_counted_in_tokens_and_an_empty_queue_admits_any_job() {
     let queue = queue();
     queue.admit(&job(&[5000], Priority::Bulk)).expect("alone");
-    let full = queue.admit(&job(&[10], Priority::Bulk)).expect_err("no room");
+    let full = queue.admit(&job(&[10], Priority::Bulk)).expect_err("the queue is full");
     assert!((full.seconds - 3.01).abs() < 0.01, "{full:?}");
     queue.admit(&job(&[10], Priority::Interactive)).expect("another list");
     assert_eq!(queue.size(), (2, 5010));
 }
 
 #[test]
-fn what_nobody_waits_for_is_never_taken() {
+fn cancelled_jobs_are_never_computed() {
     let queue = queue();
     let (gone, stays) = (job(&[10, 20, 30], Priority::Interactive), job(&[7], Priority::Interactive));
-    queue.admit(&gone).expect("room");
-    queue.admit(&stays).expect("room");
+    queue.admit(&gone).expect("capacity");
+    queue.admit(&stays).expect("capacity");
     assert_eq!(queue.leave(&gone), 60);
     assert_eq!(queue.size(), (1, 7));
     let batch = queue.next(0, || (Cost::Packed, 1), 1).expect("something waits");
@@ -57,11 +57,11 @@ fn what_nobody_waits_for_is_never_taken() {
 }
 
 #[test]
-fn a_batch_leaves_the_others_in_their_order() {
+fn a_batch_keeps_the_order_of_the_other_texts() {
     let queue = queue();
     let all = job(&[30, 30, 10], Priority::Interactive);
-    queue.admit(&all).expect("room");
-    let taken = |batch: Taken<'_>| batch.entries.iter().map(|entry| entry.index).collect::<Vec<_>>();
+    queue.admit(&all).expect("capacity");
+    let taken = |batch: ActiveBatch<'_>| batch.entries.iter().map(|entry| entry.index).collect::<Vec<_>>();
     // Fifty milliseconds are fifty tokens.
     assert_eq!(taken(queue.next(0, || (Cost::Packed, 1), 1).expect("a batch")), [0, 2]);
     assert_eq!(taken(queue.next(0, || (Cost::Packed, 1), 1).expect("a batch")), [1]);
@@ -69,25 +69,25 @@ fn a_batch_leaves_the_others_in_their_order() {
 }
 
 #[test]
-fn a_spare_hand_takes_interactive_texts_while_all_others_are_busy_with_bulk() {
+fn the_spare_worker_takes_interactive_texts_while_all_others_are_busy_with_bulk() {
     let queue = queue();
-    let hand = |hand| queue.next(hand, || (Cost::Packed, 2), 1);
-    queue.admit(&job(&[10; 40], Priority::Bulk)).expect("room");
-    let first = hand(0).expect("bulk");
+    let next = |worker| queue.next(worker, || (Cost::Packed, 2), 1);
+    queue.admit(&job(&[10; 40], Priority::Bulk)).expect("capacity");
+    let first = next(0).expect("bulk");
     thread::scope(|scope| {
-        let spare = scope.spawn(|| hand(2));
-        let second = hand(1).expect("bulk");
+        let spare = scope.spawn(|| next(2));
+        let second = next(1).expect("bulk");
         thread::sleep(Duration::from_millis(20));
         assert!(!spare.is_finished(), "bulk is not for it");
         let waits = job(&[5], Priority::Interactive);
-        queue.admit(&waits).expect("room");
+        queue.admit(&waits).expect("capacity");
         let taken = spare.join().expect("no panic").expect("a text");
         assert!(Arc::ptr_eq(&taken.entries[0].job, &waits));
         drop((first, second));
-        assert_eq!(queue.lock().bulk_at_work, 0);
-        assert_eq!(queue.lock().busy.batches(), 0);
-        let spare = scope.spawn(|| hand(2).is_none());
-        queue.admit(&job(&[5], Priority::Interactive)).expect("room");
+        assert_eq!(queue.lock().bulk_in_flight, 0);
+        assert_eq!(queue.lock().in_flight.batches(), 0);
+        let spare = scope.spawn(|| next(2).is_none());
+        queue.admit(&job(&[5], Priority::Interactive)).expect("capacity");
         thread::sleep(Duration::from_millis(20));
         assert!(!spare.is_finished(), "the others have nothing to do");
         queue.close();
@@ -96,7 +96,7 @@ fn a_spare_hand_takes_interactive_texts_while_all_others_are_busy_with_bulk() {
 }
 
 #[test]
-fn an_owner_who_floods_leaves_the_others_their_share() {
+fn a_flooding_tenant_leaves_the_others_their_share() {
     let queue = queue();
     let interactive = Priority::Interactive;
     while queue.admit(&of(1, &[40; 5], interactive)).is_ok() {}
@@ -105,8 +105,8 @@ fn an_owner_who_floods_leaves_the_others_their_share() {
     queue.admit(&other).expect("the other has its share");
     queue.admit(&of(1, &[10], interactive)).expect_err("the first has had more than its share");
     let batch = queue.next(0, || (Cost::Packed, 1), 1).expect("a batch");
-    assert!(Arc::ptr_eq(&batch.entries[0].job, &other), "who has had nothing goes first");
-    // From here on both have something waiting, and take turns.
+    assert!(Arc::ptr_eq(&batch.entries[0].job, &other), "the tenant without served work goes first");
+    // From here on both tenants have waiting work and are served alternately.
     queue.admit(&of(2, &[20; 40], interactive)).expect("within its share");
     for _ in 0..6 {
         let batch = queue.next(0, || (Cost::Packed, 1), 1).expect("a batch");
@@ -138,7 +138,7 @@ fn admission_holds_at_its_exact_bounds() {
     queue.capacity(bulk, TenantId(2), 100).expect("half of the queue for one of two tenants");
     queue.capacity(bulk, TenantId(2), 101).expect_err("one token more than half");
     queue.capacity(bulk, TenantId(1), 1).expect_err("this tenant has more than half");
-    queue.limit(3.0);
+    queue.set_limit(3.0);
     queue.capacity(bulk, TenantId(2), 600).expect("a longer queue");
     queue.close();
     assert_eq!(queue.admit(&of(3, &[1], bulk)), Err(Full { seconds: 1.0 }));
@@ -149,25 +149,25 @@ fn bulk_batches_are_short_only_after_recent_interactive_requests() {
     let now = Instant::now();
     let tokens_after = |interactive_at| {
         let queue = queue();
-        queue.admit(&job(&[10; 40], Priority::Bulk)).expect("room");
+        queue.admit(&job(&[10; 40], Priority::Bulk)).expect("capacity");
         assert_eq!(queue.lock().interactive_at, None);
         queue.lock().interactive_at = interactive_at;
         let batch = queue.next(0, || (Cost::Packed, 1), 1).expect("a batch");
         batch.entries.iter().map(Entry::tokens).sum::<usize>()
     };
     assert_eq!(tokens_after(None), 200);
-    assert_eq!(tokens_after(now.checked_sub(2 * LATELY)), 200);
+    assert_eq!(tokens_after(now.checked_sub(2 * INTERACTIVE_WINDOW)), 200);
     assert_eq!(tokens_after(Some(now + Duration::from_hours(1))), 20);
     let queue = queue();
     let waits = job(&[10], Priority::Interactive);
-    queue.admit(&waits).expect("room");
+    queue.admit(&waits).expect("capacity");
     assert_eq!(queue.lock().interactive_at, Some(waits.arrived));
 }
 
 #[test]
 fn only_workers_within_the_concurrency_limit_take_batches() {
     let (bulk, interactive) = (Priority::Bulk, Priority::Interactive);
-    for (hand, concurrency, busy, expected) in [
+    for (worker, concurrency, busy, expected) in [
         // Regular workers take what waits, in a closed queue as well.
         (0, 1, &[][..], Some(2)),
         (1, 2, &[bulk], Some(2)),
@@ -181,32 +181,33 @@ fn only_workers_within_the_concurrency_limit_take_batches() {
     ] {
         let queue = queue();
         let now = Instant::now();
-        let at_work: Vec<Taken<'_>> = busy.iter().map(|&one| taken(&queue, now, one, false)).collect();
-        queue.admit(&job(&[6, 6], interactive)).expect("room");
+        let in_flight: Vec<ActiveBatch<'_>> =
+            busy.iter().map(|&one| taken(&queue, now, one, false)).collect();
+        queue.admit(&job(&[6, 6], interactive)).expect("capacity");
         queue.close();
-        let batch = queue.next(hand, || (Cost::Packed, concurrency), 1);
+        let batch = queue.next(worker, || (Cost::Packed, concurrency), 1);
         let texts = batch.as_ref().map(|batch| batch.entries.len());
-        assert_eq!(texts, expected, "worker {hand} of {concurrency} beside {busy:?}");
-        assert_eq!(batch.is_some_and(|batch| batch.spare), hand == concurrency && expected.is_some());
-        drop(at_work);
+        assert_eq!(texts, expected, "worker {worker} of {concurrency} beside {busy:?}");
+        assert_eq!(batch.is_some_and(|batch| batch.spare), worker == concurrency && expected.is_some());
+        drop(in_flight);
         let state = queue.lock();
-        assert_eq!((state.busy.batches(), state.bulk_at_work), (0, 0));
+        assert_eq!((state.in_flight.batches(), state.bulk_in_flight), (0, 0));
     }
 }
 
 /// A batch without texts that began at this time.
-fn taken(queue: &Queue, began: Instant, priority: Priority, spare: bool) -> Taken<'_> {
+fn taken(queue: &Queue, began: Instant, priority: Priority, spare: bool) -> ActiveBatch<'_> {
     let mut state = queue.lock();
-    let spent = state.busy.change(began, isize::from(!spare));
-    state.bulk_at_work += usize::from(!spare && priority == Priority::Bulk);
+    let worker_seconds = state.in_flight.update(began, isize::from(!spare));
+    state.bulk_in_flight += usize::from(!spare && priority == Priority::Bulk);
     drop(state);
-    Taken { entries: Vec::new(), began, priority, spare, concurrency: 2, spent, queue }
+    ActiveBatch { entries: Vec::new(), began, priority, spare, concurrency: 2, worker_seconds, queue }
 }
 
 #[test]
 fn a_worker_above_the_concurrency_limit_sleeps_until_the_limit_grows() {
     let queue = queue();
-    queue.admit(&job(&[6], Priority::Interactive)).expect("room");
+    queue.admit(&job(&[6], Priority::Interactive)).expect("capacity");
     let asked = AtomicUsize::new(0);
     let limit = || (Cost::Packed, if asked.fetch_add(1, Ordering::Relaxed) == 0 { 1 } else { 2 });
     let batch = queue.next(1, limit, 1).expect("it takes a batch once it is within the limit");
@@ -220,10 +221,10 @@ fn the_rate_counts_batches_that_run_at_once() {
         let queue = queue();
         // The work of the day before does not count.
         let start = Instant::now();
-        queue.lock().busy.change(start, 3);
-        queue.lock().busy.change(start + day, -3);
+        queue.lock().in_flight.update(start, 3);
+        queue.lock().in_flight.update(start + day, -3);
         let one = |_| taken(&queue, start + day, Priority::Bulk, spare);
-        let all: Vec<Taken<'_>> = (0..batches).map(one).collect();
+        let all: Vec<ActiveBatch<'_>> = (0..batches).map(one).collect();
         all[0].observe(2000 * 86_400, start + 2 * day);
         queue.rate().tokens_per_second
     };

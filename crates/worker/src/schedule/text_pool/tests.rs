@@ -1,4 +1,4 @@
-//! Turns of tenants and requests, and requests in pieces.
+//! Tests of the text thread pool: round-robin order, pieces, limits.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc;
@@ -20,16 +20,16 @@ fn runtime() -> tokio::runtime::Runtime {
 }
 
 #[test]
-fn owners_take_turns_and_what_is_short_comes_first() {
+fn tenants_are_served_round_robin_and_short_requests_first() {
     let mut state = State::default();
     let done = Names::default();
     for _ in 0..3 {
-        state.short.add(ONE, VecDeque::from([task(&done, 1)]));
+        state.short.push(ONE, VecDeque::from([task(&done, 1)]));
     }
-    state.short.add(TWO, VecDeque::from([task(&done, 2)]));
+    state.short.push(TWO, VecDeque::from([task(&done, 2)]));
     let shared = Shared { state: Mutex::new(state), wake: Default::default() };
     shared.lock().closed = true;
-    shared.lock().long.add(ONE, VecDeque::from([task(&done, 3)]));
+    shared.lock().long.push(ONE, VecDeque::from([task(&done, 3)]));
     while let Some(task) = shared.next(false) {
         task();
     }
@@ -39,12 +39,12 @@ fn owners_take_turns_and_what_is_short_comes_first() {
 }
 
 #[test]
-fn requests_of_one_tenant_take_turns_piece_by_piece() {
-    let (mut turns, done) = (Turns::default(), Names::default());
-    turns.add(ONE, (10..14).map(|name| task(&done, name)).collect());
-    turns.add(ONE, VecDeque::from([task(&done, 20)]));
-    turns.add(TWO, (30..32).map(|name| task(&done, name)).collect());
-    while let Some(task) = turns.next() {
+fn requests_of_one_tenant_are_served_round_robin_piece_by_piece() {
+    let (mut queue, done) = (RoundRobin::default(), Names::default());
+    queue.push(ONE, (10..14).map(|name| task(&done, name)).collect());
+    queue.push(ONE, VecDeque::from([task(&done, 20)]));
+    queue.push(TWO, (30..32).map(|name| task(&done, name)).collect());
+    while let Some(task) = queue.next() {
         task();
     }
     assert_eq!(*done.lock().expect("no panic"), [10, 30, 20, 31, 11, 12, 13]);
@@ -60,27 +60,27 @@ fn pieces_end_at_their_bytes_and_at_their_texts_and_hold_every_text_once() {
     };
     assert_eq!(ends(&[]), [0]);
     assert_eq!(ends(&[5, 5]), [2]);
-    assert_eq!(ends(&[PIECE]), [1]);
-    assert_eq!(ends(&[1, PIECE * 9, 1, PIECE - 1, 3]), [2, 4, 5]);
+    assert_eq!(ends(&[PIECE_BYTES]), [1]);
+    assert_eq!(ends(&[1, PIECE_BYTES * 9, 1, PIECE_BYTES - 1, 3]), [2, 4, 5]);
     assert_eq!(ends(&[0; PIECE_TEXTS + 1]), [PIECE_TEXTS, PIECE_TEXTS + 1]);
 }
 
 #[test]
 fn parts_come_back_in_their_order_and_the_first_error_ends_the_request() {
-    let threads = TextPool::start(3, 1 << 30).expect("threads");
-    let bytes = vec![PIECE; 40];
+    let pool = TextPool::start(3, 1 << 30).expect("threads");
+    let bytes = vec![PIECE_BYTES; 40];
     runtime().block_on(async {
         let each = |range: Range<usize>| Ok::<_, usize>(range.start);
-        let all = threads.run_pieces(ONE, &bytes, each, Ok).await.expect("room").expect("no panic");
+        let all = pool.run_pieces(ONE, &bytes, each, Ok).await.expect("capacity").expect("no panic");
         assert_eq!(all, Ok((0..40).collect::<Vec<_>>()));
         let each = |range: Range<usize>| {
             if range.start == 0 { Err("the first") } else { Ok(()) }
         };
-        let refused = threads.run_pieces(ONE, &bytes, each, |_| Ok(())).await.expect("room");
+        let refused = pool.run_pieces(ONE, &bytes, each, |_| Ok(())).await.expect("capacity");
         assert_eq!(refused, Some(Err("the first")));
-        // What a piece that was refused left behind does not block the next request.
-        assert_eq!(threads.run(ONE, 1, || 7).await, Ok(Some(7)));
-        assert_eq!(threads.run(ONE, 1, || -> usize { panic!("a piece") }).await, Ok(None));
+        // The skipped pieces of a failed request do not block the next request.
+        assert_eq!(pool.run(ONE, 1, || 7).await, Ok(Some(7)));
+        assert_eq!(pool.run(ONE, 1, || -> usize { panic!("a piece") }).await, Ok(None));
     });
 }
 
@@ -94,52 +94,52 @@ async fn queued<F: Future>(mut request: std::pin::Pin<&mut F>) {
 
 #[test]
 fn a_long_request_of_one_tenant_does_not_delay_those_of_another() {
-    let threads = TextPool::start(1, 1 << 30).expect("threads");
+    let pool = TextPool::start(1, 1 << 30).expect("threads");
     let (gate, gated) = mpsc::channel::<()>();
     let gated = Mutex::new(gated);
     let ran = Arc::new(AtomicUsize::new(0));
     let count = Arc::clone(&ran);
-    // Each piece waits until it is let through.
+    // Each piece waits at the gate.
     let each = move |_: Range<usize>| {
         let _ = gated.lock().expect("no panic").recv();
         count.fetch_add(1, Ordering::SeqCst);
         Ok::<(), ()>(())
     };
-    let flood = vec![PIECE; 100];
+    let flood = vec![PIECE_BYTES; 100];
     runtime().block_on(async {
-        let mut long = Box::pin(threads.run_pieces(ONE, &flood, each, |_| Ok(())));
+        let mut long = Box::pin(pool.run_pieces(ONE, &flood, each, |_| Ok(())));
         queued(long.as_mut()).await;
-        assert_eq!(threads.run(TWO, 10, || 1).await, Ok(Some(1)), "a short text has a thread of its own");
+        assert_eq!(pool.run(TWO, 10, || 1).await, Ok(Some(1)), "a short text has a thread of its own");
         assert_eq!(ran.load(Ordering::SeqCst), 0);
-        let mut other = Box::pin(threads.run(TWO, PIECE, || 2));
+        let mut other = Box::pin(pool.run(TWO, PIECE_BYTES, || 2));
         queued(other.as_mut()).await;
-        // One piece may be under way and one may have its turn before the other tenant.
+        // One piece may be in flight and one may run before the other tenant.
         gate.send(()).expect("it waits");
         gate.send(()).expect("it waits");
         assert_eq!(other.await, Ok(Some(2)));
         assert!(ran.load(Ordering::SeqCst) <= 2, "{ran:?} pieces ran before the other tenant's");
-        // Nobody waits for the rest any more, so that none of it is run but what is under way.
+        // The rest of the cancelled request is skipped, except the piece in flight.
         drop(long);
         drop(gate);
-        assert_eq!(threads.run(ONE, PIECE, || 3).await, Ok(Some(3)));
+        assert_eq!(pool.run(ONE, PIECE_BYTES, || 3).await, Ok(Some(3)));
         assert!(ran.load(Ordering::SeqCst) <= 3, "{ran:?}");
     });
 }
 
 #[test]
 fn text_beyond_the_bound_is_refused_and_counted_until_it_is_done() {
-    let threads = TextPool::start(1, 100).expect("threads");
+    let pool = TextPool::start(1, 100).expect("threads");
     let (gate, gated) = mpsc::channel::<()>();
     runtime().block_on(async {
-        let mut alone = Box::pin(threads.run(ONE, 1000, move || gated.recv().is_err()));
+        let mut alone = Box::pin(pool.run(ONE, 1000, move || gated.recv().is_err()));
         queued(alone.as_mut()).await;
-        assert_eq!(threads.run(ONE, 1, || ()).await, Err(TooMuch));
-        assert_eq!(threads.run(TWO, 1, || ()).await, Ok(Some(())), "another tenant has its share");
+        assert_eq!(pool.run(ONE, 1, || ()).await, Err(PoolFull));
+        assert_eq!(pool.run(TWO, 1, || ()).await, Ok(Some(())), "another tenant has its share");
         drop(gate);
         assert_eq!(alone.await, Ok(Some(true)), "an empty queue admits any request");
     });
     // A thread gives the bytes back just after it has answered.
-    while threads.shared.lock().bytes.all() > 0 {
+    while pool.shared.lock().quota.total() > 0 {
         thread::yield_now();
     }
 }

@@ -1,29 +1,36 @@
-//! Tests of the bounds of batches, and of the rate that they come from.
+//! Tests of batch budgets and of the measured rate.
 
 use proptest::prelude::*;
 
 use super::*;
-use crate::schedule::next_batch::{Budget, WINDOW, Waiting};
+use crate::schedule::next_batch::{Budget, LOOKAHEAD, WaitingText};
 
 const IDLE: Traffic = Traffic { interactive: false, last: Priority::Interactive };
 
 fn budget(rows: usize, cost: Cost) -> Budget {
     let most = usize::MAX / 2;
-    Budget { interactive: most, bulk: most, shared: most, rows, age: Duration::from_millis(500), cost }
+    Budget {
+        interactive: most,
+        bulk: most,
+        shared: most,
+        rows,
+        max_bulk_wait: Duration::from_millis(500),
+        cost,
+    }
 }
 
-fn texts(lengths: &[usize], output_kind: OutputKind) -> Vec<Waiting> {
+fn texts(lengths: &[usize], output_kind: OutputKind) -> Vec<WaitingText> {
     let arrived = Instant::now();
-    lengths.iter().map(|&tokens| Waiting { tokens, output_kind, arrived }).collect()
+    lengths.iter().map(|&tokens| WaitingText { tokens, output_kind, arrived }).collect()
 }
 
-fn members(list: &[Waiting], budget: &Budget) -> Vec<usize> {
+fn members(list: &[WaitingText], budget: &Budget) -> Vec<usize> {
     next_batch(list, &[], Instant::now(), budget, IDLE).expect("something waits").members
 }
 
 proptest! {
     #[test]
-    fn no_batch_has_more_rows_than_may_leave_the_engine(
+    fn no_batch_has_more_rows_than_its_budget(
         lengths in prop::collection::vec(1usize..50, 1..40), pooled: bool, padded: bool, most in 1usize..200,
     ) {
         let output_kind = if pooled { OutputKind::Pooled } else { OutputKind::Tokens };
@@ -40,7 +47,7 @@ proptest! {
 }
 
 #[test]
-fn only_padded_batches_prefer_texts_of_like_length() {
+fn only_padded_batches_prefer_texts_of_similar_length() {
     let list = texts(&[100, 10, 90, 60, 95], OutputKind::Pooled);
     let within = |cost| members(&list, &Budget { interactive: 300, ..budget(9, cost) });
     assert_eq!(within(Cost::Padded), [0, 2, 4]);
@@ -48,13 +55,13 @@ fn only_padded_batches_prefer_texts_of_like_length() {
 }
 
 #[test]
-fn texts_beyond_the_window_wait() {
-    let list = texts(&vec![1; WINDOW + 3], OutputKind::Pooled);
-    assert_eq!(members(&list, &budget(usize::MAX, Cost::Packed)).len(), WINDOW);
+fn texts_beyond_the_lookahead_wait() {
+    let list = texts(&vec![1; LOOKAHEAD + 3], OutputKind::Pooled);
+    assert_eq!(members(&list, &budget(usize::MAX, Cost::Packed)).len(), LOOKAHEAD);
 }
 
 #[test]
-fn bulk_is_overdue_after_its_age_and_not_at_it() {
+fn bulk_is_overdue_after_its_maximum_wait_and_not_at_it() {
     let (interactive, bulk) = (texts(&[1], OutputKind::Pooled), texts(&[1], OutputKind::Pooled));
     let after = |milliseconds| {
         let now = bulk[0].arrived + Duration::from_millis(milliseconds);
@@ -92,7 +99,7 @@ fn the_budget_is_never_zero_and_rows_are_bounded_by_their_width() {
     assert_eq!([rows(384), rows(1), rows(0), rows(usize::MAX)], [(16 << 20) / 384, 16 << 20, 16 << 20, 1]);
     let budget = rate.budget(Cost::Padded, 384, 64, 0);
     assert_eq!((budget.interactive, budget.bulk, budget.shared), (1, 1, 1));
-    assert_eq!((budget.cost, budget.age), (Cost::Padded, Duration::from_millis(500)));
+    assert_eq!((budget.cost, budget.max_bulk_wait), (Cost::Padded, Duration::from_millis(500)));
     assert_eq!(rate.budget(Cost::Packed, 384, 0, 0).bulk, 20, "no worker counts as one");
 }
 

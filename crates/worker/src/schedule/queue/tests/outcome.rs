@@ -1,4 +1,4 @@
-//! Tests of what a job is answered with.
+//! Tests of the outcome of a job.
 
 use sconce::core::batch::Rows;
 use sconce::operations::SequenceOutput;
@@ -42,10 +42,10 @@ fn a_job_is_answered_once_its_last_text_is_computed() {
     assert_eq!(job.tokens(), 12);
     let before = Instant::now();
     let (half, full) = (computed(Dtype::F16, 1), computed(Dtype::F32, 0));
-    job.take(&half, [(2, &[3.0][..], Some(0.5))].into_iter(), timing(&job, 5));
-    job.take(&half, [(0, &[1.0][..], None)].into_iter(), timing(&job, 20));
+    job.add_rows(&half, [(2, &[3.0][..], Some(0.5))].into_iter(), timing(&job, 5));
+    job.add_rows(&half, [(0, &[1.0][..], None)].into_iter(), timing(&job, 20));
     assert!(outcome.try_recv().is_err(), "a text still waits");
-    job.take(&full, [(1, &[2.0][..], Some(0.25))].into_iter(), timing(&job, 30));
+    job.add_rows(&full, [(1, &[2.0][..], Some(0.25))].into_iter(), timing(&job, 30));
     let outcome = outcome.try_recv().expect("all texts are computed").expect("no refusal");
     let rows = |value, norm| SequenceOutput::Dense { values: vec![value], norm };
     assert_eq!(outcome.outputs, [rows(1.0, None), rows(2.0, Some(0.25)), rows(3.0, Some(0.5))]);
@@ -55,13 +55,17 @@ fn a_job_is_answered_once_its_last_text_is_computed() {
     assert_eq!(outcome.queued, Duration::from_millis(5), "until the first batch");
     assert_eq!(outcome.batches.len(), 3);
     assert!(outcome.batches.iter().all(|batch| batch.ended >= before), "when the job had its rows");
-    assert!(!job.is_gone());
+    assert!(!job.is_cancelled());
 }
 
 #[test]
-fn a_sparse_job_keeps_the_weights_above_zero() {
+fn a_sparse_job_keeps_the_nonzero_weights() {
     let (job, mut outcome) = new(1, true);
-    job.take(&computed(Dtype::F32, 0), [(0, &[0.0, 2.0, -1.0][..], Some(2.0))].into_iter(), timing(&job, 1));
+    job.add_rows(
+        &computed(Dtype::F32, 0),
+        [(0, &[0.0, 2.0, -1.0][..], Some(2.0))].into_iter(),
+        timing(&job, 1),
+    );
     let outcome = outcome.try_recv().expect("it is computed").expect("no refusal");
     assert_eq!(outcome.outputs, [SequenceOutput::Sparse(vec![TokenWeight { index: 1, value: 2.0 }])]);
 }
@@ -73,5 +77,5 @@ fn a_job_that_fails_is_refused_once_and_leaves_the_queue() {
     job.fail(Refusal::new(Kind::Model, "second"));
     let refusal = outcome.try_recv().expect("an answer").expect_err("a refusal");
     assert_eq!(refusal.code(), Refusal::new(Kind::Machine, "first").code());
-    assert!(job.is_gone());
+    assert!(job.is_cancelled());
 }

@@ -17,7 +17,7 @@ fn bulk(queue: &Queue) -> (usize, (usize, usize)) {
 }
 
 #[test]
-fn an_oversized_job_leaves_room_for_others_and_they_do_not_wait_for_its_end() {
+fn an_oversized_job_leaves_capacity_for_others_and_they_do_not_wait_for_its_end() {
     let queue = queue();
     // Ten seconds of work, where two may wait.
     let large = job(&[100; 100], BULK);
@@ -26,7 +26,7 @@ fn an_oversized_job_leaves_room_for_others_and_they_do_not_wait_for_its_end() {
     assert_eq!(bulk(&queue), (500, (95, 9500)), "a quarter of the queue");
     let others: Vec<_> = (0..10).map(|_| job(&[50], BULK)).collect();
     for other in &others {
-        queue.admit(other).expect("an oversized job leaves room");
+        queue.admit(other).expect("an oversized job leaves capacity");
     }
     let (mut waits, mut indexes) = (others.len(), Vec::new());
     for _ in 0..100 {
@@ -67,9 +67,9 @@ fn a_second_oversized_job_is_refused_until_the_first_is_gone() {
 #[test]
 fn a_job_of_up_to_half_the_queue_waits_whole() {
     let queue = queue();
-    queue.admit(&job(&[100; 10], BULK)).expect("room");
+    queue.admit(&job(&[100; 10], BULK)).expect("capacity");
     assert_eq!(bulk(&queue), (1000, (0, 0)));
-    queue.admit(&job(&[100; 10], BULK)).expect("room");
+    queue.admit(&job(&[100; 10], BULK)).expect("capacity");
     queue.admit(&job(&[1], BULK)).expect_err("the queue is full");
     queue.admit(&job(&[101; 10], BULK)).expect_err("so is it for a part of an oversized job");
 }
