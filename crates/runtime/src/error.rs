@@ -31,8 +31,8 @@ pub enum Error {
     },
     /// The model has another task.
     #[error(
-        "`{asked}` needs another model: this one {}, as {by} says\n\
-         hint: {}; `--task` says what a model is for where its files do not",
+        "`{asked}` needs another model: this one {}, according to {by}\n\
+         hint: {}; `--task` overrides the task of a model",
         has.does(), operations_for(*has)
     )]
     WrongTask {

@@ -6,16 +6,16 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use etcetera::base_strategy::{BaseStrategy, Xdg};
+
 /// Counter for file names that are unique in this process.
 static NEXT: AtomicU64 = AtomicU64::new(0);
 
 /// `SCONCE_HOME`, else `sconce` in the user's cache folder, else a private folder in the temporary folder.
 pub(crate) fn default_home() -> PathBuf {
-    let variable = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
-    variable("SCONCE_HOME")
-        .or_else(|| variable("XDG_CACHE_HOME").map(|cache| cache.join("sconce")))
-        .or_else(|| variable("HOME").map(|home| home.join(".cache").join("sconce")))
-        .unwrap_or_else(|| private_folder(&std::env::temp_dir()))
+    let home = std::env::var_os("SCONCE_HOME").filter(|value| !value.is_empty()).map(PathBuf::from);
+    let cache = || Xdg::new().ok().map(|base| base.cache_dir()).filter(|folder| folder.is_absolute());
+    home.or_else(|| Some(cache()?.join("sconce"))).unwrap_or_else(|| private_folder(&std::env::temp_dir()))
 }
 
 /// A folder in the shared folder `parent` that only this user can access: the same at every start, or a fresh one if

@@ -38,7 +38,7 @@ pub use execute::{
     ShadowCheck, UnresolvedSequence, Verdict,
 };
 pub use inspect::{Inspection, inspect};
-pub use memory::{Claim, limit_arenas, peak, resident};
+pub use memory::{Claim, MemoryAccount, MemoryPurpose, limit_arenas, peak, resident};
 pub use model::Model;
 pub use operations::chunk::Chunk;
 pub use operations::classify::{Classifications, ClassifyOptions, LabelScore};

@@ -12,7 +12,7 @@ use crate::card::CardError;
 use crate::card::contents::{Unverified, concerns};
 use crate::error::Error;
 use crate::execute::{Incident, Readmission, Readmitted, Serving};
-use crate::memory::{Claim, prover_bytes};
+use crate::memory::{Claim, MemoryAccount, prover_bytes};
 use crate::operations::classify::{self, Classifications, ClassifyOptions};
 use crate::operations::embed::{self, EmbedOptions};
 use crate::operations::late_interaction::{self, Matrix, TokenEmbeddings, maxsim};
@@ -95,6 +95,11 @@ impl Model {
     /// Why no placement is available. `None` while there is one.
     pub fn out_of_service(&self) -> Option<String> {
         self.inner.serving.out_of_service()
+    }
+
+    /// Memory of the model by device and purpose: the weights of all loaded placements.
+    pub fn memory(&self) -> MemoryAccount {
+        self.inner.serving.memory()
     }
 
     /// Memory of the model's weights on the active placement.

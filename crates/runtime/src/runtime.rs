@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use sconce_core::device::Device;
 use sconce_core::engine::{Engine, ModelSpec};
 use sconce_core::hardware::Hardware;
 use sconce_core::obstacle::Obstacle;
@@ -21,6 +22,7 @@ use crate::error::Error;
 use crate::event::Event;
 use crate::hardware;
 use crate::home::default_home;
+use crate::memory::{MemoryAccount, MemoryPurpose};
 use crate::prove::store::Store;
 use crate::prove::{self, CanaryTexts, GatheredEvidence, Gatherer, Launch, OpFindings, ProofDepth, Prover};
 use crate::source::ModelSource;
@@ -368,6 +370,14 @@ impl Runtime {
     /// Resident memory of the running prover children in bytes.
     pub fn prover_resident(&self) -> u64 {
         self.inner.prover.resident()
+    }
+
+    /// Memory of the runtime by device and purpose: the prover children. [`Model::memory`](crate::Model::memory) has the
+    /// memory of models.
+    pub fn memory(&self) -> MemoryAccount {
+        let mut account = MemoryAccount::default();
+        account.add(Device::Cpu, MemoryPurpose::Prover, self.prover_resident());
+        account
     }
 
     /// Waits for pending unloads, and returns free memory to the system.

@@ -96,8 +96,8 @@ fn what_was_changed_is_refused_by_name() {
     embed(&bytes, &["was changed", "`model/", "SHA-256"]);
 
     embed(&whole[..whole.len() / 2], &["was changed", "cut off"]);
-    embed(b"not a tar at all", &["is no bundle", "hint: "]);
-    embed(b"", &["is no bundle"]);
+    embed(b"not a tar at all", &["is not a bundle", "hint: "]);
+    embed(b"", &["is not a bundle"]);
     let version = find("\"sconce_bundle\": 1").expect("a version") + 17;
     let mut bytes = whole.clone();
     bytes[version] = b'7';
@@ -177,7 +177,7 @@ fn a_bundle_writes_nowhere_else() {
     );
     embed(&["`model/more.json`", "is not in its list"]);
     by_hand(&sandbox.file("x.sconce"), &[("sconce-bundle.json", Symlink, b"")]);
-    embed(&["is no bundle"]);
+    embed(&["is not a bundle"]);
     let twice = String::from_utf8_lossy(good)
         .replace("}]}", r#"},{"path":"model/Config.json","bytes":0,"sha256":"","modified":0}]}"#);
     by_hand(

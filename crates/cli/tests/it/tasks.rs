@@ -71,7 +71,8 @@ fn embed_outputs_the_models_task() {
     let rows = tokens.lines()[0]["tokens"].as_array().expect("rows").clone();
     assert_eq!(rows.len(), golden.rows("query.0").len());
     let refused = sandbox.run(&["embed", "tiny-bert-rerank", "--dtype", "f32", "a"]);
-    refused.fails(2, &["scores a document against a query, as `config.json` says", "hint: use `rerank`"]);
+    refused
+        .fails(2, &["scores a document against a query, according to `config.json`", "hint: use `rerank`"]);
 }
 
 #[test]

@@ -151,7 +151,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_version_of_sentence_transformers_is_heard_and_the_unknown_refused() {
+    fn every_version_of_sentence_transformers_is_read_and_the_unknown_rejected() {
         let sigmoid = "torch.nn.modules.activation.Sigmoid";
         let identity = "torch.nn.modules.linear.Identity";
         let none = json!({});

@@ -22,7 +22,7 @@ pub enum CardError {
         folder: PathBuf,
     },
     /// No file declares a fact that the user can set.
-    #[error("`{file}` {lack}, so nothing says {what}\nhint: say it with {flags}")]
+    #[error("`{file}` {lack}, so {what} is unknown\nhint: set it with {flags}")]
     HalfConfigured {
         /// The file that should declare it.
         file: String,
@@ -40,7 +40,7 @@ pub enum CardError {
     NoModelType,
     /// Weights exist only as pickle, which can run code.
     #[error(
-        "only `{file}` is there, which can run code when it is read and so never is\n\
+        "only `{file}` exists, a pickle, which can run code when it is loaded\n\
          hint: convert it once: python -c \"from sentence_transformers import SentenceTransformer; \
          SentenceTransformer('{0}').save_pretrained('{0}')\"",
         folder.display()
@@ -59,7 +59,7 @@ pub enum CardError {
     Weights(#[from] sconce_engines::weights::WeightsError),
     /// The content differs from the recorded hash, with the same size and times.
     #[error(
-        "the content of `{file}` differs from the SHA-256 under which it is known\n\
+        "the content of `{file}` differs from its recorded SHA-256\n\
          hint: restore the file; `sconce plan MODEL --full` hashes and proves it as it is now"
     )]
     ContentChanged {
@@ -85,12 +85,12 @@ pub enum CardError {
         source: serde_json::Error,
     },
     /// Unsupported sentence-transformers module.
-    #[error("`modules.json` names a module that this version does not run: {0}")]
+    #[error("`modules.json` names an unsupported module: {0}")]
     UnknownModule(String),
     /// No description of the head for the task.
     #[error(
         "no description of the head for `{task}` in the architecture `{architecture}`\n\
-         hint: those known have the architectures {}; `--task embed` uses the model without its head",
+         hint: supported architectures: {}; `--task embed` uses the model without its head",
         known.join(", ")
     )]
     NoHead {
@@ -103,12 +103,12 @@ pub enum CardError {
     },
     /// A reranker with several scores.
     #[error(
-        "`--task rerank` needs one score a pair, and `config.json` has {0} labels\n\
+        "`--task rerank` needs one score per pair, and `config.json` has {0} labels\n\
          hint: without `--task`, `sconce rerank --label NAME` ranks by one of them"
     )]
     SeveralLabels(usize),
     /// Unsupported value.
-    #[error("`{file}` says `{key}`: `{value}`, which this version does not know")]
+    #[error("unsupported value in `{file}`: `{key}`: `{value}`")]
     UnknownValue {
         /// The file.
         file: String,
@@ -118,7 +118,7 @@ pub enum CardError {
         value: String,
     },
     /// A path escapes the model folder.
-    #[error("`{file}` names a path outside of the model's folder: `{path}`")]
+    #[error("`{file}` names a path outside of the model folder: `{path}`")]
     PathEscapes {
         /// The file.
         file: String,
@@ -126,7 +126,7 @@ pub enum CardError {
         path: String,
     },
     /// `--max-length` is out of range.
-    #[error("the model has positions for 1 to {positions} tokens; asked for `--max-length`: {asked}")]
+    #[error("`--max-length` must be 1 to {positions}; requested: {asked}")]
     MaxLength {
         /// The requested length.
         asked: usize,
@@ -134,7 +134,7 @@ pub enum CardError {
         positions: usize,
     },
     /// The config has more parameters than the weights.
-    #[error("`config.json` promises {promised} numbers or more, and the weights have {held} bytes")]
+    #[error("`config.json` declares at least {promised} parameters, and the weights have {held} bytes")]
     Sizes {
         /// Minimum number of parameters for the config.
         promised: u128,
@@ -143,13 +143,13 @@ pub enum CardError {
     },
     /// A size in the config exceeds its limit.
     #[error(
-        "`config.json` says `{}`: {}, and at most {} is read\n\
+        "`config.json` sets `{}` to {}, and the limit is {}\n\
          hint: fetch the file again from where the model was published",
         .0.key, .0.value, .0.most
     )]
     TooLarge(sconce_engines::families::TooLarge),
     /// Input and output widths of modules do not match.
-    #[error("`{folder}` takes {takes} numbers and is given {given}")]
+    #[error("`{folder}` has input width {takes}, and the module before it has output width {given}")]
     Width {
         /// The module.
         folder: String,

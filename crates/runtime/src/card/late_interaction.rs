@@ -94,8 +94,8 @@ fn stanford(files: &ConfigFiles<'_>) -> Result<(Dense, String), CardError> {
     Err(CardError::HalfConfigured {
         file: "modules.json".to_owned(),
         lack: "names no projection and the weights have no `linear.weight`",
-        what: "how tokens become vectors to compare",
-        flags: "`--task embed`, if it is a model of one vector a text",
+        what: "the token projection",
+        flags: "`--task embed`, if the model computes one vector per text",
     })
 }
 

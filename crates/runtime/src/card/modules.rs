@@ -45,10 +45,10 @@ pub(super) fn read(json: &Json<'_>, overrides: &Overrides) -> Result<Modules, Ca
         (Some(pooling), Some(steps)) => {
             Ok(Modules { pooling, steps, head: OutputHead::default(), files: head.files })
         }
-        (None, Some(_)) => Err(undeclared("how token vectors become one", "`--pooling mean|cls|…`")),
-        (Some(_), None) => Err(undeclared("whether vectors are normalised", "`--normalize true|false`")),
+        (None, Some(_)) => Err(undeclared("the pooling mode", "`--pooling mean|cls|…`")),
+        (Some(_), None) => Err(undeclared("the normalization", "`--normalize true|false`")),
         (None, None) => Err(undeclared(
-            "how token vectors become one and whether they are normalised",
+            "the pooling mode and the normalization",
             "`--pooling mean|cls|…` and `--normalize true|false`",
         )),
     }

@@ -84,7 +84,7 @@ pub(crate) enum ExecutorError {
     Panicked(String),
     #[error("it gave no answer in {0:.1} s")]
     Hung(f64),
-    #[error("its executor is gone")]
+    #[error("its executor has exited")]
     Gone,
 }
 

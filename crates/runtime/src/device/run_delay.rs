@@ -40,7 +40,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_longest_wait_of_any_thread_counts_and_threads_that_are_new_count_whole() {
+    fn the_largest_delay_of_any_thread_counts_and_new_threads_count_in_full() {
         let delays = |of: &[(&str, u64)]| RunDelays {
             by_thread: of.iter().map(|&(thread, ns)| (thread.to_owned(), Duration::from_nanos(ns))).collect(),
         };

@@ -42,7 +42,7 @@ impl Serving {
                     if near(own, &rows, [origin.band, second.band]) {
                         return Ok(Attribution::Sequence(own.clone(), incidents));
                     }
-                    return Err(disagrees("other numbers"));
+                    return Err(disagrees("other values"));
                 }
                 (Ok(_), failed) => {
                     let kind = match failed {
@@ -64,7 +64,7 @@ impl Serving {
             };
             incidents.push(self.retire(&second.placement, failure));
         }
-        Err(unusual("no other placement is there to compare it with"))
+        Err(unusual("there is no other placement to compare with"))
     }
 
     /// Computes `batch` on the first placement that works. Fails if a sequence can't be computed.

@@ -69,7 +69,8 @@ impl Guard {
         let unreported = self.task.scores() && rows.norms.is_empty();
         let has_norms = unreported || rows.norms.len() == count;
         if rows.width != self.width || rows.values.len() != count * self.width || !has_norms {
-            let what = format!("{} numbers for {count} vectors of {}", rows.values.len(), self.width);
+            let what =
+                format!("{} values for {count} vectors of dimension {}", rows.values.len(), self.width);
             return Some(Breach::Shape(what));
         }
         let may_be_zero = match self.task {
@@ -98,7 +99,8 @@ impl Guard {
     /// Checks hidden states of `count` tokens, whose norms have no known range.
     pub(super) fn breach_of_states(&self, rows: &Rows, count: usize) -> Option<Breach> {
         if rows.width != self.hidden || rows.values.len() != count * self.hidden {
-            let what = format!("{} numbers for {count} tokens of {}", rows.values.len(), self.hidden);
+            let what =
+                format!("{} values for {count} tokens of hidden size {}", rows.values.len(), self.hidden);
             return Some(Breach::Shape(what));
         }
         breach(rows).map(|what| Breach::Values(what.to_owned()))
@@ -110,7 +112,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_whole_finite_nonzero_vectors_of_known_norm_pass() {
+    fn only_complete_finite_nonzero_vectors_of_known_norm_pass() {
         let guard = Guard { task: Task::Embed, width: 2, hidden: 4, norms: [1.0, 2.0] };
         let rows =
             |values: &[f32], norms: &[f32]| Rows { width: 2, values: values.to_vec(), norms: norms.to_vec() };
@@ -130,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn hidden_states_are_whole_finite_and_not_zero() {
+    fn hidden_states_are_complete_finite_and_nonzero() {
         let guard = Guard { task: Task::Embed, width: 2, hidden: 2, norms: [1.0, 2.0] };
         let rows = |values: &[f32]| Rows { width: 2, values: values.to_vec(), norms: Vec::new() };
         assert_eq!(guard.breach_of_states(&rows(&[300.0, 1.0]), 1), None);
@@ -297,7 +299,7 @@ mod tests {
             let rows = |count| Rows { width, values: vec![0.5; count * width], norms: vec![1.5; count] };
             assert_eq!(guard.check(&rows(count), output_kind, 2, 3), None, "{output_kind:?}");
             let wrong = guard.check(&rows(5 - count), output_kind, 2, 3).expect("another number of rows");
-            assert!(wrong.why().starts_with(&format!("{} numbers for", (5 - count) * width)), "{wrong:?}");
+            assert!(wrong.why().starts_with(&format!("{} values for", (5 - count) * width)), "{wrong:?}");
         }
     }
 }

@@ -19,6 +19,7 @@ use super::readmission::{Readmission, Readmitted};
 use crate::card::contents::concerns;
 use crate::error::Error;
 use crate::event::Event;
+use crate::memory::{Claim, MemoryAccount, MemoryPurpose};
 use crate::prove::{GatheredEvidence, ProofDepth};
 use crate::runtime::Runtime;
 
@@ -146,6 +147,23 @@ impl Serving {
     /// Numerics class of the active placement.
     pub(crate) fn class(&self) -> Option<String> {
         self.lock().active.as_ref().map(|active| active.class.clone())
+    }
+
+    /// Memory of the weights of all loaded placements: active, second and reference.
+    pub(crate) fn memory(&self) -> MemoryAccount {
+        let mut placements: Vec<Placement> = Vec::new();
+        {
+            let state = self.lock();
+            let second = state.second.as_ref().map(|(second, _)| second);
+            placements.extend(state.active.iter().chain(second).map(|active| active.placement.clone()));
+            let reference_is_loaded = self.drift.lock().reference.is_some();
+            placements.extend(state.plan.reference.clone().filter(|_| reference_is_loaded));
+        }
+        let mut account = MemoryAccount::default();
+        for claim in placements.iter().filter_map(|placement| Claim::of(&self.subject().card, placement)) {
+            account.add(claim.placement.device, MemoryPurpose::Weights, claim.bytes);
+        }
+        account
     }
 
     /// Quarantined placements.

@@ -133,7 +133,7 @@ mod tests {
     const LONG: Duration = Duration::from_secs(20);
 
     #[test]
-    fn a_tool_that_answers_is_heard() {
+    fn the_output_of_a_tool_is_read() {
         let answer = run_tool("sh", &["-c", "echo hello"], LONG);
         assert_eq!((answer.text.as_str(), answer.tool.outcome.as_str()), ("hello\n", "answered"));
         assert_eq!(answer.tool.name, "sh");
@@ -149,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn a_tool_that_closes_its_mouth_and_stays_is_killed_too() {
+    fn a_tool_that_closes_stdout_and_stays_is_killed_too() {
         let answer = run_tool("sh", &["-c", "exec >&-; exec sleep 30"], Duration::from_millis(100));
         assert_eq!(answer.tool.outcome, "gave no answer in 0.1 s");
     }
@@ -169,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn a_tool_that_fails_says_why_and_its_words_are_not_parsed() {
+    fn a_tool_that_fails_has_a_reason_and_its_output_is_not_parsed() {
         let answer = run_tool("sh", &["-c", "printf '\\n\\033[31mno driver\\n'; exit 9"], LONG);
         assert_eq!(answer.tool.outcome, "failed: exit status: 9: [31mno driver");
         assert_eq!(answer.text, "");

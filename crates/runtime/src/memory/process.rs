@@ -1,7 +1,8 @@
 //! Resident memory of processes.
 
 use std::fs;
-use std::process::Command;
+
+use sysinfo::{Pid, ProcessRefreshKind, ProcessesToUpdate, System};
 
 /// Resident set size of this process in bytes. `None` if the system does not report it.
 pub fn resident() -> Option<u64> {
@@ -10,12 +11,10 @@ pub fn resident() -> Option<u64> {
 
 /// Resident set size of a process in bytes.
 pub(crate) fn resident_of(id: u32) -> Option<u64> {
-    if let Ok(text) = fs::read_to_string(format!("/proc/{id}/status")) {
-        return kilobytes(&text, "VmRSS:");
-    }
-    let output = Command::new("ps").args(["-o", "rss=", "-p", &id.to_string()]).output().ok()?;
-    let kilobytes: u64 = String::from_utf8(output.stdout).ok()?.trim().parse().ok()?;
-    Some(kilobytes * 1024)
+    let (id, mut system) = (Pid::from_u32(id), System::new().ok()?);
+    let memory = ProcessRefreshKind::nothing().with_memory().without_tasks();
+    system.refresh_processes_specifics(ProcessesToUpdate::Some(&[id]), true, memory);
+    system.process(id).map(sysinfo::Process::memory).filter(|&bytes| bytes > 0)
 }
 
 /// Limits the allocator to one arena per core, so that freed memory returns to the system. It applies to the whole process
@@ -30,13 +29,9 @@ pub fn peak() -> Option<u64> {
     let text = fs::read_to_string("/proc/self/status").ok()?;
     // 5 resets the peak.
     fs::write("/proc/self/clear_refs", "5").ok()?;
-    kilobytes(&text, "VmHWM:")
-}
-
-fn kilobytes(text: &str, name: &str) -> Option<u64> {
-    let line = text.lines().find_map(|line| line.strip_prefix(name))?;
-    let count: u64 = line.split_ascii_whitespace().next()?.parse().ok()?;
-    Some(count * 1024)
+    let line = text.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;
+    let kilobytes: u64 = line.split_ascii_whitespace().next()?.parse().ok()?;
+    Some(kilobytes * 1024)
 }
 
 #[cfg(test)]
@@ -44,7 +39,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_taken_shows_and_what_is_given_back_does_too() {
+    fn allocated_and_released_memory_shows() {
         let before = resident().expect("this system tells");
         // Small pieces, which an allocator keeps for later.
         let pieces: Vec<Vec<u8>> = (0..40_000).map(|n| vec![n as u8; 2000]).collect();

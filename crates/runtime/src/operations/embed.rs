@@ -71,7 +71,7 @@ fn check_dimensions(card: &ModelCard, dimensions: usize, forced: bool) -> Result
     let width = card.width();
     if dimensions == 0 || dimensions > width {
         return Err(Error::Request(format!(
-            "vectors of this model have 1 to {width} numbers; asked for: {dimensions}"
+            "vectors of this model have 1 to {width} dimensions; requested: {dimensions}"
         )));
     }
     let declared = card.dimensions.as_ref().map(|said| &said.value);
@@ -86,13 +86,13 @@ fn check_dimensions(card: &ModelCard, dimensions: usize, forced: bool) -> Result
     let says = match declared {
         Some(Dimensions::Only(lengths)) => {
             let lengths: Vec<String> = lengths.iter().map(ToString::to_string).collect();
-            format!("the model says that its vectors may be cut to {}", lengths.join(", "))
+            format!("the model declares only the dimensions {}", lengths.join(", "))
         }
-        Some(Dimensions::Any) | None => "the model does not say that its vectors may be cut".to_owned(),
+        Some(Dimensions::Any) | None => "the model declares no smaller dimensions".to_owned(),
     };
     Err(Error::Request(format!(
-        "{says}; asked for `dimensions`: {dimensions}\n\
-         hint: `--force-dimensions` cuts them all the same"
+        "{says}; requested `dimensions`: {dimensions}\n\
+         hint: `--force-dimensions` truncates vectors anyway"
     )))
 }
 

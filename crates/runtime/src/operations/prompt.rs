@@ -47,7 +47,7 @@ fn unknown(card: &ModelCard, name: &str) -> Error {
     let names: Vec<&str> = card.prompts.value.keys().map(String::as_str).collect();
     let literal = "`--prefix TEXT` puts literal text before every text";
     Error::Request(if names.is_empty() {
-        format!("the model has no prompts; asked for: `{name}`\nhint: {literal}")
+        format!("the model has no prompts; requested: `{name}`\nhint: {literal}")
     } else {
         let meant = nearest(name, names.iter().copied());
         let meant = meant.map(|name| format!("did you mean `{name}`? ")).unwrap_or_default();
@@ -76,12 +76,12 @@ mod tests {
         assert_eq!(text(&Prompt::Name("query".to_owned())), Ok("query: ".to_owned()));
         assert_eq!(text(&Prompt::Text("query".to_owned())), Ok("query".to_owned()));
         assert_eq!((text(&Prompt::Default), text(&Prompt::NONE)), (Ok(String::new()), Ok(String::new())));
-        let told = text(&Prompt::Name("qeury".to_owned())).expect_err("no such prompt");
+        let error = text(&Prompt::Name("qeury".to_owned())).expect_err("no such prompt");
         for part in ["no prompt `qeury`", "it has: `passage`, `query`", "hint: did you mean `query`?"] {
-            assert!(told.contains(part), "no `{part}` in: {told}");
+            assert!(error.contains(part), "no `{part}` in: {error}");
         }
-        let told = text(&Prompt::Name("search_document: ".to_owned())).expect_err("no such prompt");
-        assert!(told.contains("--prefix TEXT"), "{told}");
+        let error = text(&Prompt::Name("search_document: ".to_owned())).expect_err("no such prompt");
+        assert!(error.contains("--prefix TEXT"), "{error}");
     }
 
     #[test]
@@ -102,7 +102,7 @@ mod tests {
 
     #[test]
     fn a_model_without_prompts_says_so() {
-        let told = text(&card(&[]), &Prompt::Name("query".to_owned())).expect_err("no prompts").to_string();
-        assert!(told.starts_with("the model has no prompts; asked for: `query`\nhint: "), "{told}");
+        let error = text(&card(&[]), &Prompt::Name("query".to_owned())).expect_err("no prompts").to_string();
+        assert!(error.starts_with("the model has no prompts; requested: `query`\nhint: "), "{error}");
     }
 }

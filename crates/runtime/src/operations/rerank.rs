@@ -58,13 +58,13 @@ pub fn check(card: &ModelCard, options: &RerankOptions) -> Result<Task, Error> {
             let task = expect_task(card, "rerank by a label", &[Task::Classify])?;
             if !label_names(card).contains(label) {
                 let known = label_names(card).join("`, `");
-                return Err(Error::Request(format!("the labels are `{known}`; asked for: `{label}`")));
+                return Err(Error::Request(format!("the labels are `{known}`; requested: `{label}`")));
             }
             task
         }
     };
     if options.instruction.is_some() && card.head.template.is_none() {
-        return Err(Error::Request("this model takes no instruction; asked for: `instruction`".to_owned()));
+        return Err(Error::Request("this model takes no instruction; requested: `instruction`".to_owned()));
     }
     Ok(task)
 }

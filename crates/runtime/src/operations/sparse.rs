@@ -27,7 +27,7 @@ pub fn check(card: &ModelCard, options: &EmbedOptions) -> Result<(), Error> {
     expect_task(card, "embed_sparse", &[Task::Sparse])?;
     if let Some(dimensions) = options.dimensions {
         return Err(Error::Request(format!(
-            "weights of words are not cut; asked for `dimensions`: {dimensions}"
+            "sparse embeddings can't be truncated; requested `dimensions`: {dimensions}"
         )));
     }
     Ok(())

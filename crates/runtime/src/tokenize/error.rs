@@ -27,7 +27,7 @@ pub enum TokenizerError {
     },
     /// A setting exceeds its limit: a short text could cost minutes or gigabytes.
     #[error(
-        "the tokenizer is refused for its cost: {what}: {value}, at most {most}\n\
+        "the tokenizer is rejected for its cost: {what}: {value}, limit: {most}\n\
          hint: fetch its files again from where the model was published"
     )]
     LimitExceeded {
@@ -40,8 +40,8 @@ pub enum TokenizerError {
     },
     /// The regular expressions of the tokenizer are too slow.
     #[error(
-        "the tokenizer is refused for its cost: its regular expressions took {took} ms for a text of {bytes} bytes, \
-         at most {most} ms\nhint: fetch its files again from where the model was published"
+        "the tokenizer is rejected for its cost: its regular expressions took {took} ms for a text of {bytes} bytes, \
+         limit: {most} ms\nhint: fetch its files again from where the model was published"
     )]
     TooSlow {
         /// Length of the probe text in bytes.
@@ -52,7 +52,7 @@ pub enum TokenizerError {
         most: usize,
     },
     /// The text is longer than the limit for one tokenization.
-    #[error("the text has {bytes} bytes, and at most {most} are tokenized\nhint: cut it into several texts")]
+    #[error("the text has {bytes} bytes, limit: {most}\nhint: split it into several texts")]
     TooLong {
         /// Length of the text in bytes.
         bytes: usize,
@@ -60,7 +60,7 @@ pub enum TokenizerError {
         most: usize,
     },
     /// The sequence exceeds `max_length` after special tokens were added.
-    #[error("the tokenizer made {tokens} tokens of a text, and the model takes {most}")]
+    #[error("the sequence has {tokens} tokens after special tokens were added, and `max_length` is {most}")]
     Overflow {
         /// Tokens of the sequence.
         tokens: usize,
@@ -71,7 +71,7 @@ pub enum TokenizerError {
     #[error("the vocabulary has no token `{0}`")]
     NoSuchToken(String),
     /// The tokenizer has more ids than the embedding table has rows.
-    #[error("the tokenizer knows {tokenizer} tokens and the model {model}")]
+    #[error("the tokenizer has {tokenizer} tokens, and the model has {model}")]
     TooLarge {
         /// Vocabulary size of the tokenizer.
         tokenizer: usize,
@@ -80,8 +80,8 @@ pub enum TokenizerError {
     },
     /// Special tokens alone fill `max_length`.
     #[error(
-        "texts of at most {length} tokens leave no room beside the {special} special tokens\n\
-         hint: `--max-length` takes {} or more",
+        "`max_length` is {length}, and each sequence has {special} special tokens\n\
+         hint: `--max-length` must be at least {}",
         special + 1
     )]
     MaxLengthTooSmall {

@@ -53,7 +53,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_pair_stands_between_the_words_that_are_never_cut() {
+    fn a_pair_is_rendered_between_parts_that_are_never_truncated() {
         let parts = render(&qwen3(), Some("Find code"), "sort a list", "list.sort()");
         assert!(parts.before.starts_with("<|im_start|>system\nJudge whether the Document meets"));
         assert!(parts.before.ends_with("<|im_end|>\n<|im_start|>user\n"));
@@ -68,7 +68,7 @@ mod tests {
     }
 
     #[test]
-    fn the_score_is_the_softmax_over_the_two_words() {
+    fn the_score_is_the_softmax_over_the_two_tokens() {
         let (no, yes) = (1.25_f32, -0.5_f32);
         let softmax = yes.exp() / (yes.exp() + no.exp());
         let sigmoid = 1.0 / (1.0 + (-relevance_logit(no, yes)).exp());

@@ -1,4 +1,4 @@
-//! Whose fault a failed batch is: one unusual text costs nobody else an answer, and no placement its service.
+//! Attribution of failures: an unusual text affects neither other texts nor its placement.
 
 use std::ops::Deref;
 use std::sync::Arc;
@@ -247,7 +247,7 @@ fn a_placement_in_service_needs_no_readmission() {
 }
 
 #[test]
-fn a_reference_that_fails_is_a_fault_of_the_machine_and_told_with_its_cause() {
+fn a_reference_that_fails_is_a_machine_error_with_its_cause() {
     let model = open(&[], &[Fault::FromBatch(1, BatchFault::Error)]);
     let batch = batch(&model, &TEXTS);
     let computed = model.compute(batch.clone()).expect("METAL answers");

@@ -1,4 +1,4 @@
-//! Cards of folders that are whole, half, broken or hostile.
+//! Cards of complete, incomplete, broken and malicious folders.
 
 use std::fs;
 
@@ -20,15 +20,15 @@ use crate::support::{Copy, Home, INTERPRETERS, Tensor, read_tensors, subject, te
 
 /// The error and its causes, as the command prints them.
 fn refusal(copy: &Copy) -> String {
-    told(&copy.read().expect_err("is refused"))
+    error_chain(&copy.read().expect_err("is refused"))
 }
 
-fn told(error: &dyn std::error::Error) -> String {
-    let cause = error.source().map(|cause| format!(": {}", told(cause))).unwrap_or_default();
+fn error_chain(error: &dyn std::error::Error) -> String {
+    let cause = error.source().map(|cause| format!(": {}", error_chain(cause))).unwrap_or_default();
     format!("{error}{cause}")
 }
 
-fn assert_says(text: &str, words: &[&str]) {
+fn assert_contains(text: &str, words: &[&str]) {
     for word in words {
         assert!(text.contains(word), "no `{word}` in: {text}");
     }
@@ -100,18 +100,18 @@ fn lengths_to_cut_to_come_from_the_file_that_declares_them() {
 }
 
 #[test]
-fn what_no_file_says_is_asked_for_by_its_flag() {
+fn undeclared_facts_are_requested_by_flag() {
     let copy = Copy::of("tiny-bert").without("modules.json");
     let read = |pooling, normalize| {
         card::read("copy", copy.path(), &Overrides { pooling, normalize, ..Overrides::default() })
     };
-    let text = told(&read(None, None).expect_err("is half configured"));
-    assert_says(&text, &["`modules.json` is missing", "hint: ", "--pooling", "--normalize"]);
-    let text = told(&read(Some(PoolingMode::Mean), None).expect_err("is half configured"));
-    assert_says(&text, &["normalised", "--normalize"]);
+    let text = error_chain(&read(None, None).expect_err("is half configured"));
+    assert_contains(&text, &["`modules.json` is missing", "hint: ", "--pooling", "--normalize"]);
+    let text = error_chain(&read(Some(PoolingMode::Mean), None).expect_err("is half configured"));
+    assert_contains(&text, &["normalization", "--normalize"]);
     assert!(!text.contains("--pooling"), "{text}");
-    let text = told(&read(None, Some(true)).expect_err("is half configured"));
-    assert_says(&text, &["--pooling"]);
+    let text = error_chain(&read(None, Some(true)).expect_err("is half configured"));
+    assert_contains(&text, &["--pooling"]);
     assert!(!text.contains("--normalize"), "{text}");
 
     let card = read(Some(PoolingMode::Cls), Some(false)).expect("is said by flags").card;
@@ -123,7 +123,7 @@ fn what_no_file_says_is_asked_for_by_its_flag() {
 }
 
 #[test]
-fn a_folder_without_modules_opens_with_the_users_word() {
+fn a_folder_without_modules_opens_with_overrides() {
     let copy = Copy::of("tiny-bert").without("modules.json");
     let builder = Home::new().model(copy.path()).engine(EngineId::Candle);
     let builder = builder.pooling(PoolingMode::Mean).normalize(true);
@@ -135,7 +135,7 @@ fn a_folder_without_modules_opens_with_the_users_word() {
 fn modules_without_pooling_are_not_called_missing() {
     for modules in ["[]", "{}", r#"[{"path": "", "type": "sentence_transformers.models.Transformer"}]"#] {
         let text = refusal(&Copy::of("tiny-bert").with("modules.json", modules));
-        assert_says(&text, &["`modules.json` names no pooling", "--pooling"]);
+        assert_contains(&text, &["`modules.json` names no pooling", "--pooling"]);
     }
 }
 
@@ -143,60 +143,63 @@ fn modules_without_pooling_are_not_called_missing() {
 fn pickled_weights_are_refused_with_the_way_to_convert_them() {
     let copy = Copy::of("tiny-bert").without("model.safetensors").with("pytorch_model.bin", "pickle");
     let text = refusal(&copy);
-    assert_says(&text, &["only `pytorch_model.bin`", "hint: ", "python", "save_pretrained"]);
+    assert_contains(&text, &["only `pytorch_model.bin`", "hint: ", "python", "save_pretrained"]);
     let shards =
         Copy::of("tiny-bert").without("model.safetensors").with("pytorch_model-00001-of-00002.bin", "pickle");
-    assert_says(&refusal(&shards), &["only `pytorch_model-00001-of-00002.bin`"]);
+    assert_contains(&refusal(&shards), &["only `pytorch_model-00001-of-00002.bin`"]);
     let dense = Copy::of("tiny-distilbert")
         .without("2_Dense/model.safetensors")
         .with("2_Dense/pytorch_model.bin", "pickle");
-    assert_says(&refusal(&dense), &["only `2_Dense/pytorch_model.bin`", "save_pretrained"]);
+    assert_contains(&refusal(&dense), &["only `2_Dense/pytorch_model.bin`", "save_pretrained"]);
 }
 
 #[test]
 fn what_is_missing_is_named() {
     let text = refusal(&Copy::of("tiny-bert").without("model.safetensors"));
-    assert_says(&text, &["no weights", "model*.safetensors"]);
-    assert_says(&refusal(&Copy::of("tiny-bert").without("config.json")), &["`config.json` is missing in"]);
+    assert_contains(&text, &["no weights", "model*.safetensors"]);
+    assert_contains(
+        &refusal(&Copy::of("tiny-bert").without("config.json")),
+        &["`config.json` is missing in"],
+    );
     let text = refusal(&Copy::of("tiny-bert").without("1_Pooling/config.json"));
-    assert_says(&text, &["`1_Pooling/config.json` is missing in"]);
+    assert_contains(&text, &["`1_Pooling/config.json` is missing in"]);
     let text = refusal(&Copy::of("tiny-distilbert").without("2_Dense/model.safetensors"));
-    assert_says(&text, &["`2_Dense/model.safetensors` is missing in"]);
+    assert_contains(&text, &["`2_Dense/model.safetensors` is missing in"]);
     let copy = Copy::of("tiny-bert");
     let nowhere = card::read("copy", &copy.file("nowhere"), &Overrides::default()).expect_err("is nowhere");
     assert!(matches!(nowhere, CardError::NoFolder { .. }), "{nowhere}");
 }
 
 #[test]
-fn broken_json_is_told_with_its_file_and_line() {
+fn broken_json_is_reported_with_its_file_and_line() {
     for file in ["config.json", "modules.json", "1_Pooling/config.json", "sentence_bert_config.json"] {
         for broken in ["{\n\"model_type\": ", "", "\0", "{\"a\": 1}}"] {
             let text = refusal(&Copy::of("tiny-bert").with(file, broken));
-            assert_says(&text, &[&format!("`{file}` is not valid JSON"), "line"]);
+            assert_contains(&text, &[&format!("`{file}` is not valid JSON"), "line"]);
         }
     }
     let deep = "[".repeat(100_000);
-    assert_says(&refusal(&Copy::of("tiny-bert").with("config.json", deep)), &["recursion limit"]);
+    assert_contains(&refusal(&Copy::of("tiny-bert").with("config.json", deep)), &["recursion limit"]);
 }
 
 #[test]
-fn json_of_another_shape_is_refused_in_words() {
+fn json_of_another_shape_is_rejected_with_a_message() {
     for other in ["[]", "null", "3", "\"bert\"", "{\"model_type\": 3}"] {
         let text = refusal(&Copy::of("tiny-bert").with("config.json", other));
-        assert_says(&text, &["no `model_type`", "hint: "]);
+        assert_contains(&text, &["no `model_type`", "hint: "]);
     }
     for other in ["[]", "null", "{}", r#"{"pooling_mode": "middle"}"#, r#"{"pooling_mode": ["mean", 3]}"#] {
         let text = refusal(&Copy::of("tiny-bert").with("1_Pooling/config.json", other));
-        assert_says(&text, &["`1_Pooling/config.json` says `pooling_mode`", "does not know"]);
+        assert_contains(&text, &["unsupported value in `1_Pooling/config.json`: `pooling_mode`"]);
     }
     let text = refusal(&Copy::of("tiny-distilbert").setting("2_Dense/config.json", "in_features", json!(-1)));
-    assert_says(&text, &["`2_Dense/config.json` says `in_features`: `-1`"]);
+    assert_contains(&text, &["`2_Dense/config.json`: `in_features`: `-1`"]);
     let odd = json!("torch.nn.modules.activation.Softplus");
     let text =
         refusal(&Copy::of("tiny-distilbert").setting("2_Dense/config.json", "activation_function", odd));
-    assert_says(&text, &["`activation_function`: `Softplus`"]);
+    assert_contains(&text, &["`activation_function`: `Softplus`"]);
     let text = refusal(&Copy::of("tiny-distilbert").setting("2_Dense/config.json", "in_features", json!(31)));
-    assert_says(&text, &["`2_Dense` takes 31 numbers and is given 32"]);
+    assert_contains(&text, &["`2_Dense` has input width 31, and the module before it has output width 32"]);
 }
 
 #[test]
@@ -210,8 +213,11 @@ fn an_unknown_architecture_is_refused_with_those_that_are_known() {
     let unknown = obstacles(&error).into_iter().filter(|obstacle| obstacle.code() == "unknown_architecture");
     assert!(unknown.count() >= INTERPRETERS.len(), "{error}");
     let known = ["`bert_with_memory`", "roberta", "xlm-roberta", "camembert", "distilbert", "mpnet", "qwen3"];
-    assert_says(&error.to_string(), &known);
-    assert_says(&error.to_string(), &["the nearest known is `bert`", "this is missing: ", "memory_tokens"]);
+    assert_contains(&error.to_string(), &known);
+    assert_contains(
+        &error.to_string(),
+        &["the nearest known is `bert`", "this is missing: ", "memory_tokens"],
+    );
     let plan = plan(&Home::new(), &copy);
     assert!(plan.chosen.is_none() && plan.explain().contains("unknown_architecture"));
 }
@@ -229,9 +235,9 @@ fn a_known_architecture_with_unknown_parts_is_refused() {
         let said = value.to_string().replace('"', "");
         let copy = Copy::of("tiny-bert").setting("config.json", key, value);
         let explained = plan(&Home::new(), &copy).explain();
-        assert_says(&explained, &["chosen: none", "unknown_architecture"]);
+        assert_contains(&explained, &["chosen: none", "unknown_architecture"]);
         if key == "hidden_act" {
-            assert_says(&explained, &[key, &said]);
+            assert_contains(&explained, &[key, &said]);
         }
     }
 }
@@ -243,7 +249,7 @@ fn an_unknown_module_is_named() {
     {
         let modules = json!([{ "path": path, "type": kind }]).to_string();
         let text = refusal(&Copy::of("tiny-bert").with("modules.json", modules));
-        assert_says(&text, &["`modules.json`", kind, "does not run"]);
+        assert_contains(&text, &["`modules.json`", kind, "unsupported module"]);
     }
 }
 
@@ -252,11 +258,11 @@ fn no_name_leads_out_of_the_folder() {
     for path in ["../elsewhere", "/etc", "1_Pooling/../..", "..\\elsewhere", "./1_Pooling"] {
         let modules = json!([{ "path": path, "type": "sentence_transformers.models.Pooling" }]).to_string();
         let text = refusal(&Copy::of("tiny-bert").with("modules.json", modules));
-        assert_says(&text, &["`modules.json` names a path outside", path]);
+        assert_contains(&text, &["`modules.json` names a path outside", path]);
         let index = json!({ "weight_map": { "a": path } }).to_string();
         let copy = Copy::of("tiny-bert").without("model.safetensors");
         let text = refusal(&copy.with("model.safetensors.index.json", index));
-        assert_says(&text, &["`model.safetensors.index.json` names a path outside", path]);
+        assert_contains(&text, &["`model.safetensors.index.json` names a path outside", path]);
     }
 }
 
@@ -286,9 +292,9 @@ fn weights_in_shards_give_the_same_vectors() {
 #[test]
 fn a_missing_shard_is_named() {
     let text = refusal(&sharded().without("model-00002-of-00002.safetensors"));
-    assert_says(&text, &["model-00002-of-00002.safetensors", "can't be read"]);
+    assert_contains(&text, &["model-00002-of-00002.safetensors", "can't be read"]);
     let empty = Copy::of("tiny-bert").without("model.safetensors").with("model.safetensors.index.json", "{}");
-    assert_says(&refusal(&empty), &["`model.safetensors.index.json` says `weight_map`"]);
+    assert_contains(&refusal(&empty), &["`model.safetensors.index.json`: `weight_map`"]);
 }
 
 /// The nearest f16 below, for numbers of ordinary size.
@@ -345,10 +351,10 @@ fn a_cut_weight_file_is_refused_wherever_it_was_cut() {
     let whole = fs::read(goldens::folder("tiny-bert").join("model.safetensors")).expect("weights");
     for length in [0, 1, 7, 8, 9, 100, whole.len() / 2, whole.len() - 1] {
         let text = refusal(&Copy::of("tiny-bert").with("model.safetensors", &whole[..length]));
-        assert_says(&text, &["model.safetensors` is not a whole safetensors file"]);
+        assert_contains(&text, &["model.safetensors` is not a whole safetensors file"]);
     }
     let longer = [&whole[..], b"more"].concat();
-    assert_says(&refusal(&Copy::of("tiny-bert").with("model.safetensors", longer)), &["should have"]);
+    assert_contains(&refusal(&Copy::of("tiny-bert").with("model.safetensors", longer)), &["should have"]);
 }
 
 /// A weight file with this header and no tensors.
@@ -360,7 +366,7 @@ fn headed(length: u64, header: &str) -> Copy {
 #[test]
 fn a_header_that_lies_about_sizes_is_refused_before_memory_is_taken() {
     for claimed in [1 << 60, u64::MAX, u64::MAX - 7, 99_000_000] {
-        assert_says(&refusal(&headed(claimed, "{}")), &["its header claims", &claimed.to_string()]);
+        assert_contains(&refusal(&headed(claimed, "{}")), &["its header claims", &claimed.to_string()]);
     }
     for header in [
         r#"{"a": {"dtype": "F32", "shape": [1152921504606846976], "data_offsets": [0, 4611686018427387904]}}"#,
@@ -373,7 +379,7 @@ fn a_header_that_lies_about_sizes_is_refused_before_memory_is_taken() {
         "[]",
     ] {
         let text = refusal(&headed(header.len() as u64, header));
-        assert_says(&text, &["is not a whole safetensors file"]);
+        assert_contains(&text, &["is not a whole safetensors file"]);
     }
 }
 
@@ -400,7 +406,7 @@ fn a_tensor_of_another_shape_is_named_as_the_obstacle() {
     assert_eq!(failed.len(), INTERPRETERS.len(), "{error}");
     let words = ["`encoder.layer.0.intermediate.dense.weight`", "[64, 32]", "[63, 32]"];
     for obstacle in failed {
-        assert_says(&obstacle.to_string(), &words);
+        assert_contains(&obstacle.to_string(), &words);
     }
 }
 
@@ -410,7 +416,7 @@ fn a_tensor_that_is_not_there_is_named_as_the_obstacle() {
     let mut tensors = read_tensors(&copy.file("model.safetensors"));
     tensors.retain(|tensor| tensor.name != "encoder.layer.1.output.dense.bias");
     write_tensors(&copy.file("model.safetensors"), &tensors);
-    assert_says(
+    assert_contains(
         &open_error(&copy).to_string(),
         &["load_failed", "no tensor `encoder.layer.1.output.dense.bias`"],
     );
@@ -427,11 +433,11 @@ fn a_config_larger_than_its_weights_is_refused_before_memory_is_taken() {
         ("type_vocab_size", 1 << 50),
     ] {
         let text = refusal(&Copy::of("tiny-bert").setting("config.json", key, json!(size)));
-        assert_says(&text, &["`config.json` promises", "numbers"]);
+        assert_contains(&text, &["`config.json` declares", "parameters"]);
     }
     let buckets =
         Copy::of("tiny-mpnet").setting("config.json", "relative_attention_num_buckets", json!(1u64 << 50));
-    assert_says(&refusal(&buckets), &["`config.json` promises"]);
+    assert_contains(&refusal(&buckets), &["`config.json` declares"]);
 }
 
 #[test]
@@ -445,11 +451,14 @@ fn sizes_that_no_model_has_are_refused_by_name() {
         ("intermediate_size", 1 << 50),
     ] {
         let text = refusal(&Copy::of("tiny-bert").setting("config.json", key, json!(size)));
-        assert_says(&text, &[&format!("`config.json` says `{key}`: {size}, and at most "), "hint: "]);
+        assert_contains(
+            &text,
+            &[&format!("`config.json` sets `{key}` to {size}, and the limit is "), "hint: "],
+        );
         // A family that is not known has no description that would check its sizes.
         let unknown = Copy::of("tiny-bert").setting("config.json", "model_type", json!("unheard_of"));
         let text = refusal(&unknown.setting("config.json", key, json!(size)));
-        assert_says(&text, &[&format!("`{key}`: {size}")]);
+        assert_contains(&text, &[&format!("`{key}` to {size}")]);
     }
     // The widths of heads and biases by distance are sizes of their own.
     for (name, key, size) in [
@@ -461,7 +470,7 @@ fn sizes_that_no_model_has_are_refused_by_name() {
     ] {
         let copy = Copy::of(name).setting("config.json", key, json!(size));
         let explained = plan(&Home::new(), &copy).explain();
-        assert_says(&explained, &["chosen: none", "unknown_architecture", &size.to_string()]);
+        assert_contains(&explained, &["chosen: none", "unknown_architecture", &size.to_string()]);
     }
 }
 
@@ -477,7 +486,7 @@ fn a_key_that_may_change_the_result_is_refused_by_name_for_known_families() {
         let described = |copy: Copy| describe(&copy.read().expect("a model").card);
         let obstacle = described(with("memory_tokens", json!(4))).expect_err("nobody reads this key");
         assert_eq!(obstacle.code(), "unknown_architecture");
-        assert_says(&obstacle.to_string(), &["memory_tokens 4"]);
+        assert_contains(&obstacle.to_string(), &["memory_tokens 4"]);
         for (key, value) in [
             ("memory_tokens", json!(null)),
             ("memory_tokens", json!(false)),
@@ -492,7 +501,7 @@ fn a_key_that_may_change_the_result_is_refused_by_name_for_known_families() {
         }
     }
     let copy = Copy::of("tiny-bert").setting("config.json", "memory_tokens", json!(4));
-    assert_says(&plan(&Home::new(), &copy).explain(), &["chosen: none", "memory_tokens 4"]);
+    assert_contains(&plan(&Home::new(), &copy).explain(), &["chosen: none", "memory_tokens 4"]);
 }
 
 #[test]
@@ -524,10 +533,10 @@ fn a_pipe_or_a_device_in_a_models_folder_is_refused_and_not_waited_for() {
     for file in ["config.json", "modules.json", "model.safetensors", "1_Pooling/config.json"] {
         let pipe = Copy::of("tiny-bert").without(file);
         assert!(Command::new("mkfifo").arg(pipe.file(file)).status().expect("mkfifo runs").success());
-        assert_says(&refusal(&pipe), &["not a regular file"]);
+        assert_contains(&refusal(&pipe), &["not a regular file"]);
         let device = Copy::of("tiny-bert").without(file);
         symlink("/dev/zero", device.file(file)).expect("a link can be made");
-        assert_says(&refusal(&device), &["not a regular file"]);
+        assert_contains(&refusal(&device), &["not a regular file"]);
     }
 }
 
@@ -539,9 +548,9 @@ fn a_file_that_is_too_long_to_be_one_is_not_read() {
         copy
     };
     let text = refusal(&long("config.json", (16 << 20) + 1));
-    assert_says(&text, &["`config.json` can't be read", "16777217 bytes, and at most 16777216 are read"]);
+    assert_contains(&text, &["`config.json` can't be read", "16777217 bytes, and at most 16777216 are read"]);
     let text = open_error(&long("tokenizer.json", 1 << 40)).to_string();
-    assert_says(&text, &["tokenizer.json` can't be read"]);
+    assert_contains(&text, &["tokenizer.json` can't be read"]);
 }
 
 #[test]
@@ -553,8 +562,8 @@ fn a_length_asked_for_lies_within_the_models_positions() {
             card::read(name, &goldens::folder(name), &overrides)
         };
         for length in [0, positions + 1, usize::MAX] {
-            let text = told(&read(length).expect_err("is out of bounds"));
-            assert_says(&text, &["1 to 512 tokens", "`--max-length`", &length.to_string()]);
+            let text = error_chain(&read(length).expect_err("is out of bounds"));
+            assert_contains(&text, &["1 to 512", "`--max-length`", &length.to_string()]);
         }
         let said = read(positions).expect("is within bounds").card.max_length;
         assert_eq!((said.value, said.source.as_str()), (positions, "--max-length"));

@@ -1,4 +1,4 @@
-//! One suite over every engine on the CPU.
+//! One conformance suite over every engine on the CPU.
 
 use std::sync::Arc;
 

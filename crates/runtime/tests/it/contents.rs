@@ -1,4 +1,4 @@
-//! What a model's files hold: identity by content alone, hashed once, and checked after loading.
+//! Content hashes of a model's files: identity by content, hashed once, verified after loading.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -97,7 +97,7 @@ fn other_content_is_another_class_whatever_its_times_say() {
 }
 
 #[test]
-fn a_file_is_hashed_once_and_that_is_told() {
+fn a_file_is_hashed_once_with_an_event() {
     let stage = Stage::new(candle());
     let folder = Copy::of("tiny-bert");
     let files = hashed(&stage.in_process().build(), folder.path());

@@ -1,4 +1,4 @@
-//! Evidence on disk: what is known is not asked again, and what it no longer fits is not believed.
+//! Evidence on disk: it is reused while its key is equal, and gathered again otherwise.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -15,15 +15,15 @@ use serde_json::json;
 use crate::fakes::{METAL, Stage, TEXTS, builder, candle, healthy, mac, obstacle, plan, subject};
 use crate::support::Copy;
 
-fn survey(runtime: &Runtime, folder: &Path, depth: ProofDepth) -> GatheredEvidence {
+fn gather(runtime: &Runtime, folder: &Path, depth: ProofDepth) -> GatheredEvidence {
     let subject = subject(runtime, folder);
     runtime.gather_evidence(&subject, depth, &|_| true, &mut |_| {}).expect("the golden can be surveyed")
 }
 
-/// How many children the stage starts to survey tiny-bert without its weights.
+/// How many children the stage starts to gather tiny-bert without its weights.
 fn children(stage: &Stage) -> usize {
     let before = stage.starts().len();
-    survey(&stage.runtime(), &goldens::folder("tiny-bert"), ProofDepth::Twin);
+    gather(&stage.runtime(), &goldens::folder("tiny-bert"), ProofDepth::Twin);
     stage.starts().len() - before
 }
 
@@ -54,7 +54,7 @@ fn with_the_real_engines_a_second_plan_asks_nothing_either() {
     plan(&runtime(), &folder, ProofDepth::Twin);
     let runtime = runtime();
     let second = plan(&runtime, &folder, ProofDepth::Twin);
-    assert_eq!(survey(&runtime, &folder, ProofDepth::Twin).proved, 0);
+    assert_eq!(gather(&runtime, &folder, ProofDepth::Twin).proved, 0);
     assert!(second.chosen.is_some());
 }
 
@@ -113,16 +113,16 @@ fn a_change_of_any_part_of_the_fingerprint_is_proved_anew() {
 #[test]
 fn another_driver_says_nothing_about_the_cpu() {
     let mut stage = Stage::new(candle());
-    survey(&stage.runtime(), &goldens::folder("tiny-bert"), ProofDepth::Twin);
+    gather(&stage.runtime(), &goldens::folder("tiny-bert"), ProofDepth::Twin);
     stage.hardware.gpus[0].driver = Some("Metal 5".to_owned());
-    assert_eq!(survey(&stage.runtime(), &goldens::folder("tiny-bert"), ProofDepth::Twin).proved, 1);
+    assert_eq!(gather(&stage.runtime(), &goldens::folder("tiny-bert"), ProofDepth::Twin).proved, 1);
 }
 
 #[test]
 fn other_weights_are_tried_again_and_their_architecture_is_not() {
     let stage = Stage::new(candle());
     let folder = goldens::copy("tiny-bert", &stage.home.path().join("model"));
-    survey(&stage.runtime(), &folder, ProofDepth::Canary);
+    gather(&stage.runtime(), &folder, ProofDepth::Canary);
     let (twins, canaries) = (findings(&stage, "twin").len(), findings(&stage, "canary").len());
     assert_eq!((twins, canaries), (2, 2));
 
@@ -131,7 +131,7 @@ fn other_weights_are_tried_again_and_their_architecture_is_not() {
     *bytes.last_mut().expect("the weights are not empty") ^= 1;
     fs::write(&weights, bytes).expect("the weights can be written");
     let started = stage.starts().len();
-    survey(&stage.runtime(), &folder, ProofDepth::Canary);
+    gather(&stage.runtime(), &folder, ProofDepth::Canary);
     // The CPU's canary, the accelerator's, and the reference's for that.
     assert_eq!(stage.starts().len() - started, 3);
     assert_eq!(findings(&stage, "twin").len(), twins);
@@ -143,8 +143,8 @@ fn checkpoints_of_one_architecture_share_what_was_found_about_it() {
     let stage = Stage::new(candle());
     assert!(children(&stage) > 0);
     let other = goldens::copy("tiny-bert", &stage.home.path().join("other"));
-    assert_eq!(survey(&stage.runtime(), &other, ProofDepth::Twin).proved, 0);
-    assert!(survey(&stage.runtime(), &goldens::folder("tiny-roberta"), ProofDepth::Twin).proved > 0);
+    assert_eq!(gather(&stage.runtime(), &other, ProofDepth::Twin).proved, 0);
+    assert!(gather(&stage.runtime(), &goldens::folder("tiny-roberta"), ProofDepth::Twin).proved > 0);
 }
 
 #[test]
@@ -177,7 +177,7 @@ fn a_folder_that_can_not_be_written_stops_nobody() {
 }
 
 #[test]
-fn a_prover_that_does_not_start_is_told_and_not_remembered() {
+fn a_prover_that_does_not_start_is_reported_and_not_stored() {
     let stage = Stage::new(candle());
     let absent = stage.in_process().prover(&Command::new("no-such-prover")).build();
     let failed = plan(&absent, &goldens::folder("tiny-bert"), ProofDepth::Twin);
@@ -227,7 +227,7 @@ fn what_a_prover_will_take_is_claimed_until_the_weights_are_proved() {
 }
 
 /// tiny-bert for texts of at most `longest` tokens.
-fn survey_up_to(stage: &Stage, folder: &Path, longest: usize) -> GatheredEvidence {
+fn gather_up_to(stage: &Stage, folder: &Path, longest: usize) -> GatheredEvidence {
     let runtime = stage.runtime();
     let overrides = Overrides { max_length: Some(longest), ..Overrides::default() };
     let source = ModelSource::parse(&folder.to_string_lossy(), None);
@@ -239,9 +239,9 @@ fn survey_up_to(stage: &Stage, folder: &Path, longest: usize) -> GatheredEvidenc
 fn a_model_for_longer_texts_is_tried_at_those_lengths() {
     let stage = Stage::new(candle().with(METAL, Fault::WrongAt { length: 60, longest: false }));
     let folder = goldens::folder("tiny-bert");
-    let short = survey_up_to(&stage, &folder, 40);
+    let short = gather_up_to(&stage, &folder, 40);
     assert!(short.evidence.values().all(|findings| findings.obstacle().is_none()), "{short:?}");
-    let long = survey_up_to(&stage, &folder, 64);
+    let long = gather_up_to(&stage, &folder, 64);
     let metal =
         long.evidence.iter().find(|(placement, _)| placement.device == METAL).expect("it was tried").1;
     assert_eq!(metal.obstacle().map(Obstacle::code), Some("model_wrong"));
@@ -254,7 +254,7 @@ fn a_model_of_other_sizes_is_timed_anew_and_its_architecture_is_not_tried_again(
     assert!(children(&stage) > 0);
     let (twins, speeds) = (findings(&stage, "twin").len(), findings(&stage, "speed").len());
     let smaller = Copy::of("tiny-bert").setting("config.json", "intermediate_size", json!(32));
-    survey(&stage.runtime(), smaller.path(), ProofDepth::Twin);
+    gather(&stage.runtime(), smaller.path(), ProofDepth::Twin);
     assert_eq!((findings(&stage, "twin").len(), findings(&stage, "speed").len()), (twins, 2 * speeds));
 }
 
@@ -264,19 +264,19 @@ fn weights_are_tried_again_where_those_that_they_are_compared_with_changed() {
     let folder = Copy::of("tiny-bert");
     let other = fs::read(folder.file("model.safetensors")).expect("the golden has weights");
     let folder = folder.with("model.other.safetensors", other);
-    survey(&stage.runtime(), folder.path(), ProofDepth::Canary);
+    gather(&stage.runtime(), folder.path(), ProofDepth::Canary);
     let before = findings(&stage, "canary").len();
     let reference =
         plan(&stage.runtime(), folder.path(), ProofDepth::Canary).reference.expect("there is one");
     let mut bytes = fs::read(folder.file(&reference.weights)).expect("the reference has weights");
     *bytes.last_mut().expect("it is not empty") ^= 1;
     let folder = folder.with(&reference.weights, bytes);
-    survey(&stage.runtime(), folder.path(), ProofDepth::Canary);
+    gather(&stage.runtime(), folder.path(), ProofDepth::Canary);
     assert_eq!(findings(&stage, "canary").len(), 2 * before, "all four were compared with the old ones");
 }
 
 /// A plan of tiny-bert with the retries that were told.
-fn plan_telling(stage: &Stage) -> (Plan, Vec<(Placement, u32)>) {
+fn plan_with_retries(stage: &Stage) -> (Plan, Vec<(Placement, u32)>) {
     let runtime = stage.runtime();
     let subject = subject(&runtime, &goldens::folder("tiny-bert"));
     let mut retries = Vec::new();
@@ -301,7 +301,7 @@ fn a_prover_killed_at_each_placement_in_turn_is_tried_again_at_the_next_start() 
         [(METAL, Dtype::F16), (METAL, Dtype::F32), (Device::Cpu, Dtype::F16), (Device::Cpu, Dtype::F32)]
     {
         let mut stage = Stage::new(halves().with_in(device, dtype, Fault::Kill));
-        let (killed, retries) = plan_telling(&stage);
+        let (killed, retries) = plan_with_retries(&stage);
         assert!(retries.is_empty(), "the first start has nothing to retry: {retries:?}");
         let downgrade = killed
             .downgrades
@@ -313,7 +313,7 @@ fn a_prover_killed_at_each_placement_in_turn_is_tried_again_at_the_next_start() 
         assert_eq!(downgrade.to, killed.chosen.as_ref().map(|chosen| chosen.placement.clone()));
 
         stage.engines = vec![halves()];
-        let (healed, retries) = plan_telling(&stage);
+        let (healed, retries) = plan_with_retries(&stage);
         let places: Vec<_> = retries.iter().map(|(place, n)| (place.device, place.dtype, *n)).collect();
         assert_eq!(places, [(device, dtype, 2)]);
         assert_eq!(
@@ -321,18 +321,18 @@ fn a_prover_killed_at_each_placement_in_turn_is_tried_again_at_the_next_start() 
             Some((METAL, Dtype::F16))
         );
         assert!(healed.downgrades.is_empty(), "{:?}", healed.downgrades);
-        assert!(plan_telling(&stage).1.is_empty(), "what was found now is final");
+        assert!(plan_with_retries(&stage).1.is_empty(), "what was found now is final");
     }
 }
 
 #[test]
 fn a_placement_whose_prover_is_killed_again_and_again_waits_for_its_backoff() {
     let stage = Stage::new(candle().with(METAL, Fault::Kill));
-    let attempts = |stage: &Stage| plan_telling(stage).1.into_iter().map(|(_, n)| n).collect::<Vec<_>>();
+    let attempts = |stage: &Stage| plan_with_retries(stage).1.into_iter().map(|(_, n)| n).collect::<Vec<_>>();
     assert!(attempts(&stage).is_empty());
     assert_eq!(attempts(&stage), [2]);
     let started = stage.starts().len();
-    let (plan, retries) = plan_telling(&stage);
+    let (plan, retries) = plan_with_retries(&stage);
     assert_eq!((retries, stage.starts().len()), (Vec::new(), started), "the backoff has begun");
     assert_eq!(plan.downgrades.iter().map(|downgrade| downgrade.why.code()).collect::<Vec<_>>(), ["killed"]);
 }

@@ -1,4 +1,4 @@
-//! The threads that run model code: one model that hangs or loads holds up no other, and a busy machine is not a hang.
+//! Device executors: a model that hangs or loads does not block others, and CPU contention is not a hang.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -116,7 +116,7 @@ impl Drop for Hogs {
 
 #[test]
 #[cfg(target_os = "linux")]
-fn a_batch_that_waits_for_a_busy_machine_is_not_taken_for_hung() {
+fn a_batch_on_a_busy_machine_is_not_hung() {
     // Alone it takes less than the timeout, and beside others on the same core longer.
     let stage = Stage { timeout: SHORT, ..Stage::new(candle().with(METAL, Fault::Work(20))) };
     let model = builder(&stage.in_process().build()).open().expect("it serves");

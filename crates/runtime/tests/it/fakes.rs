@@ -1,4 +1,4 @@
-//! A machine made of fakes: its runtime, its prover, which is this very binary, and what became of the children.
+//! A fake machine: its runtime, its prover, which is this binary, and the results of prover children.
 
 use std::fs::{self, OpenOptions};
 use std::io::Write;

@@ -1,4 +1,4 @@
-//! Every family against the hidden states that transformers gives.
+//! Every family against the hidden states of transformers.
 
 use sconce_core::engine::Encoder;
 use sconce_core::placement::{Dtype, EngineId};

@@ -1,4 +1,4 @@
-//! Every fault that a placement can have when it is tried: its obstacle, its remedy, and who serves instead.
+//! Failures of a placement while it is proved: obstacle, remedy and replacement.
 
 use std::time::Duration;
 
@@ -82,7 +82,7 @@ fn on_a_machine_with_nvidia_the_same_holds() {
 }
 
 #[test]
-fn an_abort_is_told_with_its_signal_and_the_case_that_it_happened_at() {
+fn an_abort_is_reported_with_its_signal_and_case() {
     let stage = Stage::new(candle().with(METAL, Fault::Abort));
     let found = check(&stage, METAL, "crashed", "update the driver");
     assert!(found.to_string().contains("SIGABRT"), "{found}");
@@ -105,7 +105,7 @@ fn a_hang_costs_its_time_limit_once_a_start_and_then_there_is_a_backoff() {
 }
 
 #[test]
-fn an_accelerator_that_loses_to_the_cpu_stays_a_fallback_and_the_loss_is_told_in_words() {
+fn an_accelerator_that_is_slower_than_the_cpu_stays_a_fallback_and_is_explained() {
     let stage = Stage::new(candle().with(METAL, Fault::SlowerThanCpu(3.0)));
     let plan = stage.plan();
     assert_eq!(plan.chosen.as_ref().map(|chosen| chosen.placement.device), Some(Device::Cpu));

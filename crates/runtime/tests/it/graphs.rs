@@ -1,4 +1,4 @@
-//! ONNX graphs as placements, on the real library: beside other weights of the same model, alone, and broken.
+//! ONNX graphs as placements on the real library: beside other weights, alone, and broken.
 
 use std::fs;
 use std::path::Path;
@@ -85,7 +85,7 @@ fn minilm(home: &TempDir, graphs: &[(&str, &str)]) -> std::path::PathBuf {
 }
 
 #[test]
-fn three_sets_of_weights_are_placements_of_one_model_each_with_its_receipt() {
+fn three_sets_of_weights_are_placements_of_one_model_each_with_its_accuracy_report() {
     let home = home();
     let trio = parts::folder("minilm-trio");
     let plan_by =

@@ -1,4 +1,4 @@
-//! Every golden of a head against being blind: one thing changed at a time must show.
+//! Golden outputs of heads are sensitive: each single change must show.
 
 use sconce::card::{self, Overrides};
 use sconce_core::batch::{Batch, OutputKind};
@@ -112,7 +112,7 @@ fn a_head_that_is_not_there_is_an_obstacle_and_never_a_guess() {
 }
 
 #[test]
-fn a_reranker_that_its_files_do_not_call_so_is_one_by_the_users_word() {
+fn a_reranker_can_be_declared_by_an_override() {
     let name = "tiny-jina-rerank";
     let copy = Copy::of(name).json("config.json", |config| {
         config["architectures"] = json!(["JinaBertModel"]);
@@ -141,11 +141,11 @@ fn a_model_without_a_known_head_says_so() {
         config["pooling_strategy"] = json!("sum");
     });
     let error = copy.read().expect_err("not known").to_string();
-    assert!(error.contains("`1_SpladePooling/config.json` says `pooling_strategy`"), "{error}");
+    assert!(error.contains("`1_SpladePooling/config.json`: `pooling_strategy`"), "{error}");
 }
 
 #[test]
-fn a_language_model_ranks_by_the_scores_of_two_words_after_the_last_token() {
+fn a_language_model_ranks_by_the_logits_of_two_tokens() {
     let modules = json!([
         { "idx": 0, "path": "", "type": "sentence_transformers.models.Transformer" },
         { "idx": 1, "path": "1_LogitScore", "type": "sentence_transformers.cross_encoder.modules.LogitScore" },

@@ -1,4 +1,4 @@
-//! The hub's client against a hub on loopback: what it asks for, and what it keeps.
+//! The hub client against a hub on loopback: its requests and its cache.
 
 mod faults;
 mod graphs;
@@ -290,7 +290,7 @@ fn offline_with_an_empty_cache_says_what_is_missing_and_how_to_fetch_it() {
     let text = error.to_string();
     assert!(
         text.contains("`owner/model` at `main`")
-            && text.contains("missing: all of it")
+            && text.contains("missing: all files")
             && text.contains("`sconce plan owner/model`"),
         "{text}"
     );
@@ -324,7 +324,7 @@ fn offline_wants_every_shard_that_the_index_names() {
 }
 
 #[test]
-fn unsound_ids_revisions_and_endpoints_are_refused_without_a_request() {
+fn invalid_ids_revisions_and_endpoints_are_rejected_without_a_request() {
     let scene = Scene::new();
     let fetch = |hub: &Hub, id: &str, revision: &str| hub.fetch(id, revision, &is_wanted, &mut |_| {});
     for id in ["../etc", "a/b/c", "", "a b", "owner/model?x=1"] {
@@ -350,7 +350,7 @@ fn a_model_without_a_wanted_file_is_an_error() {
 }
 
 #[test]
-fn two_fetches_at_once_give_one_whole_model() {
+fn two_concurrent_fetches_give_one_complete_model() {
     let scene = Scene::new();
     scene.server.behave(|behaviour| behaviour.pause = Duration::from_millis(3));
     std::thread::scope(|scope| {

@@ -1,4 +1,4 @@
-//! One integration binary: two cores link once.
+//! Integration tests in one binary, which links once.
 
 mod attribution;
 mod cards;
@@ -12,13 +12,14 @@ mod faults;
 mod graphs;
 mod heads;
 mod hub;
-mod instruct;
+mod in_process_prover;
 mod minilm;
 mod models_page;
 mod mutations;
 mod pairs;
 mod peek;
 mod poolings;
+mod rerank_template;
 mod running;
 mod shapes;
 mod support;
@@ -26,6 +27,5 @@ mod task_faults;
 mod tasks;
 mod texts;
 mod unread;
-mod watched;
 mod wider;
 mod wider_mutations;

@@ -1,4 +1,4 @@
-//! `docs/reference/models.md` is what the registry of families says, tried on this machine.
+//! `docs/reference/models.md` equals the family registry, tested on this machine.
 
 use std::fmt::Write as _;
 use std::fs;

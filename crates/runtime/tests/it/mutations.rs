@@ -1,4 +1,4 @@
-//! Every golden against being blind: one thing changed at a time must show.
+//! Golden outputs are sensitive: each single change must show.
 
 use sconce_core::placement::Dtype;
 use sconce_testkit::goldens::{Golden, TINY};

@@ -1,4 +1,4 @@
-//! What a model says of itself before its weights are fetched, from a hub on loopback.
+//! Cards read from a hub on loopback, without fetching weights.
 
 use std::fs;
 use std::path::Path;
@@ -52,7 +52,7 @@ fn scene(golden: &str) -> Scene {
 }
 
 #[test]
-fn a_card_from_headers_alone_is_the_card_of_the_whole_model() {
+fn a_card_from_headers_is_the_card_of_the_full_model() {
     for golden in ["tiny-distilbert", "tiny-bert-rerank", "tiny-mpnet-sparse", "tiny-bert-tokens-filled"] {
         let scene = scene(golden);
         let peeked = scene.folder.path().join("peeked");

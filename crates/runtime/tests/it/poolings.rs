@@ -1,4 +1,4 @@
-//! Every pooling on every engine, against plain code in f64 over the engine's own hidden states.
+//! Every pooling on every engine, against plain f64 code over the engine's own hidden states.
 
 use sconce_core::batch::{Batch, OutputKind, Sequence};
 use sconce_core::card::{Pooling, PoolingMode};

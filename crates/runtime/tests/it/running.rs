@@ -1,4 +1,4 @@
-//! Faults that come up while a model serves: the caller gets right vectors, and the plan tells what happened.
+//! Failures at run time: the caller gets correct vectors, and the plan has the reason.
 
 use std::sync::atomic::Ordering;
 use std::sync::mpsc;
@@ -40,7 +40,7 @@ fn a_fault_at_any_batch_costs_the_caller_nothing_but_time() {
         (BatchFault::Nan, "a value that is not finite"),
         (BatchFault::Zero, "a vector of zeros"),
         (BatchFault::Norm, "a vector of norm 1000000"),
-        (BatchFault::Rows, "96 numbers for 4 vectors of 32"),
+        (BatchFault::Rows, "96 values for 4 vectors of dimension 32"),
         (BatchFault::Panic, "it panicked: the fake panics as configured"),
         (BatchFault::Hang, "it gave no answer in 0.4 s"),
     ] {
@@ -90,7 +90,7 @@ fn what_does_not_fit_is_split_and_its_placement_stays() {
 }
 
 #[test]
-fn where_nothing_is_left_the_error_tells_the_whole_story() {
+fn without_a_placement_the_error_has_every_reason() {
     let engine = candle()
         .with(METAL, Fault::FromBatch(2, BatchFault::Zero))
         .with(Device::Cpu, Fault::FromBatch(1, BatchFault::Error));
@@ -217,7 +217,7 @@ fn a_fault_amid_64_threads_harms_none_of_them() {
 }
 
 #[test]
-fn a_batch_that_waits_for_its_turn_is_not_taken_for_hung() {
+fn a_batch_that_waits_in_the_queue_is_not_hung() {
     let started = Instant::now();
     let model = crowd(open(&stage(Fault::Late(10))));
     assert!(started.elapsed() > 2 * SHORT, "the queue was to be longer than the timeout");
@@ -230,7 +230,7 @@ fn a_batch_that_waits_for_its_turn_is_not_taken_for_hung() {
 }
 
 #[test]
-fn a_model_on_a_lane_that_another_hung_goes_elsewhere_soon() {
+fn a_model_on_an_executor_that_another_hung_is_replayed_soon() {
     let stage = Stage { timeout: Duration::from_secs(2), ..stage(Fault::FromBatch(3, BatchFault::Hang)) };
     let runtime = stage.in_process().build();
     let open = || builder(&runtime).open().expect("something serves");

@@ -1,4 +1,4 @@
-//! Placements that are wrong at one length only: which share of them the twin sweep catches.
+//! Placements that are wrong at one length only: the share that the twin sweep detects.
 
 use std::collections::BTreeSet;
 

@@ -1,4 +1,4 @@
-//! What several tests need: goldens on an engine, folders that may be changed, a runtime that leaves no trace.
+//! Shared helpers: goldens on an engine, folders to modify, a runtime in a temporary folder.
 
 use std::fs;
 use std::path::{Path, PathBuf};

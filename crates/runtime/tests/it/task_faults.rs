@@ -1,4 +1,4 @@
-//! Faults while a model other than an embedder serves: no wrong score leaves, and the next placement answers.
+//! Failures of rerankers, classifiers and sparse models at run time: no wrong score is returned, and the batch is replayed.
 
 use std::time::Duration;
 

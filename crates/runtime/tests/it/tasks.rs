@@ -1,4 +1,4 @@
-//! Every family's heads against the scores that transformers and sentence-transformers give.
+//! Heads of every family against transformers and sentence-transformers.
 
 use std::fs;
 
@@ -82,7 +82,7 @@ pub(crate) fn worst_weight(encoder: &dyn Encoder, name: &str) -> f64 {
 }
 
 #[test]
-fn weights_of_words_are_those_of_transformers() {
+fn token_weights_are_those_of_transformers() {
     for name in SPARSE {
         for engine in INTERPRETERS {
             let encoder = load_on(engine, &subject(name), Dtype::F32).expect("the golden loads");
@@ -299,11 +299,11 @@ fn a_model_asked_for_another_task_says_which_it_has() {
     let home = Home::new();
     let model = home.model(&goldens::folder("tiny-bert-rerank")).open().expect("the golden opens");
     let error = model.embed(&["a text"]).expect_err("it does not embed").to_string();
-    assert!(error.contains("scores a document against a query, as `config.json` says"), "{error}");
+    assert!(error.contains("scores a document against a query, according to `config.json`"), "{error}");
     assert!(error.contains("hint: use `rerank`"), "{error}");
     let error = model.classify(&["a"], &ClassifyOptions::default()).expect_err("it has no labels");
     assert!(matches!(error, sconce::Error::WrongTask { has: Task::Rerank, .. }), "{error}");
     let model = home.model(&goldens::folder("tiny-bert")).open().expect("the golden opens");
     let error = model.rerank("a", &["b"], &RerankOptions::default()).expect_err("it embeds").to_string();
-    assert!(error.contains("turns a text into one vector, as `modules.json` says"), "{error}");
+    assert!(error.contains("turns a text into one vector, according to `modules.json`"), "{error}");
 }

@@ -1,4 +1,4 @@
-//! Text in, vectors out: against sentence-transformers, and against what people send.
+//! Texts to vectors, against sentence-transformers and against unusual input.
 
 use std::path::Path;
 
@@ -42,13 +42,13 @@ fn every_tiny_model_embeds_as_sentence_transformers_does() {
         let off = off(&got, &golden, "embed");
         println!("{name}: {off:.1e}");
         assert!(off < TOLERANCE, "{name} is off by {off}");
-        tokens_are_counted_and_cuts_told(name, &golden, &got);
+        tokens_are_counted_and_truncation_is_reported(name, &golden, &got);
         a_text_embeds_alike_alone(name, &model, &got);
         odd_texts_give_vectors(name, &model);
     }
 }
 
-fn tokens_are_counted_and_cuts_told(name: &str, golden: &Golden, got: &Embeddings) {
+fn tokens_are_counted_and_truncation_is_reported(name: &str, golden: &Golden, got: &Embeddings) {
     let counts: Vec<usize> = golden.ids("counts").into_iter().map(|count| count as usize).collect();
     let tokens = ModelTokenizer::open(&goldens::folder(name), &subject(name).card).expect("a tokenizer");
     let tokenized: Vec<_> =
@@ -241,17 +241,17 @@ fn a_tokenizer_that_would_cost_minutes_or_gigabytes_is_refused() {
     };
     assert_eq!(open(&|json| json["normalizer"] = replace(64)), None);
     let refused = open(&|json| json["normalizer"] = replace(65)).expect("it writes 65 bytes for each letter");
-    assert!(refused.contains("for its cost") && refused.contains("65, at most 64"), "{refused}");
+    assert!(refused.contains("for its cost") && refused.contains("65, limit: 64"), "{refused}");
     let words = |most: u64| open(&|json| json["model"]["max_input_chars_per_word"] = json!(most));
     assert_eq!(words(256), None);
     let refused = words(1 << 40).expect("it looks into any word");
-    assert!(refused.contains("`max_input_chars_per_word`: 1099511627776, at most 256"), "{refused}");
+    assert!(refused.contains("`max_input_chars_per_word`: 1099511627776, limit: 256"), "{refused}");
     let refused = open(&|json| {
         let tokens = json["model"]["vocab"].as_object_mut().expect("a vocabulary");
         let id = tokens.remove("a").expect("a letter");
         tokens.insert("a".repeat(1025), id);
     });
-    assert!(refused.expect("a long token").contains("1025, at most 1024"));
+    assert!(refused.expect("a long token").contains("1025, limit: 1024"));
 }
 
 #[test]
@@ -268,10 +268,7 @@ fn a_text_that_is_too_long_is_refused_before_it_is_tokenized() {
     ];
     for refused in refused {
         let error = refused.expect_err("it is too long").to_string();
-        assert!(
-            error.contains("16777217 bytes, and at most 16777216") && error.contains("hint: "),
-            "{error}"
-        );
+        assert!(error.contains("16777217 bytes, limit: 16777216") && error.contains("hint: "), "{error}");
     }
 }
 
@@ -288,7 +285,7 @@ fn a_tokenizer_that_repeats_a_text_does_not_reach_the_model() {
     let tokens = ModelTokenizer::open(copy.path(), &subject("tiny-bert").card).expect("a tokenizer");
     assert!(tokens.encode("", "a").is_ok_and(|text| text.ids.len() > 1), "a short text fits twice");
     let error = tokens.encode("", &"a ".repeat(100)).expect_err("it does not fit").to_string();
-    assert!(error.contains("tokens of a text, and the model takes 128"), "{error}");
+    assert!(error.contains("tokens after special tokens were added, and `max_length` is 128"), "{error}");
 }
 
 fn cut(dimensions: usize, force: bool) -> EmbedOptions {
@@ -310,7 +307,7 @@ fn vectors_are_cut_only_where_the_model_says_so_or_by_force() {
     let whole = model.embed(&texts).expect("embeds");
 
     let text = refusal(model.embed_with(&texts, &cut(8, false)));
-    assert!(text.contains("does not say") && text.contains("hint: `--force-dimensions`"), "{text}");
+    assert!(text.contains("declares no") && text.contains("hint: `--force-dimensions`"), "{text}");
     assert_eq!(model.embed_with(&texts, &cut(32, false)).expect("is the whole"), whole);
 
     let forced = model.embed_with(&texts, &cut(8, true)).expect("embeds");
@@ -332,7 +329,7 @@ fn vectors_that_are_not_normalised_are_cut_as_they_are() {
 }
 
 #[test]
-fn declared_dimensions_are_accepted_and_others_told_which_there_are() {
+fn declared_dimensions_are_accepted_and_listed_for_others() {
     let home = Home::new();
     let only = Copy::of("tiny-bert").setting("config.json", "matryoshka_dimensions", json!([8, 16]));
     let model = home.model(only.path()).open().expect("opens");

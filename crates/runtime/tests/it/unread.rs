@@ -1,4 +1,4 @@
-//! Tensors that nothing reads are named, and what checkpoints carry along is not.
+//! Unused tensors are reported, except those that checkpoints usually carry.
 
 use sconce::card::Overrides;
 use sconce::{ModelSource, Task, inspect};

@@ -1,4 +1,4 @@
-//! Every family of the registry against its goldens, on both interpreters: whole and long texts, batches, dtypes.
+//! Every family of the registry against its goldens, on both interpreters: full and long texts, batches, dtypes.
 
 use sconce_core::engine::Encoder;
 use sconce_core::placement::{Dtype, EngineId};

@@ -1,4 +1,4 @@
-//! The goldens of every family against being blind: one tensor or one line of the config changed at a time must show.
+//! Golden outputs of every family are sensitive: each changed tensor or config line must show.
 
 use sconce_core::placement::Dtype;
 use sconce_testkit::goldens::{self, Golden};

@@ -18,7 +18,7 @@ pub enum BundleError {
     },
     /// The file is not a bundle.
     #[error(
-        "`{}` is no bundle: it does not begin with `{}`\n\
+        "`{}` is not a bundle: it does not start with `{}`\n\
          hint: a model is a folder, an id of the hub, or a file made by `sconce bundle MODEL -o FILE`",
         path.display(), MANIFEST
     )]

@@ -131,7 +131,7 @@ impl<'a> Client<'a> {
             let body = Box::new(response.into_body().into_reader());
             return Ok(Response { status, etag, start, total, body });
         }
-        Err(HubError::Hostile { what: "chain of redirects, which does not end", value: address })
+        Err(HubError::Hostile { what: "endless chain of redirects", value: address })
     }
 
     /// The error of a status. Only the endpoint's statuses tell whether a model exists and is accessible.

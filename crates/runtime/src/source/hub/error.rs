@@ -10,32 +10,34 @@ use hf_hub::api::sync::ApiError;
 pub enum HubError {
     /// Invalid id.
     #[error(
-        "not a model's id: `{id}`\nhint: an id is `owner/name` or `name`, of letters, digits, `.`, `_` and `-`"
+        "invalid model id: `{id}`\nhint: an id is `owner/name` or `name`, of letters, digits, `.`, `_` and `-`"
     )]
     BadId {
         /// The id.
         id: String,
     },
     /// Invalid revision.
-    #[error("not a revision: `{revision}`\nhint: a revision is a branch, a tag or a commit, such as `main`")]
+    #[error(
+        "invalid revision: `{revision}`\nhint: a revision is a branch, a tag or a commit, such as `main`"
+    )]
     BadRevision {
         /// The revision.
         revision: String,
     },
     /// The endpoint is not a URL.
-    #[error("not an address of a hub: `{endpoint}`\nhint: `HF_ENDPOINT` starts with `https://` or `http://`")]
+    #[error("invalid hub endpoint: `{endpoint}`\nhint: `HF_ENDPOINT` starts with `https://` or `http://`")]
     BadEndpoint {
         /// The endpoint.
         endpoint: String,
     },
     /// The token contains invalid characters.
     #[error(
-        "the token is not of printable characters\nhint: check `HF_TOKEN`, or the file `token` in `HF_HOME`"
+        "the token contains unprintable characters\nhint: check `HF_TOKEN`, or the file `token` in `HF_HOME`"
     )]
     BadToken,
     /// The model is not completely cached, and the network is not used.
     #[error(
-        "`{id}` at `{revision}` is not whole in the cache `{}`, missing: {}\n\
+        "`{id}` at `{revision}` is incomplete in the cache `{}`, missing: {}\n\
          hint: fetch it once with the network: `sconce plan {id}`", cache.display(), list(missing)
     )]
     NotCached {
@@ -50,7 +52,7 @@ pub enum HubError {
     },
     /// Access denied.
     #[error(
-        "the hub does not show us `{id}`, its status: {status}\nhint: check the id; if the model is private or gated, \
+        "the hub denies access to `{id}`, status: {status}\nhint: check the id; if the model is private or gated, \
          accept its licence at `{endpoint}/{id}` and set `HF_TOKEN` to a token of that account"
     )]
     Forbidden {
@@ -74,7 +76,7 @@ pub enum HubError {
         endpoint: String,
     },
     /// Unexpected status.
-    #[error("the hub's answer for `{id}` was of no use, its status: {status}\nhint: {}", status_hint(*status))]
+    #[error("unexpected response of the hub for `{id}`, status: {status}\nhint: {}", status_hint(*status))]
     Status {
         /// Repository id.
         id: String,
@@ -92,7 +94,7 @@ pub enum HubError {
         source: ApiError,
     },
     /// The download was interrupted repeatedly.
-    #[error("`{file}` stopped at {done} of {total} bytes\nhint: run it again: it goes on where it stopped")]
+    #[error("the download of `{file}` stopped at {done} of {total} bytes\nhint: run it again to resume")]
     Interrupted {
         /// File name.
         file: String,
@@ -105,8 +107,8 @@ pub enum HubError {
     },
     /// A downloaded file does not match the file list.
     #[error(
-        "`{file}` is not what the hub listed: {what}\n\
-         hint: run it again; if this stays, the hub or a proxy before it is broken"
+        "`{file}` does not match the file list of the hub: {what}\n\
+         hint: run it again; if it persists, the hub or a proxy is broken"
     )]
     Corrupt {
         /// File name.
@@ -115,7 +117,7 @@ pub enum HubError {
         what: String,
     },
     /// A response would escape the cache or redirect to an unsafe URL.
-    #[error("the hub's answer is hostile, its {what}: `{value}`\nhint: do not use this hub or this model")]
+    #[error("unsafe response of the hub, {what}: `{value}`\nhint: do not use this hub or this model")]
     Hostile {
         /// Kind of the value.
         what: &'static str,
@@ -123,7 +125,7 @@ pub enum HubError {
         value: String,
     },
     /// The file list is not valid JSON.
-    #[error("the hub's list of files of `{id}` can't be read\nhint: check that `HF_ENDPOINT` is a hub")]
+    #[error("the file list of `{id}` is not valid JSON\nhint: check that `HF_ENDPOINT` is a hub")]
     Unreadable {
         /// Repository id.
         id: String,
@@ -131,7 +133,7 @@ pub enum HubError {
         source: serde_json::Error,
     },
     /// The repository has no usable file.
-    #[error("`{id}` at `{revision}` has no file that is of use here\nhint: choose a model with safetensors")]
+    #[error("`{id}` at `{revision}` has no usable files\nhint: choose a model with safetensors")]
     NoUsableFiles {
         /// Repository id.
         id: String,
@@ -139,7 +141,7 @@ pub enum HubError {
         revision: String,
     },
     /// I/O error in the cache.
-    #[error("the cache can't be used at `{}`\nhint: check its permissions and the free space, or set `HF_HOME`", path.display())]
+    #[error("I/O error in the cache at `{}`\nhint: check permissions and free space, or set `HF_HOME`", path.display())]
     Cache {
         /// The path.
         path: PathBuf,
@@ -171,13 +173,13 @@ impl HubError {
 }
 
 fn list(missing: &[String]) -> String {
-    if missing.is_empty() { "all of it".to_owned() } else { format!("`{}`", missing.join("`, `")) }
+    if missing.is_empty() { "all files".to_owned() } else { format!("`{}`", missing.join("`, `")) }
 }
 
 fn status_hint(status: u16) -> &'static str {
     match status {
         429 => "too many requests: wait, or set `HF_TOKEN`",
-        500.. => "the hub is in trouble: try again later",
-        _ => "run it again; if this stays, check that `HF_ENDPOINT` is a hub",
+        500.. => "the hub has an internal error: try again later",
+        _ => "run it again; if it persists, check that `HF_ENDPOINT` is a hub",
     }
 }

@@ -77,7 +77,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_part_goes_on_where_it_stopped_and_knows_the_digest_of_the_whole() {
+    fn a_partial_file_resumes_and_has_the_digest_of_the_complete_file() {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("x.part");
         PartialFile::open(&path).expect("opens").append(b"ab").expect("appends");

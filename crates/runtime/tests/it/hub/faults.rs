@@ -1,4 +1,4 @@
-//! What the hub's client makes of a hub that fails, lies or attacks.
+//! The hub client against a hub that fails, returns wrong data or attacks.
 
 use super::*;
 
@@ -55,7 +55,7 @@ fn a_fetch_that_is_given_up_leaves_no_half_file_and_the_next_one_goes_on() {
 }
 
 #[test]
-fn a_model_interrupted_between_files_is_not_whole_offline_and_the_former_one_still_is() {
+fn a_model_interrupted_between_files_is_incomplete_offline_and_the_former_one_still_complete() {
     let mut next = model();
     next.commit = NEXT_COMMIT.into();
     next.files[2] = large("model.safetensors", WEIGHTS + 1);
@@ -213,7 +213,7 @@ fn a_hostile_commit_or_etag_is_refused() {
 }
 
 #[test]
-fn a_file_without_a_length_that_stops_early_is_not_taken_for_whole() {
+fn a_file_without_a_length_that_stops_early_is_not_complete() {
     let scene = Scene::new();
     scene.server.behave(|behaviour| {
         behaviour.no_lengths = true;

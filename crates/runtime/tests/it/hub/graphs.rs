@@ -1,4 +1,4 @@
-//! Graphs of a repository: fetched where they are asked for or there is nothing else, with the files of their numbers.
+//! ONNX graphs of a repository: fetched if requested or if there are no safetensors, with their external data.
 
 use std::fs;
 use std::path::Path;
@@ -74,7 +74,7 @@ fn offline_a_graph_that_was_not_fetched_is_named() {
 }
 
 #[test]
-fn offline_a_graph_without_its_numbers_is_not_whole() {
+fn offline_a_graph_without_its_external_data_is_incomplete() {
     let (scene, _) = fetched(true, Graphs::Named("onnx/model_quantized.onnx".to_owned()));
     let folder = scene.fetch_offline().expect("the cache has all of it");
     fs::remove_file(folder.join("onnx/model_quantized.onnx_data")).expect("it was there");
@@ -83,7 +83,7 @@ fn offline_a_graph_without_its_numbers_is_not_whole() {
 }
 
 #[test]
-fn a_graph_is_told_of_before_it_is_fetched() {
+fn a_graph_is_on_the_card_before_it_is_fetched() {
     let scene = Scene::with(vec![model(false)]);
     let peeked = scene.folder.path().join("peeked");
     scene.hub.peek(ID, "main", &is_wanted, &peeked).expect("the hub answers");

@@ -1,4 +1,4 @@
-//! A reranker that is a language model, from text to score: its chat, the instruction, and the words yes and no.
+//! A reranker that is a causal language model, from text to score: template, instruction, `yes` and `no`.
 
 use std::fs;
 

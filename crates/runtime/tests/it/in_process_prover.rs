@@ -1,4 +1,4 @@
-//! Proving without a prover, on a thread of this program: a hang is seen, and so is an earlier run's end.
+//! The in-process prover: it detects a hang, and the crash of an earlier run.
 
 use std::fs::{self, File};
 use std::path::PathBuf;
