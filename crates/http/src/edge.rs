@@ -77,7 +77,7 @@ impl Edge {
     pub fn charge(&self, principal: Principal, tokens: usize) -> Result<(), Refusal> {
         self.rate_limiters.charge(principal, tokens).map_err(|seconds| {
             let message = "the key has used up its rate limit of tokens per second";
-            Refusal::new(Kind::Overloaded, message).after(seconds)
+            Refusal::new(Kind::Overloaded, message).retry_after(seconds)
         })
     }
 

@@ -142,7 +142,7 @@ pub struct Refusal {
     /// The requested model, if known.
     model: Option<String>,
     /// Seconds for `Retry-After`.
-    after: f64,
+    retry_after: f64,
     /// Whether the connection must be closed, because the body was not read to its end.
     closes: bool,
 }
@@ -153,20 +153,20 @@ impl Refusal {
         let mut message = message.into();
         // Messages may quote the request.
         message.truncate(message.floor_char_boundary(MAX_MESSAGE));
-        Refusal { kind, message, model: None, after: 1.0, closes: false }
+        Refusal { kind, message, model: None, retry_after: 1.0, closes: false }
     }
 
     /// Sets the requested model for the log, unless it is set. The name may come from the client and is truncated.
     #[must_use]
-    pub fn of(mut self, model: &str) -> Refusal {
+    pub fn for_model(mut self, model: &str) -> Refusal {
         self.model.get_or_insert_with(|| model.chars().take(MAX_NAME).collect());
         self
     }
 
     /// Sets `Retry-After`.
     #[must_use]
-    pub fn after(mut self, seconds: f64) -> Refusal {
-        self.after = seconds;
+    pub fn retry_after(mut self, seconds: f64) -> Refusal {
+        self.retry_after = seconds;
         self
     }
 
@@ -201,7 +201,7 @@ impl Refusal {
         response.headers_mut().insert(CODE_HEADER, HeaderValue::from_static(row.code));
         response.extensions_mut().insert(Refused { code: row.code, model: self.model.clone() });
         if self.kind.is_retryable() {
-            let seconds = self.after.ceil().clamp(1.0, 600.0) as u64;
+            let seconds = self.retry_after.ceil().clamp(1.0, 600.0) as u64;
             response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from(seconds));
         }
         if self.closes {
@@ -230,7 +230,7 @@ mod tests {
 
     #[test]
     fn a_retryable_refusal_has_retry_after() {
-        let refusal = Refusal::new(Kind::Overloaded, "full").after(2.2);
+        let refusal = Refusal::new(Kind::Overloaded, "full").retry_after(2.2);
         let response = refusal.respond(Dialect::Rerank);
         assert_eq!(response.status(), 429);
         assert_eq!(response.headers()[header::RETRY_AFTER], "3");
@@ -261,7 +261,7 @@ mod tests {
             (Kind::Model, 424, "Backend", 500, server, "model_fault", false),
             (Kind::Machine, 424, "Backend", 503, server, "no_placement", true),
         ] {
-            let refusal = Refusal::new(kind, "why").of("some").of("other");
+            let refusal = Refusal::new(kind, "why").for_model("some").for_model("other");
             assert_eq!(refusal.code(), code);
             let refused = Refused { code, model: Some("some".to_owned()) };
             for (dialect, status, body) in [
@@ -296,7 +296,8 @@ mod tests {
     #[test]
     fn retry_after_is_bounded_and_a_connection_may_be_closed() {
         let after = |seconds: f64| {
-            let response = Refusal::new(Kind::Overloaded, "full").after(seconds).respond(Dialect::OpenAi);
+            let response =
+                Refusal::new(Kind::Overloaded, "full").retry_after(seconds).respond(Dialect::OpenAi);
             response.headers()[header::RETRY_AFTER].to_str().expect("a number").to_owned()
         };
         assert_eq!([0.0, 1.0, 1.1, 600.0, 1e9, f64::NAN].map(after), ["1", "1", "2", "600", "600", "0"]);
@@ -306,7 +307,7 @@ mod tests {
 
     #[test]
     fn the_model_name_is_bounded() {
-        let long = Refusal::new(Kind::UnknownModel, "").of(&"é".repeat(500));
+        let long = Refusal::new(Kind::UnknownModel, "").for_model(&"é".repeat(500));
         assert_eq!(long.model.map(|model| model.chars().count()), Some(MAX_NAME));
     }
 }

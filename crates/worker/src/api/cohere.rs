@@ -13,7 +13,7 @@ use utoipa::ToSchema;
 use crate::api::handle::handle;
 use crate::api::{openai, rerank};
 use crate::operations::context::invalid;
-use crate::operations::inputs::{Few, Inputs, Values};
+use crate::operations::inputs::{BoundedVec, Inputs, Values};
 use crate::operations::response;
 use crate::operations::{self, Vectors};
 use crate::state::app::App;
@@ -28,10 +28,10 @@ use sconce_http::refusal::{Dialect, Refusal};
 pub(crate) struct CohereBody {
     model: Option<String>,
     #[schema(value_type = Option<Vec<String>>)]
-    texts: Option<Few<String>>,
+    texts: Option<BoundedVec<String>>,
     /// Texts as content objects. Images are not supported.
     #[schema(value_type = Option<Vec<Object>>)]
-    inputs: Option<Few<Contents>>,
+    inputs: Option<BoundedVec<Contents>>,
     /// The use of the embeddings, which selects the prompt of the model.
     input_type: Option<String>,
     /// `float`, `int8`, `uint8`, `binary`, `ubinary`, `base64`.
@@ -59,7 +59,7 @@ enum EmbeddingType {
 /// One input.
 #[derive(Deserialize)]
 struct Contents {
-    content: Few<Content>,
+    content: BoundedVec<Content>,
 }
 
 #[derive(Deserialize)]
@@ -146,7 +146,10 @@ fn as_texts<S: Serializer>(inputs: &Arc<Inputs>, serializer: S) -> Result<S::Ok,
     inputs.texts().serialize(serializer)
 }
 
-fn texts(texts: Option<Few<String>>, inputs: Option<Few<Contents>>) -> Result<Vec<String>, Refusal> {
+fn texts(
+    texts: Option<BoundedVec<String>>,
+    inputs: Option<BoundedVec<Contents>>,
+) -> Result<Vec<String>, Refusal> {
     match (texts, inputs) {
         (Some(texts), None) => Ok(texts.0),
         (None, Some(inputs)) => {

@@ -70,7 +70,7 @@ where
             response
         }
         Err(refusal) => match resolved.get() {
-            Some(model) => refusal.of(model),
+            Some(model) => refusal.for_model(model),
             None => refusal,
         }
         .respond(dialect),

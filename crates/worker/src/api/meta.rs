@@ -10,7 +10,7 @@ use axum::{Extension, Json};
 use sconce::Task;
 use serde_json::{Value, json};
 
-use crate::models::readiness::{NotReady, phase, waits_for};
+use crate::models::readiness::{NotReady, check_readiness, phase};
 use crate::models::report::report_of;
 use crate::operations::context::{ANY, ModelChoice};
 use crate::state::app::{App, Scope};
@@ -34,7 +34,7 @@ pub(crate) async fn readyz(
     scope: Option<Extension<Scope>>,
     trusted: Extension<Trusted>,
 ) -> Response {
-    match waits_for(&app, scope.map(|Extension(scope)| scope), trusted.0.0) {
+    match check_readiness(&app, scope.map(|Extension(scope)| scope), trusted.0.0) {
         None => Json(json!({ "ready": true })).into_response(),
         Some(NotReady { reason, models }) => {
             let body = Json(json!({ "ready": false, "reason": reason, "not_ready": models }));
@@ -61,7 +61,7 @@ pub(crate) async fn health(
     scope: Option<Extension<Scope>>,
     trusted: Extension<Trusted>,
 ) -> Response {
-    match waits_for(&app, scope.map(|Extension(scope)| scope), trusted.0.0) {
+    match check_readiness(&app, scope.map(|Extension(scope)| scope), trusted.0.0) {
         None => StatusCode::OK.into_response(),
         Some(NotReady { reason, .. }) => Refusal::new(Kind::NotReady, reason).respond(Dialect::Tei),
     }

@@ -168,7 +168,7 @@ fn object(app: &App, slot: &Slot) -> ModelObject {
 /// Lists the models.
 #[utoipa::path(get, path = "/v1/models", tag = "OpenAI", responses((status = 200, body = ModelList)))]
 pub(crate) async fn models(State(app): State<Arc<App>>, scope: Option<Extension<Scope>>) -> Response {
-    let indices = app.places(scope.map(|Extension(scope)| scope));
+    let indices = app.slot_indices(scope.map(|Extension(scope)| scope));
     let data = app.slots[indices].iter().map(|slot| object(&app, slot)).collect();
     Json(ModelList { object: "list", data }).into_response()
 }

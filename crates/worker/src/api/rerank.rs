@@ -13,7 +13,7 @@ use crate::api::handle::handle;
 use crate::api::openai::Usage;
 use crate::operations;
 use crate::operations::context::{RequestContext, invalid};
-use crate::operations::inputs::{Document, Few, Values};
+use crate::operations::inputs::{BoundedVec, Document, Values};
 use crate::operations::response::{self, Answer};
 use crate::state::app::App;
 use crate::state::slot::Host;
@@ -25,7 +25,7 @@ pub(crate) struct RankBody {
     model: Option<String>,
     query: String,
     #[schema(value_type = Vec<String>)]
-    documents: Few<Document>,
+    documents: BoundedVec<Document>,
     /// Maximum number of results.
     top_n: Option<usize>,
     /// Whether results include the documents. Default: true for Jina's clients, false for Cohere's.

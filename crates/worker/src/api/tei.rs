@@ -10,7 +10,7 @@ use utoipa::ToSchema;
 
 use crate::api::handle::handle;
 use crate::operations::context::{ANY, ModelChoice, RequestContext, invalid};
-use crate::operations::inputs::{Any, Few, Inputs, Sequences};
+use crate::operations::inputs::{BoundedVec, Inputs, InputsOr, Sequences};
 use crate::operations::response::{self, Answer};
 use crate::operations::{self, Vectors};
 use crate::state::app::App;
@@ -48,7 +48,7 @@ pub(crate) struct Parameters {
 pub(crate) struct Sentences {
     pub(crate) source_sentence: String,
     #[schema(value_type = Vec<String>)]
-    pub(crate) sentences: Few<String>,
+    pub(crate) sentences: BoundedVec<String>,
 }
 
 /// Sentences to compare.
@@ -63,7 +63,7 @@ pub(crate) struct SimilarityBody {
 pub(crate) struct RerankBody {
     pub(crate) query: String,
     #[schema(value_type = Vec<String>)]
-    pub(crate) texts: Few<String>,
+    pub(crate) texts: BoundedVec<String>,
     /// Whether scores are raw logits.
     #[serde(default)]
     pub(crate) raw_scores: bool,
@@ -142,7 +142,7 @@ pub(crate) async fn root(state: State<Arc<App>>, request: Request) -> Response {
                 Dialect::Tei,
                 "embed",
                 request,
-                |context, body: EmbedBody<Any<Sentences>>| async move {
+                |context, body: EmbedBody<InputsOr<Sentences>>| async move {
                     let EmbedBody {
                         inputs,
                         truncate,
@@ -153,7 +153,7 @@ pub(crate) async fn root(state: State<Arc<App>>, request: Request) -> Response {
                         parameters,
                     } = body;
                     match inputs {
-                        Any::Inputs(inputs) => {
+                        InputsOr::Inputs(inputs) => {
                             let body = EmbedBody {
                                 inputs,
                                 truncate,
@@ -165,7 +165,7 @@ pub(crate) async fn root(state: State<Arc<App>>, request: Request) -> Response {
                             };
                             answer_embed(context, body).await
                         }
-                        Any::Other(inputs) => {
+                        InputsOr::Other(inputs) => {
                             let own = Parameters { truncate, truncation_direction, prompt_name };
                             let body = SimilarityBody { inputs, parameters: Some(parameters.unwrap_or(own)) };
                             answer_similarity(context, body).await

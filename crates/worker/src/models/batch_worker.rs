@@ -177,7 +177,7 @@ mod tests {
     fn every_job_gets_the_rows_and_norms_of_its_own_texts() {
         let text = |tokens: usize| TokenSequence { ids: vec![1; tokens], ..TokenSequence::default() };
         for (output_kind, norms) in [(OutputKind::Pooled, true), (OutputKind::Tokens, false)] {
-            let queue = Queue::new(Rate { least: 0.001, tokens_per_second: 1e6 }, 2.0);
+            let queue = Queue::new(Rate { min_seconds: 0.001, tokens_per_second: 1e6 }, 2.0);
             let (jobs, outcomes): (Vec<_>, Vec<_>) = [[9, 3], [7, 5], [8, 1]]
                 .map(|lengths| {
                     let texts = lengths.map(text).to_vec();

@@ -11,7 +11,7 @@ use sconce::http::client;
 use serde_json::json;
 use sha2::Sha256;
 
-use crate::models::readiness::waits_for;
+use crate::models::readiness::check_readiness;
 use crate::models::report::report_of;
 use crate::settings::{Callback, Worker};
 use crate::state::app::App;
@@ -71,7 +71,7 @@ pub(crate) fn run(app: &Arc<App>, url: &str, worker: &Worker) {
         }
         !app.is_shutting_down()
     };
-    while waits_for(app, None, true).is_some() {
+    while check_readiness(app, None, true).is_some() {
         if !wait(POLL_INTERVAL) {
             return;
         }

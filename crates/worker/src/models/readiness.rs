@@ -16,11 +16,11 @@ pub(crate) struct NotReady {
 }
 
 /// Checks the server, or the one model of `scope`; `None` if it is ready.
-pub(crate) fn waits_for(app: &App, scope: Option<Scope>, trusted: bool) -> Option<NotReady> {
+pub(crate) fn check_readiness(app: &App, scope: Option<Scope>, trusted: bool) -> Option<NotReady> {
     if app.is_shutting_down() {
         return Some(NotReady { reason: "the server is shutting down".to_owned(), models: Vec::new() });
     }
-    let indices = app.places(scope);
+    let indices = app.slot_indices(scope);
     let all_failed = app.slots[indices.clone()].iter().all(|slot| slot.last_load_failed());
     let reason = |index: usize| {
         let slot = &app.slots[index];

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use sconce::core::report::{ModelReport, ProcessMemory, ServingReport, WorkerReport};
 
-use crate::models::readiness::waits_for;
+use crate::models::readiness::check_readiness;
 use crate::state::app::App;
 use crate::state::label::short;
 use crate::state::slot::{Host, Slot};
@@ -21,7 +21,7 @@ pub(crate) fn report_of(app: &App) -> WorkerReport {
     WorkerReport {
         version: env!("CARGO_PKG_VERSION").to_owned(),
         worker_id: settings.worker.id.clone(),
-        ready: waits_for(app, None, true).is_none(),
+        ready: check_readiness(app, None, true).is_none(),
         capabilities: distinct(|serving| Some(&serving.task)),
         device: distinct(|serving| serving.device.as_ref()),
         backend: distinct(|serving| serving.backend.as_ref()),
@@ -56,7 +56,7 @@ fn serving(host: &Host) -> ServingReport {
         max_length: card.max_length.value,
         width: card.width(),
         tokens_per_second: rate.tokens_per_second,
-        least_seconds: rate.least,
+        least_seconds: rate.min_seconds,
         queued_texts,
         queued_tokens,
     }

@@ -11,7 +11,7 @@ use sconce_http::memory_budget::{RequestMemory, Reservation};
 use sconce_http::refusal::{Kind, Refusal};
 
 use crate::schedule::next_batch::Priority;
-use crate::schedule::queue::Full;
+use crate::schedule::queue::QueueFull;
 use crate::state::app::{App, Scope};
 use crate::state::slot::Host;
 
@@ -80,8 +80,8 @@ pub(super) fn broken() -> Refusal {
     Refusal::new(Kind::Model, "the text could not be processed")
 }
 
-pub(super) fn full(full: Full) -> Refusal {
-    Refusal::new(Kind::Overloaded, "the model is overloaded").after(full.seconds)
+pub(super) fn full(full: QueueFull) -> Refusal {
+    Refusal::new(Kind::Overloaded, "the model is overloaded").retry_after(full.seconds)
 }
 
 fn busy() -> Refusal {
@@ -135,12 +135,12 @@ impl RequestContext {
 
     /// Rejects the request before its body is read if the queue is full already.
     pub(crate) fn shed(&self) -> Result<(), Refusal> {
-        if let [slot] = &self.app.slots[self.app.places(self.choice.scope)]
+        if let [slot] = &self.app.slots[self.app.slot_indices(self.choice.scope)]
             && let Some(host) = slot.host()
         {
             let priority = self.priority.unwrap_or(Priority::Interactive);
             let capacity = host.queue.capacity(priority, self.principal.tenant, 1);
-            capacity.map_err(|error| full(error).of(&slot.name))?;
+            capacity.map_err(|error| full(error).for_model(&slot.name))?;
         }
         Ok(())
     }

@@ -144,7 +144,7 @@ fn admit(
     let seconds = host.queue.rate().seconds(work.tokens);
     let priority = priority_of(header, work.texts, seconds, settings.queue_seconds);
     let (job, outcome) = Job::new(texts, output_kind, priority, sparse, principal.tenant);
-    let job = Arc::new(job.holding(reservation));
+    let job = Arc::new(job.with_reservation(reservation));
     host.queue.admit(&job).map_err(|error| {
         app.edge.refund(principal, work.tokens);
         full(error)
@@ -179,10 +179,10 @@ impl Ticket {
 impl Drop for Ticket {
     fn drop(&mut self) {
         if !self.done {
-            let spared = self.host.queue.leave(&self.job);
+            let spared = self.host.queue.cancel(&self.job);
             let name = [self.host.name.as_str()];
             self.app.metrics.cancelled.with_label_values(&name).inc();
-            self.app.metrics.spared.with_label_values(&name).inc_by(spared as u64);
+            self.app.metrics.cancelled_tokens.with_label_values(&name).inc_by(spared as u64);
         }
     }
 }

@@ -12,24 +12,24 @@ use crate::settings::MOST_INPUTS;
 
 /// A list of which no more than a bound is read.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Few<T>(pub(crate) Vec<T>);
+pub(crate) struct BoundedVec<T>(pub(crate) Vec<T>);
 
-impl<'de, T: Deserialize<'de>> Deserialize<'de> for Few<T> {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Few<T>, D::Error> {
+impl<'de, T: Deserialize<'de>> Deserialize<'de> for BoundedVec<T> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<BoundedVec<T>, D::Error> {
         struct List<T>(PhantomData<T>);
         impl<'de, T: Deserialize<'de>> Visitor<'de> for List<T> {
-            type Value = Few<T>;
+            type Value = BoundedVec<T>;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 f.write_str("a list")
             }
 
-            fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Few<T>, A::Error> {
+            fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<BoundedVec<T>, A::Error> {
                 let mut few = Vec::new();
                 while let Some(item) = list.next_element()? {
                     push(&mut few, item)?;
                 }
-                Ok(Few(few))
+                Ok(BoundedVec(few))
             }
         }
         deserializer.deserialize_seq(List(PhantomData))
@@ -133,45 +133,45 @@ impl<'de> Deserialize<'de> for Item {
 
 impl<'de> Deserialize<'de> for Inputs {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Inputs, D::Error> {
-        match Any::<IgnoredAny>::deserialize(deserializer)? {
-            Any::Inputs(inputs) => Ok(inputs),
-            Any::Other(_) => Err(D::Error::custom("an object is no input; expected a text or a list")),
+        match InputsOr::<IgnoredAny>::deserialize(deserializer)? {
+            InputsOr::Inputs(inputs) => Ok(inputs),
+            InputsOr::Other(_) => Err(D::Error::custom("an object is no input; expected a text or a list")),
         }
     }
 }
 
 /// Inputs, or an object in their place.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) enum Any<T> {
+pub(crate) enum InputsOr<T> {
     /// Inputs.
     Inputs(Inputs),
     /// Something else.
     Other(T),
 }
 
-impl<'de, T: DeserializeOwned> Deserialize<'de> for Any<T> {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Any<T>, D::Error> {
+impl<'de, T: DeserializeOwned> Deserialize<'de> for InputsOr<T> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<InputsOr<T>, D::Error> {
         struct All<T>(PhantomData<T>);
         impl<'de, T: DeserializeOwned> Visitor<'de> for All<T> {
-            type Value = Any<T>;
+            type Value = InputsOr<T>;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 f.write_str("a text, or a list of texts, of token ids or of lists of token ids")
             }
 
-            fn visit_str<E: Error>(self, text: &str) -> Result<Any<T>, E> {
-                Ok(Any::Inputs(Inputs::One(text.to_owned())))
+            fn visit_str<E: Error>(self, text: &str) -> Result<InputsOr<T>, E> {
+                Ok(InputsOr::Inputs(Inputs::One(text.to_owned())))
             }
 
-            fn visit_string<E: Error>(self, text: String) -> Result<Any<T>, E> {
-                Ok(Any::Inputs(Inputs::One(text)))
+            fn visit_string<E: Error>(self, text: String) -> Result<InputsOr<T>, E> {
+                Ok(InputsOr::Inputs(Inputs::One(text)))
             }
 
-            fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<Any<T>, A::Error> {
-                T::deserialize(MapAccessDeserializer::new(map)).map(Any::Other)
+            fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<InputsOr<T>, A::Error> {
+                T::deserialize(MapAccessDeserializer::new(map)).map(InputsOr::Other)
             }
 
-            fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Any<T>, A::Error> {
+            fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<InputsOr<T>, A::Error> {
                 let mixed = || A::Error::custom("texts and token ids are mixed in one list");
                 let mut inputs = Inputs::Texts(Vec::new());
                 let mut first = true;
@@ -191,7 +191,7 @@ impl<'de, T: DeserializeOwned> Deserialize<'de> for Any<T> {
                         _ => return Err(mixed()),
                     }
                 }
-                Ok(Any::Inputs(inputs))
+                Ok(InputsOr::Inputs(inputs))
             }
         }
         deserializer.deserialize_any(All(PhantomData))

@@ -97,7 +97,7 @@ impl Job {
     }
 
     /// Holds the memory reserved for its rows until the job is dropped.
-    pub(crate) fn holding(mut self, reservation: Reservation) -> Job {
+    pub(crate) fn with_reservation(mut self, reservation: Reservation) -> Job {
         self.progress.get_mut().unwrap_or_else(PoisonError::into_inner).reservation = reservation;
         self
     }

@@ -82,7 +82,7 @@ impl Drop for ActiveBatch<'_> {
 
 /// The queue is full; `seconds` is the time until it admits the job.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) struct Full {
+pub(crate) struct QueueFull {
     pub(crate) seconds: f64,
 }
 
@@ -107,16 +107,21 @@ impl Queue {
     }
 
     /// Whether the queue admits `tokens` more. An empty queue admits any job.
-    pub(crate) fn capacity(&self, priority: Priority, tenant: TenantId, tokens: usize) -> Result<(), Full> {
+    pub(crate) fn capacity(
+        &self,
+        priority: Priority,
+        tenant: TenantId,
+        tokens: usize,
+    ) -> Result<(), QueueFull> {
         self.lock().capacity(priority, tenant, tokens)
     }
 
     /// Enqueues a job, unless the queue is full.
-    pub(crate) fn admit(&self, job: &Arc<Job>) -> Result<(), Full> {
+    pub(crate) fn admit(&self, job: &Arc<Job>) -> Result<(), QueueFull> {
         let tokens = job.tokens();
         let mut state = self.lock();
         if state.closed {
-            return Err(Full { seconds: 1.0 });
+            return Err(QueueFull { seconds: 1.0 });
         }
         state.capacity(job.priority, job.tenant, tokens)?;
         if job.priority == Priority::Interactive {
@@ -133,7 +138,7 @@ impl Queue {
     }
 
     /// Cancels a job, removes its waiting texts, and returns the tokens that are not computed.
-    pub(crate) fn leave(&self, job: &Arc<Job>) -> usize {
+    pub(crate) fn cancel(&self, job: &Arc<Job>) -> usize {
         job.cancel();
         self.lock().list(job.priority).purge()
     }
@@ -259,18 +264,18 @@ impl State {
 
     /// Whether the list admits `tokens` more of a tenant. A tenant below its fair share is admitted even if the list is
     /// full.
-    fn capacity(&mut self, priority: Priority, tenant: TenantId, tokens: usize) -> Result<(), Full> {
+    fn capacity(&mut self, priority: Priority, tenant: TenantId, tokens: usize) -> Result<(), QueueFull> {
         let (rate, window, limit) = (self.rate, self.window(tokens), self.rate.tokens(self.max_seconds));
         let list = self.list(priority);
         let (waiting, (own, tenants)) = (list.tokens(), list.share(tenant));
         let counted = window.unwrap_or(tokens);
         let fair = tenants > 1 && (own == 0 || own + counted <= limit / tenants);
         if waiting > 0 && waiting + counted > limit && !fair {
-            return Err(Full { seconds: rate.seconds(waiting + counted - limit) });
+            return Err(QueueFull { seconds: rate.seconds(waiting + counted - limit) });
         }
         let rest = tokens - counted;
         if rest > 0 && !list.backlog_admits(tenant, rest, limit) {
-            return Err(Full { seconds: rate.seconds((list.backlog().1 + rest).saturating_sub(limit)) });
+            return Err(QueueFull { seconds: rate.seconds((list.backlog().1 + rest).saturating_sub(limit)) });
         }
         Ok(())
     }

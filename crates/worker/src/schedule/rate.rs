@@ -27,7 +27,7 @@ const SMOOTHING: f64 = 0.1;
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Rate {
     /// Latency of a batch of one short text, in seconds.
-    pub(crate) least: f64,
+    pub(crate) min_seconds: f64,
     /// Throughput of large batches.
     pub(crate) tokens_per_second: f64,
 }
@@ -35,9 +35,9 @@ pub(crate) struct Rate {
 impl Rate {
     /// From measured batches as tokens and seconds, the smallest first.
     pub(crate) fn from(measured: &[(usize, f64)]) -> Rate {
-        let least = measured.first().map_or(0.0, |&(_, seconds)| seconds);
+        let min_seconds = measured.first().map_or(0.0, |&(_, seconds)| seconds);
         let rates = measured.iter().map(|&(tokens, seconds)| tokens as f64 / seconds.max(1e-9));
-        Rate { least, tokens_per_second: rates.fold(1.0, f64::max) }
+        Rate { min_seconds, tokens_per_second: rates.fold(1.0, f64::max) }
     }
 
     /// Updates the moving average with a batch, one of `concurrency` at a time. Small batches are not representative and
@@ -99,7 +99,7 @@ mod tests {
 
     #[test]
     fn the_budget_follows_a_placement_that_gets_slower() {
-        let mut rate = Rate { least: 0.001, tokens_per_second: 10_000.0 };
+        let mut rate = Rate { min_seconds: 0.001, tokens_per_second: 10_000.0 };
         rate.observe(16, 1.0, 1);
         assert!((rate.tokens_per_second - 10_000.0).abs() < 1e-9, "a small batch is ignored");
         for _ in 0..100 {

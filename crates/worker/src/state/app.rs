@@ -112,13 +112,13 @@ impl App {
     }
 
     /// The slots that a request may use: the one that its path names, or all.
-    pub(crate) fn places(&self, scope: Option<Scope>) -> Range<usize> {
+    pub(crate) fn slot_indices(&self, scope: Option<Scope>) -> Range<usize> {
         scope.map_or(0..self.slots.len(), |Scope(index)| index..index + 1)
     }
 
     /// The index of the model called `name`. Without a name: the only model, or the only one with one of `tasks`.
     fn resolve(&self, scope: Option<Scope>, name: Option<&str>, tasks: &[Task]) -> Result<usize, Refusal> {
-        let mut indices = self.places(scope);
+        let mut indices = self.slot_indices(scope);
         if let Some(name) = name {
             if let Some(index) = indices.clone().find(|&index| self.slots[index].has_name(name)) {
                 return Ok(index);
@@ -126,7 +126,7 @@ impl App {
             if !self.settings().any_model {
                 let names = self.names(indices);
                 let message = format!("unknown model `{name}`; available: {names}");
-                return Err(Refusal::new(Kind::UnknownModel, message).of(name));
+                return Err(Refusal::new(Kind::UnknownModel, message).for_model(name));
             }
         }
         match (indices.next(), indices.next()) {
@@ -206,7 +206,9 @@ impl App {
             if !may_wait || tokio::time::timeout_at(began + wait, phases.changed()).await.is_err() {
                 let load_seconds = slot.memory().map_or(1.0, |memory| memory.load_seconds);
                 let message = format!("`{}` is not ready: {}", slot.name, slot.phase().reason());
-                return Err(Refusal::new(Kind::NotReady, message).after(load_seconds).of(&slot.name));
+                return Err(Refusal::new(Kind::NotReady, message)
+                    .retry_after(load_seconds)
+                    .for_model(&slot.name));
             }
         }
     }

@@ -40,7 +40,7 @@ pub(crate) struct Metrics {
     /// Requests whose client disconnected.
     pub(crate) cancelled: IntCounterVec,
     /// Tokens of cancelled requests that were not computed.
-    pub(crate) spared: IntCounterVec,
+    pub(crate) cancelled_tokens: IntCounterVec,
     truncated: IntCounterVec,
     ready: IntGaugeVec,
     /// Measured throughput of large batches.
@@ -123,7 +123,7 @@ impl Metrics {
                 "Requests cancelled by their client",
                 &["model"],
             )?,
-            spared: make.counters(
+            cancelled_tokens: make.counters(
                 "sconce_cancelled_tokens_total",
                 "Tokens of cancelled requests that were not computed",
                 &["model"],

@@ -28,7 +28,7 @@ fn of(tenant: u64, lengths: &[usize], priority: Priority) -> Arc<Job> {
 }
 
 fn queue() -> Queue {
-    Queue::new(Rate { least: 0.001, tokens_per_second: 1000.0 }, 2.0)
+    Queue::new(Rate { min_seconds: 0.001, tokens_per_second: 1000.0 }, 2.0)
 }
 
 #[test]
@@ -47,7 +47,7 @@ fn cancelled_jobs_are_never_computed() {
     let (gone, stays) = (job(&[10, 20, 30], Priority::Interactive), job(&[7], Priority::Interactive));
     queue.admit(&gone).expect("capacity");
     queue.admit(&stays).expect("capacity");
-    assert_eq!(queue.leave(&gone), 60);
+    assert_eq!(queue.cancel(&gone), 60);
     assert_eq!(queue.size(), (1, 7));
     let batch = queue.next(0, || (Cost::Packed, 1), 1).expect("something waits");
     assert_eq!(batch.entries.len(), 1);
@@ -141,7 +141,7 @@ fn admission_holds_at_its_exact_bounds() {
     queue.set_limit(3.0);
     queue.capacity(bulk, TenantId(2), 600).expect("a longer queue");
     queue.close();
-    assert_eq!(queue.admit(&of(3, &[1], bulk)), Err(Full { seconds: 1.0 }));
+    assert_eq!(queue.admit(&of(3, &[1], bulk)), Err(QueueFull { seconds: 1.0 }));
 }
 
 #[test]

@@ -85,7 +85,7 @@ fn a_batch_corrects_the_rate_only_if_it_is_large_and_took_time() {
         (101, 0.0, 1, 10_000.0),
         (101, -0.01, 1, 10_000.0),
     ] {
-        let mut rate = Rate { least: 0.0, tokens_per_second: 10_000.0 };
+        let mut rate = Rate { min_seconds: 0.0, tokens_per_second: 10_000.0 };
         rate.observe(tokens, seconds, concurrency);
         let got = rate.tokens_per_second;
         assert!((got - expected).abs() < 1e-6, "{tokens} tokens in {seconds} s of {concurrency}: {got}");
@@ -94,7 +94,7 @@ fn a_batch_corrects_the_rate_only_if_it_is_large_and_took_time() {
 
 #[test]
 fn the_budget_is_never_zero_and_rows_are_bounded_by_their_width() {
-    let rate = Rate { least: 0.0, tokens_per_second: 100.0 };
+    let rate = Rate { min_seconds: 0.0, tokens_per_second: 100.0 };
     let rows = |width| rate.budget(Cost::Packed, width, 1, 0).rows;
     assert_eq!([rows(384), rows(1), rows(0), rows(usize::MAX)], [(16 << 20) / 384, 16 << 20, 16 << 20, 1]);
     let budget = rate.budget(Cost::Padded, 384, 64, 0);
@@ -106,10 +106,10 @@ fn the_budget_is_never_zero_and_rows_are_bounded_by_their_width() {
 #[test]
 fn a_rate_is_the_best_measured_and_at_least_one_token_a_second() {
     let best = Rate::from(&[(10, 0.01), (100, 0.02), (400, 0.16)]);
-    assert_eq!(best, Rate { least: 0.01, tokens_per_second: 5000.0 });
-    assert_eq!(Rate::from(&[]), Rate { least: 0.0, tokens_per_second: 1.0 });
+    assert_eq!(best, Rate { min_seconds: 0.01, tokens_per_second: 5000.0 });
+    assert_eq!(Rate::from(&[]), Rate { min_seconds: 0.0, tokens_per_second: 1.0 });
     assert!(Rate::from(&[(10, 0.0)]).tokens_per_second.is_finite());
-    let slow = Rate { least: 0.0, tokens_per_second: 0.5 };
+    let slow = Rate { min_seconds: 0.0, tokens_per_second: 0.5 };
     assert!((slow.seconds(10) - 10.0).abs() < 1e-9);
     assert_eq!(best.tokens(0.5), 2500);
 }

@@ -59,7 +59,7 @@ fn a_second_oversized_job_is_refused_until_the_first_is_gone() {
     let full = queue.admit(&job(&[100; 60], BULK)).expect_err("the backlog is full");
     assert!((full.seconds - 9.0).abs() < 1e-6, "{full:?}");
     queue.admit(&of(2, &[100; 60], BULK)).expect("another tenant has its share");
-    assert_eq!(queue.leave(&first), 6000);
+    assert_eq!(queue.cancel(&first), 6000);
     assert_eq!(queue.size(), (60, 6000));
     queue.admit(&job(&[100; 60], BULK)).expect("this tenant has nothing waiting");
 }
