@@ -55,7 +55,7 @@ impl fmt::Display for AccuracyReport {
                 )?;
             }
             AccuracyMetric::Scores { max_error } => {
-                write!(f, "scores {max_error:.4} away at most over {texts} texts")?
+                write!(f, "scores {max_error:.4} away at most over {texts} texts")?;
             }
         }
         write!(f, ", rank correlation {rank_correlation:.4}")

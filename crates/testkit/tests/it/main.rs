@@ -7,3 +7,4 @@ mod modules;
 mod tidy;
 mod tree;
 mod trust;
+mod words;
