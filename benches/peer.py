@@ -29,12 +29,12 @@ def session(name, onnx, threads):
         return lambda inputs: opened.run(None, inputs)[0], onnxruntime.__version__
     import openvino
 
-    wishes = {
+    properties = {
         "INFERENCE_NUM_THREADS": threads,
         "INFERENCE_PRECISION_HINT": precision,
         "PERFORMANCE_HINT": "LATENCY",
     }
-    request = openvino.Core().compile_model(onnx, "CPU", wishes).create_infer_request()
+    request = openvino.Core().compile_model(onnx, "CPU", properties).create_infer_request()
     infer = lambda inputs: numpy.asarray(request.infer(inputs)[0], numpy.float32)
     return infer, openvino.__version__.split("-")[0]
 

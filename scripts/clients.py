@@ -63,8 +63,8 @@ for wrong, kind in (
 hub = InferenceClient(model=minilm)
 near([float(x) for x in hub.feature_extraction(texts[0])[0]], expected[0])
 near([float(x) for x in hub.feature_extraction(texts[1], normalize=True, truncate=True)[0]], expected[1])
-alike = hub.sentence_similarity(texts[0], other_sentences=texts)
-assert abs(alike[0] - 1) < 1e-3 and alike[1] < 0.9, alike
+similarity = hub.sentence_similarity(texts[0], other_sentences=texts)
+assert abs(similarity[0] - 1) < 1e-3 and similarity[1] < 0.9, similarity
 
 # cohere, both API versions.
 said = json.loads(

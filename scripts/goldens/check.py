@@ -1,4 +1,4 @@
-"""Checks the tiny goldens: that they load, agree with themselves, and would show a mistake.
+"""Checks the tiny goldens: they load, are consistent, and every parameter affects the output.
 
     python scripts/goldens/check.py
 """
@@ -20,7 +20,7 @@ from references import encode, hidden_states, load_encoder
 
 PROBE = 32
 NOT_READ = ("pooler.",)
-# It adds the same score to every key of a query, which softmax takes away again.
+# It adds the same score to every key of a query, which softmax cancels.
 WITHOUT_EFFECT = ("key.bias", "k.bias", "k_lin.bias")
 
 
@@ -77,7 +77,7 @@ def check_attention(model: PreTrainedModel, ids: Tensor) -> float:
 
 
 def check_parameters(model: PreTrainedModel, ids: Tensor) -> tuple[float, str]:
-    """Every parameter in turn made neutral: how little that ever changes, and for which."""
+    """Neutralizes each parameter. Returns the smallest change of the output, and its parameter."""
     right = hidden_states(model, ids)
     effects = {}
     for name, parameter in model.named_parameters():

@@ -1,6 +1,6 @@
-"""What every script here imports first: pinned versions, determinism, and where things lie.
+"""Imported first by every script: pinned versions, determinism, and paths.
 
-Importing it stops the script, with one sentence, unless the libraries are the pinned ones.
+Importing it fails unless the libraries have the pinned versions.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""The encoder families, each as one tiny model and what surrounds it in its folder."""
+"""The encoder families, each as one tiny model with its folder."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -26,9 +26,9 @@ HIDDEN = 32
 SIZES = dict(
     hidden_size=HIDDEN, num_hidden_layers=2, num_attention_heads=4, intermediate_size=64
 )
-# Positions begin at padding + 1 = 2. The class defaults are BERT's; published checkpoints say this.
+# Positions start at padding + 1 = 2, as in published checkpoints. The class defaults are those of BERT.
 ROBERTA_LIKE = dict(SIZES, max_position_embeddings=514, type_vocab_size=1, layer_norm_eps=1e-5)
-# Larger than any real epsilon, so that an epsilon left out is seen in the hidden states.
+# Larger than any real epsilon, so that a missing epsilon shows in the hidden states.
 VISIBLE_EPSILON = 1e-3
 
 
@@ -52,12 +52,12 @@ class Family:
 
 
 def bert(vocab_size: int) -> PreTrainedModel:
-    """Keeps its pooler, as published checkpoints do, although nothing reads it."""
+    """Keeps its pooler, as published checkpoints do, although it is unused."""
     return BertModel(BertConfig(vocab_size=vocab_size, **SIZES, layer_norm_eps=VISIBLE_EPSILON))
 
 
 def roberta(vocab_size: int) -> PreTrainedModel:
-    """A masked-language checkpoint: a `roberta.` prefix, and a head that nothing reads."""
+    """A masked-language checkpoint: a `roberta.` prefix, and an unused head."""
     settings = ROBERTA_LIKE | dict(layer_norm_eps=VISIBLE_EPSILON)
     return RobertaForMaskedLM(RobertaConfig(vocab_size=vocab_size, **settings))
 

@@ -1,9 +1,9 @@
-"""Makes the tiny models with heads of the families whose published weights transformers would save otherwise: GTE,
+"""Makes tiny models with heads for families whose published layout transformers does not save: GTE,
 Nomic-BERT and JinaBERT v2.
 
     python scripts/goldens/heads.py
 
-As the folders of tasks.py they have no tokenizer: answers are for token ids. Running it again writes the same bytes.
+As the folders of tasks.py they have no tokenizer: outputs are for token ids. Running it again writes the same bytes.
 """
 
 import common  # before the libraries, whose versions it checks
@@ -34,7 +34,7 @@ KEPT = [key for key in wider.DULL if key not in ("id2label", "label2id")]
 
 
 def behind(prefix: str, weights: dict) -> dict:
-    """The encoder's names behind `prefix`, those of the head as they are."""
+    """Prefixes the encoder's tensor names. Head names stay."""
     return {name if name.startswith(HEADS) else prefix + name: tensor for name, tensor in weights.items()}
 
 
@@ -43,7 +43,7 @@ def without(prefix: str, weights: dict) -> dict:
 
 
 def write(name: str, seed: int, config: dict, weights: dict, answer: Callable[[Tensor], Tensor]) -> Path:
-    """The folder, with answers for ids of several lengths."""
+    """Writes the folder, with outputs for ids of several lengths."""
     folder = common.GOLDENS / name
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir()
@@ -101,7 +101,7 @@ def published_nomic(config: dict, weights: dict) -> tuple[dict, dict]:
 
 @torch.no_grad()
 def of_jina(name: str, seed: int) -> None:
-    """A classifier as BERT has it: the first token through a layer with tanh, and a score."""
+    """BERT's classifier: CLS pooling, a tanh layer, and a score."""
     torch.manual_seed(seed)
     model = jina.model()
     for part, shape in [("pooler.dense", (jina.HIDDEN, jina.HIDDEN)), ("classifier", (1, jina.HIDDEN))]:

@@ -1,8 +1,8 @@
-"""Makes a tiny Qwen3-Reranker with a tokenizer: pairs in its chat, and the scores of `yes` and `no` after it.
+"""Makes a tiny Qwen3-Reranker with a tokenizer: pairs in its chat template, and the logits of `yes` and `no`.
 
     python scripts/goldens/instruct.py
 
-The way from a pair to a score is the one of Qwen3-Reranker's model card. Running it again writes the same bytes.
+Scores are computed as in the model card of Qwen3-Reranker. Running it again writes the same bytes.
 """
 
 import common  # before the libraries, whose versions it checks
@@ -25,7 +25,7 @@ PREFIX = (
     'Note that the answer can only be "yes" or "no".<|im_end|>\n<|im_start|>user\n'
 )
 SUFFIX = "<|im_end|>\n<|im_start|>assistant\n<think>\n\n</think>\n\n"
-# The last is longer than the model takes.
+# The last exceeds the maximum length.
 PAIRS = [
     (None, "lamp", SENTENCES[0]),
     (None, "Where is the boat?", SENTENCES[1]),
@@ -56,8 +56,8 @@ def main() -> None:
 
     def ids_of(instruction: str | None, query: str, document: str) -> list[int]:
         text = f"<Instruct>: {instruction or USUAL}\n<Query>: {query}\n<Document>: {document}"
-        room = MAX_LENGTH - len(before) - len(after)
-        return before + tokenizer(text, truncation="longest_first", max_length=room)["input_ids"] + after
+        budget = MAX_LENGTH - len(before) - len(after)
+        return before + tokenizer(text, truncation="longest_first", max_length=budget)["input_ids"] + after
 
     ids = [ids_of(*pair) for pair in PAIRS]
     logits = [model(input_ids=torch.tensor([one]), attention_mask=torch.ones(1, len(one))).logits[0, -1] for one in ids]

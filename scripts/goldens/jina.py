@@ -1,5 +1,5 @@
-"""JinaBERT v2, which transformers does not carry: a plain reference, written from its paper (arXiv 2310.19923), the
-ALiBi paper (arXiv 2108.12409) and the published config. Slow on purpose: every score is computed as it is defined.
+"""JinaBERT v2, which transformers does not include: a reference implementation from its paper (arXiv 2310.19923), the
+ALiBi paper (arXiv 2108.12409) and the published config. Unoptimized: every score is computed by definition.
 """
 
 import math
@@ -12,7 +12,7 @@ HIDDEN, HEADS, INNER, LAYERS, VOCABULARY, TYPES, EPSILON = 36, 6, 48, 2, 120, 2,
 
 
 def slopes(heads: int) -> list[float]:
-    """A geometric row that ends at 2^-8 for a power of two; other counts take every second of the next finer row."""
+    """ALiBi slopes: a geometric sequence that ends at 2^-8 for a power of two, interpolated for other head counts."""
     whole = 2 ** math.floor(math.log2(heads))
     row = [2 ** (-8 * (place + 1) / whole) for place in range(whole)]
     finer = [2 ** (-8 * (place + 1) / (2 * whole)) for place in range(0, 2 * whole, 2)]

@@ -16,13 +16,13 @@ from families import HIDDEN, Family
 DENSE_OUTPUT = 16
 QUERIES_AND_KEYS = {"query", "key", "q", "k", "qlin", "klin"}
 POOLING_KEYS = {"cls": "pooling_mode_cls_token", "mean": "pooling_mode_mean_tokens"}
-# What the library itself rewrites in its current layout; the weights stay as they are.
+# Files that the library rewrites in its current layout; weights do not change.
 REWRITTEN = ["modules.json", "sentence_bert_config.json", "config_sentence_transformers.json",
              "1_Pooling/config.json", "tokenizer_config.json"]
 
 
 def make_folder(family: Family, folder: Path) -> None:
-    """The whole folder, made anew: weights, tokenizer, and the files that name the modules."""
+    """Writes the whole folder: weights, tokenizer, and module files."""
     torch.manual_seed(family.seed)
     shutil.rmtree(folder, ignore_errors=True)
     tokenizer = family.tokenizer()
@@ -38,7 +38,7 @@ def make_folder(family: Family, folder: Path) -> None:
 
 @torch.no_grad()
 def randomize(module: torch.nn.Module) -> None:
-    """Makes every parameter large: zero biases and unit norms would hide one left out."""
+    """Randomizes every parameter: zero biases and unit norms would hide a missing one."""
     for name, parameter in module.named_parameters():
         parameter.normal_(*distribution(*name.split(".")[-2:]))
 
@@ -76,7 +76,7 @@ def write_vocabulary_files(
 
 
 def write_modules(family: Family, folder: Path) -> None:
-    """In the layout of nearly every published checkpoint, which older releases wrote."""
+    """Writes the older layout, which most published checkpoints have."""
     modules = ["Transformer", "Pooling"]
     if family.dense:
         modules.append("Dense")
@@ -123,7 +123,7 @@ def write_dense(folder: Path) -> None:
 
 
 def rewrite_in_current_layout(folder: Path) -> None:
-    """As the pinned library saves it: the maximum length moves into tokenizer_config.json."""
+    """Writes the layout of the pinned library: the maximum length is in tokenizer_config.json."""
     with tempfile.TemporaryDirectory() as saved:
         SentenceTransformer(str(folder), device="cpu").save(saved, create_model_card=False)
         for name in REWRITTEN:

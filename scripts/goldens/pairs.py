@@ -1,9 +1,9 @@
-"""Scores threes of texts with the real classifier of pairs, as onnxruntime for Python runs its graph.
+"""Scores triples of texts with the real pair classifier, by onnxruntime for Python.
 
     python scripts/goldens/pairs.py "$(scripts/parts pairs)"
 
-Writes crates/testkit/goldens/pairs/reference.json: for each text one that follows from it and one that contradicts it,
-with the two scores of both pairs, each pair computed alone.
+Writes crates/testkit/goldens/pairs/reference.json: for each text an entailed and a contradicting one,
+with the two scores of both pairs, each pair in its own batch.
 """
 
 import common  # before the libraries, whose versions it checks
@@ -17,7 +17,7 @@ from tokenizers import Tokenizer
 
 from layout import write_json
 
-# A text, what follows from it, what contradicts it.
+# Premise, entailment, contradiction.
 THREES = [
     ("A man is playing a guitar on stage.", "A man is making music.", "Nobody is playing any instrument."),
     ("The cat sleeps on the sofa.", "An animal is sleeping.", "The cat is running outside."),

@@ -1,4 +1,4 @@
-"""Computes what the tiny models answer, for token ids and for texts."""
+"""Computes the reference outputs of the tiny models, for token ids and for texts."""
 
 from pathlib import Path
 
@@ -17,7 +17,7 @@ TYPED_LENGTH = 64
 
 
 def token_references(family: Family, folder: Path) -> dict[str, Tensor]:
-    """Hidden states in double precision, rounded to single, and the ids they belong to."""
+    """Hidden states in double precision, rounded to single, with their ids."""
     tokenizer = AutoTokenizer.from_pretrained(folder)
     model = load_encoder(folder, torch.float64)
     ids = random_ids(family, tokenizer)
@@ -86,7 +86,7 @@ def generator(family: Family) -> torch.Generator:
 
 
 def report_rounding(folder: Path, ids: Tensor, hidden: list[Tensor]) -> None:
-    """Prints how far single precision is from double: the room an implementation has."""
+    """Prints how far single precision is from double: the tolerance of an implementation."""
     single = load_encoder(folder, torch.float32)
     furthest = max(
         (hidden_states(single, ids[:length]) - hidden[length - 1]).abs().max() for length in LENGTHS

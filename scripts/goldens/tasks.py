@@ -47,7 +47,7 @@ from layout import randomize, write_json
 MAX_LENGTH = 128
 VOCABULARY = 120  # of models that have no tokenizer
 LENGTHS = [1, 2, 7, 33, 128]
-# The last two are longer than the model takes: by the document, and by both.
+# The last two exceed the maximum length: by the document, and by both texts.
 PAIRS = [
     ("lamp", SENTENCES[0]),
     ("Where is the boat?", SENTENCES[1]),
@@ -84,7 +84,7 @@ KINDS = {
     "mpnet": Kind(MPNetConfig, vocabularies.mpnet, SIZES | dict(
         max_position_embeddings=MAX_LENGTH + 2, layer_norm_eps=VISIBLE_EPSILON)),
 }
-# What differs between the folders of one task: what their configs say of scores and labels.
+# Differences between the folders of one task: scores and labels in their configs.
 SCORES = {
     "tiny-bert-rerank": dict(num_labels=1, sbert_ce_default_activation_function=IDENTITY),
     "tiny-roberta-rerank": dict(num_labels=1),
@@ -219,20 +219,20 @@ def plain(encoder: MultiVectorEncoder) -> None:
 
 
 def filled(encoder: MultiVectorEncoder) -> None:
-    """Queries filled up with mask tokens that are seen, documents without punctuation."""
+    """Queries padded with attended mask tokens, documents without punctuation."""
     encoder[0].query_expansion = {"strategy": "fixed", "attend": True, "length": 24}
     encoder[0].document_length = 100
     encoder[2].skiplist_words = [".", ",", ";", ":"]
 
 
 def unseen(encoder: MultiVectorEncoder) -> None:
-    """Queries filled up with mask tokens that the others do not see, as in the first such models."""
+    """Queries padded with unattended mask tokens, as in the first ColBERT models."""
     encoder[0].query_expansion = {"strategy": "fixed", "attend": False, "length": 24}
 
 
 @torch.no_grad()
 def wider(name: str, seed: int, make: Callable[[], torch.nn.Module], answer: Callable[[object], Tensor]) -> Path:
-    """The head of a family whose goldens have no tokenizer: answers for token ids alone."""
+    """The head of a family whose goldens have no tokenizer: outputs for token ids only."""
     torch.manual_seed(seed)
     folder = common.GOLDENS / name
     shutil.rmtree(folder, ignore_errors=True)

@@ -39,7 +39,7 @@ def distilbert() -> PreTrainedTokenizerBase:
 def mpnet() -> PreTrainedTokenizerBase:
     tokens = ["<s>", "<pad>", "</s>", "[UNK]", *wordpieces(251), "<mask>"]
     tokenizer = MPNetTokenizer(vocab=numbered(tokens), model_max_length=MAX_LENGTH)
-    # Left in tokenizer.json by many published checkpoints, to be overruled by whoever loads it.
+    # Many published checkpoints leave this in tokenizer.json; loaders override it.
     tokenizer.backend_tokenizer.enable_truncation(128)
     tokenizer.backend_tokenizer.enable_padding(length=128, pad_id=1, pad_token="<pad>")
     return tokenizer
@@ -52,7 +52,7 @@ def roberta() -> PreTrainedTokenizerBase:
 
 
 def qwen() -> PreTrainedTokenizerBase:
-    """With the words that a reranker answers, each as one token."""
+    """With the answer tokens of a reranker, each as one token."""
     pieces, merges = byte_pairs(340, ["yes", "no"] * 200)
     tokenizer = Qwen2Tokenizer(vocab=numbered(pieces), merges=merges)
     tokenizer.add_special_tokens({"additional_special_tokens": ["<|im_start|>", "<|im_end|>"]})

@@ -2,7 +2,7 @@
 
     python scripts/goldens/wider.py [NAME...]
 
-They have no tokenizer: what is recorded belongs to token ids. Everything is random from fixed seeds; running it
+They have no tokenizer: outputs are for token ids. Everything is random from fixed seeds; running it
 again writes the same bytes.
 """
 
@@ -84,7 +84,7 @@ def rename(weights: dict, *pairs: tuple[str, str]) -> dict:
 
 
 def fuse(weights: dict, parts: list[str], whole: str) -> dict:
-    """The tensors whose names end in `parts` stacked, and called `whole`."""
+    """Stacks the tensors whose names end in `parts` into `whole`."""
     fused = {}
     for name, tensor in weights.items():
         if parts[0] in name:
@@ -250,7 +250,7 @@ def clip() -> torch.nn.Module:
 
 
 def published_clip(config: dict, weights: dict) -> tuple[dict, dict]:
-    """The text tower of a whole CLIP: its config within another, its weights behind a prefix."""
+    """The text encoder of a full CLIP checkpoint: nested config, prefixed weights."""
     tower = {f"text_model.{name.removeprefix('text_model.')}": tensor for name, tensor in weights.items()}
     return {"model_type": "clip", "text_config": config, "projection_dim": 32}, tower
 
@@ -277,7 +277,7 @@ FAMILIES = [
 
 @torch.no_grad()
 def randomize(wider: Wider, model: torch.nn.Module) -> None:
-    """Makes every parameter large: zero biases and unit norms would hide one left out."""
+    """Randomizes every parameter: zero biases and unit norms would hide a missing one."""
     less_one = "gemma3" in wider.name
     for name, parameter in model.named_parameters():
         if parameter.dim() == 1:
@@ -322,9 +322,9 @@ def report(name: str, model: torch.nn.Module, tensors: dict[str, Tensor]) -> Non
                 for length in WHOLE)
     spread = tensors["hidden.64"].std().item()
     tokens = tensors["hidden.64"]
-    alike = torch.nn.functional.cosine_similarity(tokens[:-1], tokens[1:]).mean().item()
+    neighbours = torch.nn.functional.cosine_similarity(tokens[:-1], tokens[1:]).mean().item()
     print(f"{name}: single and double precision differ by {apart:.1e}; spread {spread:.2f}, "
-          f"cosine of neighbours {alike:.2f}")
+          f"cosine of neighbours {neighbours:.2f}")
 
 
 def write_folder(wider: Wider) -> None:
@@ -357,7 +357,7 @@ def write_folder(wider: Wider) -> None:
     report(wider.name, model, tensors)
 
 
-# Of no effect on hidden states, and long.
+# Long keys without effect on hidden states.
 DULL = {"id2label", "label2id", "chunk_size_feed_forward", "output_attentions", "output_hidden_states", "return_dict",
         "problem_type", "is_encoder_decoder", "transformers_version", "_name_or_path", "task_specific_params"}
 

@@ -149,8 +149,8 @@ pub(super) fn compare(runners: &mut [Runner]) {
 }
 
 fn least_cosine(vectors: &[Vec<f32>], reference: &[Vec<f32>]) -> Option<f64> {
-    let alike = vectors.iter().zip(reference).all(|(a, b)| a.len() == b.len());
-    if vectors.len() != reference.len() || !alike {
+    let equal_dimensions = vectors.iter().zip(reference).all(|(a, b)| a.len() == b.len());
+    if vectors.len() != reference.len() || !equal_dimensions {
         return None;
     }
     let dot = |a: &[f32], b: &[f32]| a.iter().zip(b).map(|(x, y)| f64::from(*x) * f64::from(*y)).sum::<f64>();
