@@ -104,7 +104,7 @@ pub enum NormKind {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum NormPlacement {
-    /// AfterBlock each block and its residual.
+    /// After each block and its residual.
     Post,
     /// Before each block.
     Pre,

@@ -10,7 +10,7 @@ use sconce_core::batch::{Batch, Rows};
 /// One pool of all threads for a single block, and pools of one thread each for batches of several blocks. One spare
 /// pool serves a batch that arrives when every thread is busy: the system schedules it.
 pub(crate) struct Threads {
-    all_threads: Option<ThreadPool>,
+    full_pool: Option<ThreadPool>,
     singles: Vec<ThreadPool>,
     count: usize,
     usage: Mutex<Usage>,
@@ -71,7 +71,7 @@ impl Threads {
         let count = count.max(1);
         let singles: Vec<ThreadPool> = (0..=count).filter_map(|_| pool(1, "one")).collect();
         let usage = Mutex::new(Usage { batches: 0, threads: vec![0; singles.len()] });
-        Threads { all_threads: pool(count, "all"), count: count.min(singles.len()), singles, usage }
+        Threads { full_pool: pool(count, "all"), count: count.min(singles.len()), singles, usage }
     }
 
     fn lock(&self) -> MutexGuard<'_, Usage> {
@@ -97,7 +97,7 @@ impl Threads {
 
     /// Runs `work` on the pool of all threads.
     pub(crate) fn all_threads<T: Send>(&self, work: impl FnOnce() -> T + Send) -> T {
-        match &self.all_threads {
+        match &self.full_pool {
             Some(pool) => pool.install(work),
             None => work(),
         }
@@ -158,7 +158,7 @@ impl Threads {
     }
 }
 
-/// Ranges of sequences of about `size` tokens, smaller towards the end, so that all threads finish all_threads; few tokens
+/// Ranges of sequences of about `size` tokens, smaller towards the end, so that all threads finish together; few tokens
 /// are split evenly.
 fn blocks(batch: &Batch, threads: usize, size: usize) -> Vec<Range<usize>> {
     let total = batch.tokens();

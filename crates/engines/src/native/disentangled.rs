@@ -16,16 +16,16 @@ pub(super) struct Scratch {
     rows: Vec<f32>,
     context: Vec<f32>,
     short: Vec<u16>,
-    scratch: AttentionScratch,
+    attention: AttentionScratch,
     scores: RelativeScratch,
 }
 
 impl Scratch {
     /// Allocated bytes.
     pub(super) fn bytes(&self) -> usize {
-        let Scratch { rows, context, short, scratch, scores } = self;
+        let Scratch { rows, context, short, attention, scores } = self;
         let values = (rows.capacity() + context.capacity()) * size_of::<f32>();
-        values + short.capacity() * size_of::<u16>() + scratch.bytes() + scores.bytes()
+        values + short.capacity() * size_of::<u16>() + attention.bytes() + scores.bytes()
     }
 }
 
@@ -39,7 +39,7 @@ pub(super) fn attend(
     context: &mut Panels<u16>,
     memory: &mut Scratch,
 ) {
-    let Scratch { rows, context: by_token, short, scratch, scores } = memory;
+    let Scratch { rows, context: by_token, short, attention, scores } = memory;
     let (heads, stride, width) = (HeadLayout::of(d), d.qkv_width(), d.query_width());
     // Each head has whole panels.
     let wide = d.head_dim.next_multiple_of(STEP);
@@ -58,7 +58,7 @@ pub(super) fn attend(
         let scores = relative.scores(scores, head, rows, stride, [at.offsets[0], at.offsets[1]], scale);
         let score_bias = ScoreBias::Disentangled(scores);
         let task = AttentionHead { rows, length: s.length, at, bias: None, scale, mask, score_bias };
-        task.attend(isa, scratch, &mut by_token[head * d.head_dim..], width);
+        task.attend(isa, attention, &mut by_token[head * d.head_dim..], width);
     }
     let short = &mut short[..d.heads * wide];
     short.fill(0);

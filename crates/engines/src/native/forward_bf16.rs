@@ -218,7 +218,7 @@ impl ForwardBf16<'_> {
                 norm_rows(unit, norm, tokens, x, rounded, true);
             }
             None => {
-                self.product(tiles, &linear.matrix, from, tokens, EpilogueBf16::Add { bias, to: x.all() })
+                self.product(tiles, &linear.matrix, from, tokens, EpilogueBf16::Add { bias, to: x.all() });
             }
         }
     }

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use crate::code::code;
 use crate::imports::{Module, Modules, Path, module_path, read, without_tests};
-use crate::tree::{expect_none, files, folders};
+use crate::tree::{File, expect_none, files, folders};
 
 #[test]
 fn no_crate_has_a_module_cycle() {
@@ -23,7 +23,7 @@ fn modules(folder: &str) -> Modules {
     let prefix = format!("crates/{folder}/src/");
     let files: Vec<_> = files()
         .into_iter()
-        .filter(|file| file.is_rust())
+        .filter(File::is_rust)
         .filter_map(|file| {
             let inside = file.path.strip_prefix(&prefix)?.to_owned();
             let is_test = inside.split('/').any(|part| part == "tests" || part == "tests.rs");
