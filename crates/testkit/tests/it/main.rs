@@ -1,6 +1,7 @@
 //! Tests of the repository itself: layers, module cycles, names and style.
 
 mod code;
+mod http_dependencies;
 mod imports;
 mod layers;
 mod modules;
