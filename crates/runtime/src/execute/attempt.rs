@@ -7,6 +7,7 @@ use sconce_core::batch::{Batch, Rows};
 use sconce_core::device::Device;
 use sconce_core::engine::EngineError;
 use sconce_core::placement::Placement;
+use tracing::debug_span;
 
 use super::guard::Breach;
 use super::loader::{ActivePlacement, Loader};
@@ -53,6 +54,7 @@ impl Loader {
         // Beside concurrent batches it may have a single thread.
         let tokens = batch.tokens() * active.loaded.concurrency;
         let timeout = timeout(tokens, active.tokens_per_second, self.runtime.inner.min_timeout);
+        let _span = debug_span!("engine", placement = %active.placement, tokens = batch.tokens()).entered();
         let error = match self.runtime.inner.executors.encode(&active.loaded, batch, timeout) {
             Ok(output) => {
                 let rows = output.into_rows();

@@ -9,6 +9,7 @@ use sconce_core::placement::Placement;
 use sconce_planner::band::Band;
 use sconce_planner::evidence::Canary;
 use sconce_planner::plan::Constraints;
+use tracing::info_span;
 
 use super::guard::Guard;
 use crate::device::{DeviceExecutors, Loaded};
@@ -77,6 +78,7 @@ impl Loader {
         placement: &Placement,
     ) -> Result<Loaded, Obstacle> {
         let engine = self.runtime.engine(placement)?;
+        let _span = info_span!("load", model = self.subject.card.name, %placement).entered();
         executors.load(engine, &self.subject, placement, LOAD_TIMEOUT)
     }
 

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use rayon::prelude::*;
 use sconce_core::batch::{Batch, OutputKind};
+use tracing::debug_span;
 
 use super::batching::{MAX_BATCH_TOKENS, batches};
 use super::metadata::{OutputMetadata, Truncation, insert};
@@ -21,6 +22,7 @@ pub(crate) fn tokenize<T: Sync>(
     inputs: &[T],
     sequence: impl Fn(&T) -> Result<TokenSequence, Error> + Sync,
 ) -> Result<Vec<TokenSequence>, Error> {
+    let _span = debug_span!("tokenize", texts = inputs.len()).entered();
     match pool {
         Some(pool) if inputs.len() > 1 => pool.install(|| inputs.par_iter().map(&sequence).collect()),
         Some(_) | None => inputs.iter().map(&sequence).collect(),
@@ -53,6 +55,7 @@ pub(crate) fn run(
                 batch.push_filled(ids, type_ids, *prompt_tokens, *masked);
             }
             let batch = Arc::new(batch);
+            let _span = debug_span!("batch", texts = indices.len(), tokens = batch.tokens()).entered();
             let output = serving.compute(&batch)?;
             let class = insert(&mut metadata.classes, output.class);
             insert(&mut metadata.placements, output.placement);

@@ -16,6 +16,7 @@ use sconce_planner::evidence::{Agreement, Canary, Evidence, Findings, SpeedPoint
 use sconce_planner::{cases, grid, judge};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
+use tracing::info_span;
 
 use super::fingerprint::Fingerprint;
 use super::prover::Prover;
@@ -80,6 +81,7 @@ impl Gatherer<'_> {
         let reference = self.reference(&grid);
         let mut references = References::default();
         for placement in open {
+            let _span = info_span!("prove", model = self.subject.card.name, %placement).entered();
             let mut findings = Findings::default();
             let before = references.probes;
             let is_graph = self.format(&placement).is_graph();

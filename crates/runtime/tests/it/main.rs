@@ -22,6 +22,7 @@ mod poolings;
 mod rerank_template;
 mod running;
 mod shapes;
+mod spans;
 mod support;
 mod task_faults;
 mod tasks;
