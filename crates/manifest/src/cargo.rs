@@ -57,9 +57,8 @@ pub(crate) fn tree(
 /// Standard output of a successful command. `restore_paths` maps overlay paths in its output to real ones.
 fn output_of(mut command: Command, restore_paths: &dyn Fn(&str) -> String) -> Result<String, Error> {
     command.env("CARGO_TERM_COLOR", "never");
-    let output = command.output().map_err(|error| match error.kind() {
-        ErrorKind::NotFound => Error::CargoNotFound,
-        _ => Error::CargoStart(error),
+    let output = command.output().map_err(|error| {
+        if error.kind() == ErrorKind::NotFound { Error::CargoNotFound } else { Error::CargoStart(error) }
     })?;
     if !output.status.success() {
         let message = restore_paths(&String::from_utf8_lossy(&output.stderr));

@@ -58,9 +58,9 @@ pub fn examine(request: &Request) -> Result<Diagnosis, Error> {
 
 /// The absolute path of the manifest that the user named.
 fn locate(named: &Path) -> Result<PathBuf, Error> {
-    let path = fs::canonicalize(named).map_err(|error| match error.kind() {
-        ErrorKind::NotFound => Error::NotFound(named.to_owned()),
-        _ => Error::Open(named.to_owned(), error),
+    let path = fs::canonicalize(named).map_err(|error| {
+        let path = named.to_owned();
+        if error.kind() == ErrorKind::NotFound { Error::NotFound(path) } else { Error::Open(path, error) }
     })?;
     if path.is_dir() {
         let manifest = path.join("Cargo.toml");
