@@ -55,6 +55,8 @@ pub enum Kind {
     Forbidden,
     /// A queue, rate limit or memory budget is exhausted.
     Overloaded,
+    /// The rate limit of the API key is exceeded.
+    RateLimited,
     /// The request timed out.
     TimedOut,
     /// The model is not loaded, or the server is shutting down.
@@ -73,7 +75,7 @@ pub enum Dialect {
     /// OpenAI.
     OpenAi,
     /// Cohere and Jina.
-    Rerank,
+    Cohere,
 }
 
 /// One row of the table.
@@ -119,6 +121,7 @@ impl Kind {
             Kind::Unauthorized => row(401, 401, "Unauthorized", invalid, "invalid_api_key"),
             Kind::Forbidden => row(403, 403, "Unauthorized", invalid, "forbidden"),
             Kind::Overloaded => row(429, 429, "Overloaded", "rate_limit_error", "overloaded"),
+            Kind::RateLimited => row(429, 429, "Overloaded", "rate_limit_error", "rate_limited"),
             Kind::TimedOut => row(503, 503, "Overloaded", server, "timed_out"),
             Kind::NotReady => row(503, 503, "Unhealthy", server, "not_ready"),
             Kind::Model => row(424, 500, "Backend", server, "model_fault"),
@@ -128,7 +131,7 @@ impl Kind {
 
     /// Whether the request may succeed later on the same server.
     fn is_retryable(self) -> bool {
-        matches!(self, Kind::Overloaded | Kind::TimedOut | Kind::NotReady | Kind::Machine)
+        matches!(self, Kind::Overloaded | Kind::RateLimited | Kind::TimedOut | Kind::NotReady | Kind::Machine)
     }
 }
 
@@ -194,7 +197,7 @@ impl Refusal {
                 (row.status, json!({ "error": error }))
             }
             // Cohere's clients read `message`, Jina's read `detail`.
-            Dialect::Rerank => (row.status, json!({ "message": self.message, "detail": self.message })),
+            Dialect::Cohere => (row.status, json!({ "message": self.message, "detail": self.message })),
         };
         let status = StatusCode::from_u16(status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
         let mut response = (status, axum::Json(body)).into_response();
@@ -231,7 +234,7 @@ mod tests {
     #[test]
     fn a_retryable_refusal_has_retry_after() {
         let refusal = Refusal::new(Kind::Overloaded, "full").retry_after(2.2);
-        let response = refusal.respond(Dialect::Rerank);
+        let response = refusal.respond(Dialect::Cohere);
         assert_eq!(response.status(), 429);
         assert_eq!(response.headers()[header::RETRY_AFTER], "3");
         assert!(!Refusal::new(Kind::Empty, "").respond(Dialect::Tei).headers().contains_key("retry-after"));
@@ -256,6 +259,7 @@ mod tests {
             (Kind::Unauthorized, 401, "Unauthorized", 401, invalid, "invalid_api_key", false),
             (Kind::Forbidden, 403, "Unauthorized", 403, invalid, "forbidden", false),
             (Kind::Overloaded, 429, "Overloaded", 429, rate, "overloaded", true),
+            (Kind::RateLimited, 429, "Overloaded", 429, rate, "rate_limited", true),
             (Kind::TimedOut, 503, "Overloaded", 503, server, "timed_out", true),
             (Kind::NotReady, 503, "Unhealthy", 503, server, "not_ready", true),
             (Kind::Model, 424, "Backend", 500, server, "model_fault", false),
@@ -271,7 +275,7 @@ mod tests {
                     status,
                     json!({"error": {"message": "why", "type": openai_type, "param": null, "code": code}}),
                 ),
-                (Dialect::Rerank, status, json!({"message": "why", "detail": "why"})),
+                (Dialect::Cohere, status, json!({"message": "why", "detail": "why"})),
             ] {
                 let response = refusal.respond(dialect);
                 assert_eq!(response.status().as_u16(), status, "{kind:?} {dialect:?}");

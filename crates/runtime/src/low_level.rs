@@ -1,22 +1,17 @@
-//! The low-level API of a model, for callers with their own batching: text to tokens, a batch to rows, rows to answers.
+//! The low-level API of a model, for callers with their own batching: text to tokens, a batch to rows. The functions of
+//! [`operations`](crate::operations) turn inputs into sequences, and rows into answers.
 
 use std::sync::Arc;
 
 use sconce_core::batch::{Batch, OutputKind};
-use sconce_core::card::Task;
 use sconce_core::engine::Cost;
 
 use crate::error::Error;
 use crate::execute::{BatchOutcome, BatchOutput, SecondLoad, SecondLoaded, ShadowCheck, UnresolvedSequence};
 use crate::memory::Claim;
 use crate::model::Model;
-use crate::operations::chunk::{self, Chunk};
-use crate::operations::classify::{self, ClassifyOptions, LabelScore};
-use crate::operations::embed::{self, EmbedOptions};
-use crate::operations::late_interaction::{self, Matrix};
-use crate::operations::rerank::{self, RerankOptions};
-use crate::operations::{Input, Prompt, expect_task};
-use crate::tokenize::{Token, TokenSequence, TruncationStrategy};
+use crate::operations::{Input, Prompt, embed};
+use crate::tokenize::{Token, TokenSequence};
 
 /// Batches.
 impl Model {
@@ -88,50 +83,6 @@ impl Model {
         self.tokenize(texts, |model, text| embed::sequence(model, prompt, Input::Text(text.as_ref())))
     }
 
-    /// The sequence of token ids, truncated to `max_length`.
-    pub fn encode_ids(&self, ids: &[u32]) -> Result<TokenSequence, Error> {
-        embed::sequence(self.context(), &Prompt::NONE, Input::Ids(ids))
-    }
-
-    /// The sequence of each text pair.
-    pub fn encode_pairs<T: AsRef<str> + Sync>(
-        &self,
-        pairs: &[(T, T)],
-        truncation: TruncationStrategy,
-    ) -> Result<Vec<TokenSequence>, Error> {
-        self.tokenize(pairs, |model, (first, second)| {
-            classify::pair_sequence(model, first.as_ref(), second.as_ref(), truncation)
-        })
-    }
-
-    /// The sequence of the query with each document, for cross-encoders.
-    pub fn encode_ranking<T: AsRef<str> + Sync>(
-        &self,
-        query: &str,
-        documents: &[T],
-        options: &RerankOptions,
-    ) -> Result<Vec<TokenSequence>, Error> {
-        self.tokenize(documents, |model, document| rerank::sequence(model, query, document.as_ref(), options))
-    }
-
-    /// The sequence of each document, for late-interaction models.
-    pub fn encode_documents<T: AsRef<str> + Sync>(
-        &self,
-        documents: &[T],
-    ) -> Result<Vec<TokenSequence>, Error> {
-        self.tokenize(documents, |model, text| late_interaction::document_sequence(model, text.as_ref()))
-    }
-
-    /// The sequence of each query, for late-interaction models.
-    pub fn encode_queries<T: AsRef<str> + Sync>(&self, queries: &[T]) -> Result<Vec<TokenSequence>, Error> {
-        self.tokenize(queries, |model, text| late_interaction::query_sequence(model, text.as_ref()))
-    }
-
-    /// Splits a text into chunks that fit into one sequence after `prompt`.
-    pub fn chunks(&self, prompt: &Prompt, text: &str) -> Result<Vec<Chunk>, Error> {
-        chunk::chunks(self.context(), prompt, text)
-    }
-
     /// The tokens of a text with their strings and offsets, without truncation.
     pub fn tokens(&self, text: &str, special: bool) -> Result<Vec<Token>, Error> {
         Ok(self.context().tokenizer.tokens(text, special)?)
@@ -145,49 +96,6 @@ impl Model {
     /// The string of a token in the vocabulary.
     pub fn id_to_token(&self, id: u32) -> Option<String> {
         self.context().tokenizer.token(id)
-    }
-}
-
-/// Checks and answers.
-impl Model {
-    /// The task of the model, if it is one of `tasks`.
-    pub fn expect_task(&self, operation: &'static str, tasks: &[Task]) -> Result<Task, Error> {
-        expect_task(self.card(), operation, tasks)
-    }
-
-    /// Checks that the model computes embeddings with these options.
-    pub fn check_embed(&self, options: &EmbedOptions) -> Result<(), Error> {
-        embed::check(self.card(), options)
-    }
-
-    /// Checks that the model reranks with these options, and returns its task.
-    pub fn check_rerank(&self, options: &RerankOptions) -> Result<Task, Error> {
-        rerank::check(self.card(), options)
-    }
-
-    /// The vector of a row.
-    pub fn vector(&self, row: &[f32], options: &EmbedOptions) -> Vec<f32> {
-        embed::vector(self.card(), row, None, options)
-    }
-
-    /// The score of a cross-encoder's row.
-    pub fn relevance(&self, row: &[f32], options: &RerankOptions) -> f32 {
-        rerank::score(self.card(), row, options)
-    }
-
-    /// The labels of a classifier's row, in descending order of score.
-    pub fn labels(&self, row: &[f32], options: &ClassifyOptions) -> Vec<LabelScore> {
-        classify::labels(self.card(), row, options)
-    }
-
-    /// The token vectors of a query.
-    pub fn query_matrix(&self, rows: &[f32]) -> Matrix {
-        late_interaction::query_matrix(self.card(), rows)
-    }
-
-    /// The token vectors of a document, without tokens of the model's skip list.
-    pub fn document_matrix(&self, sequence: &TokenSequence, rows: &[f32]) -> Matrix {
-        late_interaction::document_matrix(self.context(), sequence, rows)
     }
 }
 

@@ -19,7 +19,9 @@ use crate::operations::late_interaction::{self, Matrix, TokenEmbeddings, maxsim}
 use crate::operations::rerank::{self, Ranking, RerankOptions};
 use crate::operations::similarity::{self, Similarities, SimilarityOptions};
 use crate::operations::sparse::{self, SparseEmbeddings};
-use crate::operations::{Embeddings, ModelContext, OutputMetadata, SequenceOutput, run, tokenize};
+use crate::operations::{
+    Embeddings, ModelContext, OutputMetadata, SequenceOutput, expect_task, run, tokenize,
+};
 use crate::runtime::Runtime;
 use crate::tokenize::{ModelTokenizer, TokenSequence};
 
@@ -207,8 +209,10 @@ impl Model {
 
     /// Embeds each token of each document, with a late-interaction model.
     pub fn embed_tokens<T: AsRef<str> + Sync>(&self, documents: &[T]) -> Result<TokenEmbeddings, Error> {
-        self.expect_task("embed_tokens", &[Task::Tokens])?;
-        let sequences = self.encode_documents(documents)?;
+        expect_task(self.card(), "embed_tokens", &[Task::Tokens])?;
+        let sequence =
+            |model: ModelContext<'_>, text: &T| late_interaction::document_sequence(model, text.as_ref());
+        let sequences = self.tokenize(documents, sequence)?;
         let (outputs, metadata) = self.run(&sequences)?;
         let texts = late_interaction::document_matrices(self.context(), &sequences, &outputs);
         Ok(TokenEmbeddings { texts, metadata })
@@ -216,8 +220,10 @@ impl Model {
 
     /// Embeds each token of each query, with a late-interaction model.
     pub fn embed_queries<T: AsRef<str> + Sync>(&self, queries: &[T]) -> Result<TokenEmbeddings, Error> {
-        self.expect_task("embed_queries", &[Task::Tokens])?;
-        let (outputs, metadata) = self.run(&self.encode_queries(queries)?)?;
+        expect_task(self.card(), "embed_queries", &[Task::Tokens])?;
+        let sequence =
+            |model: ModelContext<'_>, text: &T| late_interaction::query_sequence(model, text.as_ref());
+        let (outputs, metadata) = self.run(&self.tokenize(queries, sequence)?)?;
         let matrix = |output: &SequenceOutput| late_interaction::query_matrix(self.card(), output.values());
         Ok(TokenEmbeddings { texts: outputs.iter().map(matrix).collect(), metadata })
     }
@@ -233,7 +239,10 @@ impl Model {
         let (scores, metadata) = if rerank::check(self.card(), options)? == Task::Tokens {
             self.maxsim_scores(query, documents)?
         } else {
-            let (outputs, metadata) = self.run(&self.encode_ranking(query, documents, options)?)?;
+            let sequence = |model: ModelContext<'_>, document: &T| {
+                rerank::sequence(model, query, document.as_ref(), options)
+            };
+            let (outputs, metadata) = self.run(&self.tokenize(documents, sequence)?)?;
             (rerank::scores(self.card(), &outputs, options), metadata)
         };
         Ok(Ranking { ranked: rerank::ranking(&scores, options.top), metadata })
@@ -257,7 +266,10 @@ impl Model {
         options: &ClassifyOptions,
     ) -> Result<Classifications, Error> {
         classify::check(self.card())?;
-        self.classifications(&self.encode_pairs(pairs, options.truncation)?, options)
+        let sequences = self.tokenize(pairs, |model, (first, second)| {
+            classify::pair_sequence(model, first.as_ref(), second.as_ref(), options.truncation)
+        })?;
+        self.classifications(&sequences, options)
     }
 
     fn classifications(

@@ -73,7 +73,7 @@ mod tests {
         assert!(response.headers().contains_key(header::RETRY_AFTER));
         assert_eq!(machine.respond(Dialect::Tei).status(), 424);
         let lacking = refusal(Error::Machine("cannot spawn a thread".to_owned()));
-        for dialect in [Dialect::Tei, Dialect::OpenAi, Dialect::Rerank] {
+        for dialect in [Dialect::Tei, Dialect::OpenAi, Dialect::Cohere] {
             let response = lacking.respond(dialect);
             assert_eq!(response.status(), 503, "{dialect:?}");
             assert!(response.headers().contains_key(header::RETRY_AFTER));

@@ -7,6 +7,7 @@
 
 mod api;
 mod errors;
+mod heartbeat;
 mod models;
 mod operations;
 mod schedule;

@@ -14,7 +14,7 @@ use tower::util::MapRequest;
 
 use crate::api::router::{RULES, router};
 use crate::api::strip;
-use crate::models::heartbeat;
+use crate::heartbeat;
 use crate::models::manager::{Command, ManagedModel, ModelManager};
 use crate::schedule::text_pool::TextPool;
 use crate::settings::Settings;

@@ -24,7 +24,7 @@ pub struct Settings {
     /// Seconds of measured work that may wait in a queue.
     pub queue_seconds: f64,
     /// Initial backoff before a quarantined placement is tried again.
-    pub return_after: Duration,
+    pub recovery_backoff: Duration,
     /// Number of threads that tokenize and parse.
     pub text_threads: usize,
     /// Maximum bytes of memory of the process: models are loaded and evicted within it.
@@ -76,7 +76,7 @@ impl Default for Settings {
             max_inputs: 2048,
             max_numbers: 4 << 20,
             queue_seconds: 2.0,
-            return_after: Duration::from_secs(30),
+            recovery_backoff: Duration::from_secs(30),
             text_threads: std::thread::available_parallelism().map_or(1, usize::from),
             memory_limit: None,
             idle_unload: None,

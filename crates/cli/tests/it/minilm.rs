@@ -144,8 +144,7 @@ fn three_models_take_turns_in_memory_that_holds_two() {
             assert!(sconce::cosine(vector, want) > 0.9999, "{text}");
         }
     }
-    let records =
-        fs::read_to_string(sandbox.file("home").join("evidence/load-memory.jsonl")).expect("recorded loads");
+    let records = fs::read_to_string(sandbox.file("home").join("load-memory.jsonl")).expect("recorded loads");
     let bytes = |line: &Value, of: &str, kind: &str| line[of][kind].as_u64().expect("bytes") as f64;
     let loads = records.lines().map(|line| serde_json::from_str::<Value>(line).expect("a line is JSON"));
     // Estimates in the order of loads. The models share weights and therefore one history.

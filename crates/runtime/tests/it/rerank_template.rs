@@ -2,6 +2,7 @@
 
 use std::fs;
 
+use sconce::operations::rerank;
 use sconce::{RerankOptions, Scoring, Task};
 use sconce_testkit::goldens::{self, Golden, apart};
 
@@ -23,7 +24,7 @@ fn a_pair_in_its_chat_has_the_tokens_and_the_score_that_the_model_card_computes(
     let counts = golden.ids("counts");
     for (number, (instruction, query, document)) in pairs().into_iter().enumerate() {
         let options = RerankOptions { instruction, ..RerankOptions::default() };
-        let encoded = model.encode_ranking(&query, &[&document], &options).expect("tokens").remove(0);
+        let encoded = rerank::sequence(model.context(), &query, &document, &options).expect("tokens");
         assert_eq!(encoded.ids.len(), counts[number] as usize, "{query}");
         if number == 2 {
             assert_eq!(encoded.ids, golden.ids("pair.ids"));

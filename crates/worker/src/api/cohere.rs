@@ -100,7 +100,7 @@ pub(crate) struct Types {
 /// Embeds texts.
 #[utoipa::path(post, path = "/v2/embed", tag = "Cohere and Jina", request_body = CohereBody, responses((status = 200, body = ByType), (status = 400), (status = 404), (status = 429)))]
 pub(crate) async fn embed(State(app): State<Arc<App>>, request: Request) -> Response {
-    handle(app, Dialect::Rerank, "embed", request, |context, body: CohereBody| async move {
+    handle(app, Dialect::Cohere, "embed", request, |context, body: CohereBody| async move {
         let host = context.host(body.model.as_deref(), &[Task::Embed]).await?;
         let types = body.embedding_types.map_or_else(|| [EmbeddingType::Float].into(), |types| types.0);
         if types.is_empty() {

@@ -90,7 +90,7 @@ pub(crate) struct Billed {
 /// Ranks documents by relevance to a query (Cohere v1 and Jina).
 #[utoipa::path(post, path = "/v1/rerank", tag = "Cohere and Jina", request_body = RankBody, responses((status = 200, body = Ranking), (status = 400), (status = 404), (status = 429)))]
 pub(crate) async fn first(State(app): State<Arc<App>>, request: Request) -> Response {
-    handle(app, Dialect::Rerank, "rerank", request, |context, body: RankBody| async move {
+    handle(app, Dialect::Cohere, "rerank", request, |context, body: RankBody| async move {
         let cohere = context.from_cohere || body.rank_fields.is_some() || body.max_chunks_per_doc.is_some();
         let documents = body.return_documents.unwrap_or(!cohere);
         answer(context, body, documents, "1").await
@@ -101,7 +101,7 @@ pub(crate) async fn first(State(app): State<Arc<App>>, request: Request) -> Resp
 /// Ranks documents by relevance to a query (Cohere v2).
 #[utoipa::path(post, path = "/v2/rerank", tag = "Cohere and Jina", request_body = RankBody, responses((status = 200, body = Ranking), (status = 400), (status = 404), (status = 429)))]
 pub(crate) async fn second(State(app): State<Arc<App>>, request: Request) -> Response {
-    handle(app, Dialect::Rerank, "rerank", request, |context, body: RankBody| async move {
+    handle(app, Dialect::Cohere, "rerank", request, |context, body: RankBody| async move {
         let documents = body.return_documents.unwrap_or(false);
         answer(context, body, documents, "2").await
     })

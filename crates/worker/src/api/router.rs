@@ -65,7 +65,7 @@ pub(crate) fn router(app: &Arc<App>) -> Router {
 /// The dialect of errors on a path.
 fn dialect(path: &str) -> Dialect {
     match path {
-        "/v1/rerank" | "/v2/rerank" | "/v2/embed" => Dialect::Rerank,
+        "/v1/rerank" | "/v2/rerank" | "/v2/embed" => Dialect::Cohere,
         "/embeddings" => Dialect::OpenAi,
         path if path.starts_with("/v1/") => Dialect::OpenAi,
         _ => Dialect::Tei,

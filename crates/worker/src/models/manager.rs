@@ -83,7 +83,7 @@ pub(crate) struct ModelManager {
 
 impl ModelManager {
     pub(crate) fn new(app: Arc<App>, models: Vec<ManagedModel>, commands: Sender<Command>) -> ModelManager {
-        let path = models.first().map(|model| model.runtime.evidence().0.join("load-memory.jsonl"));
+        let path = models.first().map(|model| model.runtime.evidence().0.with_file_name("load-memory.jsonl"));
         let estimator = path.map_or_else(MemoryEstimator::default, |path| MemoryEstimator::open(&path));
         for slot in &app.slots {
             app.metrics.listed(&slot.name);

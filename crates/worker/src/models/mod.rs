@@ -2,7 +2,6 @@
 
 pub(crate) mod batch_worker;
 mod eviction;
-pub(crate) mod heartbeat;
 mod incidents;
 pub(crate) mod manager;
 mod memory_estimator;

@@ -67,7 +67,7 @@ fn delay(initial: Duration, attempts: u32) -> Duration {
 /// Recovers quarantined placements of a model until the server stops or the model is unloaded. Does not keep the model
 /// loaded.
 pub(crate) fn run(app: &Arc<App>, host: &Weak<Host>) {
-    let initial = app.settings().return_after;
+    let initial = app.settings().recovery_backoff;
     let mut backoffs = Backoffs::default();
     while !app.is_shutting_down() {
         thread::sleep(POLL_INTERVAL.min(initial));

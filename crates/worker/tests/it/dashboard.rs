@@ -86,7 +86,7 @@ fn pages() -> Vec<String> {
     let engine = FakeEngine::new(EngineId::Candle).with(METAL, Fault::FromBatch(13, BatchFault::Nan));
     let engine = engine.with(sconce::Device::Cpu, Fault::Late(60));
     let builder = fake_builder(engine, Duration::from_secs(5), home.path());
-    let quick = Settings { return_after: Duration::from_millis(100), ..settings() };
+    let quick = Settings { recovery_backoff: Duration::from_millis(100), ..settings() };
     let stage = start(builder, quick, Some(home)).ready();
     post(*stage, "/embed", &json!({"inputs": "a text"})).expect(200);
     post(*stage, "/embed", &json!({"inputs": "word ".repeat(500), "truncate": true})).expect(200);

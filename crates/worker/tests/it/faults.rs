@@ -93,7 +93,7 @@ fn a_placement_out_of_service_returns_once_it_is_right_again() {
     // It fails at its sixth batch after the warm-up, and so does it again after every return.
     let engine =
         FakeEngine::new(EngineId::Candle).with(METAL, Fault::FromBatch(WARM_UP + 6, BatchFault::Nan));
-    let settings = Settings { return_after: Duration::from_millis(200), ..settings() };
+    let settings = Settings { recovery_backoff: Duration::from_millis(200), ..settings() };
     let stage = start(fake_builder(engine, SHORT, home.path()), settings, Some(home)).ready();
     let place = || {
         let answer = post(*stage, "/embed", &json!({"inputs": "a text"}));

@@ -225,7 +225,7 @@ fn no_prover_is_started_where_there_is_no_room_for_it() {
     // After each return it fails at its third batch.
     let engine = FakeEngine::new(EngineId::Candle).with(METAL, Fault::FromBatch(3, BatchFault::Nan));
     let tight =
-        |limit| Settings { return_after: Duration::from_millis(50), memory_limit: limit, ..settings() };
+        |limit| Settings { recovery_backoff: Duration::from_millis(50), memory_limit: limit, ..settings() };
     let builder = fake_builder(engine, Duration::from_secs(5), home.path());
     let stage = start(builder, tight(None), Some(home)).ready();
     let series = |outcome: &str| {

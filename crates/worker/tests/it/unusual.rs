@@ -148,7 +148,7 @@ fn a_readmission_under_way_keeps_no_unloaded_model_in_memory() {
     let engine =
         FakeEngine::new(EngineId::Candle).with(METAL, Fault::FromBatch(WARM_UP + 1, BatchFault::Nan));
     let gates = Arc::clone(&engine.gates);
-    let returning = Settings { return_after: Duration::from_secs(2), ..settings() };
+    let returning = Settings { recovery_backoff: Duration::from_secs(2), ..settings() };
     let stage = start(fake_builder(engine, TIMEOUT, home.path()), returning.clone(), Some(home)).ready();
     let answer = post(*stage, "/embed", &json!({"inputs": "a text"}));
     assert_eq!(answer.header("x-sconce-placement"), Some("candle/cpu/f32"), "{}", answer.text());
