@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 use sconce::core::card::{Dimensions, ModelCard};
-use sconce::core::head::{Sides, Step};
+use sconce::core::head::{LateInteraction, Step};
 use sconce::core::obstacle::bytes;
 use sconce::core::sourced::Sourced;
 use sconce::{Inspection, ModelSource, inspect};
@@ -82,7 +82,7 @@ fn facts(card: &ModelCard, add: &mut dyn FnMut(&str, String, &str)) {
     if let Some(scoring) = &head.scoring {
         add("scores", scoring.value.to_string(), &scoring.source);
     }
-    if let Some(sides) = &head.sides {
+    if let Some(sides) = &head.late_interaction {
         add("queries", queries(&sides.value), &sides.source);
         add("documents", documents(&sides.value), &sides.source);
     }
@@ -125,7 +125,7 @@ fn describe_step(step: &Step) -> String {
     }
 }
 
-fn queries(sides: &Sides) -> String {
+fn queries(sides: &LateInteraction) -> String {
     let length = sides.query_length.map(|length| format!(", up to {length} tokens")).unwrap_or_default();
     let filled = sides.expansion.map(|expansion| {
         let attended = if expansion.attended { "attended" } else { "not attended" };
@@ -134,7 +134,7 @@ fn queries(sides: &Sides) -> String {
     format!("marker {:?}{length}{}", sides.query, filled.unwrap_or_default())
 }
 
-fn documents(sides: &Sides) -> String {
+fn documents(sides: &LateInteraction) -> String {
     let length = sides.document_length.map(|length| format!(", up to {length} tokens")).unwrap_or_default();
     let skipped =
         if sides.skip.is_empty() { String::new() } else { format!(", without {}", sides.skip.join(" ")) };

@@ -72,7 +72,7 @@ fn render(card: &ModelCard, plan: &Plan, constraints: &Constraints) -> String {
     }
     page += &accuracy_table(plan);
     page += &refusals(plan);
-    if let Some(beaten) = plan.beaten_accelerator() {
+    if let Some(beaten) = plan.slower_accelerator() {
         let note = beaten.note.as_ref().map(ToString::to_string).unwrap_or_default();
         let _ = writeln!(page, "\n{} works but is slower than the CPU: {note}", beaten.placement.device);
     }

@@ -26,13 +26,13 @@ pub struct Sequence {
     pub skip: usize,
     /// Trailing tokens that no token attends to: mask tokens of an expanded query.
     #[serde(default)]
-    pub unseen: usize,
+    pub masked: usize,
 }
 
 impl Sequence {
     /// Leading tokens that are attended to.
-    pub fn seen(&self) -> usize {
-        self.length - self.unseen
+    pub fn attended(&self) -> usize {
+        self.length - self.masked
     }
 }
 
@@ -108,13 +108,13 @@ impl Batch {
 
     /// Appends a sequence.
     pub fn push(&mut self, ids: &[u32], types: &[u32], skip: usize) {
-        self.push_filled(ids, types, skip, 0);
+        self.push_masked(ids, types, skip, 0);
     }
 
-    /// Appends a sequence whose last `unseen` tokens are not attended to.
-    pub fn push_filled(&mut self, ids: &[u32], types: &[u32], skip: usize, unseen: usize) {
+    /// Appends a sequence whose last `masked` tokens are not attended to.
+    pub fn push_masked(&mut self, ids: &[u32], types: &[u32], skip: usize, masked: usize) {
         debug_assert_eq!(ids.len(), types.len());
-        self.sequences.push(Sequence { start: self.ids.len(), length: ids.len(), skip, unseen });
+        self.sequences.push(Sequence { start: self.ids.len(), length: ids.len(), skip, masked });
         self.ids.extend_from_slice(ids);
         self.types.extend_from_slice(types);
     }
@@ -130,8 +130,8 @@ impl Batch {
         let mut part = Batch::new(self.output_kind);
         for sequence in &self.sequences[range] {
             let place = sequence.start..sequence.start + sequence.length;
-            let Sequence { skip, unseen, .. } = *sequence;
-            part.push_filled(&self.ids[place.clone()], &self.types[place], skip, unseen);
+            let Sequence { skip, masked, .. } = *sequence;
+            part.push_masked(&self.ids[place.clone()], &self.types[place], skip, masked);
         }
         part
     }
@@ -152,7 +152,7 @@ impl Batch {
         let mut end = 0;
         self.types.len() == self.ids.len()
             && self.sequences.iter().all(|sequence| {
-                let follows = sequence.start == end && sequence.length > sequence.unseen;
+                let follows = sequence.start == end && sequence.length > sequence.masked;
                 end = sequence.start.saturating_add(sequence.length);
                 follows
             })
@@ -168,12 +168,12 @@ mod tests {
     fn a_part_is_a_batch_of_its_own() {
         let mut batch = Batch::new(OutputKind::Pooled);
         batch.push(&[1, 2, 3], &[0, 0, 0], 0);
-        batch.push_filled(&[4, 5], &[0, 1], 1, 1);
+        batch.push_masked(&[4, 5], &[0, 1], 1, 1);
         batch.push(&[6], &[0], 0);
         let part = batch.part(1..3);
         assert!(batch.is_well_formed() && part.is_well_formed());
         assert_eq!(part.ids, [4, 5, 6]);
-        assert_eq!(part.sequences[0], Sequence { start: 0, length: 2, skip: 1, unseen: 1 });
+        assert_eq!(part.sequences[0], Sequence { start: 0, length: 2, skip: 1, masked: 1 });
         assert_eq!(part.sequences[1].start, 2);
     }
 
@@ -195,9 +195,9 @@ mod tests {
 
     #[test]
     fn a_sequence_of_which_nothing_is_seen_is_not_well_formed() {
-        for (ids, unseen) in [(&[][..], 0), (&[1, 2], 2)] {
+        for (ids, masked) in [(&[][..], 0), (&[1, 2], 2)] {
             let mut batch = Batch::new(OutputKind::Tokens);
-            batch.push_filled(ids, &vec![0; ids.len()], 0, unseen);
+            batch.push_masked(ids, &vec![0; ids.len()], 0, masked);
             assert!(!batch.is_well_formed());
         }
     }

@@ -65,7 +65,7 @@ pub trait Encoder: Send + Sync {
     fn encode(&self, batch: &Batch) -> Result<Output, EngineError>;
 
     /// How the engine lays out batches.
-    fn cost(&self) -> Cost;
+    fn batch_layout(&self) -> BatchLayout;
 
     /// Maximum number of concurrent `encode` calls. 1 means calls come from the device thread only.
     fn concurrency(&self) -> usize {
@@ -75,7 +75,7 @@ pub trait Encoder: Send + Sync {
 
 /// How an engine lays out batches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Cost {
+pub enum BatchLayout {
     /// Sequences are packed: any mix of lengths costs the same per token.
     Packed,
     /// Sequences are padded to the longest: similar lengths waste least.

@@ -16,7 +16,7 @@ pub struct OutputHead {
     /// Activation of the scores.
     pub scoring: Option<Sourced<Scoring>>,
     /// Query and document encoding of multi-vector models.
-    pub sides: Option<Sourced<Sides>>,
+    pub late_interaction: Option<Sourced<LateInteraction>>,
     /// Prompt template of a pair; without one, the tokenizer joins the two texts.
     pub template: Option<Sourced<Template>>,
 }
@@ -45,7 +45,7 @@ impl fmt::Display for Scoring {
 
 /// How a multi-vector model encodes queries and documents.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Sides {
+pub struct LateInteraction {
     /// Prefix of queries.
     pub query: String,
     /// Prefix of documents.
@@ -108,7 +108,7 @@ pub struct Dense {
     /// Names of the bias tensor; the first that exists is read. Empty means no bias.
     pub bias: Vec<String>,
     /// Selected rows of the weight tensor.
-    pub picked: Option<Picked>,
+    pub selected_rows: Option<RowSelection>,
     /// Input features.
     pub input: usize,
     /// Output features.
@@ -119,7 +119,7 @@ pub struct Dense {
 
 /// A selection of rows of a table.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Picked {
+pub struct RowSelection {
     /// Rows of the table.
     pub of: usize,
     /// Selected rows.

@@ -104,7 +104,7 @@ impl<'a> Assembly<'a> {
     }
 
     /// The full name of the first of `names` that exists; the first name if none exists.
-    fn one(&self, names: &[&str], layer: usize, end: &str) -> String {
+    fn resolve(&self, names: &[&str], layer: usize, end: &str) -> String {
         let full = |name: &&str| format!("{}{}{end}", self.prefix, name.replace("{}", &layer.to_string()));
         let mut names = names.iter().map(full);
         let first = names.next().unwrap_or_default();
@@ -115,7 +115,7 @@ impl<'a> Assembly<'a> {
     }
 
     pub(crate) fn token_embeddings(&self) -> Read<Vec<f32>> {
-        let name = self.one(self.d.names.token_embeddings, 0, "");
+        let name = self.resolve(self.d.names.token_embeddings, 0, "");
         let mut rows = self.read(&name, &[self.d.vocabulary, self.d.hidden])?;
         if let Some(scale) = self.d.embedding_scale {
             for x in &mut rows {
@@ -127,7 +127,7 @@ impl<'a> Assembly<'a> {
 
     pub(crate) fn position_embeddings(&self) -> Read<Option<Vec<f32>>> {
         let Some(positions) = self.d.position_table else { return Ok(None) };
-        let name = self.one(&[self.d.names.position_embeddings], 0, "");
+        let name = self.resolve(&[self.d.names.position_embeddings], 0, "");
         self.read(&name, &[positions.rows, self.d.hidden]).map(Some)
     }
 
@@ -135,7 +135,7 @@ impl<'a> Assembly<'a> {
         if self.d.token_types == 0 {
             return Ok(None);
         }
-        let name = self.one(&[self.d.names.token_type_embeddings], 0, "");
+        let name = self.resolve(&[self.d.names.token_type_embeddings], 0, "");
         self.read(&name, &[self.d.token_types, self.d.hidden]).map(Some)
     }
 
@@ -154,7 +154,7 @@ impl<'a> Assembly<'a> {
         let d = self.d;
         match &d.relative_positions {
             Some(RelativePositions::BucketedBias(buckets)) => {
-                let name = self.one(&[d.names.relative], 0, "");
+                let name = self.resolve(&[d.names.relative], 0, "");
                 let weights = self.read(&name, &[buckets.count, d.heads])?;
                 let bias = |head, distance| buckets.bias(&weights, d.heads, head, distance);
                 Ok(Some(bias_table::BiasTable::new(d.heads, d.max_length, bias)))
@@ -171,7 +171,7 @@ impl<'a> Assembly<'a> {
     pub(crate) fn layer(&self, layer: usize) -> Read<Layer> {
         let (d, names) = (self.d, &self.d.names);
         let (wide, narrow) = (d.query_width(), d.kv_heads * d.head_dim);
-        let mut qkv = self.form(names.qkv, layer, &[wide, narrow, narrow], d.biases.qkv)?;
+        let mut qkv = self.concatenated(names.qkv, layer, &[wide, narrow, narrow], d.biases.qkv)?;
         if self.from.generated() {
             // Generated weights are untrained: without this factor, unscaled scores would be large.
             let gain = 1.0 / (d.scale * (d.head_dim as f64).sqrt()) as f32;
@@ -180,7 +180,7 @@ impl<'a> Assembly<'a> {
             }
         }
         let halves = vec![d.intermediate; if d.gated { 2 } else { 1 }];
-        let up = self.form(names.up, layer, &halves, d.biases.up)?;
+        let up = self.concatenated(names.up, layer, &halves, d.biases.up)?;
         let norm = |names: &[&str]| self.norm(names, layer, d.hidden).map(Some);
         let norms = |names: [&'static [&'static str]; 2], first: bool| -> Read<[Option<Norm>; 2]> {
             Ok(match d.placement {
@@ -204,26 +204,35 @@ impl<'a> Assembly<'a> {
     }
 
     /// A matrix that consists of parts with these numbers of outputs.
-    fn form(&self, forms: &[TensorLayout], layer: usize, outputs: &[usize], biased: bool) -> Read<Linear> {
+    fn concatenated(
+        &self,
+        layouts: &[TensorLayout],
+        layer: usize,
+        outputs: &[usize],
+        biased: bool,
+    ) -> Read<Linear> {
         let inputs = self.d.hidden;
         let whole: usize = outputs.iter().sum();
-        let first = |form: &TensorLayout| match form {
-            TensorLayout::Stacked(names) => self.one(&names[..1], layer, ".weight"),
-            TensorLayout::Swapped(name) | TensorLayout::PerHead(name) => self.one(&[name], layer, ".weight"),
+        let first = |layout: &TensorLayout| match layout {
+            TensorLayout::Stacked(names) => self.resolve(&names[..1], layer, ".weight"),
+            TensorLayout::Swapped(name) | TensorLayout::PerHead(name) => {
+                self.resolve(&[name], layer, ".weight")
+            }
         };
-        let form = forms.iter().find(|form| self.from.shape(&first(form)).is_some()).unwrap_or(&forms[0]);
+        let layout =
+            layouts.iter().find(|layout| self.from.shape(&first(layout)).is_some()).unwrap_or(&layouts[0]);
         let explicit = self.d.names.qkv_bias.filter(|_| outputs.len() == 3 && biased);
         let linear = |name: &str, outputs: usize| {
             self.linear(&[name], layer, [outputs, inputs], biased && explicit.is_none())
         };
-        let mut linear = match form {
+        let mut linear = match layout {
             TensorLayout::Stacked(names) if names.len() == outputs.len() => {
                 let parts = names.iter().zip(outputs).map(|(name, &outputs)| linear(name, outputs));
-                joined(parts.collect::<Result<Vec<_>, _>>()?, inputs)
+                concatenate(parts.collect::<Result<Vec<_>, _>>()?, inputs)
             }
             TensorLayout::Stacked(names) => {
                 let parts = names.iter().map(|name| linear(name, whole / names.len()));
-                joined(parts.collect::<Result<Vec<_>, _>>()?, inputs)
+                concatenate(parts.collect::<Result<Vec<_>, _>>()?, inputs)
             }
             TensorLayout::Swapped(name) => {
                 let mut linear = linear(name, whole)?;
@@ -231,14 +240,14 @@ impl<'a> Assembly<'a> {
                 linear.bias.rotate_left(whole / 2);
                 linear
             }
-            TensorLayout::PerHead(name) => by_head(&linear(name, whole)?, self.d.head_dim),
+            TensorLayout::PerHead(name) => group_by_part(&linear(name, whole)?, self.d.head_dim),
         };
         if let Some(names) = explicit {
             linear.bias.clear();
             for (name, &outputs) in names.iter().zip(outputs) {
                 match *name {
                     "" => linear.bias.extend(vec![0.0; outputs]),
-                    name => linear.bias.extend(self.read(&self.one(&[name], layer, ""), &[outputs])?),
+                    name => linear.bias.extend(self.read(&self.resolve(&[name], layer, ""), &[outputs])?),
                 }
             }
         }
@@ -246,9 +255,9 @@ impl<'a> Assembly<'a> {
     }
 
     fn linear(&self, names: &[&str], layer: usize, shape: [usize; 2], biased: bool) -> Read<Linear> {
-        let weight = self.read(&self.one(names, layer, ".weight"), &shape)?;
+        let weight = self.read(&self.resolve(names, layer, ".weight"), &shape)?;
         let bias = if biased {
-            self.read(&self.one(names, layer, ".bias"), &shape[..1])?
+            self.read(&self.resolve(names, layer, ".bias"), &shape[..1])?
         } else {
             vec![0.0; shape[0]]
         };
@@ -257,8 +266,8 @@ impl<'a> Assembly<'a> {
 
     /// Weight and bias of a norm; old checkpoints call them gamma and beta.
     fn norm(&self, names: &[&str], layer: usize, width: usize) -> Read<Norm> {
-        let weight = self.one(names, layer, ".weight");
-        let old = self.one(names, layer, ".gamma");
+        let weight = self.resolve(names, layer, ".weight");
+        let old = self.resolve(names, layer, ".gamma");
         let is_old = self.from.shape(&weight).is_none() && self.from.shape(&old).is_some();
         let mut weight = self.read(if is_old { &old } else { &weight }, &[width])?;
         if self.d.norm == NormKind::RmsLessOne && !self.from.generated() {
@@ -267,7 +276,7 @@ impl<'a> Assembly<'a> {
             }
         }
         let shift = if self.d.norm == NormKind::Layer {
-            self.read(&self.one(names, layer, if is_old { ".beta" } else { ".bias" }), &[width])?
+            self.read(&self.resolve(names, layer, if is_old { ".beta" } else { ".bias" }), &[width])?
         } else {
             vec![0.0; width]
         };
@@ -280,7 +289,7 @@ impl<'a> Assembly<'a> {
         let Some(RelativePositions::Disentangled(disentangle)) = &d.relative_positions else {
             return Ok(None);
         };
-        let table = self.one(&[names.relative], 0, "");
+        let table = self.resolve(&[names.relative], 0, "");
         let mut table = self.read(&table, &[2 * disentangle.pos_ebd_size, d.hidden])?;
         if disentangle.norm_embeddings {
             let norm = self.norm(&[names.relative_norm], 0, d.hidden)?;
@@ -302,18 +311,18 @@ impl<'a> Assembly<'a> {
                     inputs: d.hidden,
                 }
             } else {
-                let bias = self.one(&[names.relative_projections[part]], layer, ".bias");
+                let bias = self.resolve(&[names.relative_projections[part]], layer, ".bias");
                 let biased = self.from.shape(&bias).is_some();
                 self.linear(&[names.relative_projections[part]], layer, [width, d.hidden], biased)?
             };
-            Ok(Some(projected(&table, &linear)))
+            Ok(Some(project(&table, &linear)))
         };
         let keys = project(disentangle.c2p, 0)?;
         Ok(Some(RelativeProjections { keys, queries: project(disentangle.p2c, 1)? }))
     }
 }
 
-fn joined(parts: Vec<Linear>, inputs: usize) -> Linear {
+fn concatenate(parts: Vec<Linear>, inputs: usize) -> Linear {
     let mut whole = Linear { weight: Vec::new(), bias: Vec::new(), inputs };
     for part in parts {
         whole.weight.extend(part.weight);
@@ -323,7 +332,7 @@ fn joined(parts: Vec<Linear>, inputs: usize) -> Linear {
 }
 
 /// Reorders the outputs from queries, keys and values per head to all queries, all keys, all values.
-fn by_head(from: &Linear, head: usize) -> Linear {
+fn group_by_part(from: &Linear, head: usize) -> Linear {
     let (inputs, heads) = (from.inputs, from.outputs() / (3 * head));
     let order: Vec<usize> = (0..3).flat_map(|part| (0..heads).map(move |n| 3 * n + part)).collect();
     let pick = |values: &[f32], width: usize| -> Vec<f32> {
@@ -333,7 +342,7 @@ fn by_head(from: &Linear, head: usize) -> Linear {
 }
 
 /// `rows · weightᵀ + bias`.
-fn projected(rows: &[f32], linear: &Linear) -> Vec<f32> {
+fn project(rows: &[f32], linear: &Linear) -> Vec<f32> {
     let count = rows.len() / linear.inputs;
     let mut to = vec![0.0; count * linear.outputs()];
     let matrix = PackedMatrix::pack(Isa::best(), &linear.weight, linear.outputs(), linear.inputs);

@@ -51,19 +51,19 @@ impl<'a> Config<'a> {
     }
 
     /// The string under the first of `keys` that exists.
-    pub(crate) fn word(&self, keys: &[&str], default: &'a str) -> &'a str {
+    pub(crate) fn string(&self, keys: &[&str], default: &'a str) -> &'a str {
         self.skip(keys);
         keys.iter().find_map(|key| self.get(key).as_str()).unwrap_or(default)
     }
 
     /// Rejects a key unless it is missing, null or one of `allowed`.
-    pub(crate) fn only(&self, key: &str, allowed: &[Value]) -> Result<(), Unsupported> {
+    pub(crate) fn require_one_of(&self, key: &str, allowed: &[Value]) -> Result<(), Unsupported> {
         let value = self.get(key);
         if value.is_null() || allowed.contains(value) { Ok(()) } else { Err(self.unsupported(key)) }
     }
 
     /// Rejects keys unless they are missing, null, false, zero or empty.
-    pub(crate) fn none_of(&self, keys: &[&str]) -> Result<(), Unsupported> {
+    pub(crate) fn require_off(&self, keys: &[&str]) -> Result<(), Unsupported> {
         keys.iter()
             .try_for_each(|key| if is_off(self.get(key)) { Ok(()) } else { Err(self.unsupported(key)) })
     }
@@ -89,7 +89,7 @@ impl<'a> Config<'a> {
     }
 
     /// Number of keys in the config that were read.
-    pub(crate) fn shared(&self) -> usize {
+    pub(crate) fn matched_keys(&self) -> usize {
         self.read.borrow().iter().filter(|key| !self.value[key.as_str()].is_null()).count()
     }
 }

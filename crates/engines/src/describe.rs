@@ -17,7 +17,7 @@ pub fn describe(card: &ModelCard) -> Result<Description, Obstacle> {
 pub(crate) fn outline(config: &Value, sizes: &Sizes) -> Option<Description> {
     let family = families::of(config)?;
     let model_type = config["model_type"].as_str().unwrap_or_default();
-    within(family, families::root(config), sizes, model_type).0.ok()
+    describe_as(family, families::root(config), sizes, model_type).0.ok()
 }
 
 /// Maximum sequence length of a model with this config, if the family is known.
@@ -45,10 +45,10 @@ pub fn parameter_count(config: &Value, sizes: &Sizes) -> Option<u128> {
 pub(crate) fn from_config(config: &Value, sizes: &Sizes) -> Result<Description, Obstacle> {
     let model_type = config["model_type"].as_str().unwrap_or_default();
     let Some(family) = families::of(config) else {
-        return Err(unknown(model_type, config, sizes));
+        return Err(unknown_architecture(model_type, config, sizes));
     };
     let root = families::root(config);
-    let (result, c) = within(family, root, sizes, model_type);
+    let (result, c) = describe_as(family, root, sizes, model_type);
     let missing = match result {
         Ok(description) => {
             let unread = c.unread();
@@ -68,7 +68,7 @@ pub(crate) fn from_config(config: &Value, sizes: &Sizes) -> Result<Description, 
 }
 
 /// Describes `config` as a model of `family`; returns the config too, which records the keys that were read.
-fn within<'a>(
+fn describe_as<'a>(
     family: &'static Family,
     config: &'a Value,
     sizes: &Sizes,
@@ -78,18 +78,18 @@ fn within<'a>(
     for keys in families::SIZES {
         c.size(keys);
     }
-    c.skip(family.when.map(|(key, _)| key).as_slice());
+    c.skip(family.condition.map(|(key, _)| key).as_slice());
     // Published configs carry these keys even if the family reads others instead.
     c.skip(&["layer_norm_eps", "layer_norm_epsilon", "hidden_act", "activation"]);
     if let Some(TooLarge { key, value, .. }) = families::too_large(sizes) {
         return (Err(Unsupported(format!("{key} {value}"))), c);
     }
     let describe = || {
-        c.none_of(&["quantization_config"])?;
+        c.require_off(&["quantization_config"])?;
         let mut d = Description::neutral(model_type, sizes, &family.names);
         (family.describe)(&c, &mut d)?;
         d.max_length = d.position_table.map_or(d.max_length, |table| table.max_length().min(d.max_length));
-        fits(&d)?;
+        check_sizes(&d)?;
         Ok(d)
     };
     (describe(), c)
@@ -101,7 +101,7 @@ const MAX_HEAD_DIM: usize = 1 << 14;
 const MAX_BIASED_LENGTH: usize = 1 << 16;
 
 /// Checks that the sizes are consistent.
-fn fits(d: &Description) -> Result<(), Unsupported> {
+fn check_sizes(d: &Description) -> Result<(), Unsupported> {
     if d.head_dim > MAX_HEAD_DIM {
         return Err(Unsupported(format!("heads of dimension {}", d.head_dim)));
     }
@@ -132,16 +132,16 @@ fn fits(d: &Description) -> Result<(), Unsupported> {
 
 /// The obstacle for an unknown `model_type`: names the most similar family, by name and config keys, and the keys
 /// that this family does not support.
-fn unknown(model_type: &str, config: &Value, sizes: &Sizes) -> Obstacle {
+fn unknown_architecture(model_type: &str, config: &Value, sizes: &Sizes) -> Obstacle {
     let likeness = |family: &&'static Family| {
         let names = family.model_types.iter().map(|name| strsim::jaro_winkler(name, model_type));
-        let (_, c) = within(family, config, sizes, model_type);
-        let (shared, unread) = (c.shared() as f64, c.unread().len() as f64);
+        let (_, c) = describe_as(family, config, sizes, model_type);
+        let (shared, unread) = (c.matched_keys() as f64, c.unread().len() as f64);
         names.fold(0.0, f64::max) + shared / (shared + unread + 1.0)
     };
     let nearest = FAMILIES.iter().copied().max_by(|a, b| likeness(a).total_cmp(&likeness(b)));
     let (name, missing) = nearest.map_or_else(Default::default, |family| {
-        let (described, c) = within(family, config, sizes, model_type);
+        let (described, c) = describe_as(family, config, sizes, model_type);
         let mut missing: Vec<String> = described.err().map(|Unsupported(what)| what).into_iter().collect();
         missing.extend(c.unread());
         (family.model_types[0].to_owned(), missing)

@@ -300,7 +300,7 @@ impl Description {
         default: &str,
     ) -> Result<(), Unsupported> {
         let key = keys.iter().find(|key| !c.get(key).is_null()).unwrap_or(&keys[0]);
-        self.activate_as(key, c.word(keys, default))
+        self.activate_as(key, c.string(keys, default))
     }
 
     /// Sets the activation that configs call `name`.
@@ -383,7 +383,7 @@ impl Description {
         }
         let windows = [Some(&self.global), self.local.as_ref()].into_iter().flatten();
         let back = windows.filter_map(|window| window.before).min().unwrap_or(usize::MAX);
-        if batch.sequences.iter().any(|sequence| sequence.unseen > back) {
+        if batch.sequences.iter().any(|sequence| sequence.masked > back) {
             return malformed(format!("tokens that see nothing within {back} tokens before them"));
         }
         let max_length = self.max_length;

@@ -1,7 +1,7 @@
 //! Output heads of the families as data: classifiers and masked language models.
 
 use sconce_core::card::PoolingMode;
-use sconce_core::head::{Dense, DenseActivation, LayerNorm, Picked, Step};
+use sconce_core::head::{Dense, DenseActivation, LayerNorm, RowSelection, Step};
 use serde_json::Value;
 
 /// Output heads of a family.
@@ -261,7 +261,7 @@ pub fn masked_lm(model_type: &str, config: &Value, hidden: usize, words: usize) 
         folder: None,
         weight: std::iter::once(masked.words.to_owned()).chain(table).collect(),
         bias: masked.words_bias.iter().map(|&name| name.to_owned()).collect(),
-        picked: None,
+        selected_rows: None,
         input: hidden,
         output: words,
         activation: DenseActivation::Identity,
@@ -286,7 +286,7 @@ pub fn next_token_logits(hidden: usize, words: usize, ids: &[u32]) -> Step {
         folder: None,
         weight: DECODER_WORDS.map(str::to_owned).to_vec(),
         bias: Vec::new(),
-        picked: Some(Picked { of: words, rows: ids.to_vec() }),
+        selected_rows: Some(RowSelection { of: words, rows: ids.to_vec() }),
         input: hidden,
         output: ids.len(),
         activation: DenseActivation::Identity,
@@ -297,5 +297,5 @@ pub fn next_token_logits(hidden: usize, words: usize, ids: &[u32]) -> Step {
 fn dense(names: &[&str], bias: bool, input: usize, output: usize, activation: DenseActivation) -> Dense {
     let part = |part: &str| names.iter().map(|name| format!("{name}.{part}")).collect();
     let bias = if bias { part("bias") } else { Vec::new() };
-    Dense { folder: None, weight: part("weight"), bias, picked: None, input, output, activation }
+    Dense { folder: None, weight: part("weight"), bias, selected_rows: None, input, output, activation }
 }

@@ -11,22 +11,22 @@ use crate::description::{Description, NormKind};
 /// The layout of attention heads in a row of queries, keys and values.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct HeadLayout {
-    pub(crate) queries: usize,
-    pub(crate) keys: usize,
-    pub(crate) width: usize,
+    pub(crate) heads: usize,
+    pub(crate) kv_heads: usize,
+    pub(crate) head_dim: usize,
 }
 
 impl HeadLayout {
     pub(crate) fn of(d: &Description) -> HeadLayout {
-        HeadLayout { queries: d.heads, keys: d.kv_heads, width: d.head_dim }
+        HeadLayout { heads: d.heads, kv_heads: d.kv_heads, head_dim: d.head_dim }
     }
 
     /// The columns of one query head and of its KV head.
     pub(crate) fn columns(self, head: usize, stride: usize) -> QkvColumns {
-        let HeadLayout { queries, keys, width } = self;
-        let shared = head / (queries / keys);
-        let offsets = [head * width, (queries + shared) * width, (queries + keys + shared) * width];
-        QkvColumns { stride, head_dim: width, offsets }
+        let HeadLayout { heads, kv_heads, head_dim } = self;
+        let shared = head / (heads / kv_heads);
+        let offsets = [head * head_dim, (heads + shared) * head_dim, (heads + kv_heads + shared) * head_dim];
+        QkvColumns { stride, head_dim, offsets }
     }
 
     /// Applies QK norms and rotary embedding to the token at `position`.
@@ -38,15 +38,15 @@ impl HeadLayout {
         norms: Option<&[Norm; 2]>,
         rope_table: Option<&RopeTable>,
     ) {
-        let (queries, rest) = row.split_at_mut(self.queries * self.width);
-        let keys = &mut rest[..self.keys * self.width];
+        let (queries, rest) = row.split_at_mut(self.heads * self.head_dim);
+        let keys = &mut rest[..self.kv_heads * self.head_dim];
         if let Some([query, key]) = norms {
-            query.apply(isa, queries, self.width);
-            key.apply(isa, keys, self.width);
+            query.apply(isa, queries, self.head_dim);
+            key.apply(isa, keys, self.head_dim);
         }
         if let Some(rope_table) = rope_table {
-            rope_table.rotate(isa, queries, self.width, position);
-            rope_table.rotate(isa, keys, self.width, position);
+            rope_table.rotate(isa, queries, self.head_dim, position);
+            rope_table.rotate(isa, keys, self.head_dim, position);
         }
     }
 }

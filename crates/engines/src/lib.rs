@@ -11,6 +11,7 @@ pub mod description;
 mod errors;
 pub mod families;
 pub mod family_heads;
+mod head_layers;
 mod head_layout;
 mod ignored_keys;
 mod length_buckets;
@@ -23,7 +24,6 @@ pub mod positional;
 mod probe;
 pub mod regular_file;
 mod source_hash;
-mod steps;
 mod tensor_names;
 #[cfg(test)]
 mod testing;

@@ -5,15 +5,15 @@ use sconce_core::card::{ModelCard, Pooling};
 use sconce_core::files::ModelFiles;
 use sconce_core::head::Step;
 
+use crate::head_layers::{HeadLayer, pool};
 use crate::normalize::{l2_norms, normalized, probe_pooling};
-use crate::steps::{Layer, pool};
 use crate::weights::{Tensors, WeightsError};
 
 /// The output head with its weights: token layers, pooling, and layers after pooling.
 pub(crate) struct LoadedHead {
-    tokens: Vec<Layer>,
+    tokens: Vec<HeadLayer>,
     pooling: Pooling,
-    steps: Vec<Layer>,
+    steps: Vec<HeadLayer>,
     /// Whether outputs are L2-normalized; that last step is not among the layers.
     normalizes: bool,
     /// Whether outputs are scores, whose own norm is meaningless.
@@ -31,9 +31,9 @@ impl LoadedHead {
         let pooled = card.token_width() * card.pooling.value.modes.len();
         let (tokens, steps) = (card.token_steps(), card.steps.value.as_slice());
         Ok(LoadedHead {
-            tokens: Layer::load_all(before_normalizing(tokens), hidden, files, own)?,
+            tokens: HeadLayer::load_all(before_normalizing(tokens), hidden, files, own)?,
             pooling: card.pooling.value.clone(),
-            steps: Layer::load_all(before_normalizing(steps), pooled, files, own)?,
+            steps: HeadLayer::load_all(before_normalizing(steps), pooled, files, own)?,
             normalizes: card.normalizes(),
             scores: card.task.value.scores(),
         })
@@ -60,7 +60,7 @@ impl LoadedHead {
             let row = match self.tokens.split_last() {
                 None => pool(&self.pooling, tokens, width, skip),
                 // Pools the vocabulary projection without keeping it: its rows are large.
-                Some((Layer::Dense(words), before)) if words.is_monotonic() => {
+                Some((HeadLayer::Dense(words), before)) if words.is_monotonic() => {
                     words.largest(&through(before, tokens.to_vec(), width).0)
                 }
                 Some(_) => {
@@ -101,7 +101,7 @@ fn before_normalizing(steps: &[Step]) -> &[Step] {
     steps.strip_suffix(&[Step::Normalize]).unwrap_or(steps)
 }
 
-fn through(layers: &[Layer], rows: Vec<f32>, width: usize) -> (Vec<f32>, usize) {
+fn through(layers: &[HeadLayer], rows: Vec<f32>, width: usize) -> (Vec<f32>, usize) {
     layers.iter().fold((rows, width), |(rows, width), layer| layer.apply(rows, width))
 }
 

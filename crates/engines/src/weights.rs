@@ -147,7 +147,7 @@ impl Header {
 /// Tensors in safetensors files. Tensors are read and copied, never mapped: a file that shrinks meanwhile is an error
 /// and not a signal.
 #[derive(Default)]
-pub struct Files {
+pub struct SafetensorsFiles {
     locations: HashMap<String, TensorLocation>,
 }
 
@@ -159,21 +159,21 @@ struct TensorLocation {
     shape: Vec<usize>,
 }
 
-impl Files {
+impl SafetensorsFiles {
     /// The set of weights called `weights`.
-    pub(crate) fn of(files: &ModelFiles, weights: &str) -> Result<Files, WeightsError> {
+    pub(crate) fn of(files: &ModelFiles, weights: &str) -> Result<SafetensorsFiles, WeightsError> {
         let paths = files.weights.get(weights).ok_or_else(|| WeightsError::Missing(weights.to_owned()))?;
-        Files::open(paths)
+        SafetensorsFiles::open(paths)
     }
 
     /// The weights of the module in `folder`.
-    pub(crate) fn of_module(files: &ModelFiles, folder: &str) -> Result<Files, WeightsError> {
+    pub(crate) fn of_module(files: &ModelFiles, folder: &str) -> Result<SafetensorsFiles, WeightsError> {
         let missing = || WeightsError::Missing(format!("{folder}/model.safetensors"));
-        Files::open(std::slice::from_ref(files.modules.get(folder).ok_or_else(missing)?))
+        SafetensorsFiles::open(std::slice::from_ref(files.modules.get(folder).ok_or_else(missing)?))
     }
 
     /// Reads the headers of `paths`.
-    pub fn open(paths: &[PathBuf]) -> Result<Files, WeightsError> {
+    pub fn open(paths: &[PathBuf]) -> Result<SafetensorsFiles, WeightsError> {
         let mut locations = HashMap::new();
         for path in paths {
             let header = Header::read(path)?;
@@ -190,11 +190,11 @@ impl Files {
                 locations.insert(name, location);
             }
         }
-        Ok(Files { locations })
+        Ok(SafetensorsFiles { locations })
     }
 }
 
-impl Tensors for Files {
+impl Tensors for SafetensorsFiles {
     fn names(&self) -> Vec<String> {
         self.locations.keys().cloned().collect()
     }
@@ -234,9 +234,9 @@ fn widen(bytes: &[u8], stored: Stored) -> Option<Vec<f32>> {
 
 /// Values generated from the tensor's name: equal on every device, never zero, large enough that a missing bias or a
 /// wrong norm shows.
-pub struct Generated;
+pub struct GeneratedTensors;
 
-impl Tensors for Generated {
+impl Tensors for GeneratedTensors {
     fn shape(&self, _name: &str) -> Option<Vec<usize>> {
         Some(Vec::new())
     }

@@ -1,4 +1,4 @@
-//! Every kernel against plain code, over odd shapes, with every set of instructions that this processor has.
+//! Every kernel against plain code, over odd shapes, with every available instruction set.
 
 use proptest::prelude::*;
 use sconce_kernels::attention::{
@@ -9,7 +9,7 @@ use sconce_kernels::isa::Isa;
 use sconce_kernels::rope::RopeTable;
 use sconce_kernels::rows::{Activation, Norm, NormStatistics, gate};
 
-fn numbers(seed: u64, count: usize) -> Vec<f32> {
+fn random_values(seed: u64, count: usize) -> Vec<f32> {
     let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
     let next = move || {
         state ^= state << 13;
@@ -35,7 +35,7 @@ fn plain_product(a: &[f32], w: &[f32], rows: usize, outputs: usize, inputs: usiz
     (0..rows * outputs).map(|i| dot(i / outputs, i % outputs) as f32).collect()
 }
 
-/// Attention as it is defined, in f64.
+/// Attention by its definition, in f64.
 fn plain_attention(head: &AttentionHead<'_>) -> Vec<f32> {
     let AttentionHead { rows, length, at, bias, scale, mask, score_bias } = *head;
     let number = |row: usize, which: usize, d: usize| {
@@ -72,10 +72,10 @@ fn plain_attention(head: &AttentionHead<'_>) -> Vec<f32> {
     out
 }
 
-/// How far a query sees: everything, causally, a window, a causal window.
-fn reaches() -> impl Strategy<Value = AttentionMask> {
+/// Masks: full, causal, windowed, and causal with a window.
+fn masks() -> impl Strategy<Value = AttentionMask> {
     let side = || prop_oneof![Just(usize::MAX), Just(0), 1usize..40];
-    // Where not all keys are seen, every query reaches back to those that are.
+    // With a limit on visible keys, every query needs one of them within its window.
     let some = (side(), 1usize..150).prop_map(|(after, seen)| AttentionMask {
         after,
         visible: seen,
@@ -91,7 +91,7 @@ proptest! {
 
     #[test]
     fn products_in_f32_are_right(rows in 1usize..70, outputs in 1usize..100, inputs in 1usize..430, seed: u64) {
-        let (a, w) = (numbers(seed, rows * inputs), numbers(!seed, outputs * inputs));
+        let (a, w) = (random_values(seed, rows * inputs), random_values(!seed, outputs * inputs));
         let want = plain_product(&a, &w, rows, outputs, inputs);
         for isa in Isa::available() {
             let matrix = PackedMatrix::pack(isa, &w, outputs, inputs);
@@ -111,15 +111,15 @@ proptest! {
 
     #[test]
     fn attention_in_f32_is_right(
-        length in 1usize..80, keys in 1usize..3, shared in 1usize..4, head in 1usize..70, mask in reaches(),
+        length in 1usize..80, keys in 1usize..3, shared in 1usize..4, head in 1usize..70, mask in masks(),
         kind in 0..3, seed: u64, biased: bool,
     ) {
         let heads = keys * shared;
         let stride = (heads + 2 * keys) * head;
-        let rows = numbers(seed, length * stride);
-        let bias = numbers(seed ^ 1, stride);
-        let table = numbers(seed ^ 2, 2 * 90 - 1);
-        let (buckets, of_queries, of_keys) = (7, numbers(seed ^ 5, length * 7), numbers(seed ^ 6, length * 7));
+        let rows = random_values(seed, length * stride);
+        let bias = random_values(seed ^ 1, stride);
+        let table = random_values(seed ^ 2, 2 * 90 - 1);
+        let (buckets, of_queries, of_keys) = (7, random_values(seed ^ 5, length * 7), random_values(seed ^ 6, length * 7));
         let bucket_of: Vec<u32> = (0..2 * 90 - 1).map(|distance| distance % 7).collect();
         let score_bias = match kind {
             0 => ScoreBias::None,
@@ -141,14 +141,14 @@ proptest! {
     #[test]
     fn rotation_is_right(heads in 1usize..4, pairs in 1usize..40, rest in 0usize..9, interleaved: bool, seed: u64) {
         let head = 2 * pairs + rest;
-        let rope_table = numbers(seed ^ 1, 3 * pairs);
+        let rope_table = random_values(seed ^ 1, 3 * pairs);
         let turns = RopeTable {
             cosines: rope_table.iter().map(|a| a.cos()).collect(),
             sines: rope_table.iter().map(|a| a.sin()).collect(),
             pairs,
             interleaved,
         };
-        let x = numbers(seed, heads * head);
+        let x = random_values(seed, heads * head);
         let mut want: Vec<f64> = x.iter().map(|&x| f64::from(x)).collect();
         for (n, numbers) in x.chunks(head).enumerate() {
             for pair in 0..pairs {
@@ -175,12 +175,12 @@ proptest! {
             Activation::Relu => x.max(0.0),
             Activation::Silu => x / (1.0 + (-x).exp()),
             Activation::QuickGelu => x / (1.0 + (-1.702 * x).exp()),
-            // The two kinds of GELU differ by less than this allows; each has its own test.
+            // The two GELU variants differ by less than the tolerance; each has its own test.
             Activation::Gelu | Activation::GeluTanh | Activation::Identity => {
                 0.5 * x * (1.0 + (0.797_884_6 * (x + 0.044_715 * x * x * x)).tanh())
             }
         };
-        let (x, bias) = (numbers(seed, rows * 2 * half), numbers(seed ^ 1, 2 * half));
+        let (x, bias) = (random_values(seed, rows * 2 * half), random_values(seed ^ 1, 2 * half));
         let want: Vec<f32> = (0..rows * half).map(|place| {
             let (row, column) = (place / half, place % half);
             let at = |column: usize| f64::from(x[row * 2 * half + column]) + f64::from(bias[column]);
@@ -196,8 +196,8 @@ proptest! {
     #[test]
     fn norms_are_right(rows in 1usize..5, width in 1usize..200, root: bool, seed: u64) {
         let statistics = if root { NormStatistics::MeanSquare } else { NormStatistics::MeanVariance };
-        let norm = Norm { statistics, weight: numbers(seed ^ 3, width), shift: numbers(seed ^ 4, width), epsilon: 1e-5 };
-        let x = numbers(seed, rows * width);
+        let norm = Norm { statistics, weight: random_values(seed ^ 3, width), shift: random_values(seed ^ 4, width), epsilon: 1e-5 };
+        let x = random_values(seed, rows * width);
         let mut want = Vec::new();
         for row in x.chunks(width) {
             let mean = row.iter().map(|&x| f64::from(x)).sum::<f64>() / width as f64;
@@ -219,8 +219,8 @@ proptest! {
 #[cfg(target_arch = "x86_64")]
 mod bf16 {
     use super::{
-        AttentionHead, QkvColumns, RelativeBias, ScoreBias, near, numbers, plain_attention, plain_product,
-        reaches,
+        AttentionHead, QkvColumns, RelativeBias, ScoreBias, masks, near, plain_attention, plain_product,
+        random_values,
     };
     use proptest::prelude::*;
     use sconce_kernels::bf16::{
@@ -230,7 +230,7 @@ mod bf16 {
     use sconce_kernels::isa::Isa;
     use sconce_kernels::rows::{Activation, Norm, NormStatistics, gate};
 
-    /// Everything that multiplies bf16 here.
+    /// Every bf16 unit of this processor.
     fn units() -> impl Iterator<Item = Bf16> {
         Isa::available().into_iter().filter_map(Bf16::of)
     }
@@ -244,7 +244,7 @@ mod bf16 {
         values.iter().map(|&x| f32::from_bits(u32::from(bf16(x)) << 16)).collect()
     }
 
-    /// `values`, rows of `width`, as panels, with what is not a number behind them.
+    /// `values`, rows of `width`, as panels, followed by NaN.
     fn laid(values: &[f32], width: usize) -> Panels<u16> {
         let mut panels = Panels::default();
         let rows = values.len() / width;
@@ -273,8 +273,8 @@ mod bf16 {
         #[test]
         fn products_on_tiles_are_right(rows in 1usize..100, outputs in 1usize..100, inputs in 1usize..200, seed: u64) {
             for unit in units() {
-                let (a, w) = (short(&numbers(seed, rows * inputs)), short(&numbers(!seed, outputs * inputs)));
-                let bias = numbers(seed ^ 5, outputs);
+                let (a, w) = (short(&random_values(seed, rows * inputs)), short(&random_values(!seed, outputs * inputs)));
+                let bias = random_values(seed ^ 5, outputs);
                 let want: Vec<f32> = plain_product(&a, &w, rows, outputs, inputs)
                     .iter().enumerate().map(|(place, x)| x + bias[place % outputs]).collect();
                 let matrix = MatrixBf16::pack(unit, &w, outputs, inputs);
@@ -320,23 +320,23 @@ mod bf16 {
         #[test]
         fn attention_on_tiles_is_right(
             before in 0usize..40, length in 1usize..150, heads in 1usize..3, head in 1usize..70, biased: bool,
-            mask in reaches(), seed: u64,
+            mask in masks(), seed: u64,
         ) {
             for unit in units() {
                 let panels = head.div_ceil(32);
                 let wide = panels * 32;
                 let hidden = heads * wide;
-                // Numbers behind a head's width are zero.
-                let mut rows = short(&numbers(seed, length * 3 * hidden));
+                // Values beyond the head dimension are zero.
+                let mut rows = short(&random_values(seed, length * 3 * hidden));
                 rows.iter_mut().enumerate().filter(|(place, _)| place % wide >= head).for_each(|(_, x)| *x = 0.0);
-                let table = numbers(seed ^ 2, 2 * 160 - 1);
+                let table = random_values(seed ^ 2, 2 * 160 - 1);
                 let distances = biased.then_some(RelativeBias { values: &table, positions: 160 });
                 let first = (heads - 1) * wide;
                 let at = QkvColumns { stride: 3 * hidden, head_dim: head, offsets: [first, hidden + first, 2 * hidden + first] };
                 let score_bias = distances.map_or(ScoreBias::None, ScoreBias::Relative);
                 let scale = 1.0 / (head as f32).sqrt();
                 let want = plain_attention(&AttentionHead { rows: &rows, length, at, bias: None, scale, mask, score_bias });
-                let all: Vec<f32> = numbers(seed ^ 9, before * 3 * hidden).into_iter().chain(rows).collect();
+                let all: Vec<f32> = random_values(seed ^ 9, before * 3 * hidden).into_iter().chain(rows).collect();
                 let rows = laid(&all, 3 * hidden);
                 let query = (heads - 1) * panels;
                 let task = AttentionHeadBf16 {
@@ -357,10 +357,10 @@ mod bf16 {
         fn norms_over_panels_are_right(rows in 1usize..40, width in 1usize..200, root: bool, keeps: bool, seed: u64) {
             for unit in units() {
                 let statistics = if root { NormStatistics::MeanSquare } else { NormStatistics::MeanVariance };
-                let (weight, shift) = (numbers(seed ^ 3, width), numbers(seed ^ 4, width));
+                let (weight, shift) = (random_values(seed ^ 3, width), random_values(seed ^ 4, width));
                 let norm = Norm { statistics, weight, shift, epsilon: 1e-5 };
-                let unchanged = numbers(seed, rows * width);
-                let mut want = numbers(seed, rows * width);
+                let unchanged = random_values(seed, rows * width);
+                let mut want = random_values(seed, rows * width);
                 let (mut x, mut rounded) = (Panels::default(), Panels::default());
                 x.shape(rows, width);
                 rounded.shape(rows, width);
@@ -378,7 +378,7 @@ mod bf16 {
         fn gates_and_sums_over_panels_are_right(rows in 1usize..40, half in 1usize..100, seed: u64) {
             for unit in units() {
                 let padded = half.next_multiple_of(32);
-                let mut x = short(&numbers(seed, rows * 2 * padded));
+                let mut x = short(&random_values(seed, rows * 2 * padded));
                 x.iter_mut().enumerate().filter(|(place, _)| place % padded >= half).for_each(|(_, x)| *x = 0.0);
                 let wide = laid(&x, 2 * padded);
                 let mut want = vec![0.0; rows * padded];
@@ -390,7 +390,7 @@ mod bf16 {
                 let (mut sum, mut more) = (Panels::default(), Panels::default());
                 sum.shape(rows, half);
                 more.shape(rows, half);
-                let (a, b) = (numbers(seed ^ 1, rows * half), numbers(seed ^ 2, rows * half));
+                let (a, b) = (random_values(seed ^ 1, rows * half), random_values(seed ^ 2, rows * half));
                 a.chunks(half).enumerate().for_each(|(row, values)| sum.set(row, values));
                 b.chunks(half).enumerate().for_each(|(row, values)| more.set(row, values));
                 add_rows(unit, rows, &more, &mut sum);
@@ -402,7 +402,7 @@ mod bf16 {
     }
 }
 
-/// What the system says of the processor, against what the tests above ran: they run whatever `available` lists.
+/// Compares the flags of the system with the instruction sets that the tests ran on.
 #[test]
 #[cfg(target_os = "linux")]
 fn every_set_of_instructions_of_this_processor_is_run() {

@@ -32,8 +32,8 @@ fn explain(plan: &Plan) -> String {
         let _ = writeln!(text, "{use_}: {} ({}{note})", fallback.placement, band(fallback));
     }
     text += &lines(&grouped(plan));
-    if let Some(beaten) = plan.beaten_accelerator() {
-        let _ = writeln!(text, "{} works here and is slower than the processor", beaten.placement.device);
+    if let Some(slower) = plan.slower_accelerator() {
+        let _ = writeln!(text, "{} works here and is slower than the processor", slower.placement.device);
     }
     text
 }

@@ -81,7 +81,7 @@ mod tests {
     }
 
     #[test]
-    fn equal_numbers_agree_and_a_small_error_is_told() {
+    fn equal_values_agree_and_a_small_error_is_reported() {
         assert_eq!(verdict(&[1.0, 2.0], &[1.0, 2.0]), Ok(Distance::ZERO));
         assert!(verdict(&[1.0, 2.001], &[1.0, 2.0]).is_ok_and(|d| d.0.is_some_and(|d| d > 1e-8)));
     }

@@ -143,12 +143,13 @@ pub fn plan(
     let open = grid.iter().filter(|(_, obstacle)| obstacle.is_none()).map(|(placement, _)| placement);
     let reference = reference(card, open);
     for (placement, obstacle) in grid {
-        match weigh(placement, obstacle.as_ref(), evidence.get(placement), reference, constraints, layers) {
+        match evaluate(placement, obstacle.as_ref(), evidence.get(placement), reference, constraints, layers)
+        {
             Ok(found) => viable.push(found),
             Err(why) => refused.push(Refused { placement: placement.clone(), why }),
         }
     }
-    viable.sort_by(|a, b| weight(a).total_cmp(&weight(b)));
+    viable.sort_by(|a, b| sort_key(a).total_cmp(&sort_key(b)));
     let mut viable = viable.into_iter();
     let chosen = viable.next();
     let to = chosen.as_ref().map(|chosen| &chosen.placement);
@@ -161,7 +162,7 @@ pub fn plan(
 }
 
 /// The sort key: a wider band must be a tenth faster, so that timing noise does not cost accuracy.
-fn weight(viable: &Viable) -> f64 {
+fn sort_key(viable: &Viable) -> f64 {
     match viable.band {
         Band::Exact => viable.seconds,
         Band::Unknown | Band::Half => viable.seconds * 1.1,
@@ -169,7 +170,7 @@ fn weight(viable: &Viable) -> f64 {
     }
 }
 
-fn weigh(
+fn evaluate(
     placement: &Placement,
     obstacle: Option<&Obstacle>,
     findings: Option<&Findings>,
@@ -263,7 +264,7 @@ impl Plan {
         self.downgrades.retain(|downgrade| downgrade.from != viable.placement);
         self.fallbacks.extend(self.chosen.take());
         self.fallbacks.push(viable);
-        self.fallbacks.sort_by(|a, b| weight(a).total_cmp(&weight(b)));
+        self.fallbacks.sort_by(|a, b| sort_key(a).total_cmp(&sort_key(b)));
         self.choose(promised);
         self.compare(promised);
     }
@@ -288,10 +289,10 @@ impl Plan {
     }
 
     /// The viable accelerator that is slower than the chosen CPU placement.
-    pub fn beaten_accelerator(&self) -> Option<&Viable> {
+    pub fn slower_accelerator(&self) -> Option<&Viable> {
         let on_cpu = self.chosen.as_ref().is_some_and(|chosen| chosen.placement.device == Device::Cpu);
-        let beaten =
+        let slower =
             |viable: &&Viable| viable.placement.device.kind() != DeviceKind::Cpu && viable.note.is_some();
-        self.fallbacks.iter().find(beaten).filter(|_| on_cpu)
+        self.fallbacks.iter().find(slower).filter(|_| on_cpu)
     }
 }

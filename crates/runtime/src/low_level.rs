@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use sconce_core::batch::{Batch, OutputKind};
-use sconce_core::engine::Cost;
+use sconce_core::engine::BatchLayout;
 
 use crate::error::Error;
 use crate::execute::{BatchOutcome, BatchOutput, SecondLoad, SecondLoaded, ShadowCheck, UnresolvedSequence};
@@ -20,9 +20,9 @@ impl Model {
         self.context().output_kind()
     }
 
-    /// Batch cost of the active placement.
-    pub fn cost(&self) -> Cost {
-        self.serving().cost()
+    /// How the active placement lays out batches.
+    pub fn batch_layout(&self) -> BatchLayout {
+        self.serving().batch_layout()
     }
 
     /// Number of concurrent [`compute`](Model::compute) calls that keep the active placement busy. If it is above 1,

@@ -29,7 +29,7 @@ pub fn examine(examined: &Examined<'_>) {
     let encoder = encoder.as_ref();
     examined.a_text_is_the_same_alone_and_in_company(encoder);
     examined.the_order_of_texts_does_not_matter(encoder);
-    examined.every_length_gives_numbers(encoder);
+    examined.every_length_is_finite(encoder);
     examined.tokens_come_back_one_for_one(encoder);
     examined.what_can_not_be_computed_is_refused(encoder);
     examined.many_ask_one_model_at_once(encoder);
@@ -58,7 +58,7 @@ impl Examined<'_> {
         rows
     }
 
-    fn expect_alike(&self, got: &[f32], want: &[f32], what: &str) {
+    fn expect_close(&self, got: &[f32], want: &[f32], what: &str) {
         let off = max_difference(got, want);
         let allowed = f64::from(self.tolerance) * largest(want.iter().map(|x| x.abs()));
         assert!(off <= allowed, "{}: {what} is off by {off}, allowed {allowed}", self.placement);
@@ -75,7 +75,7 @@ impl Examined<'_> {
         let together = self.pooled(encoder, &texts);
         for (text, together) in texts.iter().zip(together.iter()) {
             let alone = self.pooled(encoder, std::slice::from_ref(text));
-            self.expect_alike(
+            self.expect_close(
                 together,
                 &alone.values,
                 &format!("a text of {} tokens in company", text.len()),
@@ -89,11 +89,11 @@ impl Examined<'_> {
         texts.reverse();
         let back = self.pooled(encoder, &texts);
         for (forth, back) in forth.iter().zip(back.iter().collect::<Vec<_>>().into_iter().rev()) {
-            self.expect_alike(back, forth, "a text in another order");
+            self.expect_close(back, forth, "a text in another order");
         }
     }
 
-    fn every_length_gives_numbers(&self, encoder: &dyn Encoder) {
+    fn every_length_is_finite(&self, encoder: &dyn Encoder) {
         for length in 1..=self.subject.card.max_length.value {
             self.pooled(encoder, &[self.text(length, length)]);
         }
@@ -111,7 +111,7 @@ impl Examined<'_> {
             rest = after;
             let alone = encoder.encode(&batch(std::slice::from_ref(text), OutputKind::Tokens));
             let alone = alone.expect("the batch is computed").into_rows();
-            self.expect_alike(own, &alone.values, &format!("the tokens of a text of {}", text.len()));
+            self.expect_close(own, &alone.values, &format!("the tokens of a text of {}", text.len()));
         }
     }
 
@@ -142,7 +142,7 @@ impl Examined<'_> {
                     for _ in 0..3 {
                         let got = self.pooled(encoder, &texts[first % texts.len()..]);
                         let own = &want.values[first % texts.len() * want.width..];
-                        self.expect_alike(&got.values, own, "a text beside those of others");
+                        self.expect_close(&got.values, own, "a text beside those of others");
                     }
                 });
             }
@@ -158,7 +158,7 @@ impl Examined<'_> {
                     let own = self.load();
                     for _ in 0..3 {
                         let got = self.pooled(own.as_ref(), &texts);
-                        self.expect_alike(&got.values, &want.values, "a model beside others");
+                        self.expect_close(&got.values, &want.values, "a model beside others");
                     }
                 });
             }

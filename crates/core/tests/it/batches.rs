@@ -1,11 +1,11 @@
-//! Batches on their way in, rows on their way out.
+//! Batches and rows.
 
 use sconce_core::batch::{Batch, Output, OutputKind, Rows, Sequence};
 
 fn batch() -> Batch {
     let mut batch = Batch::new(OutputKind::Tokens);
     batch.push(&[1, 2, 3], &[0, 1, 0], 1);
-    batch.push_filled(&[4, 5], &[1, 0], 0, 1);
+    batch.push_masked(&[4, 5], &[1, 0], 0, 1);
     batch
 }
 
@@ -14,9 +14,9 @@ fn sequences_lie_end_to_end() {
     let batch = batch();
     assert_eq!((batch.tokens(), batch.output_kind), (5, OutputKind::Tokens));
     assert_eq!((batch.ids.as_slice(), batch.types.as_slice()), (&[1, 2, 3, 4, 5][..], &[0, 1, 0, 1, 0][..]));
-    let sequence = |start, length, skip, unseen| Sequence { start, length, skip, unseen };
+    let sequence = |start, length, skip, masked| Sequence { start, length, skip, masked };
     assert_eq!(batch.sequences, [sequence(0, 3, 1, 0), sequence(3, 2, 0, 1)]);
-    assert_eq!(batch.sequences.iter().map(Sequence::seen).collect::<Vec<_>>(), [3, 1]);
+    assert_eq!(batch.sequences.iter().map(Sequence::attended).collect::<Vec<_>>(), [3, 1]);
     assert_eq!(Batch::new(OutputKind::Projected).output_kind, OutputKind::Projected);
     assert_eq!(Batch::default().output_kind, OutputKind::Pooled);
 }
@@ -28,7 +28,7 @@ fn a_part_asks_for_what_the_whole_asks_for() {
         (part.output_kind, part.ids.as_slice(), part.types.as_slice()),
         (OutputKind::Tokens, &[4, 5][..], &[1, 0][..])
     );
-    assert_eq!(part.sequences, [Sequence { start: 0, length: 2, skip: 0, unseen: 1 }]);
+    assert_eq!(part.sequences, [Sequence { start: 0, length: 2, skip: 0, masked: 1 }]);
 }
 
 #[test]
@@ -40,7 +40,7 @@ fn gaps_overlaps_rests_and_missing_types_are_not_well_formed() {
         |batch| batch.sequences[0].start = 1,
         |batch| batch.sequences[1].length = 1,
         |batch| batch.sequences[1].length = 3,
-        |batch| batch.sequences[1].unseen = 2,
+        |batch| batch.sequences[1].masked = 2,
         |batch| batch.types.truncate(4),
         |batch| batch.sequences.truncate(1),
     ];

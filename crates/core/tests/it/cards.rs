@@ -1,4 +1,4 @@
-//! What follows from a card.
+//! Values derived from a card.
 
 use std::collections::BTreeMap;
 
@@ -12,7 +12,7 @@ fn dense(output: usize) -> Step {
         folder: None,
         weight: Vec::new(),
         bias: Vec::new(),
-        picked: None,
+        selected_rows: None,
         input: 8,
         output,
         activation: DenseActivation::Identity,
@@ -60,7 +60,7 @@ fn the_width_of_an_answer_follows_pooling_and_steps() {
     assert_eq!(width(Task::Embed, two, &[], &[dense(5), Step::Normalize]), 5);
     assert_eq!(width(Task::Sparse, mean, &[dense(30)], &[Step::LogRelu(1)]), 30);
     assert_eq!(width(Task::Rerank, mean, &[], &[dense(8), dense(1)]), 1);
-    // A vector for each token is not pooled.
+    // Token vectors are not pooled.
     assert_eq!(width(Task::Tokens, two, &[dense(3)], &[dense(5)]), 3);
     assert_eq!(card(Task::Embed, mean, &[dense(3)], &[]).token_width(), 3);
     assert_eq!(card(Task::Embed, mean, &[], &[]).token_steps(), []);

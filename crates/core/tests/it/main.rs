@@ -1,4 +1,4 @@
-//! The shared types: what they print, read back and compute.
+//! The shared types: formatting, parsing and computed values.
 
 mod batches;
 mod cards;

@@ -1,4 +1,4 @@
-//! Names: each prints as it is read.
+//! Names: parsing is the inverse of formatting.
 
 use std::fmt::{Debug, Display};
 use std::str::FromStr;
@@ -9,7 +9,8 @@ use sconce_core::hardware::{Gpu, Hardware};
 use sconce_core::head::{DenseActivation, Scoring};
 use sconce_core::placement::{Dtype, EngineId, Placement};
 
-/// Holds that each of `all` has its name, reads back from it, and pads; and that another word is refused with these.
+/// Checks that each of `all` has its name, parses back and pads, and that an unknown name is rejected with the known
+/// ones.
 fn named<T: Copy + Debug + Display + PartialEq + FromStr<Err = UnknownName>>(
     all: &[T],
     names: &[&str],
@@ -62,7 +63,7 @@ fn pooling_modes_have_the_keys_of_sentence_transformers() {
 }
 
 #[test]
-fn numbers_have_their_bits() {
+fn dtypes_have_their_bits() {
     assert_eq!(Dtype::ALL.map(Dtype::bits), [32, 16, 16, 8, 4]);
     assert_eq!(Dtype::FLOATS, [Dtype::F32, Dtype::F16, Dtype::Bf16]);
 }

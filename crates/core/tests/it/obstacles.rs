@@ -1,4 +1,4 @@
-//! Obstacles: codes, words and remedies.
+//! Obstacles: codes, messages and remedies.
 
 use sconce_core::card::Format;
 use sconce_core::device::Device;
@@ -9,7 +9,7 @@ fn words(text: &str) -> String {
     text.to_owned()
 }
 
-/// Each obstacle with its code, a part of what it says and a part of its remedy.
+/// Each obstacle with its code, and parts of its message and its remedy.
 #[expect(clippy::too_many_lines, reason = "a table of all kinds")]
 fn every() -> Vec<(Obstacle, &'static str, &'static str, &'static str)> {
     let than =
@@ -173,7 +173,7 @@ fn every_obstacle_has_its_code_its_words_and_its_remedy() {
 }
 
 #[test]
-fn an_engine_that_is_not_there_is_told_as_not_built() {
+fn a_missing_engine_is_not_built() {
     let obstacle = Obstacle::engine_not_in_this_version(EngineId::Onnx);
     assert_eq!(obstacle.to_string(), "this build lacks the onnx engine, which is not in this version");
     assert!(matches!(obstacle, Obstacle::NotBuilt { feature: None, .. }));

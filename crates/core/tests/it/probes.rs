@@ -1,15 +1,15 @@
-//! What probe cases and engines say of themselves.
+//! Names of probe cases, and defaults of engines.
 
 use sconce_core::batch::{Batch, Output, OutputKind, Rows};
 use sconce_core::card::{Format, ModelCard};
 use sconce_core::device::Device;
-use sconce_core::engine::{Cost, Encoder, Engine, EngineError, ModelSpec};
+use sconce_core::engine::{BatchLayout, Encoder, Engine, EngineError, ModelSpec};
 use sconce_core::obstacle::Obstacle;
 use sconce_core::placement::{Dtype, EngineId, Placement};
 use sconce_core::probe::{Op, ProbeCase, Sample};
 
 #[test]
-fn a_case_is_told_in_few_words() {
+fn a_case_has_a_short_name() {
     let twin = |lengths: &[usize]| ProbeCase::Twin {
         lengths: lengths.to_vec(),
         seed: 0,
@@ -38,7 +38,7 @@ fn ops_have_names_of_their_own() {
     assert_eq!(format!("{:>20}", Op::Gelu).len(), 20);
 }
 
-/// An engine that says no more than it must.
+/// An engine with the required methods only.
 struct Least;
 
 impl Engine for Least {
@@ -76,8 +76,8 @@ impl Encoder for Least {
         Ok(Output::Rows(Rows::default()))
     }
 
-    fn cost(&self) -> Cost {
-        Cost::Packed
+    fn batch_layout(&self) -> BatchLayout {
+        BatchLayout::Packed
     }
 }
 

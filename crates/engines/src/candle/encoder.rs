@@ -4,10 +4,10 @@ use std::sync::Arc;
 
 use candle_core::Result;
 use sconce_core::batch::{Batch, Output, OutputKind, Rows};
-use sconce_core::engine::{Cost, Encoder, EngineError};
+use sconce_core::engine::{BatchLayout, Encoder, EngineError};
 
 use super::device::with_autorelease;
-use super::layers::Path;
+use super::layers::ForwardPath;
 use super::pooling;
 use super::transformer::Transformer;
 use crate::errors;
@@ -20,7 +20,7 @@ const BLOCK: usize = 384;
 pub(super) struct CandleEncoder {
     pub(super) transformer: Transformer,
     pub(super) head: Option<LoadedHead>,
-    pub(super) path: Path,
+    pub(super) path: ForwardPath,
     pub(super) threads: Arc<Threads>,
 }
 
@@ -28,8 +28,8 @@ impl Encoder for CandleEncoder {
     fn encode(&self, batch: &Batch) -> std::result::Result<Output, EngineError> {
         self.transformer.description().check(batch)?;
         let rows = match self.path {
-            Path::Fused => self.threads.in_blocks(batch, BLOCK, |block| self.rows(block)),
-            Path::Portable => with_autorelease(|| self.rows(batch)),
+            ForwardPath::Fused => self.threads.in_blocks(batch, BLOCK, |block| self.rows(block)),
+            ForwardPath::Portable => with_autorelease(|| self.rows(batch)),
         };
         let rows = rows.map_err(errors::to_engine_error)?;
         Ok(match batch.output_kind {
@@ -38,17 +38,17 @@ impl Encoder for CandleEncoder {
         })
     }
 
-    fn cost(&self) -> Cost {
+    fn batch_layout(&self) -> BatchLayout {
         match self.path {
-            Path::Fused => Cost::Packed,
-            Path::Portable => Cost::Padded,
+            ForwardPath::Fused => BatchLayout::Packed,
+            ForwardPath::Portable => BatchLayout::Padded,
         }
     }
 
     fn concurrency(&self) -> usize {
         match self.path {
-            Path::Fused => self.threads.count(),
-            Path::Portable => 1,
+            ForwardPath::Fused => self.threads.count(),
+            ForwardPath::Portable => 1,
         }
     }
 }

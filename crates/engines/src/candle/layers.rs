@@ -12,7 +12,7 @@ use crate::head_layout;
 
 /// How row operations and attention are computed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Path {
+pub(super) enum ForwardPath {
     /// sconce's fused row ops and packed attention, on the CPU.
     Fused,
     /// Candle's own ops and padded attention, on any device.
@@ -70,9 +70,9 @@ impl Norm {
     }
 
     /// `norm(x + bias + residual)`.
-    pub(super) fn of_sum(&self, path: Path, x: Tensor, residual: &Tensor) -> Result<Tensor> {
+    pub(super) fn of_sum(&self, path: ForwardPath, x: Tensor, residual: &Tensor) -> Result<Tensor> {
         match path {
-            Path::Fused => {
+            ForwardPath::Fused => {
                 x.inplace_op3(
                     residual,
                     &self.joined,
@@ -80,26 +80,26 @@ impl Norm {
                 )?;
                 Ok(x)
             }
-            Path::Portable => self.plain(&(x.broadcast_add(&self.bias)? + residual)?),
+            ForwardPath::Portable => self.plain(&(x.broadcast_add(&self.bias)? + residual)?),
         }
     }
 
     /// `norm(x + bias)`, in place.
-    pub(super) fn of_own(&self, path: Path, x: Tensor) -> Result<Tensor> {
+    pub(super) fn of_own(&self, path: ForwardPath, x: Tensor) -> Result<Tensor> {
         match path {
-            Path::Fused => {
+            ForwardPath::Fused => {
                 x.inplace_op2(&self.joined, &RowNorm { statistics: self.statistics, epsilon: self.epsilon })?;
                 Ok(x)
             }
-            Path::Portable => self.plain(&x.broadcast_add(&self.bias)?),
+            ForwardPath::Portable => self.plain(&x.broadcast_add(&self.bias)?),
         }
     }
 
     /// `norm(x + bias)`, without modifying `x`.
-    pub(super) fn of(&self, path: Path, x: &Tensor) -> Result<Tensor> {
+    pub(super) fn of(&self, path: ForwardPath, x: &Tensor) -> Result<Tensor> {
         match path {
-            Path::Fused => self.of_own(path, x.copy()?),
-            Path::Portable => self.of_own(path, x.clone()),
+            ForwardPath::Fused => self.of_own(path, x.copy()?),
+            ForwardPath::Portable => self.of_own(path, x.clone()),
         }
     }
 
@@ -138,29 +138,29 @@ impl AfterBlock {
         })
     }
 
-    pub(super) fn apply(&self, path: Path, x: Tensor, residual: &Tensor) -> Result<Tensor> {
+    pub(super) fn apply(&self, path: ForwardPath, x: Tensor, residual: &Tensor) -> Result<Tensor> {
         match (self, path) {
             (AfterBlock::NormOfSum(norm), _) => norm.of_sum(path, x, residual),
-            (AfterBlock::Sum(bias), Path::Fused) => {
+            (AfterBlock::Sum(bias), ForwardPath::Fused) => {
                 x.inplace_op3(residual, bias, &AddNorm { norm: None })?;
                 Ok(x)
             }
-            (AfterBlock::Sum(bias), Path::Portable) => x.broadcast_add(bias)? + residual,
+            (AfterBlock::Sum(bias), ForwardPath::Portable) => x.broadcast_add(bias)? + residual,
             (AfterBlock::SumOfNorm(norm), _) => norm.of_own(path, x)? + residual,
         }
     }
 }
 
 /// `activation(x + bias)`, or `activation(gate) · up` in a gated block.
-pub(super) fn activate(path: Path, d: &Description, x: Tensor, bias: &Tensor) -> Result<Tensor> {
+pub(super) fn activate(path: ForwardPath, d: &Description, x: Tensor, bias: &Tensor) -> Result<Tensor> {
     let activation = d.activation.kernel();
     match path {
-        Path::Fused if d.gated => x.apply_op2_no_bwd(bias, &Gate(activation)),
-        Path::Fused => {
+        ForwardPath::Fused if d.gated => x.apply_op2_no_bwd(bias, &Gate(activation)),
+        ForwardPath::Fused => {
             x.inplace_op2(bias, &BiasActivation(activation))?;
             Ok(x)
         }
-        Path::Portable => {
+        ForwardPath::Portable => {
             let x = x.broadcast_add(bias)?;
             if !d.gated {
                 return portable(d.activation, &x);

@@ -30,9 +30,9 @@ use crate::errors;
 use crate::loaded_head::LoadedHead;
 use crate::probe;
 use crate::threads::Threads;
-use crate::weights::{Files, Generated, Tensors};
+use crate::weights::{GeneratedTensors, SafetensorsFiles, Tensors};
 use encoder::CandleEncoder;
-use layers::Path;
+use layers::ForwardPath;
 use load::{LoadError, Loader};
 use transformer::Transformer;
 
@@ -60,15 +60,15 @@ impl CandleEngine {
         placement: &Placement,
     ) -> Result<CandleEncoder, Obstacle> {
         let path = match placement.device {
-            Device::Cpu => Path::Fused,
-            Device::Metal(_) | Device::Cuda(_) => Path::Portable,
+            Device::Cpu => ForwardPath::Fused,
+            Device::Metal(_) | Device::Cuda(_) => ForwardPath::Portable,
         };
         self.build_on(path, description, tensors, placement)
     }
 
     fn build_on(
         &self,
-        path: Path,
+        path: ForwardPath,
         description: &Description,
         tensors: &dyn Tensors,
         placement: &Placement,
@@ -117,14 +117,14 @@ impl Engine for CandleEngine {
             ProbeCase::Twin { lengths, seed, output_kind } => {
                 let twin = describe(&model.card)?.twin();
                 let batch = probe::batch(lengths, *seed, *output_kind, &twin);
-                let mut encoder = self.build_encoder(&twin, &Generated, placement)?;
+                let mut encoder = self.build_encoder(&twin, &GeneratedTensors, placement)?;
                 encoder.head = Some(LoadedHead::for_probes());
                 probe::timed(&encoder, &batch, 0.0)
             }
             ProbeCase::Speed { batch, length } => {
                 let layer = describe(&model.card)?.one_layer();
                 let batch = probe::speed_batch(*batch, *length, &layer);
-                probe::time_of(&self.build_encoder(&layer, &Generated, placement)?, &batch)
+                probe::time_of(&self.build_encoder(&layer, &GeneratedTensors, placement)?, &batch)
             }
             ProbeCase::Canary { batches } => probe::canary(self.load(model, placement)?.as_ref(), batches),
         }
@@ -132,8 +132,8 @@ impl Engine for CandleEngine {
 
     fn load(&self, model: &ModelSpec, placement: &Placement) -> Result<Box<dyn Encoder>, Obstacle> {
         let description = describe(&model.card)?;
-        let tensors =
-            Files::of(&model.files, &placement.weights).map_err(|error| load_failed(error.into()))?;
+        let tensors = SafetensorsFiles::of(&model.files, &placement.weights)
+            .map_err(|error| load_failed(error.into()))?;
         let mut encoder = self.build_encoder(&description, &tensors, placement)?;
         let head = LoadedHead::load(&model.card, &model.files, &tensors);
         encoder.head = Some(head.map_err(|error| load_failed(error.into()))?);

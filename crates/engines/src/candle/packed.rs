@@ -40,8 +40,8 @@ impl CustomOp2 for PackedAttention {
         let qkv = values(qkv, qkv_layout)?;
         let bias = values(bias, bias_layout)?;
         let isa = Isa::best();
-        let HeadLayout { queries, width, .. } = self.heads;
-        let (stride, hidden) = (bias.len(), queries * width);
+        let HeadLayout { heads, head_dim: width, .. } = self.heads;
+        let (stride, hidden) = (bias.len(), heads * width);
         let tokens = qkv.len() / stride;
         let mut output = vec![0.0; tokens * hidden];
         let longest = self.sequences.iter().map(|sequence| sequence.length).max().unwrap_or(0);
@@ -65,7 +65,8 @@ impl CustomOp2 for PackedAttention {
                         (None, None) => ScoreBias::None,
                     };
                     let bias = self.biased.then_some(bias);
-                    let (scale, mask) = (self.scale, AttentionMask { visible: sequence.seen(), ..self.mask });
+                    let (scale, mask) =
+                        (self.scale, AttentionMask { visible: sequence.attended(), ..self.mask });
                     AttentionHead { rows, length, at, bias, scale, mask, score_bias }
                         .attend(isa, scratch, output, width);
                 },

@@ -50,7 +50,7 @@ impl PaddedAttention {
             let mut padding = Vec::with_capacity(count * length);
             for &member in &members {
                 let Sequence { start, length: own, .. } = sequences[member];
-                let seen = sequences[member].seen();
+                let seen = sequences[member].attended();
                 rows.extend((0..length).map(|t| (start + t.min(own - 1)) as u32));
                 padding.extend((0..length).map(|t| if t < seen { 0.0 } else { MASKED }));
                 for t in 0..own {
@@ -59,7 +59,7 @@ impl PaddedAttention {
                 first += length as u32;
             }
             let padding = Tensor::from_vec(padding, (count, 1, 1, length), device)?;
-            let shared = shared(length, heads.queries, mask, biases, device)?;
+            let shared = shared(length, heads.heads, mask, biases, device)?;
             buckets.push(Bucket { count, length, rows: Tensor::new(rows, device)?, padding, shared });
         }
         Ok(PaddedAttention { buckets, back: Tensor::new(back, device)?, heads })
@@ -74,7 +74,7 @@ impl PaddedAttention {
         values: &Tensor,
         relative: Option<&PaddedRelativeProjections>,
     ) -> Result<Tensor> {
-        let HeadLayout { queries: heads, keys: kv_heads, width } = self.heads;
+        let HeadLayout { heads, kv_heads, head_dim: width } = self.heads;
         let dtype = queries.dtype();
         let mut parts = Vec::with_capacity(self.buckets.len());
         for bucket in &self.buckets {

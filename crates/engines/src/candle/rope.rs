@@ -17,7 +17,7 @@ impl BatchRope {
     pub(super) fn new(rope_table: &RopeTable, sequences: &[Sequence], device: &Device) -> Result<BatchRope> {
         let RopeTable { cosines, sines, pairs, interleaved } = rope_table;
         let tokens: usize = sequences.iter().map(|sequence| sequence.length).sum();
-        let laid = |table: &[f32]| {
+        let repeated = |table: &[f32]| {
             let mut rows = Vec::with_capacity(tokens * pairs);
             for sequence in sequences {
                 rows.extend_from_slice(&table[..sequence.length * pairs]);
@@ -25,18 +25,18 @@ impl BatchRope {
             Tensor::from_vec(rows, (tokens, 1, *pairs), device)
         };
         Ok(BatchRope {
-            cosines: laid(cosines)?,
-            sines: laid(sines)?,
+            cosines: repeated(cosines)?,
+            sines: repeated(sines)?,
             pairs: *pairs,
             interleaved: *interleaved,
         })
     }
 
     /// Rotates `x`, `[tokens, heads, head_dim]`.
-    pub(super) fn turn(&self, x: &Tensor) -> Result<Tensor> {
+    pub(super) fn rotate(&self, x: &Tensor) -> Result<Tensor> {
         let (tokens, heads, head) = x.dims3()?;
-        let turned = 2 * self.pairs;
-        let part = x.narrow(2, 0, turned)?.contiguous()?;
+        let rotated = 2 * self.pairs;
+        let part = x.narrow(2, 0, rotated)?.contiguous()?;
         let side = |which: usize| -> Result<Tensor> {
             if self.interleaved {
                 part.reshape((tokens, heads, self.pairs, 2))?.narrow(3, which, 1)?.squeeze(3)?.contiguous()
@@ -48,13 +48,13 @@ impl BatchRope {
         let first = (a.broadcast_mul(&self.cosines)? - b.broadcast_mul(&self.sines)?)?;
         let second = (b.broadcast_mul(&self.cosines)? + a.broadcast_mul(&self.sines)?)?;
         let part = if self.interleaved {
-            Tensor::stack(&[first, second], 3)?.reshape((tokens, heads, turned))?
+            Tensor::stack(&[first, second], 3)?.reshape((tokens, heads, rotated))?
         } else {
             Tensor::cat(&[first, second], 2)?
         };
-        if turned == head {
+        if rotated == head {
             return Ok(part);
         }
-        Tensor::cat(&[part, x.narrow(2, turned, head - turned)?.contiguous()?], 2)
+        Tensor::cat(&[part, x.narrow(2, rotated, head - rotated)?.contiguous()?], 2)
     }
 }

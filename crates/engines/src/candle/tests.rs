@@ -6,7 +6,7 @@ use candle_core::Tensor;
 use sconce_core::batch::{Batch, Output, OutputKind, Rows, Sequence};
 use sconce_core::card::{ModelCard, Pooling, PoolingMode};
 use sconce_core::device::Device;
-use sconce_core::engine::{Cost, Encoder};
+use sconce_core::engine::{BatchLayout, Encoder};
 use sconce_core::files::ModelFiles;
 use sconce_core::placement::{Dtype, EngineId, Placement};
 use sconce_kernels::attention::AttentionMask;
@@ -15,14 +15,14 @@ use serde_json::{Value, json};
 
 use super::encoder::CandleEncoder;
 use super::padded::PaddedAttention;
-use super::{CandleEngine, Path};
+use super::{CandleEngine, ForwardPath};
 use crate::describe::describe;
 use crate::description::Description;
 use crate::head_layout::HeadLayout;
 use crate::loaded_head::LoadedHead;
 use crate::positional::bias_table::BiasTable;
 use crate::testing::{card, plain_pool};
-use crate::weights::{Generated, Tensors};
+use crate::weights::{GeneratedTensors, Tensors};
 use crate::{families, probe};
 
 /// The description of a model with this config.
@@ -56,9 +56,9 @@ fn cpu(dtype: Dtype) -> Placement {
     Placement { engine: EngineId::Candle, device: Device::Cpu, weights: String::new(), dtype }
 }
 
-fn run(path: Path, description: &Description, dtype: Dtype, batch: &Batch) -> Rows {
+fn run(path: ForwardPath, description: &Description, dtype: Dtype, batch: &Batch) -> Rows {
     let engine = CandleEngine::new(2);
-    let encoder = engine.build_on(path, description, &Generated, &cpu(dtype)).expect("it loads");
+    let encoder = engine.build_on(path, description, &GeneratedTensors, &cpu(dtype)).expect("it loads");
     encoder.encode(batch).expect("it computes").into_rows()
 }
 
@@ -79,10 +79,10 @@ fn the_path_for_accelerators_gives_what_the_fused_one_gives() {
             }
             // The last tokens of longer sequences are not attended to.
             for sequence in batch.sequences.iter_mut().filter(|sequence| sequence.length > 40) {
-                sequence.unseen = sequence.length % 7;
+                sequence.masked = sequence.length % 7;
             }
-            let fused = run(Path::Fused, &description, Dtype::F32, &batch);
-            let portable = run(Path::Portable, &description, Dtype::F32, &batch);
+            let fused = run(ForwardPath::Fused, &description, Dtype::F32, &batch);
+            let portable = run(ForwardPath::Portable, &description, Dtype::F32, &batch);
             let apart = farthest(&fused, &portable);
             assert!(apart < 5e-5, "{name} {lengths:?}: {apart}");
         }
@@ -112,9 +112,9 @@ fn a_twin_has_every_part_of_its_model() {
 fn half_precision_stays_near_on_both_paths() {
     let description = description("bert", "gelu");
     let batch = probe::batch(&[128, 3, 64], 7, OutputKind::Tokens, &description);
-    let want = run(Path::Fused, &description, Dtype::F32, &batch);
+    let want = run(ForwardPath::Fused, &description, Dtype::F32, &batch);
     for (dtype, allowed) in [(Dtype::F16, 0.03), (Dtype::Bf16, 0.2)] {
-        for path in [Path::Fused, Path::Portable] {
+        for path in [ForwardPath::Fused, ForwardPath::Portable] {
             let apart = farthest(&want, &run(path, &description, dtype, &batch));
             assert!(apart < allowed, "{dtype} {path:?}: {apart}");
         }
@@ -124,7 +124,8 @@ fn half_precision_stays_near_on_both_paths() {
 #[test]
 fn a_batch_that_would_read_past_a_table_is_refused() {
     let description = description("roberta", "gelu");
-    let encoder = CandleEngine::new(1).build_on(Path::Fused, &description, &Generated, &cpu(Dtype::F32));
+    let encoder =
+        CandleEngine::new(1).build_on(ForwardPath::Fused, &description, &GeneratedTensors, &cpu(Dtype::F32));
     let encoder = encoder.expect("it loads");
     let refused = |ids: &[u32], types: &[u32]| {
         let mut batch = Batch::new(OutputKind::Tokens);
@@ -136,15 +137,16 @@ fn a_batch_that_would_read_past_a_table_is_refused() {
     assert!(refused(&[5], &[2]), "a type beyond the types");
     assert!(refused(&[5; 139], &[0; 139]), "a text beyond the positions");
     assert!(refused(&[], &[]), "an empty text");
-    assert_eq!(encoder.cost(), Cost::Packed);
+    assert_eq!(encoder.batch_layout(), BatchLayout::Packed);
 }
 
 fn portable(card: &ModelCard) -> CandleEncoder {
     let description = describe(card).expect("the family is known");
     let mut encoder = CandleEngine::new(1)
-        .build_on(Path::Portable, &description, &Generated, &cpu(Dtype::F32))
+        .build_on(ForwardPath::Portable, &description, &GeneratedTensors, &cpu(Dtype::F32))
         .expect("it loads");
-    encoder.head = Some(LoadedHead::load(card, &ModelFiles::default(), &Generated).expect("the head loads"));
+    encoder.head =
+        Some(LoadedHead::load(card, &ModelFiles::default(), &GeneratedTensors).expect("the head loads"));
     encoder
 }
 
@@ -179,11 +181,12 @@ fn the_path_for_accelerators_pools_as_the_others_do() {
 #[test]
 fn the_path_for_accelerators_pads_and_takes_one_batch_at_a_time() {
     let encoder = portable(&card(config("bert", "gelu")));
-    assert_eq!((encoder.cost(), encoder.concurrency()), (Cost::Padded, 1));
+    assert_eq!((encoder.batch_layout(), encoder.concurrency()), (BatchLayout::Padded, 1));
     let fused = CandleEngine::new(2);
-    let fused = fused.build_on(Path::Fused, &description("bert", "gelu"), &Generated, &cpu(Dtype::F32));
+    let fused =
+        fused.build_on(ForwardPath::Fused, &description("bert", "gelu"), &GeneratedTensors, &cpu(Dtype::F32));
     let fused = fused.expect("it loads");
-    assert_eq!((fused.cost(), fused.concurrency()), (Cost::Packed, 2));
+    assert_eq!((fused.batch_layout(), fused.concurrency()), (BatchLayout::Packed, 2));
 }
 
 /// Attention by its definition, in f64, over the rows of one sequence.
@@ -194,7 +197,7 @@ fn plain_attention(
     seen: impl Fn(usize, usize) -> bool,
     bias: impl Fn(usize, isize) -> f32,
 ) -> Vec<f64> {
-    let HeadLayout { queries: count, keys: kv, width } = heads;
+    let HeadLayout { heads: count, kv_heads: kv, head_dim: width } = heads;
     let number = |rows: &[f32], heads: usize, row: usize, head: usize, d: usize| {
         f64::from(rows[(row * heads + head) * width + d])
     };
@@ -231,15 +234,15 @@ fn padded_attention_is_that_of_plain_code() {
         AttentionMask { before: 4, after: 0, ..AttentionMask::ALL },
     ];
     for (queries, keys) in [(4, 4), (4, 2), (3, 1)] {
-        let heads = HeadLayout { queries, keys, width: 6 };
+        let heads = HeadLayout { heads: queries, kv_heads: keys, head_dim: 6 };
         for mask in masks {
             for biased in [false, true] {
                 // With a window, every query needs a visible key.
-                let unseen = |length: usize| if mask.before == usize::MAX { length / 5 } else { 0 };
+                let masked = |length: usize| if mask.before == usize::MAX { length / 5 } else { 0 };
                 let mut sequences = Vec::new();
                 let mut tokens = 0;
                 for length in lengths {
-                    sequences.push(Sequence { start: tokens, length, skip: 0, unseen: unseen(length) });
+                    sequences.push(Sequence { start: tokens, length, skip: 0, masked: masked(length) });
                     tokens += length;
                 }
                 let bias = |head: usize, apart: isize| 0.1 * head as f32 - 0.03 * apart as f32;
@@ -247,7 +250,7 @@ fn padded_attention_is_that_of_plain_code() {
                 let padded = PaddedAttention::new(&sequences, heads, mask, biases.as_ref(), &device)
                     .expect("it is laid out");
                 let rows = |name: &str, heads: usize| {
-                    Generated.read(&format!("embed {name}"), &[tokens, heads * 6]).expect("generated")
+                    GeneratedTensors.read(&format!("embed {name}"), &[tokens, heads * 6]).expect("generated")
                 };
                 let parts = [rows("q", queries), rows("k", keys), rows("v", keys)];
                 let tensor = |rows: &Vec<f32>| {
@@ -262,7 +265,7 @@ fn padded_attention_is_that_of_plain_code() {
                         &parts[rows][sequence.start * width..][..sequence.length * width]
                     };
                     let seen = |query: usize, key: usize| {
-                        key < sequence.seen() && mask.keys(query, sequence.length).contains(&key)
+                        key < sequence.attended() && mask.keys(query, sequence.length).contains(&key)
                     };
                     let bias = |head: usize, apart: isize| if biased { bias(head, apart) } else { 0.0 };
                     let want = plain_attention([own(0), own(1), own(2)], heads, sequence.length, seen, bias);

@@ -9,7 +9,7 @@ use sconce_kernels::{rope, rows};
 
 use super::disentangled::PaddedRelativeProjections;
 use super::fused::QkNormRope;
-use super::layers::{AfterBlock, Linear, Norm, Path, activate};
+use super::layers::{AfterBlock, ForwardPath, Linear, Norm, activate};
 use super::load::{LoadError, Loader};
 use super::packed::PackedAttention;
 use super::padded::PaddedAttention;
@@ -25,7 +25,7 @@ use crate::positional::rope::RopeCache;
 pub(super) struct Transformer {
     description: Description,
     device: Device,
-    path: Path,
+    path: ForwardPath,
     token_embeddings: Tensor,
     positions: Option<Tensor>,
     types: Option<Tensor>,
@@ -70,7 +70,7 @@ enum Attention {
 impl Transformer {
     pub(super) fn load(
         description: &Description,
-        path: Path,
+        path: ForwardPath,
         from: &Loader<'_>,
     ) -> std::result::Result<Transformer, LoadError> {
         let d = description;
@@ -186,7 +186,7 @@ impl Transformer {
                 x = norms[which].plain(&x)?;
             }
             if let Some(rope) = rope {
-                x = rope.turn(&x)?;
+                x = rope.rotate(&x)?;
             }
             x.reshape(((), width))
         };
@@ -207,8 +207,8 @@ impl Transformer {
         let longest = batch.sequences.iter().map(|s| s.length).max().unwrap_or(0);
         let rope_table = self.ropes[usize::from(local)].as_ref().map(|ropes| ropes.up_to(longest));
         let attention = match self.path {
-            Path::Fused => Attention::Packed { rope_table, window: window.clone() },
-            Path::Portable => {
+            ForwardPath::Fused => Attention::Packed { rope_table, window: window.clone() },
+            ForwardPath::Portable => {
                 let (heads, biases) = (HeadLayout::of(d), self.biases.as_deref());
                 let padded =
                     PaddedAttention::new(&batch.sequences, heads, window.mask(), biases, &self.device)?;
@@ -254,7 +254,7 @@ impl Layer {
         d: &Description,
         assembly: &Assembly<'_>,
         layer: usize,
-        path: Path,
+        path: ForwardPath,
         from: &Loader<'_>,
     ) -> std::result::Result<Layer, LoadError> {
         let parts = assembly.layer(layer)?;
@@ -265,21 +265,21 @@ impl Layer {
         let before = |norm: Option<_>| norm.map(|norm| Norm::load(from, d, norm, None)).transpose();
         let qk_norms = match (parts.qk_norms, path) {
             (None, _) => None,
-            (Some(norms), Path::Fused) => {
+            (Some(norms), ForwardPath::Fused) => {
                 Some(QkNorms::Fused(Box::new(norms.map(|norm| head_layout::norm(d, norm)))))
             }
-            (Some([query, key]), Path::Portable) => {
+            (Some([query, key]), ForwardPath::Portable) => {
                 let norms = [Norm::load(from, d, query, None)?, Norm::load(from, d, key, None)?];
                 Some(QkNorms::Portable(Box::new(norms)))
             }
         };
         let relative = match (parts.relative, &d.relative_positions, path) {
-            (Some(relative), Some(RelativePositions::Disentangled(how)), Path::Fused) => {
+            (Some(relative), Some(RelativePositions::Disentangled(how)), ForwardPath::Fused) => {
                 let packed =
                     PackedRelativeProjections::new(Isa::best(), how, &relative, d.head_dim, d.max_length);
                 Some(LayerRelativeProjections::Packed(Arc::new(packed)))
             }
-            (Some(relative), Some(RelativePositions::Disentangled(how)), Path::Portable) => Some(
+            (Some(relative), Some(RelativePositions::Disentangled(how)), ForwardPath::Portable) => Some(
                 LayerRelativeProjections::Padded(PaddedRelativeProjections::load(from, d, how, relative)?),
             ),
             _ => None,

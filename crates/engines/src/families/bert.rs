@@ -12,9 +12,9 @@ use crate::tensor_names::{TensorLayout, TensorNames};
 pub(super) const BERT: Family = Family {
     name: "BERT",
     model_types: &["bert"],
-    when: None,
-    within: None,
-    known_as: "all-MiniLM-L6-v2, bge-*-v1.5, e5-*-v2, gte-small/base/large, mxbai-embed-large-v1",
+    condition: None,
+    nested_config: None,
+    examples: "all-MiniLM-L6-v2, bge-*-v1.5, e5-*-v2, gte-small/base/large, mxbai-embed-large-v1",
     goldens: &["tiny-bert"],
     describe: |c, d| {
         absolute_positions(d);
@@ -24,8 +24,8 @@ pub(super) const BERT: Family = Family {
 };
 
 fn plain(c: &Config<'_>, d: &mut Description) -> Result<(), Unsupported> {
-    c.none_of(&["is_decoder", "add_cross_attention"])?;
-    c.only("position_embedding_type", &["absolute".into()])?;
+    c.require_off(&["is_decoder", "add_cross_attention"])?;
+    c.require_one_of("position_embedding_type", &["absolute".into()])?;
     d.token_types = c.size(&["type_vocab_size"]).unwrap_or(2);
     post_norm(c, d)
 }
@@ -34,7 +34,7 @@ fn plain(c: &Config<'_>, d: &mut Description) -> Result<(), Unsupported> {
 pub(super) const ROBERTA: Family = Family {
     name: "RoBERTa, XLM-RoBERTa, CamemBERT",
     model_types: &["roberta", "xlm-roberta", "camembert"],
-    known_as: "multilingual-e5-*, bge-m3, all-distilroberta-v1, paraphrase-multilingual-mpnet-base-v2",
+    examples: "multilingual-e5-*, bge-m3, all-distilroberta-v1, paraphrase-multilingual-mpnet-base-v2",
     goldens: &["tiny-roberta", "tiny-xlm-roberta", "tiny-camembert"],
     describe: |c, d| {
         positions_after_padding(c, d);
@@ -47,11 +47,11 @@ pub(super) const ROBERTA: Family = Family {
 pub(super) const DISTILBERT: Family = Family {
     name: "DistilBERT",
     model_types: &["distilbert"],
-    known_as: "multi-qa-distilbert-*, msmarco-distilbert-*, distiluse-base-multilingual-cased-v2",
+    examples: "multi-qa-distilbert-*, msmarco-distilbert-*, distiluse-base-multilingual-cased-v2",
     goldens: &["tiny-distilbert"],
     describe: |c, d| {
-        c.none_of(&["is_decoder", "sinusoidal_pos_embds"])?;
-        c.only("position_embedding_type", &["absolute".into()])?;
+        c.require_off(&["is_decoder", "sinusoidal_pos_embds"])?;
+        c.require_one_of("position_embedding_type", &["absolute".into()])?;
         absolute_positions(d);
         post_norm(c, d)?;
         d.epsilon = 1e-12;
@@ -78,10 +78,10 @@ pub(super) const DISTILBERT: Family = Family {
 pub(super) const MPNET: Family = Family {
     name: "MPNet",
     model_types: &["mpnet"],
-    known_as: "all-mpnet-base-v2, multi-qa-mpnet-base-dot-v1",
+    examples: "all-mpnet-base-v2, multi-qa-mpnet-base-dot-v1",
     goldens: &["tiny-mpnet"],
     describe: |c, d| {
-        c.only("position_embedding_type", &["absolute".into()])?;
+        c.require_one_of("position_embedding_type", &["absolute".into()])?;
         positions_after_padding(c, d);
         post_norm(c, d)?;
         let count = c.size(&["relative_attention_num_buckets"]).unwrap_or(32);

@@ -10,9 +10,9 @@ use crate::tensor_names::{TensorLayout, TensorNames};
 pub(super) const CLIP: Family = Family {
     name: "CLIP text",
     model_types: &["clip_text_model", "clip"],
-    when: None,
-    within: Some("text_config"),
-    known_as: "clip-vit-base-patch32, clip-vit-large-patch14",
+    condition: None,
+    nested_config: Some("text_config"),
+    examples: "clip-vit-base-patch32, clip-vit-large-patch14",
     goldens: &["tiny-clip"],
     describe: |c, d| {
         absolute_positions(d);

@@ -9,9 +9,9 @@ use crate::positional::disentangled::DisentangledAttention;
 use crate::tensor_names::{TensorLayout, TensorNames};
 
 fn describe(c: &Config<'_>, d: &mut Description) -> Result<(), Unsupported> {
-    c.none_of(&["talking_head", "conv_kernel_size", "is_decoder"])?;
-    c.only("embedding_size", &[d.hidden.into()])?;
-    c.only("attention_head_size", &[d.head_dim.into()])?;
+    c.require_off(&["talking_head", "conv_kernel_size", "is_decoder"])?;
+    c.require_one_of("embedding_size", &[d.hidden.into()])?;
+    c.require_one_of("attention_head_size", &[d.head_dim.into()])?;
     post_norm(c, d)?;
     d.token_types = c.size(&["type_vocab_size"]).unwrap_or(0);
     d.epsilon = c.number(&["layer_norm_eps"], 1e-7);
@@ -38,7 +38,7 @@ fn describe(c: &Config<'_>, d: &mut Description) -> Result<(), Unsupported> {
         max_distance,
         c2p,
         p2c,
-        norm_embeddings: c.word(&["norm_rel_ebd"], "none").contains("layer_norm"),
+        norm_embeddings: c.string(&["norm_rel_ebd"], "none").contains("layer_norm"),
         share_att_key: c.flag("share_att_key", false),
     }));
     Ok(())
@@ -55,12 +55,12 @@ const NAMES: TensorNames = TensorNames {
 pub(super) const DEBERTA: Family = Family {
     name: "DeBERTa",
     model_types: &["deberta"],
-    when: None,
-    within: None,
-    known_as: "deberta-base and what is made of it",
+    condition: None,
+    nested_config: None,
+    examples: "deberta-base and what is made of it",
     goldens: &["tiny-deberta"],
     describe: |c, d| {
-        c.none_of(&["position_buckets", "share_att_key", "norm_rel_ebd"])?;
+        c.require_off(&["position_buckets", "share_att_key", "norm_rel_ebd"])?;
         describe(c, d)
     },
     names: TensorNames {
@@ -82,9 +82,9 @@ pub(super) const DEBERTA: Family = Family {
 pub(super) const DEBERTA_V2: Family = Family {
     name: "DeBERTa v2, v3",
     model_types: &["deberta-v2"],
-    when: None,
-    within: None,
-    known_as: "deberta-v3-*, mDeBERTa, mxbai-rerank-*-v1",
+    condition: None,
+    nested_config: None,
+    examples: "deberta-v3-*, mDeBERTa, mxbai-rerank-*-v1",
     goldens: &["tiny-deberta-v2", "tiny-deberta-v3"],
     describe,
     names: TensorNames {

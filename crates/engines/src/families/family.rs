@@ -13,11 +13,11 @@ pub struct Family {
     /// Values of `model_type` in `config.json`.
     pub model_types: &'static [&'static str],
     /// A config key and its value that distinguish the family from another one with the same `model_type`.
-    pub when: Option<(&'static str, &'static str)>,
+    pub condition: Option<(&'static str, &'static str)>,
     /// The key of the nested config that describes the text model; none if it is the whole config.
-    pub within: Option<&'static str>,
+    pub nested_config: Option<&'static str>,
     /// Well-known models of the family.
-    pub known_as: &'static str,
+    pub examples: &'static str,
     /// The goldens that the family is tested against.
     pub goldens: &'static [&'static str],
     /// Completes a neutral description of the config's sizes.

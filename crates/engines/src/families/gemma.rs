@@ -12,9 +12,9 @@ use crate::tensor_names::TensorNames;
 pub(super) const GEMMA3: Family = Family {
     name: "Gemma3 text (EmbeddingGemma)",
     model_types: &["gemma3_text"],
-    when: None,
-    within: None,
-    known_as: "embeddinggemma-300m",
+    condition: None,
+    nested_config: None,
+    examples: "embeddinggemma-300m",
     goldens: &["tiny-gemma3", "tiny-gemma3-causal"],
     describe: |c, d| {
         decoder(c, d)?;

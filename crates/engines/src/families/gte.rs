@@ -11,15 +11,15 @@ use crate::tensor_names::{TensorLayout, TensorNames};
 pub(super) const GTE: Family = Family {
     name: "GTE (new)",
     model_types: &["new", "gte"],
-    when: None,
-    within: None,
-    known_as: "gte-base-en-v1.5, gte-large-en-v1.5, gte-multilingual-base, -reranker-base, snowflake-arctic-embed-m-v2.0",
+    condition: None,
+    nested_config: None,
+    examples: "gte-base-en-v1.5, gte-large-en-v1.5, gte-multilingual-base, -reranker-base, snowflake-arctic-embed-m-v2.0",
     goldens: &["tiny-gte"],
     describe: |c, d| {
-        c.none_of(&["is_decoder", "logn_attention_scale", "logn_attention_clip1"])?;
-        c.only("position_embedding_type", &["rope".into()])?;
-        c.only("layer_norm_type", &["layer_norm".into()])?;
-        c.only("head_dim", &[d.head_dim.into()])?;
+        c.require_off(&["is_decoder", "logn_attention_scale", "logn_attention_clip1"])?;
+        c.require_one_of("position_embedding_type", &["rope".into()])?;
+        c.require_one_of("layer_norm_type", &["layer_norm".into()])?;
+        c.require_one_of("head_dim", &[d.head_dim.into()])?;
         post_norm(c, d)?;
         d.token_types = c.size(&["type_vocab_size"]).unwrap_or(1);
         d.gated = true;

@@ -11,19 +11,19 @@ use crate::tensor_names::{TensorLayout, TensorNames};
 pub(super) const JINA: Family = Family {
     name: "JinaBERT v2",
     model_types: &["bert"],
-    when: Some(("position_embedding_type", "alibi")),
-    within: None,
-    known_as: "jina-embeddings-v2-small-en, jina-embeddings-v2-base-en, -de, -es, -zh, jina-reranker-v1-*",
+    condition: Some(("position_embedding_type", "alibi")),
+    nested_config: None,
+    examples: "jina-embeddings-v2-small-en, jina-embeddings-v2-base-en, -de, -es, -zh, jina-reranker-v1-*",
     goldens: &["tiny-jina"],
     describe: |c, d| {
-        c.none_of(&["is_decoder", "add_cross_attention"])?;
+        c.require_off(&["is_decoder", "add_cross_attention"])?;
         if c.get("auto_map").to_string().contains("qk-post-norm") {
             return Err(Unsupported("norms of queries and keys".to_owned()));
         }
         post_norm(c, d)?;
         d.token_types = c.size(&["type_vocab_size"]).unwrap_or(2);
         d.relative_positions = Some(RelativePositions::Alibi);
-        let kind = c.word(&["feed_forward_type"], "original");
+        let kind = c.string(&["feed_forward_type"], "original");
         d.gated = kind != "original";
         if d.gated {
             d.activate(c, &["feed_forward_type"], "geglu")?;

@@ -8,8 +8,8 @@ use crate::positional::rope::Rope;
 
 /// What all decoders share: pre-norm with RMS norms, a gated feed-forward block, grouped-query attention.
 pub(super) fn decoder(c: &Config<'_>, d: &mut Description) -> Result<(), Unsupported> {
-    c.none_of(&["attn_logit_softcapping", "num_experts", "num_local_experts", "no_rope_layers"])?;
-    c.only("pretraining_tp", &[1.into()])?;
+    c.require_off(&["attn_logit_softcapping", "num_experts", "num_local_experts", "no_rope_layers"])?;
+    c.require_one_of("pretraining_tp", &[1.into()])?;
     d.norm = NormKind::Rms;
     d.placement = NormPlacement::Pre;
     d.final_norm = true;
@@ -50,9 +50,9 @@ pub(super) fn windowed(
 pub(super) const LLAMA: Family = Family {
     name: "Llama",
     model_types: &["llama"],
-    when: None,
-    within: None,
-    known_as: "llama-based embedders",
+    condition: None,
+    nested_config: None,
+    examples: "llama-based embedders",
     goldens: &["tiny-llama"],
     describe: plain,
     names: names::LLAMA,
@@ -62,10 +62,10 @@ pub(super) const LLAMA: Family = Family {
 pub(super) const MISTRAL: Family = Family {
     name: "Mistral",
     model_types: &["mistral"],
-    known_as: "e5-mistral-7b-instruct, SFR-Embedding-Mistral, Linq-Embed-Mistral",
+    examples: "e5-mistral-7b-instruct, SFR-Embedding-Mistral, Linq-Embed-Mistral",
     goldens: &["tiny-mistral"],
     describe: |c, d| {
-        c.none_of(&["layer_types"])?;
+        c.require_off(&["layer_types"])?;
         plain(c, d)?;
         if let Some(window) = c.size(&["sliding_window"]) {
             d.global = windowed(c, &d.global, window)?;
@@ -92,7 +92,7 @@ fn qwen(c: &Config<'_>, d: &mut Description) -> Result<(), Unsupported> {
 pub(super) const QWEN2: Family = Family {
     name: "Qwen2",
     model_types: &["qwen2"],
-    known_as: "gte-Qwen2-1.5B-instruct, gte-Qwen2-7B-instruct",
+    examples: "gte-Qwen2-1.5B-instruct, gte-Qwen2-7B-instruct",
     goldens: &["tiny-qwen2"],
     describe: |c, d| {
         qwen(c, d)?;
@@ -106,7 +106,7 @@ pub(super) const QWEN2: Family = Family {
 pub(super) const QWEN3: Family = Family {
     name: "Qwen3",
     model_types: &["qwen3"],
-    known_as: "Qwen3-Embedding-0.6B, -4B, -8B",
+    examples: "Qwen3-Embedding-0.6B, -4B, -8B",
     goldens: &["tiny-qwen3"],
     describe: |c, d| {
         qwen(c, d)?;

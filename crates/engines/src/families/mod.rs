@@ -19,7 +19,7 @@ use serde_json::Value;
 
 pub use family::Family;
 
-/// All families. Of two with the same `model_type`, the one with a `when` condition comes first.
+/// All families. Of two with the same `model_type`, the one with a condition comes first.
 pub const FAMILIES: &[&Family] = &[
     &jina::JINA,
     &bert::BERT,
@@ -45,7 +45,7 @@ pub fn of(config: &Value) -> Option<&'static Family> {
     let model_type = config["model_type"].as_str()?;
     let is_it = |family: &&Family| {
         family.model_types.contains(&model_type)
-            && family.when.is_none_or(|(key, value)| config[key].as_str() == Some(value))
+            && family.condition.is_none_or(|(key, value)| config[key].as_str() == Some(value))
     };
     FAMILIES.iter().copied().find(is_it)
 }
@@ -61,7 +61,7 @@ pub fn model_types() -> Vec<String> {
 
 /// The config of the text model: `config` itself or the nested config that its family names.
 pub(crate) fn root(config: &Value) -> &Value {
-    let within = of(config).and_then(|family| family.within).map(|key| &config[key]);
+    let within = of(config).and_then(|family| family.nested_config).map(|key| &config[key]);
     within.filter(|part| part.is_object()).unwrap_or(config)
 }
 

@@ -10,9 +10,9 @@ use crate::tensor_names::{TensorLayout, TensorNames};
 pub(super) const MODERN: Family = Family {
     name: "ModernBERT",
     model_types: &["modernbert"],
-    when: None,
-    within: None,
-    known_as: "gte-modernbert-base, modernbert-embed-base",
+    condition: None,
+    nested_config: None,
+    examples: "gte-modernbert-base, modernbert-embed-base",
     goldens: &["tiny-modernbert"],
     describe: |c, d| {
         let bias = |key: &str| c.flag(key, false);

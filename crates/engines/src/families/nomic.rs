@@ -11,12 +11,12 @@ use crate::tensor_names::{TensorLayout, TensorNames};
 pub(super) const NOMIC: Family = Family {
     name: "Nomic-BERT (v1, v1.5)",
     model_types: &["nomic_bert"],
-    when: None,
-    within: None,
-    known_as: "nomic-embed-text-v1, nomic-embed-text-v1.5",
+    condition: None,
+    nested_config: None,
+    examples: "nomic-embed-text-v1, nomic-embed-text-v1.5",
     goldens: &["tiny-nomic"],
     describe: |c, d| {
-        c.none_of(&[
+        c.require_off(&[
             "prenorm",
             "use_rms_norm",
             "parallel_block",
@@ -24,10 +24,10 @@ pub(super) const NOMIC: Family = Family {
             "num_experts",
             "moe_every_n_layers",
         ])?;
-        c.none_of(&["rotary_emb_scale_base", "use_xentropy_bias"])?;
-        c.only("rotary_emb_fraction", &[1.into(), 1.0.into()])?;
-        c.only("scale_attn_weights", &[true.into()])?;
-        c.only("head_dim", &[d.head_dim.into()])?;
+        c.require_off(&["rotary_emb_scale_base", "use_xentropy_bias"])?;
+        c.require_one_of("rotary_emb_fraction", &[1.into(), 1.0.into()])?;
+        c.require_one_of("scale_attn_weights", &[true.into()])?;
+        c.require_one_of("head_dim", &[d.head_dim.into()])?;
         post_norm(c, d)?;
         d.token_types = c.size(&["type_vocab_size"]).unwrap_or(2);
         d.gated = true;

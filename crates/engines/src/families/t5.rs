@@ -10,12 +10,12 @@ use crate::tensor_names::{TensorLayout, TensorNames};
 pub(super) const T5: Family = Family {
     name: "T5 encoder",
     model_types: &["t5"],
-    when: None,
-    within: None,
-    known_as: "sentence-t5-*, gtr-t5-*",
+    condition: None,
+    nested_config: None,
+    examples: "sentence-t5-*, gtr-t5-*",
     goldens: &["tiny-t5", "tiny-t5-gated"],
     describe: |c, d| {
-        c.none_of(&["is_decoder"])?;
+        c.require_off(&["is_decoder"])?;
         // The buckets cover any distance. Without `n_positions`, the training length applies.
         d.max_length = c.size(&["n_positions"]).unwrap_or(512);
         d.norm = NormKind::Rms;
@@ -25,7 +25,7 @@ pub(super) const T5: Family = Family {
         d.head_dim = c.size(&["d_kv"]).unwrap_or(64);
         d.kv_heads = d.heads;
         d.scale = 1.0;
-        let projection = c.word(&["feed_forward_proj"], "relu");
+        let projection = c.string(&["feed_forward_proj"], "relu");
         d.gated = projection.starts_with("gated-");
         match projection.trim_start_matches("gated-") {
             "gelu" if d.gated => d.activate_as("feed_forward_proj", "gelu_new")?,

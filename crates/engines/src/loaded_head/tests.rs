@@ -8,13 +8,13 @@ use serde_json::json;
 
 use super::*;
 use crate::testing::{card, plain_pool};
-use crate::weights::Generated;
+use crate::weights::GeneratedTensors;
 
 const WIDTH: usize = 6;
 
 fn dense(input: usize, output: usize, activation: DenseActivation) -> Step {
     let [weight, bias] = ["weight", "bias"].map(|part| vec![format!("head.{output}.{part}")]);
-    Step::Dense(Dense { folder: None, weight, bias, picked: None, input, output, activation })
+    Step::Dense(Dense { folder: None, weight, bias, selected_rows: None, input, output, activation })
 }
 
 fn model(task: Task, tokens: &[Step], steps: &[Step]) -> ModelCard {
@@ -29,18 +29,18 @@ fn model(task: Task, tokens: &[Step], steps: &[Step]) -> ModelCard {
 }
 
 fn load(card: &ModelCard) -> LoadedHead {
-    LoadedHead::load(card, &ModelFiles::default(), &Generated).expect("it loads")
+    LoadedHead::load(card, &ModelFiles::default(), &GeneratedTensors).expect("it loads")
 }
 
 fn hidden(tokens: usize) -> Vec<f32> {
-    Generated.read("embed hidden", &[tokens, WIDTH]).expect("generated")
+    GeneratedTensors.read("embed hidden", &[tokens, WIDTH]).expect("generated")
 }
 
 fn sequences(lengths: &[usize], skip: usize) -> Vec<Sequence> {
     let mut start = 0;
     let sequence = |&length: &usize| {
         start += length;
-        Sequence { start: start - length, length, skip, unseen: 0 }
+        Sequence { start: start - length, length, skip, masked: 0 }
     };
     lengths.iter().map(sequence).collect()
 }

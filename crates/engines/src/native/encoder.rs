@@ -4,7 +4,7 @@ use std::cell::RefCell;
 use std::sync::Arc;
 
 use sconce_core::batch::{Batch, Output, OutputKind, Rows};
-use sconce_core::engine::{Cost, Encoder, EngineError};
+use sconce_core::engine::{BatchLayout, Encoder, EngineError};
 use sconce_kernels::bf16::{Bf16, MatrixBf16};
 use sconce_kernels::gemm::PackedMatrix;
 use sconce_kernels::isa::Isa;
@@ -110,8 +110,8 @@ impl Encoder for NativeEncoder {
         })
     }
 
-    fn cost(&self) -> Cost {
-        Cost::Packed
+    fn batch_layout(&self) -> BatchLayout {
+        BatchLayout::Packed
     }
 
     fn concurrency(&self) -> usize {

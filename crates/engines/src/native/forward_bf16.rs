@@ -139,7 +139,7 @@ impl ForwardBf16<'_> {
         let (heads, keys) = (d.heads * panels, d.kv_heads * panels);
         let window = d.local.as_ref().filter(|_| layer.is_local).unwrap_or(&d.global);
         for s in &batch.sequences {
-            let mask = AttentionMask { visible: s.seen(), ..window.mask() };
+            let mask = AttentionMask { visible: s.attended(), ..window.mask() };
             if let Some(relative) = &layer.relative {
                 disentangled::attend(d, relative, mask, s, qkv, context, disentangled);
                 continue;

@@ -127,7 +127,7 @@ impl ForwardF32<'_> {
                     }
                     (None, None) => ScoreBias::None,
                 };
-                let mask = AttentionMask { visible: s.seen(), ..window.mask() };
+                let mask = AttentionMask { visible: s.attended(), ..window.mask() };
                 let task = AttentionHead { rows, length: s.length, at, bias: None, scale, mask, score_bias };
                 task.attend(isa, attention, &mut context[s.start * width + head * d.head_dim..], width);
             }

@@ -24,7 +24,7 @@ use crate::description::Description;
 use crate::loaded_head::LoadedHead;
 use crate::probe;
 use crate::threads::Threads;
-use crate::weights::{Files, Generated, Tensors, WeightsError};
+use crate::weights::{GeneratedTensors, SafetensorsFiles, Tensors, WeightsError};
 use encoder::NativeEncoder;
 
 /// The Native engine.
@@ -121,13 +121,13 @@ impl Engine for NativeEngine {
                 let twin = describe(&model.card)?.twin();
                 let batch = probe::batch(lengths, *seed, *output_kind, &twin);
                 let encoder =
-                    self.encoder(&twin, &Generated, placement.dtype, Some(LoadedHead::for_probes()))?;
+                    self.encoder(&twin, &GeneratedTensors, placement.dtype, Some(LoadedHead::for_probes()))?;
                 probe::timed(&encoder, &batch, 0.0)
             }
             ProbeCase::Speed { batch, length } => {
                 let layer = describe(&model.card)?.one_layer();
                 let batch = probe::speed_batch(*batch, *length, &layer);
-                probe::time_of(&self.encoder(&layer, &Generated, placement.dtype, None)?, &batch)
+                probe::time_of(&self.encoder(&layer, &GeneratedTensors, placement.dtype, None)?, &batch)
             }
             ProbeCase::Canary { batches } => probe::canary(self.load(model, placement)?.as_ref(), batches),
         }
@@ -135,7 +135,8 @@ impl Engine for NativeEngine {
 
     fn load(&self, model: &ModelSpec, placement: &Placement) -> Result<Box<dyn Encoder>, Obstacle> {
         let description = describe(&model.card)?;
-        let tensors = Files::of(&model.files, &placement.weights).map_err(|error| load_failed(&error))?;
+        let tensors =
+            SafetensorsFiles::of(&model.files, &placement.weights).map_err(|error| load_failed(&error))?;
         let head =
             LoadedHead::load(&model.card, &model.files, &tensors).map_err(|error| load_failed(&error))?;
         Ok(Box::new(self.encoder(&description, &tensors, placement.dtype, Some(head))?))

@@ -8,7 +8,7 @@ use ort::session::{Session, SessionInputValue, SessionOutputs};
 use ort::value::{Tensor, TensorElementType};
 use sconce_core::batch::{Batch, Output, OutputKind, Rows, Sequence};
 use sconce_core::card::ModelCard;
-use sconce_core::engine::{Cost, Encoder, EngineError};
+use sconce_core::engine::{BatchLayout, Encoder, EngineError};
 
 use super::graph::{Feed, Graph, GraphOutput, Input};
 use crate::describe::outline;
@@ -97,8 +97,8 @@ impl Encoder for OnnxEncoder {
         self.answer(batch, all)
     }
 
-    fn cost(&self) -> Cost {
-        Cost::Padded
+    fn batch_layout(&self) -> BatchLayout {
+        BatchLayout::Padded
     }
 }
 
@@ -185,7 +185,7 @@ fn padded(batch: &Batch, sequences: &[Sequence], longest: usize, feed: Feed, lim
         let place = sequence.start..sequence.start + sequence.length;
         let own: Vec<u32> = match feed {
             Feed::Ids => batch.ids[place].to_vec(),
-            Feed::Mask => vec![1; sequence.seen()],
+            Feed::Mask => vec![1; sequence.attended()],
             Feed::Types => batch.types[place].to_vec(),
             Feed::PositionTable => limits.positions(&batch.ids[place]),
         };

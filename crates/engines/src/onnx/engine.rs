@@ -18,7 +18,7 @@ use super::nodes;
 use super::session::{self, SessionOptions};
 use crate::loaded_head::LoadedHead;
 use crate::probe;
-use crate::weights::Files;
+use crate::weights::SafetensorsFiles;
 
 /// Version of the `ort` crate.
 const ORT: &str = "2.0.0-rc.15";
@@ -62,7 +62,7 @@ impl OnnxEngine {
         let session = session::open(&options)?;
         let graph = Graph::of(&session, &model.card)?;
         let head = (graph.output.kind == GraphOutput::Tokens)
-            .then(|| LoadedHead::load(&model.card, &model.files, &Files::default()))
+            .then(|| LoadedHead::load(&model.card, &model.files, &SafetensorsFiles::default()))
             .transpose()
             .map_err(|error| Obstacle::LoadFailed { reason: error.full_message() })?;
         Ok(OnnxEncoder {

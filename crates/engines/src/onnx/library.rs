@@ -230,7 +230,7 @@ mod tests {
         folder
     }
 
-    fn place(folder: &Path) -> SearchFolder {
+    fn search_folder(folder: &Path) -> SearchFolder {
         SearchFolder { folder: folder.to_owned(), found_by: "a test" }
     }
 
@@ -241,7 +241,8 @@ mod tests {
             "libonnxruntime.so.1.31.1",
             "libonnxruntime_providers_shared.so",
         ]);
-        let found = search(&[place(Path::new("no such folder")), place(&some)]).expect("it is there");
+        let found =
+            search(&[search_folder(Path::new("no such folder")), search_folder(&some)]).expect("it is there");
         assert_eq!(found.version.as_deref(), Some("1.31.1"));
         assert_eq!(found.path, some.join("libonnxruntime.so.1.31.1"));
         fs::remove_dir_all(some).expect("a folder can be removed");
@@ -250,7 +251,7 @@ mod tests {
     #[test]
     fn a_library_that_is_too_old_is_told_with_what_is_needed() {
         let some = folder(&["libonnxruntime.1.16.3.dylib"]);
-        let obstacle = search(&[place(&some)]).expect_err("1.16 is too old");
+        let obstacle = search(&[search_folder(&some)]).expect_err("1.16 is too old");
         assert!(
             matches!(&obstacle, Obstacle::LibraryTooOld { found, needed, .. } if found == "1.16.3" && needed == "1.17"),
             "{obstacle}"
@@ -260,7 +261,7 @@ mod tests {
 
     #[test]
     fn where_it_is_nowhere_every_place_and_the_remedy_are_said() {
-        let obstacle = search(&[place(Path::new("no/such/folder"))]).expect_err("nothing is there");
+        let obstacle = search(&[search_folder(Path::new("no/such/folder"))]).expect_err("nothing is there");
         assert!(obstacle.to_string().contains("no/such/folder (a test)"), "{obstacle}");
         assert!(obstacle.remedy().to_string().contains("pip install onnxruntime"), "{}", obstacle.remedy());
         let obstacle = at(Path::new("no/such/file.so"), VARIABLE).expect_err("nothing is there");
@@ -273,7 +274,8 @@ mod tests {
             "lib/python3.11/site-packages/onnxruntime/capi/libonnxruntime.so",
             "lib/python3.11/site-packages/onnxruntime-1.29.0.dist-info/METADATA",
         ]);
-        let folders: Vec<SearchFolder> = packages(&prefix).iter().map(|folder| place(folder)).collect();
+        let folders: Vec<SearchFolder> =
+            packages(&prefix).iter().map(|folder| search_folder(folder)).collect();
         assert_eq!(search(&folders).expect("it is there").version.as_deref(), Some("1.29.0"));
         fs::remove_dir_all(prefix).expect("a folder can be removed");
     }
@@ -281,7 +283,7 @@ mod tests {
     #[test]
     fn a_device_without_its_provider_is_an_obstacle() {
         let some = folder(&["libonnxruntime.so.1.31.2"]);
-        let library = search(&[place(&some)]).expect("it is there");
+        let library = search(&[search_folder(&some)]).expect("it is there");
         let obstacle = library.drives(DeviceKind::Cuda).expect_err("no provider lies there");
         assert_eq!(obstacle.code(), "provider_failed");
         assert!(obstacle.remedy().to_string().contains("onnxruntime-gpu"), "{}", obstacle.remedy());

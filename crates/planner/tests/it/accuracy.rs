@@ -1,4 +1,4 @@
-//! What accuracies say, by hand-computed numbers.
+//! Accuracy reports against hand-computed values.
 
 use sconce_core::batch::Rows;
 use sconce_planner::accuracy::{AccuracyMetric, AccuracyReport, of_scores, of_vectors, sentences};
@@ -12,7 +12,7 @@ fn near(found: f64, want: f64) -> bool {
 }
 
 #[test]
-fn the_least_and_the_mean_cosine_are_told() {
+fn minimum_and_mean_cosine_are_reported() {
     let reference = rows(2, &[1.0, 0.0, 0.0, 2.0, 3.0, 0.0]);
     let other = rows(2, &[1.0, 0.0, 0.0, 5.0, 3.0, 4.0]);
     let accuracy = of_vectors(&other, &reference).expect("three rows rank");
@@ -48,9 +48,9 @@ fn spearman(a: &Rows, b: &Rows, text: usize) -> f64 {
 }
 
 #[test]
-fn scores_are_ranked_by_label_and_their_farthest_is_told() {
+fn scores_are_ranked_by_label_and_their_largest_error_is_reported() {
     let reference = rows(2, &[1.0, 9.0, 2.0, 8.0, 3.0, 7.0]);
-    // The first label ranks the other way round, the second alike.
+    // The first label is ranked in reverse, the second equally.
     let other = rows(2, &[3.0, 9.5, 2.0, 8.0, 1.0, 7.0]);
     let accuracy = of_scores(&other, &reference).expect("three rows rank");
     let AccuracyMetric::Scores { max_error } = accuracy.metric else { panic!("{accuracy:?}") };
@@ -61,7 +61,7 @@ fn scores_are_ranked_by_label_and_their_farthest_is_told() {
 }
 
 #[test]
-fn fewer_than_three_rows_and_rows_of_another_shape_have_no_receipt() {
+fn fewer_than_three_rows_and_rows_of_another_shape_have_no_report() {
     let three = rows(2, &[1.0, 0.0, 0.0, 1.0, 1.0, 1.0]);
     let two = rows(2, &[1.0, 0.0, 0.0, 1.0]);
     let four = rows(2, &[1.0, 0.0, 0.0, 1.0, 1.0, 1.0, 1.0, 2.0]);
@@ -77,7 +77,7 @@ fn fewer_than_three_rows_and_rows_of_another_shape_have_no_receipt() {
 }
 
 #[test]
-fn a_receipt_reads_as_a_sentence() {
+fn a_report_reads_as_a_sentence() {
     let vectors = AccuracyReport {
         texts: 40,
         metric: AccuracyMetric::Vectors { min_cosine: 0.5, mean_cosine: 0.75 },

@@ -1,4 +1,4 @@
-//! The questions that are put to placements.
+//! Probe cases.
 
 use sconce_core::batch::OutputKind;
 use sconce_core::card::ModelCard;
@@ -10,7 +10,7 @@ fn card(longest: usize) -> ModelCard {
     ModelCard { max_length: Sourced::new(longest, "a test"), ..crate::card() }
 }
 
-/// The lengths of the cases that ask for every token, and of those that are pooled.
+/// The lengths of the cases that return every token, and of the pooled ones.
 fn lengths(longest: usize) -> (Vec<Vec<usize>>, Vec<Vec<usize>>) {
     let cases = twins(&card(longest));
     let mut by_want = (Vec::new(), Vec::new());
@@ -61,7 +61,7 @@ fn graphs_are_tried_around_powers_of_two_up_to_their_longest() {
     assert_eq!(sweep(17), expected);
     assert_eq!(sweep(1), [[1, 1]]);
     assert_eq!(sweep(2), [[1, 1], [2, 2]]);
-    // The neighbour below a power that is itself too long, and the longest itself.
+    // The value below a power of two that is itself too long, and the maximum length.
     assert_eq!(sweep(15).last(), Some(&[15, 14]));
     assert_eq!(sweep(12)[7..], [[9, 9], [12, 11]]);
     assert_eq!(sweep(100).last(), Some(&[100, 90]));

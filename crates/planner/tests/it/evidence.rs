@@ -1,4 +1,4 @@
-//! What findings say of a placement.
+//! Findings.
 
 use std::collections::BTreeMap;
 
@@ -61,7 +61,7 @@ fn an_estimate_is_of_the_shape_that_matters_for_the_goal() {
     assert!((bulk.seconds - 24.0).abs() < 1e-9);
     assert!((bulk.texts_per_second() - 8.0 / 24.0).abs() < 1e-9);
     assert!((bulk.tokens_per_second() - 1024.0 / 24.0).abs() < 1e-9);
-    // A model or a point of no layers is taken for one of one.
+    // Zero layers count as one.
     let of = |layers| findings.estimate(Goal::Latency, layers).expect("it was timed").seconds;
     assert!((of(0) - of(1)).abs() < 1e-9);
     let none = Findings { speed: Some(Ok(vec![point(1, 1, 3.0, 0); 2])), ..Findings::default() };

@@ -1,4 +1,4 @@
-//! What is known against placements before anything is tried.
+//! Obstacles that are known before probing.
 
 use sconce_core::card::{Format, ModelCard, Weights};
 use sconce_core::device::{Device, DeviceKind};
@@ -35,7 +35,7 @@ fn not_built(what: &str) -> Result<(), Obstacle> {
     Err(Obstacle::NotBuilt { part: BuildPart::Device, what: what.to_owned(), feature: None })
 }
 
-/// What is found of a device that the machine lacks.
+/// The detection result for a device that the machine lacks.
 fn lacks(device: Device, build: Result<(), Obstacle>, hardware: &Hardware) -> String {
     match obstacle(device, build, hardware) {
         Some(Obstacle::NoSuchDevice { device: of, found }) if of == device => found,
@@ -44,7 +44,7 @@ fn lacks(device: Device, build: Result<(), Obstacle>, hardware: &Hardware) -> St
 }
 
 #[test]
-fn a_device_that_the_machine_lacks_is_said_before_what_the_build_lacks() {
+fn a_missing_device_comes_before_missing_support() {
     let linux = machine("linux 6.1", 1, Vec::new());
     let mac = machine("macos 15.5", 1, Vec::new());
     for build in [Ok(()), not_built("CUDA"), not_built("Metal")] {
@@ -54,7 +54,7 @@ fn a_device_that_the_machine_lacks_is_said_before_what_the_build_lacks() {
         let found = lacks(Device::Cuda(0), build, &linux);
         assert_eq!(found, "neither the PCI bus nor nvidia-smi shows an NVIDIA GPU");
     }
-    // No device would help an engine that is not there.
+    // No device would help a missing engine.
     let engine = Err(Obstacle::engine_not_in_this_version(EngineId::Onnx));
     assert_eq!(obstacle(Device::Cuda(0), engine.clone(), &linux), engine.err());
 }
@@ -102,7 +102,7 @@ fn weights_that_are_larger_than_the_memory_do_not_fit() {
     let fits =
         |device, dtype, bytes| does_not_fit(&model(Dtype::F16, bytes), &placement(device, dtype), &hardware);
     let lacks = |need, have| Some(Obstacle::DoesNotFit { need: Some(need), have: Some(have) });
-    // Stored in halves, and twice as large in f32.
+    // Stored as 16-bit floats, and twice as large in f32.
     assert_eq!(fits(Device::Cpu, Dtype::F32, 400), None);
     assert_eq!(fits(Device::Cpu, Dtype::F32, 416), lacks(832, 800));
     assert_eq!(fits(Device::Cpu, Dtype::F16, 416), None);
@@ -139,12 +139,12 @@ fn a_chair_without_dtypes_has_no_cells_and_one_with_an_obstacle_keeps_it() {
             (placement(Device::Cpu, Dtype::F16), absent.clone())
         ]
     );
-    // An engine for whose format there are no weights says that, whatever else stands against it.
+    // An engine without weights in its format reports that first.
     let cells = grid(&card, &[candidate(Format::Onnx, &[Dtype::F32], absent)]);
     assert_eq!(cells.len(), 1);
     assert_eq!(cells[0].0.weights, "onnx/model.onnx");
     assert_eq!(cells[0].1, Some(Obstacle::NoWeights { format: Format::Onnx }));
-    // A graph has no cells on a device where its engine runs nothing.
+    // A graph has no cells on a device that its engine does not support.
     let graph = Weights { format: Format::Onnx, ..card.weights[0].clone() };
     let graph = ModelCard { weights: vec![graph], ..card };
     assert!(grid(&graph, &[candidate(Format::Onnx, &[], None)]).is_empty());

@@ -1,4 +1,4 @@
-//! Where the bands end, and that the judge keeps to them.
+//! Limits of the bands, and judgement by them.
 
 use sconce_core::batch::{Batch, OutputKind, Rows};
 use sconce_core::obstacle::{Distance, Obstacle};
@@ -14,7 +14,7 @@ fn rows(width: usize, values: &[f32]) -> Rows {
     Rows { width, values: values.to_vec(), norms: Vec::new() }
 }
 
-/// Two rows of which the second lies `distance` from its reference.
+/// Two rows; the second has this `distance` from its reference.
 fn apart(distance: f64) -> (Rows, Rows) {
     let off = (2.0 * distance).sqrt() as f32;
     (rows(2, &[0.0, 1.0, 1.0, off]), rows(2, &[0.0, 1.0, 1.0, 0.0]))
@@ -95,14 +95,14 @@ fn distance_is_half_the_squared_difference_over_the_squared_length() {
     let near = |values: &[f32], reference: &[f32]| distance(&rows(2, values), &rows(2, reference)).0;
     let is = |found: Option<f64>, want: f64| found.is_some_and(|found| (found - want).abs() < 1e-6);
     assert!(is(near(&[3.0, 4.0], &[3.0, 4.0]), 0.0));
-    // Vectors of one length at a right angle.
+    // Orthogonal vectors of equal norm.
     assert!(is(near(&[0.0, 5.0], &[5.0, 0.0]), 1.0));
     assert!(is(near(&[2.0, 0.0], &[1.0, 0.0]), 0.5));
     assert!(is(near(&[2.0, 0.0], &[4.0, 0.0]), 0.125));
-    // The farthest row counts, wherever it stands.
+    // The largest distance counts, in any row.
     assert!(is(near(&[2.0, 0.0, 1.0, 0.0], &[1.0, 0.0, 1.0, 0.0]), 0.5));
     assert!(is(near(&[1.0, 0.0, 2.0, 0.0], &[1.0, 0.0, 1.0, 0.0]), 0.5));
-    // Zeros agree with zeros alone.
+    // Zeros agree with zeros only.
     assert!(is(near(&[0.0, 0.0], &[0.0, 0.0]), 0.0));
     assert_eq!(near(&[1.0, 0.0], &[0.0, 0.0]), None);
     assert_eq!(near(&[f32::NAN, 0.0], &[1.0, 0.0]), None);
@@ -133,7 +133,7 @@ fn what_is_in_breach_is_never_near_a_reference_that_is_not() {
     let case = ProbeCase::Twin { lengths: vec![1], seed: 0, output_kind: OutputKind::Tokens };
     let verdict =
         |values: &[f32], reference: &[f32]| judge(&case, &rows(2, values), &rows(2, reference), Band::Coarse);
-    // Zeros lie half as far from a vector as a right angle does, and are no vector at all.
+    // Zeros are half as far from a vector as an orthogonal vector is, and still invalid.
     let small = [1e-30, 0.0];
     for wrong in [[0.0, 0.0], [f32::NAN, 0.0]] {
         let found = verdict(&wrong, &small);

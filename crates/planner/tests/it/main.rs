@@ -1,4 +1,4 @@
-//! The decision and its words, from values alone.
+//! Plans and their text.
 
 mod accuracy;
 mod cases;
@@ -60,7 +60,7 @@ fn short(placement: &Placement) -> String {
     format!("{}/{}", placement.device, placement.dtype)
 }
 
-/// One cell of a test's table: where, how far from the reference, and the milliseconds of one layer for one text
+/// One cell of a test's grid: device, dtype, distance from the reference, and milliseconds of one layer for one text
 /// and for eight.
 struct Cell(Device, Dtype, f64, [f64; 2]);
 
@@ -92,7 +92,7 @@ fn decide(cells: &[Cell], constraints: &Constraints) -> Plan {
     plan(&card(), &grid, &evidence, constraints)
 }
 
-/// The chosen one, then the fallbacks; those that may not replay in brackets.
+/// The chosen placement, then the fallbacks; those that may not replay in brackets.
 fn order(plan: &Plan) -> Vec<String> {
     let name = |viable: &sconce_planner::plan::Viable| {
         let name = short(&viable.placement);
@@ -119,7 +119,7 @@ fn a_machine() -> Vec<Cell> {
 }
 
 #[test]
-fn the_fastest_within_the_wish_is_chosen_and_the_others_follow() {
+fn the_fastest_within_the_constraints_is_chosen_and_the_others_follow() {
     let any = Constraints::default();
     for (constraints, expected) in [
         (any.clone(), vec!["metal:0/f16", "metal:0/f32", "cpu/bf16", "cpu/f32"]),
@@ -160,7 +160,7 @@ fn what_is_not_used_keeps_its_reason() {
 }
 
 #[test]
-fn an_obstacle_is_told_before_a_wish_and_one_from_beforehand_before_all() {
+fn an_obstacle_comes_before_the_constraints_and_a_known_one_before_all() {
     let wrong = Obstacle::ModelWrong { case: "a case".into(), error: Distance(None), tolerance: 1e-5 };
     let absent = Obstacle::NoSuchDevice { device: CUDA, found: "nothing".to_owned() };
     let found = Findings { twin: Some(Err(wrong.clone())), ..Findings::default() };
@@ -233,7 +233,7 @@ fn a_looser_placement_must_be_a_tenth_faster_and_is_not_called_slower() {
     let near = decide(&machine(9.5), &Constraints::default());
     assert_eq!(order(&near), ["cpu/f32", "(metal:0/f16)"]);
     assert_eq!(near.fallbacks[0].note, None);
-    assert!(near.beaten_accelerator().is_none());
+    assert!(near.slower_accelerator().is_none());
     assert!(!near.explain().contains("slower"), "{}", near.explain());
 }
 
@@ -279,7 +279,7 @@ fn who_retires_makes_room_for_the_next_that_keeps_the_promise() {
     }
     assert!(plan.chosen.is_none() && plan.fallbacks.is_empty());
     assert_eq!(plan.refused.len(), 4);
-    // Whoever returns takes the place that it had.
+    // A restored placement takes its former rank.
     for viable in gone {
         plan.restore(viable, None);
     }
@@ -345,7 +345,7 @@ fn refusals_of_one_device_with_one_reason_are_one_line() {
     assert_eq!(words.matches("hint:").count(), 4, "{words}");
 }
 
-/// A card with these sets of weights.
+/// A card with these weights.
 fn card_with(sets: &[(&str, Format, Dtype)]) -> ModelCard {
     let weights = sets.iter().map(|&(name, format, stored)| Weights {
         name: name.to_owned(),
@@ -372,7 +372,7 @@ fn cells(sets: &[(&str, Format, Dtype)]) -> Vec<String> {
 }
 
 #[test]
-fn an_engine_takes_the_weights_of_its_format_and_a_graph_its_own_numbers() {
+fn an_engine_takes_the_weights_of_its_format_and_a_graph_its_own_dtype() {
     let (tensors, graph) = (Format::Safetensors, Format::Onnx);
     assert_eq!(
         cells(&[("a", tensors, Dtype::F32), ("b", tensors, Dtype::F16), ("q", graph, Dtype::Int8)]),
@@ -407,7 +407,7 @@ fn the_reference_is_f32_by_description_and_else_the_widest_graph() {
     }
 }
 
-/// A plan for graphs of these formats, at these distances from the widest of them.
+/// A plan for graphs of these dtypes, at these distances from the widest one.
 fn decide_graphs(sets: &[(&str, Dtype, f64)], constraints: &Constraints) -> Plan {
     let card =
         card_with(&sets.iter().map(|&(name, dtype, _)| (name, Format::Onnx, dtype)).collect::<Vec<_>>());
@@ -453,7 +453,7 @@ fn a_reference_that_is_not_f32_leaves_bands_unknown() {
 }
 
 #[test]
-fn an_unknown_band_satisfies_every_wish_but_exact() {
+fn an_unknown_band_satisfies_every_request_but_exact() {
     for (band, serves) in [(Band::Exact, false), (Band::Half, true), (Band::Coarse, true)] {
         let plan = decide_graphs(&[("q", Dtype::Int8, 0.0)], &Constraints { band, ..Constraints::default() });
         assert_eq!(plan.chosen.is_some(), serves, "{band}");
@@ -505,7 +505,7 @@ fn a_graph_that_was_timed_whole_is_not_multiplied_by_its_layers() {
 }
 
 #[test]
-fn an_unmet_wish_is_told_with_what_was_asked_why_it_fails_and_what_works() {
+fn unmet_constraints_are_explained_with_flags_obstacles_and_alternatives() {
     let absent = |device, found: &str| Some(Obstacle::NoSuchDevice { device, found: found.to_owned() });
     let no_weights = Some(Obstacle::NoWeights { format: Format::Onnx });
     let graph = |device| Placement { engine: EngineId::Onnx, ..placement(device, Dtype::F32) };

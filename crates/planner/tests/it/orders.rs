@@ -1,4 +1,4 @@
-//! Which of two placements comes first, and what a plan says of itself.
+//! The order of placements.
 
 use sconce_core::device::Device;
 use sconce_core::obstacle::Obstacle;
@@ -13,7 +13,7 @@ fn loose() -> Constraints {
     Constraints { band: Band::Coarse, ..Constraints::default() }
 }
 
-/// Whether the second of two placements, with these errors, comes first when it takes this share of the first's time.
+/// Whether the second of two placements, with these errors, ranks first when it takes this share of the first's time.
 fn overtakes(first: f64, second: f64, share: f64) -> bool {
     let cells = [
         Cell(Device::Cpu, Dtype::F32, first, [1.0, 10.0]),
@@ -79,7 +79,7 @@ fn a_plan_knows_its_chosen_one_and_its_devices() {
     assert!(plan.is_chosen(&metal) && !plan.is_chosen(&cpu));
     assert!(plan.supports(METAL) && plan.supports(Device::Cpu) && !plan.supports(CUDA));
     assert!(plan.explain().starts_with("chosen: "), "{}", plan.explain());
-    assert!(plan.beaten_accelerator().is_none(), "the accelerator is chosen");
+    assert!(plan.slower_accelerator().is_none(), "the accelerator is chosen");
     let none = decide(&[], &Constraints::default());
     assert!(!none.is_chosen(&cpu) && !none.supports(Device::Cpu));
     assert!(none.reference.is_none() && none.explain() == "chosen: none\n");
@@ -93,13 +93,13 @@ fn an_accelerator_is_beaten_only_by_the_processor() {
             Cell(METAL, Dtype::F32, 0.0, [1.0, metal]),
             Cell(CUDA, Dtype::F32, 0.0, [1.0, cuda]),
         ];
-        decide(&cells, &Constraints::default()).beaten_accelerator().map(|viable| viable.placement.device)
+        decide(&cells, &Constraints::default()).slower_accelerator().map(|viable| viable.placement.device)
     };
     assert_eq!(machine(1.0, 3.0, 2.0), Some(CUDA), "the first that follows");
     assert_eq!(machine(2.0, 3.0, 1.0), None, "another accelerator is chosen");
     let only =
         [Cell(Device::Cpu, Dtype::F32, 0.0, [1.0, 1.0]), Cell(Device::Cpu, Dtype::F16, 1e-4, [1.0, 2.0])];
-    assert!(decide(&only, &Constraints::default()).beaten_accelerator().is_none(), "there is no accelerator");
+    assert!(decide(&only, &Constraints::default()).slower_accelerator().is_none(), "there is no accelerator");
 }
 
 #[test]

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use sconce_core::card::{Pooling, PoolingMode};
-use sconce_core::head::{Dense, DenseActivation, Expansion, OutputHead, Sides, Step};
+use sconce_core::head::{Dense, DenseActivation, Expansion, LateInteraction, OutputHead, Step};
 use sconce_core::sourced::Sourced;
 use sconce_engines::weights::Header;
 use serde_json::Value;
@@ -56,7 +56,7 @@ pub(super) fn read(files: &ConfigFiles<'_>) -> Result<Modules, CardError> {
     let mut sides = sides(files)?;
     if let Some(skip) = skip {
         sides = Sourced::new(
-            Sides { skip: skip.value, ..sides.value },
+            LateInteraction { skip: skip.value, ..sides.value },
             format!("{}, {}", sides.source, skip.source),
         );
     }
@@ -65,7 +65,7 @@ pub(super) fn read(files: &ConfigFiles<'_>) -> Result<Modules, CardError> {
         steps: Sourced::new(Vec::new(), by.clone()),
         head: OutputHead {
             tokens: Some(Sourced::new(steps, by)),
-            sides: Some(sides),
+            late_interaction: Some(sides),
             ..OutputHead::default()
         },
         files: module_files,
@@ -82,7 +82,7 @@ fn stanford(files: &ConfigFiles<'_>) -> Result<(Dense, String), CardError> {
                     folder: None,
                     weight: vec!["linear.weight".to_owned()],
                     bias: Vec::new(),
-                    picked: None,
+                    selected_rows: None,
                     input: files.sizes.hidden,
                     output,
                     activation: DenseActivation::Identity,
@@ -110,7 +110,7 @@ fn strings(value: &Value) -> Vec<String> {
 }
 
 /// Query and document settings from sentence-transformers, `PyLate` or Stanford's files.
-fn sides(files: &ConfigFiles<'_>) -> Result<Sourced<Sides>, CardError> {
+fn sides(files: &ConfigFiles<'_>) -> Result<Sourced<LateInteraction>, CardError> {
     let none = Value::Null;
     let transformer = files.json.optional(TRANSFORMER)?.unwrap_or_default();
     let size = |value: &Value| value.as_u64().map(|size| size as usize);
@@ -118,7 +118,7 @@ fn sides(files: &ConfigFiles<'_>) -> Result<Sourced<Sides>, CardError> {
         let marker = |key: &str, usual: &str| {
             artifact[key].as_str().map_or_else(|| format!("{usual} "), |token| format!("{token} "))
         };
-        let sides = Sides {
+        let sides = LateInteraction {
             query: marker("query_token_id", "[unused0]"),
             document: marker("doc_token_id", "[unused1]"),
             query_length: None,
@@ -161,7 +161,7 @@ fn sides(files: &ConfigFiles<'_>) -> Result<Sourced<Sides>, CardError> {
         None if pylate => punctuation(),
         None => Vec::new(),
     };
-    let sides = Sides {
+    let sides = LateInteraction {
         query: before("query_prefix", "query"),
         document: before("document_prefix", "document"),
         query_length: said("query_length"),

@@ -154,7 +154,7 @@ pub(super) fn dense(folder: &str, file: &str, config: &Value) -> Result<Dense, C
         folder: Some(folder.to_owned()),
         weight: vec!["linear.weight".to_owned()],
         bias: if has_bias { vec!["linear.bias".to_owned()] } else { Vec::new() },
-        picked: None,
+        selected_rows: None,
         input: size("in_features")?,
         output: size("out_features")?,
         activation,

@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use sconce_core::batch::{Batch, Output};
 use sconce_core::device::Device;
-use sconce_core::engine::{Cost, Encoder, Engine, EngineError, ModelSpec};
+use sconce_core::engine::{BatchLayout, Encoder, Engine, EngineError, ModelSpec};
 use sconce_core::obstacle::Obstacle;
 use sconce_core::placement::Placement;
 
@@ -60,7 +60,7 @@ struct WorkerPool {
 pub(crate) struct Loaded {
     id: u64,
     executor: DeviceExecutor,
-    pub(crate) cost: Cost,
+    pub(crate) cost: BatchLayout,
     pub(crate) concurrency: usize,
 }
 
@@ -89,7 +89,7 @@ pub(crate) enum ExecutorError {
 }
 
 enum Job {
-    Load(u64, Arc<dyn Engine>, Arc<ModelSpec>, Placement, Reply<Result<(Cost, usize), Obstacle>>),
+    Load(u64, Arc<dyn Engine>, Arc<ModelSpec>, Placement, Reply<Result<(BatchLayout, usize), Obstacle>>),
     Encode(u64, Arc<Batch>, Reply<Result<Output, ExecutorError>>),
     Unload(u64),
     Drain(Reply<()>),
@@ -294,7 +294,7 @@ impl WorkerPool {
                     })
                 });
                 let answer = loaded.map(|encoder| {
-                    let answer = (encoder.cost(), encoder.concurrency());
+                    let answer = (encoder.batch_layout(), encoder.concurrency());
                     self.models().insert(id, Arc::from(encoder));
                     answer
                 });

@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use sconce_core::batch::Batch;
 use sconce_core::device::Device;
-use sconce_core::engine::{Cost, ModelSpec};
+use sconce_core::engine::{BatchLayout, ModelSpec};
 use sconce_core::obstacle::Obstacle;
 use sconce_core::placement::Placement;
 use sconce_planner::band::Band;
@@ -135,8 +135,8 @@ impl Serving {
     }
 
     /// Batch cost of the active placement.
-    pub(crate) fn cost(&self) -> Cost {
-        self.lock().active.as_ref().map_or(Cost::Packed, |active| active.loaded.cost)
+    pub(crate) fn batch_layout(&self) -> BatchLayout {
+        self.lock().active.as_ref().map_or(BatchLayout::Packed, |active| active.loaded.cost)
     }
 
     /// Number of concurrent batches that the active placement can run.

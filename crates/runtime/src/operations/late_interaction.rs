@@ -1,7 +1,7 @@
 //! Late interaction (ColBERT): token vectors of queries and documents, compared by MaxSim.
 
 use sconce_core::card::ModelCard;
-use sconce_core::head::Sides;
+use sconce_core::head::LateInteraction;
 use serde::Serialize;
 
 use super::context::ModelContext;
@@ -56,7 +56,7 @@ pub fn query_matrix(card: &ModelCard, rows: &[f32]) -> Matrix {
 /// The token vectors of a document, without tokens of the model's skip list.
 pub fn document_matrix(model: ModelContext<'_>, sequence: &TokenSequence, rows: &[f32]) -> Matrix {
     let width = model.card.width();
-    let skip = model.card.head.sides.as_ref().map_or(&[][..], |said| &said.value.skip);
+    let skip = model.card.head.late_interaction.as_ref().map_or(&[][..], |said| &said.value.skip);
     let skipped: Vec<u32> = skip.iter().filter_map(|token| model.tokenizer.id(token)).collect();
     let kept = rows.chunks_exact(width.max(1)).zip(&sequence.ids).filter(|(_, id)| !skipped.contains(id));
     Matrix { width, values: kept.flat_map(|(row, _)| row).copied().collect() }
@@ -109,8 +109,8 @@ pub(super) fn no_prompts() -> Error {
     )
 }
 
-fn sides(card: &ModelCard) -> Sides {
-    card.head.sides.as_ref().map(|said| said.value.clone()).unwrap_or_default()
+fn sides(card: &ModelCard) -> LateInteraction {
+    card.head.late_interaction.as_ref().map(|said| said.value.clone()).unwrap_or_default()
 }
 
 #[cfg(test)]

@@ -47,12 +47,12 @@ pub(crate) fn run(
     let max_sequences = (MAX_OUTPUT_VALUES / serving.subject().card.width().max(1)).max(1);
     let lengths: Vec<usize> = sequences.iter().map(|sequence| sequence.ids.len()).collect();
     let mut outputs = vec![SequenceOutput::Sparse(Vec::new()); sequences.len()];
-    for indices in batches(&lengths, serving.cost(), MAX_BATCH_TOKENS) {
+    for indices in batches(&lengths, serving.batch_layout(), MAX_BATCH_TOKENS) {
         for indices in indices.chunks(max_sequences) {
             let mut batch = Batch::new(output_kind);
             for &index in indices {
                 let TokenSequence { ids, type_ids, prompt_tokens, masked, .. } = &sequences[index];
-                batch.push_filled(ids, type_ids, *prompt_tokens, *masked);
+                batch.push_masked(ids, type_ids, *prompt_tokens, *masked);
             }
             let batch = Arc::new(batch);
             let _span = debug_span!("batch", texts = indices.len(), tokens = batch.tokens()).entered();

@@ -21,13 +21,13 @@ pub(crate) fn batch(
             Task::Classify => index % 2 == 1,
             Task::Embed | Task::Sparse | Task::Tokens => false,
         };
-        let sequence = match &card.head.sides {
+        let sequence = match &card.head.late_interaction {
             _ if paired => tokenizer.pair(card, other, text, TruncationStrategy::LongestFirst, None)?,
             // Queries may end with masked tokens.
             Some(sides) if index % 2 == 1 => tokenizer.encode_query(&sides.value, text)?,
             Some(_) | None => tokenizer.encode("", text)?,
         };
-        batch.push_filled(&sequence.ids, &sequence.type_ids, 0, sequence.masked);
+        batch.push_masked(&sequence.ids, &sequence.type_ids, 0, sequence.masked);
     }
     Ok(batch)
 }

@@ -1,13 +1,17 @@
 //! Queries of late-interaction models: a marker before the text, and mask tokens after it.
 
-use sconce_core::head::Sides;
+use sconce_core::head::LateInteraction;
 
 use super::error::TokenizerError;
 use super::tokenizer::{ModelTokenizer, TokenSequence};
 
 impl ModelTokenizer {
     /// Encodes a query with its marker, padded with mask tokens if the model uses query expansion.
-    pub(crate) fn encode_query(&self, sides: &Sides, text: &str) -> Result<TokenSequence, TokenizerError> {
+    pub(crate) fn encode_query(
+        &self,
+        sides: &LateInteraction,
+        text: &str,
+    ) -> Result<TokenSequence, TokenizerError> {
         let limit = sides.expansion.map(|expansion| expansion.to).or(sides.query_length);
         let mut query = self.encode_within(limit.unwrap_or(usize::MAX), &sides.query, text)?;
         if let Some(expansion) = sides.expansion.filter(|expansion| expansion.to > query.ids.len()) {

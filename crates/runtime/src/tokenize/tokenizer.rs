@@ -72,7 +72,7 @@ impl ModelTokenizer {
         if length <= empty.len() {
             return Err(TokenizerError::MaxLengthTooSmall { length, special: empty.len() });
         }
-        if let Some(sides) = &card.head.sides {
+        if let Some(sides) = &card.head.late_interaction {
             add_markers(&mut tokenizer, [&sides.value.query, &sides.value.document])?;
         }
         let special_tokens_of_pair =

@@ -53,14 +53,15 @@ fn page(known: &str) -> String {
     );
     for family in FAMILIES {
         let types: Vec<String> = family.model_types.iter().map(|name| format!("`{name}`")).collect();
-        let when = family.when.map(|(key, value)| format!(" with `{key}` `{value}`")).unwrap_or_default();
+        let when =
+            family.condition.map(|(key, value)| format!(" with `{key}` `{value}`")).unwrap_or_default();
         _ = writeln!(
             page,
             "| {} | {}{when} | {} | {} |",
             family.name,
             types.join(", "),
             tasks(family),
-            family.known_as
+            family.examples
         );
     }
     page.push_str(

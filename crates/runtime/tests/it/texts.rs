@@ -105,7 +105,7 @@ fn a_prompt_name_that_the_model_does_not_have_is_an_error_and_never_text() {
         model.embed_with(&["text"], &embed).err(),
         model.similarity_with("text", &["other"], &similar).err(),
         model.encode_texts(&prompt, &["text"]).err(),
-        model.chunks(&prompt, "text").err(),
+        sconce::operations::chunk::chunks(model.context(), &prompt, "text").err(),
     ] {
         let told = error.expect("the name is unknown").to_string();
         assert!(told.contains("no prompt `qeury`") && told.contains("did you mean `query`?"), "{told}");

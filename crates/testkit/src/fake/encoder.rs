@@ -6,7 +6,7 @@ use std::thread;
 use std::time::Duration;
 
 use sconce_core::batch::{Batch, Output, OutputKind, Rows};
-use sconce_core::engine::{Cost, Encoder, EngineError};
+use sconce_core::engine::{BatchLayout, Encoder, EngineError};
 
 use super::fault::{Fault, has_odd};
 use super::gates::Alive;
@@ -77,8 +77,8 @@ impl Encoder for FakeEncoder {
         })
     }
 
-    fn cost(&self) -> Cost {
-        Cost::Packed
+    fn batch_layout(&self) -> BatchLayout {
+        BatchLayout::Packed
     }
 
     fn concurrency(&self) -> usize {

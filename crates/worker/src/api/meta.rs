@@ -153,7 +153,8 @@ fn tei_info(app: &App, host: &Host) -> Value {
         Task::Rerank => json!({ "reranker": names }),
         Task::Classify => json!({ "classifier": names }),
     };
-    let budget = host.queue.rate().budget(host.model.cost(), card.width(), host.model.concurrency(), 0);
+    let budget =
+        host.queue.rate().budget(host.model.batch_layout(), card.width(), host.model.concurrency(), 0);
     json!({
         "model_id": host.name,
         "model_sha": placement

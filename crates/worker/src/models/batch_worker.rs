@@ -73,7 +73,7 @@ pub(crate) fn run(worker: usize, host: &Host, app: &App, verification: &Verifica
     let Host { model, queue, .. } = host;
     let width = model.card().width().max(model.card().sizes.value.hidden);
     // A fallback placement may allow more concurrency than there are workers.
-    let concurrency = || (model.cost(), model.concurrency().min(host.concurrency));
+    let concurrency = || (model.batch_layout(), model.concurrency().min(host.concurrency));
     while let Some(mut batch) = queue.next(worker, concurrency, width) {
         // Longest first: the short sequences at the end balance the load of the threads.
         batch.entries.sort_by_key(|entry| Reverse(entry.tokens()));
@@ -91,7 +91,7 @@ fn compute(host: &Host, app: &App, active: &ActiveBatch<'_>, verification: &Veri
     let mut batch = Batch::new(entries.first().map_or(OutputKind::Pooled, |entry| entry.job.output_kind));
     for entry in entries {
         let text = &entry.job.texts[entry.index];
-        batch.push_filled(&text.ids, &text.type_ids, text.prompt_tokens, text.masked);
+        batch.push_masked(&text.ids, &text.type_ids, text.prompt_tokens, text.masked);
     }
     let tokens = batch.tokens();
     let shadowed = verification.shadow.is_due().then(|| batch.clone());
@@ -162,7 +162,7 @@ fn fail(entries: &[Entry], refusal: &Refusal) {
 #[cfg(test)]
 mod tests {
     use sconce::core::batch::Rows;
-    use sconce::core::engine::Cost;
+    use sconce::core::engine::BatchLayout;
     use sconce::operations::SequenceOutput;
     use sconce::tokenize::TokenSequence;
     use sconce::{Device, Dtype, EngineId, Placement};
@@ -189,7 +189,7 @@ mod tests {
             for job in &jobs {
                 queue.admit(job).expect("capacity");
             }
-            let mut taken = queue.next(0, || (Cost::Packed, 1), 1).expect("a batch");
+            let mut taken = queue.next(0, || (BatchLayout::Packed, 1), 1).expect("a batch");
             taken.entries.sort_by_key(|entry| Reverse(entry.tokens()));
             // The value of a row is its index, and a text of n tokens has n rows or one; norms are a hundred more.
             let mut row = 0_u8;

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use sconce::core::batch::OutputKind;
-use sconce::core::engine::Cost;
+use sconce::core::engine::BatchLayout;
 
 /// Maximum number of waiting texts that are considered for one batch.
 pub(crate) const LOOKAHEAD: usize = 4096;
@@ -40,7 +40,7 @@ pub(crate) struct Budget {
     /// Time that bulk waits behind interactive traffic before it gets every other batch.
     pub(crate) max_bulk_wait: Duration,
     /// Whether the placement pads or packs sequences.
-    pub(crate) cost: Cost,
+    pub(crate) cost: BatchLayout,
 }
 
 /// Recent traffic of the queue.
@@ -85,10 +85,10 @@ pub(crate) fn next_batch(
 }
 
 /// The head of `list` and as many other texts as fit into the batch. Padded batches prefer texts of similar length.
-fn select(list: &[WaitingText], tokens: usize, rows: usize, cost: Cost) -> Vec<usize> {
+fn select(list: &[WaitingText], tokens: usize, rows: usize, cost: BatchLayout) -> Vec<usize> {
     let Some(first) = list.first() else { return Vec::new() };
     let mut order: Vec<usize> = (0..list.len()).collect();
-    if cost == Cost::Padded {
+    if cost == BatchLayout::Padded {
         order.sort_by_key(|&at| (list[at].tokens.abs_diff(first.tokens), at));
     }
     let rows_of = |text: &WaitingText| if text.output_kind == OutputKind::Pooled { 1 } else { text.tokens };
@@ -98,8 +98,8 @@ fn select(list: &[WaitingText], tokens: usize, rows: usize, cost: Cost) -> Vec<u
         let text = &list[at];
         let longer = longest.max(text.tokens);
         let size = match cost {
-            Cost::Packed => sum + text.tokens,
-            Cost::Padded => (members.len() + 1) * longer,
+            BatchLayout::Packed => sum + text.tokens,
+            BatchLayout::Padded => (members.len() + 1) * longer,
         };
         let fits =
             size <= tokens && selected_rows + rows_of(text) <= rows && text.output_kind == first.output_kind;
@@ -107,7 +107,7 @@ fn select(list: &[WaitingText], tokens: usize, rows: usize, cost: Cost) -> Vec<u
             members.push(at);
             (sum, longest, selected_rows) = (sum + text.tokens, longer, selected_rows + rows_of(text));
         }
-        if cost == Cost::Packed && sum >= tokens {
+        if cost == BatchLayout::Packed && sum >= tokens {
             break;
         }
     }
@@ -123,7 +123,7 @@ mod tests {
 
     const MAX_BULK_WAIT: Duration = Duration::from_millis(500);
 
-    fn budget(cost: Cost) -> Budget {
+    fn budget(cost: BatchLayout) -> Budget {
         Budget { interactive: 1000, bulk: 4000, shared: 300, rows: 2000, max_bulk_wait: MAX_BULK_WAIT, cost }
     }
 
@@ -155,7 +155,7 @@ mod tests {
             let start = Instant::now();
             let now = start + Duration::from_secs(2);
             let (interactive, bulk) = (sorted(start, &interactive), sorted(start, &bulk));
-            let cost = if padded { Cost::Padded } else { Cost::Packed };
+            let cost = if padded { BatchLayout::Padded } else { BatchLayout::Packed };
             let budget = budget(cost);
             let last = if after_bulk { Priority::Bulk } else { Priority::Interactive };
             let traffic = Traffic { interactive: seen, last };
@@ -172,12 +172,12 @@ mod tests {
             prop_assert!(selection.members.windows(2).all(|pair| pair[0] < pair[1]));
             let lengths = || selection.members.iter().map(|&at| list[at].tokens);
             let size = match cost {
-                Cost::Packed => lengths().sum::<usize>(),
-                Cost::Padded => selection.members.len() * lengths().max().unwrap_or(0),
+                BatchLayout::Packed => lengths().sum::<usize>(),
+                BatchLayout::Padded => selection.members.len() * lengths().max().unwrap_or(0),
             };
             prop_assert!(size <= most || selection.members.len() == 1, "{} of {}", size, most);
             // No text that would still fit is left out.
-            if cost == Cost::Packed {
+            if cost == BatchLayout::Packed {
                 let left = list.iter().enumerate().filter(|(at, _)| !selection.members.contains(at));
                 for (_, text) in left {
                     prop_assert!(size + text.tokens > most);
@@ -195,7 +195,7 @@ mod tests {
             let mut seen = 0;
             for _ in 0..=all {
                 let traffic = Traffic { interactive: true, last };
-                let budget = budget(Cost::Padded);
+                let budget = budget(BatchLayout::Padded);
                 let Some(selection) = next_batch(&interactive, &bulk, now, &budget, traffic) else { break };
                 let list = if selection.priority == Priority::Bulk { &mut bulk } else { &mut interactive };
                 for &at in selection.members.iter().rev() {
@@ -216,7 +216,7 @@ mod tests {
         let at = |milliseconds, last| {
             let now = start + Duration::from_millis(milliseconds);
             let traffic = Traffic { interactive: true, last };
-            next_batch(&interactive, &bulk, now, &budget(Cost::Packed), traffic)
+            next_batch(&interactive, &bulk, now, &budget(BatchLayout::Packed), traffic)
                 .map(|selection| selection.priority)
         };
         assert_eq!(at(100, Priority::Interactive), Some(Priority::Interactive));
@@ -231,7 +231,7 @@ mod tests {
         let list: Vec<WaitingText> =
             (0..).zip(lengths).map(|(at, tokens)| waiting(start, tokens, at)).collect();
         let traffic = Traffic { interactive: false, last: Priority::Interactive };
-        let budget = Budget { interactive: 350, ..budget(Cost::Padded) };
+        let budget = Budget { interactive: 350, ..budget(BatchLayout::Padded) };
         let selection = next_batch(&list, &[], start, &budget, traffic).expect("something waits");
         assert_eq!(selection.members, [0, 2, 4]);
     }
@@ -243,7 +243,7 @@ mod tests {
         list[1].output_kind = OutputKind::Tokens;
         let traffic = Traffic { interactive: false, last: Priority::Interactive };
         let selection =
-            next_batch(&list, &[], start, &budget(Cost::Packed), traffic).expect("something waits");
+            next_batch(&list, &[], start, &budget(BatchLayout::Packed), traffic).expect("something waits");
         assert_eq!(selection.members, [0, 2]);
     }
 }

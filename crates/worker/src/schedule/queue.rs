@@ -4,7 +4,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use sconce::core::engine::Cost;
+use sconce::core::engine::BatchLayout;
 
 use sconce_http::keys::TenantId;
 
@@ -150,7 +150,7 @@ impl Queue {
     pub(crate) fn next(
         &self,
         worker: usize,
-        model: impl Fn() -> (Cost, usize),
+        model: impl Fn() -> (BatchLayout, usize),
         width: usize,
     ) -> Option<ActiveBatch<'_>> {
         let role = || match model().1 {

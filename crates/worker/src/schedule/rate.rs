@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use sconce::core::engine::Cost;
+use sconce::core::engine::BatchLayout;
 
 use crate::schedule::next_batch::Budget;
 
@@ -62,7 +62,13 @@ impl Rate {
 
     /// The budget of one of `concurrency` batches at a time, with rows of `width` values and `waiting` interactive tokens
     /// in the queue.
-    pub(crate) fn budget(&self, cost: Cost, width: usize, concurrency: usize, waiting: usize) -> Budget {
+    pub(crate) fn budget(
+        &self,
+        cost: BatchLayout,
+        width: usize,
+        concurrency: usize,
+        waiting: usize,
+    ) -> Budget {
         let tokens = |seconds| (self.tokens(seconds) / concurrency.max(1)).max(1);
         let interactive =
             (QUEUE_FRACTION * self.seconds(waiting)).clamp(INTERACTIVE_SECONDS, MAX_INTERACTIVE_SECONDS);
@@ -85,11 +91,11 @@ mod tests {
     fn the_budget_is_target_duration_times_throughput() {
         let rate = Rate::from(&[(16, 0.002), (1024, 0.016), (4096, 0.0625)]);
         assert!((rate.tokens_per_second - 65536.0).abs() < 1.0);
-        let budget = rate.budget(Cost::Packed, 384, 1, 0);
+        let budget = rate.budget(BatchLayout::Packed, 384, 1, 0);
         assert_eq!((budget.interactive, budget.bulk, budget.shared), (3276, 13107, 1310));
-        assert_eq!(rate.budget(Cost::Packed, 384, 4, 0).shared, 327, "a quarter of the machine each");
+        assert_eq!(rate.budget(BatchLayout::Packed, 384, 4, 0).shared, 327, "a quarter of the machine each");
         assert!((rate.seconds(65536) - 1.0).abs() < 1e-9);
-        let waiting = |tokens| rate.budget(Cost::Packed, 384, 1, tokens).interactive;
+        let waiting = |tokens| rate.budget(BatchLayout::Packed, 384, 1, tokens).interactive;
         assert_eq!(
             [waiting(13_000), waiting(20_000), waiting(1 << 20)],
             [3276, 5000, 6553],

@@ -49,11 +49,11 @@ fn cancelled_jobs_are_never_computed() {
     queue.admit(&stays).expect("capacity");
     assert_eq!(queue.cancel(&gone), 60);
     assert_eq!(queue.size(), (1, 7));
-    let batch = queue.next(0, || (Cost::Packed, 1), 1).expect("something waits");
+    let batch = queue.next(0, || (BatchLayout::Packed, 1), 1).expect("something waits");
     assert_eq!(batch.entries.len(), 1);
     assert!(Arc::ptr_eq(&batch.entries[0].job, &stays));
     queue.close();
-    assert!(queue.next(0, || (Cost::Packed, 1), 1).is_none());
+    assert!(queue.next(0, || (BatchLayout::Packed, 1), 1).is_none());
 }
 
 #[test]
@@ -63,15 +63,15 @@ fn a_batch_keeps_the_order_of_the_other_texts() {
     queue.admit(&all).expect("capacity");
     let taken = |batch: ActiveBatch<'_>| batch.entries.iter().map(|entry| entry.index).collect::<Vec<_>>();
     // Fifty milliseconds are fifty tokens.
-    assert_eq!(taken(queue.next(0, || (Cost::Packed, 1), 1).expect("a batch")), [0, 2]);
-    assert_eq!(taken(queue.next(0, || (Cost::Packed, 1), 1).expect("a batch")), [1]);
+    assert_eq!(taken(queue.next(0, || (BatchLayout::Packed, 1), 1).expect("a batch")), [0, 2]);
+    assert_eq!(taken(queue.next(0, || (BatchLayout::Packed, 1), 1).expect("a batch")), [1]);
     assert_eq!(queue.size(), (0, 0));
 }
 
 #[test]
 fn the_spare_worker_takes_interactive_texts_while_all_others_are_busy_with_bulk() {
     let queue = queue();
-    let next = |worker| queue.next(worker, || (Cost::Packed, 2), 1);
+    let next = |worker| queue.next(worker, || (BatchLayout::Packed, 2), 1);
     queue.admit(&job(&[10; 40], Priority::Bulk)).expect("capacity");
     let first = next(0).expect("bulk");
     thread::scope(|scope| {
@@ -104,12 +104,12 @@ fn a_flooding_tenant_leaves_the_others_their_share() {
     let other = of(2, &[10], interactive);
     queue.admit(&other).expect("the other has its share");
     queue.admit(&of(1, &[10], interactive)).expect_err("the first has had more than its share");
-    let batch = queue.next(0, || (Cost::Packed, 1), 1).expect("a batch");
+    let batch = queue.next(0, || (BatchLayout::Packed, 1), 1).expect("a batch");
     assert!(Arc::ptr_eq(&batch.entries[0].job, &other), "the tenant without served work goes first");
     // From here on both tenants have waiting work and are served alternately.
     queue.admit(&of(2, &[20; 40], interactive)).expect("within its share");
     for _ in 0..6 {
-        let batch = queue.next(0, || (Cost::Packed, 1), 1).expect("a batch");
+        let batch = queue.next(0, || (BatchLayout::Packed, 1), 1).expect("a batch");
         let tokens = |tenant| {
             let own = batch.entries.iter().filter(|entry| entry.job.tenant == TenantId(tenant));
             own.map(Entry::tokens).sum::<usize>()
@@ -152,7 +152,7 @@ fn bulk_batches_are_short_only_after_recent_interactive_requests() {
         queue.admit(&job(&[10; 40], Priority::Bulk)).expect("capacity");
         assert_eq!(queue.lock().interactive_at, None);
         queue.lock().interactive_at = interactive_at;
-        let batch = queue.next(0, || (Cost::Packed, 1), 1).expect("a batch");
+        let batch = queue.next(0, || (BatchLayout::Packed, 1), 1).expect("a batch");
         batch.entries.iter().map(Entry::tokens).sum::<usize>()
     };
     assert_eq!(tokens_after(None), 200);
@@ -185,7 +185,7 @@ fn only_workers_within_the_concurrency_limit_take_batches() {
             busy.iter().map(|&one| taken(&queue, now, one, false)).collect();
         queue.admit(&job(&[6, 6], interactive)).expect("capacity");
         queue.close();
-        let batch = queue.next(worker, || (Cost::Packed, concurrency), 1);
+        let batch = queue.next(worker, || (BatchLayout::Packed, concurrency), 1);
         let texts = batch.as_ref().map(|batch| batch.entries.len());
         assert_eq!(texts, expected, "worker {worker} of {concurrency} beside {busy:?}");
         assert_eq!(batch.is_some_and(|batch| batch.spare), worker == concurrency && expected.is_some());
@@ -209,7 +209,7 @@ fn a_worker_above_the_concurrency_limit_sleeps_until_the_limit_grows() {
     let queue = queue();
     queue.admit(&job(&[6], Priority::Interactive)).expect("capacity");
     let asked = AtomicUsize::new(0);
-    let limit = || (Cost::Packed, if asked.fetch_add(1, Ordering::Relaxed) == 0 { 1 } else { 2 });
+    let limit = || (BatchLayout::Packed, if asked.fetch_add(1, Ordering::Relaxed) == 0 { 1 } else { 2 });
     let batch = queue.next(1, limit, 1).expect("it takes a batch once it is within the limit");
     assert!(!batch.spare);
 }

@@ -7,7 +7,7 @@ use crate::schedule::next_batch::{Budget, LOOKAHEAD, WaitingText};
 
 const IDLE: Traffic = Traffic { interactive: false, last: Priority::Interactive };
 
-fn budget(rows: usize, cost: Cost) -> Budget {
+fn budget(rows: usize, cost: BatchLayout) -> Budget {
     let most = usize::MAX / 2;
     Budget {
         interactive: most,
@@ -34,7 +34,7 @@ proptest! {
         lengths in prop::collection::vec(1usize..50, 1..40), pooled: bool, padded: bool, most in 1usize..200,
     ) {
         let output_kind = if pooled { OutputKind::Pooled } else { OutputKind::Tokens };
-        let cost = if padded { Cost::Padded } else { Cost::Packed };
+        let cost = if padded { BatchLayout::Padded } else { BatchLayout::Packed };
         let list = texts(&lengths, output_kind);
         let members = members(&list, &budget(most, cost));
         let rows_of = |at: usize| if pooled { 1 } else { lengths[at] };
@@ -50,14 +50,14 @@ proptest! {
 fn only_padded_batches_prefer_texts_of_similar_length() {
     let list = texts(&[100, 10, 90, 60, 95], OutputKind::Pooled);
     let within = |cost| members(&list, &Budget { interactive: 300, ..budget(9, cost) });
-    assert_eq!(within(Cost::Padded), [0, 2, 4]);
-    assert_eq!(within(Cost::Packed), [0, 1, 2, 3], "in the order of arrival");
+    assert_eq!(within(BatchLayout::Padded), [0, 2, 4]);
+    assert_eq!(within(BatchLayout::Packed), [0, 1, 2, 3], "in the order of arrival");
 }
 
 #[test]
 fn texts_beyond_the_lookahead_wait() {
     let list = texts(&vec![1; LOOKAHEAD + 3], OutputKind::Pooled);
-    assert_eq!(members(&list, &budget(usize::MAX, Cost::Packed)).len(), LOOKAHEAD);
+    assert_eq!(members(&list, &budget(usize::MAX, BatchLayout::Packed)).len(), LOOKAHEAD);
 }
 
 #[test]
@@ -65,7 +65,7 @@ fn bulk_is_overdue_after_its_maximum_wait_and_not_at_it() {
     let (interactive, bulk) = (texts(&[1], OutputKind::Pooled), texts(&[1], OutputKind::Pooled));
     let after = |milliseconds| {
         let now = bulk[0].arrived + Duration::from_millis(milliseconds);
-        let pick = next_batch(&interactive, &bulk, now, &budget(9, Cost::Packed), IDLE);
+        let pick = next_batch(&interactive, &bulk, now, &budget(9, BatchLayout::Packed), IDLE);
         pick.expect("something waits").priority
     };
     assert_eq!(after(500), Priority::Interactive);
@@ -95,12 +95,12 @@ fn a_batch_corrects_the_rate_only_if_it_is_large_and_took_time() {
 #[test]
 fn the_budget_is_never_zero_and_rows_are_bounded_by_their_width() {
     let rate = Rate { min_seconds: 0.0, tokens_per_second: 100.0 };
-    let rows = |width| rate.budget(Cost::Packed, width, 1, 0).rows;
+    let rows = |width| rate.budget(BatchLayout::Packed, width, 1, 0).rows;
     assert_eq!([rows(384), rows(1), rows(0), rows(usize::MAX)], [(16 << 20) / 384, 16 << 20, 16 << 20, 1]);
-    let budget = rate.budget(Cost::Padded, 384, 64, 0);
+    let budget = rate.budget(BatchLayout::Padded, 384, 64, 0);
     assert_eq!((budget.interactive, budget.bulk, budget.shared), (1, 1, 1));
-    assert_eq!((budget.cost, budget.max_bulk_wait), (Cost::Padded, Duration::from_millis(500)));
-    assert_eq!(rate.budget(Cost::Packed, 384, 0, 0).bulk, 20, "no worker counts as one");
+    assert_eq!((budget.cost, budget.max_bulk_wait), (BatchLayout::Padded, Duration::from_millis(500)));
+    assert_eq!(rate.budget(BatchLayout::Packed, 384, 0, 0).bulk, 20, "no worker counts as one");
 }
 
 #[test]

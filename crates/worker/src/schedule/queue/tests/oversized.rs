@@ -6,7 +6,7 @@ const BULK: Priority = Priority::Bulk;
 
 /// The next batch: for each text its job and its index.
 fn batch(queue: &Queue) -> Vec<(Arc<Job>, usize)> {
-    let taken = queue.next(0, || (Cost::Packed, 1), 1).expect("something waits");
+    let taken = queue.next(0, || (BatchLayout::Packed, 1), 1).expect("something waits");
     taken.entries.iter().map(|entry| (Arc::clone(&entry.job), entry.index)).collect()
 }
 

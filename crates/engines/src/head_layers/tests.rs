@@ -1,12 +1,12 @@
 //! Layers and pooling against plain code in f64.
 
 use sconce_core::card::PoolingMode;
-use sconce_core::head::{LayerNorm, Picked};
+use sconce_core::head::{LayerNorm, RowSelection};
 use sconce_testkit::compare::max_difference;
 
 use super::*;
 use crate::testing::{erf, plain_pool};
-use crate::weights::Generated;
+use crate::weights::GeneratedTensors;
 
 const ACTIVATIONS: [DenseActivation; 5] = [
     DenseActivation::Identity,
@@ -26,12 +26,12 @@ impl Tensors for Only<'_> {
 
     fn read(&self, name: &str, shape: &[usize]) -> Result<Vec<f32>, WeightsError> {
         self.shape(name).ok_or_else(|| WeightsError::Missing(name.to_owned()))?;
-        Generated.read(name, shape)
+        GeneratedTensors.read(name, shape)
     }
 }
 
 fn generated(name: &str, shape: &[usize]) -> Vec<f32> {
-    Generated.read(name, shape).expect("generated")
+    GeneratedTensors.read(name, shape).expect("generated")
 }
 
 fn dense(activation: DenseActivation) -> Dense {
@@ -39,7 +39,7 @@ fn dense(activation: DenseActivation) -> Dense {
         folder: None,
         weight: vec!["absent.weight".to_owned(), "dense.weight".to_owned()],
         bias: vec!["absent.bias".to_owned(), "dense.bias".to_owned()],
-        picked: None,
+        selected_rows: None,
         input: 7,
         output: 5,
         activation,
@@ -48,9 +48,9 @@ fn dense(activation: DenseActivation) -> Dense {
 
 const THERE: Only<'static> = Only(&["dense.weight", "dense.bias", "norm.weight", "norm.bias"]);
 
-fn load(step: Step, width: usize) -> Layer {
+fn load(step: Step, width: usize) -> HeadLayer {
     let files = ModelFiles::default();
-    Layer::load_all(&[step], width, &files, &THERE).expect("its tensors are there").remove(0)
+    HeadLayer::load_all(&[step], width, &files, &THERE).expect("its tensors are there").remove(0)
 }
 
 fn plain_activation(activation: DenseActivation, x: f64) -> f64 {
@@ -99,7 +99,9 @@ fn a_linear_layer_is_that_of_plain_code_with_every_activation() {
 fn the_largest_of_each_column_is_found_without_keeping_the_rows() {
     let x = generated("embed x", &[9, 7]);
     for activation in ACTIVATIONS {
-        let Layer::Dense(linear) = load(Step::Dense(dense(activation)), 7) else { panic!("a linear layer") };
+        let HeadLayer::Dense(linear) = load(Step::Dense(dense(activation)), 7) else {
+            panic!("a linear layer")
+        };
         let monotonic = match activation {
             DenseActivation::Identity | DenseActivation::Tanh | DenseActivation::Relu => true,
             DenseActivation::Gelu | DenseActivation::GeluTanh => false,
@@ -116,7 +118,11 @@ fn the_largest_of_each_column_is_found_without_keeping_the_rows() {
 
 #[test]
 fn only_the_picked_rows_of_a_table_are_used() {
-    let picked = |rows: Vec<u32>| Dense { picked: Some(Picked { of: 11, rows }), output: 2, ..unbiased() };
+    let picked = |rows: Vec<u32>| Dense {
+        selected_rows: Some(RowSelection { of: 11, rows }),
+        output: 2,
+        ..unbiased()
+    };
     let x = generated("embed x", &[4, 7]);
     let table = generated("dense.weight", &[11, 7]);
     let (got, width) = load(Step::Dense(picked(vec![9, 3])), 7).apply(x.clone(), 7);
@@ -125,7 +131,7 @@ fn only_the_picked_rows_of_a_table_are_used() {
     let off = max_difference(&got, &plain_dense(&x, &weights, &[0.0; 2], DenseActivation::Identity));
     assert!(off < 1e-6, "{off}");
     let beyond = [Step::Dense(picked(vec![9, 11]))];
-    let refused = Layer::load_all(&beyond, 7, &ModelFiles::default(), &THERE).err();
+    let refused = HeadLayer::load_all(&beyond, 7, &ModelFiles::default(), &THERE).err();
     assert!(matches!(refused, Some(WeightsError::Missing(_))), "{refused:?}");
 }
 
@@ -162,7 +168,7 @@ fn a_layer_after_another_takes_its_width() {
     let second = Dense { input: 5, output: 3, ..dense(DenseActivation::Tanh) };
     let norm = LayerNorm { name: vec!["norm".to_owned()], bias: true, epsilon: 1e-5 };
     let steps = [Step::Dense(dense(DenseActivation::Relu)), Step::Norm(norm), Step::Dense(second)];
-    let layers = Layer::load_all(&steps, 7, &ModelFiles::default(), &THERE).expect("it loads");
+    let layers = HeadLayer::load_all(&steps, 7, &ModelFiles::default(), &THERE).expect("it loads");
     let x = generated("embed x", &[2, 7]);
     let (rows, width) = layers.iter().fold((x, 7), |(rows, width), layer| layer.apply(rows, width));
     assert_eq!((rows.len(), width), (6, 3));

@@ -9,35 +9,35 @@ use sconce_kernels::math::{gelu, gelu_tanh};
 use sconce_kernels::rows::{Activation, Norm, NormStatistics};
 
 use crate::normalize::normalized;
-use crate::weights::{Files, Tensors, WeightsError, norm};
+use crate::weights::{SafetensorsFiles, Tensors, WeightsError, norm};
 
 /// A layer with its weights.
-pub(crate) enum Layer {
-    Dense(Linear),
+pub(crate) enum HeadLayer {
+    Dense(DenseLayer),
     Norm(Norm),
     LogRelu(u8),
     Normalize,
 }
 
-pub(crate) struct Linear {
+pub(crate) struct DenseLayer {
     matrix: PackedMatrix,
     bias: Vec<f32>,
     activation: DenseActivation,
 }
 
-impl Layer {
+impl HeadLayer {
     /// Loads the layers of `steps` for rows of `width` columns, from module folders or from the model's `own` tensors.
     pub(crate) fn load_all(
         steps: &[Step],
         mut width: usize,
         files: &ModelFiles,
         own: &dyn Tensors,
-    ) -> Result<Vec<Layer>, WeightsError> {
+    ) -> Result<Vec<HeadLayer>, WeightsError> {
         let mut layers = Vec::with_capacity(steps.len());
         for step in steps {
             layers.push(match step {
-                Step::Normalize => Layer::Normalize,
-                Step::LogRelu(times) => Layer::LogRelu(*times),
+                Step::Normalize => HeadLayer::Normalize,
+                Step::LogRelu(times) => HeadLayer::LogRelu(*times),
                 Step::Norm(step) => {
                     let there = |name: &&String| {
                         ["weight", "gamma"].iter().any(|part| own.shape(&format!("{name}.{part}")).is_some())
@@ -49,7 +49,7 @@ impl Layer {
                     } else {
                         (own.read(&format!("{name}.weight"), &[width])?, vec![0.0; width])
                     };
-                    Layer::Norm(Norm {
+                    HeadLayer::Norm(Norm {
                         statistics: NormStatistics::MeanVariance,
                         weight,
                         shift,
@@ -58,9 +58,11 @@ impl Layer {
                 }
                 Step::Dense(dense) => {
                     width = dense.output;
-                    Layer::Dense(match &dense.folder {
-                        Some(folder) => Linear::load(dense, &Files::of_module(files, folder)?)?,
-                        None => Linear::load(dense, own)?,
+                    HeadLayer::Dense(match &dense.folder {
+                        Some(folder) => {
+                            DenseLayer::load(dense, &SafetensorsFiles::of_module(files, folder)?)?
+                        }
+                        None => DenseLayer::load(dense, own)?,
                     })
                 }
             });
@@ -71,12 +73,12 @@ impl Layer {
     /// Applies the layer to rows of `width` columns; returns the rows and their new width.
     pub(crate) fn apply(&self, mut x: Vec<f32>, width: usize) -> (Vec<f32>, usize) {
         match self {
-            Layer::Normalize => (normalized(width, x, true).values, width),
-            Layer::Norm(norm) => {
+            HeadLayer::Normalize => (normalized(width, x, true).values, width),
+            HeadLayer::Norm(norm) => {
                 norm.apply(Isa::best(), &mut x, width);
                 (x, width)
             }
-            Layer::LogRelu(times) => {
+            HeadLayer::LogRelu(times) => {
                 for _ in 0..*times {
                     for x in &mut x {
                         *x = relu(*x).ln_1p();
@@ -84,19 +86,19 @@ impl Layer {
                 }
                 (x, width)
             }
-            Layer::Dense(linear) => (linear.apply(&x), linear.matrix.outputs()),
+            HeadLayer::Dense(linear) => (linear.apply(&x), linear.matrix.outputs()),
         }
     }
 }
 
-impl Linear {
-    fn load(dense: &Dense, tensors: &dyn Tensors) -> Result<Linear, WeightsError> {
+impl DenseLayer {
+    fn load(dense: &Dense, tensors: &dyn Tensors) -> Result<DenseLayer, WeightsError> {
         let named = |names: &[String]| {
             let found = names.iter().find(|name| tensors.shape(name).is_some());
             found.or(names.first()).cloned().unwrap_or_default()
         };
         let weight = named(&dense.weight);
-        let weights = match &dense.picked {
+        let weights = match &dense.selected_rows {
             None => tensors.read(&weight, &[dense.output, dense.input])?,
             Some(picked) => {
                 let table = tensors.read(&weight, &[picked.of, dense.input])?;
@@ -111,7 +113,7 @@ impl Linear {
             tensors.read(&named(&dense.bias), &[dense.output])?
         };
         let matrix = PackedMatrix::pack(Isa::best(), &weights, dense.output, dense.input);
-        Ok(Linear { matrix, bias, activation: dense.activation })
+        Ok(DenseLayer { matrix, bias, activation: dense.activation })
     }
 
     fn apply(&self, x: &[f32]) -> Vec<f32> {
