@@ -15,7 +15,8 @@ pub(crate) fn run(arguments: &arguments::Bundle) -> anyhow::Result<ExitCode> {
     let runtime = arguments.model.runtime();
     let source = ModelSource::parse(&arguments.model.model, arguments.model.revision.as_deref());
     let mut bars = ProgressBars::default();
-    let subject = runtime.subject(&source, &arguments.model.overrides(), &mut |event| bars.draw(&event))?;
+    let subject =
+        runtime.model_spec(&source, &arguments.model.overrides(), &mut |event| bars.draw(&event))?;
     let constraints = arguments.model.constraints();
     let depth = if arguments.full { ProofDepth::Canary } else { ProofDepth::Twin };
     let plan = runtime.plan(&subject, &constraints, depth, &mut |event| bars.draw(&event))?;

@@ -21,7 +21,8 @@ pub(crate) fn run(arguments: &arguments::Plan) -> anyhow::Result<ExitCode> {
     let source = ModelSource::parse(&arguments.model.model, arguments.model.revision.as_deref())
         .for_constraints(&arguments.model.constraints());
     let mut bars = ProgressBars::default();
-    let subject = runtime.subject(&source, &arguments.model.overrides(), &mut |event| bars.draw(&event))?;
+    let subject =
+        runtime.model_spec(&source, &arguments.model.overrides(), &mut |event| bars.draw(&event))?;
     let constraints = arguments.model.constraints();
     if let Some(missing) =
         constraints.weights.as_ref().filter(|name| subject.card.weights_named(name).is_none())

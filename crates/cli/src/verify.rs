@@ -53,7 +53,7 @@ pub(crate) fn run(arguments: &arguments::Verify) -> anyhow::Result<ExitCode> {
         .for_constraints(&arguments.model.constraints());
     let mut bars = ProgressBars::default();
     let overrides = arguments.model.overrides();
-    let subject = runtime.subject(&source, &overrides, &mut |event| bars.draw(&event))?;
+    let subject = runtime.model_spec(&source, &overrides, &mut |event| bars.draw(&event))?;
     runtime.check_contents(&subject, &mut |event| bars.draw(&event))?;
     let task = subject.card.task.value;
     if task != Task::Embed && !task.scores() {

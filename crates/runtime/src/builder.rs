@@ -151,13 +151,13 @@ impl ModelBuilder {
     pub fn claim(&self, events: &mut dyn FnMut(Event<'_>)) -> Result<Claim, Error> {
         let runtime = self.clone().get_or_create_runtime();
         let source = ModelSource::parse(&self.name, self.revision.as_deref());
-        let subject = runtime.subject(&source, &self.overrides, events)?;
-        check_weights(&subject.card, &self.constraints)?;
+        let spec = runtime.model_spec(&source, &self.overrides, events)?;
+        check_weights(&spec.card, &self.constraints)?;
         let admits = |placement: &Placement| self.constraints.admits(placement);
         let GatheredEvidence { grid, evidence, .. } =
-            runtime.gather_evidence(&subject, ProofDepth::Twin, &admits, events)?;
-        let plan = plan(&subject.card, &grid, &evidence, &self.constraints);
-        let chosen = plan.chosen.as_ref().and_then(|chosen| Claim::of(&subject.card, &chosen.placement));
+            runtime.gather_evidence(&spec, ProofDepth::Twin, &admits, events)?;
+        let plan = plan(&spec.card, &grid, &evidence, &self.constraints);
+        let chosen = plan.chosen.as_ref().and_then(|chosen| Claim::of(&spec.card, &chosen.placement));
         let constraints = Box::new(self.constraints.clone());
         chosen.ok_or_else(|| Error::NoPlacement { plan: Box::new(plan), constraints })
     }
@@ -167,10 +167,10 @@ impl ModelBuilder {
         let runtime = self.clone().get_or_create_runtime();
         let source =
             ModelSource::parse(&self.name, self.revision.as_deref()).for_constraints(&self.constraints);
-        let subject = runtime.subject(&source, &self.overrides, events)?;
-        check_weights(&subject.card, &self.constraints)?;
-        let unproved = runtime.unproved(&subject, &|placement| self.constraints.admits(placement))?;
-        Ok(prover_bytes(&subject.card, unproved.iter()))
+        let spec = runtime.model_spec(&source, &self.overrides, events)?;
+        check_weights(&spec.card, &self.constraints)?;
+        let unproved = runtime.unproved(&spec, &|placement| self.constraints.admits(placement))?;
+        Ok(prover_bytes(&spec.card, unproved.iter()))
     }
 
     /// Opens the model.
@@ -183,17 +183,17 @@ impl ModelBuilder {
         let runtime = self.runtime.unwrap_or_else(|| Runtime::builder().offline(self.offline).build());
         let source =
             ModelSource::parse(&self.name, self.revision.as_deref()).for_constraints(&self.constraints);
-        let (subject, unverified) = runtime.subject_and_hashes(&source, &self.overrides, events)?;
-        let subject = Arc::new(subject);
-        check_weights(&subject.card, &self.constraints)?;
+        let (spec, unverified) = runtime.model_spec_and_hashes(&source, &self.overrides, events)?;
+        let spec = Arc::new(spec);
+        check_weights(&spec.card, &self.constraints)?;
         // An unsupported architecture is reported as such, before errors of its tokenizer.
-        if runtime.grid(&subject).iter().all(|(_, obstacle)| obstacle.is_some()) {
-            let plan = runtime.plan(&subject, &self.constraints, ProofDepth::Twin, events)?;
+        if runtime.grid(&spec).iter().all(|(_, obstacle)| obstacle.is_some()) {
+            let plan = runtime.plan(&spec, &self.constraints, ProofDepth::Twin, events)?;
             return Err(Error::NoPlacement { plan: Box::new(plan), constraints: Box::new(self.constraints) });
         }
-        let tokenizer = ModelTokenizer::open(&subject.files.folder, &subject.card)?;
-        let control = canary::batch(&tokenizer, &subject.card, CANARIES)?.part(0..2);
-        let serving = Serving::open(&runtime, subject, control, self.constraints, events)?;
+        let tokenizer = ModelTokenizer::open(&spec.files.folder, &spec.card)?;
+        let control = canary::batch(&tokenizer, &spec.card, CANARIES)?.part(0..2);
+        let serving = Serving::open(&runtime, spec, control, self.constraints, events)?;
         Ok(Model::new(runtime, tokenizer, serving, unverified))
     }
 }

@@ -67,6 +67,6 @@ pub use tokenize::{TokenizerError, TruncationStrategy};
 pub fn plan(name: &str) -> Result<Plan, Error> {
     let runtime = Runtime::default();
     let source = ModelSource::parse(name, None);
-    let subject = runtime.subject(&source, &card::Overrides::default(), &mut |_| {})?;
-    runtime.plan(&subject, &Constraints::default(), prove::ProofDepth::Twin, &mut |_| {})
+    let spec = runtime.model_spec(&source, &card::Overrides::default(), &mut |_| {})?;
+    runtime.plan(&spec, &Constraints::default(), prove::ProofDepth::Twin, &mut |_| {})
 }

@@ -55,7 +55,7 @@ impl Model {
 
     /// The model card.
     pub fn card(&self) -> &ModelCard {
-        &self.inner.serving.subject().card
+        &self.inner.serving.spec().card
     }
 
     /// The card and the tokenizer, for [`operations`](crate::operations).
@@ -137,9 +137,9 @@ impl Model {
     /// Compares the files of viable placements with their recorded hashes, on a background thread. Retires the placements
     /// of a file that differs.
     fn verify_contents(&self, mut unverified: Unverified) {
-        let (plan, subject) = (self.plan(), self.inner.serving.subject());
+        let (plan, spec) = (self.plan(), self.inner.serving.spec());
         let is_used =
-            |file: &str| plan.viable().any(|viable| concerns(subject, file, &viable.placement.weights));
+            |file: &str| plan.viable().any(|viable| concerns(spec, file, &viable.placement.weights));
         unverified.retain(|path, _| is_used(&path.display().to_string()));
         if unverified.is_empty() {
             return;

@@ -227,17 +227,17 @@ impl Runtime {
     }
 
     /// Resolves a model and reads its card.
-    pub fn subject(
+    pub fn model_spec(
         &self,
         source: &ModelSource,
         overrides: &Overrides,
         events: &mut dyn FnMut(Event<'_>),
     ) -> Result<ModelSpec, Error> {
-        Ok(self.subject_and_hashes(source, overrides, events)?.0)
+        Ok(self.model_spec_and_hashes(source, overrides, events)?.0)
     }
 
-    /// Like [`subject`](Runtime::subject), with the recorded hashes that were used without reading the files.
-    pub(crate) fn subject_and_hashes(
+    /// Like [`model_spec`](Runtime::model_spec), with the recorded hashes that were used without reading the files.
+    pub(crate) fn model_spec_and_hashes(
         &self,
         source: &ModelSource,
         overrides: &Overrides,
@@ -246,58 +246,53 @@ impl Runtime {
         let folder = source.fetch(self.inner.offline, &self.inner.bundles, &mut |progress| {
             events(Event::Hub(progress));
         })?;
-        let mut subject = card::read(&source.to_string(), &folder, overrides)?;
-        let unverified = self.inner.contents.identify(&mut subject, events)?;
-        Ok((subject, unverified))
+        let mut spec = card::read(&source.to_string(), &folder, overrides)?;
+        let unverified = self.inner.contents.identify(&mut spec, events)?;
+        Ok((spec, unverified))
     }
 
     /// Hashes all files of a model and compares with the recorded hashes. The error names the first file that differs.
-    pub fn check_contents(
-        &self,
-        subject: &ModelSpec,
-        events: &mut dyn FnMut(Event<'_>),
-    ) -> Result<(), Error> {
-        let unverified = self.inner.contents.identify(&mut subject.clone(), &mut |_| {})?;
+    pub fn check_contents(&self, spec: &ModelSpec, events: &mut dyn FnMut(Event<'_>)) -> Result<(), Error> {
+        let unverified = self.inner.contents.identify(&mut spec.clone(), &mut |_| {})?;
         Ok(self.inner.contents.check(&unverified, events)?)
     }
 
     /// Gathers the missing evidence about the placements that `admits` accepts.
     pub fn gather_evidence(
         &self,
-        subject: &ModelSpec,
+        spec: &ModelSpec,
         depth: ProofDepth,
         admits: &dyn Fn(&Placement) -> bool,
         events: &mut dyn FnMut(Event<'_>),
     ) -> Result<GatheredEvidence, Error> {
-        let grid = self.grid(subject);
-        let is_graph = |weights: &str| {
-            subject.card.weights_named(weights).is_some_and(|weights| weights.format.is_graph())
-        };
+        let grid = self.grid(spec);
+        let is_graph =
+            |weights: &str| spec.card.weights_named(weights).is_some_and(|weights| weights.format.is_graph());
         let mut open = grid.iter().filter(|(_, obstacle)| obstacle.is_none()).map(|(placement, _)| placement);
         let graphs =
-            !subject.files.weights.is_empty() && open.any(|open| is_graph(&open.weights) && admits(open));
+            !spec.files.weights.is_empty() && open.any(|open| is_graph(&open.weights) && admits(open));
         let texts = if depth == ProofDepth::Canary || graphs {
-            let tokenizer = ModelTokenizer::open(&subject.files.folder, &subject.card)?;
-            Some(CanaryTexts::new(&tokenizer, &subject.card)?)
+            let tokenizer = ModelTokenizer::open(&spec.files.folder, &spec.card)?;
+            Some(CanaryTexts::new(&tokenizer, &spec.card)?)
         } else {
             None
         };
-        Ok(self.gatherer(subject, texts.as_ref(), events).gather(grid, depth, admits))
+        Ok(self.gatherer(spec, texts.as_ref(), events).gather(grid, depth, admits))
     }
 
     /// The placements that `admits` accepts whose real weights are not proved yet, and the reference.
     pub(crate) fn unproved(
         &self,
-        subject: &ModelSpec,
+        spec: &ModelSpec,
         admits: &dyn Fn(&Placement) -> bool,
     ) -> Result<Vec<Placement>, Error> {
-        let grid = self.grid(subject);
+        let grid = self.grid(spec);
         if grid.iter().all(|(_, obstacle)| obstacle.is_some()) {
             return Ok(Vec::new());
         }
-        let tokenizer = ModelTokenizer::open(&subject.files.folder, &subject.card)?;
-        let texts = CanaryTexts::new(&tokenizer, &subject.card)?;
-        Ok(self.gatherer(subject, None, &mut |_| {}).unproved(&grid, admits, &texts))
+        let tokenizer = ModelTokenizer::open(&spec.files.folder, &spec.card)?;
+        let texts = CanaryTexts::new(&tokenizer, &spec.card)?;
+        Ok(self.gatherer(spec, None, &mut |_| {}).unproved(&grid, admits, &texts))
     }
 
     /// Probes every op on every engine and device.
@@ -307,8 +302,8 @@ impl Runtime {
     }
 
     /// All placements of a model, with obstacles that are known without a probe.
-    pub(crate) fn grid(&self, subject: &ModelSpec) -> Vec<(Placement, Option<Obstacle>)> {
-        let card = &subject.card;
+    pub(crate) fn grid(&self, spec: &ModelSpec) -> Vec<(Placement, Option<Obstacle>)> {
+        let card = &spec.card;
         let mut grid = grid::grid(card, &self.candidates());
         for (placement, obstacle) in &mut grid {
             let described = || self.engine(placement).and_then(|engine| engine.describe(card)).err();
@@ -320,7 +315,7 @@ impl Runtime {
 
     fn gatherer<'a>(
         &'a self,
-        subject: &'a ModelSpec,
+        spec: &'a ModelSpec,
         texts: Option<&'a CanaryTexts>,
         events: &'a mut dyn FnMut(Event<'_>),
     ) -> Gatherer<'a> {
@@ -332,7 +327,7 @@ impl Runtime {
             prover: &inner.prover,
             time_limit: inner.probe_time_limit,
             threads: inner.threads,
-            subject,
+            spec,
             texts,
             bypass_store: false,
             events,
@@ -340,26 +335,25 @@ impl Runtime {
     }
 
     /// Probes real weights on a placement again, without stored evidence.
-    pub(crate) fn prove_again(&self, subject: &ModelSpec, placement: &Placement) -> Result<Canary, Obstacle> {
-        let texts = ModelTokenizer::open(&subject.files.folder, &subject.card)
-            .and_then(|tokenizer| CanaryTexts::new(&tokenizer, &subject.card))
+    pub(crate) fn prove_again(&self, spec: &ModelSpec, placement: &Placement) -> Result<Canary, Obstacle> {
+        let texts = ModelTokenizer::open(&spec.files.folder, &spec.card)
+            .and_then(|tokenizer| CanaryTexts::new(&tokenizer, &spec.card))
             .map_err(|error| Obstacle::LoadFailed { reason: error.to_string() })?;
         let mut ignore = |_: Event<'_>| {};
-        let gatherer = self.gatherer(subject, None, &mut ignore);
-        Gatherer { bypass_store: true, ..gatherer }.probe_real_weights(&self.grid(subject), placement, &texts)
+        let gatherer = self.gatherer(spec, None, &mut ignore);
+        Gatherer { bypass_store: true, ..gatherer }.probe_real_weights(&self.grid(spec), placement, &texts)
     }
 
     /// Plans the placement of a model under `constraints`.
     pub fn plan(
         &self,
-        subject: &ModelSpec,
+        spec: &ModelSpec,
         constraints: &Constraints,
         depth: ProofDepth,
         events: &mut dyn FnMut(Event<'_>),
     ) -> Result<Plan, Error> {
-        let GatheredEvidence { grid, evidence, .. } =
-            self.gather_evidence(subject, depth, &|_| true, events)?;
-        Ok(plan(&subject.card, &grid, &evidence, constraints))
+        let GatheredEvidence { grid, evidence, .. } = self.gather_evidence(spec, depth, &|_| true, events)?;
+        Ok(plan(&spec.card, &grid, &evidence, constraints))
     }
 
     pub(crate) fn engine(&self, placement: &Placement) -> Result<&Arc<dyn Engine>, Obstacle> {

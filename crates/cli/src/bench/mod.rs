@@ -50,7 +50,8 @@ pub(crate) fn run(arguments: &arguments::Bench) -> anyhow::Result<ExitCode> {
     let runtime = arguments.model.runtime();
     let source = ModelSource::parse(&arguments.model.model, arguments.model.revision.as_deref())
         .for_constraints(&arguments.model.constraints());
-    let subject = runtime.subject(&source, &arguments.model.overrides(), &mut |event| bars.draw(&event))?;
+    let subject =
+        runtime.model_spec(&source, &arguments.model.overrides(), &mut |event| bars.draw(&event))?;
     let plan = runtime
         .plan(&subject, &arguments.model.constraints(), ProofDepth::Canary, &mut |event| bars.draw(&event))?;
     if plan.chosen.is_none() {

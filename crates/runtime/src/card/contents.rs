@@ -76,17 +76,17 @@ impl Contents {
     /// without reading the files.
     pub(crate) fn identify(
         &self,
-        subject: &mut ModelSpec,
+        spec: &mut ModelSpec,
         events: &mut dyn FnMut(Event<'_>),
     ) -> Result<Unverified, CardError> {
-        let files = files(subject);
+        let files = files(spec);
         let hashed = self.hash_all(&files, events)?;
         // The engine reports missing files.
         let of = |path: &PathBuf| hashed.get(path).map(|hashed| &hashed.sha256);
-        let shared = shared_files(subject);
+        let shared = shared_files(spec);
         let shared: Vec<_> = shared.iter().map(of).collect();
-        for weights in &mut subject.card.weights {
-            let own = subject.files.weights.get(&weights.name).into_iter().flatten();
+        for weights in &mut spec.card.weights {
+            let own = spec.files.weights.get(&weights.name).into_iter().flatten();
             weights.identity = hash(&(own.map(of).collect::<Vec<_>>(), &shared));
         }
         let known = hashed.into_iter().filter(|(_, hashed)| hashed.recorded);
@@ -209,24 +209,24 @@ fn sha256(path: &Path, events: &Sender<HashEvent>) -> io::Result<String> {
 }
 
 /// Every existing file that affects the model's output.
-fn files(subject: &ModelSpec) -> Vec<PathBuf> {
-    let weights = subject.files.weights.values().flatten().filter(|path| path.is_file()).cloned();
-    let mut files: Vec<PathBuf> = weights.chain(shared_files(subject)).collect();
+fn files(spec: &ModelSpec) -> Vec<PathBuf> {
+    let weights = spec.files.weights.values().flatten().filter(|path| path.is_file()).cloned();
+    let mut files: Vec<PathBuf> = weights.chain(shared_files(spec)).collect();
     files.sort();
     files.dedup();
     files
 }
 
 /// Files shared by all weights of a model: the modules after pooling and the tokenizer.
-fn shared_files(subject: &ModelSpec) -> Vec<PathBuf> {
-    let modules = subject.files.modules.values().filter(|path| path.is_file()).cloned();
-    modules.chain(tokenize::files(&subject.files.folder)).collect()
+fn shared_files(spec: &ModelSpec) -> Vec<PathBuf> {
+    let modules = spec.files.modules.values().filter(|path| path.is_file()).cloned();
+    modules.chain(tokenize::files(&spec.files.folder)).collect()
 }
 
 /// Whether `file` is part of the weights named `weights`, or shared by all weights.
-pub(crate) fn concerns(subject: &ModelSpec, file: &str, weights: &str) -> bool {
-    let own = subject.files.weights.get(weights).into_iter().flatten();
-    own.chain(&shared_files(subject)).any(|path| name(path) == file)
+pub(crate) fn concerns(spec: &ModelSpec, file: &str, weights: &str) -> bool {
+    let own = spec.files.weights.get(weights).into_iter().flatten();
+    own.chain(&shared_files(spec)).any(|path| name(path) == file)
 }
 
 /// A path as in messages.

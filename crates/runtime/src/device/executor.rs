@@ -117,13 +117,13 @@ impl DeviceExecutors {
     pub(crate) fn load(
         &self,
         engine: &Arc<dyn Engine>,
-        subject: &Arc<ModelSpec>,
+        spec: &Arc<ModelSpec>,
         placement: &Placement,
         timeout: Duration,
     ) -> Result<Loaded, Obstacle> {
         let executor = self.executor(placement.device);
         let id = self.next_id.fetch_add(1, Ordering::Relaxed);
-        let job = |reply| Job::Load(id, Arc::clone(engine), Arc::clone(subject), placement.clone(), reply);
+        let job = |reply| Job::Load(id, Arc::clone(engine), Arc::clone(spec), placement.clone(), reply);
         // On the CPU the executor belongs to the model.
         let on_own_thread = placement.device != Device::Cpu && engine.loads_on_any_thread();
         let loader = on_own_thread.then(|| executor.pool.start_thread());
@@ -285,9 +285,9 @@ impl WorkerPool {
 
     fn run(&self, job: Job) {
         match job {
-            Job::Load(id, engine, subject, placement, reply) => {
+            Job::Load(id, engine, spec, placement, reply) => {
                 let _ = reply.send(JobStatus::Started);
-                let load = AssertUnwindSafe(|| engine.load(&subject, &placement));
+                let load = AssertUnwindSafe(|| engine.load(&spec, &placement));
                 let loaded = catch_unwind(load).unwrap_or_else(|panic| {
                     Err(Obstacle::LoadFailed {
                         reason: ExecutorError::Panicked(panic_message(&*panic)).to_string(),

@@ -16,7 +16,7 @@ use crate::device::{DeviceExecutors, Loaded};
 use crate::digest::hash;
 use crate::error::Error;
 use crate::event::Event;
-use crate::prove::{ProofDepth, canary_subject};
+use crate::prove::{ProofDepth, canary_key_of_weights};
 use crate::runtime::Runtime;
 
 /// Timeout of loading a model.
@@ -26,7 +26,7 @@ const LOAD_TIMEOUT: Duration = Duration::from_mins(10);
 #[derive(Clone)]
 pub(crate) struct Loader {
     pub(super) runtime: Runtime,
-    pub(super) subject: Arc<ModelSpec>,
+    pub(super) spec: Arc<ModelSpec>,
     pub(super) constraints: Constraints,
     /// The placement that all others are compared with.
     pub(super) reference: Option<Placement>,
@@ -78,8 +78,8 @@ impl Loader {
         placement: &Placement,
     ) -> Result<Loaded, Obstacle> {
         let engine = self.runtime.engine(placement)?;
-        let _span = info_span!("load", model = self.subject.card.name, %placement).entered();
-        executors.load(engine, &self.subject, placement, LOAD_TIMEOUT)
+        let _span = info_span!("load", model = self.spec.card.name, %placement).entered();
+        executors.load(engine, &self.spec, placement, LOAD_TIMEOUT)
     }
 
     /// Proves the real weights on `placement`, within `band` if given, and loads them.
@@ -90,7 +90,7 @@ impl Loader {
         events: &mut dyn FnMut(Event<'_>),
     ) -> Result<ActivePlacement, LoadError> {
         let only = |candidate: &Placement| candidate == placement;
-        let gathered = self.runtime.gather_evidence(&self.subject, ProofDepth::Canary, &only, events);
+        let gathered = self.runtime.gather_evidence(&self.spec, ProofDepth::Canary, &only, events);
         let gathered = gathered.map_err(Box::new)?;
         let findings = gathered.evidence.get(placement);
         if let Some(obstacle) = findings.and_then(|findings| findings.obstacle()) {
@@ -101,18 +101,18 @@ impl Loader {
             canary.ok_or_else(|| Obstacle::LoadFailed { reason: "its canary is missing".to_owned() })?;
         let band = within(&canary, self.reference.as_ref(), band.unwrap_or(self.constraints.band))?;
         let loaded = self.load(&self.runtime.inner.executors, placement)?;
-        let subject = canary_subject(&self.subject, &placement.weights);
+        let key = canary_key_of_weights(&self.spec, &placement.weights);
         Ok(ActivePlacement {
             placement: placement.clone(),
             loaded,
             guard: Guard {
-                task: self.subject.card.task.value,
-                width: self.subject.card.width(),
-                hidden: self.subject.card.sizes.value.hidden,
+                task: self.spec.card.task.value,
+                width: self.spec.card.width(),
+                hidden: self.spec.card.sizes.value.hidden,
                 norms: canary.norms,
             },
             band,
-            class: format!("{}-{band}", &hash(&subject)[..12]),
+            class: format!("{}-{band}", &hash(&key)[..12]),
             tokens_per_second: canary.tokens_per_second,
         })
     }

@@ -27,7 +27,7 @@ impl Readmission {
     /// Proves the real weights again, and loads them. This may take minutes.
     pub fn prove(self) -> Result<Readmitted, Obstacle> {
         let Readmission { loader, viable, band } = self;
-        let canary = loader.runtime.prove_again(&loader.subject, &viable.placement)?;
+        let canary = loader.runtime.prove_again(&loader.spec, &viable.placement)?;
         within(&canary, loader.reference.as_ref(), band.unwrap_or(loader.constraints.band))?;
         let active = loader.prove_and_load(&viable.placement, band, &mut |_| {})?;
         Ok(Readmitted { viable, active })

@@ -27,7 +27,7 @@ pub struct SecondLoaded {
 impl SecondLoad {
     /// Memory of its weights.
     pub fn claim(&self) -> Option<Claim> {
-        Claim::of(&self.loader.subject.card, &self.placement)
+        Claim::of(&self.loader.spec.card, &self.placement)
     }
 
     /// Proves the real weights, if not yet proved, and loads them.

@@ -58,15 +58,15 @@ impl Serving {
     /// Gathers evidence, plans, and loads the first placement that passes its canary.
     pub(crate) fn open(
         runtime: &Runtime,
-        subject: Arc<ModelSpec>,
+        spec: Arc<ModelSpec>,
         control: Batch,
         constraints: Constraints,
         events: &mut dyn FnMut(Event<'_>),
     ) -> Result<Serving, Error> {
         let admits = |placement: &Placement| constraints.admits(placement);
         let GatheredEvidence { grid, evidence, .. } =
-            runtime.gather_evidence(&subject, ProofDepth::Twin, &admits, events)?;
-        let plan = plan(&subject.card, &grid, &evidence, &constraints);
+            runtime.gather_evidence(&spec, ProofDepth::Twin, &admits, events)?;
+        let plan = plan(&spec.card, &grid, &evidence, &constraints);
         let (reference, pending_downgrades) = (plan.reference.clone(), plan.downgrades.clone());
         let state = Mutex::new(State {
             plan,
@@ -78,15 +78,15 @@ impl Serving {
             pending_downgrades,
             incidents: Vec::new(),
         });
-        let loader = Loader { runtime: runtime.clone(), subject, constraints, reference };
+        let loader = Loader { runtime: runtime.clone(), spec, constraints, reference };
         let serving =
             Serving { loader, control, state, load_lock: Mutex::new(()), drift: DriftMonitor::default() };
         serving.active(events)?;
         Ok(serving)
     }
 
-    pub(crate) fn subject(&self) -> &ModelSpec {
-        &self.loader.subject
+    pub(crate) fn spec(&self) -> &ModelSpec {
+        &self.loader.spec
     }
 
     pub(super) fn loader(&self) -> &Loader {
@@ -119,7 +119,7 @@ impl Serving {
 
     /// Retires every placement that uses `file`, whose content does not match its recorded hash.
     pub(crate) fn retire_changed_file(&self, file: &str) {
-        let concerned = |viable: &Viable| concerns(self.subject(), file, &viable.placement.weights);
+        let concerned = |viable: &Viable| concerns(self.spec(), file, &viable.placement.weights);
         let mut state = self.lock();
         state.quarantined.retain(|viable| !concerned(viable));
         let there = state.plan.viable().filter(|viable| concerned(viable));
@@ -160,7 +160,7 @@ impl Serving {
             placements.extend(state.plan.reference.clone().filter(|_| reference_is_loaded));
         }
         let mut account = MemoryAccount::default();
-        for claim in placements.iter().filter_map(|placement| Claim::of(&self.subject().card, placement)) {
+        for claim in placements.iter().filter_map(|placement| Claim::of(&self.spec().card, placement)) {
             account.add(claim.placement.device, MemoryPurpose::Weights, claim.bytes);
         }
         account

@@ -45,7 +45,7 @@ impl Serving {
                 return Err(Error::Machine(format!("the reference {reference} gave no rows: {why}")));
             }
         };
-        let scores = self.subject().card.task.value.scores();
+        let scores = self.spec().card.task.value.scores();
         let compared = if scores {
             self.drift().lock().collect_scores(given, expected)
         } else {
@@ -93,6 +93,6 @@ impl Serving {
         let plan = self.plan();
         let reference = plan.reference.filter(|_| !loaded)?;
         let serving = plan.chosen.map(|chosen| chosen.placement);
-        Claim::of(&self.subject().card, &reference).filter(|claim| Some(&claim.placement) != serving.as_ref())
+        Claim::of(&self.spec().card, &reference).filter(|claim| Some(&claim.placement) != serving.as_ref())
     }
 }

@@ -44,7 +44,7 @@ pub(crate) fn run(
             metadata.truncated.push(Truncation { index, tokens, used });
         }
     }
-    let max_sequences = (MAX_OUTPUT_VALUES / serving.subject().card.width().max(1)).max(1);
+    let max_sequences = (MAX_OUTPUT_VALUES / serving.spec().card.width().max(1)).max(1);
     let lengths: Vec<usize> = sequences.iter().map(|sequence| sequence.ids.len()).collect();
     let mut outputs = vec![SequenceOutput::Sparse(Vec::new()); sequences.len()];
     for indices in batches(&lengths, serving.batch_layout(), MAX_BATCH_TOKENS) {

@@ -43,7 +43,7 @@ pub(super) fn run_case(
     request: &ProbeRequest,
     case: &ProbeCase,
 ) -> Result<Sample, Obstacle> {
-    let run = AssertUnwindSafe(|| engine.probe(&request.subject, &request.placement, case));
+    let run = AssertUnwindSafe(|| engine.probe(&request.spec, &request.placement, case));
     let mut sample = catch_unwind(run).unwrap_or_else(|panic| {
         Err(Obstacle::Crashed {
             case: case.to_string(),

@@ -55,7 +55,7 @@ pub(crate) struct Gatherer<'a> {
     pub(crate) time_limit: Duration,
     /// Number of CPU threads.
     pub(crate) threads: usize,
-    pub(crate) subject: &'a ModelSpec,
+    pub(crate) spec: &'a ModelSpec,
     /// Texts for real weights. Without them, real weights are not probed.
     pub(crate) texts: Option<&'a CanaryTexts>,
     /// Ignore stored evidence, and store none.
@@ -81,7 +81,7 @@ impl Gatherer<'_> {
         let reference = self.reference(&grid);
         let mut references = References::default();
         for placement in open {
-            let _span = info_span!("prove", model = self.subject.card.name, %placement).entered();
+            let _span = info_span!("prove", model = self.spec.card.name, %placement).entered();
             let mut findings = Findings::default();
             let before = references.probes;
             let is_graph = self.format(&placement).is_graph();
@@ -147,14 +147,14 @@ impl Gatherer<'_> {
 
     /// Hash of the model facts that a canary depends on, including the reference and the texts.
     fn canary_key(&self, placement: &Placement, reference: Option<&Placement>, batches: &[Batch]) -> String {
-        let own = canary_subject(self.subject, &placement.weights);
-        let against = reference.map(|reference| canary_subject(self.subject, &reference.weights));
+        let own = canary_key_of_weights(self.spec, &placement.weights);
+        let against = reference.map(|reference| canary_key_of_weights(self.spec, &reference.weights));
         hash(&(own, reference, against, batches))
     }
 
     fn reference(&self, grid: &[(Placement, Option<Obstacle>)]) -> Option<Placement> {
         let open = grid.iter().filter(|(_, obstacle)| obstacle.is_none()).map(|(placement, _)| placement);
-        grid::reference(&self.subject.card, open).cloned()
+        grid::reference(&self.spec.card, open).cloned()
     }
 
     fn engine(&self, placement: &Placement) -> Result<Arc<dyn Engine>, Obstacle> {
@@ -205,7 +205,7 @@ impl Gatherer<'_> {
         references.probes += 1;
         let Ok(engine) = self.engine(placement) else { return ProbeResults::new() };
         let request = ProbeRequest {
-            subject: self.subject.clone(),
+            spec: self.spec.clone(),
             placement: placement.clone(),
             cases,
             threads: self.threads,
@@ -219,7 +219,7 @@ impl Gatherer<'_> {
             let says = format!("it answered {} of {total} cases and stopped", results.len());
             results.push(Err(Obstacle::LoadFailed { reason: says }));
         }
-        if self.subject.card.task.value.scores() {
+        if self.spec.card.task.value.scores() {
             join_scores(&request.cases, &mut results);
         }
         results
@@ -231,9 +231,9 @@ impl Gatherer<'_> {
         reference: Option<&Placement>,
         references: &mut References,
     ) -> Result<Agreement, Obstacle> {
-        let describes = self.engine(placement)?.describe(&self.subject.card)?;
-        let cases = cases::twins(&self.subject.card);
-        let longest = self.subject.card.max_length.value;
+        let describes = self.engine(placement)?.describe(&self.spec.card)?;
+        let cases = cases::twins(&self.spec.card);
+        let longest = self.spec.card.max_length.value;
         // Weights are generated: all weight files share the evidence.
         let any_weights = Placement { weights: String::new(), ..placement.clone() };
         self.stored_or("twin", &format!("{describes} up to {longest}"), &any_weights, |this| {
@@ -265,7 +265,7 @@ impl Gatherer<'_> {
         let has_ops = |placement: &&Placement| self.engine(placement).is_ok_and(|engine| engine.has_ops());
         let open = grid.iter().filter(|(_, obstacle)| obstacle.is_none()).map(|(placement, _)| placement);
         let open: Vec<&Placement> = open.filter(has_ops).collect();
-        let Some(reference) = grid::reference(&self.subject.card, open.iter().copied()) else {
+        let Some(reference) = grid::reference(&self.spec.card, open.iter().copied()) else {
             return Vec::new();
         };
         let mut references = References::default();
@@ -355,11 +355,11 @@ impl Gatherer<'_> {
         placement: &Placement,
         references: &mut References,
     ) -> Result<Vec<SpeedPoint>, Obstacle> {
-        let card = &self.subject.card;
+        let card = &self.spec.card;
         let describes = self.engine(placement)?.describe(card)?;
         let cases = cases::speeds(card);
         let (subject, key_placement, layers) = if self.format(placement).is_graph() {
-            let of_file = canary_subject(self.subject, &placement.weights);
+            let of_file = canary_key_of_weights(self.spec, &placement.weights);
             (hash(&(of_file, &cases)), placement.clone(), card.sizes.value.layers)
         } else {
             let any_weights = Placement { weights: String::new(), ..placement.clone() };
@@ -436,8 +436,8 @@ fn canary_evidence(error: Distance, want: &Rows, sample: Sample, texts: &CanaryT
 }
 
 /// Hash of the facts that the output of real weights depends on.
-pub(crate) fn canary_subject(subject: &ModelSpec, weights: &str) -> String {
-    let card = &subject.card;
+pub(crate) fn canary_key_of_weights(spec: &ModelSpec, weights: &str) -> String {
+    let card = &spec.card;
     let identity = card.weights_named(weights).map(|weights| &weights.identity);
     let head = (card.task.value, &card.head);
     hash(&(identity, &card.config, &card.pooling.value, &card.steps.value, card.max_length.value, head))

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct ProbeRequest {
     /// The model.
-    pub subject: ModelSpec,
+    pub spec: ModelSpec,
     /// The placement to probe.
     pub placement: Placement,
     /// The cases, in order.

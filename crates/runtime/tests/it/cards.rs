@@ -16,7 +16,7 @@ use sconce_testkit::compare::{largest, max_difference};
 use sconce_testkit::{goldens, parts};
 use serde_json::{Value, json};
 
-use crate::support::{Copy, Home, INTERPRETERS, Tensor, read_tensors, subject, texts, write_tensors};
+use crate::support::{Copy, Home, INTERPRETERS, Tensor, read_tensors, spec, texts, write_tensors};
 
 /// The error and its causes, as the command prints them.
 fn refusal(copy: &Copy) -> String {
@@ -50,9 +50,9 @@ fn obstacles(error: &Error) -> Vec<&Obstacle> {
 
 fn plan(home: &Home, copy: &Copy) -> Plan {
     let source = ModelSource::Folder(copy.path().to_owned());
-    let subject =
-        home.runtime.subject(&source, &Overrides::default(), &mut |_| {}).expect("the folder is a model");
-    home.runtime.plan(&subject, &Constraints::default(), ProofDepth::Twin, &mut |_| {}).expect("plans")
+    let spec =
+        home.runtime.model_spec(&source, &Overrides::default(), &mut |_| {}).expect("the folder is a model");
+    home.runtime.plan(&spec, &Constraints::default(), ProofDepth::Twin, &mut |_| {}).expect("plans")
 }
 
 fn embed(copy: &Copy) -> Embeddings {
@@ -62,7 +62,7 @@ fn embed(copy: &Copy) -> Embeddings {
 
 #[test]
 fn each_fact_carries_the_file_that_said_it() {
-    let bert = subject("tiny-bert").card;
+    let bert = spec("tiny-bert").card;
     assert_eq!(
         (bert.architecture.value.as_str(), bert.architecture.source.as_str()),
         ("bert", "config.json")
@@ -75,12 +75,12 @@ fn each_fact_carries_the_file_that_said_it() {
     assert_eq!(bert.prompts.source, "config_sentence_transformers.json");
     assert_eq!((bert.default_prompt, bert.dimensions), (None, None));
 
-    let camembert = subject("tiny-camembert").card;
+    let camembert = spec("tiny-camembert").card;
     assert_eq!(
         (camembert.max_length.value, camembert.max_length.source.as_str()),
         (512, "tokenizer_config.json")
     );
-    let distilbert = subject("tiny-distilbert").card;
+    let distilbert = spec("tiny-distilbert").card;
     assert_eq!((distilbert.width(), distilbert.steps.value.len()), (16, 2));
 }
 
@@ -285,7 +285,7 @@ fn weights_in_shards_give_the_same_vectors() {
     let copy = sharded();
     let card = copy.read().expect("a model").card;
     assert_eq!(card.weights.len(), 1);
-    assert_eq!(card.weights[0].bytes, subject("tiny-bert").card.weights[0].bytes);
+    assert_eq!(card.weights[0].bytes, spec("tiny-bert").card.weights[0].bytes);
     assert_eq!(embed(&copy).into_vectors(), embed(&Copy::of("tiny-bert")).into_vectors());
 }
 
@@ -330,7 +330,7 @@ fn a_second_set_of_weights_is_a_second_row_of_the_plan() {
     assert_eq!(card.weights[0].bytes, card.weights[1].bytes * 2);
 
     let home = Home::new();
-    let identified = crate::fakes::subject(&home.runtime, copy.path()).card;
+    let identified = crate::fakes::spec(&home.runtime, copy.path()).card;
     assert_ne!(identified.weights[0].identity, identified.weights[1].identity);
     assert_eq!(card.weights[0].identity, "", "nothing is hashed to read what a model says of itself");
     let plan = plan(&home, &copy);

@@ -11,22 +11,22 @@ use crate::support::Copy;
 
 fn tiny_bert() -> (Copy, ModelSpec) {
     let folder = Copy::of("tiny-bert").with_graph("tiny-bert.onnx", "onnx/model.onnx");
-    let subject = folder.read().expect("the golden is a model");
-    (folder, subject)
+    let spec = folder.read().expect("the golden is a model");
+    (folder, spec)
 }
 
 fn conforms(id: EngineId, weights: &str, dtype: Dtype, tolerance: f32) {
-    let (_folder, subject) = tiny_bert();
+    let (_folder, spec) = tiny_bert();
     let engines = engines();
     let engine: &Arc<dyn Engine> = engines.iter().find(|engine| engine.id() == id).expect("it is built");
     let placement = Placement { engine: id, device: Device::Cpu, weights: weights.to_owned(), dtype };
-    if let Err(obstacle) = engine.load(&subject, &placement) {
+    if let Err(obstacle) = engine.load(&spec, &placement) {
         // A processor without matrix tiles says so, and nothing else may.
         assert_eq!((id, dtype, obstacle.code()), (EngineId::Native, Dtype::Bf16, "op_missing"), "{obstacle}");
         println!("{obstacle}");
         return;
     }
-    examine(&Examined { engine: engine.as_ref(), subject: &subject, placement, tolerance });
+    examine(&Examined { engine: engine.as_ref(), subject: &spec, placement, tolerance });
 }
 
 #[test]

@@ -29,7 +29,7 @@ fn hashed(runtime: &Runtime, folder: &Path) -> Vec<PathBuf> {
             files.push(PathBuf::from(file));
         }
     };
-    runtime.subject(&source, &Overrides::default(), &mut hear).expect("the golden is a model");
+    runtime.model_spec(&source, &Overrides::default(), &mut hear).expect("the golden is a model");
     files.sort();
     files
 }
@@ -133,13 +133,13 @@ fn a_check_in_the_foreground_names_the_file() {
     let stage = Stage::new(candle());
     let folder = Copy::of("tiny-bert");
     let runtime = stage.in_process().build();
-    let subject = crate::fakes::subject(&runtime, folder.path());
-    runtime.check_contents(&subject, &mut |_| {}).expect("all is as it was");
+    let spec = crate::fakes::spec(&runtime, folder.path());
+    runtime.check_contents(&spec, &mut |_| {}).expect("all is as it was");
     let weights = folder.file("model.safetensors");
     forge(&stage, &weights);
     let mut read = 0;
-    let error = runtime.check_contents(&subject, &mut |_| read += 1).expect_err("it differs").to_string();
+    let error = runtime.check_contents(&spec, &mut |_| read += 1).expect_err("it differs").to_string();
     assert!(error.contains(&*weights.to_string_lossy()) && error.contains("hint:"), "{error}");
     assert!(read > 0, "progress is told");
-    runtime.check_contents(&subject, &mut |_| {}).expect("what differed is hashed anew");
+    runtime.check_contents(&spec, &mut |_| {}).expect("what differed is hashed anew");
 }

@@ -12,12 +12,12 @@ use sconce_testkit::fake::{FakeEngine, Fault};
 use sconce_testkit::goldens;
 use serde_json::json;
 
-use crate::fakes::{METAL, Stage, TEXTS, builder, candle, healthy, mac, obstacle, plan, subject};
+use crate::fakes::{METAL, Stage, TEXTS, builder, candle, healthy, mac, obstacle, plan, spec};
 use crate::support::Copy;
 
 fn gather(runtime: &Runtime, folder: &Path, depth: ProofDepth) -> GatheredEvidence {
-    let subject = subject(runtime, folder);
-    runtime.gather_evidence(&subject, depth, &|_| true, &mut |_| {}).expect("the golden can be surveyed")
+    let spec = spec(runtime, folder);
+    runtime.gather_evidence(&spec, depth, &|_| true, &mut |_| {}).expect("the golden can be surveyed")
 }
 
 /// How many children the stage starts to gather tiny-bert without its weights.
@@ -202,10 +202,10 @@ fn a_child_computes_on_the_threads_of_its_runtime() {
 fn the_memory_of_a_child_is_known_while_it_runs() {
     let stage = Stage::new(candle());
     let runtime = stage.runtime();
-    let subject = subject(&runtime, &goldens::folder("tiny-bert"));
+    let spec = spec(&runtime, &goldens::folder("tiny-bert"));
     let mut most = 0;
     runtime
-        .gather_evidence(&subject, ProofDepth::Twin, &|_| true, &mut |event| {
+        .gather_evidence(&spec, ProofDepth::Twin, &|_| true, &mut |event| {
             if matches!(event, Event::Proving { done: 1.., .. }) {
                 most = most.max(runtime.prover_resident());
             }
@@ -219,7 +219,7 @@ fn the_memory_of_a_child_is_known_while_it_runs() {
 fn what_a_prover_will_take_is_claimed_until_the_weights_are_proved() {
     let stage = Stage::new(candle());
     let claim = || builder(&stage.runtime()).prover_claim(&mut |_| {}).expect("it can be claimed");
-    let weights = subject(&stage.runtime(), &goldens::folder("tiny-bert")).card.weights[0].bytes;
+    let weights = spec(&stage.runtime(), &goldens::folder("tiny-bert")).card.weights[0].bytes;
     assert!(claim() > weights, "{} {weights}", claim());
     assert!(stage.starts().is_empty(), "nothing is tried for it");
     stage.model();
@@ -231,8 +231,8 @@ fn gather_up_to(stage: &Stage, folder: &Path, longest: usize) -> GatheredEvidenc
     let runtime = stage.runtime();
     let overrides = Overrides { max_length: Some(longest), ..Overrides::default() };
     let source = ModelSource::parse(&folder.to_string_lossy(), None);
-    let subject = runtime.subject(&source, &overrides, &mut |_| {}).expect("the golden is a model");
-    runtime.gather_evidence(&subject, ProofDepth::Twin, &|_| true, &mut |_| {}).expect("it can be surveyed")
+    let spec = runtime.model_spec(&source, &overrides, &mut |_| {}).expect("the golden is a model");
+    runtime.gather_evidence(&spec, ProofDepth::Twin, &|_| true, &mut |_| {}).expect("it can be surveyed")
 }
 
 #[test]
@@ -278,7 +278,7 @@ fn weights_are_tried_again_where_those_that_they_are_compared_with_changed() {
 /// A plan of tiny-bert with the retries that were told.
 fn plan_with_retries(stage: &Stage) -> (Plan, Vec<(Placement, u32)>) {
     let runtime = stage.runtime();
-    let subject = subject(&runtime, &goldens::folder("tiny-bert"));
+    let spec = spec(&runtime, &goldens::folder("tiny-bert"));
     let mut retries = Vec::new();
     let mut hear = |event: Event<'_>| {
         if let Event::Retrying { placement, attempt, why } = event {
@@ -286,8 +286,7 @@ fn plan_with_retries(stage: &Stage) -> (Plan, Vec<(Placement, u32)>) {
             retries.push((placement.clone(), attempt));
         }
     };
-    let plan =
-        runtime.plan(&subject, &Constraints::default(), ProofDepth::Canary, &mut hear).expect("a plan");
+    let plan = runtime.plan(&spec, &Constraints::default(), ProofDepth::Canary, &mut hear).expect("a plan");
     (plan, retries)
 }
 

@@ -168,14 +168,14 @@ pub(crate) fn builder(runtime: &Runtime) -> ModelBuilder {
     Model::builder(&goldens::folder("tiny-bert").to_string_lossy()).runtime(runtime)
 }
 
-pub(crate) fn subject(runtime: &Runtime, folder: &Path) -> ModelSpec {
+pub(crate) fn spec(runtime: &Runtime, folder: &Path) -> ModelSpec {
     let source = ModelSource::parse(&folder.to_string_lossy(), None);
-    runtime.subject(&source, &Overrides::default(), &mut |_| {}).expect("the golden is a model")
+    runtime.model_spec(&source, &Overrides::default(), &mut |_| {}).expect("the golden is a model")
 }
 
 pub(crate) fn plan(runtime: &Runtime, folder: &Path, depth: ProofDepth) -> Plan {
-    let subject = subject(runtime, folder);
-    runtime.plan(&subject, &Constraints::default(), depth, &mut |_| {}).expect("a plan can be made")
+    let spec = spec(runtime, folder);
+    runtime.plan(&spec, &Constraints::default(), depth, &mut |_| {}).expect("a plan can be made")
 }
 
 /// The vectors of `texts` where nothing is wrong.

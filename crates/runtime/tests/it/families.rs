@@ -5,7 +5,7 @@ use sconce_core::placement::{Dtype, EngineId};
 use sconce_testkit::compare::largest;
 use sconce_testkit::goldens::{self, Golden, TINY, apart};
 
-use crate::support::{INTERPRETERS, load_on, subject, tokens, worst};
+use crate::support::{INTERPRETERS, load_on, spec, tokens, worst};
 
 /// Every engine with every family.
 fn cells() -> impl Iterator<Item = (EngineId, &'static str)> {
@@ -13,7 +13,7 @@ fn cells() -> impl Iterator<Item = (EngineId, &'static str)> {
 }
 
 fn encoder(engine: EngineId, name: &str) -> Box<dyn Encoder> {
-    load_on(engine, &subject(name), Dtype::F32).expect("the golden loads")
+    load_on(engine, &spec(name), Dtype::F32).expect("the golden loads")
 }
 
 #[test]
@@ -71,7 +71,7 @@ fn half_precision_stays_near_at_every_length() {
         let golden = Golden::read(name, "golden.safetensors");
         let ids = golden.ids("ids");
         for (dtype, allowed) in [(Dtype::F16, 1e-4), (Dtype::Bf16, 1e-2)] {
-            let encoder = match load_on(engine, &subject(name), dtype) {
+            let encoder = match load_on(engine, &spec(name), dtype) {
                 Ok(encoder) => encoder,
                 Err(obstacle) => {
                     println!("{engine} {dtype}: {obstacle}");

@@ -48,8 +48,8 @@ fn home() -> TempDir {
 
 fn plan(home: &TempDir, folder: &Path, constraints: &Constraints, depth: ProofDepth) -> Plan {
     let runtime = runtime(home, 1.0);
-    let subject = fakes::subject(&runtime, folder);
-    let plan = runtime.plan(&subject, constraints, depth, &mut |_| {}).expect("a plan can be made");
+    let spec = fakes::spec(&runtime, folder);
+    let plan = runtime.plan(&spec, constraints, depth, &mut |_| {}).expect("a plan can be made");
     println!("{}", plan.explain());
     plan
 }
@@ -216,14 +216,14 @@ fn a_quantised_graph_alone_has_an_unknown_band_and_is_never_exact() {
 
 /// The only graph of a golden, loaded.
 fn load(folder: &Copy) -> (ModelSpec, Box<dyn Encoder>) {
-    let subject = folder.read().expect("the golden is a model");
-    let weights = subject.card.weights.iter().find(|weights| weights.format.is_graph());
+    let spec = folder.read().expect("the golden is a model");
+    let weights = spec.card.weights.iter().find(|weights| weights.format.is_graph());
     let weights = weights.expect("there is one");
     assert_eq!((weights.name.as_str(), weights.stored), ("model.onnx", Dtype::F32));
     let (engine, device) = (EngineId::Onnx, Device::Cpu);
     let placement = Placement { engine, device, weights: weights.name.clone(), dtype: Dtype::F32 };
-    let encoder = engines()[2].load(&subject, &placement).expect("it loads");
-    (subject, encoder)
+    let encoder = engines()[2].load(&spec, &placement).expect("it loads");
+    (spec, encoder)
 }
 
 #[test]
@@ -238,8 +238,8 @@ fn a_graph_of_a_golden_gives_its_hidden_states() {
 fn graphs_of_rerankers_and_classifiers_give_the_scores_of_transformers() {
     for name in ["tiny-bert-rerank", "tiny-bert-classify"] {
         let folder = Copy::of(name).with_graph(&format!("{name}.onnx"), "model.onnx");
-        let (subject, encoder) = load(&folder);
-        let off = worst_score(&subject, encoder.as_ref(), name);
+        let (spec, encoder) = load(&folder);
+        let off = worst_score(&spec, encoder.as_ref(), name);
         println!("{name} is off by {off}");
         assert!(off <= 1e-4, "{name}: {off}");
     }
@@ -273,14 +273,14 @@ fn a_classifier_of_a_graph_alone_is_planned_and_labels_as_candle_does() {
 #[test]
 fn a_provider_that_does_not_register_is_an_obstacle_and_no_run_on_the_processor() {
     let folder = Copy::of("tiny-bert").with_graph("tiny-bert.onnx", "model.onnx");
-    let subject = folder.read().expect("the golden is a model");
+    let spec = folder.read().expect("the golden is a model");
     for (device, provider) in [(CUDA, "CUDAExecutionProvider"), (METAL, "CoreMLExecutionProvider")] {
         if device == METAL && cfg!(target_os = "macos") {
             continue;
         }
         let placement =
             Placement { engine: EngineId::Onnx, device, weights: "model.onnx".to_owned(), dtype: Dtype::F32 };
-        let Err(obstacle) = engines()[2].load(&subject, &placement) else { panic!("{device} is not there") };
+        let Err(obstacle) = engines()[2].load(&spec, &placement) else { panic!("{device} is not there") };
         println!("{obstacle}\nhint: {}", obstacle.remedy());
         assert_eq!(obstacle.code(), "provider_failed");
         assert!(obstacle.to_string().contains(provider), "{obstacle}");

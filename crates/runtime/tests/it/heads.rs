@@ -15,14 +15,14 @@ const TOLERANCE: f64 = 1e-4;
 
 /// How far a golden's answers move when its folder is changed.
 fn moved(name: &str, copy: &Copy) -> f64 {
-    let subject = copy.read().expect("the copy is a model");
-    let encoder = load(&subject, Dtype::F32);
+    let spec = copy.read().expect("the copy is a model");
+    let encoder = load(&spec, Dtype::F32);
     if WIDER_HEADS.contains(&name) {
         worst_answer(encoder.as_ref(), name)
     } else if SPARSE.contains(&name) {
         worst_weight(encoder.as_ref(), name)
     } else {
-        worst_score(&subject, encoder.as_ref(), name)
+        worst_score(&spec, encoder.as_ref(), name)
     }
 }
 
@@ -96,16 +96,16 @@ fn a_head_that_is_not_there_is_an_obstacle_and_never_a_guess() {
     let without: Vec<Tensor> =
         read_tensors(&file).into_iter().filter(|tensor| !tensor.name.starts_with("classifier")).collect();
     write_tensors(&file, &without);
-    let subject = copy.read().expect("the copy is a model");
+    let spec = copy.read().expect("the copy is a model");
     for engine in INTERPRETERS {
-        let Err(obstacle) = load_on(engine, &subject, Dtype::F32) else {
+        let Err(obstacle) = load_on(engine, &spec, Dtype::F32) else {
             panic!("{engine} loads a model without its head");
         };
         assert!(obstacle.to_string().contains("no tensor `classifier.weight`"), "{obstacle}");
     }
     let copy = Copy::of("tiny-bert-rerank").setting("config.json", "id2label", json!({ "0": "a", "1": "b" }));
-    let subject = copy.read().expect("the copy is a model");
-    let Err(obstacle) = load_on(INTERPRETERS[0], &subject, Dtype::F32) else {
+    let spec = copy.read().expect("the copy is a model");
+    let Err(obstacle) = load_on(INTERPRETERS[0], &spec, Dtype::F32) else {
         panic!("a head of another width loads");
     };
     assert!(obstacle.to_string().contains("has shape [1, 32], the config promises [2, 32]"), "{obstacle}");
@@ -119,8 +119,8 @@ fn a_reranker_can_be_declared_by_an_override() {
         config.as_object_mut().expect("an object").remove("id2label");
     });
     let overrides = Overrides { task: Some(Task::Rerank), ..Overrides::default() };
-    let subject = card::read(name, copy.path(), &overrides).expect("the copy is a model");
-    assert!(worst_answer(load(&subject, Dtype::F32).as_ref(), name) < TOLERANCE);
+    let spec = card::read(name, copy.path(), &overrides).expect("the copy is a model");
+    assert!(worst_answer(load(&spec, Dtype::F32).as_ref(), name) < TOLERANCE);
 }
 
 #[test]
@@ -164,13 +164,13 @@ fn a_language_model_ranks_by_the_logits_of_two_tokens() {
     };
     tensors.push(words.clone());
     write_tensors(&file, &tensors);
-    let subject = copy.read().expect("the copy is a model");
-    assert_eq!(subject.card.task.value, Task::Rerank);
-    let template = subject.card.head.template.as_ref().expect("a template");
+    let spec = copy.read().expect("the copy is a model");
+    assert_eq!(spec.card.task.value, Task::Rerank);
+    let template = spec.card.head.template.as_ref().expect("a template");
     assert_eq!((template.value.yes.as_str(), template.value.no.as_str()), ("yes", "no"));
     let ids: Vec<u32> = (20..60).collect();
     for engine in INTERPRETERS {
-        let encoder = load_on(engine, &subject, Dtype::F32).expect("it loads");
+        let encoder = load_on(engine, &spec, Dtype::F32).expect("it loads");
         let hidden = tokens(encoder.as_ref(), &[&ids], None).remove(0);
         let last = &hidden[hidden.len() - 32..];
         let mut batch = Batch::new(OutputKind::Pooled);

@@ -18,11 +18,11 @@ fn twin(runtime: &Runtime) -> sconce::Plan {
     plan(runtime, &goldens::folder("tiny-bert"), ProofDepth::Twin)
 }
 
-/// The notes in a stage's folder.
-fn notes(stage: &Stage) -> Vec<PathBuf> {
+/// The markers in a stage's folder.
+fn markers(stage: &Stage) -> Vec<PathBuf> {
     let entries = fs::read_dir(stage.home.path()).expect("the folder is there").flatten();
-    let is_note = |path: &PathBuf| path.to_string_lossy().contains("underway-");
-    entries.map(|entry| entry.path()).filter(is_note).collect()
+    let is_marker = |path: &PathBuf| path.to_string_lossy().contains("underway-");
+    entries.map(|entry| entry.path()).filter(is_marker).collect()
 }
 
 /// Names the folder of a run that is to die.
@@ -38,13 +38,13 @@ fn doomed_child() {
 fn after_a_crash() -> Stage {
     let stage = Stage::new(candle());
     let output = Command::new(std::env::current_exe().expect("this binary has a path"))
-        .args(["watched::doomed_child", "--exact"])
+        .args(["in_process_prover::doomed_child", "--exact"])
         .env(DOOMED, stage.home.path())
         .env("TMPDIR", stage.home.path())
         .output()
         .expect("the child starts");
     assert!(!output.status.success());
-    assert_eq!(notes(&stage).len(), 1, "the child left its note");
+    assert_eq!(markers(&stage).len(), 1, "the child left its marker");
     stage
 }
 
@@ -58,7 +58,7 @@ fn a_hang_is_timed_out_and_the_next_best_serves() {
     let got = builder(&runtime).open().expect("the CPU serves").embed(&TEXTS).expect("the CPU serves");
     assert_eq!(got.placements[0].device, Device::Cpu);
     assert_eq!(got.into_vectors(), healthy(&TEXTS));
-    assert!(notes(&stage).is_empty(), "{:?}", notes(&stage));
+    assert!(markers(&stage).is_empty(), "{:?}", markers(&stage));
 }
 
 #[test]
@@ -77,14 +77,14 @@ fn a_run_that_died_is_a_crash_at_the_next_start() {
     assert!(found.to_string().contains("twin of lengths [33]: an earlier run"), "{found}");
     assert!(found.remedy().to_string().contains("`sconce doctor --fresh`"));
     assert_eq!(plan.chosen.map(|chosen| chosen.placement.device), Some(Device::Cpu));
-    assert!(notes(&stage).is_empty());
+    assert!(markers(&stage).is_empty());
 }
 
 #[test]
-fn a_note_that_is_held_belongs_to_a_run_that_lives() {
+fn a_locked_marker_belongs_to_a_live_process() {
     let stage = after_a_crash();
-    let held = File::open(&notes(&stage)[0]).expect("the note opens");
-    held.lock().expect("the note can be held");
+    let held = File::open(&markers(&stage)[0]).expect("the marker opens");
+    held.lock().expect("the marker can be locked");
     let plan = twin(&stage.in_process().build());
     assert_eq!(plan.chosen.map(|chosen| chosen.placement.device), Some(METAL));
 }

@@ -9,7 +9,7 @@ use sconce_testkit::compare::smallest;
 use sconce_testkit::goldens::{Golden, apart, cosine};
 use serde_json::Value;
 
-use crate::support::{Home, INTERPRETERS, load_on, subject};
+use crate::support::{Home, INTERPRETERS, load_on, spec};
 
 fn workspace() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
@@ -74,7 +74,7 @@ fn texts_in_bf16_stay_near() {
 
 #[test]
 fn two_thousand_texts_on_matrix_tiles_stay_near() {
-    if let Err(obstacle) = load_on(EngineId::Native, &subject("tiny-bert"), Dtype::Bf16) {
+    if let Err(obstacle) = load_on(EngineId::Native, &spec("tiny-bert"), Dtype::Bf16) {
         println!("{obstacle}");
         return;
     }

@@ -9,7 +9,7 @@ use sconce_engines::families::{FAMILIES, Family};
 use sconce_engines::family_heads;
 use serde_json::Value;
 
-use crate::support::{load_on, subject};
+use crate::support::{load_on, spec};
 
 const PAGE: &str = "docs/reference/models.md";
 /// Set to write the page instead of comparing it.
@@ -20,7 +20,7 @@ const WRITE: &str = "SCONCE_WRITE_DOCS";
 fn cell(family: &Family, engine: EngineId, dtype: Dtype) -> Option<&'static str> {
     let mut cell = "yes";
     for name in family.goldens {
-        match load_on(engine, &subject(name), dtype) {
+        match load_on(engine, &spec(name), dtype) {
             Ok(_) => {}
             Err(obstacle) if obstacle.to_string().contains("tiles (AMX)") => return None,
             Err(_) => cell = "no",

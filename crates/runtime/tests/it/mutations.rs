@@ -4,7 +4,7 @@ use sconce_core::placement::Dtype;
 use sconce_testkit::goldens::{Golden, TINY};
 use serde_json::{Value, json};
 
-use crate::support::{Copy, Tensor, load, read_tensors, subject, tokens, worst, write_tensors};
+use crate::support::{Copy, Tensor, load, read_tensors, spec, tokens, worst, write_tensors};
 
 /// What the goldens allow: a mistake that moves less than this would not be seen.
 const TOLERANCE: f64 = 1e-4;
@@ -28,8 +28,8 @@ impl Mutant {
         let mut tensors = self.tensors.clone();
         change(tensors.iter_mut().find(|found| found.name == tensor).expect("the golden has this tensor"));
         write_tensors(&self.copy.file("model.safetensors"), &tensors);
-        let subject = self.copy.read().expect("the copy is a model");
-        worst(&self.golden, load(&subject, Dtype::F32).as_ref())
+        let spec = self.copy.read().expect("the copy is a model");
+        worst(&self.golden, load(&spec, Dtype::F32).as_ref())
     }
 
     fn named(&self, ends: &[&str]) -> Vec<&str> {
@@ -41,8 +41,8 @@ impl Mutant {
 /// With one line of the config changed.
 fn moved_by_config(name: &str, key: &str, value: Value) -> f64 {
     let copy = Copy::of(name).setting("config.json", key, value);
-    let subject = copy.read().expect("the copy is a model");
-    worst(&Golden::read(name, "golden.safetensors"), load(&subject, Dtype::F32).as_ref())
+    let spec = copy.read().expect("the copy is a model");
+    worst(&Golden::read(name, "golden.safetensors"), load(&spec, Dtype::F32).as_ref())
 }
 
 fn zero(tensor: &mut Tensor) {
@@ -170,7 +170,7 @@ fn the_bias_by_distance_shows() {
 fn a_sequence_does_not_see_its_neighbours() {
     for name in TINY {
         let ids = Golden::read(name, "golden.safetensors").ids("ids");
-        let encoder = load(&subject(name), Dtype::F32);
+        let encoder = load(&spec(name), Dtype::F32);
         let (own, before, after) = (&ids[..70], &ids[100..190], &ids[200..250]);
         let (other_before, other_after) = (&ids[300..390], &ids[400..450]);
         let first = tokens(encoder.as_ref(), &[before, own, after], None);

@@ -49,8 +49,8 @@ fn hidden(encoder: &dyn Encoder) -> Vec<Vec<f64>> {
 #[test]
 fn every_pooling_on_every_engine_is_that_of_plain_code() {
     let folder = Copy::of("tiny-bert").with_graph("tiny-bert.onnx", "onnx/model.onnx");
-    let mut subject = folder.read().expect("the golden is a model");
-    subject.card.steps.value.clear();
+    let mut spec = folder.read().expect("the golden is a model");
+    spec.card.steps.value.clear();
     let engines = engines();
     for (id, dtype, weights) in [
         (EngineId::Candle, Dtype::F32, "model.safetensors"),
@@ -63,8 +63,8 @@ fn every_pooling_on_every_engine_is_that_of_plain_code() {
         let joined = PoolingMode::ALL.to_vec();
         for modes in PoolingMode::ALL.into_iter().map(|mode| vec![mode]).chain([joined]) {
             for include_prompt in [true, false] {
-                subject.card.pooling.value = Pooling { modes: modes.clone(), include_prompt };
-                let encoder = match engine.load(&subject, &placement) {
+                spec.card.pooling.value = Pooling { modes: modes.clone(), include_prompt };
+                let encoder = match engine.load(&spec, &placement) {
                     Ok(encoder) => encoder,
                     Err(obstacle) => {
                         // A processor without bf16 says so, and nothing else may.

@@ -11,7 +11,7 @@ use sconce_core::probe::ProbeCase;
 use sconce_testkit::fake::{FakeEngine, Fault};
 
 use crate::fakes::{METAL, candle};
-use crate::support::subject;
+use crate::support::spec;
 
 /// `count` lengths within `range`, from a fixed seed.
 fn lengths(count: usize, range: std::ops::RangeInclusive<u64>) -> Vec<usize> {
@@ -23,20 +23,20 @@ fn lengths(count: usize, range: std::ops::RangeInclusive<u64>) -> Vec<usize> {
     (0..count).map(|_| next()).collect()
 }
 
-fn answer(engine: &FakeEngine, subject: &ModelSpec, case: &ProbeCase) -> Rows {
-    let weights = subject.card.weights[0].name.clone();
+fn answer(engine: &FakeEngine, spec: &ModelSpec, case: &ProbeCase) -> Rows {
+    let weights = spec.card.weights[0].name.clone();
     let placement = Placement { engine: EngineId::Candle, device: METAL, weights, dtype: Dtype::F32 };
-    engine.probe(subject, &placement, case).expect("the fake answers").rows
+    engine.probe(spec, &placement, case).expect("the fake answers").rows
 }
 
 /// The lengths, of `tried`, at which a wrong result went unseen.
-fn escapes(subject: &ModelSpec, tried: &[usize], longest: bool) -> BTreeSet<usize> {
-    let cases = cases::twins(&subject.card);
-    let wants: Vec<Rows> = cases.iter().map(|case| answer(&candle(), subject, case)).collect();
+fn escapes(spec: &ModelSpec, tried: &[usize], longest: bool) -> BTreeSet<usize> {
+    let cases = cases::twins(&spec.card);
+    let wants: Vec<Rows> = cases.iter().map(|case| answer(&candle(), spec, case)).collect();
     let is_caught = |length: usize| {
         let engine = candle().with(METAL, Fault::WrongAt { length, longest });
         let wrong =
-            |(case, want)| judge::judge(case, &answer(&engine, subject, case), want, Band::Exact).is_err();
+            |(case, want)| judge::judge(case, &answer(&engine, spec, case), want, Band::Exact).is_err();
         cases.iter().zip(&wants).any(wrong)
     };
     let escaped: Vec<usize> = tried.iter().copied().filter(|&length| !is_caught(length)).collect();
@@ -48,7 +48,7 @@ fn escapes(subject: &ModelSpec, tried: &[usize], longest: bool) -> BTreeSet<usiz
 
 #[test]
 fn every_length_up_to_512_that_alone_is_wrong_is_caught() {
-    let roberta = subject("tiny-roberta");
+    let roberta = spec("tiny-roberta");
     assert_eq!(roberta.card.max_length.value, 512);
     for longest in [true, false] {
         let escaped = escapes(&roberta, &lengths(200, 1..=512), longest);
@@ -58,7 +58,7 @@ fn every_length_up_to_512_that_alone_is_wrong_is_caught() {
 
 #[test]
 fn beyond_512_the_multiples_of_64_and_their_neighbours_are_caught() {
-    let mut roberta = subject("tiny-roberta");
+    let mut roberta = spec("tiny-roberta");
     roberta.card.max_length.value = 2100;
     for longest in [true, false] {
         let tried: Vec<usize> = lengths(50, 513..=2100).into_iter().chain((576..=2048).step_by(64)).collect();

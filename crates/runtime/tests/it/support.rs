@@ -17,7 +17,7 @@ use sconce_testkit::goldens::{self, Golden, apart};
 use serde_json::Value;
 use tempfile::TempDir;
 
-pub(crate) fn subject(name: &str) -> ModelSpec {
+pub(crate) fn spec(name: &str) -> ModelSpec {
     card::read(name, &goldens::folder(name), &Overrides::default()).expect("the golden is a model")
 }
 
@@ -25,20 +25,20 @@ pub(crate) fn subject(name: &str) -> ModelSpec {
 pub(crate) const INTERPRETERS: [EngineId; 2] = [EngineId::Candle, EngineId::Native];
 
 /// The reference: Candle's.
-pub(crate) fn load(subject: &ModelSpec, dtype: Dtype) -> Box<dyn Encoder> {
-    load_on(EngineId::Candle, subject, dtype).expect("the golden loads")
+pub(crate) fn load(spec: &ModelSpec, dtype: Dtype) -> Box<dyn Encoder> {
+    load_on(EngineId::Candle, spec, dtype).expect("the golden loads")
 }
 
 pub(crate) fn load_on(
     engine: EngineId,
-    subject: &ModelSpec,
+    spec: &ModelSpec,
     dtype: Dtype,
 ) -> Result<Box<dyn Encoder>, Obstacle> {
-    let weights = subject.card.weights[0].name.clone();
+    let weights = spec.card.weights[0].name.clone();
     let placement = Placement { engine, device: Device::Cpu, weights, dtype };
     let engines = sconce_engines::all(2);
     let found = engines.iter().find(|candidate| candidate.id() == engine).expect("the engine is known");
-    found.load(subject, &placement)
+    found.load(spec, &placement)
 }
 
 /// The hidden states of each of `sequences`, computed in one batch.

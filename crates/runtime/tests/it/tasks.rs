@@ -10,7 +10,7 @@ use sconce_core::placement::{Dtype, EngineId};
 use sconce_testkit::compare::{largest, max_difference};
 use sconce_testkit::goldens::{self, CLASSIFY, Golden, RERANK, SPARSE, TOKENS, WIDER_HEADS, cosine};
 
-use crate::support::{Home, INTERPRETERS, load_on, subject, texts};
+use crate::support::{Home, INTERPRETERS, load_on, spec, texts};
 
 /// The lengths that the goldens have answers for.
 const LENGTHS: [usize; 5] = [1, 2, 7, 33, 128];
@@ -46,9 +46,9 @@ pub(crate) fn pairs(name: &str) -> Vec<(String, String)> {
 }
 
 /// How far a loaded head lies from its golden, over lengths and pairs.
-pub(crate) fn worst_score(subject: &ModelSpec, encoder: &dyn Encoder, name: &str) -> f64 {
+pub(crate) fn worst_score(spec: &ModelSpec, encoder: &dyn Encoder, name: &str) -> f64 {
     let golden = Golden::read(name, "golden.safetensors");
-    let tokens = ModelTokenizer::open(&subject.files.folder, &subject.card).expect("a tokenizer");
+    let tokens = ModelTokenizer::open(&spec.files.folder, &spec.card).expect("a tokenizer");
     let mut worst = 0.0f64;
     for (got, want) in at_lengths(encoder, &golden).iter().zip(golden.rows("logits.ids")) {
         worst = worst.max(off(got, want));
@@ -63,10 +63,10 @@ pub(crate) fn worst_score(subject: &ModelSpec, encoder: &dyn Encoder, name: &str
 #[test]
 fn scores_are_those_of_transformers() {
     for name in RERANK.into_iter().chain(CLASSIFY) {
-        let subject = subject(name);
+        let spec = spec(name);
         for engine in INTERPRETERS {
-            let encoder = load_on(engine, &subject, Dtype::F32).expect("the golden loads");
-            let worst = worst_score(&subject, encoder.as_ref(), name);
+            let encoder = load_on(engine, &spec, Dtype::F32).expect("the golden loads");
+            let worst = worst_score(&spec, encoder.as_ref(), name);
             println!("{engine} {name}: {worst:.1e}");
             assert!(worst < TOLERANCE, "{engine} {name} is off by {worst}");
         }
@@ -85,7 +85,7 @@ pub(crate) fn worst_weight(encoder: &dyn Encoder, name: &str) -> f64 {
 fn token_weights_are_those_of_transformers() {
     for name in SPARSE {
         for engine in INTERPRETERS {
-            let encoder = load_on(engine, &subject(name), Dtype::F32).expect("the golden loads");
+            let encoder = load_on(engine, &spec(name), Dtype::F32).expect("the golden loads");
             let worst = worst_weight(encoder.as_ref(), name);
             println!("{engine} {name}: {worst:.1e}");
             assert!(worst < TOLERANCE, "{engine} {name} is off by {worst}");
@@ -112,7 +112,7 @@ fn heads_of_the_other_families_are_those_of_transformers() {
             (EngineId::Candle, Dtype::Bf16),
             (EngineId::Native, Dtype::Bf16),
         ] {
-            let encoder = match load_on(engine, &subject(name), dtype) {
+            let encoder = match load_on(engine, &spec(name), dtype) {
                 Ok(encoder) => encoder,
                 Err(obstacle) => {
                     assert!((engine, dtype) == (EngineId::Native, Dtype::Bf16), "{name}: {obstacle}");
@@ -139,7 +139,7 @@ fn half_precision_stays_near() {
         for (engine, dtype) in
             [(EngineId::Candle, Dtype::F16), (EngineId::Candle, Dtype::Bf16), (EngineId::Native, Dtype::Bf16)]
         {
-            let Ok(encoder) = load_on(engine, &subject(name), dtype) else {
+            let Ok(encoder) = load_on(engine, &spec(name), dtype) else {
                 assert_eq!(engine, EngineId::Native, "{name} {dtype} loads on Candle");
                 continue;
             };
@@ -157,7 +157,7 @@ fn an_answer_alone_equals_the_same_in_a_batch() {
         let golden = Golden::read(name, "golden.safetensors");
         let (ids, types) = (golden.ids("ids"), [0; 128]);
         for engine in INTERPRETERS {
-            let encoder = load_on(engine, &subject(name), Dtype::F32).expect("the golden loads");
+            let encoder = load_on(engine, &spec(name), Dtype::F32).expect("the golden loads");
             let together = at_lengths(encoder.as_ref(), &golden);
             for (&length, together) in LENGTHS.iter().zip(together) {
                 let alone = answers(encoder.as_ref(), &[(&ids[..length], &types[..length])]).remove(0);
@@ -172,8 +172,8 @@ fn an_answer_alone_equals_the_same_in_a_batch() {
 fn pairs_are_joined_and_cut_as_the_peers_do() {
     for name in RERANK {
         let golden = Golden::read(name, "golden.safetensors");
-        let subject = subject(name);
-        let tokens = ModelTokenizer::open(&subject.files.folder, &subject.card).expect("a tokenizer");
+        let spec = spec(name);
+        let tokens = ModelTokenizer::open(&spec.files.folder, &spec.card).expect("a tokenizer");
         let pairs = pairs(name);
         let encode =
             |pair: &(String, String), cut| tokens.encode_pair(&pair.0, &pair.1, cut).expect("a pair");
@@ -184,7 +184,7 @@ fn pairs_are_joined_and_cut_as_the_peers_do() {
         assert_eq!(joined[2].ids, golden.ids("pair.ids"), "{name}");
         assert!(!joined[0].is_truncated() && joined[5].is_truncated() && joined[6].is_truncated(), "{name}");
         let second = encode(&pairs[5], TruncationStrategy::OnlySecond);
-        let encoder = load_on(EngineId::Candle, &subject, Dtype::F32).expect("the golden loads");
+        let encoder = load_on(EngineId::Candle, &spec, Dtype::F32).expect("the golden loads");
         let got = answers(encoder.as_ref(), &[(&second.ids, &second.type_ids)]).remove(0);
         assert!(off(&got, golden.numbers("logits.second")) < TOLERANCE, "{name}");
     }

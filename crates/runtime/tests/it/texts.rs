@@ -10,7 +10,7 @@ use sconce::{
 use sconce_testkit::goldens::{self, Golden, TINY, apart};
 use serde_json::json;
 
-use crate::support::{Copy, Home, subject, texts};
+use crate::support::{Copy, Home, spec, texts};
 
 const TOLERANCE: f64 = 1e-4;
 
@@ -50,7 +50,7 @@ fn every_tiny_model_embeds_as_sentence_transformers_does() {
 
 fn tokens_are_counted_and_truncation_is_reported(name: &str, golden: &Golden, got: &Embeddings) {
     let counts: Vec<usize> = golden.ids("counts").into_iter().map(|count| count as usize).collect();
-    let tokens = ModelTokenizer::open(&goldens::folder(name), &subject(name).card).expect("a tokenizer");
+    let tokens = ModelTokenizer::open(&goldens::folder(name), &spec(name).card).expect("a tokenizer");
     let tokenized: Vec<_> =
         texts(name).iter().map(|text| tokens.encode("", text).expect("tokenizes")).collect();
     assert_eq!(tokenized.iter().map(|text| text.ids.len()).collect::<Vec<_>>(), counts, "{name}");
@@ -200,7 +200,7 @@ fn a_tokenizer_is_built_from_a_vocabulary_where_there_is_no_tokenizer_json() {
 fn a_vocabulary_gives_the_tokens_of_tokenizer_json_for_odd_texts_too() {
     for name in ["tiny-bert", "tiny-roberta"] {
         let copy = Copy::of(name).without("tokenizer.json");
-        let card = subject(name).card;
+        let card = spec(name).card;
         let own = ModelTokenizer::open(&goldens::folder(name), &card).expect("a tokenizer");
         let built = ModelTokenizer::open(copy.path(), &card).expect("a tokenizer");
         // RoBERTa's mask takes the space before it along; in a `tokenizer.json` of transformers 5 it does not.
@@ -232,7 +232,7 @@ fn a_tokenizer_that_knows_more_tokens_than_the_model_is_refused() {
 fn a_tokenizer_that_would_cost_minutes_or_gigabytes_is_refused() {
     let open = |change: &dyn Fn(&mut serde_json::Value)| {
         let copy = Copy::of("tiny-bert").json("tokenizer.json", |json| change(json));
-        ModelTokenizer::open(copy.path(), &subject("tiny-bert").card).err().map(|error| error.to_string())
+        ModelTokenizer::open(copy.path(), &spec("tiny-bert").card).err().map(|error| error.to_string())
     };
     assert_eq!(open(&|_| ()), None);
     let replace = |bytes: usize| {
@@ -257,7 +257,7 @@ fn a_tokenizer_that_would_cost_minutes_or_gigabytes_is_refused() {
 #[test]
 fn a_text_that_is_too_long_is_refused_before_it_is_tokenized() {
     let tokens =
-        ModelTokenizer::open(&goldens::folder("tiny-bert"), &subject("tiny-bert").card).expect("a tokenizer");
+        ModelTokenizer::open(&goldens::folder("tiny-bert"), &spec("tiny-bert").card).expect("a tokenizer");
     let long = "a".repeat((16 << 20) + 1);
     let refused = [
         tokens.encode("", &long).map(|_| ()),
@@ -282,7 +282,7 @@ fn a_tokenizer_that_repeats_a_text_does_not_reach_the_model() {
             "special_tokens": {},
         });
     });
-    let tokens = ModelTokenizer::open(copy.path(), &subject("tiny-bert").card).expect("a tokenizer");
+    let tokens = ModelTokenizer::open(copy.path(), &spec("tiny-bert").card).expect("a tokenizer");
     assert!(tokens.encode("", "a").is_ok_and(|text| text.ids.len() > 1), "a short text fits twice");
     let error = tokens.encode("", &"a ".repeat(100)).expect_err("it does not fit").to_string();
     assert!(error.contains("tokens after special tokens were added, and `max_length` is 128"), "{error}");

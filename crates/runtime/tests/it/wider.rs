@@ -6,7 +6,7 @@ use sconce_engines::families::FAMILIES;
 use sconce_testkit::compare::largest;
 use sconce_testkit::goldens::{self, Golden, apart};
 
-use crate::support::{INTERPRETERS, load_on, subject, tokens, worst};
+use crate::support::{INTERPRETERS, load_on, spec, tokens, worst};
 
 /// Every golden of the registry.
 pub(crate) fn names() -> impl Iterator<Item = &'static str> {
@@ -20,7 +20,7 @@ fn cells() -> impl Iterator<Item = (EngineId, &'static str)> {
 }
 
 fn encoder(engine: EngineId, name: &str) -> Box<dyn Encoder> {
-    load_on(engine, &subject(name), Dtype::F32).expect("the golden loads")
+    load_on(engine, &spec(name), Dtype::F32).expect("the golden loads")
 }
 
 fn golden(name: &str) -> Golden {
@@ -113,7 +113,7 @@ fn half_precision_stays_near_at_every_length_and_far_out() {
         let golden = golden(name);
         let (ids, width) = (golden.ids("ids"), golden.rows("mean")[0].len());
         for dtype in [Dtype::F16, Dtype::Bf16] {
-            let encoder = match load_on(engine, &subject(name), dtype) {
+            let encoder = match load_on(engine, &spec(name), dtype) {
                 Ok(encoder) => encoder,
                 Err(obstacle) => {
                     assert!(engine == EngineId::Native && obstacle.code() == "op_missing", "{obstacle}");

@@ -56,9 +56,9 @@ fn moved_by(name: &str, pointer: &str, value: &Value) -> f64 {
         let parent = config.pointer_mut(parent).expect("the config has it");
         parent[key] = value.clone();
     });
-    let Ok(subject) = copy.read() else { return f64::INFINITY };
+    let Ok(spec) = copy.read() else { return f64::INFINITY };
     let placement = sconce_core::placement::EngineId::Candle;
-    match crate::support::load_on(placement, &subject, Dtype::F32) {
+    match crate::support::load_on(placement, &spec, Dtype::F32) {
         Ok(encoder) => worst(&Golden::read(name, "golden.safetensors"), encoder.as_ref()),
         Err(_) => f64::INFINITY,
     }

@@ -12,17 +12,17 @@ use super::error::BundleError;
 use super::manifest::{EVIDENCE, MANIFEST, MODEL, Manifest, ManifestFile, VERSION, digest_of, hex, modified};
 use crate::source::hub::is_wanted;
 
-/// Writes the files of `subject`, and `evidence` by file name, to `output`. Errors contain `path`.
+/// Writes the files of `spec`, and `evidence` by file name, to `output`. Errors contain `path`.
 pub fn write(
-    subject: &ModelSpec,
+    spec: &ModelSpec,
     name: &str,
     evidence: &[(&str, Vec<u8>)],
     output: File,
     path: &Path,
 ) -> Result<Manifest, BundleError> {
-    let folder = &subject.files.folder;
+    let folder = &spec.files.folder;
     let mut files = Vec::new();
-    let names = names(subject).map_err(|source| BundleError::Unbundled { path: folder.clone(), source })?;
+    let names = names(spec).map_err(|source| BundleError::Unbundled { path: folder.clone(), source })?;
     for name in &names {
         let path = folder.join(name);
         let read = digest_of(&path).and_then(|digest| Ok((digest, modified(&path)?)));
@@ -49,8 +49,8 @@ pub fn write(
 }
 
 /// Files of the model: those that would be fetched from a hub, and every set of weights.
-fn names(subject: &ModelSpec) -> io::Result<BTreeSet<String>> {
-    let folder = &subject.files.folder;
+fn names(spec: &ModelSpec) -> io::Result<BTreeSet<String>> {
+    let folder = &spec.files.folder;
     let mut names = BTreeSet::new();
     for entry in fs::read_dir(folder)? {
         let Ok(name) = entry?.file_name().into_string() else { continue };
@@ -64,7 +64,7 @@ fn names(subject: &ModelSpec) -> io::Result<BTreeSet<String>> {
         }
     }
     names.retain(|name| is_wanted(name) && folder.join(name).is_file());
-    let weights = subject.files.weights.values().flatten().chain(subject.files.modules.values());
+    let weights = spec.files.weights.values().flatten().chain(spec.files.modules.values());
     for path in weights {
         let inside = path.strip_prefix(folder).ok().and_then(Path::to_str);
         let inside =
