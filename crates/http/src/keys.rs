@@ -66,7 +66,7 @@ pub enum KeyError {
 
 impl Keys {
     /// Parses one key per line, in plain text or as `sha256:HEX`. Optional attributes follow in this order: ` name=NAME` for
-    /// the log, ` rate=N` for a rate limit in tokens per second, and ` operator`, which restricts operator routes to such
+    /// the log, ` rate=N` for a rate limit in tokens per second, and ` operator`, which restricts operator routes to these
     /// keys. Empty lines and lines that begin with `#` are ignored.
     pub fn read(text: &str) -> Result<Keys, KeyError> {
         let mut keys = Vec::new();

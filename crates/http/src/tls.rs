@@ -17,7 +17,7 @@ pub struct Tls {
     config: Arc<ServerConfig>,
 }
 
-/// Why a certificate can't be used.
+/// Why a certificate is invalid.
 #[derive(Debug, thiserror::Error)]
 pub enum TlsError {
     /// The file contains no certificate.

@@ -1,10 +1,10 @@
-//! The server against the library on the same texts and the same placement, in turns:
+//! Throughput of the server against the library on the same texts and placement, interleaved:
 //!
 //! ```sh
 //! cargo run --release --example against_library -- MODEL TEXTS.jsonl [DTYPE]
 //! ```
 //!
-//! The clients are a process of their own, whose share of the processor is told.
+//! The clients run in a separate process, whose CPU usage is reported.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -95,7 +95,7 @@ fn compare(name: &str, file: &str, dtype: Option<&str>) -> Result<(), Failure> {
     Ok(())
 }
 
-/// One short text after the other, by the library and through the server, in turns.
+/// Latency of single short texts through the library and the server, interleaved.
 fn latency(model: &Model, address: SocketAddr) -> Result<(), Failure> {
     let body = format!("{{\"input\": \"{SHORT}\"}}");
     let bytes = request(&body);
@@ -134,7 +134,7 @@ fn generator(address: SocketAddr, file: &str, clients: usize) -> Result<[f64; 4]
     numbers.try_into().map_err(|_| format!("the clients failed: {text}").into())
 }
 
-/// Sends every text once, `clients` at a time, and prints texts/s, p50, p99 and its own share of a core.
+/// Sends every text once with `clients` concurrent connections and prints texts/s, p50, p99 and its own CPU usage.
 fn generate(address: SocketAddr, file: &str, clients: usize) -> Result<(), Failure> {
     let requests: Vec<String> = texts(file)?
         .iter()
@@ -171,7 +171,7 @@ fn generate(address: SocketAddr, file: &str, clients: usize) -> Result<(), Failu
     Ok(())
 }
 
-/// Processor time of this process, where the system tells, in ticks of a hundredth.
+/// CPU time of this process in seconds, on Linux.
 fn processor_seconds() -> f64 {
     let text = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
     let after = text.rsplit(')').next().unwrap_or_default();

@@ -27,7 +27,9 @@ static POLICY: LazyLock<String> = LazyLock::new(|| {
     )
 });
 
-/// An interactive page for all routes. It contains no protected data: it sends requests with the key that the user enters.
+/// An interactive page for all routes.
+///
+/// It contains no protected data: it sends requests with the key that the user enters.
 #[utoipa::path(get, path = "/docs", tag = "operation", responses((status = 200)))]
 pub(crate) async fn page() -> Response {
     let headers = [

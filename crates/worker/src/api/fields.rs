@@ -4,7 +4,7 @@ use serde::de::DeserializeOwned;
 
 use sconce_http::refusal::{Kind, Refusal};
 
-/// Fields that change the result in some API. A route that does not support such a field rejects it.
+/// Fields that change the result in some API. A route rejects those that it does not support.
 const RESULT_FIELDS: [&str; 27] = [
     "activation",
     "dim",

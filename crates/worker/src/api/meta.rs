@@ -20,15 +20,16 @@ use sconce_http::Trusted;
 use sconce_http::keys::Principal;
 use sconce_http::refusal::{Dialect, Kind, Refusal};
 
-/// Liveness probe: the process responds.
-#[utoipa::path(get, path = "/livez", tag = "life", responses((status = 200)))]
+/// Liveness probe.
+#[utoipa::path(get, path = "/livez", tag = "probes", responses((status = 200)))]
 pub(crate) async fn livez() -> &'static str {
     "alive\n"
 }
 
-/// Readiness probe: every model of the startup is loaded, or was and can be loaded again. Otherwise the models that are not
-/// ready, and why.
-#[utoipa::path(get, path = "/readyz", tag = "life", responses((status = 200), (status = 503)))]
+/// Readiness probe.
+///
+/// Ready once every startup model is loaded, or was evicted. Otherwise names the models that are not ready, and why.
+#[utoipa::path(get, path = "/readyz", tag = "probes", responses((status = 200), (status = 503)))]
 pub(crate) async fn readyz(
     State(app): State<Arc<App>>,
     scope: Option<Extension<Scope>>,
@@ -43,8 +44,8 @@ pub(crate) async fn readyz(
     }
 }
 
-/// Startup probe: the lifecycle phase of each model.
-#[utoipa::path(get, path = "/startupz", tag = "life", responses((status = 200), (status = 503)))]
+/// Startup probe with the phase of each model.
+#[utoipa::path(get, path = "/startupz", tag = "probes", responses((status = 200), (status = 503)))]
 pub(crate) async fn startupz(State(app): State<Arc<App>>, trusted: Extension<Trusted>) -> Response {
     let models: BTreeMap<&str, Phase> =
         app.slots.iter().map(|slot| (slot.name.as_str(), phase(slot, trusted.0.0))).collect();
@@ -88,14 +89,16 @@ pub(crate) async fn metrics(State(app): State<Arc<App>>) -> Response {
     ([(header::CONTENT_TYPE, "text/plain; version=0.0.4")], app.metrics.text()).into_response()
 }
 
-/// The report: models, placements, evidence, and the obstacles of rejected placements.
+/// Models, placements and evidence.
 #[utoipa::path(get, path = "/v1/report", tag = "operation", responses((status = 200, body = Object)))]
 pub(crate) async fn report(State(app): State<Arc<App>>) -> Response {
     Json(report_of(&app)).into_response()
 }
 
-/// Begins graceful shutdown, as SIGTERM does: not ready at once, requests in flight are finished. If operator keys are
-/// configured, only they are allowed.
+/// Begins graceful shutdown, as SIGTERM does.
+///
+/// The server is not ready at once, and requests in flight are finished. If operator keys are configured, only they are
+/// allowed.
 #[utoipa::path(post, path = "/v1/drain", tag = "operation", responses((status = 202), (status = 403)))]
 pub(crate) async fn drain(State(app): State<Arc<App>>, request: Request) -> Response {
     let principal = request.extensions().get::<Principal>().copied().unwrap_or_default();

@@ -1,4 +1,4 @@
-//! The HTTP API: one file for each dialect, and the routes of all.
+//! The HTTP API: one module per dialect, and the router.
 
 mod cohere;
 mod docs;

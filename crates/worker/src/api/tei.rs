@@ -124,8 +124,9 @@ fn check_direction(direction: Option<&str>) -> Result<(), Refusal> {
     }
 }
 
-/// Dispatches by the task of the model, for Hugging Face clients; to `/embed` if several models are served and none is
-/// named.
+/// Dispatches by the task of the model, for Hugging Face clients.
+///
+/// Dispatches to `/embed` if several models are served and none is named.
 #[utoipa::path(post, path = "/", tag = "TEI",
     request_body(content = Object, example = json!({ "inputs": "On a sconce." })), responses((status = 200), (status = 424), (status = 429)))]
 pub(crate) async fn root(state: State<Arc<App>>, request: Request) -> Response {

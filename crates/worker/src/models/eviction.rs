@@ -127,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn where_too_much_is_in_use_all_but_one_may_have_to_go() {
+    fn over_the_limit_all_models_but_one_may_be_evicted() {
         let now = Instant::now();
         let two = loaded(now, &[(50, 3), (40, 9)]);
         assert_eq!(evict_over_limit(Some(1000), 1001, &two), Some(1));

@@ -22,10 +22,10 @@ use crate::state::slot::{Phase, Slot, TaskStatus};
 
 /// Interval of idle checks.
 const POLL_INTERVAL: Duration = Duration::from_millis(250);
-/// Interval at which imminent events are polled: the end of requests in flight, or an earlier model of the startup.
+/// Interval at which imminent events are polled: the end of requests in flight, or an earlier startup model.
 const SHORT_POLL_INTERVAL: Duration = Duration::from_millis(1);
 
-/// Maximum time that a model of the startup waits for earlier ones, to keep the configured order.
+/// Maximum time that a startup model waits for earlier ones, to keep the configured order.
 const ORDER_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// A command to the manager. Models are named by the index of their slot.
@@ -106,7 +106,7 @@ impl ModelManager {
     /// Runs until the server stops. If every model fails to load, returns the first failure.
     pub(crate) fn run(mut self, commands: &Receiver<Command>) -> Result<(), Error> {
         for index in 0..self.app.slots.len() {
-            // Models of the startup do not evict each other.
+            // Startup models do not evict each other.
             if self.app.slots[index].is_starting() {
                 self.prepare(index, false);
             } else {
@@ -202,8 +202,8 @@ impl ModelManager {
         }
     }
 
-    /// The next model to load: models of the startup in configured order, then requested models in order of preparation. A
-    /// model of the startup waits briefly for earlier ones whose files are still being read, so that the configured order
+    /// The next model to load: startup models in configured order, then requested models in order of preparation. A
+    /// startup model waits briefly for earlier ones whose files are still being read, so that the configured order
     /// decides which models fit into memory.
     fn next(&mut self) -> Option<(usize, Prepared)> {
         let order = |(position, (index, prepared)): &(usize, &(usize, Prepared))| {

@@ -104,7 +104,7 @@ impl App {
         self.edge.is_shutting_down()
     }
 
-    /// Closes all queues and drops waiting jobs.
+    /// Closes all queues, so that their workers end.
     pub(crate) fn close_queues(&self) {
         for host in self.slots.iter().filter_map(|slot| slot.host()) {
             host.queue.close();

@@ -162,7 +162,7 @@ impl Phase {
         self
     }
 
-    /// A description of the phase for people.
+    /// A human-readable description.
     pub(crate) fn reason(&self) -> String {
         match self {
             Phase::Loading => "loading".to_owned(),
@@ -382,7 +382,7 @@ mod tests {
     }
 
     #[test]
-    fn a_model_of_the_startup_blocks_readiness_until_it_is_loaded_and_whenever_it_fails() {
+    fn a_startup_model_blocks_readiness_until_it_is_loaded_and_whenever_it_fails() {
         let start = slot(LoadPolicy::Startup);
         assert!(start.is_starting() && start.blocks_readiness());
         assert!(start.fail("why".to_owned()), "that is news");

@@ -1,4 +1,4 @@
-//! A client that says exactly what a test wants said.
+//! A minimal HTTP/1.1 client that sends exactly the bytes of a test.
 
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-/// What came back.
+/// A response.
 #[derive(Debug)]
 pub(crate) struct Answer {
     pub(crate) status: u16,
@@ -27,7 +27,7 @@ impl Answer {
         serde_json::from_slice(&self.body).unwrap_or_else(|error| panic!("{error}: {}", self.text()))
     }
 
-    /// The body of an answer that must have this status.
+    /// Asserts the status and returns the JSON body.
     #[track_caller]
     pub(crate) fn expect(self, status: u16) -> Value {
         assert_eq!(self.status, status, "{}", self.text());
@@ -35,7 +35,7 @@ impl Answer {
     }
 }
 
-/// A connection that is kept.
+/// A keep-alive connection.
 pub(crate) struct Connection {
     reader: BufReader<TcpStream>,
 }
@@ -53,7 +53,7 @@ impl Connection {
         self.reader.get_mut().write_all(bytes)
     }
 
-    /// The next answer.
+    /// Reads the next response.
     pub(crate) fn read(&mut self) -> io::Result<Answer> {
         let broken = |what: &str| io::Error::new(io::ErrorKind::InvalidData, what.to_owned());
         let mut line = String::new();
@@ -82,7 +82,7 @@ impl Connection {
     }
 }
 
-/// The bytes of a request; one that gets has no body.
+/// The bytes of a request. GET has no body.
 pub(crate) fn request(method: &str, path: &str, headers: &[(&str, &str)], body: &[u8]) -> Vec<u8> {
     let first = format!("{method} {path} HTTP/1.1\r\nhost: localhost\r\n");
     let mut lines: Vec<String> = vec![first];
@@ -94,7 +94,7 @@ pub(crate) fn request(method: &str, path: &str, headers: &[(&str, &str)], body: 
     [lines.concat().as_bytes(), b"\r\n", body].concat()
 }
 
-/// One request on a connection of its own.
+/// Sends one request on a new connection.
 pub(crate) fn send(address: SocketAddr, bytes: &[u8]) -> io::Result<Answer> {
     Connection::open(address)?.ask(bytes)
 }
@@ -112,7 +112,7 @@ pub(crate) fn get(address: SocketAddr, path: &str) -> Answer {
     send(address, &request("GET", path, &[], b"")).unwrap_or_else(|error| panic!("{path}: {error}"))
 }
 
-/// A metric's sum over all its labels.
+/// The sum of a metric over all labels.
 pub(crate) fn metric(address: SocketAddr, name: &str) -> f64 {
     let text = get(address, "/metrics").text();
     let lines = text.lines().filter(|line| line.starts_with(name));

@@ -1,4 +1,4 @@
-//! The dashboard asks for nothing that a server does not count.
+//! Every query of the Grafana dashboard matches metrics that the server exports.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -9,11 +9,11 @@ use sconce_worker::Settings;
 use serde_json::{Value, json};
 
 use crate::client::{Connection, get, metric, post, post_with, request};
-use crate::stage::{METAL, fake, fake_builder, settings, start};
+use crate::harness::{METAL, fake, fake_builder, settings, start};
 
 const DASHBOARD: &str = include_str!("../../../../packaging/grafana/sconce.json");
 
-/// The samples of pages of metrics, by name, with their labels.
+/// The labels of each metric in pages of Prometheus text.
 fn samples(pages: &[String]) -> BTreeMap<String, BTreeSet<String>> {
     let mut samples: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
     for line in pages.iter().flat_map(|page| page.lines()).filter(|line| !line.starts_with('#')) {
@@ -27,7 +27,7 @@ fn samples(pages: &[String]) -> BTreeMap<String, BTreeSet<String>> {
     samples
 }
 
-/// What a query names: samples, and labels that it filters or groups by.
+/// The metrics that a query names, and the labels that it filters or groups by.
 fn named(query: &str) -> (BTreeSet<String>, BTreeSet<String>) {
     let (mut names, mut labels) = (BTreeSet::new(), BTreeSet::new());
     let mut rest = query;
@@ -63,7 +63,7 @@ fn named(query: &str) -> (BTreeSet<String>, BTreeSet<String>) {
     (names, labels)
 }
 
-/// Every query of the dashboard.
+/// All queries of the dashboard.
 fn queries() -> Vec<String> {
     let dashboard: Value = serde_json::from_str(DASHBOARD).expect("JSON");
     let panels = dashboard["panels"].as_array().expect("panels").iter();
@@ -80,37 +80,37 @@ fn queries() -> Vec<String> {
     asked.chain(listed).collect()
 }
 
-/// Servers on which everything that is counted has happened.
+/// The metrics of servers on which every metric was recorded.
 fn pages() -> Vec<String> {
     let home = tempfile::tempdir().expect("a folder");
     let engine = FakeEngine::new(EngineId::Candle).with(METAL, Fault::FromBatch(13, BatchFault::Nan));
     let engine = engine.with(sconce::Device::Cpu, Fault::Late(60));
     let builder = fake_builder(engine, Duration::from_secs(5), home.path());
     let quick = Settings { recovery_backoff: Duration::from_millis(100), ..settings() };
-    let stage = start(builder, quick, Some(home)).ready();
-    post(*stage, "/embed", &json!({"inputs": "a text"})).expect(200);
-    post(*stage, "/embed", &json!({"inputs": "word ".repeat(500), "truncate": true})).expect(200);
-    assert_eq!(post(*stage, "/embed", &json!({"inputs": []})).status, 400);
-    // A client that leaves while others are computed.
+    let server = start(builder, quick, Some(home)).ready();
+    post(*server, "/embed", &json!({"inputs": "a text"})).expect(200);
+    post(*server, "/embed", &json!({"inputs": "word ".repeat(500), "truncate": true})).expect(200);
+    assert_eq!(post(*server, "/embed", &json!({"inputs": []})).status, 400);
+    // A client that disconnects while its request waits.
     let texts: Vec<String> = (0..200).map(|n| format!("{n} of many texts that nobody waits for")).collect();
     let body = json!({"inputs": texts}).to_string();
-    while metric(*stage, "sconce_cancelled_total") < 0.5 {
-        let mut leaving = Connection::open(*stage).expect("a connection");
+    while metric(*server, "sconce_cancelled_total") < 0.5 {
+        let mut leaving = Connection::open(*server).expect("a connection");
         leaving.write(&request("POST", "/embed", &[], body.as_bytes())).expect("writes");
         std::thread::sleep(Duration::from_millis(50));
         drop(leaving);
         std::thread::sleep(Duration::from_millis(50));
     }
-    // Batches until the placement fails: how many a warm-up takes depends on the speed of the machine.
-    while metric(*stage, "sconce_recoveries_total") < 0.5 {
-        post(*stage, "/embed", &json!({"inputs": "a text"})).expect(200);
+    // Batches until the placement fails: the number of warm-up batches depends on the speed of the machine.
+    while metric(*server, "sconce_recoveries_total") < 0.5 {
+        post(*server, "/embed", &json!({"inputs": "a text"})).expect(200);
         std::thread::sleep(Duration::from_millis(20));
     }
     let small = FakeEngine::new(EngineId::Candle).with(METAL, Fault::OutOfMemory { above: 2000 });
     let small = fake(small, Duration::from_secs(5));
     let texts: Vec<String> = (0..500).map(|n| format!("{n} is one of several hundred texts")).collect();
     post(*small, "/embed", &json!({"inputs": texts})).expect(200);
-    // One that is checked by its shadow and unloaded once nobody asks.
+    // A model with shadow checks that is unloaded when idle.
     let home = tempfile::tempdir().expect("a folder");
     let builder = fake_builder(FakeEngine::new(EngineId::Candle), Duration::from_secs(5), home.path());
     let idle_unload = Some(Duration::from_millis(500));
@@ -123,7 +123,7 @@ fn pages() -> Vec<String> {
     while metric(*watched, "sconce_unloads_total") < 0.5 {
         std::thread::sleep(Duration::from_millis(20));
     }
-    [*stage, *small, *watched].map(|address| get(address, "/metrics").text()).to_vec()
+    [*server, *small, *watched].map(|address| get(address, "/metrics").text()).to_vec()
 }
 
 #[test]
@@ -141,7 +141,7 @@ fn every_query_of_the_dashboard_is_answered() {
             }
         }
     }
-    // What is counted for operators is shown, too.
+    // Metrics for operators are on the dashboard, too.
     let all: BTreeSet<String> = queries.iter().flat_map(|query| named(query).0).collect();
     for name in samples.keys().filter(|name| name.starts_with("sconce_") && !name.ends_with("_bucket")) {
         let of_a_histogram = ["_sum", "_count"].iter().any(|end| name.ends_with(end));
@@ -150,7 +150,7 @@ fn every_query_of_the_dashboard_is_answered() {
 }
 
 #[test]
-fn names_and_labels_are_told_apart() {
+fn names_and_labels_are_distinguished() {
     let query =
         "histogram_quantile(0.5, sum by (le) (rate(a_bucket{x=~\"$x\", y!=\"(\"}[$__rate_interval]))) / b";
     let (names, labels) = named(query);

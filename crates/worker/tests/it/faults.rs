@@ -1,4 +1,5 @@
-//! Placements that fail while the server runs on them: no client hears of it but by headers, metrics and the report.
+//! Placements that fail while they serve: clients get correct responses, and headers, metrics and report show the
+//! incident.
 
 use std::sync::atomic::Ordering;
 use std::thread;
@@ -11,10 +12,10 @@ use sconce_worker::Settings;
 use serde_json::json;
 
 use crate::client::{get, metric, post};
-use crate::stage::{METAL, fake, fake_builder, healthy, settings, start};
+use crate::harness::{METAL, fake, fake_builder, healthy, settings, start};
 
 const SHORT: Duration = Duration::from_millis(400);
-/// Batches that a warm-up on fakes takes.
+/// Maximum number of warm-up batches on fake engines.
 const WARM_UP: usize = 12;
 
 fn vectors(value: &serde_json::Value) -> Vec<Vec<f32>> {
@@ -23,7 +24,7 @@ fn vectors(value: &serde_json::Value) -> Vec<Vec<f32>> {
 
 #[test]
 fn a_placement_that_errs_lies_hangs_or_panics_costs_no_client_its_answer() {
-    for (mishap, kind) in [
+    for (fault, kind) in [
         (BatchFault::Error, "failed"),
         (BatchFault::Nan, "guard"),
         (BatchFault::Zero, "guard"),
@@ -32,40 +33,40 @@ fn a_placement_that_errs_lies_hangs_or_panics_costs_no_client_its_answer() {
         (BatchFault::Panic, "panicked"),
         (BatchFault::Hang, "hung"),
     ] {
-        let engine = FakeEngine::new(EngineId::Candle).with(METAL, Fault::FromBatch(WARM_UP + 5, mishap));
+        let engine = FakeEngine::new(EngineId::Candle).with(METAL, Fault::FromBatch(WARM_UP + 5, fault));
         let batches = std::sync::Arc::clone(&engine.batches);
-        // Only who hangs is to be given up soon: telling of a panic takes its time too.
-        let timeout = if mishap == BatchFault::Hang { SHORT } else { Duration::from_secs(10) };
-        let stage = fake(engine, timeout);
+        // Only a hang needs a short timeout; reporting a panic takes time, too.
+        let timeout = if fault == BatchFault::Hang { SHORT } else { Duration::from_secs(10) };
+        let server = fake(engine, timeout);
         assert!(batches.load(Ordering::SeqCst) <= WARM_UP, "the warm-up is longer than this test thinks");
-        let address = *stage;
+        let address = *server;
         let clients: Vec<_> = (0..8)
             .map(|client| {
                 thread::spawn(move || {
                     let texts: Vec<String> = (0..6).map(|n| format!("client {client} says {n}")).collect();
                     let want = healthy(&texts);
-                    let mut told = Vec::new();
+                    let mut incidents = Vec::new();
                     for (text, want) in texts.iter().zip(want) {
                         let answer = post(address, "/embed", &json!({"inputs": [text]}));
-                        told.extend(answer.header("x-sconce-incidents").map(str::to_owned));
+                        incidents.extend(answer.header("x-sconce-incidents").map(str::to_owned));
                         let place = answer.header("x-sconce-placement").expect("a placement").to_owned();
                         assert!(place.contains("candle/"), "{place}");
-                        assert_eq!(vectors(&answer.expect(200)), [want], "{mishap:?}");
+                        assert_eq!(vectors(&answer.expect(200)), [want], "{fault:?}");
                     }
-                    told
+                    incidents
                 })
             })
             .collect();
-        let told: Vec<String> =
+        let incidents: Vec<String> =
             clients.into_iter().flat_map(|client| client.join().expect("no client error")).collect();
         assert!(
-            !told.is_empty() && told.iter().all(|told| told == &format!("candle/metal:0/f32 {kind}")),
-            "{told:?}"
+            !incidents.is_empty() && incidents.iter().all(|incidents| incidents == &format!("candle/metal:0/f32 {kind}")),
+            "{incidents:?}"
         );
         let last = post(address, "/embed", &json!({"inputs": "more"}));
         assert_eq!(last.header("x-sconce-placement"), Some("candle/cpu/f32"));
-        assert!((metric(address, "sconce_guard_trips_total") - 1.0).abs() < 1e-9, "{mishap:?}");
-        assert!((metric(address, "sconce_fallbacks_total") - 1.0).abs() < 1e-9, "{mishap:?}");
+        assert!((metric(address, "sconce_guard_trips_total") - 1.0).abs() < 1e-9, "{fault:?}");
+        assert!((metric(address, "sconce_fallbacks_total") - 1.0).abs() < 1e-9, "{fault:?}");
         assert!(get(address, "/metrics").text().contains(&format!("kind=\"{kind}\"")));
         let report = get(address, "/v1/report").text();
         assert!(report.contains("quarantined"), "{report}");
@@ -79,24 +80,24 @@ fn a_placement_that_errs_lies_hangs_or_panics_costs_no_client_its_answer() {
 #[test]
 fn a_batch_that_does_not_fit_is_split_and_its_placement_stays() {
     let engine = FakeEngine::new(EngineId::Candle);
-    let stage = fake(engine.with(METAL, Fault::OutOfMemory { above: 2000 }), SHORT);
+    let server = fake(engine.with(METAL, Fault::OutOfMemory { above: 2000 }), SHORT);
     let texts: Vec<String> = (0..500).map(|n| format!("{n} is one of several hundred texts")).collect();
-    let answer = post(*stage, "/embed", &json!({"inputs": texts}));
+    let answer = post(*server, "/embed", &json!({"inputs": texts}));
     assert_eq!(answer.header("x-sconce-placement"), Some("candle/metal:0/f32"));
     assert_eq!(vectors(&answer.expect(200)), healthy(&texts));
-    assert!(metric(*stage, "sconce_batch_splits_total") > 0.5);
+    assert!(metric(*server, "sconce_batch_splits_total") > 0.5);
 }
 
 #[test]
-fn a_placement_out_of_service_returns_once_it_is_right_again() {
+fn a_quarantined_placement_recovers_once_it_is_right_again() {
     let home = tempfile::tempdir().expect("a folder");
-    // It fails at its sixth batch after the warm-up, and so does it again after every return.
+    // It fails at its sixth batch after the warm-up, and again after each recovery.
     let engine =
         FakeEngine::new(EngineId::Candle).with(METAL, Fault::FromBatch(WARM_UP + 6, BatchFault::Nan));
     let settings = Settings { recovery_backoff: Duration::from_millis(200), ..settings() };
-    let stage = start(fake_builder(engine, SHORT, home.path()), settings, Some(home)).ready();
+    let server = start(fake_builder(engine, SHORT, home.path()), settings, Some(home)).ready();
     let place = || {
-        let answer = post(*stage, "/embed", &json!({"inputs": "a text"}));
+        let answer = post(*server, "/embed", &json!({"inputs": "a text"}));
         let place = answer.header("x-sconce-placement").expect("a placement").to_owned();
         assert_eq!(vectors(&answer.expect(200)), healthy(&["a text".to_owned()]));
         place
@@ -111,34 +112,34 @@ fn a_placement_out_of_service_returns_once_it_is_right_again() {
     until("candle/metal:0/f32");
     until("candle/cpu/f32");
     until("candle/metal:0/f32");
-    let text = get(*stage, "/metrics").text();
+    let text = get(*server, "/metrics").text();
     let line =
         "sconce_recoveries_total{model=\"model\",outcome=\"recovered\",placement=\"candle/metal:0/f32\"} 1";
     assert!(text.contains(line), "{text}");
-    assert!(!get(*stage, "/v1/report").text().contains("quarantined"));
+    assert!(!get(*server, "/v1/report").text().contains("quarantined"));
 }
 
 #[test]
-fn where_no_placement_is_left_the_client_is_told_so_and_life_goes_on() {
+fn without_a_healthy_placement_requests_are_refused_and_livez_answers() {
     let broken = Fault::FromBatch(WARM_UP + 1, BatchFault::Nan);
     let engine = FakeEngine::new(EngineId::Candle)
         .with(METAL, broken)
         .with(Device::Cpu, Fault::FromBatch(1, BatchFault::Nan));
-    let stage = fake(engine, SHORT);
-    let refused = post(*stage, "/v1/embeddings", &json!({"input": "a"}));
+    let server = fake(engine, SHORT);
+    let refused = post(*server, "/v1/embeddings", &json!({"input": "a"}));
     assert_eq!((refused.status, refused.header("retry-after")), (503, Some("1")), "{}", refused.text());
     assert_eq!(refused.json()["error"]["code"], "no_placement");
-    assert_eq!(post(*stage, "/embed", &json!({"inputs": "a"})).status, 424);
-    assert_eq!(get(*stage, "/livez").status, 200);
-    let ready = get(*stage, "/readyz");
+    assert_eq!(post(*server, "/embed", &json!({"inputs": "a"})).status, 424);
+    assert_eq!(get(*server, "/livez").status, 200);
+    let ready = get(*server, "/readyz");
     assert_eq!(ready.status, 503, "{}", ready.text());
-    assert!((metric(*stage, "sconce_guard_trips_total") - 2.0).abs() < 1e-9, "both are counted");
+    assert!((metric(*server, "sconce_guard_trips_total") - 2.0).abs() < 1e-9, "both are counted");
     let reason = ready.json()["reason"].as_str().expect("a reason").to_owned();
-    for part in ["`model`: no placement is left", "candle/cpu/f32", "a value that is not finite"] {
+    for part in ["`model`: all placements are quarantined", "candle/cpu/f32", "a value that is not finite"] {
         assert!(reason.contains(part), "`{part}` is missing in: {reason}");
     }
-    assert_eq!(get(*stage, "/health").status, 503);
-    assert_eq!(get(*stage, "/v1/report").json()["ready"], false);
+    assert_eq!(get(*server, "/health").status, 503);
+    assert_eq!(get(*server, "/v1/report").json()["ready"], false);
 }
 
 #[test]
@@ -147,9 +148,9 @@ fn a_placement_that_drifts_is_demoted_within_three_checks_and_no_client_hears_of
     let home = tempfile::tempdir().expect("a folder");
     let builder = fake_builder(FakeEngine::new(EngineId::Candle).with(METAL, drift), SHORT, home.path());
     let checked = Settings { shadow_every: 1, ..settings() };
-    let stage = start(builder, checked, Some(home)).ready();
+    let server = start(builder, checked, Some(home)).ready();
     let checks = |outcome: &str| {
-        let text = get(*stage, "/metrics").text();
+        let text = get(*server, "/metrics").text();
         let line = text.lines().find(|line| {
             line.starts_with("sconce_shadow_checks_total") && line.contains(&format!("outcome=\"{outcome}\""))
         });
@@ -157,28 +158,28 @@ fn a_placement_that_drifts_is_demoted_within_three_checks_and_no_client_hears_of
     };
     let began = Instant::now();
     while checks("demoted") == 0 {
-        post(*stage, "/embed", &json!({"inputs": "a text"})).expect(200);
-        assert!(began.elapsed() < Duration::from_mins(4), "{}", get(*stage, "/metrics").text());
-        // Each batch has its check before the next.
+        post(*server, "/embed", &json!({"inputs": "a text"})).expect(200);
+        assert!(began.elapsed() < Duration::from_mins(4), "{}", get(*server, "/metrics").text());
+        // Each batch is checked before the next one.
         thread::sleep(Duration::from_millis(30));
     }
     assert!(checks("agrees") > 0, "it was healthy at first");
-    assert!(checks("drifts") + checks("demoted") <= 3, "{}", get(*stage, "/metrics").text());
-    let answer = post(*stage, "/embed", &json!({"inputs": "a text"}));
+    assert!(checks("drifts") + checks("demoted") <= 3, "{}", get(*server, "/metrics").text());
+    let answer = post(*server, "/embed", &json!({"inputs": "a text"}));
     assert_eq!(answer.header("x-sconce-placement"), Some("candle/cpu/f32"));
     assert_eq!(vectors(&answer.expect(200)), healthy(&["a text".to_owned()]));
-    let text = get(*stage, "/metrics").text();
+    let text = get(*server, "/metrics").text();
     assert!(
         text.contains("sconce_shadow_cosine_bucket{model=\"model\",placement=\"candle/metal:0/f32\""),
         "{text}"
     );
     assert!(text.contains("kind=\"drift\""), "{text}");
-    let report = get(*stage, "/v1/report").text();
+    let report = get(*server, "/v1/report").text();
     assert!(report.contains("it drifted: 2 batches in a row"), "{report}");
-    assert!(metric(*stage, "te_request_failure").abs() < 1e-9);
+    assert!(metric(*server, "te_request_failure").abs() < 1e-9);
 }
 
-/// Set for the process whose log is read.
+/// Environment variable that is set for the process whose log is read.
 const LOGS: &str = "SCONCE_TEST_LOGS";
 
 #[test]
@@ -205,10 +206,10 @@ fn a_shadow_check_that_fails_says_why_in_the_log() {
     let telemetry = TelemetryConfig { log: Some(LogFormat::Human), ..TelemetryConfig::default() };
     let checked =
         Settings { http: HttpSettings { telemetry, ..settings().http }, shadow_every: 1, ..settings() };
-    let stage = start(builder, checked, Some(home)).ready();
+    let server = start(builder, checked, Some(home)).ready();
     for _ in 0..1000 {
-        post(*stage, "/embed", &json!({"inputs": "a text"})).expect(200);
-        if get(*stage, "/metrics").text().contains("outcome=\"failed\"") {
+        post(*server, "/embed", &json!({"inputs": "a text"})).expect(200);
+        if get(*server, "/metrics").text().contains("outcome=\"failed\"") {
             return;
         }
         thread::sleep(Duration::from_millis(10));

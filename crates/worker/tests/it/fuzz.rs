@@ -1,4 +1,4 @@
-//! Every route with bodies that were right once: whatever comes back, the process lives and answers as before.
+//! Fuzzing: mutated requests to every route cause no crash and no 5xx response.
 
 use sconce_http::Settings as HttpSettings;
 use std::collections::BTreeMap;
@@ -8,12 +8,12 @@ use sconce_worker::Settings;
 use serde_json::{Value, json};
 
 use crate::client::{get, post, request, send};
-use crate::stage::{settings, tiny_with};
+use crate::harness::{settings, tiny_with};
 
-/// Holds how many seconds to go on for.
+/// Environment variable with the duration in seconds.
 const SECONDS: &str = "SCONCE_FUZZ_SECONDS";
 
-/// A generator of numbers, seeded so that a failure comes again.
+/// A seeded pseudo-random generator, so that failures are reproducible.
 struct Dice(u64);
 
 impl Dice {
@@ -26,7 +26,7 @@ impl Dice {
         &list[self.roll(list.len())]
     }
 
-    /// A value that does not fit.
+    /// A random JSON value.
     fn value(&mut self, depth: usize) -> Value {
         match self.roll(if depth > 3 { 8 } else { 10 }) {
             0 => Value::Null,
@@ -42,8 +42,8 @@ impl Dice {
         }
     }
 
-    /// `body` with something changed in it.
-    fn spoil(&mut self, body: &mut Value) {
+    /// Mutates `body`.
+    fn mutate(&mut self, body: &mut Value) {
         if let Value::Object(fields) = body
             && !fields.is_empty()
             && self.roll(3) > 0
@@ -54,7 +54,7 @@ impl Dice {
                 0 => drop(fields.remove(&name)),
                 1 => drop(fields.insert(format!("{name}s"), json!(1))),
                 2 => drop(fields.insert(name, self.value(0))),
-                _ => self.spoil(&mut fields[&name]),
+                _ => self.mutate(&mut fields[&name]),
             }
             return;
         }
@@ -62,7 +62,7 @@ impl Dice {
     }
 }
 
-/// Paths with bodies that a route there takes, or none where it takes none.
+/// Paths with valid bodies.
 fn bodies() -> Vec<(&'static str, Value)> {
     let embeddings = json!({"input": "a", "model": "model", "encoding_format": "base64", "dimensions": 8});
     let similarity =
@@ -116,11 +116,12 @@ fn bodies() -> Vec<(&'static str, Value)> {
     bodies
 }
 
-/// Fails where the server has a route that has no body here. Another test holds the description to the routes.
+/// Asserts that every route of the OpenAPI description has a body here. Another test compares the description with the
+/// routes.
 fn check_coverage(bodies: &[(&str, Value)], address: std::net::SocketAddr) {
     let description = get(address, "/openapi.json").expect(200);
     for path in description["paths"].as_object().expect("paths").keys() {
-        // To stop the server is another test's.
+        // Draining stops the server.
         let known =
             path == "/v1/drain" || bodies.iter().any(|(known, _)| *known == path.replace("{id}", "model"));
         assert!(known, "no body for `{path}`: add one to `bodies`");
@@ -130,16 +131,16 @@ fn check_coverage(bodies: &[(&str, Value)], address: std::net::SocketAddr) {
 #[test]
 fn no_body_kills_the_process_or_is_answered_with_a_fault_of_ours() {
     let seconds = std::env::var(SECONDS).ok().and_then(|text| text.parse().ok()).unwrap_or(4);
-    // Whoever announces more than it sends is not waited for long.
+    // A short timeout for bodies that are shorter than announced.
     let settings = || Settings {
         http: HttpSettings { read_limit: Duration::from_millis(300), ..settings().http },
         ..settings()
     };
-    let stages = ["tiny-bert", "tiny-bert-rerank", "tiny-bert-classify", "tiny-bert-sparse"]
+    let servers = ["tiny-bert", "tiny-bert-rerank", "tiny-bert-classify", "tiny-bert-sparse"]
         .map(|name| tiny_with(name, settings()));
     let bodies = bodies();
-    check_coverage(&bodies, *stages[0]);
-    let before = post(*stages[0], "/embed", &json!({"inputs": "before and after"})).expect(200);
+    check_coverage(&bodies, *servers[0]);
+    let before = post(*servers[0], "/embed", &json!({"inputs": "before and after"})).expect(200);
     let mut dice = Dice(20_261_115);
     let began = Instant::now();
     let (mut asked, mut refused) = (0, 0);
@@ -149,7 +150,7 @@ fn no_body_kills_the_process_or_is_answered_with_a_fault_of_ours() {
         *asked_at.entry(*path).or_insert(0) += 1;
         let mut body = body.clone();
         for _ in 0..dice.roll(3) {
-            dice.spoil(&mut body);
+            dice.mutate(&mut body);
         }
         let mut bytes = body.to_string().into_bytes();
         for _ in 0..dice.roll(40).saturating_sub(34) {
@@ -166,21 +167,21 @@ fn no_body_kills_the_process_or_is_answered_with_a_fault_of_ours() {
         if method == "HEAD" {
             continue;
         }
-        let stage = dice.pick(&stages);
+        let server = dice.pick(&servers);
         let mut bytes = request(method, path, headers, &bytes);
         asked += 1;
         if dice.roll(8) == 0 {
-            // A head that is none: refused or cut off, and what comes back is no fault of ours.
+            // A malformed head is refused or the connection closed, without a 5xx response.
             let head = bytes.windows(4).position(|end| end == b"\r\n\r\n").unwrap_or(bytes.len());
             for _ in 0..=dice.roll(3) {
                 bytes[dice.roll(head)] = dice.roll(256) as u8;
             }
-            let status = send(**stage, &bytes).map_or(400, |answer| answer.status);
+            let status = send(**server, &bytes).map_or(400, |answer| answer.status);
             assert!((200..500).contains(&status), "{status}: {}", String::from_utf8_lossy(&bytes));
             refused += usize::from(status >= 400);
             continue;
         }
-        let answer = send(**stage, &bytes);
+        let answer = send(**server, &bytes);
         let answer = answer.unwrap_or_else(|error| panic!("{error}: {method} {path} {body}"));
         let fault = answer.status >= 500 || answer.status < 200;
         assert!(!fault, "{}: {method} {path} {body}: {}", answer.status, answer.text());
@@ -188,8 +189,8 @@ fn no_body_kills_the_process_or_is_answered_with_a_fault_of_ours() {
     }
     println!("{asked} requests in {seconds} s, {refused} of them refused, by path: {asked_at:?}");
     assert!(asked > 50 && refused > 0 && refused < asked);
-    for stage in &stages {
-        assert_eq!(get(**stage, "/livez").status, 200);
+    for server in &servers {
+        assert_eq!(get(**server, "/livez").status, 200);
     }
-    assert_eq!(post(*stages[0], "/embed", &json!({"inputs": "before and after"})).expect(200), before);
+    assert_eq!(post(*servers[0], "/embed", &json!({"inputs": "before and after"})).expect(200), before);
 }

@@ -1,4 +1,4 @@
-//! The largest requests that are legal, and clients that do not read: everybody else is answered, and memory is bounded.
+//! Limits: the largest legal requests and slow readers neither delay other requests nor exceed the memory budget.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -13,19 +13,19 @@ use sconce_worker::{LoadPolicy, Serve, Server, Settings};
 use serde_json::{Value, json};
 
 use crate::client::{Connection, get, post, post_with, request, send};
-use crate::stage::{METAL, Stage, fake_builder, settings, start, tiny_builder, tiny_with};
+use crate::harness::{METAL, TestServer, fake_builder, settings, start, tiny_builder, tiny_with};
 
-/// Bytes of a body in the walk over all routes.
+/// Maximum body in the test of all routes.
 const BODY: usize = 2 << 20;
-/// Inputs of a request.
+/// Maximum inputs of a request.
 const INPUTS: usize = 2048;
 
-/// Many texts of many tokens, just within a body.
+/// Texts that just fit into a body.
 fn texts() -> Vec<String> {
     vec!["a ".repeat(BODY / INPUTS / 2 - 8); INPUTS]
 }
 
-/// The model, the route, and its largest body.
+/// Model, route and its largest body.
 fn largest() -> Vec<(&'static str, &'static str, Value)> {
     let texts = texts();
     let long = "a ".repeat(8 << 10);
@@ -34,7 +34,7 @@ fn largest() -> Vec<(&'static str, &'static str, Value)> {
         ["float", "int8", "uint8", "binary", "ubinary", "base64"].into_iter().cycle().take(60).collect();
     let pairs: Vec<[&String; 1]> = texts.iter().map(|text| [text]).collect();
     let sentences = json!({"source_sentence": long, "sentences": &texts[1..]});
-    // Vectors of tokens are bounded by their number.
+    // Token embeddings are limited by their number of values.
     let (tokens, matched) = (vec!["a ".repeat(130); 1000], vec!["a ".repeat(60); 600]);
     vec![
         ("tiny-bert", "/", json!({"inputs": texts})),
@@ -64,7 +64,7 @@ fn largest() -> Vec<(&'static str, &'static str, Value)> {
     ]
 }
 
-/// How long `/livez` took, asked again and again until `stop`.
+/// Latencies of `/livez` until `stop`.
 fn probe(address: SocketAddr, stop: &AtomicBool) -> Vec<Duration> {
     let bytes = request("GET", "/livez", &[], b"");
     let mut connection = Connection::open(address).expect("a connection");
@@ -83,7 +83,7 @@ fn p99(mut times: Vec<Duration>) -> Duration {
     times[times.len() * 99 / 100]
 }
 
-/// What `/livez` takes at most in 99 of 100 probes while `work` is done.
+/// 99th percentile of the latency of `/livez` during `work`.
 fn p99_beside(address: SocketAddr, work: impl FnOnce()) -> Duration {
     let stop = AtomicBool::new(false);
     thread::scope(|scope| {
@@ -94,7 +94,7 @@ fn p99_beside(address: SocketAddr, work: impl FnOnce()) -> Duration {
     })
 }
 
-/// Keeps as many cores busy as two requests do.
+/// Keeps two cores busy, as two requests do.
 fn spin() {
     let until = Instant::now() + Duration::from_secs(1);
     thread::scope(|scope| {
@@ -111,11 +111,11 @@ fn livez_is_answered_while_every_route_has_its_largest_input_twice() {
     for name in
         ["tiny-bert", "tiny-bert-sparse", "tiny-bert-classify", "tiny-bert-rerank", "tiny-bert-tokens-plain"]
     {
-        let stage = tiny_with(
+        let server = tiny_with(
             name,
             Settings { http: HttpSettings { max_body: BODY + (64 << 10), ..settings().http }, ..settings() },
         );
-        let address = *stage;
+        let address = *server;
         if described.is_empty() {
             let paths = get(address, "/openapi.json").json()["paths"].as_object().expect("paths").clone();
             let posts = paths.iter().filter(|(_, methods)| methods.get("post").is_some());
@@ -135,7 +135,7 @@ fn livez_is_answered_while_every_route_has_its_largest_input_twice() {
             println!("{name} {path}: {statuses:?} in {:?}, p99 {busy:?}, {idle:?} idle", began.elapsed());
             assert!(statuses.contains(&200), "{name} {path}: {statuses:?}");
             assert!(statuses.iter().all(|status| [200, 429].contains(status)), "{name} {path}: {statuses:?}");
-            // Beside other programs it is as slow as those make it.
+            // Other processes on the machine slow it down as well.
             assert!(busy < Duration::from_millis(50) + 3 * idle, "{name} {path}: {busy:?}, {idle:?} idle");
         }
     }
@@ -145,11 +145,11 @@ fn livez_is_answered_while_every_route_has_its_largest_input_twice() {
 }
 
 #[test]
-fn a_server_with_the_largest_requests_under_way_stops_within_its_grace() {
+fn a_server_with_the_largest_requests_in_flight_stops_within_its_grace() {
     let grace = Duration::from_secs(5);
-    let stage =
+    let server =
         tiny_with("tiny-bert", Settings { http: HttpSettings { grace, ..settings().http }, ..settings() });
-    let address = *stage;
+    let address = *server;
     let body = json!({"texts": texts(), "embedding_types": vec!["base64"; 60]}).to_string();
     let bytes = request("POST", "/v2/embed", &[], body.as_bytes());
     let asking: Vec<_> = (0..2)
@@ -160,8 +160,8 @@ fn a_server_with_the_largest_requests_under_way_stops_within_its_grace() {
         .collect();
     thread::sleep(Duration::from_millis(200));
     let began = Instant::now();
-    drop(stage);
-    // It may be as slow as others make it, but it does not wait for the work.
+    drop(server);
+    // A busy machine may delay shutdown, but it does not wait for the requests.
     assert!(began.elapsed() < 4 * grace, "{:?}", began.elapsed());
     for one in asking {
         let answered = one.join().expect("no panic");
@@ -171,9 +171,9 @@ fn a_server_with_the_largest_requests_under_way_stops_within_its_grace() {
 
 #[test]
 fn types_are_encoded_once_and_a_list_of_them_is_bounded() {
-    let stage = tiny_with("tiny-bert", settings());
+    let server = tiny_with("tiny-bert", settings());
     let ask =
-        |types: Vec<&str>| post(*stage, "/v2/embed", &json!({"texts": ["a"], "embedding_types": types}));
+        |types: Vec<&str>| post(*server, "/v2/embed", &json!({"texts": ["a"], "embedding_types": types}));
     let once = ask(vec!["float", "int8"]).expect(200);
     assert_eq!(
         ask(vec!["int8", "float", "float", "int8", "float"]).expect(200)["embeddings"],
@@ -185,14 +185,14 @@ fn types_are_encoded_once_and_a_list_of_them_is_bounded() {
     assert_eq!(post(*ranked, "/v1/rerank", &body).status, 400);
 }
 
-/// Sends a request whose answer nobody reads.
+/// Sends a request and does not read the response.
 fn never_reads(address: SocketAddr, bytes: &[u8]) -> TcpStream {
     let mut stream = TcpStream::connect(address).expect("a connection");
     stream.write_all(bytes).expect("a request can be sent");
     stream
 }
 
-/// ModelChoice until the status comes.
+/// Repeats a request until it has this status.
 #[track_caller]
 fn until(status: u16, ask: impl Fn() -> u16) {
     let began = Instant::now();
@@ -204,13 +204,13 @@ fn until(status: u16, ask: impl Fn() -> u16) {
 
 #[test]
 fn an_answer_that_nobody_reads_counts_until_its_connection_is_closed() {
-    // An answer of some 30 MB, which is more than sockets take in, and of which there is no room for two.
+    // A response of about 30 MB: larger than socket buffers, and two exceed the memory budget.
     let settings = Settings {
         http: HttpSettings { max_bodies: 40 << 20, write_limit: Duration::from_secs(2), ..settings().http },
         ..settings()
     };
-    let stage = tiny_with("tiny-bert", settings);
-    let address = *stage;
+    let server = tiny_with("tiny-bert", settings);
+    let address = *server;
     let body = json!({"inputs": vec!["a ".repeat(128 << 10); 4]}).to_string();
     let bytes = request("POST", "/tokenize", &[], body.as_bytes());
     let mut unread = never_reads(address, &bytes);
@@ -220,7 +220,7 @@ fn an_answer_that_nobody_reads_counts_until_its_connection_is_closed() {
     assert_eq!(ask(), 429, "the first answer is held");
     assert_eq!(get(address, "/livez").status, 200);
     until(200, ask);
-    // What was written before comes, and then the end.
+    // Buffered bytes arrive, then the connection ends.
     let mut rest = Vec::new();
     let _ = unread.read_to_end(&mut rest);
     let head = String::from_utf8_lossy(&rest[..rest.len().min(2000)]).into_owned();
@@ -235,33 +235,34 @@ fn an_answer_that_nobody_reads_counts_until_its_connection_is_closed() {
 #[test]
 fn an_answer_is_bounded_and_tokens_of_text_routes_are_charged() {
     let keys = Keys::read("slow rate=100\nfree\n").expect("keys");
-    let stage = tiny_with(
+    let server = tiny_with(
         "tiny-bert",
         Settings { http: HttpSettings { keys, max_answer: 64 << 10, ..settings().http }, ..settings() },
     );
-    let ask = |key: &str, path: &str, body: &Value| post_with(*stage, path, &[("x-api-key", key)], body);
+    let ask = |key: &str, path: &str, body: &Value| post_with(*server, path, &[("x-api-key", key)], body);
     let refused = ask("free", "/tokenize", &json!({"inputs": "a ".repeat(2000)}));
     assert_eq!(refused.status, 413, "{}", refused.text());
-    assert!(refused.text().contains("at most 65536 bytes"), "{}", refused.text());
+    assert!(refused.text().contains("limit of 65536 bytes"), "{}", refused.text());
     let texts = json!({"inputs": "a ".repeat(400)});
     assert_eq!(ask("slow", "/tokenize", &texts).status, 200);
     assert_eq!(ask("slow", "/tokenize", &texts).status, 429, "400 tokens are used up");
     assert_eq!(ask("slow", "/decode", &json!({"ids": [5]})).status, 429);
     assert_eq!(ask("slow", "/embed", &json!({"inputs": "a"})).status, 429);
     assert_eq!(ask("free", "/tokenize", &texts).status, 200);
-    let stage = tiny_with(
+    let server = tiny_with(
         "tiny-bert",
         Settings {
             http: HttpSettings { keys: Keys::read("slow rate=100").expect("a key"), ..settings().http },
             ..settings()
         },
     );
-    let ask = || post_with(*stage, "/decode", &[("x-api-key", "slow")], &json!({"ids": vec![5; 500]})).status;
+    let ask =
+        || post_with(*server, "/decode", &[("x-api-key", "slow")], &json!({"ids": vec![5; 500]})).status;
     assert_eq!([ask(), ask()], [200, 429]);
 }
 
-/// tiny-bert at fifty thousand tokens a second.
-fn slow(settings: Settings) -> Stage {
+/// A server with tiny-bert at 50,000 tokens per second.
+fn slow(settings: Settings) -> TestServer {
     let home = tempfile::tempdir().expect("a folder");
     let engine = FakeEngine::new(EngineId::Candle).with(METAL, Fault::Slow(20));
     start(fake_builder(engine, Duration::from_secs(30), home.path()), settings, Some(home)).ready()
@@ -269,9 +270,9 @@ fn slow(settings: Settings) -> Stage {
 
 #[test]
 fn one_large_request_marked_interactive_has_no_other_refused() {
-    let stage = slow(settings());
-    let address = *stage;
-    // Some five seconds of work, where two may wait.
+    let server = slow(settings());
+    let address = *server;
+    // About five seconds of work in a queue of two.
     let large = json!({"inputs": vec!["one of very many texts ".repeat(20); 2000]});
     let large = thread::spawn(move || {
         post_with(address, "/embed", &[("x-sconce-priority", "interactive")], &large).status
@@ -299,21 +300,21 @@ fn one_large_request_marked_interactive_has_no_other_refused() {
 
 #[test]
 fn connections_beyond_the_limit_wait_for_one_to_end() {
-    let stage = tiny_with(
+    let server = tiny_with(
         "tiny-bert",
         Settings { http: HttpSettings { max_connections: 2, ..settings().http }, ..settings() },
     );
     let bytes = request("GET", "/livez", &[], b"");
     let mut held: Vec<Connection> = Vec::new();
     for _ in 0..2 {
-        let mut connection = Connection::open(*stage).expect("a connection");
+        let mut connection = Connection::open(*server).expect("a connection");
         assert_eq!(connection.ask(&bytes).expect("an answer").status, 200);
         held.push(connection);
     }
-    let mut third = TcpStream::connect(*stage).expect("the system takes it");
+    let mut third = TcpStream::connect(*server).expect("the system takes it");
     third.write_all(&bytes).expect("a request can be sent");
     third.set_read_timeout(Some(Duration::from_millis(500))).expect("a timeout");
-    assert!(third.read(&mut [0; 1]).is_err(), "no place for a third connection");
+    assert!(third.read(&mut [0; 1]).is_err(), "a third connection exceeds the limit");
     drop(held);
     third.set_read_timeout(Some(Duration::from_mins(1))).expect("a timeout");
     let mut start = [0; 12];
@@ -330,8 +331,8 @@ fn a_request_beyond_the_time_limit_is_refused_and_leaves_the_queue() {
         http: HttpSettings { time_limit: Duration::from_millis(300), ..settings().http },
         ..settings()
     };
-    let stage = start(builder, limits, Some(home)).ready();
-    let refused = post(*stage, "/v1/embeddings", &json!({"input": vec!["some words that take long "; 40]}));
+    let server = start(builder, limits, Some(home)).ready();
+    let refused = post(*server, "/v1/embeddings", &json!({"input": vec!["some words that take long "; 40]}));
     assert_eq!(refused.status, 503, "{}", refused.text());
     assert_eq!(refused.json()["error"]["code"], "timed_out");
     assert!(refused.text().contains("0.3 s"), "{}", refused.text());
@@ -339,30 +340,30 @@ fn a_request_beyond_the_time_limit_is_refused_and_leaves_the_queue() {
 
 #[test]
 fn token_vectors_beyond_their_number_are_refused() {
-    let stage = tiny_with("tiny-bert", Settings { max_numbers: 320, ..settings() });
-    // Ten tokens of 32 numbers, two of them special.
-    let ask = |words: usize| post(*stage, "/embed_all", &json!({"inputs": "a ".repeat(words)}));
+    let server = tiny_with("tiny-bert", Settings { max_numbers: 320, ..settings() });
+    // Ten tokens of hidden size 32, two of them special tokens.
+    let ask = |words: usize| post(*server, "/embed_all", &json!({"inputs": "a ".repeat(words)}));
     ask(8).expect(200);
     let refused = ask(9);
     assert_eq!(refused.status, 413, "{}", refused.text());
     assert!(refused.text().contains("at most 320 numbers; this one would have 352"), "{}", refused.text());
-    assert_eq!(post(*stage, "/embed", &json!({"inputs": "a ".repeat(100)})).status, 200);
+    assert_eq!(post(*server, "/embed", &json!({"inputs": "a ".repeat(100)})).status, 200);
 }
 
 #[test]
-fn what_a_full_queue_refuses_is_given_back_to_the_key() {
+fn tokens_that_a_full_queue_refuses_are_refunded() {
     let home = tempfile::tempdir().expect("a folder");
     let engine = FakeEngine::new(EngineId::Candle).with(METAL, Fault::Slow(20_000));
     let builder = fake_builder(engine, Duration::from_mins(1), home.path());
     let keys = Keys::read("paid rate=1000\n").expect("a key");
     let limits =
         Settings { http: HttpSettings { keys, ..settings().http }, queue_seconds: 0.001, ..settings() };
-    let stage = start(builder, limits, Some(home)).ready();
-    let address = *stage;
+    let server = start(builder, limits, Some(home)).ready();
+    let address = *server;
     let ask = move |inputs: Value| {
         post_with(address, "/embed", &[("x-api-key", "paid")], &json!({"inputs": inputs}))
     };
-    // One is computed and one waits, which fills the queue for some seconds.
+    // One request in flight and one waiting fill the queue for some seconds.
     let first: Vec<_> = (0..2)
         .map(|_| {
             let one = thread::spawn(move || ask(json!("a ".repeat(100))).status);
@@ -370,7 +371,7 @@ fn what_a_full_queue_refuses_is_given_back_to_the_key() {
             one
         })
         .collect();
-    // The key has saved up for less than two of these.
+    // The bucket of the key holds less than two of these requests.
     for _ in 0..4 {
         let refused = ask(json!(vec!["a ".repeat(100); 10]));
         assert_eq!(refused.status, 429);
@@ -381,7 +382,7 @@ fn what_a_full_queue_refuses_is_given_back_to_the_key() {
     }
 }
 
-/// A request for `path` that names a host.
+/// The status of a request with this `Host`.
 fn named(address: SocketAddr, method: &str, path: &str, host: &str) -> u16 {
     let bytes = format!("{method} {path} HTTP/1.1\r\nhost: {host}\r\ncontent-length: 0\r\n\r\n");
     send(address, bytes.as_bytes()).expect("an answer").status
@@ -390,29 +391,29 @@ fn named(address: SocketAddr, method: &str, path: &str, host: &str) -> u16 {
 #[test]
 fn without_keys_only_hosts_of_its_own_are_served() {
     let allowed_hosts = vec!["pool.example".to_owned()];
-    let stage = tiny_with(
+    let server = tiny_with(
         "tiny-bert",
         Settings { http: HttpSettings { allowed_hosts, ..settings().http }, ..settings() },
     );
-    let port = stage.address.port();
+    let port = server.address.port();
     for host in ["localhost", "127.0.0.1", "[::1]:80", "pool.example", &format!("localhost:{port}")] {
-        assert_eq!(named(*stage, "GET", "/v1/models", host), 200, "{host}");
+        assert_eq!(named(*server, "GET", "/v1/models", host), 200, "{host}");
     }
     for path in ["/v1/models", "/metrics", "/v1/report", "/info", "/openapi.json"] {
-        assert_eq!(named(*stage, "GET", path, "evil.example"), 403, "{path}");
+        assert_eq!(named(*server, "GET", path, "evil.example"), 403, "{path}");
     }
     for path in ["/embed", "/v1/drain", "/v1/embeddings", "/"] {
-        assert_eq!(named(*stage, "POST", path, "evil.example:8080"), 403, "{path}");
+        assert_eq!(named(*server, "POST", path, "evil.example:8080"), 403, "{path}");
     }
-    assert_eq!(named(*stage, "GET", "http://evil.example/v1/models", "localhost"), 403);
-    assert_eq!(named(*stage, "GET", "/livez", "evil.example"), 200, "probes may name any host");
-    let refused = send(*stage, b"GET /info HTTP/1.1\r\nhost: evil.example\r\n\r\n").expect("an answer");
+    assert_eq!(named(*server, "GET", "http://evil.example/v1/models", "localhost"), 403);
+    assert_eq!(named(*server, "GET", "/livez", "evil.example"), 200, "probes may name any host");
+    let refused = send(*server, b"GET /info HTTP/1.1\r\nhost: evil.example\r\n\r\n").expect("an answer");
     assert!(refused.text().contains("--allowed-hosts evil.example"), "{}", refused.text());
-    // Whoever has a key is known.
+    // With API keys any host is allowed.
     let keys = Keys::read("one").expect("a key");
-    stage.running().reload(Settings { http: HttpSettings { keys, ..settings().http }, ..settings() });
+    server.running().reload(Settings { http: HttpSettings { keys, ..settings().http }, ..settings() });
     let bytes = b"GET /v1/models HTTP/1.1\r\nhost: evil.example\r\nx-api-key: one\r\n\r\n";
-    assert_eq!(send(*stage, bytes).expect("an answer").status, 200);
+    assert_eq!(send(*server, bytes).expect("an answer").status, 200);
 }
 
 #[test]
@@ -444,11 +445,11 @@ fn probes_without_a_key_see_no_paths() {
         thread::sleep(Duration::from_millis(20));
     }
     for path in ["/startupz", "/readyz", "/health", "/livez"] {
-        let told = ask(path, &[]);
-        assert!(!told.contains("no such folder"), "{path}: {told}");
+        let body = ask(path, &[]);
+        assert!(!body.contains("no such folder"), "{path}: {body}");
     }
-    let told = ask("/startupz", &[("x-api-key", "one")]);
-    assert!(told.contains("no such folder"), "{told}");
+    let body = ask("/startupz", &[("x-api-key", "one")]);
+    assert!(body.contains("no such folder"), "{body}");
     server.stop();
     server.wait().expect("a good end");
 }
@@ -459,12 +460,12 @@ fn norm(vector: &[f32]) -> f32 {
 
 #[test]
 fn vectors_are_normalized_as_a_request_asks() {
-    // The first model normalizes its vectors, the second does not.
+    // The first model L2-normalizes its embeddings, the second does not.
     for (model, normalizes) in [("tiny-bert", true), ("tiny-roberta", false)] {
-        let stage = tiny_with(model, settings());
+        let server = tiny_with(model, settings());
         let embed = |normalize: Option<bool>| -> Vec<f32> {
             let body = json!({"inputs": "a text of some words", "normalize": normalize});
-            serde_json::from_value(post(*stage, "/embed", &body).expect(200)[0].clone()).expect("a vector")
+            serde_json::from_value(post(*server, "/embed", &body).expect(200)[0].clone()).expect("a vector")
         };
         let (plain, unit, default) = (embed(Some(false)), embed(Some(true)), embed(None));
         assert!((norm(&unit) - 1.0).abs() < 1e-5, "{model}: {}", norm(&unit));
@@ -472,11 +473,11 @@ fn vectors_are_normalized_as_a_request_asks() {
         assert_eq!(unit, default, "{model}");
         let direction = plain.iter().map(|x| x / norm(&plain)).zip(&unit).all(|(a, b)| (a - b).abs() < 1e-5);
         assert!(direction, "{model}");
-        // Beside others in one batch each has its own length.
+        // In a batch each row keeps its own norm.
         let texts: Vec<String> = (0..8).map(|n| "word ".repeat(1 + 5 * n)).collect();
         let ask = |texts: &[String]| -> Vec<Vec<f32>> {
             let body = json!({"inputs": texts, "normalize": false});
-            serde_json::from_value(post(*stage, "/embed", &body).expect(200)).expect("vectors")
+            serde_json::from_value(post(*server, "/embed", &body).expect(200)).expect("vectors")
         };
         let together = ask(&texts);
         for (text, vector) in texts.iter().zip(&together) {
@@ -484,7 +485,7 @@ fn vectors_are_normalized_as_a_request_asks() {
             let close = alone.iter().zip(vector).all(|(a, b)| (a - b).abs() < 1e-4 * norm(alone));
             assert!(close, "{model}: {alone:?}, {vector:?}");
         }
-        let answer = post(*stage, "/v1/embeddings", &json!({"input": "a text of some words"})).expect(200);
+        let answer = post(*server, "/v1/embeddings", &json!({"input": "a text of some words"})).expect(200);
         let own: Vec<f32> = serde_json::from_value(answer["data"][0]["embedding"].clone()).expect("a vector");
         assert_eq!(own, if normalizes { unit } else { plain }, "{model}: as the model has it");
     }
@@ -492,8 +493,8 @@ fn vectors_are_normalized_as_a_request_asks() {
 
 #[test]
 fn inputs_are_counted_and_measured_to_the_last_byte() {
-    let stage = tiny_with("tiny-bert", Settings { max_inputs: 3, ..settings() });
-    let tokenize = |inputs: Value| post(*stage, "/tokenize", &json!({"inputs": inputs})).status;
+    let server = tiny_with("tiny-bert", Settings { max_inputs: 3, ..settings() });
+    let tokenize = |inputs: Value| post(*server, "/tokenize", &json!({"inputs": inputs})).status;
     assert_eq!(tokenize(json!(["a", "b", "c"])), 200);
     assert_eq!(tokenize(json!(["a", "b", "c", "d"])), 422);
     assert_eq!(tokenize(json!([])), 400);
@@ -504,17 +505,17 @@ fn inputs_are_counted_and_measured_to_the_last_byte() {
     let body = json!({"inputs": "a"}).to_string();
     for (encoding, status) in [("identity", 200), ("gzip", 415)] {
         let bytes = request("POST", "/embed", &[("content-encoding", encoding)], body.as_bytes());
-        assert_eq!(send(*stage, &bytes).expect("an answer").status, status, "{encoding}");
+        assert_eq!(send(*server, &bytes).expect("an answer").status, status, "{encoding}");
     }
 }
 
 #[test]
 fn headers_say_whether_long_texts_are_cut_and_the_body_goes_over_them() {
-    let stage = tiny_with("tiny-bert", settings());
+    let server = tiny_with("tiny-bert", settings());
     let long = "a ".repeat(500);
     let embed = |header: &str, truncate: Option<bool>| {
         let body = json!({"inputs": long, "truncate": truncate});
-        let answer = post_with(*stage, "/embed", &[("x-sconce-truncate", header)], &body);
+        let answer = post_with(*server, "/embed", &[("x-sconce-truncate", header)], &body);
         (answer.status, answer.header("x-sconce-truncated").map(str::to_owned))
     };
     let cut = (200, Some("1; 0:502>128".to_owned()));
@@ -528,6 +529,6 @@ fn headers_say_whether_long_texts_are_cut_and_the_body_goes_over_them() {
     }
     assert_eq!(embed("chunk", None), (200, Some("0".to_owned())));
     assert_eq!(embed("maybe", None).0, 422);
-    let urgent = post_with(*stage, "/embed", &[("x-sconce-priority", "urgent")], &json!({"inputs": "a"}));
+    let urgent = post_with(*server, "/embed", &[("x-sconce-priority", "urgent")], &json!({"inputs": "a"}));
     assert_eq!(urgent.status, 422, "{}", urgent.text());
 }

@@ -1,19 +1,19 @@
-//! The server from outside: real sockets, real models, and engines with faults.
+//! Integration tests of the worker: real sockets, real models, and fake engines with injected faults.
 
-mod access;
-mod bad;
 mod client;
 mod dashboard;
-mod docs;
-mod fair;
+mod dialects;
+mod docs_page;
+mod fairness;
 mod faults;
 mod fuzz;
-mod life;
+mod harness;
+mod invalid_requests;
+mod lifecycle;
 mod limits;
 mod minilm;
+mod multi_model;
 mod provers;
-mod several;
-mod shapes;
-mod stage;
+mod second_opinions;
+mod tls_and_cors;
 mod traces;
-mod unusual;

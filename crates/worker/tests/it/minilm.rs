@@ -1,4 +1,4 @@
-//! A real model under load: right answers, fair turns, and no work for those who have gone.
+//! A real model under load: correct embeddings, priorities, cancellation.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -9,7 +9,7 @@ use sconce::{Model, Runtime};
 use serde_json::{Value, json};
 
 use crate::client::{Connection, get, metric, post, post_with, request};
-use crate::stage::{Stage, settings, shared_home, start};
+use crate::harness::{TestServer, settings, shared_home, start};
 
 fn workspace() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
@@ -31,15 +31,15 @@ fn texts() -> Vec<String> {
     lines.lines().map(text).collect()
 }
 
-fn open() -> Stage {
+fn open() -> TestServer {
     start(builder(), settings(), None).ready()
 }
 
 #[test]
 fn clients_at_once_get_what_the_library_gives() {
     let texts = texts();
-    let stage = open();
-    let address = *stage;
+    let server = open();
+    let address = *server;
     let clients: Vec<_> = (0..16)
         .map(|client| {
             let own: Vec<String> = texts.iter().skip(client).step_by(40).cloned().collect();
@@ -72,10 +72,10 @@ fn clients_at_once_get_what_the_library_gives() {
 }
 
 #[test]
-fn what_clients_who_left_had_asked_for_is_not_computed() {
+fn cancelled_requests_are_not_computed() {
     let texts = texts();
-    let stage = open();
-    let address = *stage;
+    let server = open();
+    let address = *server;
     let body = json!({"inputs": texts[..200], "truncate": true}).to_string();
     let whole: usize = {
         let model = builder().open().expect("it opens");
@@ -100,7 +100,7 @@ fn what_clients_who_left_had_asked_for_is_not_computed() {
     for client in clients {
         client.join().expect("no panic");
     }
-    // Every request that was left has been taken out of the queue; the last batch may still be in flight.
+    // Cancelled requests have left the queue; the last batch may still be in flight.
     while metric(address, "te_queue_size") > 0.0 {
         thread::sleep(Duration::from_millis(10));
     }
@@ -121,11 +121,11 @@ fn what_clients_who_left_had_asked_for_is_not_computed() {
 }
 
 #[test]
-fn too_much_is_refused_with_the_time_to_come_back_and_life_is_told_at_once() {
+fn overload_is_refused_with_retry_after_and_livez_stays_fast() {
     let texts = texts();
     let settings = sconce_worker::Settings { queue_seconds: 0.3, ..settings() };
-    let stage = start(builder(), settings, None).ready();
-    let address = *stage;
+    let server = start(builder(), settings, None).ready();
+    let address = *server;
     let clients: Vec<_> = (0..24)
         .map(|_| {
             let body = json!({"inputs": texts[..100]});
@@ -136,7 +136,7 @@ fn too_much_is_refused_with_the_time_to_come_back_and_life_is_told_at_once() {
         })
         .collect();
     assert_eq!(get(address, "/livez").status, 200);
-    assert!(clients.iter().any(|client| !client.is_finished()), "life is told only after all work is done");
+    assert!(clients.iter().any(|client| !client.is_finished()), "`livez` is answered before all work is done");
     let answers: Vec<_> = clients.into_iter().map(|client| client.join().expect("no panic")).collect();
     let refused: Vec<_> = answers.iter().filter(|(status, _)| *status == 429).collect();
     assert!(!refused.is_empty() && refused.len() < answers.len(), "{answers:?}");

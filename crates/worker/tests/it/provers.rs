@@ -1,4 +1,4 @@
-//! Provers that are killed, and the memory that they take: in the log, the report and the metrics.
+//! Killed provers and prover memory in log, report and metrics.
 
 use std::io::{BufRead, BufReader, Read};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -17,22 +17,22 @@ use sconce_worker::{LoadPolicy, Serve, Server, Settings};
 use serde_json::{Value, json};
 
 use crate::client::{get, metric, post};
-use crate::stage::{METAL, fake, fake_builder, fake_runtime, settings, start};
+use crate::harness::{METAL, fake, fake_builder, fake_runtime, settings, start};
 
-/// Holds the engine of a prover as JSON.
+/// Environment variable with the fake engine of a prover as JSON.
 const PROVER: &str = "SCONCE_TEST_PROVER";
-/// Holds the engine of a server as JSON.
+/// Environment variable with the fake engine of a server as JSON.
 const SERVER: &str = "SCONCE_TEST_SERVER";
-/// Names the home of a server.
+/// Environment variable with the home of a server.
 const HOME: &str = "SCONCE_TEST_HOME";
-/// How a line with the server's address begins.
+/// Prefix of the line with the server's address.
 const ADDRESS: &str = "address: ";
 
 fn engine(variable: &str) -> Option<FakeEngine> {
     std::env::var(variable).ok().map(|text| serde_json::from_str(&text).expect("an engine"))
 }
 
-/// This binary, to run one of its tests with an engine.
+/// A command that runs one test of this binary with an engine.
 fn this_binary(test: &str, variable: &str, engine: &FakeEngine) -> Command {
     let mut command = Command::new(std::env::current_exe().expect("this binary has a path"));
     command
@@ -69,13 +69,13 @@ fn server_child() {
     )
     .expect("it starts");
     println!("\n{ADDRESS}{}", server.address());
-    // Until the parent hangs up.
+    // Runs until the parent closes standard input.
     let _ = std::io::stdin().read_to_end(&mut Vec::new());
     server.stop();
     let _ = server.wait();
 }
 
-/// A server in a process of its own, whose log is read.
+/// A server in a child process whose log is read.
 struct Served {
     child: Child,
     input: Option<ChildStdin>,
@@ -109,7 +109,7 @@ impl Served {
         Served { child, input, address, log: Some(log) }
     }
 
-    /// Waits until it serves, or has ended because nothing works.
+    /// Waits until it is ready or has exited because no model could be loaded.
     fn settled(&mut self) {
         let began = Instant::now();
         while self.child.try_wait().expect("its state").is_none() && !self.is_ready() {
@@ -191,7 +191,7 @@ fn where_the_reference_was_killed_nothing_serves_and_the_next_start_tries_again(
     let healthy = FakeEngine::new(EngineId::Candle);
     let home = tempfile::tempdir().expect("a folder");
     let mut first = Served::start(&healthy.clone().with(Device::Cpu, Fault::Kill), home.path());
-    // A server none of whose models can be opened ends.
+    // A server exits if none of its models can be loaded.
     let began = Instant::now();
     while TcpStream::connect(first.address).is_ok() {
         assert!(began.elapsed() < Duration::from_mins(1), "it serves");
@@ -209,25 +209,25 @@ fn where_the_reference_was_killed_nothing_serves_and_the_next_start_tries_again(
 }
 
 #[test]
-fn a_placement_that_fails_in_the_warm_up_is_a_downgrade_that_is_told() {
+fn a_placement_that_fails_in_the_warm_up_is_reported_as_a_downgrade() {
     let broken = Fault::FromBatch(2, BatchFault::Nan);
-    let stage = fake(FakeEngine::new(EngineId::Candle).with(METAL, broken), Duration::from_secs(5));
-    assert!((metric(*stage, "sconce_downgrades_total") - 1.0).abs() < 1e-9);
-    let metrics = get(*stage, "/metrics").text();
+    let server = fake(FakeEngine::new(EngineId::Candle).with(METAL, broken), Duration::from_secs(5));
+    assert!((metric(*server, "sconce_downgrades_total") - 1.0).abs() < 1e-9);
+    let metrics = get(*server, "/metrics").text();
     assert!(metrics.contains("reason=\"quarantined\""), "{metrics}");
-    let report = get(*stage, "/v1/report").json();
+    let report = get(*server, "/v1/report").json();
     assert_eq!(report["models"][0]["plan"]["downgrades"][0]["to"]["device"], "cpu", "{report}");
 }
 
 #[test]
-fn no_prover_is_started_where_there_is_no_room_for_it() {
+fn no_prover_is_started_beyond_the_memory_limit() {
     let home = tempfile::tempdir().expect("a folder");
-    // After each return it fails at its third batch.
+    // It fails at its third batch after each recovery.
     let engine = FakeEngine::new(EngineId::Candle).with(METAL, Fault::FromBatch(3, BatchFault::Nan));
     let tight =
         |limit| Settings { recovery_backoff: Duration::from_millis(50), memory_limit: limit, ..settings() };
     let builder = fake_builder(engine, Duration::from_secs(5), home.path());
-    let stage = start(builder, tight(None), Some(home)).ready();
+    let server = start(builder, tight(None), Some(home)).ready();
     let series = |outcome: &str| {
         format!(
             "sconce_recoveries_total{{model=\"model\",outcome=\"{outcome}\",placement=\"candle/metal:0/f32\"}}"
@@ -235,22 +235,22 @@ fn no_prover_is_started_where_there_is_no_room_for_it() {
     };
     let until = |line: &str| {
         let began = Instant::now();
-        while !get(*stage, "/metrics").text().contains(line) {
-            assert!(began.elapsed() < Duration::from_mins(1), "{}", get(*stage, "/metrics").text());
+        while !get(*server, "/metrics").text().contains(line) {
+            assert!(began.elapsed() < Duration::from_mins(1), "{}", get(*server, "/metrics").text());
             thread::sleep(Duration::from_millis(5));
         }
     };
     until(&series("recovered"));
-    stage.running().reload(tight(Some(1 << 20)));
+    server.running().reload(tight(Some(1 << 20)));
     for _ in 0..4 {
-        post(*stage, "/embed", &json!({"inputs": "a text"})).expect(200);
+        post(*server, "/embed", &json!({"inputs": "a text"})).expect(200);
     }
     until(&series("no_memory"));
-    assert!(get(*stage, "/v1/report").json()["memory"]["provers"].is_u64());
+    assert!(get(*server, "/v1/report").json()["memory"]["provers"].is_u64());
 }
 
 #[test]
-fn a_model_whose_prover_has_no_room_is_refused_before_anything_is_tried() {
+fn a_model_whose_prover_does_not_fit_is_refused_before_anything_is_proved() {
     let home = tempfile::tempdir().expect("a folder");
     let engine = FakeEngine::new(EngineId::Candle);
     let builder = fake_builder(engine, Duration::from_secs(5), home.path());

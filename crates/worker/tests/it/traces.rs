@@ -1,4 +1,4 @@
-//! Traces of requests, read back by a collector that a test stands in for.
+//! Traces of requests, received by a fake OTLP collector.
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::{SocketAddr, TcpListener};
@@ -13,14 +13,14 @@ use sconce_worker::Settings;
 use serde_json::{Value, json};
 
 use crate::client::{get, post, post_with};
-use crate::stage::{METAL, Stage, fake_builder, settings, start};
+use crate::harness::{METAL, TestServer, fake_builder, settings, start};
 
 const TRACE: &str = "4bf92f3577b34da6a3ce929d0e0e4736";
 const CALLER: &str = "00f067aa0ba902b7";
-/// Milliseconds that a batch takes.
+/// Duration of a batch in milliseconds.
 const LATE: u64 = 40;
 
-/// A collector of OTLP over HTTP that is busy at first.
+/// An OTLP/HTTP collector that refuses the first requests.
 struct Receiver {
     address: SocketAddr,
     heard: Arc<Mutex<Vec<(String, Value)>>>,
@@ -60,7 +60,7 @@ impl Receiver {
         }
     }
 
-    /// The spans that came in so far.
+    /// The spans received so far.
     fn spans(&self) -> Vec<Value> {
         let heard = self.heard.lock().expect("no panic");
         let list = |value: &Value| value.as_array().cloned().unwrap_or_default();
@@ -69,7 +69,7 @@ impl Receiver {
         scopes.flat_map(|scope| list(&scope["spans"])).collect()
     }
 
-    /// The spans of a trace, once `count` of them are there.
+    /// Waits for `count` spans of a trace.
     fn trace(&self, trace: &str, count: usize) -> Vec<Value> {
         let began = Instant::now();
         loop {
@@ -84,7 +84,7 @@ impl Receiver {
     }
 }
 
-/// The next message on a connection: its head and its body.
+/// Reads the next HTTP message: head and body.
 fn message(reader: &mut impl BufRead) -> Option<(String, Value)> {
     let (mut head, mut length) = (String::new(), 0);
     loop {
@@ -107,7 +107,7 @@ fn message(reader: &mut impl BufRead) -> Option<(String, Value)> {
     Some((head, serde_json::from_slice(&body).ok()?))
 }
 
-fn stage(receiver: &Receiver) -> Stage {
+fn server_with(receiver: &Receiver) -> TestServer {
     let home = tempfile::tempdir().expect("a folder");
     let engine = FakeEngine::new(EngineId::Candle);
     let engine = engine.with(METAL, Fault::Late(LATE)).with(Device::Cpu, Fault::Late(LATE));
@@ -117,7 +117,7 @@ fn stage(receiver: &Receiver) -> Stage {
         .ready()
 }
 
-/// When a span began and ended, in nanoseconds.
+/// Start and end of a span in nanoseconds.
 fn times(span: &Value) -> (u64, u64) {
     let time = |key: &str| span[key].as_str().and_then(|text| text.parse().ok()).expect("a time");
     (time("startTimeUnixNano"), time("endTimeUnixNano"))
@@ -131,10 +131,10 @@ fn attribute<'a>(span: &'a Value, name: &str) -> &'a Value {
 #[test]
 fn a_request_is_a_span_of_its_caller_with_four_parts_whose_times_add_up() {
     let receiver = Receiver::start(0);
-    let stage = stage(&receiver);
+    let server = server_with(&receiver);
     let header = format!("00-{TRACE}-{CALLER}-01");
     let answer =
-        post_with(*stage, "/embed", &[("traceparent", &header)], &json!({"inputs": ["a text", "more"]}));
+        post_with(*server, "/embed", &[("traceparent", &header)], &json!({"inputs": ["a text", "more"]}));
     let back = answer.header("traceparent").expect("a context").to_owned();
     answer.expect(200);
     let spans = receiver.trace(TRACE, 5);
@@ -189,13 +189,13 @@ fn a_request_is_a_span_of_its_caller_with_four_parts_whose_times_add_up() {
 }
 
 #[test]
-fn a_busy_collector_is_asked_again_and_who_is_not_sampled_is_not_told() {
+fn a_busy_collector_is_retried_and_unsampled_requests_are_not_exported() {
     let receiver = Receiver::start(1);
-    let stage = stage(&receiver);
+    let server = server_with(&receiver);
     let unwanted = format!("00-{}-{CALLER}-00", "1".repeat(32));
-    let quiet = post_with(*stage, "/embed", &[("traceparent", &unwanted)], &json!({"inputs": "a"}));
+    let quiet = post_with(*server, "/embed", &[("traceparent", &unwanted)], &json!({"inputs": "a"}));
     assert!(quiet.header("traceparent").is_some_and(|back| back.ends_with("-00")));
-    let own = post(*stage, "/no_such_route", &json!({}));
+    let own = post(*server, "/no_such_route", &json!({}));
     let trace =
         own.header("traceparent").and_then(|back| back.split('-').nth(1)).expect("a trace").to_owned();
     let root = receiver.trace(&trace, 1).remove(0);
@@ -205,18 +205,18 @@ fn a_busy_collector_is_asked_again_and_who_is_not_sampled_is_not_told() {
 }
 
 #[test]
-fn what_is_left_is_sent_before_the_server_ends_and_no_collector_stops_nobody() {
+fn pending_spans_are_flushed_before_exit_and_a_missing_collector_delays_nothing() {
     let receiver = Receiver::start(0);
-    let stage = stage(&receiver);
-    let answer = post(*stage, "/embed", &json!({"inputs": "the last one"}));
+    let server = server_with(&receiver);
+    let answer = post(*server, "/embed", &json!({"inputs": "the last one"}));
     let trace =
         answer.header("traceparent").and_then(|back| back.split('-').nth(1)).expect("a trace").to_owned();
-    drop(stage);
+    drop(server);
     let sent = receiver.spans();
     assert_eq!(sent.iter().filter(|span| span["traceId"] == trace.as_str()).count(), 5);
 
     let nobody = Receiver { address: "127.0.0.1:9".parse().expect("an address"), heard: Arc::default() };
-    let stage = self::stage(&nobody);
-    post(*stage, "/embed", &json!({"inputs": "a"})).expect(200);
-    assert_eq!(get(*stage, "/livez").status, 200);
+    let server = self::server_with(&nobody);
+    post(*server, "/embed", &json!({"inputs": "a"})).expect(200);
+    assert_eq!(get(*server, "/livez").status, 200);
 }

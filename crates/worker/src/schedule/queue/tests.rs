@@ -44,14 +44,14 @@ fn capacity_is_counted_in_tokens_and_an_empty_queue_admits_any_job() {
 #[test]
 fn cancelled_jobs_are_never_computed() {
     let queue = queue();
-    let (gone, stays) = (job(&[10, 20, 30], Priority::Interactive), job(&[7], Priority::Interactive));
-    queue.admit(&gone).expect("capacity");
-    queue.admit(&stays).expect("capacity");
-    assert_eq!(queue.cancel(&gone), 60);
+    let (cancelled, kept) = (job(&[10, 20, 30], Priority::Interactive), job(&[7], Priority::Interactive));
+    queue.admit(&cancelled).expect("capacity");
+    queue.admit(&kept).expect("capacity");
+    assert_eq!(queue.cancel(&cancelled), 60);
     assert_eq!(queue.size(), (1, 7));
     let batch = queue.next(0, || (BatchLayout::Packed, 1), 1).expect("something waits");
     assert_eq!(batch.entries.len(), 1);
-    assert!(Arc::ptr_eq(&batch.entries[0].job, &stays));
+    assert!(Arc::ptr_eq(&batch.entries[0].job, &kept));
     queue.close();
     assert!(queue.next(0, || (BatchLayout::Packed, 1), 1).is_none());
 }
@@ -130,7 +130,7 @@ fn admission_holds_at_its_exact_bounds() {
     let (bulk, queue) = (Priority::Bulk, queue());
     // Two seconds of work are 2000 tokens.
     queue.admit(&of(1, &[1500], bulk)).expect("an empty queue admits any job");
-    queue.capacity(bulk, TenantId(1), 500).expect("as much as there is room for");
+    queue.capacity(bulk, TenantId(1), 500).expect("the queue is exactly full");
     let full = queue.capacity(bulk, TenantId(1), 501).expect_err("one token more");
     assert!((full.seconds - 0.001).abs() < 1e-9, "{full:?}");
     queue.capacity(bulk, TenantId(2), 5000).expect("a tenant without waiting work");
@@ -175,7 +175,7 @@ fn only_workers_within_the_concurrency_limit_take_batches() {
         (2, 2, &[bulk, interactive], Some(1)),
         (2, 2, &[interactive, interactive], None),
         (2, 2, &[bulk], None),
-        // A single worker has no spare one, and nobody comes after the spare one.
+        // A single worker has no spare, and workers above the spare sleep.
         (1, 1, &[bulk], None),
         (3, 2, &[bulk, interactive], None),
     ] {

@@ -1,4 +1,4 @@
-//! Servers to test: tiny models on real engines, and engines made of faults.
+//! The test harness: servers with tiny models on real engines, and on fake engines with injected faults.
 
 use std::net::{SocketAddr, TcpListener};
 use std::ops::Deref;
@@ -20,14 +20,14 @@ use crate::client::get;
 
 pub(crate) const METAL: Device = Device::Metal(0);
 
-/// A server that is stopped with its stage.
-pub(crate) struct Stage {
+/// A server that is stopped on drop.
+pub(crate) struct TestServer {
     server: Option<Server>,
     pub(crate) address: SocketAddr,
     _home: Option<TempDir>,
 }
 
-impl Deref for Stage {
+impl Deref for TestServer {
     type Target = SocketAddr;
 
     fn deref(&self) -> &SocketAddr {
@@ -35,7 +35,7 @@ impl Deref for Stage {
     }
 }
 
-impl Drop for Stage {
+impl Drop for TestServer {
     fn drop(&mut self) {
         if let Some(server) = self.server.take() {
             server.stop();
@@ -45,7 +45,7 @@ impl Drop for Stage {
     }
 }
 
-/// Settings whose servers stop quickly.
+/// Settings for servers that stop quickly.
 pub(crate) fn settings() -> Settings {
     Settings {
         http: HttpSettings {
@@ -58,24 +58,24 @@ pub(crate) fn settings() -> Settings {
     }
 }
 
-/// A server under the name `model` that accepts token ids, not waited for.
-pub(crate) fn start(builder: ModelBuilder, settings: Settings, home: Option<TempDir>) -> Stage {
+/// Starts a server whose model is named `model` and accepts token ids. Does not wait until it is ready.
+pub(crate) fn start(builder: ModelBuilder, settings: Settings, home: Option<TempDir>) -> TestServer {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
     let aliases = vec!["alias".to_owned()];
     let serve =
         Serve { name: "model".to_owned(), aliases, builder, load: LoadPolicy::Startup, token_ids: true };
     let server = Server::start(listener, vec![serve], settings).expect("it starts");
-    Stage { address: server.address(), server: Some(server), _home: home }
+    TestServer { address: server.address(), server: Some(server), _home: home }
 }
 
-impl Stage {
+impl TestServer {
     /// The server itself.
     pub(crate) fn running(&self) -> &Server {
         self.server.as_ref().expect("it runs until it is dropped")
     }
 
-    /// The same, once it serves.
-    pub(crate) fn ready(self) -> Stage {
+    /// Waits until it is ready.
+    pub(crate) fn ready(self) -> TestServer {
         let began = Instant::now();
         while get(*self, "/readyz").status != 200 {
             assert!(began.elapsed() < Duration::from_mins(4), "{}", get(*self, "/readyz").text());
@@ -85,17 +85,17 @@ impl Stage {
     }
 }
 
-/// Evidence of real models, kept between tests.
+/// Evidence of real models, shared between tests.
 pub(crate) fn shared_home() -> PathBuf {
     Path::new(env!("CARGO_TARGET_TMPDIR")).join("server-evidence")
 }
 
-/// A tiny model on the reference, in f32.
-pub(crate) fn tiny(name: &str) -> Stage {
+/// A server with a tiny model on Candle, CPU and f32.
+pub(crate) fn tiny(name: &str) -> TestServer {
     tiny_with(name, settings())
 }
 
-pub(crate) fn tiny_with(name: &str, settings: Settings) -> Stage {
+pub(crate) fn tiny_with(name: &str, settings: Settings) -> TestServer {
     start(tiny_builder(name), settings, None).ready()
 }
 
@@ -105,13 +105,13 @@ pub(crate) fn tiny_builder(name: &str) -> ModelBuilder {
     Model::builder(&folder.to_string_lossy()).runtime(&runtime).engine(EngineId::Candle).dtype(Dtype::F32)
 }
 
-/// A Mac with one GPU, on which `engine` runs tiny-bert.
+/// tiny-bert on `engine`, on a fake Mac with one GPU.
 pub(crate) fn fake_builder(engine: FakeEngine, timeout: Duration, home: &Path) -> ModelBuilder {
     let runtime = fake_runtime(engine, timeout, home).build();
     Model::builder(&goldens::folder("tiny-bert").to_string_lossy()).runtime(&runtime)
 }
 
-/// A Mac with one GPU, on which `engine` runs.
+/// A runtime with `engine` on a fake Mac with one GPU.
 pub(crate) fn fake_runtime(engine: FakeEngine, timeout: Duration, home: &Path) -> RuntimeBuilder {
     let gpu = Gpu {
         kind: Some(DeviceKind::Metal),
@@ -138,14 +138,14 @@ pub(crate) fn fake_runtime(engine: FakeEngine, timeout: Duration, home: &Path) -
         .offline(true)
 }
 
-/// tiny-bert on an engine with faults.
-pub(crate) fn fake(engine: FakeEngine, timeout: Duration) -> Stage {
+/// A server with tiny-bert on a fake engine.
+pub(crate) fn fake(engine: FakeEngine, timeout: Duration) -> TestServer {
     let home = tempfile::tempdir().expect("a folder");
     let builder = fake_builder(engine, timeout, home.path());
     start(builder, settings(), Some(home)).ready()
 }
 
-/// What tiny-bert's vectors are where nothing is wrong.
+/// The embeddings of tiny-bert on a fake engine without faults.
 pub(crate) fn healthy(texts: &[String]) -> Vec<Vec<f32>> {
     let home = tempfile::tempdir().expect("a folder");
     let builder = fake_builder(FakeEngine::new(EngineId::Candle), Duration::from_secs(5), home.path());

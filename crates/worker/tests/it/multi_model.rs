@@ -1,4 +1,4 @@
-//! Several models in one server: asked by name, loaded on demand, unloaded when idle.
+//! Several models in one server: selection by name, path and task, loading on demand, unloading when idle.
 
 use std::net::{SocketAddr, TcpListener};
 use std::thread;
@@ -10,7 +10,7 @@ use sconce_worker::{LoadPolicy, Serve, Server, Settings};
 use serde_json::json;
 
 use crate::client::{get, metric, post, post_with};
-use crate::stage::{METAL, fake_builder, settings, tiny_builder};
+use crate::harness::{METAL, fake_builder, settings, tiny_builder};
 
 /// Two models under the names `early` and `late`, the second on demand.
 fn two<T>(settings: Settings, test: impl FnOnce(SocketAddr) -> T) -> T {
@@ -59,7 +59,7 @@ fn models_go_by_their_names_and_one_must_be_named() {
 }
 
 #[test]
-fn a_request_for_a_model_that_is_not_loaded_waits_or_is_told_to_come_back() {
+fn a_request_for_a_model_that_is_not_loaded_waits_or_gets_retry_after() {
     two(settings(), |address| {
         let body = json!({"input": "a", "model": "late"});
         let refused = post_with(address, "/v1/embeddings", &[("prefer", "wait=0")], &body);
@@ -73,7 +73,7 @@ fn a_request_for_a_model_that_is_not_loaded_waits_or_is_told_to_come_back() {
 }
 
 #[test]
-fn a_model_that_nobody_asks_is_unloaded_and_comes_back() {
+fn an_idle_model_is_unloaded_and_loaded_again_on_demand() {
     let idle = Some(Duration::from_millis(300));
     two(Settings { idle_unload: idle, load_wait: Duration::from_mins(1), ..settings() }, |address| {
         let began = Instant::now();
@@ -82,12 +82,12 @@ fn a_model_that_nobody_asks_is_unloaded_and_comes_back() {
             thread::sleep(Duration::from_millis(20));
         }
         assert_eq!(get(address, "/readyz").status, 200, "unloaded is ready");
-        let asked = thread::scope(|scope| {
+        let statuses = thread::scope(|scope| {
             let ask = || post(address, "/v1/embeddings", &json!({"input": "a", "model": "early"})).status;
             let all: Vec<_> = (0..8).map(|_| scope.spawn(ask)).collect();
             all.into_iter().map(|one| one.join().expect("no panic")).collect::<Vec<_>>()
         });
-        assert_eq!(asked, [200; 8]);
+        assert_eq!(statuses, [200; 8]);
         assert!(metric(address, "sconce_loads_total") > 1.5);
     });
 }
@@ -111,7 +111,7 @@ fn three<T>(settings: Settings, test: impl FnOnce(SocketAddr) -> T) -> T {
         assert!(began.elapsed() < Duration::from_mins(2), "{}", get(address, "/readyz").text());
         thread::sleep(Duration::from_millis(5));
     }
-    // The card of a model on demand is read beside.
+    // The card of a model on demand is read in the background.
     while get(address, "/v1/models/labels").json()["task"] != "classify" {
         assert!(began.elapsed() < Duration::from_mins(2), "{}", get(address, "/v1/models").text());
         thread::sleep(Duration::from_millis(5));
@@ -122,13 +122,13 @@ fn three<T>(settings: Settings, test: impl FnOnce(SocketAddr) -> T) -> T {
     tested
 }
 
-fn patient() -> Settings {
+fn waiting() -> Settings {
     Settings { load_wait: Duration::from_mins(1), ..settings() }
 }
 
 #[test]
 fn a_task_that_one_model_alone_has_reaches_it_without_a_name() {
-    three(patient(), |address| {
+    three(waiting(), |address| {
         let ready = || get(address, "/v1/models/labels").json()["ready"].clone();
         assert_eq!(ready(), false, "it is not loaded yet");
         for (path, body, model) in [
@@ -151,17 +151,17 @@ fn a_task_that_one_model_alone_has_reaches_it_without_a_name() {
         assert_eq!(ready(), true);
         let refused = post(address, "/embed_sparse", &json!({"inputs": "a"}));
         assert!(refused.status == 404 && refused.text().contains("`sparse`"), "{}", refused.text());
-        // Any model could answer these.
+        // Every model supports these routes.
         for (path, body) in [("/tokenize", json!({"inputs": "a"})), ("/decode", json!({"ids": [2]}))] {
             let refused = post(address, path, &body);
             assert!(refused.status == 404 && refused.text().contains("/models/NAME/"), "{}", refused.text());
         }
-        // A name goes over the task, and is that of a model.
+        // A name takes precedence over the task, and an unknown name is refused.
         let headers = [("x-sconce-model", "ranker")];
         assert_eq!(post_with(address, "/embed", &headers, &json!({"inputs": "a"})).status, 424);
         assert_eq!(post(address, "/v1/embeddings", &json!({"input": "a", "model": "gpt"})).status, 404);
     });
-    three(Settings { any_model: true, ..patient() }, |address| {
+    three(Settings { any_model: true, ..waiting() }, |address| {
         let answer = post(address, "/v1/embeddings", &json!({"input": "a", "model": "gpt"}));
         assert_eq!(answer.header("x-sconce-model"), Some("small"));
     });
@@ -169,7 +169,7 @@ fn a_task_that_one_model_alone_has_reaches_it_without_a_name() {
 
 #[test]
 fn under_the_name_of_a_model_are_all_routes_for_it_alone() {
-    three(patient(), |address| {
+    three(waiting(), |address| {
         let own =
             post_with(address, "/embed", &[("x-sconce-model", "small")], &json!({"inputs": "a"})).expect(200);
         for name in ["small", "text-embedding-3-small", "%73mall"] {
@@ -193,7 +193,7 @@ fn under_the_name_of_a_model_are_all_routes_for_it_alone() {
         assert_eq!(ranked.header("x-sconce-model"), Some("ranker"));
         post(address, "/models/org%2Franker/tokenize", &json!({"inputs": "a"})).expect(200);
         post(address, "/models/org/labels/predict", &json!({"inputs": "a"})).expect(200);
-        // No other model is reached, and no other path is there.
+        // No other model is reachable under the prefix, and unknown prefixes are refused.
         assert_eq!(post(address, "/models/ranker/embed", &json!({"inputs": "a"})).status, 424);
         let other = post(address, "/models/ranker/v1/embeddings", &json!({"input": "a", "model": "small"}));
         assert_eq!((other.status, &other.json()["error"]["code"]), (404, &"model_not_found".into()));
@@ -210,11 +210,11 @@ fn under_the_name_of_a_model_are_all_routes_for_it_alone() {
 }
 
 #[test]
-fn the_server_is_ready_once_every_model_of_the_start_is_open() {
+fn the_server_is_ready_once_every_startup_model_is_loaded() {
     let folder = tempfile::tempdir().expect("a folder");
     let missing = folder.path().join("missing");
     for (load, ready) in [(LoadPolicy::OnDemand, 200), (LoadPolicy::Startup, 503)] {
-        let runtime = sconce::Runtime::builder().home(crate::stage::shared_home()).offline(true).build();
+        let runtime = sconce::Runtime::builder().home(crate::harness::shared_home()).offline(true).build();
         let builder = sconce::Model::builder(&missing.to_string_lossy()).runtime(&runtime);
         let builder = builder.engine(EngineId::Candle).dtype(sconce::Dtype::F32);
         let name = |name: &str| (name.to_owned(), Vec::new());
@@ -238,7 +238,7 @@ fn the_server_is_ready_once_every_model_of_the_start_is_open() {
                 thread::sleep(Duration::from_millis(20));
             }
         };
-        // Whatever became of each, nothing is under way any more.
+        // Each load has succeeded or failed.
         until("/startupz", 200);
         let readyz = get(address, "/readyz");
         assert_eq!(readyz.status, ready, "{load:?}: {}", readyz.text());
@@ -247,12 +247,12 @@ fn the_server_is_ready_once_every_model_of_the_start_is_open() {
         assert_eq!(get(address, "/models/open/readyz").status, 200);
         post(address, "/models/open/embed", &json!({"inputs": "a"})).expect(200);
         if ready == 503 {
-            let told = readyz.json();
-            assert_eq!(told["not_ready"], json!(["missing"]), "{told}");
-            let reason = told["reason"].as_str().expect("a reason");
+            let body = readyz.json();
+            assert_eq!(body["not_ready"], json!(["missing"]), "{body}");
+            let reason = body["reason"].as_str().expect("a reason");
             assert!(reason.starts_with("`missing`: loading failed: "), "{reason}");
             assert_eq!(get(address, "/models/missing/readyz").status, 503);
-            // Once it is there it is opened, as probes ask for it.
+            // Probes retry the load, which succeeds once the files exist.
             let golden = sconce_testkit::goldens::folder("tiny-bert");
             copy(&golden, &folder.path().join("copy"));
             std::fs::rename(folder.path().join("copy"), &missing).expect("a name");
@@ -267,7 +267,7 @@ fn the_server_is_ready_once_every_model_of_the_start_is_open() {
 #[test]
 fn a_model_is_loaded_while_another_is_proved() {
     let homes = [(); 2].map(|()| tempfile::tempdir().expect("a folder"));
-    // A probe on the GPU never answers: the proof goes on for as long as a case may take.
+    // A probe on the GPU hangs: the proof takes as long as the timeout of a case.
     let hangs = FakeEngine::new(EngineId::Candle).with(METAL, Fault::Hang);
     let slow = fake_builder(hangs, Duration::from_secs(5), homes[0].path());
     let quick = fake_builder(FakeEngine::new(EngineId::Candle), Duration::from_secs(5), homes[1].path());

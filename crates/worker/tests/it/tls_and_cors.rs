@@ -1,4 +1,4 @@
-//! TLS whose certificate is replaced under load, scripts of other pages, Cohere's vectors, and long texts in pieces.
+//! TLS certificate rotation, CORS, operator keys, Cohere's embedding types, and chunked texts.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -12,9 +12,9 @@ use serde_json::{Value, json};
 use ureq::tls::{Certificate, RootCerts, TlsConfig};
 
 use crate::client::{post, post_with, request, send};
-use crate::stage::{settings, start, tiny, tiny_builder, tiny_with};
+use crate::harness::{settings, start, tiny, tiny_builder, tiny_with};
 
-/// A certificate for `localhost`, for the server and for its clients.
+/// A self-signed certificate for `localhost`.
 fn certificate() -> (Tls, Certificate<'static>) {
     let made = rcgen::generate_simple_self_signed(["localhost".to_owned()]).expect("a certificate");
     let tls = Tls::read(made.cert.pem().as_bytes(), made.signing_key.serialize_pem().as_bytes());
@@ -39,8 +39,8 @@ fn embed(agent: &ureq::Agent, port: u16) -> Result<usize, ureq::Error> {
 fn a_certificate_is_replaced_under_load_and_no_request_fails() {
     let ((first, old), (second, new)) = (certificate(), certificate());
     let settings = Settings { http: HttpSettings { tls: Some(first), ..settings().http }, ..settings() };
-    let stage = start(tiny_builder("tiny-bert"), settings.clone(), None);
-    let port = stage.address.port();
+    let server = start(tiny_builder("tiny-bert"), settings.clone(), None);
+    let port = server.address.port();
     let both = agent(&[old.clone(), new.clone()]);
     while embed(&both, port).is_err() {
         thread::sleep(Duration::from_millis(20));
@@ -52,7 +52,7 @@ fn a_certificate_is_replaced_under_load_and_no_request_fails() {
             let (kept, trusted) = (both.clone(), vec![old.clone(), new.clone()]);
             thread::spawn(move || {
                 while !stop.load(Ordering::Relaxed) {
-                    // Some keep their connections, some make a new one for every request.
+                    // Half of the clients reuse connections, the others open one per request.
                     let own = if number % 2 == 0 { kept.clone() } else { agent(&trusted) };
                     assert!(embed(&own, port).expect("an answer") > 0);
                     answered.fetch_add(1, Ordering::Relaxed);
@@ -69,7 +69,7 @@ fn a_certificate_is_replaced_under_load_and_no_request_fails() {
         }
     };
     more(12);
-    stage
+    server
         .running()
         .reload(Settings { http: HttpSettings { tls: Some(second), ..settings.http }, ..settings });
     assert!(embed(&only_new, port).expect("the new certificate is shown") > 0);
@@ -83,10 +83,10 @@ fn a_certificate_is_replaced_under_load_and_no_request_fails() {
 }
 
 #[test]
-fn scripts_of_named_pages_may_ask_with_a_key_and_others_may_not() {
+fn allowed_origins_may_send_requests_with_a_key_and_others_may_not() {
     let keys = Keys::read("secret").expect("a key");
     let cors_origins = vec!["https://page.example".to_owned()];
-    let stage = tiny_with(
+    let server = tiny_with(
         "tiny-bert",
         Settings { http: HttpSettings { keys, cors_origins, ..settings().http }, ..settings() },
     );
@@ -96,7 +96,7 @@ fn scripts_of_named_pages_may_ask_with_a_key_and_others_may_not() {
             ("access-control-request-method", "POST"),
             ("access-control-request-headers", "authorization,content-type"),
         ];
-        send(*stage, &request("OPTIONS", "/v1/embeddings", &headers, b"")).expect("an answer")
+        send(*server, &request("OPTIONS", "/v1/embeddings", &headers, b"")).expect("an answer")
     };
     let allowed = ask("https://page.example");
     assert_eq!(allowed.status, 200);
@@ -104,7 +104,7 @@ fn scripts_of_named_pages_may_ask_with_a_key_and_others_may_not() {
     assert_eq!(allowed.header("access-control-allow-headers"), Some("authorization,content-type"));
     assert_eq!(ask("https://other.example").header("access-control-allow-origin"), None);
     let headers = [("origin", "https://page.example"), ("authorization", "Bearer secret")];
-    let answer = post_with(*stage, "/v1/embeddings", &headers, &json!({"input": "a"}));
+    let answer = post_with(*server, "/v1/embeddings", &headers, &json!({"input": "a"}));
     assert_eq!(
         (answer.status, answer.header("access-control-allow-origin")),
         (200, Some("https://page.example"))
@@ -112,8 +112,8 @@ fn scripts_of_named_pages_may_ask_with_a_key_and_others_may_not() {
     assert!(
         answer.header("access-control-expose-headers").is_some_and(|shown| shown.contains("x-sconce-class"))
     );
-    // A refusal can be read by the page as well.
-    let refused = post_with(*stage, "/v1/embeddings", &headers[..1], &json!({"input": "a"}));
+    // The page can read a refusal as well.
+    let refused = post_with(*server, "/v1/embeddings", &headers[..1], &json!({"input": "a"}));
     assert_eq!(
         (refused.status, refused.header("access-control-allow-origin")),
         (401, Some("https://page.example"))
@@ -126,15 +126,15 @@ fn vector<T: serde::de::DeserializeOwned>(value: &Value) -> Vec<T> {
 
 #[test]
 fn vectors_come_as_cohere_has_them() {
-    let stage = tiny("tiny-bert");
+    let server = tiny("tiny-bert");
     let texts = ["one text", "another, which is longer"];
     let body = json!({
         "model": "model", "texts": texts, "input_type": "search_document",
         "embedding_types": ["float", "int8", "uint8", "binary", "ubinary"],
     });
-    let answer = post(*stage, "/v2/embed", &body).expect(200);
+    let answer = post(*server, "/v2/embed", &body).expect(200);
     let floats: Vec<Vec<f32>> = vector(&answer["embeddings"]["float"]);
-    let embed = |body: Value| -> Vec<Vec<f32>> { vector(&post(*stage, "/embed", &body).expect(200)) };
+    let embed = |body: Value| -> Vec<Vec<f32>> { vector(&post(*server, "/embed", &body).expect(200)) };
     assert_eq!(
         floats,
         embed(json!({"inputs": texts, "prompt_name": "passage"})),
@@ -159,27 +159,27 @@ fn vectors_come_as_cohere_has_them() {
         json!({"embedding_types": ["float"]}),
         json!({"inputs": [{"content": [{"type": "image_url", "image_url": {"url": "x"}}]}]}),
     ] {
-        let refused = post(*stage, "/v2/embed", &wrong);
+        let refused = post(*server, "/v2/embed", &wrong);
         assert_eq!(refused.status, 400, "{wrong}");
         assert!(refused.json()["message"].is_string());
     }
     let contents = json!({"inputs": [{"content": [{"type": "text", "text": "one text"}]}]});
-    let answer = post(*stage, "/v2/embed", &contents).expect(200);
+    let answer = post(*server, "/v2/embed", &contents).expect(200);
     assert_eq!(vector::<f32>(&answer["embeddings"]["float"][0]), embed(json!({"inputs": texts[0]}))[0]);
 }
 
 #[test]
-fn a_long_text_is_the_mean_of_its_pieces() {
-    let stage = tiny("tiny-bert");
+fn a_long_text_is_the_mean_of_its_chunks() {
+    let server = tiny("tiny-bert");
     let chunk = [("x-sconce-truncate", "chunk")];
     let embed = |headers: &[(&str, &str)], text: &str| {
-        let answer = post_with(*stage, "/v1/embeddings", headers, &json!({"input": text}));
+        let answer = post_with(*server, "/v1/embeddings", headers, &json!({"input": text}));
         let chunks = answer.header("x-sconce-chunks").map(str::to_owned);
         (chunks, vector::<f32>(&answer.expect(200)["data"][0]["embedding"]))
     };
     assert_eq!(embed(&chunk, "a short text"), (Some("1".to_owned()), embed(&[], "a short text").1));
     let long = (0..4000).map(|n| format!("word{n}")).collect::<Vec<_>>().join(" ");
-    assert_eq!(post(*stage, "/v1/embeddings", &json!({"input": long})).status, 400, "it is too long");
+    assert_eq!(post(*server, "/v1/embeddings", &json!({"input": long})).status, 400, "it is too long");
     let (chunks, whole) = embed(&chunk, &long);
     let chunks: usize = chunks.and_then(|chunks| chunks.parse().ok()).expect("a number");
     assert!(chunks > 3, "{chunks}");
@@ -187,12 +187,12 @@ fn a_long_text_is_the_mean_of_its_pieces() {
     assert!((length - 1.0).abs() < 1e-4, "{length}");
     let cut = embed(&[("x-sconce-truncate", "truncate")], &long).1;
     assert!(cosine(&whole, &cut) < 0.9999, "the end counts as well");
-    let refused = post_with(*stage, "/rerank", &chunk, &json!({"query": "a", "texts": ["b"]}));
+    let refused = post_with(*server, "/rerank", &chunk, &json!({"query": "a", "texts": ["b"]}));
     assert_ne!(refused.status, 200);
 }
 
 #[test]
-fn only_operators_stop_a_worker_and_no_page_of_another_origin_does() {
+fn only_operators_drain_a_worker_and_no_page_of_another_origin_does() {
     let none = tiny("tiny-bert");
     let drain = |address, headers: &[(&str, &str)]| {
         send(address, &request("POST", "/v1/drain", headers, b"")).expect("an answer")
@@ -203,10 +203,10 @@ fn only_operators_stop_a_worker_and_no_page_of_another_origin_does() {
     }
     assert_eq!(post(*none, "/embed", &json!({"inputs": "a"})).status, 200);
     let keys = Keys::read("one\ntwo operator\n").expect("keys");
-    let stage =
+    let server =
         tiny_with("tiny-bert", Settings { http: HttpSettings { keys, ..settings().http }, ..settings() });
-    let refused = drain(*stage, &[("x-api-key", "one")]);
+    let refused = drain(*server, &[("x-api-key", "one")]);
     assert_eq!((refused.status, &refused.json()["error"]["code"]), (403, &"forbidden".into()));
-    assert_eq!(drain(*stage, &[("x-api-key", "two")]).status, 202);
+    assert_eq!(drain(*server, &[("x-api-key", "two")]).status, 202);
     assert_eq!(drain(*none, &[("origin", "http://x"), ("sec-fetch-site", "same-origin")]).status, 202);
 }

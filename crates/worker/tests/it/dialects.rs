@@ -1,4 +1,4 @@
-//! Requests and answers as the clients of TEI, OpenAI, Cohere and Jina know them.
+//! Requests and responses in the dialects of TEI, OpenAI, Cohere and Jina.
 
 use std::fmt::Write;
 use std::net::SocketAddr;
@@ -6,9 +6,9 @@ use std::net::SocketAddr;
 use serde_json::{Value, json};
 
 use crate::client::{Answer, get, post, post_with};
-use crate::stage::{settings, tiny, tiny_with};
+use crate::harness::{settings, tiny, tiny_with};
 
-/// Headers that a snapshot shows.
+/// Headers in snapshots.
 const SHOWN: [&str; 7] = [
     "x-sconce-ignored",
     "x-sconce-placement",
@@ -19,7 +19,7 @@ const SHOWN: [&str; 7] = [
     "allow",
 ];
 
-/// Numbers rounded, long lists and what changes from run to run shortened.
+/// Rounds numbers, and shortens long lists and values that change between runs.
 fn plain(value: &Value) -> Value {
     match value {
         Value::Number(number) if number.is_f64() => {
@@ -35,7 +35,7 @@ fn plain(value: &Value) -> Value {
             let changing = ["created", "id", "max_batch_tokens", "model_sha", "tokenization_workers"];
             let field = |(name, value): (&String, &Value)| {
                 let value = match value {
-                    // The last bits of its numbers differ between processors.
+                    // The last bits of the values differ between processors.
                     Value::String(text) if name == "embedding" => json!(format!("… {} letters", text.len())),
                     Value::Number(_) | Value::String(_) if changing.contains(&name.as_str()) => json!("…"),
                     Value::Null
@@ -81,10 +81,10 @@ const B: &str = "how do I place a model?";
 
 #[test]
 fn a_model_of_vectors_answers_tei_and_openai() {
-    let stage = tiny("tiny-bert");
+    let server = tiny("tiny-bert");
     let long = "candle ".repeat(600);
     insta::assert_snapshot!(asked(
-        *stage,
+        *server,
         &[
             ("/embed", json!({"inputs": A})),
             ("/embed", json!({"inputs": [A, B], "truncate": true, "normalize": false, "prompt_name": null})),
@@ -133,9 +133,9 @@ fn a_model_of_vectors_answers_tei_and_openai() {
 
 #[test]
 fn a_reranker_answers_tei_cohere_and_jina() {
-    let stage = tiny("tiny-bert-rerank");
+    let server = tiny("tiny-bert-rerank");
     let mut page = asked(
-        *stage,
+        *server,
         &[
             ("/rerank", json!({"query": A, "texts": [B, A]})),
             ("/rerank", json!({"query": A, "texts": [B, A], "raw_scores": true, "return_text": true})),
@@ -165,7 +165,7 @@ fn a_reranker_answers_tei_cohere_and_jina() {
         ],
     );
     let body = json!({"model": "model", "query": A, "documents": [B, A]});
-    let answer = post_with(*stage, "/v1/rerank", &[("x-fern-sdk-name", "cohere")], &body);
+    let answer = post_with(*server, "/v1/rerank", &[("x-fern-sdk-name", "cohere")], &body);
     tell(&mut page, "/v1/rerank by Cohere's client", &answer);
     insta::assert_snapshot!(page);
 }
@@ -173,9 +173,9 @@ fn a_reranker_answers_tei_cohere_and_jina() {
 #[test]
 fn classifiers_sparse_models_and_vectors_of_tokens_answer_tei() {
     let mut page = String::new();
-    let stage = tiny("tiny-bert-classify");
+    let server = tiny("tiny-bert-classify");
     page += &asked(
-        *stage,
+        *server,
         &[
             ("/predict", json!({"inputs": A})),
             ("/predict", json!({"inputs": [A, B], "raw_scores": true})),
@@ -185,18 +185,18 @@ fn classifiers_sparse_models_and_vectors_of_tokens_answer_tei() {
             ("/info", Value::Null),
         ],
     );
-    let stage = tiny("tiny-bert-sparse");
+    let server = tiny("tiny-bert-sparse");
     page += &asked(
-        *stage,
+        *server,
         &[
             ("/embed_sparse", json!({"inputs": [A, B]})),
             ("/", json!({"inputs": A})),
             ("/similarity", json!({"inputs": {"source_sentence": A, "sentences": [A, B]}})),
         ],
     );
-    let stage = tiny("tiny-bert-tokens-plain");
+    let server = tiny("tiny-bert-tokens-plain");
     page += &asked(
-        *stage,
+        *server,
         &[("/embed_all", json!({"inputs": A})), ("/rerank", json!({"query": A, "texts": [B, A]}))],
     );
     insta::assert_snapshot!(page);
@@ -204,11 +204,11 @@ fn classifiers_sparse_models_and_vectors_of_tokens_answer_tei() {
 
 #[test]
 fn answers_through_the_queue_are_the_librarys_own() {
-    let model = crate::stage::tiny_builder("tiny-bert-tokens-plain").open().expect("it opens");
+    let model = crate::harness::tiny_builder("tiny-bert-tokens-plain").open().expect("it opens");
     let texts = [B.to_owned(), A.to_owned()];
     let library = model.rerank(A, &texts, &sconce::RerankOptions::default()).expect("it ranks");
-    let stage = tiny("tiny-bert-tokens-plain");
-    let ranks = post(*stage, "/rerank", &json!({"query": A, "texts": texts})).expect(200);
+    let server = tiny("tiny-bert-tokens-plain");
+    let ranks = post(*server, "/rerank", &json!({"query": A, "texts": texts})).expect(200);
     for (rank, ranked) in ranks.as_array().expect("a list").iter().zip(&library.ranked) {
         assert_eq!(rank["index"], ranked.index);
         assert!((rank["score"].as_f64().expect("a score") - f64::from(ranked.score)).abs() < 1e-4);
@@ -216,19 +216,19 @@ fn answers_through_the_queue_are_the_librarys_own() {
 }
 
 #[test]
-fn strict_refuses_what_it_does_not_know_and_any_model_takes_every_name() {
-    let stage =
+fn strict_rejects_unknown_fields_and_any_model_accepts_every_name() {
+    let server =
         tiny_with("tiny-bert", sconce_worker::Settings { strict: true, any_model: true, ..settings() });
     let refused =
-        post(*stage, "/v1/embeddings", &json!({"input": A, "model": "x", "user": "me"})).expect(400);
+        post(*server, "/v1/embeddings", &json!({"input": A, "model": "x", "user": "me"})).expect(400);
     assert_eq!(refused["error"]["message"], "unknown field: `user`");
-    post(*stage, "/v1/embeddings", &json!({"input": A, "model": "x"})).expect(200);
+    post(*server, "/v1/embeddings", &json!({"input": A, "model": "x"})).expect(200);
 }
 
 #[test]
 fn the_description_names_every_route() {
-    let stage = tiny("tiny-bert");
-    let description = get(*stage, "/openapi.json").expect(200);
+    let server = tiny("tiny-bert");
+    let description = get(*server, "/openapi.json").expect(200);
     let paths: Vec<&String> = description["paths"].as_object().expect("paths").keys().collect();
     insta::assert_snapshot!(format!("{paths:#?}"));
 }

@@ -1,4 +1,4 @@
-//! Requests that nobody should send: refused or cut off, cheaply, while others are answered as ever.
+//! Invalid requests are refused or disconnected at low cost, while other requests are answered.
 
 use sconce_http::Settings as HttpSettings;
 use std::io::Write;
@@ -11,16 +11,16 @@ use std::time::{Duration, Instant};
 use serde_json::json;
 
 use crate::client::{Answer, Connection, get, post, request, send};
-use crate::stage::{settings, tiny, tiny_with};
+use crate::harness::{settings, tiny, tiny_with};
 
-/// Memory of this process, in bytes, where the system tells.
+/// Resident bytes of this process, on Linux.
 fn memory() -> u64 {
     let text = std::fs::read_to_string("/proc/self/statm").unwrap_or_default();
     let pages: u64 = text.split(' ').nth(1).and_then(|pages| pages.parse().ok()).unwrap_or(0);
     pages * 4096
 }
 
-/// Somebody who asks the same thing all the time and gets the same answer again and again, and the most memory seen.
+/// A well-behaved client that repeats one request, checks its response, and records latency and peak memory.
 struct Bystander {
     stop: Arc<AtomicBool>,
     slowest: Arc<AtomicU64>,
@@ -36,10 +36,10 @@ impl Bystander {
         let (stop, slowest) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
         let before = memory();
         let peak = Arc::new(AtomicU64::new(before));
-        let (told, time, most) = (Arc::clone(&stop), Arc::clone(&slowest), Arc::clone(&peak));
+        let (stopped, time, most) = (Arc::clone(&stop), Arc::clone(&slowest), Arc::clone(&peak));
         let thread = thread::spawn(move || {
             let mut answers = 0;
-            while !told.load(Ordering::Relaxed) {
+            while !stopped.load(Ordering::Relaxed) {
                 let began = Instant::now();
                 assert_eq!(post(address, "/embed", &body).expect(200), want);
                 time.fetch_max(began.elapsed().as_millis() as u64, Ordering::Relaxed);
@@ -59,15 +59,15 @@ impl Bystander {
         let grown = peak.saturating_sub(self.before) >> 20;
         println!("{what}: {answers} answers beside it, the slowest in {slowest} ms, {grown} MB more");
         assert!(answers > 0, "{what}: no answer beside it");
-        // Client and server share a process here, and the client's copies of long texts count too.
+        // Client and server share a process, so that the client's copies of long texts count.
         assert!(grown < 64 + CLIENT, "{what}: {grown} MB more");
     }
 }
 
-/// Megabytes that the client of these tests may hold.
+/// Allowance for the memory of the client, in MB.
 const CLIENT: u64 = 40;
 
-/// Sends raw bytes; none where the server cut it off, which is as good.
+/// Sends raw bytes; `None` if the server closed the connection, which is as good as a refusal.
 fn raw(address: SocketAddr, bytes: &[u8]) -> Option<Answer> {
     send(address, bytes).ok()
 }
@@ -78,23 +78,23 @@ fn is_refused(answer: Option<Answer>) -> bool {
 
 #[test]
 fn headers_and_bodies_beyond_their_limits_are_refused() {
-    let stage = tiny("tiny-bert");
-    let bystander = Bystander::watch(*stage);
+    let server = tiny("tiny-bert");
+    let bystander = Bystander::watch(*server);
     let header = "h".repeat(1 << 20);
-    assert!(is_refused(raw(*stage, &request("GET", "/info", &[("x-long", &header)], b""))));
+    assert!(is_refused(raw(*server, &request("GET", "/info", &[("x-long", &header)], b""))));
     let many: Vec<(String, String)> = (0..2000).map(|n| (format!("x-{n}"), "1".to_owned())).collect();
     let many: Vec<(&str, &str)> = many.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
-    assert!(is_refused(raw(*stage, &request("GET", "/info", &many, b""))));
+    assert!(is_refused(raw(*server, &request("GET", "/info", &many, b""))));
 
-    // A gigabyte, announced.
+    // One gigabyte by `content-length`.
     let head = "POST /embed HTTP/1.1\r\nhost: localhost\r\ncontent-length: 1073741824\r\n\r\n";
-    let mut connection = Connection::open(*stage).expect("a connection");
+    let mut connection = Connection::open(*server).expect("a connection");
     connection.write(head.as_bytes()).expect("a head can be sent");
     let answer = connection.read().expect("refused by its length alone");
     assert_eq!((answer.status, answer.header("connection")), (413, Some("close")));
 
-    // And one that is not, piece by piece.
-    let mut stream = TcpStream::connect(*stage).expect("a connection");
+    // One gigabyte in chunks.
+    let mut stream = TcpStream::connect(*server).expect("a connection");
     stream.set_write_timeout(Some(Duration::from_mins(4))).expect("a timeout");
     let head = "POST /embed HTTP/1.1\r\nhost: localhost\r\ntransfer-encoding: chunked\r\n\r\n";
     stream.write_all(head.as_bytes()).expect("a head can be sent");
@@ -102,16 +102,16 @@ fn headers_and_bodies_beyond_their_limits_are_refused() {
     let sent = (0..16384).take_while(|_| stream.write_all(&piece).is_ok()).count();
     assert!(sent < 1000, "{sent} pieces were taken");
 
-    // What is packed is not unpacked, whatever is in it.
+    // Compressed bodies are not decompressed.
     let bomb = request("POST", "/embed", &[("content-encoding", "gzip")], &[0x1f, 0x8b, 8, 0]);
-    assert_eq!(raw(*stage, &bomb).map(|answer| answer.status), Some(415));
+    assert_eq!(raw(*server, &bomb).map(|answer| answer.status), Some(415));
     bystander.end("too large");
 }
 
 #[test]
-fn bodies_that_make_no_sense_are_refused() {
-    let stage = tiny("tiny-bert");
-    let bystander = Bystander::watch(*stage);
+fn malformed_bodies_are_refused() {
+    let server = tiny("tiny-bert");
+    let bystander = Bystander::watch(*server);
     let deep = format!("{{\"inputs\": {}{}}}", "[".repeat(100_000), "]".repeat(100_000));
     let elsewhere = format!("{{\"other\": {}{}}}", "[".repeat(100_000), "]".repeat(100_000));
     let many = format!("{{\"inputs\": [{}\"a\"]}}", "\"a\",".repeat(100_000));
@@ -137,7 +137,7 @@ fn bodies_that_make_no_sense_are_refused() {
     for body in bodies {
         let start = String::from_utf8_lossy(&body[..body.len().min(40)]).into_owned();
         for path in ["/embed", "/", "/embed_all", "/v1/embeddings", "/tokenize", "/v2/rerank"] {
-            let answer = raw(*stage, &request("POST", path, &[], body));
+            let answer = raw(*server, &request("POST", path, &[], body));
             let answer = answer.unwrap_or_else(|| panic!("{path} {start}: no answer"));
             assert!(
                 (400..500).contains(&answer.status),
@@ -147,15 +147,15 @@ fn bodies_that_make_no_sense_are_refused() {
             );
         }
     }
-    bystander.end("nonsense");
+    bystander.end("malformed bodies");
 }
 
 #[test]
-fn an_answer_is_not_lost_over_the_garbage_behind_its_question() {
-    let stage = tiny("tiny-bert");
+fn a_response_is_not_lost_to_garbage_after_its_request() {
+    let server = tiny("tiny-bert");
     let body = json!({"inputs": "a"}).to_string();
     for question in [request("GET", "/livez", &[], b""), request("POST", "/embed", &[], body.as_bytes())] {
-        let mut connection = Connection::open(*stage).expect("a connection");
+        let mut connection = Connection::open(*server).expect("a connection");
         connection.write(&[question.as_slice(), b"\x00 garbage \xff\r\n\r\n"].concat()).expect("sent");
         assert_eq!(connection.read().expect("an answer").status, 200);
         assert!(connection.read().is_ok_and(|answer| answer.status == 400) || connection.read().is_err());
@@ -164,20 +164,20 @@ fn an_answer_is_not_lost_over_the_garbage_behind_its_question() {
 
 #[test]
 fn long_texts_cost_little() {
-    let stage = tiny("tiny-bert");
-    // Made before memory is looked at: client and server share a process here.
+    let server = tiny("tiny-bert");
+    // Built before memory is measured: client and server share a process.
     let requests = [
         "a".repeat(10 << 20),
         "👩\u{200d}👩\u{200d}👧\u{fe0f}\u{301}".repeat(10 << 16),
         "a ".repeat(3 << 20),
     ]
     .map(|text| request("POST", "/embed", &[], json!({"inputs": text}).to_string().as_bytes()));
-    let bystander = Bystander::watch(*stage);
+    let bystander = Bystander::watch(*server);
     for request in &requests {
-        assert!(is_refused(raw(*stage, request)));
+        assert!(is_refused(raw(*server, request)));
     }
     for text in ["a".repeat(200 << 10), "👩\u{200d}\u{301}".repeat(16 << 10), "a ".repeat(100 << 10)] {
-        let answer = post(*stage, "/embed", &json!({"inputs": text}));
+        let answer = post(*server, "/embed", &json!({"inputs": text}));
         assert_eq!(answer.status, 200, "{}", answer.text());
     }
     let query = "q ".repeat(100 << 10);
@@ -188,16 +188,16 @@ fn long_texts_cost_little() {
 }
 
 #[test]
-fn slow_connections_are_cut_off_and_hold_nobody_up() {
+fn slow_connections_time_out_and_delay_no_other_request() {
     let settings = sconce_worker::Settings {
         http: HttpSettings { read_limit: Duration::from_secs(2), ..settings().http },
         ..settings()
     };
-    let stage = tiny_with("tiny-bert", settings);
-    let bystander = Bystander::watch(*stage);
+    let server = tiny_with("tiny-bert", settings);
+    let bystander = Bystander::watch(*server);
     let slow: Vec<TcpStream> = (0..500)
         .map(|n| {
-            let mut stream = TcpStream::connect(*stage).expect("a connection");
+            let mut stream = TcpStream::connect(*server).expect("a connection");
             let head: &[u8] = match n % 3 {
                 0 => b"POST /embed HTTP/1.1\r\nhost: localhost\r\n",
                 1 => b"POST /embed HTTP/1.1\r\nhost: localhost\r\ncontent-length: 100000\r\n\r\n{\"inputs\": \"",
@@ -210,11 +210,11 @@ fn slow_connections_are_cut_off_and_hold_nobody_up() {
     for mut stream in slow {
         stream.set_read_timeout(Some(Duration::from_mins(4))).expect("a timeout");
         let mut rest = Vec::new();
-        // An answer that refuses it, or the end; never silence.
+        // The server refuses it or closes the connection, and never stays silent.
         std::io::Read::read_to_end(&mut stream, &mut rest).expect("the server ends it");
         let status = String::from_utf8_lossy(&rest).split(' ').nth(1).map(str::to_owned);
         assert!(status.as_deref().is_none_or(|status| status.starts_with('4')), "{status:?}");
     }
     bystander.end("500 slow connections");
-    assert_eq!(get(*stage, "/livez").status, 200);
+    assert_eq!(get(*server, "/livez").status, 200);
 }
