@@ -127,7 +127,7 @@ impl Contents {
             for event in events_of_threads {
                 match event {
                     HashEvent::Read { file, done, total } => {
-                        events(Event::Hashing { file: &file, done, total })
+                        events(Event::Hashing { file: &file, done, total });
                     }
                     HashEvent::Done(path, sha256) => {
                         all.insert(

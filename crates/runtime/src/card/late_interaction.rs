@@ -1,4 +1,4 @@
-//! The head of late-interaction (ColBERT) models: the token projection, and the settings of queries and documents.
+//! The head of late-interaction (`ColBERT`) models: the token projection, and the settings of queries and documents.
 
 use std::collections::BTreeMap;
 use std::path::Path;

@@ -30,7 +30,7 @@ pub(super) struct Client<'a> {
 pub(super) struct Response {
     /// HTTP status.
     pub(super) status: u16,
-    /// ETag from the endpoint.
+    /// `ETag` from the endpoint.
     pub(super) etag: Option<String>,
     /// Offset of the first byte of `body`.
     pub(super) start: u64,
@@ -173,7 +173,7 @@ fn redirect(from: &str, location: &str) -> Option<String> {
     (!is_downgrade).then(|| location.to_owned())
 }
 
-/// An ETag without quotes and weak prefix.
+/// An `ETag` without quotes and weak prefix.
 fn clean(etag: &str) -> String {
     etag.trim_start_matches("W/").trim_matches('"').to_owned()
 }

@@ -22,7 +22,7 @@ pub(super) struct File {
     pub(super) name: String,
     /// Size in bytes; mirrors may omit it.
     pub(super) size: Option<u64>,
-    /// Blob name in the cache, the ETag; mirrors may omit it.
+    /// Blob name in the cache, the `ETag`; mirrors may omit it.
     pub(super) blob: Option<String>,
     /// SHA-256, which the hub reports for LFS files.
     pub(super) sha256: Option<String>,
