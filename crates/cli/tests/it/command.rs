@@ -169,13 +169,13 @@ fn an_incomplete_model_names_the_missing_override() {
     goldens::copy("tiny-bert", &sandbox.file("model"));
     fs::remove_file(sandbox.file("model/modules.json")).expect("removes");
     let model = sandbox.name("model");
-    let words = ["`modules.json` is missing", "\nhint: say it with `--pooling ", "`--normalize true|false`"];
+    let words = ["`modules.json` is missing", "\nhint: set it with `--pooling ", "`--normalize true|false`"];
     sandbox.run(&["embed", &model, "text"]).fails(2, &words);
     sandbox.run(&["plan", &model]).fails(2, &words);
-    let said = ["--pooling", "mean", "--normalize", "true", "--dtype", "f32"];
-    let said = sandbox.run(&[&["embed", &model, "text"], &said[..]].concat()).succeeds().lines();
+    let overrides = ["--pooling", "mean", "--normalize", "true", "--dtype", "f32"];
+    let embedded = sandbox.run(&[&["embed", &model, "text"], &overrides[..]].concat()).succeeds().lines();
     let whole = sandbox.run(&["embed", "tiny-bert", "text", "--dtype", "f32"]).succeeds().lines();
-    assert_eq!(said[0]["embedding"], whole[0]["embedding"]);
+    assert_eq!(embedded[0]["embedding"], whole[0]["embedding"]);
 }
 
 #[test]
