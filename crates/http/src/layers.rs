@@ -22,13 +22,13 @@ pub struct Trusted(pub bool);
 /// Puts the middleware around `routes`. Handlers find the [`Principal`](crate::Principal) and [`Trusted`] among the
 /// request's extensions.
 pub fn protect(routes: Router, edge: &Arc<Edge>) -> Router {
-    let router = routes
+    let protected = routes
         .layer(middleware::from_fn_with_state(Arc::clone(edge), authenticate))
         .layer(middleware::from_fn_with_state(Arc::clone(edge), trace));
     match cors::layer(&edge.settings().cors_origins) {
-        None => router,
+        None => protected,
         // Outermost: preflight requests carry no key.
-        Some(cors) => router.layer(cors),
+        Some(cors) => protected.layer(cors),
     }
 }
 

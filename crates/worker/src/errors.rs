@@ -6,6 +6,7 @@ use sconce::{Error, ErrorCause, Retry, SequenceError, Task};
 use sconce_http::refusal::{Kind, Refusal};
 
 /// The refusal for an error of the runtime.
+#[expect(clippy::needless_pass_by_value, reason = "the signature of `map_err`")]
 pub(crate) fn refusal(error: Error) -> Refusal {
     let kind = match (&error, error.cause(), error.retry()) {
         (Error::WrongTask { .. }, ..) => Kind::WrongTask,

@@ -52,7 +52,7 @@ pub(crate) fn run(app: &Arc<App>, url: &str, worker: &Worker) {
         let fields = |why: &str| [("event", json!(event)), ("to", json!(callback.url)), ("why", json!(why))];
         match &outcome {
             Ok(()) if failing.replace(false) => {
-                app.edge.telemetry.info("callback recovered", &fields("")[..2])
+                app.edge.telemetry.info("callback recovered", &fields("")[..2]);
             }
             Ok(()) => {}
             Err(why) => {

@@ -195,7 +195,7 @@ fn by_type(types: &BTreeSet<EmbeddingType>, vectors: Vec<Vec<f32>>) -> Types {
                 all.uint8 = Some(vectors.iter().map(shifted).collect());
             }
             EmbeddingType::Ubinary => {
-                all.ubinary = Some(vectors.iter().map(|vector| binarize(vector)).collect())
+                all.ubinary = Some(vectors.iter().map(|vector| binarize(vector)).collect());
             }
             EmbeddingType::Binary => {
                 let shifted = |vector: &Vec<f32>| {

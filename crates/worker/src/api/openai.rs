@@ -51,7 +51,8 @@ pub(crate) struct Embedding {
     object: &'static str,
     index: usize,
     #[schema(value_type = Object)]
-    embedding: EmbeddingValues,
+    #[serde(rename = "embedding")]
+    values: EmbeddingValues,
 }
 
 #[derive(Serialize)]
@@ -94,12 +95,12 @@ pub(crate) async fn embeddings(State(app): State<Arc<App>>, request: Request) ->
         let (model, usage) = (host.name.clone(), Usage::of(answer.work.tokens));
         let answer = answer.map(move |vectors| {
             let data = vectors.into_iter().enumerate().map(|(index, vector)| {
-                let embedding = if base64 {
+                let values = if base64 {
                     EmbeddingValues::Base64(to_base64(&vector))
                 } else {
                     EmbeddingValues::Floats(vector)
                 };
-                Embedding { object: "embedding", index, embedding }
+                Embedding { object: "embedding", index, values }
             });
             Embeddings { object: "list", data: data.collect(), model, usage }
         });

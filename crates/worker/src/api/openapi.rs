@@ -1,4 +1,4 @@
-//! The OpenAPI description of all routes, generated from code.
+//! The `OpenAPI` description of all routes, generated from code.
 
 use std::sync::Arc;
 
@@ -48,7 +48,7 @@ use crate::state::app::App;
 )]
 struct Description;
 
-/// The OpenAPI description of all routes.
+/// The `OpenAPI` description of all routes.
 #[utoipa::path(get, path = "/openapi.json", tag = "operation", responses((status = 200)))]
 pub(crate) async fn serve(State(app): State<Arc<App>>) -> Response {
     let mut description = Description::openapi();

@@ -108,11 +108,7 @@ impl Metrics {
                 "Placements that failed to prove, load or compute, and the placement that serves instead",
                 &["model", "from", "to", "reason"],
             )?,
-            splits: make.counters(
-                "sconce_batch_splits_total",
-                "Batches split after running out of memory",
-                placed,
-            )?,
+            splits: make.counters("sconce_batch_splits_total", "Batches split for lack of memory", placed)?,
             recoveries: make.counters(
                 "sconce_recoveries_total",
                 "Recovery attempts of quarantined placements by outcome: recovered, failed, no_memory",

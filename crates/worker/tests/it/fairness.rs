@@ -53,10 +53,10 @@ fn batches_in_flight(server: &TestServer, batches: &AtomicUsize) -> usize {
 fn a_key_that_floods_does_not_starve_another() {
     let (server, batches) = server_with("quiet\nloud\n");
     assert!(batches_in_flight(&server, &batches) <= 1);
-    let (stop, served) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicUsize::new(0)));
+    let (stop, answered) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicUsize::new(0)));
     let flood: Vec<_> = (0..24)
         .map(|_| {
-            let (address, stop, served) = (*server, Arc::clone(&stop), Arc::clone(&served));
+            let (address, stop, answered) = (*server, Arc::clone(&stop), Arc::clone(&answered));
             thread::spawn(move || {
                 let body =
                     json!({"inputs": vec!["one of very many texts of somebody who has no mercy"; 256]});
@@ -65,7 +65,7 @@ fn a_key_that_floods_does_not_starve_another() {
                 let mut connection = Connection::open(address).expect("a connection");
                 while !stop.load(Ordering::Relaxed) {
                     let answer = connection.ask(&bytes).expect("an answer");
-                    served.fetch_add(usize::from(answer.status == 200), Ordering::Relaxed);
+                    answered.fetch_add(usize::from(answer.status == 200), Ordering::Relaxed);
                     if answer.status == 429 {
                         thread::sleep(Duration::from_millis(20));
                     }
@@ -77,7 +77,7 @@ fn a_key_that_floods_does_not_starve_another() {
         thread::sleep(Duration::from_millis(5));
     }
     let beside = batches_in_flight(&server, &batches);
-    while served.load(Ordering::Relaxed) < 10 {
+    while answered.load(Ordering::Relaxed) < 10 {
         thread::sleep(Duration::from_millis(5));
     }
     stop.store(true, Ordering::Relaxed);

@@ -60,7 +60,8 @@ fn a_placement_that_errs_lies_hangs_or_panics_costs_no_client_its_answer() {
         let incidents: Vec<String> =
             clients.into_iter().flat_map(|client| client.join().expect("no client error")).collect();
         assert!(
-            !incidents.is_empty() && incidents.iter().all(|incidents| incidents == &format!("candle/metal:0/f32 {kind}")),
+            !incidents.is_empty()
+                && incidents.iter().all(|incidents| incidents == &format!("candle/metal:0/f32 {kind}")),
             "{incidents:?}"
         );
         let last = post(address, "/embed", &json!({"inputs": "more"}));

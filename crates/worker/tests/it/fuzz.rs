@@ -116,7 +116,7 @@ fn bodies() -> Vec<(&'static str, Value)> {
     bodies
 }
 
-/// Asserts that every route of the OpenAPI description has a body here. Another test compares the description with the
+/// Asserts that every route of the `OpenAPI` description has a body here. Another test compares the description with the
 /// routes.
 fn check_coverage(bodies: &[(&str, Value)], address: std::net::SocketAddr) {
     let description = get(address, "/openapi.json").expect(200);

@@ -136,7 +136,10 @@ fn overload_is_refused_with_retry_after_and_livez_stays_fast() {
         })
         .collect();
     assert_eq!(get(address, "/livez").status, 200);
-    assert!(clients.iter().any(|client| !client.is_finished()), "`livez` is answered before all work is done");
+    assert!(
+        clients.iter().any(|client| !client.is_finished()),
+        "`livez` is answered before all work is done"
+    );
     let answers: Vec<_> = clients.into_iter().map(|client| client.join().expect("no panic")).collect();
     let refused: Vec<_> = answers.iter().filter(|(status, _)| *status == 429).collect();
     assert!(!refused.is_empty() && refused.len() < answers.len(), "{answers:?}");
