@@ -46,6 +46,21 @@ impl Rows {
     }
 }
 
+/// Counts a request whose client left before its texts were in the queue.
+struct Cancellation {
+    app: Arc<App>,
+    model: String,
+    armed: bool,
+}
+
+impl Drop for Cancellation {
+    fn drop(&mut self) {
+        if self.armed {
+            self.app.metrics.cancelled.with_label_values(&[&self.model]).inc();
+        }
+    }
+}
+
 /// Who sent a request, and the priority that its header names.
 type Sender = (Principal, Option<Priority>);
 
@@ -68,17 +83,19 @@ pub(crate) async fn compute(
         texts.map(|at| encode(&own.model, at)).collect::<Result<Vec<_>, Error>>().map_err(refusal)
     };
     // Dropped with this future when the client leaves.
+    let mut cancellation = Cancellation { app: Arc::clone(&app), model: host.name.clone(), armed: true };
     let alive = Arc::new(());
     let client = Arc::downgrade(&alive);
     let then = move |texts: Vec<Vec<TokenSequence>>| {
         if client.strong_count() == 0 {
-            app.metrics.cancelled.with_label_values(&[&host.name]).inc();
             return Err(broken());
         }
         admit(app, host, texts.concat(), output_kind, truncates, sender, &memory, start)
     };
-    let (ticket, work) = context.on_text_threads(bytes, each, then).await?;
+    let admitted = context.on_text_threads(bytes, each, then).await;
+    cancellation.armed = false;
     drop(alive);
+    let (ticket, work) = admitted?;
     let (job, outcome) = ticket.wait().await?;
     let Outcome { outputs, placements, classes, incidents, queued, computing, batches } = outcome;
     let tokenized = start + work.tokenizing;

@@ -2,6 +2,8 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
@@ -87,16 +89,26 @@ fn cancelled_requests_are_not_computed() {
             .sum()
     };
     let before = metric(address, "sconce_tokens_computed_total");
+    let queued = Arc::new(AtomicBool::new(false));
     let clients: Vec<_> = (0..40)
         .map(|client| {
             let bytes = request("POST", "/embed", &[("x-sconce-priority", "bulk")], body.as_bytes());
+            let queued = Arc::clone(&queued);
             thread::spawn(move || {
                 let mut connection = Connection::open(address).expect("a connection");
                 connection.write(&bytes).expect("it can be sent");
-                thread::sleep(Duration::from_millis(100 + 7 * client));
+                while !queued.load(Ordering::Relaxed) {
+                    thread::sleep(Duration::from_millis(1));
+                }
+                thread::sleep(Duration::from_millis(client));
             })
         })
         .collect();
+    // Clients leave once texts are queued, however long tokenizing took.
+    while metric(address, "te_queue_size") < 100.0 {
+        thread::sleep(Duration::from_millis(1));
+    }
+    queued.store(true, Ordering::Relaxed);
     for client in clients {
         client.join().expect("no panic");
     }
