@@ -85,7 +85,7 @@ fn what_follows_is_ranked_above_what_contradicts() {
     println!("above in {above} of {}, by {apart:.2} on average", threes.len());
     assert!(2 * above > threes.len() && apart > 1.5, "{above} of {}, {apart}", threes.len());
     let unknown = model.rerank("a", &["b"], &by("neutral")).expect_err("no such label").to_string();
-    assert!(unknown.contains("`not_entailment`, `entailment`; asked for: `neutral`"), "{unknown}");
+    assert!(unknown.contains("`not_entailment`, `entailment`; requested: `neutral`"), "{unknown}");
     let unnamed = model.rerank("a", &["b"], &RerankOptions::default()).expect_err("which label?").to_string();
     assert!(unnamed.contains("`rerank --label`"), "{unnamed}");
 }
