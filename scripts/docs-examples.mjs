@@ -6,8 +6,8 @@
 import process from "node:process";
 
 const page = await (await fetch(`${process.argv[2]}/docs`)).text();
-const start = page.indexOf("// The schema that a reference names.");
-const end = page.indexOf("function quoted");
+const start = page.indexOf("// Resolves a schema reference.");
+const end = page.indexOf("function shellQuote");
 const example = new Function(`${page.slice(start, end)}; return example;`)();
 
 const answered = new Set();
