@@ -158,8 +158,10 @@ impl Server {
     pub fn stop_on_signals(&self) -> Result<(), ServeError> {
         let stop = self.stop.clone();
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        // Before this returns: a signal without a handler would kill the process.
+        let signal = runtime.block_on(async { shutdown_signal() })?;
         thread::Builder::new().name("sconce-signals".to_owned()).spawn(move || {
-            runtime.block_on(shutdown_signal());
+            runtime.block_on(signal);
             let _ = stop.send(true);
         })?;
         Ok(())
@@ -177,13 +179,14 @@ impl Server {
     ) -> Result<(), ServeError> {
         let app = Arc::clone(&self.app);
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-        thread::Builder::new().name("sconce-reload".to_owned()).spawn(move || {
-            let _ = runtime.block_on(on_hangup(|| {
+        let hangups = runtime.block_on(async {
+            on_hangup(move || {
                 if let Some(settings) = read() {
                     app.reload(settings);
                 }
-            }));
+            })
         })?;
+        thread::Builder::new().name("sconce-reload".to_owned()).spawn(move || runtime.block_on(hangups))?;
         Ok(())
     }
 
@@ -198,42 +201,41 @@ async fn stop_requested(mut stopped: watch::Receiver<bool>) {
     let _ = stopped.wait_for(|stop| *stop).await;
 }
 
-/// Completes on the first SIGTERM or SIGINT.
+/// Registers handlers of SIGTERM and SIGINT. The future completes on the first signal.
 #[cfg(unix)]
-async fn shutdown_signal() {
+fn shutdown_signal() -> io::Result<impl Future<Output = ()> + Send> {
     use tokio::signal::unix::{SignalKind, signal};
-    let terminated = async {
-        match signal(SignalKind::terminate()) {
-            Ok(mut signal) => {
-                signal.recv().await;
-            }
-            Err(_) => std::future::pending().await,
+    let (mut terminate, mut interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
+    Ok(async move {
+        tokio::select! {
+            _ = terminate.recv() => {}
+            _ = interrupt.recv() => {}
         }
-    };
-    tokio::select! {
-        () = terminated => {}
-        _ = tokio::signal::ctrl_c() => {}
-    }
+    })
 }
 
-/// Calls `reload` on every SIGHUP.
+/// Registers a handler of SIGHUP. The future calls `reload` on every signal.
 #[cfg(unix)]
-async fn on_hangup(mut reload: impl FnMut()) -> io::Result<()> {
-    let mut signal = tokio::signal::unix::signal(tokio::signal::unix::SignalKind::hangup())?;
-    while signal.recv().await.is_some() {
-        reload();
-    }
-    Ok(())
+fn on_hangup(mut reload: impl FnMut() + Send) -> io::Result<impl Future<Output = ()> + Send> {
+    use tokio::signal::unix::{SignalKind, signal};
+    let mut hangup = signal(SignalKind::hangup())?;
+    Ok(async move {
+        while hangup.recv().await.is_some() {
+            reload();
+        }
+    })
 }
 
 /// Other systems have no SIGHUP.
 #[cfg(not(unix))]
-async fn on_hangup(_reload: impl FnMut()) -> io::Result<()> {
-    std::future::pending().await
+fn on_hangup(_reload: impl FnMut() + Send) -> io::Result<impl Future<Output = ()> + Send> {
+    Ok(std::future::pending())
 }
 
-/// Completes on the first SIGTERM or SIGINT.
+/// Completes on the first SIGINT: other systems have no SIGTERM.
 #[cfg(not(unix))]
-async fn shutdown_signal() {
-    let _ = tokio::signal::ctrl_c().await;
+fn shutdown_signal() -> io::Result<impl Future<Output = ()> + Send> {
+    Ok(async {
+        let _ = tokio::signal::ctrl_c().await;
+    })
 }

@@ -111,6 +111,31 @@ fn as_json_every_line_is_an_object_and_names_the_trace() {
 }
 
 #[test]
+fn a_request_whose_client_left_is_logged() {
+    let sandbox = Sandbox::new();
+    let seen = serve(&sandbox, &["--log-format", "json", "--log-requests"]);
+    let inputs = vec!["some words of a long text ".repeat(20); 2000];
+    let body = serde_json::json!({ "inputs": inputs, "truncate": true }).to_string();
+    // A client that leaves after its last byte is usually gone before its texts are computed.
+    let is_logged = || {
+        let mut stream = TcpStream::connect(seen.address).expect("a connection");
+        let head = format!(
+            "POST /embed HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n",
+            body.len()
+        );
+        stream.write_all((head + &body).as_bytes()).expect("writes");
+        drop(stream);
+        std::thread::sleep(Duration::from_millis(100));
+        seen.rest.lock().expect("no panic").contains("\"status\":499")
+    };
+    assert!((0..100).any(|_| is_logged()), "{}", seen.rest.lock().expect("no panic"));
+    let rest = seen.end();
+    let lines = rest.lines().map(|line| serde_json::from_str::<Value>(line).expect("JSON"));
+    let line = lines.into_iter().find(|line| line["status"] == 499).expect("a line");
+    assert_eq!((&line["route"], &line["level"]), (&"/embed".into(), &"info".into()), "{line}");
+}
+
+#[test]
 fn the_log_names_code_model_and_key_of_what_is_refused() {
     let sandbox = Sandbox::new();
     let keys = sandbox.with("keys", "secret name=web\nother\n");
