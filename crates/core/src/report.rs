@@ -97,7 +97,7 @@ pub struct ServingReport {
     /// Measured throughput of large batches.
     pub tokens_per_second: f64,
     /// Measured latency of one short text.
-    pub least_seconds: f64,
+    pub min_seconds: f64,
     /// Texts in the queue.
     pub queued_texts: usize,
     /// Tokens in the queue.

@@ -6,7 +6,7 @@ use std::time::Duration;
 use axum::http::Uri;
 
 /// Maximum number of inputs that a body is parsed for at all.
-pub(crate) const MOST_INPUTS: usize = 1 << 14;
+pub(crate) const MAX_INPUTS: usize = 1 << 14;
 
 /// Settings of a worker.
 #[derive(Clone, Debug)]
@@ -20,7 +20,7 @@ pub struct Settings {
     /// Maximum number of inputs of one request.
     pub max_inputs: usize,
     /// Maximum number of values in one response of token embeddings.
-    pub max_numbers: usize,
+    pub max_values: usize,
     /// Seconds of measured work that may wait in a queue.
     pub queue_seconds: f64,
     /// Initial backoff before a quarantined placement is tried again.
@@ -74,7 +74,7 @@ impl Default for Settings {
             strict: false,
             any_model: false,
             max_inputs: 2048,
-            max_numbers: 4 << 20,
+            max_values: 4 << 20,
             queue_seconds: 2.0,
             recovery_backoff: Duration::from_secs(30),
             text_threads: std::thread::available_parallelism().map_or(1, usize::from),

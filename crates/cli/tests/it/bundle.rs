@@ -95,7 +95,7 @@ fn what_was_changed_is_refused_by_name() {
     bytes[at] = if bytes[at] == b'0' { b'1' } else { b'0' };
     embed(&bytes, &["was changed", "`model/", "SHA-256"]);
 
-    embed(&whole[..whole.len() / 2], &["was changed", "cut off"]);
+    embed(&whole[..whole.len() / 2], &["was changed", "truncated"]);
     embed(b"not a tar at all", &["is not a bundle", "hint: "]);
     embed(b"", &["is not a bundle"]);
     let version = find("\"sconce_bundle\": 1").expect("a version") + 17;
@@ -166,7 +166,7 @@ fn a_bundle_writes_nowhere_else() {
         &sandbox.file("x.sconce"),
         &[("sconce-bundle.json", Regular, good), ("../../escaped", Regular, b"abc")],
     );
-    embed(&["`../../escaped`", "stands where its list has `model/config.json`"]);
+    embed(&["`../../escaped`", "is in the place of `model/config.json`"]);
     by_hand(
         &sandbox.file("x.sconce"),
         &[
@@ -175,7 +175,7 @@ fn a_bundle_writes_nowhere_else() {
             ("model/more.json", Regular, b"abc"),
         ],
     );
-    embed(&["`model/more.json`", "is not in its list"]);
+    embed(&["`model/more.json`", "is not in the manifest"]);
     by_hand(&sandbox.file("x.sconce"), &[("sconce-bundle.json", Symlink, b"")]);
     embed(&["is not a bundle"]);
     let twice = String::from_utf8_lossy(good)

@@ -30,6 +30,9 @@ const UPPER: &[&str] = &["crates/runtime/", "crates/worker/", "crates/http/", "c
 
 const IDENTIFIERS: &[Old] = &[
     old("hands", "concurrency"),
+    old("max_numbers", "max_values"),
+    old("least_seconds", "min_seconds"),
+    Old { word: "Host", now: "LoadedModel", within: &["crates/worker/src/"] },
     old("Lane", "DeviceExecutor"),
     Old { word: "lane", now: "executor", within: UPPER },
     Old { word: "lanes", now: "executors", within: UPPER },

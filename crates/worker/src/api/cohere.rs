@@ -17,7 +17,7 @@ use crate::operations::inputs::{BoundedVec, Inputs, Values};
 use crate::operations::response;
 use crate::operations::{self, Vectors};
 use crate::state::app::App;
-use crate::state::slot::Host;
+use crate::state::slot::LoadedModel;
 use sconce_http::refusal::{Dialect, Refusal};
 
 /// Texts to embed.
@@ -101,12 +101,12 @@ pub(crate) struct Types {
 #[utoipa::path(post, path = "/v2/embed", tag = "Cohere and Jina", request_body = CohereBody, responses((status = 200, body = ByType), (status = 400), (status = 404), (status = 429)))]
 pub(crate) async fn embed(State(app): State<Arc<App>>, request: Request) -> Response {
     handle(app, Dialect::Cohere, "embed", request, |context, body: CohereBody| async move {
-        let host = context.host(body.model.as_deref(), &[Task::Embed]).await?;
+        let loaded = context.loaded(body.model.as_deref(), &[Task::Embed]).await?;
         let types = body.embedding_types.map_or_else(|| [EmbeddingType::Float].into(), |types| types.0);
         if types.is_empty() {
             return Err(invalid("`embedding_types` is empty"));
         }
-        let length = host.model.card().max_length.value;
+        let length = loaded.model.card().max_length.value;
         if let Some(tokens) = body.max_tokens.filter(|&tokens| tokens < length) {
             let message = format!(
                 "`max_tokens` below the maximum length of the model, {length} tokens, is not supported: {tokens}"
@@ -119,7 +119,7 @@ pub(crate) async fn embed(State(app): State<Arc<App>>, request: Request) -> Resp
             Some("END") => Some(true),
             Some(_) => return Err(invalid("`truncate` must be `NONE` or `END`")),
         };
-        let prompt = body.input_type.as_deref().map(|kind| prompt(&host, kind)).transpose()?.flatten();
+        let prompt = body.input_type.as_deref().map(|kind| prompt(&loaded, kind)).transpose()?.flatten();
         let options = Vectors {
             truncates: context.truncates(truncate, true),
             prompt,
@@ -127,7 +127,7 @@ pub(crate) async fn embed(State(app): State<Arc<App>>, request: Request) -> Resp
             normalize: None,
         };
         let inputs = Arc::new(Inputs::Texts(texts(body.texts, body.inputs)?));
-        let answer = operations::embed(&context, &host, Arc::clone(&inputs), options).await?;
+        let answer = operations::embed(&context, &loaded, Arc::clone(&inputs), options).await?;
         let (billed, bytes) = (json!({ "input_tokens": answer.work.tokens }), inputs.bytes().iter().sum());
         let answer = answer.and_bytes(bytes).map(move |vectors| ByType {
             id: rerank::id("", inputs.texts()),
@@ -166,8 +166,8 @@ fn texts(
 }
 
 /// The prompt of the model for an input type, if it has one.
-fn prompt(host: &Host, kind: &str) -> Result<Option<String>, Refusal> {
-    let card = host.model.card();
+fn prompt(loaded: &LoadedModel, kind: &str) -> Result<Option<String>, Refusal> {
+    let card = loaded.model.card();
     let names: &[&str] = match kind {
         "search_query" => return Ok(card.query_prompt().map(str::to_owned)),
         "search_document" => return Ok(card.document_prompt().map(str::to_owned)),

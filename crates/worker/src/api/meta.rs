@@ -15,7 +15,7 @@ use crate::models::report::report_of;
 use crate::operations::context::{ANY, ModelChoice};
 use crate::state::app::{App, Scope};
 use crate::state::label::short;
-use crate::state::slot::{Host, Phase};
+use crate::state::slot::{LoadedModel, Phase};
 use sconce_http::Trusted;
 use sconce_http::keys::Principal;
 use sconce_http::refusal::{Dialect, Kind, Refusal};
@@ -73,15 +73,16 @@ pub(crate) async fn health(
 pub(crate) async fn metrics(State(app): State<Arc<App>>) -> Response {
     app.metrics.memory(sconce::resident(), app.provers(), app.settings().memory_limit);
     for slot in &app.slots {
-        let host = slot.host();
-        let (texts, tokens) = host.as_ref().map_or((0, 0), |host| host.queue.size());
+        let loaded = slot.loaded();
+        let (texts, tokens) = loaded.as_ref().map_or((0, 0), |loaded| loaded.queue.size());
         let name = [slot.name.as_str()];
-        if let Some((host, placement)) = host.as_ref().and_then(|host| Some((host, host.model.placement()?)))
+        if let Some((loaded, placement)) =
+            loaded.as_ref().and_then(|loaded| Some((loaded, loaded.model.placement()?)))
         {
-            let concurrency = i64::try_from(host.model.concurrency()).unwrap_or(i64::MAX);
+            let concurrency = i64::try_from(loaded.model.concurrency()).unwrap_or(i64::MAX);
             app.metrics.concurrency.with_label_values(&[&slot.name, &short(&placement)]).set(concurrency);
         }
-        let rate = host.map_or(0.0, |host| host.queue.rate().tokens_per_second);
+        let rate = loaded.map_or(0.0, |loaded| loaded.queue.rate().tokens_per_second);
         app.metrics.rate.with_label_values(&name).set(rate as i64);
         app.metrics.queue_size.with_label_values(&name).set(i64::try_from(texts).unwrap_or(i64::MAX));
         app.metrics.queue_tokens.with_label_values(&name).set(i64::try_from(tokens).unwrap_or(i64::MAX));
@@ -130,14 +131,14 @@ fn is_cross_origin(headers: &HeaderMap) -> bool {
 /// TEI's model info.
 #[utoipa::path(get, path = "/info", tag = "TEI", responses((status = 200), (status = 503)))]
 pub(crate) async fn info(State(app): State<Arc<App>>, request: Request) -> Response {
-    match ModelChoice::of(request.headers(), request.extensions()).host(&app, None, &ANY).await {
-        Ok(host) => Json(tei_info(&app, &host)).into_response(),
+    match ModelChoice::of(request.headers(), request.extensions()).loaded(&app, None, &ANY).await {
+        Ok(loaded) => Json(tei_info(&app, &loaded)).into_response(),
         Err(refusal) => refusal.respond(Dialect::Tei),
     }
 }
 
-fn tei_info(app: &App, host: &Host) -> Value {
-    let (card, plan) = (host.model.card(), host.model.plan());
+fn tei_info(app: &App, loaded: &LoadedModel) -> Value {
+    let (card, plan) = (loaded.model.card(), loaded.model.plan());
     let placement = plan.chosen.as_ref().map(|chosen| &chosen.placement);
     let labels: BTreeMap<String, &String> = card
         .head
@@ -157,9 +158,9 @@ fn tei_info(app: &App, host: &Host) -> Value {
         Task::Classify => json!({ "classifier": names }),
     };
     let budget =
-        host.queue.rate().budget(host.model.batch_layout(), card.width(), host.model.concurrency(), 0);
+        loaded.queue.rate().budget(loaded.model.batch_layout(), card.width(), loaded.model.concurrency(), 0);
     json!({
-        "model_id": host.name,
+        "model_id": loaded.name,
         "model_sha": placement
             .and_then(|placement| card.weights_named(&placement.weights))
             .map(|weights| &weights.identity),

@@ -79,7 +79,7 @@ impl Usage {
 #[utoipa::path(post, path = "/v1/embeddings", tag = "OpenAI", request_body = EmbeddingsBody, responses((status = 200, body = Embeddings), (status = 400), (status = 404), (status = 429)))]
 pub(crate) async fn embeddings(State(app): State<Arc<App>>, request: Request) -> Response {
     handle(app, Dialect::OpenAi, "embeddings", request, |context, body: EmbeddingsBody| async move {
-        let host = context.host(body.model.as_deref(), &[Task::Embed]).await?;
+        let loaded = context.loaded(body.model.as_deref(), &[Task::Embed]).await?;
         let base64 = match body.encoding_format.as_deref() {
             None | Some("float") => false,
             Some("base64") => true,
@@ -91,8 +91,8 @@ pub(crate) async fn embeddings(State(app): State<Arc<App>>, request: Request) ->
             dimensions: body.dimensions,
             normalize: None,
         };
-        let answer = operations::embed(&context, &host, Arc::new(body.input), options).await?;
-        let (model, usage) = (host.name.clone(), Usage::of(answer.work.tokens));
+        let answer = operations::embed(&context, &loaded, Arc::new(body.input), options).await?;
+        let (model, usage) = (loaded.name.clone(), Usage::of(answer.work.tokens));
         let answer = answer.map(move |vectors| {
             let data = vectors.into_iter().enumerate().map(|(index, vector)| {
                 let values = if base64 {
@@ -146,8 +146,8 @@ pub(crate) struct ModelObject {
 }
 
 fn object(app: &App, slot: &Slot) -> ModelObject {
-    let host = slot.host();
-    let card = host.as_ref().map(|host| host.model.card());
+    let loaded = slot.loaded();
+    let card = loaded.as_ref().map(|loaded| loaded.model.card());
     let started = std::time::SystemTime::now().checked_sub(app.started.elapsed());
     let created = started.and_then(|started| started.duration_since(std::time::UNIX_EPOCH).ok());
     ModelObject {

@@ -16,7 +16,7 @@ use crate::operations::context::{RequestContext, invalid};
 use crate::operations::inputs::{BoundedVec, Document, Values};
 use crate::operations::response::{self, Answer};
 use crate::state::app::App;
-use crate::state::slot::Host;
+use crate::state::slot::LoadedModel;
 use sconce_http::refusal::{Dialect, Refusal};
 
 /// Documents to rank by relevance to a query.
@@ -114,16 +114,16 @@ async fn answer(
     return_documents: bool,
     version: &'static str,
 ) -> Result<Answer, Refusal> {
-    let host = context.host(body.model.as_deref(), &[Task::Rerank, Task::Tokens]).await?;
-    check(&host, &body)?;
+    let loaded = context.loaded(body.model.as_deref(), &[Task::Rerank, Task::Tokens]).await?;
+    check(&loaded, &body)?;
     let options =
         RerankOptions { top: body.top_n, instruction: body.instruction, ..RerankOptions::default() };
     let truncates = context.truncates(body.truncate, true);
     let documents: Arc<[String]> = body.documents.0.into_iter().map(|document| document.0).collect();
     let query: Arc<str> = body.query.into();
     let (own_query, own_documents) = (Arc::clone(&query), Arc::clone(&documents));
-    let answer = operations::rerank(&context, &host, own_query, own_documents, options, truncates).await?;
-    let (model, usage) = (host.name.clone(), Usage::of(answer.work.tokens));
+    let answer = operations::rerank(&context, &loaded, own_query, own_documents, options, truncates).await?;
+    let (model, usage) = (loaded.name.clone(), Usage::of(answer.work.tokens));
     let bytes = documents.iter().map(String::len).sum();
     let answer = answer.and_bytes(bytes).map(move |ranked| {
         let results = ranked.into_iter().map(|ranked| RankResult {
@@ -143,8 +143,8 @@ async fn answer(
 }
 
 /// Rejects unsupported options that would change the scores.
-fn check(host: &Host, body: &RankBody) -> Result<(), Refusal> {
-    let length = host.model.card().max_length.value;
+fn check(loaded: &LoadedModel, body: &RankBody) -> Result<(), Refusal> {
+    let length = loaded.model.card().max_length.value;
     if let Some(tokens) = body.max_tokens_per_doc.filter(|&tokens| tokens < length) {
         return Err(invalid(format!(
             "`max_tokens_per_doc` below the maximum length of the model, {length} tokens, is not supported: \

@@ -130,8 +130,8 @@ fn check_direction(direction: Option<&str>) -> Result<(), Refusal> {
 #[utoipa::path(post, path = "/", tag = "TEI",
     request_body(content = Object, example = json!({ "inputs": "On a sconce." })), responses((status = 200), (status = 424), (status = 429)))]
 pub(crate) async fn root(state: State<Arc<App>>, request: Request) -> Response {
-    let host = ModelChoice::of(request.headers(), request.extensions()).host(&state, None, &ANY).await;
-    let task = host.map(|host| host.model.card().task.value);
+    let loaded = ModelChoice::of(request.headers(), request.extensions()).loaded(&state, None, &ANY).await;
+    let task = loaded.map(|loaded| loaded.model.card().task.value);
     match task {
         Ok(Task::Rerank) => rerank(state, request).await,
         Ok(Task::Classify) => predict(state, request).await,
@@ -186,7 +186,7 @@ pub(crate) async fn embed(State(app): State<Arc<App>>, request: Request) -> Resp
 }
 
 async fn answer_embed(context: RequestContext, body: EmbedBody<Inputs>) -> Result<Answer, Refusal> {
-    let host = context.host(None, &[Task::Embed]).await?;
+    let loaded = context.loaded(None, &[Task::Embed]).await?;
     // Some clients send these options in `parameters`.
     let parameters = body.parameters.unwrap_or_default();
     check_direction(body.truncation_direction.or(parameters.truncation_direction).as_deref())?;
@@ -196,14 +196,15 @@ async fn answer_embed(context: RequestContext, body: EmbedBody<Inputs>) -> Resul
         dimensions: body.dimensions,
         normalize: Some(body.normalize.unwrap_or(true)),
     };
-    response::write(&context, operations::embed(&context, &host, Arc::new(body.inputs), options).await?).await
+    response::write(&context, operations::embed(&context, &loaded, Arc::new(body.inputs), options).await?)
+        .await
 }
 
 /// Embeds every token of texts.
 #[utoipa::path(post, path = "/embed_all", tag = "TEI", request_body = EmbedBody<String>, responses((status = 200, body = Vec<Vec<Vec<f32>>>), (status = 422), (status = 424), (status = 429)))]
 pub(crate) async fn embed_all(State(app): State<Arc<App>>, request: Request) -> Response {
     handle(app, Dialect::Tei, "embed_all", request, |context, body: EmbedBody<Inputs>| async move {
-        let host = context.host(None, &[Task::Embed, Task::Tokens]).await?;
+        let loaded = context.loaded(None, &[Task::Embed, Task::Tokens]).await?;
         check_direction(body.truncation_direction.as_deref())?;
         if body.normalize.is_some() || body.dimensions.is_some() {
             return Err(invalid("token embeddings support neither `normalize` nor `dimensions`"));
@@ -211,7 +212,7 @@ pub(crate) async fn embed_all(State(app): State<Arc<App>>, request: Request) -> 
         let truncates = context.truncates(body.truncate, true);
         response::write(
             &context,
-            operations::embed_all(&context, &host, body.inputs, body.prompt_name, truncates).await?,
+            operations::embed_all(&context, &loaded, body.inputs, body.prompt_name, truncates).await?,
         )
         .await
     })
@@ -222,14 +223,14 @@ pub(crate) async fn embed_all(State(app): State<Arc<App>>, request: Request) -> 
 #[utoipa::path(post, path = "/embed_sparse", tag = "TEI", request_body = EmbedBody<String>, responses((status = 200, body = Vec<Vec<SparseValue>>), (status = 422), (status = 424), (status = 429)))]
 pub(crate) async fn embed_sparse(State(app): State<Arc<App>>, request: Request) -> Response {
     handle(app, Dialect::Tei, "embed_sparse", request, |context, body: EmbedBody<Inputs>| async move {
-        let host = context.host(None, &[Task::Sparse]).await?;
+        let loaded = context.loaded(None, &[Task::Sparse]).await?;
         check_direction(body.truncation_direction.as_deref())?;
         if body.normalize.is_some() || body.dimensions.is_some() {
             return Err(invalid("sparse embeddings support neither `normalize` nor `dimensions`"));
         }
         let truncates = context.truncates(body.truncate, true);
         let answer =
-            operations::embed_sparse(&context, &host, body.inputs, body.prompt_name, truncates).await?;
+            operations::embed_sparse(&context, &loaded, body.inputs, body.prompt_name, truncates).await?;
         let value = |weight: sconce::TokenWeight| SparseValue { index: weight.index, value: weight.value };
         let answer = answer.map(move |texts| -> Vec<Vec<SparseValue>> {
             texts.into_iter().map(|weights| weights.into_iter().map(value).collect()).collect()
@@ -243,14 +244,14 @@ pub(crate) async fn embed_sparse(State(app): State<Arc<App>>, request: Request) 
 #[utoipa::path(post, path = "/rerank", tag = "TEI", request_body = RerankBody, responses((status = 200, body = Vec<Rank>), (status = 422), (status = 424), (status = 429)))]
 pub(crate) async fn rerank(State(app): State<Arc<App>>, request: Request) -> Response {
     handle(app, Dialect::Tei, "rerank", request, |context, body: RerankBody| async move {
-        let host = context.host(None, &[Task::Rerank, Task::Tokens]).await?;
+        let loaded = context.loaded(None, &[Task::Rerank, Task::Tokens]).await?;
         check_direction(body.truncation_direction.as_deref())?;
         let options =
             RerankOptions { scoring: body.raw_scores.then_some(Scoring::Raw), ..RerankOptions::default() };
         let truncates = context.truncates(body.truncate, true);
         let (texts, returned): (Arc<[String]>, bool) = (body.texts.0.into(), body.return_text);
         let answer =
-            operations::rerank(&context, &host, body.query.into(), Arc::clone(&texts), options, truncates)
+            operations::rerank(&context, &loaded, body.query.into(), Arc::clone(&texts), options, truncates)
                 .await?;
         let bytes = texts.iter().map(String::len).sum();
         let answer = answer.and_bytes(bytes).map(move |ranked| -> Vec<Rank> {
@@ -270,12 +271,13 @@ pub(crate) async fn rerank(State(app): State<Arc<App>>, request: Request) -> Res
 #[utoipa::path(post, path = "/predict", tag = "TEI", request_body = PredictBody, responses((status = 200, body = Vec<Prediction>), (status = 422), (status = 424), (status = 429)))]
 pub(crate) async fn predict(State(app): State<Arc<App>>, request: Request) -> Response {
     handle(app, Dialect::Tei, "predict", request, |context, body: PredictBody| async move {
-        let host = context.host(None, &[Task::Classify]).await?;
+        let loaded = context.loaded(None, &[Task::Classify]).await?;
         check_direction(body.truncation_direction.as_deref())?;
         let many = body.inputs.many;
         let truncates = context.truncates(body.truncate, true);
         let scoring = body.raw_scores.then_some(Scoring::Raw);
-        let answer = operations::classify(&context, &host, body.inputs.sequences, scoring, truncates).await?;
+        let answer =
+            operations::classify(&context, &loaded, body.inputs.sequences, scoring, truncates).await?;
         let prediction =
             |labelled: sconce::LabelScore| Prediction { score: labelled.score, label: labelled.label };
         let answer = answer.map(move |texts| {
@@ -295,14 +297,14 @@ pub(crate) async fn similarity(State(app): State<Arc<App>>, request: Request) ->
 }
 
 async fn answer_similarity(context: RequestContext, body: SimilarityBody) -> Result<Answer, Refusal> {
-    let host = context.host(None, &[Task::Embed, Task::Sparse, Task::Tokens]).await?;
+    let loaded = context.loaded(None, &[Task::Embed, Task::Sparse, Task::Tokens]).await?;
     let parameters = body.parameters.unwrap_or_default();
     check_direction(parameters.truncation_direction.as_deref())?;
     let truncates = context.truncates(parameters.truncate, true);
     let Sentences { source_sentence, sentences } = body.inputs;
     let answer = operations::similarity(
         &context,
-        &host,
+        &loaded,
         source_sentence,
         sentences.0,
         parameters.prompt_name,

@@ -61,9 +61,9 @@ fn default_true() -> bool {
 #[utoipa::path(post, path = "/tokenize", tag = "TEI", request_body = TokenizeBody, responses((status = 200, body = Vec<Vec<SimpleToken>>), (status = 422)))]
 pub(crate) async fn tokenize(State(app): State<Arc<App>>, request: Request) -> Response {
     handle(app, Dialect::Tei, "tokenize", request, |context, body: TokenizeBody| async move {
-        let host = context.host(None, &ANY).await?;
-        let prompt_name = prompt(&host, body.prompt_name, body.inputs.has_ids())?;
-        let prompt = prompt_name.and_then(|name| host.model.card().prompts.value.get(&name).cloned());
+        let loaded = context.loaded(None, &ANY).await?;
+        let prompt_name = prompt(&loaded, body.prompt_name, body.inputs.has_ids())?;
+        let prompt = prompt_name.and_then(|name| loaded.model.card().prompts.value.get(&name).cloned());
         if matches!(body.inputs, Inputs::Ids(_) | Inputs::ManyIds(_)) {
             return Err(invalid("`inputs` must be texts, not token ids"));
         }
@@ -75,8 +75,8 @@ pub(crate) async fn tokenize(State(app): State<Arc<App>>, request: Request) -> R
         let item = move |at: usize| -> Result<Vec<SimpleToken>, Refusal> {
             let text = &body.inputs.texts()[at];
             let pieces = match &prompt {
-                None => host.model.tokens(text, special).map_err(refusal)?,
-                Some(prompt) => host.model.tokens(&format!("{prompt}{text}"), special).map_err(refusal)?,
+                None => loaded.model.tokens(text, special).map_err(refusal)?,
+                Some(prompt) => loaded.model.tokens(&format!("{prompt}{text}"), special).map_err(refusal)?,
             };
             counted.fetch_add(pieces.len(), Ordering::Relaxed);
             Ok(pieces.into_iter().map(token).collect())
@@ -103,7 +103,7 @@ fn token(piece: sconce::tokenize::Token) -> SimpleToken {
 #[utoipa::path(post, path = "/decode", tag = "TEI", request_body = DecodeBody, responses((status = 200, body = Vec<String>), (status = 422)))]
 pub(crate) async fn decode(State(app): State<Arc<App>>, request: Request) -> Response {
     handle(app, Dialect::Tei, "decode", request, |context, body: DecodeBody| async move {
-        let host = context.host(None, &ANY).await?;
+        let loaded = context.loaded(None, &ANY).await?;
         let bytes = body.ids.bytes();
         context.check_sizes(&bytes, 0)?;
         let many = match body.ids {
@@ -114,7 +114,7 @@ pub(crate) async fn decode(State(app): State<Arc<App>>, request: Request) -> Res
         let tokens = many.iter().map(Vec::len).sum();
         let skip = body.skip_special_tokens;
         let answer = response::write_list(&context, &bytes, DECODE_EXPANSION, move |at| {
-            host.model.decode(&many[at], skip).map_err(refusal)
+            loaded.model.decode(&many[at], skip).map_err(refusal)
         })
         .await?;
         context.app.edge.charge(context.principal, tokens)?;

@@ -19,7 +19,7 @@ use crate::schedule::queue::ActiveBatch;
 use crate::schedule::rate::Rate;
 use crate::state::app::App;
 use crate::state::label::short;
-use crate::state::slot::Host;
+use crate::state::slot::LoadedModel;
 use sconce_http::refusal::{Kind, Refusal};
 
 /// The text of warm-up batches.
@@ -69,23 +69,23 @@ pub(crate) struct Verification {
 }
 
 /// Runs the worker with this index until the queue is closed and empty.
-pub(crate) fn run(worker: usize, host: &Host, app: &App, verification: &Verification) {
-    let Host { model, queue, .. } = host;
+pub(crate) fn run(worker: usize, loaded: &LoadedModel, app: &App, verification: &Verification) {
+    let LoadedModel { model, queue, .. } = loaded;
     let width = model.card().width().max(model.card().sizes.value.hidden);
     // A fallback placement may allow more concurrency than there are workers.
-    let concurrency = || (model.batch_layout(), model.concurrency().min(host.concurrency));
+    let concurrency = || (model.batch_layout(), model.concurrency().min(loaded.concurrency));
     while let Some(mut batch) = queue.next(worker, concurrency, width) {
         // Longest first: the short sequences at the end balance the load of the threads.
         batch.entries.sort_by_key(|entry| Reverse(entry.tokens()));
-        let compute = AssertUnwindSafe(|| compute(host, app, &batch, verification));
+        let compute = AssertUnwindSafe(|| compute(loaded, app, &batch, verification));
         if catch_unwind(compute).is_err() {
             fail(&batch.entries, &Refusal::new(Kind::Machine, "the worker panicked during this batch"));
         }
     }
 }
 
-fn compute(host: &Host, app: &App, active: &ActiveBatch<'_>, verification: &Verification) {
-    let Host { name, model, .. } = host;
+fn compute(loaded: &LoadedModel, app: &App, active: &ActiveBatch<'_>, verification: &Verification) {
+    let LoadedModel { name, model, .. } = loaded;
     let metrics = &app.metrics;
     let (entries, began) = (&active.entries, active.began);
     let mut batch = Batch::new(entries.first().map_or(OutputKind::Pooled, |entry| entry.job.output_kind));
@@ -108,7 +108,7 @@ fn compute(host: &Host, app: &App, active: &ActiveBatch<'_>, verification: &Veri
             let failed: HashSet<usize> = failed.chain(suspects.iter().map(|one| one.index)).collect();
             return_rows(entries, &computed, batch, &failed);
             count_fallbacks(name, app, &computed);
-            report_incidents(host, app);
+            report_incidents(loaded, app);
             let seconds = done.saturating_duration_since(began).as_secs_f64();
             metrics.batch(name, &short(&computed.placement), entries.len(), tokens, seconds);
             for (index, error) in refused {
@@ -124,7 +124,7 @@ fn compute(host: &Host, app: &App, active: &ActiveBatch<'_>, verification: &Veri
             }
         }
         Err(error) => {
-            report_incidents(host, app);
+            report_incidents(loaded, app);
             fail(entries, &errors::refusal(error));
         }
     }

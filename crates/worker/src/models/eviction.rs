@@ -5,9 +5,9 @@ use std::time::{Duration, Instant};
 /// Minimum time between load and eviction, which prevents thrashing between two models.
 const MIN_RESIDENCY: Duration = Duration::from_secs(1);
 
-/// A loaded model.
+/// A loaded model, which may be evicted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct LoadedModel {
+pub(crate) struct EvictionCandidate {
     /// Index of its slot.
     pub(crate) slot: usize,
     pub(crate) loaded_at: Instant,
@@ -36,7 +36,7 @@ pub(crate) fn admit(
     provers: u64,
     baseline: u64,
     bytes: u64,
-    loaded: &[LoadedModel],
+    loaded: &[EvictionCandidate],
     now: Instant,
 ) -> Admission {
     let Some(limit) = limit else { return Admission::Load };
@@ -56,7 +56,8 @@ pub(crate) fn admit(
             Admission::Wait(MIN_RESIDENCY)
         };
     }
-    let is_evictable = |model: &&LoadedModel| now.saturating_duration_since(model.loaded_at) >= MIN_RESIDENCY;
+    let is_evictable =
+        |model: &&EvictionCandidate| now.saturating_duration_since(model.loaded_at) >= MIN_RESIDENCY;
     if let Some(model) = loaded.iter().filter(is_evictable).min_by_key(|model| model.last_used) {
         return Admission::Evict(model.slot);
     }
@@ -67,7 +68,11 @@ pub(crate) fn admit(
 }
 
 /// The model to evict if memory exceeds the limit: the least recently used one, but never the only one.
-pub(crate) fn evict_over_limit(limit: Option<u64>, resident: u64, loaded: &[LoadedModel]) -> Option<usize> {
+pub(crate) fn evict_over_limit(
+    limit: Option<u64>,
+    resident: u64,
+    loaded: &[EvictionCandidate],
+) -> Option<usize> {
     let over = limit.is_some_and(|limit| resident > limit);
     if !over || loaded.len() < 2 {
         return None;
@@ -79,9 +84,9 @@ pub(crate) fn evict_over_limit(limit: Option<u64>, resident: u64, loaded: &[Load
 mod tests {
     use super::*;
 
-    fn loaded(now: Instant, ages: &[(u64, u64)]) -> Vec<LoadedModel> {
+    fn loaded(now: Instant, ages: &[(u64, u64)]) -> Vec<EvictionCandidate> {
         let ago = |seconds| now.checked_sub(Duration::from_secs(seconds)).expect("the machine is older");
-        let model = |(slot, &(loaded_at, last_used)): (usize, &(u64, u64))| LoadedModel {
+        let model = |(slot, &(loaded_at, last_used)): (usize, &(u64, u64))| EvictionCandidate {
             slot,
             loaded_at: ago(loaded_at),
             last_used: ago(last_used),
@@ -150,7 +155,7 @@ mod tests {
         );
         // A model may be evicted once its minimum residency has passed.
         let ago = |time: Duration| now.checked_sub(time).expect("the machine is older");
-        let model = |slot, age| LoadedModel { slot, loaded_at: ago(age), last_used: now };
+        let model = |slot, age| EvictionCandidate { slot, loaded_at: ago(age), last_used: now };
         let evictable = [model(3, MIN_RESIDENCY)];
         assert_eq!(admit(Some(1000), 900, 0, 100, 400, &evictable, now), Admission::Evict(3));
         let moment = Duration::from_millis(1);

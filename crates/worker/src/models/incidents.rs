@@ -5,7 +5,7 @@ use serde_json::json;
 
 use crate::state::app::App;
 use crate::state::label::short;
-use crate::state::slot::{Host, Phase, Slot};
+use crate::state::slot::{LoadedModel, Phase, Slot};
 
 /// Logs and counts the downgrades of a model since the last call.
 pub(crate) fn report_downgrades(app: &App, name: &str, model: &Model) {
@@ -39,9 +39,9 @@ pub(crate) fn handle_event(app: &App, slot: &Slot, event: &Event<'_>) {
 }
 
 /// Logs and counts the incidents and downgrades of a model since the last call.
-pub(crate) fn report_incidents(host: &Host, app: &App) {
-    let name = &host.name;
-    for incident in host.model.drain_incidents() {
+pub(crate) fn report_incidents(loaded: &LoadedModel, app: &App) {
+    let name = &loaded.name;
+    for incident in loaded.model.drain_incidents() {
         let (placement, kind) = (short(&incident.placement), incident.kind.name());
         let fields = [
             ("model", json!(name)),
@@ -52,7 +52,7 @@ pub(crate) fn report_incidents(host: &Host, app: &App) {
         app.edge.telemetry.warn("placement quarantined", &fields);
         app.metrics.trips.with_label_values(&[name.as_str(), &placement, kind]).inc();
     }
-    report_downgrades(app, name, &host.model);
+    report_downgrades(app, name, &loaded.model);
 }
 
 /// Counts fallbacks and splits of a computed batch.

@@ -12,7 +12,7 @@ use sconce::core::report::Footprint;
 use sconce::{Claim, Error, Event, ModelBuilder, Runtime, peak, resident};
 use serde_json::json;
 
-use crate::models::eviction::{Admission, LoadedModel, admit, evict_over_limit};
+use crate::models::eviction::{Admission, EvictionCandidate, admit, evict_over_limit};
 use crate::models::incidents;
 use crate::models::memory_estimator::{Load, MemoryEstimator};
 use crate::models::startup::{spawn, start};
@@ -241,10 +241,14 @@ impl ModelManager {
     }
 
     /// The loaded models.
-    fn loaded(&self) -> Vec<LoadedModel> {
+    fn loaded(&self) -> Vec<EvictionCandidate> {
         let model = |(index, slot): (usize, &Arc<Slot>)| {
             let last_used = slot.last_used();
-            slot.host().map(|host| LoadedModel { slot: index, loaded_at: host.loaded_at, last_used })
+            slot.loaded().map(|loaded| EvictionCandidate {
+                slot: index,
+                loaded_at: loaded.loaded_at,
+                last_used,
+            })
         };
         self.app.slots.iter().enumerate().filter_map(model).collect()
     }
@@ -254,7 +258,7 @@ impl ModelManager {
         let Prepared { may_evict, began, claim, prover_bytes } = prepared;
         let app = Arc::clone(&self.app);
         let slot = &app.slots[index];
-        if slot.host().is_some() {
+        if slot.loaded().is_some() {
             return Ok(());
         }
         let claim = claim?;
@@ -269,14 +273,14 @@ impl ModelManager {
         model.runtime.release_free_memory();
         let before = resident().unwrap_or(0);
         let _ = peak();
-        let host = start(&app, slot, model.builder.clone())?;
+        let loaded = start(&app, slot, model.builder.clone())?;
         model.runtime.release_free_memory();
         let after = resident().unwrap_or(0);
         let grown = |bytes: u64| bytes.saturating_sub(before);
         let measured = Footprint { resident: grown(after), peak: grown(peak().unwrap_or(after).max(after)) };
-        self.estimator.record(load(&host.model.claim().unwrap_or(claim)), estimated, measured);
+        self.estimator.record(load(&loaded.model.claim().unwrap_or(claim)), estimated, measured);
         app.metrics.loaded(&slot.name, estimated, measured);
-        slot.publish(host, estimated, measured, began.elapsed());
+        slot.publish(loaded, estimated, measured, began.elapsed());
         self.any_loaded = true;
         self.enforce_limit(index)
     }
@@ -321,7 +325,7 @@ impl ModelManager {
             }
         }
         let now = resident().unwrap_or(0);
-        if self.limit().is_some_and(|limit| now > limit) && self.app.slots[index].host().is_some() {
+        if self.limit().is_some_and(|limit| now > limit) && self.app.slots[index].loaded().is_some() {
             self.unload(index, "memory_limit");
             return Err(self.does_not_fit(now.saturating_sub(self.baseline)));
         }
@@ -333,7 +337,7 @@ impl ModelManager {
         let (idle, now) = (self.app.settings().idle_unload, Instant::now());
         for model in self.loaded() {
             let is_idle = idle.is_some_and(|idle| now.saturating_duration_since(model.last_used) > idle);
-            if is_idle && self.app.slots[model.slot].host().is_some_and(|host| !host.is_busy(true)) {
+            if is_idle && self.app.slots[model.slot].loaded().is_some_and(|loaded| !loaded.is_busy(true)) {
                 self.unload(model.slot, "idle");
             }
         }
@@ -349,17 +353,17 @@ impl ModelManager {
     /// Withdraws a model, waits for its requests in flight, and releases its memory.
     fn unload(&mut self, index: usize, reason: &str) {
         let slot = &self.app.slots[index];
-        let Some(host) = slot.withdraw() else { return };
+        let Some(loaded) = slot.withdraw() else { return };
         self.app.metrics.unloaded(&slot.name, reason);
         let fields = [("model", json!(slot.name)), ("reason", json!(reason))];
         self.app.edge.telemetry.info("model unloaded", &fields);
         let began = Instant::now();
-        while host.is_busy(false) && began.elapsed() < self.app.settings().http.time_limit {
+        while loaded.is_busy(false) && began.elapsed() < self.app.settings().http.time_limit {
             thread::sleep(SHORT_POLL_INTERVAL);
         }
-        host.queue.close();
-        host.join();
-        drop(host);
+        loaded.queue.close();
+        loaded.join();
+        drop(loaded);
         self.models[index].runtime.release_free_memory();
     }
 }

@@ -1,7 +1,7 @@
 //! Readiness of the server or of one model, and the reason if it is not ready.
 
 use crate::state::app::{App, Scope};
-use crate::state::slot::{Host, Phase, Slot};
+use crate::state::slot::{LoadedModel, Phase, Slot};
 
 /// The phase of a model, without error details for untrusted callers.
 pub(crate) fn phase(slot: &Slot, trusted: bool) -> Phase {
@@ -27,7 +27,7 @@ pub(crate) fn check_readiness(app: &App, scope: Option<Scope>, trusted: bool) ->
         if all_failed || slot.blocks_readiness() {
             return Some((index, phase(slot, trusted).reason()));
         }
-        slot.host().and_then(|host| out_of_service(&host, trusted)).map(|why| (index, why))
+        slot.loaded().and_then(|loaded| out_of_service(&loaded, trusted)).map(|why| (index, why))
     };
     let not_ready: Vec<(usize, String)> = indices.filter_map(reason).collect();
     // Probes retry failed loads: an orchestrator sends no requests to a server that is not ready.
@@ -44,8 +44,8 @@ pub(crate) fn check_readiness(app: &App, scope: Option<Scope>, trusted: bool) ->
 }
 
 /// The reason if all placements of a loaded model are quarantined.
-fn out_of_service(host: &Host, trusted: bool) -> Option<String> {
-    let why = host.model.out_of_service()?;
+fn out_of_service(loaded: &LoadedModel, trusted: bool) -> Option<String> {
+    let why = loaded.model.out_of_service()?;
     Some(if trusted {
         format!("all placements are quarantined; {why}")
     } else {

@@ -11,7 +11,7 @@ use serde_json::json;
 use crate::models::incidents;
 use crate::state::app::App;
 use crate::state::label::short;
-use crate::state::slot::Host;
+use crate::state::slot::LoadedModel;
 
 /// Maximum backoff.
 const MAX_BACKOFF: Duration = Duration::from_hours(1);
@@ -66,14 +66,14 @@ fn delay(initial: Duration, attempts: u32) -> Duration {
 
 /// Recovers quarantined placements of a model until the server stops or the model is unloaded. Does not keep the model
 /// loaded.
-pub(crate) fn run(app: &Arc<App>, host: &Weak<Host>) {
+pub(crate) fn run(app: &Arc<App>, loaded: &Weak<LoadedModel>) {
     let initial = app.settings().recovery_backoff;
     let mut backoffs = Backoffs::default();
     while !app.is_shutting_down() {
         thread::sleep(POLL_INTERVAL.min(initial));
-        let Some(model) = host.upgrade().map(|host| {
-            incidents::report_downgrades(app, &host.name, &host.model);
-            host.model.clone()
+        let Some(model) = loaded.upgrade().map(|loaded| {
+            incidents::report_downgrades(app, &loaded.name, &loaded.model);
+            loaded.model.clone()
         }) else {
             return;
         };
@@ -88,13 +88,13 @@ pub(crate) fn run(app: &Arc<App>, host: &Weak<Host>) {
         for (placement, readmission, bytes) in due {
             let fits = app.settings().memory_limit.is_none_or(|limit| app.memory_used() + bytes <= limit);
             let proved = fits.then(|| readmission.prove());
-            let Some(host) = host.upgrade() else { return };
+            let Some(loaded) = loaded.upgrade() else { return };
             let label = short(&placement);
-            let fields = [("model", json!(host.name)), ("placement", json!(label))];
+            let fields = [("model", json!(loaded.name)), ("placement", json!(label))];
             let outcome = match proved {
                 None => "no_memory",
                 Some(Ok(readmitted)) => {
-                    host.model.admit(readmitted);
+                    loaded.model.admit(readmitted);
                     app.edge.telemetry.info("placement recovered", &fields);
                     "recovered"
                 }
@@ -105,7 +105,7 @@ pub(crate) fn run(app: &Arc<App>, host: &Weak<Host>) {
                     "failed"
                 }
             };
-            app.metrics.recoveries.with_label_values(&[&host.name, &label, outcome]).inc();
+            app.metrics.recoveries.with_label_values(&[&loaded.name, &label, outcome]).inc();
         }
     }
 }

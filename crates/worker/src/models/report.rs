@@ -8,7 +8,7 @@ use sconce::core::report::{ModelReport, ProcessMemory, ServingReport, WorkerRepo
 use crate::models::readiness::check_readiness;
 use crate::state::app::App;
 use crate::state::label::short;
-use crate::state::slot::{Host, Slot};
+use crate::state::slot::{LoadedModel, Slot};
 
 /// The report of a worker: the response of `/v1/report`, and part of every heartbeat.
 pub(crate) fn report_of(app: &App) -> WorkerReport {
@@ -31,32 +31,32 @@ pub(crate) fn report_of(app: &App) -> WorkerReport {
 }
 
 fn model(slot: &Arc<Slot>) -> ModelReport {
-    let host = slot.host();
+    let loaded = slot.loaded();
     ModelReport {
         model: slot.name.clone(),
         aliases: slot.aliases.clone(),
         phase: slot.phase().reason(),
         memory: slot.memory(),
-        serving: host.as_ref().map(|host| serving(host)),
-        plan: host.and_then(|host| serde_json::to_value(host.model.plan()).ok()),
+        serving: loaded.as_ref().map(|loaded| serving(loaded)),
+        plan: loaded.and_then(|loaded| serde_json::to_value(loaded.model.plan()).ok()),
     }
 }
 
-fn serving(host: &Host) -> ServingReport {
-    let (plan, card, rate) = (host.model.plan(), host.model.card(), host.queue.rate());
-    let (queued_texts, queued_tokens) = host.queue.size();
+fn serving(loaded: &LoadedModel) -> ServingReport {
+    let (plan, card, rate) = (loaded.model.plan(), loaded.model.card(), loaded.queue.rate());
+    let (queued_texts, queued_tokens) = loaded.queue.size();
     let chosen = plan.chosen.as_ref();
     ServingReport {
         placement: chosen.map(|chosen| short(&chosen.placement)),
         device: chosen.map(|chosen| chosen.placement.device.to_string()),
         backend: chosen.map(|chosen| chosen.placement.engine.to_string()),
         band: chosen.map(|chosen| chosen.band.to_string()),
-        class: host.model.class(),
+        class: loaded.model.class(),
         task: card.task.value.to_string(),
         max_length: card.max_length.value,
         width: card.width(),
         tokens_per_second: rate.tokens_per_second,
-        least_seconds: rate.min_seconds,
+        min_seconds: rate.min_seconds,
         queued_texts,
         queued_tokens,
     }

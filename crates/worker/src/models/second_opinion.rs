@@ -12,7 +12,7 @@ use crate::models::incidents::{count_fallbacks, report_incidents};
 use crate::schedule::job::BatchTiming;
 use crate::schedule::list::Entry;
 use crate::state::app::App;
-use crate::state::slot::Host;
+use crate::state::slot::LoadedModel;
 use sconce_http::refusal::{Kind, Refusal};
 
 /// Maximum number of texts that wait for a second opinion.
@@ -29,13 +29,13 @@ pub(crate) struct Pending {
 /// The handle of the thread that settles suspects, which starts with the first one. It does not keep the model loaded.
 pub(crate) struct SecondOpinions {
     app: Arc<App>,
-    host: Weak<Host>,
+    loaded: Weak<LoadedModel>,
     thread: Mutex<Option<SyncSender<Pending>>>,
 }
 
 impl SecondOpinions {
-    pub(crate) fn new(app: Arc<App>, host: Weak<Host>) -> SecondOpinions {
-        SecondOpinions { app, host, thread: Mutex::new(None) }
+    pub(crate) fn new(app: Arc<App>, loaded: Weak<LoadedModel>) -> SecondOpinions {
+        SecondOpinions { app, loaded, thread: Mutex::new(None) }
     }
 
     /// Queues a suspect, or refuses it if too many are pending.
@@ -43,9 +43,9 @@ impl SecondOpinions {
         let mut thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner);
         if thread.is_none() {
             let (sender, pending) = sync_channel(MAX_PENDING);
-            let (app, host) = (Arc::clone(&self.app), Weak::clone(&self.host));
+            let (app, loaded) = (Arc::clone(&self.app), Weak::clone(&self.loaded));
             let builder = thread::Builder::new().name("sconce-second-opinion".to_owned());
-            *thread = builder.spawn(move || settle_all(&app, &host, &pending)).ok().map(|_| sender);
+            *thread = builder.spawn(move || settle_all(&app, &loaded, &pending)).ok().map(|_| sender);
         }
         let job = Arc::clone(&pending.entry.job);
         if thread.as_ref().is_none_or(|sender| sender.try_send(pending).is_err()) {
@@ -54,22 +54,22 @@ impl SecondOpinions {
     }
 }
 
-fn settle_all(app: &App, host: &Weak<Host>, receiver: &Receiver<Pending>) {
+fn settle_all(app: &App, loaded: &Weak<LoadedModel>, receiver: &Receiver<Pending>) {
     while let Ok(pending) = receiver.recv() {
         if pending.entry.job.is_cancelled() {
             continue;
         }
-        if let Err(refusal) = settle(app, host, &pending) {
+        if let Err(refusal) = settle(app, loaded, &pending) {
             pending.entry.job.fail(refusal);
         }
     }
 }
 
-fn settle(app: &App, host: &Weak<Host>, pending: &Pending) -> Result<(), Refusal> {
+fn settle(app: &App, loaded: &Weak<LoadedModel>, pending: &Pending) -> Result<(), Refusal> {
     let Pending { entry, suspect, batch } = pending;
-    let host = || host.upgrade().ok_or_else(|| Refusal::new(Kind::NotReady, "the model was unloaded"));
+    let loaded = || loaded.upgrade().ok_or_else(|| Refusal::new(Kind::NotReady, "the model was unloaded"));
     loop {
-        let Some(second) = host()?.model.second_to_load(suspect) else { break };
+        let Some(second) = loaded()?.model.second_to_load(suspect) else { break };
         // No model is evicted for one unusual text.
         let claim = second.claim().map_or(0, |claim| claim.bytes);
         if app.settings().memory_limit.is_some_and(|limit| app.memory_used() + claim > limit) {
@@ -77,14 +77,14 @@ fn settle(app: &App, host: &Weak<Host>, pending: &Pending) -> Result<(), Refusal
                 "the result of a text is unusual, and the memory limit does not allow a second opinion";
             return Err(Refusal::new(Kind::Unusual, message));
         }
-        let loaded = second.load();
-        host()?.model.admit_second(loaded);
+        let second = second.load();
+        loaded()?.model.admit_second(second);
     }
-    let host = host()?;
-    let settled = host.model.resolve(suspect);
-    report_incidents(&host, app);
+    let loaded = loaded()?;
+    let settled = loaded.model.resolve(suspect);
+    report_incidents(&loaded, app);
     let computed = settled.map_err(refusal)?;
-    count_fallbacks(&host.name, app, &computed);
+    count_fallbacks(&loaded.name, app, &computed);
     let norm = computed.rows.norms.first().copied();
     entry.job.add_rows(&computed, std::iter::once((entry.index, &computed.rows.values[..], norm)), *batch);
     Ok(())

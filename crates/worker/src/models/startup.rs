@@ -15,10 +15,10 @@ use crate::models::shadow::ShadowChecks;
 use crate::schedule::queue::Queue;
 use crate::state::app::App;
 use crate::state::label::short;
-use crate::state::slot::{Host, Phase, Slot};
+use crate::state::slot::{LoadedModel, Phase, Slot};
 
 /// Loads the model of a slot and starts its threads. The slot reports progress.
-pub(crate) fn start(app: &Arc<App>, slot: &Slot, builder: ModelBuilder) -> Result<Arc<Host>, Error> {
+pub(crate) fn start(app: &Arc<App>, slot: &Slot, builder: ModelBuilder) -> Result<Arc<LoadedModel>, Error> {
     let model = builder.open_with_progress(&mut |event| incidents::handle_event(app, slot, &event))?;
     incidents::report_downgrades(app, &slot.name, &model);
     let rate = warm_up(&model, &mut |texts| slot.enter(Phase::WarmingUp { texts }));
@@ -27,32 +27,39 @@ pub(crate) fn start(app: &Arc<App>, slot: &Slot, builder: ModelBuilder) -> Resul
     let queue = Arc::new(Queue::new(rate, app.settings().queue_seconds));
     let (name, loaded_at, concurrency, workers) =
         (slot.name.clone(), Instant::now(), model.concurrency(), Mutex::default());
-    let host =
-        Arc::new(Host { name, model, token_ids: slot.token_ids, queue, loaded_at, concurrency, workers });
-    let shadow = ShadowChecks::new(Arc::clone(app), host.name.clone(), host.model.clone());
-    let second_opinions = SecondOpinions::new(Arc::clone(app), Arc::downgrade(&host));
+    let loaded = Arc::new(LoadedModel {
+        name,
+        model,
+        token_ids: slot.token_ids,
+        queue,
+        loaded_at,
+        concurrency,
+        workers,
+    });
+    let shadow = ShadowChecks::new(Arc::clone(app), loaded.name.clone(), loaded.model.clone());
+    let second_opinions = SecondOpinions::new(Arc::clone(app), Arc::downgrade(&loaded));
     let verification = Arc::new(Verification { shadow, second_opinions });
     // One spare worker takes interactive texts while all others are busy with bulk.
     for worker in 0..concurrency + usize::from(concurrency > 1) {
-        let (app, host_of_worker) = (Arc::clone(app), Arc::clone(&host));
+        let (app, host_of_worker) = (Arc::clone(app), Arc::clone(&loaded));
         let verification = Arc::clone(&verification);
         match spawn("sconce-worker", move || run(worker, &host_of_worker, &app, &verification)) {
-            Ok(thread) => host.add_worker(thread),
+            Ok(thread) => loaded.add_worker(thread),
             Err(error) => {
-                host.queue.close();
-                host.join();
+                loaded.queue.close();
+                loaded.join();
                 return Err(error);
             }
         }
     }
-    let (weak_host, shared) = (Arc::downgrade(&host), Arc::clone(app));
+    let (weak_host, shared) = (Arc::downgrade(&loaded), Arc::clone(app));
     spawn("sconce-recovery", move || recovery::run(&shared, &weak_host))?;
-    let plan = host.model.plan();
+    let plan = loaded.model.plan();
     let placement = plan.chosen.as_ref().map(|chosen| short(&chosen.placement));
     let rate = json!(rate.tokens_per_second.round());
     let fields = [("model", json!(slot.name)), ("placement", json!(placement)), ("tokens_per_second", rate)];
     app.edge.telemetry.info("model ready", &fields);
-    Ok(host)
+    Ok(loaded)
 }
 
 /// Spawns a named thread.

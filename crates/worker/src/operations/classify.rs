@@ -11,18 +11,18 @@ use crate::errors::refusal;
 use crate::operations::context::RequestContext;
 use crate::operations::enqueue::compute;
 use crate::operations::response::Deferred;
-use crate::state::slot::Host;
+use crate::state::slot::LoadedModel;
 
 /// The labels of each text or pair, in descending order of score.
 pub(crate) async fn classify(
     context: &RequestContext,
-    host: &Arc<Host>,
+    loaded: &Arc<LoadedModel>,
     sequences: Vec<(String, Option<String>)>,
     scoring: Option<Scoring>,
     truncates: bool,
 ) -> Result<Deferred<Vec<Vec<LabelScore>>>, Refusal> {
     context.refuse_chunks()?;
-    classify::check(host.model.card()).map_err(refusal)?;
+    classify::check(loaded.model.card()).map_err(refusal)?;
     let length =
         |(first, second): &(String, Option<String>)| first.len() + second.as_ref().map_or(0, String::len);
     let bytes: Vec<usize> = sequences.iter().map(length).collect();
@@ -33,9 +33,9 @@ pub(crate) async fn classify(
         (first, None) => classify::sequence(model.context(), first),
         (first, Some(second)) => classify::pair_sequence(model.context(), first, second, truncation),
     };
-    let rows = compute(context, host, &bytes, OutputKind::Pooled, truncates, encode).await?;
-    let (host, more) = (Arc::clone(host), classify::json_bytes(host.model.card(), bytes.len()));
+    let rows = compute(context, loaded, &bytes, OutputKind::Pooled, truncates, encode).await?;
+    let (loaded, more) = (Arc::clone(loaded), classify::json_bytes(loaded.model.card(), bytes.len()));
     let labels =
-        rows.defer(move |outputs, _| classify::classifications(host.model.card(), &outputs, &options));
+        rows.defer(move |outputs, _| classify::classifications(loaded.model.card(), &outputs, &options));
     Ok(labels.and_bytes(more))
 }

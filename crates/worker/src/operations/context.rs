@@ -1,6 +1,7 @@
 //! The context of one request: its principal, its model, its priority, its memory, and the limits on its texts.
 
 use std::ops::Range;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -13,12 +14,16 @@ use sconce_http::refusal::{Kind, Refusal};
 use crate::schedule::next_batch::Priority;
 use crate::schedule::queue::QueueFull;
 use crate::state::app::{App, Scope};
-use crate::state::slot::Host;
+use crate::state::slot::LoadedModel;
 
 /// Maximum bytes of one text.
 const MAX_TEXT: usize = 256 << 10;
 /// Maximum bytes of all texts of a request, a query counted once for each document.
 const MAX_TEXTS: usize = 16 << 20;
+
+/// A single text of at most this many bytes is processed on the thread of its connection. Waking another thread takes
+/// longer than tokenizing it.
+const INLINE_TEXT: usize = 1 << 10;
 
 /// Tasks of a route that accepts any model.
 pub(crate) const ANY: [Task; 5] = [Task::Embed, Task::Rerank, Task::Classify, Task::Sparse, Task::Tokens];
@@ -59,15 +64,15 @@ impl ModelChoice {
     }
 
     /// The loaded model called `name`, or the one that the header names, or the only one with one of `tasks`.
-    pub(crate) async fn host(
+    pub(crate) async fn loaded(
         &self,
         app: &App,
         name: Option<&str>,
         tasks: &[Task],
-    ) -> Result<Arc<Host>, Refusal> {
+    ) -> Result<Arc<LoadedModel>, Refusal> {
         let settings = app.settings();
         let wait = self.wait.unwrap_or(settings.load_wait).min(settings.http.time_limit);
-        app.host(self.scope, name.or(self.model.as_deref()), tasks, wait).await
+        app.loaded(self.scope, name.or(self.model.as_deref()), tasks, wait).await
     }
 }
 
@@ -76,11 +81,11 @@ pub(crate) fn invalid(message: impl Into<String>) -> Refusal {
     Refusal::new(Kind::Validation, message)
 }
 
-pub(super) fn broken() -> Refusal {
+pub(super) fn processing_failed() -> Refusal {
     Refusal::new(Kind::Model, "the text could not be processed")
 }
 
-pub(super) fn full(full: QueueFull) -> Refusal {
+pub(super) fn overloaded(full: QueueFull) -> Refusal {
     Refusal::new(Kind::Overloaded, "the model is overloaded").retry_after(full.seconds)
 }
 
@@ -136,20 +141,24 @@ impl RequestContext {
     /// Rejects the request before its body is read if the queue is full already.
     pub(crate) fn shed(&self) -> Result<(), Refusal> {
         if let [slot] = &self.app.slots[self.app.slot_indices(self.choice.scope)]
-            && let Some(host) = slot.host()
+            && let Some(loaded) = slot.loaded()
         {
             let priority = self.priority.unwrap_or(Priority::Interactive);
-            let capacity = host.queue.capacity(priority, self.principal.tenant, 1);
-            capacity.map_err(|error| full(error).for_model(&slot.name))?;
+            let capacity = loaded.queue.capacity(priority, self.principal.tenant, 1);
+            capacity.map_err(|error| overloaded(error).for_model(&slot.name))?;
         }
         Ok(())
     }
 
     /// The loaded model called `name`; without a name, the only one with one of `tasks`.
-    pub(crate) async fn host(&self, name: Option<&str>, tasks: &[Task]) -> Result<Arc<Host>, Refusal> {
-        let host = self.choice.host(&self.app, name, tasks).await?;
-        let _ = self.resolved.set(host.name.clone());
-        Ok(host)
+    pub(crate) async fn loaded(
+        &self,
+        name: Option<&str>,
+        tasks: &[Task],
+    ) -> Result<Arc<LoadedModel>, Refusal> {
+        let loaded = self.choice.loaded(&self.app, name, tasks).await?;
+        let _ = self.resolved.set(loaded.name.clone());
+        Ok(loaded)
     }
 
     /// Rejects chunking on operations that have no mean.
@@ -167,10 +176,11 @@ impl RequestContext {
         task: impl FnOnce() -> T + Send + 'static,
     ) -> Result<T, Refusal> {
         let ran = self.app.text_pool.run(self.principal.tenant, bytes, task).await;
-        ran.map_err(|_| busy())?.ok_or_else(broken)
+        ran.map_err(|_| busy())?.ok_or_else(processing_failed)
     }
 
-    /// Runs `each` on ranges of texts whose lengths are `bytes`, on the text threads, and `then` on all results.
+    /// Runs `each` on ranges of texts whose lengths are `bytes`, on the text threads, and `then` on all results. A single
+    /// short text stays on the calling thread.
     pub(crate) async fn on_text_threads<T: Send + 'static, R: Send + 'static>(
         &self,
         bytes: &[usize],
@@ -179,8 +189,12 @@ impl RequestContext {
     ) -> Result<R, Refusal> {
         // A key without tokens left costs no more work.
         self.app.edge.charge(self.principal, 0)?;
+        if let [0..=INLINE_TEXT] = bytes {
+            let run = AssertUnwindSafe(|| each(0..1).and_then(|result| then(vec![result])));
+            return catch_unwind(run).unwrap_or_else(|_| Err(processing_failed()));
+        }
         let ran = self.app.text_pool.run_pieces(self.principal.tenant, bytes, each, then).await;
-        ran.map_err(|_| busy())?.ok_or_else(broken)?
+        ran.map_err(|_| busy())?.ok_or_else(processing_failed)?
     }
 
     /// Whether long texts are truncated: by the body, else by the header, else by the default of the route.

@@ -14,7 +14,7 @@ use crate::operations::context::{RequestContext, invalid};
 use crate::operations::enqueue::{Rows, compute};
 use crate::operations::inputs::Inputs;
 use crate::operations::response::Deferred;
-use crate::state::slot::Host;
+use crate::state::slot::LoadedModel;
 
 /// Options of a dense embedding.
 pub(crate) struct Vectors {
@@ -30,34 +30,34 @@ pub(crate) struct Vectors {
 /// One vector for each input.
 pub(crate) async fn embed(
     context: &RequestContext,
-    host: &Arc<Host>,
+    loaded: &Arc<LoadedModel>,
     inputs: Arc<Inputs>,
     vectors: Vectors,
 ) -> Result<Deferred<Vec<Vec<f32>>>, Refusal> {
     let Vectors { truncates, prompt: name, dimensions, normalize } = vectors;
-    let prompt = prompt(host, name, inputs.has_ids())?.into();
+    let prompt = prompt(loaded, name, inputs.has_ids())?.into();
     let options = EmbedOptions { prompt, dimensions, force_dimensions: false, normalize };
-    embed::check(host.model.card(), &options).map_err(refusal)?;
+    embed::check(loaded.model.card(), &options).map_err(refusal)?;
     if context.chunks {
-        return embed_chunks(context, host, inputs, options).await;
+        return embed_chunks(context, loaded, inputs, options).await;
     }
     let (prompt, kind) = (options.prompt.clone(), OutputKind::Pooled);
-    let rows = encode(context, host, inputs, prompt, kind, truncates, embed::sequence).await?;
-    let host = Arc::clone(host);
-    Ok(rows.defer(move |outputs, _| embed::vectors(host.model.card(), outputs, &options)))
+    let rows = encode(context, loaded, inputs, prompt, kind, truncates, embed::sequence).await?;
+    let loaded = Arc::clone(loaded);
+    Ok(rows.defer(move |outputs, _| embed::vectors(loaded.model.card(), outputs, &options)))
 }
 
 /// One vector for each text: the mean of its chunks, weighted by tokens.
 async fn embed_chunks(
     context: &RequestContext,
-    host: &Arc<Host>,
+    loaded: &Arc<LoadedModel>,
     inputs: Arc<Inputs>,
     options: EmbedOptions,
 ) -> Result<Deferred<Vec<Vec<f32>>>, Refusal> {
-    only_texts(&inputs, "token ids are used as they are: no `x-sconce-truncate: chunk`")?;
+    only_texts(&inputs, "`x-sconce-truncate: chunk` needs text: token ids are not split")?;
     let bytes = inputs.bytes();
     context.check_sizes(&bytes, 0)?;
-    let (own, prompt) = (Arc::clone(host), options.prompt.clone());
+    let (own, prompt) = (Arc::clone(loaded), options.prompt.clone());
     let split = move |range: Range<usize>| {
         let chunks = |text: &String| chunk::chunks(own.model.context(), &prompt, text);
         inputs.texts()[range].iter().map(chunks).collect::<Result<Vec<_>, _>>().map_err(refusal)
@@ -77,10 +77,10 @@ async fn embed_chunks(
         context.on_text_threads(&bytes, split, gather).await?;
     let (count, inputs) = (chunks.len(), Arc::new(Inputs::Texts(chunks)));
     let (prompt, kind) = (options.prompt.clone(), OutputKind::Pooled);
-    let rows = encode(context, host, inputs, prompt, kind, true, embed::sequence).await?;
-    let host = Arc::clone(host);
+    let rows = encode(context, loaded, inputs, prompt, kind, true, embed::sequence).await?;
+    let loaded = Arc::clone(loaded);
     let mut deferred =
-        rows.defer(move |outputs, _| chunk::vectors(host.model.card(), &outputs, &tokens, &options));
+        rows.defer(move |outputs, _| chunk::vectors(loaded.model.card(), &outputs, &tokens, &options));
     deferred.work.chunks = Some(count);
     Ok(deferred)
 }
@@ -88,50 +88,52 @@ async fn embed_chunks(
 /// One vector for each token of each input.
 pub(crate) async fn embed_all(
     context: &RequestContext,
-    host: &Arc<Host>,
+    loaded: &Arc<LoadedModel>,
     inputs: Inputs,
     name: Option<String>,
     truncates: bool,
 ) -> Result<Deferred<Vec<Vec<Vec<f32>>>>, Refusal> {
     context.refuse_chunks()?;
-    let prompt: Prompt = prompt(host, name, inputs.has_ids())?.into();
-    let kind = token_vectors::check(host.model.card(), &prompt).map_err(refusal)?;
+    let prompt: Prompt = prompt(loaded, name, inputs.has_ids())?.into();
+    let kind = token_vectors::check(loaded.model.card(), &prompt).map_err(refusal)?;
     let rows =
-        encode(context, host, Arc::new(inputs), prompt, kind, truncates, token_vectors::sequence).await?;
-    let host = Arc::clone(host);
+        encode(context, loaded, Arc::new(inputs), prompt, kind, truncates, token_vectors::sequence).await?;
+    let loaded = Arc::clone(loaded);
     Ok(rows.defer(move |outputs, sequences| {
         let texts = sequences.iter().zip(&outputs);
-        texts.map(|(sequence, output)| token_vectors::rows(host.model.context(), sequence, output)).collect()
+        texts
+            .map(|(sequence, output)| token_vectors::rows(loaded.model.context(), sequence, output))
+            .collect()
     }))
 }
 
 /// The token weights of each input.
 pub(crate) async fn embed_sparse(
     context: &RequestContext,
-    host: &Arc<Host>,
+    loaded: &Arc<LoadedModel>,
     inputs: Inputs,
     name: Option<String>,
     truncates: bool,
 ) -> Result<Deferred<Vec<Vec<TokenWeight>>>, Refusal> {
     context.refuse_chunks()?;
-    sparse::check(host.model.card(), &EmbedOptions::default()).map_err(refusal)?;
-    let (prompt, kind) = (prompt(host, name, inputs.has_ids())?.into(), OutputKind::Pooled);
-    let rows = encode(context, host, Arc::new(inputs), prompt, kind, truncates, sparse::sequence).await?;
+    sparse::check(loaded.model.card(), &EmbedOptions::default()).map_err(refusal)?;
+    let (prompt, kind) = (prompt(loaded, name, inputs.has_ids())?.into(), OutputKind::Pooled);
+    let rows = encode(context, loaded, Arc::new(inputs), prompt, kind, truncates, sparse::sequence).await?;
     Ok(rows.defer(|outputs, _| sparse::weights(outputs)))
 }
 
 /// Computes the rows of texts or token ids.
 async fn encode(
     context: &RequestContext,
-    host: &Arc<Host>,
+    loaded: &Arc<LoadedModel>,
     inputs: Arc<Inputs>,
     prompt: Prompt,
     output_kind: OutputKind,
     truncates: bool,
     sequence: fn(ModelContext<'_>, &Prompt, Input<'_>) -> Result<TokenSequence, Error>,
 ) -> Result<Rows, Refusal> {
-    if !host.token_ids && inputs.has_ids() {
-        return Err(invalid(token_ids_rejected(&host.name)));
+    if !loaded.token_ids && inputs.has_ids() {
+        return Err(invalid(token_ids_rejected(&loaded.name)));
     }
     let bytes = inputs.bytes();
     context.check_sizes(&bytes, 0)?;
@@ -143,7 +145,7 @@ async fn encode(
         };
         sequence(model.context(), &prompt, input)
     };
-    compute(context, host, &bytes, output_kind, truncates, encode).await
+    compute(context, loaded, &bytes, output_kind, truncates, encode).await
 }
 
 /// Clients such as `LangChain` send tiktoken's ids, which are valid ids of other tokens in most vocabularies.
@@ -161,16 +163,20 @@ fn only_texts(inputs: &Inputs, otherwise: &str) -> Result<(), Refusal> {
 }
 
 /// The name of a prompt, if the model has one of that name.
-pub(crate) fn prompt(host: &Host, name: Option<String>, has_ids: bool) -> Result<Option<String>, Refusal> {
+pub(crate) fn prompt(
+    loaded: &LoadedModel,
+    name: Option<String>,
+    has_ids: bool,
+) -> Result<Option<String>, Refusal> {
     let Some(name) = name else { return Ok(None) };
-    let known = &host.model.card().prompts.value;
+    let known = &loaded.model.card().prompts.value;
     if !known.contains_key(&name) {
         let known: Vec<String> = known.keys().map(|name| format!("`{name}`")).collect();
         let there = if known.is_empty() { "none".to_owned() } else { known.join(", ") };
-        return Err(invalid(format!("the model has no prompt `{name}`; there is: {there}")));
+        return Err(invalid(format!("the model has no prompt `{name}`; known: {there}")));
     }
     if has_ids {
-        return Err(invalid("token ids are used as they are: no `prompt_name`"));
+        return Err(invalid("`prompt_name` needs text: token ids get no prompt"));
     }
     Ok(Some(name))
 }

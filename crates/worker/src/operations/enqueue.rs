@@ -2,6 +2,7 @@
 
 use std::ops::Range;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
 use sconce::core::batch::OutputKind;
@@ -14,12 +15,12 @@ use sconce_http::refusal::{Kind, Refusal};
 use tokio::sync::oneshot;
 
 use crate::errors::refusal;
-use crate::operations::context::{RequestContext, broken, full};
+use crate::operations::context::{RequestContext, overloaded, processing_failed};
 use crate::operations::response::Deferred;
 use crate::schedule::job::{Job, Outcome};
 use crate::schedule::next_batch::Priority;
 use crate::state::app::App;
-use crate::state::slot::Host;
+use crate::state::slot::LoadedModel;
 use crate::state::work::{Steps, Work};
 
 /// Seconds of measured work above which a request of several texts is bulk.
@@ -46,16 +47,16 @@ impl Rows {
     }
 }
 
-/// Counts a request whose client left before its texts were in the queue.
-struct Cancellation {
+/// Counts a request as cancelled if its future is dropped before it has a result.
+struct PendingRequest {
     app: Arc<App>,
     model: String,
-    armed: bool,
+    finished: AtomicBool,
 }
 
-impl Drop for Cancellation {
+impl Drop for PendingRequest {
     fn drop(&mut self) {
-        if self.armed {
+        if !self.finished.load(Ordering::Relaxed) {
             self.app.metrics.cancelled.with_label_values(&[&self.model]).inc();
         }
     }
@@ -68,7 +69,7 @@ type Sender = (Principal, Option<Priority>);
 /// thread that tokenized the last text admits all to the queue, so that no other thread is woken in between.
 pub(crate) async fn compute(
     context: &RequestContext,
-    host: &Arc<Host>,
+    loaded: &Arc<LoadedModel>,
     bytes: &[usize],
     output_kind: OutputKind,
     truncates: bool,
@@ -77,26 +78,28 @@ pub(crate) async fn compute(
     let start = Instant::now();
     let (app, memory) = (Arc::clone(&context.app), context.memory.clone());
     let sender = (context.principal, context.priority);
-    // The host, not its model: a model is unloaded once nothing holds its host.
-    let (host, own) = (Arc::clone(host), Arc::clone(host));
+    // The loaded model is held, not its inner `Model`: it is unloaded once nothing holds it.
+    let (loaded, own) = (Arc::clone(loaded), Arc::clone(loaded));
     let each = move |texts: Range<usize>| {
         texts.map(|at| encode(&own.model, at)).collect::<Result<Vec<_>, Error>>().map_err(refusal)
     };
     // Dropped with this future when the client leaves.
-    let mut cancellation = Cancellation { app: Arc::clone(&app), model: host.name.clone(), armed: true };
-    let alive = Arc::new(());
-    let client = Arc::downgrade(&alive);
+    let (model, finished) = (loaded.name.clone(), AtomicBool::new(false));
+    let pending = Arc::new(PendingRequest { app: Arc::clone(&app), model, finished });
+    let client = Arc::downgrade(&pending);
     let then = move |texts: Vec<Vec<TokenSequence>>| {
         if client.strong_count() == 0 {
-            return Err(broken());
+            return Err(processing_failed());
         }
-        admit(app, host, texts.concat(), output_kind, truncates, sender, &memory, start)
+        admit(app, loaded, texts.concat(), output_kind, truncates, sender, &memory, start)
     };
-    let admitted = context.on_text_threads(bytes, each, then).await;
-    cancellation.armed = false;
-    drop(alive);
-    let (ticket, work) = admitted?;
-    let (job, outcome) = ticket.wait().await?;
+    let computed = async {
+        let (ticket, work) = context.on_text_threads(bytes, each, then).await?;
+        Ok((work, ticket.wait().await?))
+    };
+    let computed = computed.await;
+    pending.finished.store(true, Ordering::Relaxed);
+    let (work, (job, outcome)) = computed?;
     let Outcome { outputs, placements, classes, incidents, queued, computing, batches } = outcome;
     let tokenized = start + work.tokenizing;
     let steps = Some(Steps { arrived: start, tokenized, queued: job.arrived, batches });
@@ -120,7 +123,7 @@ fn priority_of(header: Option<Priority>, texts: usize, seconds: f64, queued: f64
 #[expect(clippy::too_many_arguments, reason = "what a request is made of")]
 fn admit(
     app: Arc<App>,
-    host: Arc<Host>,
+    loaded: Arc<LoadedModel>,
     texts: Vec<TokenSequence>,
     output_kind: OutputKind,
     truncates: bool,
@@ -128,7 +131,7 @@ fn admit(
     memory: &RequestMemory,
     start: Instant,
 ) -> Result<(Ticket, Work), Refusal> {
-    let mut work = Work { model: host.name.clone(), texts: texts.len(), ..Work::default() };
+    let mut work = Work { model: loaded.name.clone(), texts: texts.len(), ..Work::default() };
     work.tokenizing = start.elapsed();
     work.tokens = texts.iter().map(|text| text.ids.len()).sum();
     work.truncated = truncated(&texts);
@@ -136,13 +139,13 @@ fn admit(
         return Err(Refusal::new(
             Kind::TooLong,
             format!(
-                "the model takes {} tokens, and input {} has {}; to have it cut, say `truncate`: true",
+                "the model accepts {} tokens, and input {} has {}; set `truncate` to true to truncate it",
                 cut.used, cut.index, cut.tokens
             ),
         ));
     }
-    let (card, settings) = (host.model.card(), app.settings());
-    let (most, hidden) = (settings.max_numbers, card.sizes.value.hidden);
+    let (card, settings) = (loaded.model.card(), app.settings());
+    let (most, hidden) = (settings.max_values, card.sizes.value.hidden);
     let sparse = card.task.value == Task::Sparse;
     let values = match output_kind {
         // The weights of a sparse vector are counted when they are known.
@@ -152,21 +155,21 @@ fn admit(
         OutputKind::Projected => work.tokens * card.width(),
     };
     if output_kind != OutputKind::Pooled && values > most {
-        let message = format!("an answer has at most {most} numbers; this one would have {values}");
+        let message = format!("a response has at most {most} values; this one would have {values}");
         return Err(Refusal::new(Kind::TooLarge, message));
     }
     // Rows, and the ids and types of tokens.
     let reservation = memory.reserve(4 * values + 8 * work.tokens)?;
     app.edge.charge(principal, work.tokens)?;
-    let seconds = host.queue.rate().seconds(work.tokens);
+    let seconds = loaded.queue.rate().seconds(work.tokens);
     let priority = priority_of(header, work.texts, seconds, settings.queue_seconds);
     let (job, outcome) = Job::new(texts, output_kind, priority, sparse, principal.tenant);
     let job = Arc::new(job.with_reservation(reservation));
-    host.queue.admit(&job).map_err(|error| {
+    loaded.queue.admit(&job).map_err(|error| {
         app.edge.refund(principal, work.tokens);
-        full(error)
+        overloaded(error)
     })?;
-    Ok((Ticket { app, host, job, outcome, done: false }, work))
+    Ok((Ticket { app, loaded, job, outcome, done: false }, work))
 }
 
 fn truncated(texts: &[TokenSequence]) -> Vec<Truncation> {
@@ -177,7 +180,7 @@ fn truncated(texts: &[TokenSequence]) -> Vec<Truncation> {
 /// A job in the queue, cancelled if this is dropped before the job is done.
 struct Ticket {
     app: Arc<App>,
-    host: Arc<Host>,
+    loaded: Arc<LoadedModel>,
     job: Arc<Job>,
     outcome: oneshot::Receiver<Result<Outcome, Refusal>>,
     done: bool,
@@ -196,9 +199,8 @@ impl Ticket {
 impl Drop for Ticket {
     fn drop(&mut self) {
         if !self.done {
-            let spared = self.host.queue.cancel(&self.job);
-            let name = [self.host.name.as_str()];
-            self.app.metrics.cancelled.with_label_values(&name).inc();
+            let spared = self.loaded.queue.cancel(&self.job);
+            let name = [self.loaded.name.as_str()];
             self.app.metrics.cancelled_tokens.with_label_values(&name).inc_by(spared as u64);
         }
     }

@@ -8,7 +8,7 @@ use serde::de::value::MapAccessDeserializer;
 use serde::de::{DeserializeOwned, Error, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 
-use crate::settings::MOST_INPUTS;
+use crate::settings::MAX_INPUTS;
 
 /// A list of which no more than a bound is read.
 #[derive(Clone, Debug, PartialEq)]
@@ -37,8 +37,8 @@ impl<'de, T: Deserialize<'de>> Deserialize<'de> for BoundedVec<T> {
 }
 
 fn push<T, E: Error>(list: &mut Vec<T>, item: T) -> Result<(), E> {
-    if list.len() >= MOST_INPUTS {
-        return Err(E::custom(format!("more than {MOST_INPUTS} inputs")));
+    if list.len() >= MAX_INPUTS {
+        return Err(E::custom(format!("more than {MAX_INPUTS} inputs")));
     }
     list.push(item);
     Ok(())
@@ -367,7 +367,7 @@ mod tests {
         ] {
             assert_eq!(inputs(wrong.clone()), None, "{wrong}");
         }
-        assert_eq!(inputs(json!(vec!["a"; MOST_INPUTS + 1])), None);
+        assert_eq!(inputs(json!(vec!["a"; MAX_INPUTS + 1])), None);
     }
 
     #[test]

@@ -13,7 +13,7 @@ use tokio::sync::watch;
 use crate::schedule::text_pool::TextPool;
 use crate::settings::Settings;
 use crate::state::metrics::Metrics;
-use crate::state::slot::{Host, Slot, TaskStatus};
+use crate::state::slot::{LoadedModel, Slot, TaskStatus};
 
 /// State that all requests share.
 pub(crate) struct App {
@@ -68,8 +68,8 @@ impl App {
 
     /// Applies other settings. Threads and the maximum number of connections stay.
     pub(crate) fn reload(&self, settings: Settings) {
-        for host in self.slots.iter().filter_map(|slot| slot.host()) {
-            host.queue.set_limit(settings.queue_seconds);
+        for loaded in self.slots.iter().filter_map(|slot| slot.loaded()) {
+            loaded.queue.set_limit(settings.queue_seconds);
         }
         self.edge.reload(settings.edge());
         *self.settings.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(settings);
@@ -106,8 +106,8 @@ impl App {
 
     /// Closes all queues, so that their workers end.
     pub(crate) fn close_queues(&self) {
-        for host in self.slots.iter().filter_map(|slot| slot.host()) {
-            host.queue.close();
+        for loaded in self.slots.iter().filter_map(|slot| slot.loaded()) {
+            loaded.queue.close();
         }
     }
 
@@ -186,20 +186,20 @@ impl App {
 
     /// The loaded model called `name`, or the only one with one of `tasks`. Requests a load if it is not loaded, and waits for
     /// it up to `wait`.
-    pub(crate) async fn host(
+    pub(crate) async fn loaded(
         &self,
         scope: Option<Scope>,
         name: Option<&str>,
         tasks: &[Task],
         wait: Duration,
-    ) -> Result<Arc<Host>, Refusal> {
+    ) -> Result<Arc<LoadedModel>, Refusal> {
         let index = self.resolve(scope, name, tasks)?;
         let slot = &self.slots[index];
         let mut phases = slot.phases();
         let began = tokio::time::Instant::now();
         loop {
-            if let Some(host) = slot.acquire() {
-                return Ok(host);
+            if let Some(loaded) = slot.acquire() {
+                return Ok(loaded);
             }
             self.request_load(index);
             let may_wait = !slot.has_failed() && !self.is_shutting_down();

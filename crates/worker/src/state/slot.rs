@@ -49,7 +49,7 @@ pub(crate) struct Slot {
 
 #[derive(Default)]
 struct State {
-    host: Option<Arc<Host>>,
+    loaded: Option<Arc<LoadedModel>>,
     memory: Option<ModelMemory>,
     task: TaskStatus,
     /// Why the last load failed.
@@ -69,7 +69,7 @@ pub(crate) enum TaskStatus {
 }
 
 /// A loaded model with its queue and workers.
-pub(crate) struct Host {
+pub(crate) struct LoadedModel {
     pub(crate) name: String,
     pub(crate) model: Model,
     /// Whether requests may send token ids.
@@ -82,7 +82,7 @@ pub(crate) struct Host {
     pub(crate) workers: Mutex<Vec<JoinHandle<()>>>,
 }
 
-impl Host {
+impl LoadedModel {
     fn workers_guard(&self) -> MutexGuard<'_, Vec<JoinHandle<()>>> {
         self.workers.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -102,7 +102,7 @@ impl Host {
 
     /// Whether requests are in flight: they hold a reference, beside those of the caller, of each worker and, if `in_slot`,
     /// of the slot.
-    pub(crate) fn is_busy(self: &Arc<Host>, in_slot: bool) -> bool {
+    pub(crate) fn is_busy(self: &Arc<LoadedModel>, in_slot: bool) -> bool {
         Arc::strong_count(self) > 1 + self.workers_guard().len() + usize::from(in_slot)
     }
 }
@@ -224,10 +224,16 @@ impl Slot {
     }
 
     /// Publishes a loaded model to requests.
-    pub(crate) fn publish(&self, host: Arc<Host>, predicted: Footprint, measured: Footprint, took: Duration) {
+    pub(crate) fn publish(
+        &self,
+        loaded: Arc<LoadedModel>,
+        predicted: Footprint,
+        measured: Footprint,
+        took: Duration,
+    ) {
         let memory = ModelMemory { predicted, measured, load_seconds: took.as_secs_f64() };
-        let task = TaskStatus::Known(host.model.card().task.value);
-        *self.lock() = State { host: Some(host), memory: Some(memory), task, failure: None };
+        let task = TaskStatus::Known(loaded.model.card().task.value);
+        *self.lock() = State { loaded: Some(loaded), memory: Some(memory), task, failure: None };
         self.load_failed.store(false, Ordering::Relaxed);
         self.end_startup();
         self.mark_used();
@@ -235,10 +241,10 @@ impl Slot {
     }
 
     /// Withdraws the loaded model: new requests no longer find it.
-    pub(crate) fn withdraw(&self) -> Option<Arc<Host>> {
-        let host = self.lock().host.take();
+    pub(crate) fn withdraw(&self) -> Option<Arc<LoadedModel>> {
+        let loaded = self.lock().loaded.take();
         self.enter(Phase::Unloaded);
-        host
+        loaded
     }
 
     /// Records a failed load. Returns whether the reason is new.
@@ -251,14 +257,14 @@ impl Slot {
     }
 
     /// The loaded model.
-    pub(crate) fn host(&self) -> Option<Arc<Host>> {
-        self.lock().host.clone()
+    pub(crate) fn loaded(&self) -> Option<Arc<LoadedModel>> {
+        self.lock().loaded.clone()
     }
 
     /// The loaded model for a request, which counts as use.
-    pub(crate) fn acquire(&self) -> Option<Arc<Host>> {
+    pub(crate) fn acquire(&self) -> Option<Arc<LoadedModel>> {
         self.mark_used();
-        self.host()
+        self.loaded()
     }
 
     fn mark_used(&self) {
@@ -413,11 +419,11 @@ mod tests {
         assert_eq!(slot.task(), TaskStatus::Pending);
         slot.set_task(TaskStatus::Known(Task::Rerank));
         assert_eq!(slot.task(), TaskStatus::Known(Task::Rerank));
-        assert!(slot.memory().is_none() && slot.host().is_none());
+        assert!(slot.memory().is_none() && slot.loaded().is_none());
         let before = slot.last_used();
         std::thread::sleep(Duration::from_millis(5));
-        assert!(slot.host().is_none());
-        assert_eq!(slot.last_used(), before, "`host` does not count as use");
+        assert!(slot.loaded().is_none());
+        assert_eq!(slot.last_used(), before, "`loaded` does not count as use");
         assert!(slot.acquire().is_none());
         assert!(slot.last_used() >= before + Duration::from_millis(5));
     }

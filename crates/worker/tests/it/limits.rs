@@ -340,13 +340,13 @@ fn a_request_beyond_the_time_limit_is_refused_and_leaves_the_queue() {
 
 #[test]
 fn token_vectors_beyond_their_number_are_refused() {
-    let server = tiny_with("tiny-bert", Settings { max_numbers: 320, ..settings() });
+    let server = tiny_with("tiny-bert", Settings { max_values: 320, ..settings() });
     // Ten tokens of hidden size 32, two of them special tokens.
     let ask = |words: usize| post(*server, "/embed_all", &json!({"inputs": "a ".repeat(words)}));
     ask(8).expect(200);
     let refused = ask(9);
     assert_eq!(refused.status, 413, "{}", refused.text());
-    assert!(refused.text().contains("at most 320 numbers; this one would have 352"), "{}", refused.text());
+    assert!(refused.text().contains("at most 320 values; this one would have 352"), "{}", refused.text());
     assert_eq!(post(*server, "/embed", &json!({"inputs": "a ".repeat(100)})).status, 200);
 }
 

@@ -121,7 +121,8 @@ fn cancelled_requests_are_not_computed() {
     let (asked, computed) = (40.0 * whole as f64, settled - before);
     println!("{asked} tokens asked for and left, {computed} computed");
     assert!(computed < 0.8 * asked, "{computed} of {asked}");
-    assert!(metric(address, "sconce_cancelled_total") > 0.5);
+    let cancelled = metric(address, "sconce_cancelled_total");
+    assert!((0.5..40.5).contains(&cancelled), "{cancelled} of 40");
     assert!(metric(address, "sconce_cancelled_tokens_total") > 0.5);
     assert!(metric(address, "sconce_queue_tokens").abs() < 0.5);
     let answer = post(address, "/embed", &json!({"inputs": "still here"}));

@@ -104,7 +104,7 @@ fn read_manifest(path: &Path, first: Option<Next<'_>>) -> Result<(Manifest, Stri
     let all = manifest.files.iter().try_fold(0_u64, |all, file| all.checked_add(file.bytes));
     let length = fs::metadata(path).map_or(0, |data| data.len());
     if all.is_none_or(|all| all > length) {
-        return Err(changed("promises more than there is: the bundle was cut off".to_owned()));
+        return Err(changed("lists more bytes than the bundle has: it was truncated".to_owned()));
     }
     Ok((manifest, hex(&Sha256::digest(&text))))
 }
@@ -150,7 +150,7 @@ fn extract(path: &Path, manifest: &Manifest, folder: &Path) -> Result<(), Bundle
     match entries.next() {
         None => Ok(()),
         Some(Err(error)) => Err(changed(path, "its end", format!("can't be read: {error}"))),
-        Some(Ok(entry)) => Err(changed(path, &name_of(&entry), "is not in its list")),
+        Some(Ok(entry)) => Err(changed(path, &name_of(&entry), "is not in the manifest")),
     }
 }
 
@@ -162,7 +162,7 @@ fn name_of(entry: &Entry<'_, Reader>) -> String {
 fn check(path: &Path, file: &ManifestFile, entry: &Entry<'_, Reader>) -> Result<(), BundleError> {
     let name = name_of(entry);
     if name != file.path {
-        return Err(changed(path, &name, format!("stands where its list has `{}`", file.path)));
+        return Err(changed(path, &name, format!("is in the place of `{}`", file.path)));
     }
     if entry.header().entry_type() != EntryType::Regular {
         return Err(changed(path, &name, "is not a plain file"));
