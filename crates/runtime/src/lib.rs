@@ -34,8 +34,8 @@ pub use builder::ModelBuilder;
 pub use error::{Error, ErrorCause, Retry, SequenceError};
 pub use event::Event;
 pub use execute::{
-    BatchOutcome, BatchOutput, Incident, IncidentKind, Readmission, Readmitted, SecondLoad, SecondLoaded,
-    ShadowCheck, UnresolvedSequence, Verdict,
+    BatchOutcome, BatchOutput, Incident, IncidentKind, OnOutput, Readmission, Readmitted, SecondLoad,
+    SecondLoaded, ShadowCheck, UnresolvedSequence, Verdict,
 };
 pub use inspect::{Inspection, inspect};
 pub use memory::{Claim, MemoryAccount, MemoryPurpose, limit_arenas, peak, resident};

@@ -7,7 +7,9 @@ use sconce_core::batch::{Batch, OutputKind};
 use sconce_core::engine::BatchLayout;
 
 use crate::error::Error;
-use crate::execute::{BatchOutcome, BatchOutput, SecondLoad, SecondLoaded, ShadowCheck, UnresolvedSequence};
+use crate::execute::{
+    BatchOutcome, BatchOutput, OnOutput, SecondLoad, SecondLoaded, ShadowCheck, UnresolvedSequence,
+};
 use crate::memory::Claim;
 use crate::model::Model;
 use crate::operations::{Input, Prompt, embed};
@@ -40,7 +42,13 @@ impl Model {
     /// Computes one batch like [`compute`](Model::compute), with a result per sequence: a sequence that fails or needs a
     /// second placement does not affect the others.
     pub fn compute_each(&self, batch: Batch) -> Result<BatchOutcome, Error> {
-        self.serving().compute_each(&well_formed(batch)?)
+        self.serving().compute_each(&well_formed(batch)?, None)
+    }
+
+    /// Computes one batch like [`compute_each`](Model::compute_each). If no sequence fails, `on_output` receives the output
+    /// on the thread that computed it, before this function returns, and [`BatchOutcome::delivered`] is set.
+    pub fn compute_each_then(&self, batch: Batch, on_output: OnOutput) -> Result<BatchOutcome, Error> {
+        self.serving().compute_each(&well_formed(batch)?, Some(on_output))
     }
 
     /// Resolves a sequence with a second placement, which may have to be proved and loaded first. The result is valid if

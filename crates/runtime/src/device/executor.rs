@@ -90,7 +90,8 @@ pub(crate) enum ExecutorError {
 
 enum Job {
     Load(u64, Arc<dyn Engine>, Arc<ModelSpec>, Placement, Reply<Result<(BatchLayout, usize), Obstacle>>),
-    Encode(u64, Arc<Batch>, Reply<Result<Output, ExecutorError>>),
+    /// Work on a loaded model.
+    Call(Box<dyn FnOnce(&WorkerPool) + Send>),
     Unload(u64),
     Drain(Reply<()>),
 }
@@ -127,7 +128,7 @@ impl DeviceExecutors {
         // On the CPU the executor belongs to the model.
         let on_own_thread = placement.device != Device::Cpu && engine.loads_on_any_thread();
         let loader = on_own_thread.then(|| executor.pool.start_thread());
-        match run(&executor, loader.as_ref().unwrap_or(&executor.device_jobs), timeout, job) {
+        match run(&executor, loader.as_ref().unwrap_or(&executor.device_jobs), timeout, job, || true) {
             Ok(answer) => {
                 let (cost, concurrency) = answer?;
                 let concurrency =
@@ -144,17 +145,38 @@ impl DeviceExecutors {
         }
     }
 
-    /// Computes a batch within `timeout` after the job starts. A hung executor is abandoned with all its models.
+    /// Computes a batch within `timeout` after the job starts.
     pub(crate) fn encode(
         &self,
         loaded: &Loaded,
         batch: &Arc<Batch>,
         timeout: Duration,
     ) -> Result<Output, ExecutorError> {
-        let job = |reply| Job::Encode(loaded.id, Arc::clone(batch), reply);
+        self.encode_then(loaded, batch, timeout, |output| output, || true)
+    }
+
+    /// Computes a batch within `timeout` after the job starts, and applies `then` to its output on the executor's thread.
+    /// A hung executor is abandoned with all its models, unless `abandon` returns false: `then` took effect, and is
+    /// awaited.
+    pub(crate) fn encode_then<T: Send + 'static>(
+        &self,
+        loaded: &Loaded,
+        batch: &Arc<Batch>,
+        timeout: Duration,
+        then: impl FnOnce(Output) -> T + Send + 'static,
+        abandon: impl Fn() -> bool,
+    ) -> Result<T, ExecutorError> {
+        let (id, batch) = (loaded.id, Arc::clone(batch));
+        let job = |reply: Reply<Result<T, ExecutorError>>| {
+            Job::Call(Box::new(move |pool| {
+                let _ = reply.send(JobStatus::Started);
+                let output = pool.encode(id, &batch).map(then);
+                let _ = reply.send(JobStatus::Done(output));
+            }))
+        };
         let queue =
             if loaded.concurrency > 1 { &loaded.executor.worker_jobs } else { &loaded.executor.device_jobs };
-        let answer = run(&loaded.executor, queue, timeout, job);
+        let answer = run(&loaded.executor, queue, timeout, job, abandon);
         if let Err(ExecutorError::Hung(_)) = answer {
             self.abandon(&loaded.executor, timeout);
         }
@@ -165,7 +187,7 @@ impl DeviceExecutors {
     pub(crate) fn drain(&self) {
         let executors = self.executors.lock().unwrap_or_else(PoisonError::into_inner).clone();
         for executor in executors.values() {
-            let _ = run(executor, &executor.device_jobs, POLL_INTERVAL, Job::Drain);
+            let _ = run(executor, &executor.device_jobs, POLL_INTERVAL, Job::Drain, || true);
         }
     }
 
@@ -186,12 +208,14 @@ impl DeviceExecutors {
     }
 }
 
-/// Queues a job and waits for it, within `timeout` after it starts. Run-queue delay does not count.
+/// Queues a job and waits for it, within `timeout` after it starts, and longer if `abandon` returns false then. Run-queue
+/// delay does not count.
 fn run<T>(
     executor: &DeviceExecutor,
     queue: &Sender<Job>,
     timeout: Duration,
     job: impl FnOnce(Reply<T>) -> Job,
+    abandon: impl Fn() -> bool,
 ) -> Result<T, ExecutorError> {
     let hung = &executor.pool.hung;
     let lost = || hung.get().map_or(ExecutorError::Gone, |&seconds| ExecutorError::Hung(seconds));
@@ -211,7 +235,9 @@ fn run<T>(
                 }
                 elapsed += interval;
                 let earlier: &RunDelays = delays.get_or_insert_with(RunDelays::now);
-                if elapsed >= timeout && counted(elapsed, RunDelays::now().longest_since(earlier)) >= timeout
+                if elapsed >= timeout
+                    && counted(elapsed, RunDelays::now().longest_since(earlier)) >= timeout
+                    && abandon()
                 {
                     return Err(ExecutorError::Hung(timeout.as_secs_f64()));
                 }
@@ -283,6 +309,18 @@ impl WorkerPool {
         self.models.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    fn encode(&self, id: u64, batch: &Batch) -> Result<Output, ExecutorError> {
+        let encoder = self.models().get(&id).cloned().ok_or(ExecutorError::Gone)?;
+        match catch_unwind(AssertUnwindSafe(|| encoder.encode(batch))) {
+            Ok(output) => output.map_err(ExecutorError::Engine),
+            Err(panic) => {
+                // Its state is undefined after a panic.
+                self.models().remove(&id);
+                Err(ExecutorError::Panicked(panic_message(&*panic)))
+            }
+        }
+    }
+
     fn run(&self, job: Job) {
         match job {
             Job::Load(id, engine, spec, placement, reply) => {
@@ -303,22 +341,7 @@ impl WorkerPool {
                     self.models().remove(&id);
                 }
             }
-            Job::Encode(id, batch, reply) => {
-                let _ = reply.send(JobStatus::Started);
-                let encoder = self.models().get(&id).cloned();
-                let output = match encoder {
-                    None => Err(ExecutorError::Gone),
-                    Some(encoder) => match catch_unwind(AssertUnwindSafe(|| encoder.encode(&batch))) {
-                        Ok(output) => output.map_err(ExecutorError::Engine),
-                        Err(panic) => {
-                            // Its state is undefined after a panic.
-                            self.models().remove(&id);
-                            Err(ExecutorError::Panicked(panic_message(&*panic)))
-                        }
-                    },
-                };
-                let _ = reply.send(JobStatus::Done(output));
-            }
+            Job::Call(work) => work(self),
             Job::Unload(id) => {
                 let model = self.models().remove(&id);
                 drop(model);

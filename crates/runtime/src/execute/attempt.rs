@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use sconce_core::batch::{Batch, Rows};
+use sconce_core::batch::{Batch, Output, Rows};
 use sconce_core::device::Device;
 use sconce_core::engine::EngineError;
 use sconce_core::placement::Placement;
@@ -11,7 +11,7 @@ use tracing::debug_span;
 
 use super::guard::Breach;
 use super::loader::{ActivePlacement, Loader};
-use super::outcome::{Incident, IncidentKind};
+use super::outcome::{BatchOutput, Delivery, Incident, IncidentKind};
 use crate::device::ExecutorError;
 
 /// A batch counts as hung after this multiple of its expected time.
@@ -51,24 +51,42 @@ impl Failure {
 impl Loader {
     /// Computes a batch on a placement and checks the rows.
     pub(super) fn attempt(&self, active: &ActivePlacement, batch: &Arc<Batch>) -> Result<Rows, Failure> {
+        self.attempt_and_deliver(active, batch, None)
+    }
+
+    /// Computes a batch on a placement, checks the rows, and delivers them if all are valid.
+    pub(super) fn attempt_and_deliver(
+        &self,
+        active: &ActivePlacement,
+        batch: &Arc<Batch>,
+        delivery: Option<&Delivery>,
+    ) -> Result<Rows, Failure> {
         // Beside concurrent batches it may have a single thread.
         let tokens = batch.tokens() * active.loaded.concurrency;
         let timeout = timeout(tokens, active.tokens_per_second, self.runtime.inner.min_timeout);
         let _span = debug_span!("engine", placement = %active.placement, tokens = batch.tokens()).entered();
-        let error = match self.runtime.inner.executors.encode(&active.loaded, batch, timeout) {
-            Ok(output) => {
-                let rows = output.into_rows();
-                return match active.guard.check(
-                    &rows,
-                    batch.output_kind,
-                    batch.sequences.len(),
-                    batch.tokens(),
-                ) {
-                    None => Ok(rows),
-                    Some(Breach::Shape(what)) => Err(Failure::Placement(IncidentKind::Guard, what)),
-                    Some(breach) => Err(Failure::Rows(rows, breach)),
-                };
+        let (guard, kind, sequences, tokens) =
+            (active.guard, batch.output_kind, batch.sequences.len(), batch.tokens());
+        let (placement, class) = (active.placement.clone(), active.class.clone());
+        let own_delivery = delivery.cloned();
+        let check = move |output: Output| {
+            let rows = output.into_rows();
+            let breach = guard.check(&rows, kind, sequences, tokens);
+            match own_delivery.filter(|_| breach.is_none()) {
+                None => (rows, breach),
+                Some(delivery) => {
+                    let output = BatchOutput { rows, placement, class, incidents: Vec::new(), splits: 0 };
+                    delivery.call(&output);
+                    (output.rows, None)
+                }
             }
+        };
+        let abandon = || delivery.is_none_or(Delivery::take_back);
+        let executors = &self.runtime.inner.executors;
+        let error = match executors.encode_then(&active.loaded, batch, timeout, check, abandon) {
+            Ok((rows, None)) => return Ok(rows),
+            Ok((_, Some(Breach::Shape(what)))) => return Err(Failure::Placement(IncidentKind::Guard, what)),
+            Ok((rows, Some(breach))) => return Err(Failure::Rows(rows, breach)),
             Err(error) => error,
         };
         let why = error_chain(&error);

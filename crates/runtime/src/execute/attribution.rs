@@ -71,7 +71,7 @@ impl Serving {
     pub(crate) fn compute(&self, batch: &Arc<Batch>) -> Result<BatchOutput, Error> {
         let mut incidents = Vec::new();
         'placements: loop {
-            let BatchOutcome { mut output, rejected, unresolved } = self.compute_each(batch)?;
+            let BatchOutcome { mut output, rejected, unresolved, .. } = self.compute_each(batch, None)?;
             incidents.append(&mut output.incidents);
             if let Some((_, error)) = rejected.into_iter().next() {
                 return Err(error.into());

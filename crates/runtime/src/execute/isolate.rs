@@ -8,7 +8,9 @@ use sconce_core::batch::{Batch, OutputKind, Rows};
 use super::attempt::Failure;
 use super::guard::Breach;
 use super::loader::ActivePlacement;
-use super::outcome::{BatchOutcome, BatchOutput, IncidentKind, Origin, SequenceFailure, UnresolvedSequence};
+use super::outcome::{
+    BatchOutcome, BatchOutput, Delivery, IncidentKind, OnOutput, Origin, SequenceFailure, UnresolvedSequence,
+};
 use super::serving::Serving;
 use crate::error::{Error, SequenceError};
 
@@ -32,6 +34,8 @@ struct PartialResult {
     done: usize,
     /// Whether the placement passed the control batch during this batch.
     passed_control: bool,
+    /// For the rows of the whole batch.
+    delivery: Option<Delivery>,
 }
 
 impl PartialResult {
@@ -51,12 +55,19 @@ impl PartialResult {
 }
 
 impl Serving {
-    /// Computes `batch` on the first placement that works. Sequences that it fails on alone are left unresolved.
-    pub(crate) fn compute_each(&self, batch: &Arc<Batch>) -> Result<BatchOutcome, Error> {
+    /// Computes `batch` on the first placement that works. Sequences that it fails on alone are left unresolved. If no
+    /// placement fails, `on_output` receives the output before this function returns.
+    pub(crate) fn compute_each(
+        &self,
+        batch: &Arc<Batch>,
+        on_output: Option<OnOutput>,
+    ) -> Result<BatchOutcome, Error> {
         let mut incidents = Vec::new();
+        let delivery = on_output.map(Delivery::new);
         loop {
             let active = self.active(&mut |_| {})?;
-            let mut parts = PartialResult::default();
+            let delivery = delivery.clone().filter(|_| incidents.is_empty());
+            let mut parts = PartialResult { delivery: delivery.clone(), ..PartialResult::default() };
             if let Err(failure) = self.isolate(&active, batch, &mut parts) {
                 incidents.push(self.retire(&active.placement, failure));
                 continue;
@@ -70,7 +81,8 @@ impl Serving {
             let PartialResult { rows, rejected, unresolved, splits, .. } = parts;
             let (placement, class) = (active.placement.clone(), active.class.clone());
             let output = BatchOutput { rows, placement, class, incidents, splits };
-            return Ok(BatchOutcome { output, rejected, unresolved });
+            let delivered = delivery.is_some_and(|delivery| !delivery.take_back());
+            return Ok(BatchOutcome { output, rejected, unresolved, delivered });
         }
     }
 
@@ -82,7 +94,7 @@ impl Serving {
         parts: &mut PartialResult,
     ) -> Result<(), Failure> {
         let count = batch.sequences.len();
-        let failure = match self.loader().attempt(active, batch) {
+        let failure = match self.loader().attempt_and_deliver(active, batch, parts.delivery.take().as_ref()) {
             Ok(rows) => {
                 parts.push(rows, count);
                 return Ok(());

@@ -13,7 +13,7 @@ mod serving;
 mod shadow;
 
 pub use drift::{ShadowCheck, Verdict};
-pub use outcome::{BatchOutcome, BatchOutput, Incident, IncidentKind, UnresolvedSequence};
+pub use outcome::{BatchOutcome, BatchOutput, Incident, IncidentKind, OnOutput, UnresolvedSequence};
 pub use readmission::{Readmission, Readmitted};
 pub use second_placement::{SecondLoad, SecondLoaded};
 pub(crate) use serving::Serving;

@@ -1,6 +1,6 @@
 //! Results of a batch, and incidents of placements.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use sconce_core::batch::{Batch, Rows};
 use sconce_core::placement::Placement;
@@ -24,6 +24,36 @@ pub struct BatchOutput {
     pub splits: usize,
 }
 
+/// Receives the output of a batch on the thread that computed it, before the caller is woken.
+pub type OnOutput = Box<dyn FnOnce(&BatchOutput) + Send>;
+
+/// An [`OnOutput`] that is called once, or taken back by the caller of a batch that hangs. The lock is held during the
+/// call: whoever finds it empty knows that the call has returned.
+#[derive(Clone, Default)]
+pub(super) struct Delivery(Arc<Mutex<Option<OnOutput>>>);
+
+impl Delivery {
+    pub(super) fn new(on_output: OnOutput) -> Delivery {
+        Delivery(Arc::new(Mutex::new(Some(on_output))))
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Option<OnOutput>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn call(&self, output: &BatchOutput) {
+        let mut on_output = self.lock();
+        if let Some(on_output) = on_output.take() {
+            on_output(output);
+        }
+    }
+
+    /// Whether it was not called. It never is after that.
+    pub(super) fn take_back(&self) -> bool {
+        self.lock().take().is_some()
+    }
+}
+
 /// Result of a batch, by sequence.
 pub struct BatchOutcome {
     /// The rows. Rows of `rejected` and `unresolved` sequences are NaN.
@@ -32,6 +62,8 @@ pub struct BatchOutcome {
     pub rejected: Vec<(usize, SequenceError)>,
     /// Sequences that need a second placement: [`Model::resolve`](crate::Model::resolve).
     pub unresolved: Vec<UnresolvedSequence>,
+    /// Whether the output was passed to an [`OnOutput`]. It is if no sequence failed on the first placement.
+    pub delivered: bool,
 }
 
 /// A sequence on which a placement failed, although it passes the control batch.
@@ -100,5 +132,49 @@ impl IncidentKind {
             IncidentKind::Panicked => "panicked",
             IncidentKind::Hung => "hung",
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use sconce_core::device::Device;
+    use sconce_core::placement::Dtype;
+    use sconce_core::placement::EngineId;
+
+    use super::*;
+
+    #[test]
+    fn an_output_is_delivered_once_and_never_after_it_was_taken_back() {
+        let placement = Placement {
+            engine: EngineId::Candle,
+            device: Device::Cpu,
+            weights: "model".to_owned(),
+            dtype: Dtype::F32,
+        };
+        let output = BatchOutput {
+            rows: Rows::default(),
+            placement,
+            class: String::new(),
+            incidents: Vec::new(),
+            splits: 0,
+        };
+        let calls = Arc::new(AtomicUsize::new(0));
+        let delivery = || {
+            let calls = Arc::clone(&calls);
+            Delivery::new(Box::new(move |_| {
+                calls.fetch_add(1, Ordering::SeqCst);
+            }))
+        };
+        let late = delivery();
+        assert!(late.take_back());
+        late.call(&output);
+        assert_eq!(calls.load(Ordering::SeqCst), 0);
+        let first = delivery();
+        first.clone().call(&output);
+        first.call(&output);
+        assert!(!first.take_back());
+        assert_eq!(calls.load(Ordering::SeqCst), 1);
     }
 }

@@ -5,7 +5,8 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use sconce::{Band, Device, Dtype, EngineId, Error, Model, Obstacle, Plan, Retry};
+use sconce::{Band, BatchOutput, Device, Dtype, EngineId, Error, Model, Obstacle, Plan, Retry};
+use sconce_core::batch::Batch;
 use sconce_core::card::Format;
 use sconce_testkit::fake::{BatchFault, FakeEngine, Fault};
 
@@ -57,6 +58,34 @@ fn a_fault_at_any_batch_costs_the_caller_nothing_but_time() {
             assert!(quarantine(&plan, METAL).contains(why), "{mishap:?}: {}", plan.explain());
             assert_eq!(plan.chosen.map(|chosen| chosen.placement.device), Some(Device::Cpu));
             assert_eq!(model.placement().map(|placement| placement.device), Some(Device::Cpu));
+        }
+    }
+}
+
+#[test]
+fn an_output_is_delivered_before_the_caller_returns_unless_a_placement_fails() {
+    let want = healthy(&TEXTS);
+    let faults = [BatchFault::Error, BatchFault::Nan, BatchFault::Norm, BatchFault::Panic, BatchFault::Hang];
+    for fault in std::iter::once(None).chain(faults.map(Some)) {
+        let engine = fault.map_or_else(candle, |fault| candle().with(METAL, Fault::FromBatch(1, fault)));
+        let model = open(&Stage { timeout: SHORT, ..Stage::new(engine) });
+        let mut batch = Batch::new(model.output_kind());
+        for text in model.encode_texts(&sconce::Prompt::Default, &TEXTS).expect("texts are tokens") {
+            batch.push(&text.ids, &text.type_ids, text.prompt_tokens);
+        }
+        let (sender, delivered) = mpsc::channel();
+        let on_output = Box::new(move |output: &BatchOutput| {
+            sender.send((output.clone(), thread::current().id())).expect("the test waits");
+        });
+        let outcome = model.compute_each_then(batch, on_output).expect("something serves");
+        let rows: Vec<_> = outcome.output.rows.iter().map(<[f32]>::to_vec).collect();
+        assert_eq!(rows, want, "{fault:?}");
+        assert_eq!(outcome.delivered, fault.is_none(), "{fault:?}");
+        let delivered: Vec<_> = delivered.try_iter().collect();
+        assert_eq!(delivered.len(), usize::from(fault.is_none()), "{fault:?}");
+        for (output, thread) in delivered {
+            assert_eq!(output, outcome.output);
+            assert_ne!(thread, thread::current().id());
         }
     }
 }

@@ -79,9 +79,13 @@ pub(crate) fn run(worker: usize, loaded: &LoadedModel, app: &App, verification: 
         batch.entries.sort_by_key(|entry| Reverse(entry.tokens()));
         let compute = AssertUnwindSafe(|| compute(loaded, app, &batch, verification));
         if catch_unwind(compute).is_err() {
-            fail(&batch.entries, &Refusal::new(Kind::Machine, "the worker panicked during this batch"));
+            fail(&batch.entries, &panicked());
         }
     }
+}
+
+fn panicked() -> Refusal {
+    Refusal::new(Kind::Machine, "the worker panicked during this batch")
 }
 
 fn compute(loaded: &LoadedModel, app: &App, active: &ActiveBatch<'_>, verification: &Verification) {
@@ -95,18 +99,29 @@ fn compute(loaded: &LoadedModel, app: &App, active: &ActiveBatch<'_>, verificati
     }
     let tokens = batch.tokens();
     let shadowed = verification.shadow.is_due().then(|| batch.clone());
-    let computing = Instant::now();
-    match model.compute_each(batch) {
-        Ok(BatchOutcome { output: computed, rejected: refused, unresolved: suspects }) => {
+    let (computing, texts) = (Instant::now(), entries.len());
+    let timing = move |done| BatchTiming { began, computing, computed: done, ended: done, texts, tokens };
+    let own_entries = entries.clone();
+    // Requests are answered by the thread that computed them.
+    let on_output = move |computed: &BatchOutput| {
+        let batch = timing(Instant::now());
+        let return_rows = AssertUnwindSafe(|| return_rows(&own_entries, computed, batch, &HashSet::new()));
+        if catch_unwind(return_rows).is_err() {
+            fail(&own_entries, &panicked());
+        }
+    };
+    match model.compute_each_then(batch, Box::new(on_output)) {
+        Ok(BatchOutcome { output: computed, rejected: refused, unresolved: suspects, delivered }) => {
             let done = Instant::now();
             if computed.incidents.is_empty() {
                 active.observe(tokens, done);
             }
-            let texts = entries.len();
-            let batch = BatchTiming { began, computing, computed: done, ended: done, texts, tokens };
+            let batch = timing(done);
             let failed = refused.iter().map(|(index, _)| *index);
             let failed: HashSet<usize> = failed.chain(suspects.iter().map(|one| one.index)).collect();
-            return_rows(entries, &computed, batch, &failed);
+            if !delivered {
+                return_rows(entries, &computed, batch, &failed);
+            }
             count_fallbacks(name, app, &computed);
             report_incidents(loaded, app);
             let seconds = done.saturating_duration_since(began).as_secs_f64();
