@@ -16,6 +16,7 @@ use hyper_util::service::TowerToHyperService;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tower::Service;
+use tracing::info;
 
 use crate::edge::Edge;
 use crate::write_deadline::WriteDeadline;
@@ -75,7 +76,7 @@ pub async fn listen<S>(
     }
     // Requests that were sent before shutdown began are still answered, with `connection: close`.
     edge.begin_shutdown();
-    edge.telemetry.info("stopping", &[]);
+    edge.telemetry.log(|| info!("stopping"));
     let mut linger = pin!(tokio::time::sleep(edge.settings().linger));
     loop {
         tokio::select! {

@@ -10,6 +10,7 @@ use hmac::{Hmac, Mac};
 use sconce::http::client;
 use serde_json::json;
 use sha2::Sha256;
+use tracing::{info, warn};
 
 use crate::models::readiness::check_readiness;
 use crate::models::report::report_of;
@@ -49,16 +50,15 @@ pub(crate) fn run(app: &Arc<App>, url: &str, worker: &Worker) {
                 Err(RecvTimeoutError::Disconnected) => break Err("cannot spawn a thread".to_owned()),
             }
         };
-        let fields = |why: &str| [("event", json!(event)), ("to", json!(callback.url)), ("why", json!(why))];
         match &outcome {
             Ok(()) if failing.replace(false) => {
-                app.edge.telemetry.info("callback recovered", &fields("")[..2]);
+                app.edge.telemetry.log(|| info!(event, to = callback.url, "callback recovered"));
             }
             Ok(()) => {}
             Err(why) => {
                 app.metrics.callback_failures.inc();
                 if !failing.replace(true) {
-                    app.edge.telemetry.warn("callback failed", &fields(why));
+                    app.edge.telemetry.log(|| warn!(event, to = callback.url, why, "callback failed"));
                 }
             }
         }

@@ -5,9 +5,10 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
+use tracing::warn;
 use ureq::tls::TlsConfig;
 
-use crate::telemetry::log::{Level, Log};
+use crate::telemetry::log::Log;
 use crate::telemetry::span::attribute;
 
 /// Requests whose spans may wait; those of others are let go, so that a slow collector slows nobody.
@@ -101,8 +102,7 @@ fn run(sender: &Sender, messages: &Receiver<Message>, log: &Log) {
             let count = spans.len();
             let sent = sender.send(&std::mem::take(&mut spans));
             if let (Err(why), false) = (&sent, failing) {
-                let fields = [("spans", json!(count)), ("why", json!(why))];
-                log.write(Level::Warn, "traces can't be sent", &fields);
+                log.scope(|| warn!(spans = count, why, "traces can't be sent"));
             }
             failing = sent.is_err();
         }

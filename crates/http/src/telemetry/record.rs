@@ -11,7 +11,6 @@ use axum::http::{HeaderValue, StatusCode};
 use axum::middleware::Next;
 use axum::response::Response;
 use hyper::body::{Body as HttpBody, Bytes, Frame, SizeHint};
-use serde_json::{Value, json};
 
 use crate::keys::{Keys, Principal};
 use crate::refusal::Refused;
@@ -41,7 +40,8 @@ pub(crate) async fn record(
         start: Instant::now(),
         status: CLIENT_CLOSED_REQUEST,
         complete: true,
-        fields: Vec::new(),
+        refused: None,
+        key: None,
         record: RequestRecord::default(),
     };
     let mut response = next.run(request).await;
@@ -52,12 +52,9 @@ pub(crate) async fn record(
     if let Some(record) = response.extensions_mut().remove::<RequestRecord>() {
         pending.record = record;
     }
-    if let Some(refused) = response.extensions().get::<Refused>() {
-        pending.fields.push(("code", json!(refused.code)));
-        pending.fields.extend(refused.model.as_ref().map(|model| ("model", json!(model))));
-    }
+    pending.refused = response.extensions().get::<Refused>().cloned();
     if let Some(principal) = response.extensions().get::<Principal>().filter(|_| !keys.is_empty()) {
-        pending.fields.push(("key", json!(keys.name(principal.tenant))));
+        pending.key = Some(keys.name(principal.tenant));
     }
     response.map(|body| Body::new(Recorded { body, pending }))
 }
@@ -72,7 +69,9 @@ struct Pending {
     status: u16,
     /// Whether the whole response body was sent.
     complete: bool,
-    fields: Vec<(&'static str, Value)>,
+    refused: Option<Refused>,
+    /// Name of the API key.
+    key: Option<String>,
     record: RequestRecord,
 }
 
@@ -93,21 +92,34 @@ impl Drop for Pending {
         if !warns && !telemetry.requests {
             return;
         }
-        let mut fields = vec![
-            ("route", json!(self.route)),
-            ("status", json!(self.status)),
-            ("ms", json!(milliseconds(end.duration_since(self.start)))),
-        ];
-        fields.append(&mut self.record.fields);
-        fields.append(&mut self.fields);
-        if !self.complete {
-            fields.push(("aborted", json!(true)));
+        let (record, refused) = (&self.record, self.refused.as_ref());
+        let model = record.model.as_ref().or_else(|| refused?.model.as_ref());
+        macro_rules! request {
+            ($level:ident) => {
+                tracing::$level!(
+                    route = self.route,
+                    status = self.status,
+                    ms = milliseconds(end.duration_since(self.start)),
+                    code = refused.map(|refused| refused.code),
+                    model,
+                    texts = record.texts,
+                    tokens = record.tokens,
+                    placement = record.placement,
+                    tokenize_ms = record.tokenize_ms,
+                    queue_ms = record.queue_ms,
+                    compute_ms = record.compute_ms,
+                    key = self.key,
+                    aborted = (!self.complete).then_some(true),
+                    trace = self.context.trace(),
+                    "request"
+                )
+            };
         }
-        fields.push(("trace", json!(self.context.trace())));
-        if warns { telemetry.warn("request", &fields) } else { telemetry.info("request", &fields) }
+        telemetry.log(|| if warns { request!(warn) } else { request!(info) });
     }
 }
 
+/// Milliseconds with three decimals.
 fn milliseconds(time: Duration) -> f64 {
     (time.as_secs_f64() * 1e6).round() / 1e3
 }

@@ -2,10 +2,8 @@
 
 use std::time::{Duration, Instant, SystemTime};
 
-use serde_json::Value;
-
 use crate::telemetry::export::{Collector, Exporter};
-use crate::telemetry::log::{Level, Log, LogFormat};
+use crate::telemetry::log::{Log, LogFormat};
 
 /// Log and traces of a server.
 #[derive(Clone, Debug, Default)]
@@ -35,14 +33,9 @@ impl Telemetry {
         Telemetry { log, requests: config.requests, exporter, anchor: (Instant::now(), SystemTime::now()) }
     }
 
-    /// Logs an event at level info.
-    pub fn info(&self, event: &str, fields: &[(&str, Value)]) {
-        self.log.write(Level::Info, event, fields);
-    }
-
-    /// Logs an event at level warn.
-    pub fn warn(&self, event: &str, fields: &[(&str, Value)]) {
-        self.log.write(Level::Warn, event, fields);
+    /// Writes the `tracing` events that `emit` emits to the log of this server.
+    pub fn log(&self, emit: impl FnOnce()) {
+        self.log.scope(emit);
     }
 
     /// Exports and writes what is buffered, within `limit`.

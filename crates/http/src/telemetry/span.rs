@@ -14,8 +14,20 @@ const STATUS_ERROR: u8 = 2;
 /// What a handler adds to the record of its request: it puts this into the response's extensions.
 #[derive(Clone, Debug, Default)]
 pub struct RequestRecord {
-    /// Fields of the log line.
-    pub fields: Vec<(&'static str, Value)>,
+    /// The model that answered.
+    pub model: Option<String>,
+    /// Number of texts.
+    pub texts: Option<usize>,
+    /// Number of tokens.
+    pub tokens: Option<usize>,
+    /// The placements that computed them.
+    pub placement: Option<String>,
+    /// Milliseconds of tokenizing.
+    pub tokenize_ms: Option<f64>,
+    /// Milliseconds in the queue.
+    pub queue_ms: Option<f64>,
+    /// Milliseconds of computing.
+    pub compute_ms: Option<f64>,
     /// Attributes of the request's span.
     pub attributes: Vec<(&'static str, Value)>,
     /// Child spans.

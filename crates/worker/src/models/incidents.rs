@@ -1,7 +1,7 @@
 //! Incidents and downgrades of placements in log and metrics.
 
 use sconce::{BatchOutput, Event, Model};
-use serde_json::json;
+use tracing::warn;
 
 use crate::state::app::App;
 use crate::state::label::short;
@@ -12,14 +12,8 @@ pub(crate) fn report_downgrades(app: &App, name: &str, model: &Model) {
     for downgrade in model.drain_downgrades() {
         let (from, reason) = (short(&downgrade.from), downgrade.why.code());
         let to = downgrade.to.as_ref().map_or_else(|| "none".to_owned(), short);
-        let fields = [
-            ("model", json!(name)),
-            ("from", json!(from)),
-            ("to", json!(to)),
-            ("reason", json!(reason)),
-            ("why", json!(downgrade.why.to_string())),
-        ];
-        app.edge.telemetry.warn("placement downgraded", &fields);
+        let why = &downgrade.why;
+        app.edge.telemetry.log(|| warn!(model = name, from, to, reason, %why, "placement downgraded"));
         app.metrics.downgrades.with_label_values(&[name, &from, &to, reason]).inc();
     }
 }
@@ -28,13 +22,8 @@ pub(crate) fn report_downgrades(app: &App, name: &str, model: &Model) {
 pub(crate) fn handle_event(app: &App, slot: &Slot, event: &Event<'_>) {
     slot.enter(Phase::of(event));
     if let Event::Retrying { placement, attempt, why } = event {
-        let fields = [
-            ("model", json!(slot.name)),
-            ("placement", json!(short(placement))),
-            ("attempt", json!(attempt)),
-            ("why", json!(why.to_string())),
-        ];
-        app.edge.telemetry.warn("placement retried", &fields);
+        let placement = short(placement);
+        app.edge.telemetry.log(|| warn!(model = slot.name, placement, attempt, %why, "placement retried"));
     }
 }
 
@@ -43,13 +32,8 @@ pub(crate) fn report_incidents(loaded: &LoadedModel, app: &App) {
     let name = &loaded.name;
     for incident in loaded.model.drain_incidents() {
         let (placement, kind) = (short(&incident.placement), incident.kind.name());
-        let fields = [
-            ("model", json!(name)),
-            ("placement", json!(placement)),
-            ("kind", json!(kind)),
-            ("why", json!(incident.why)),
-        ];
-        app.edge.telemetry.warn("placement quarantined", &fields);
+        let why = &incident.why;
+        app.edge.telemetry.log(|| warn!(model = name, placement, kind, why, "placement quarantined"));
         app.metrics.trips.with_label_values(&[name.as_str(), &placement, kind]).inc();
     }
     report_downgrades(app, name, &loaded.model);

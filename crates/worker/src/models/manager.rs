@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use sconce::core::obstacle::bytes;
 use sconce::core::report::Footprint;
 use sconce::{Claim, Error, Event, ModelBuilder, Runtime, peak, resident};
-use serde_json::json;
+use tracing::{info, warn};
 
 use crate::models::eviction::{Admission, EvictionCandidate, admit, evict_over_limit};
 use crate::models::incidents;
@@ -222,10 +222,9 @@ impl ModelManager {
     fn load_or_fail(&mut self, index: usize, prepared: Prepared) -> Result<(), Error> {
         if let Err(error) = self.load(index, prepared) {
             let (slot, why) = (&self.app.slots[index], error.to_string());
-            let fields = [("model", json!(slot.name)), ("why", json!(why))];
             // Probes retry the load; the same failure is logged once.
-            if slot.fail(why) {
-                self.app.edge.telemetry.warn("model failed to load", &fields);
+            if slot.fail(why.clone()) {
+                self.app.edge.telemetry.log(|| warn!(model = slot.name, why, "model failed to load"));
             }
             self.failure.get_or_insert(error);
         }
@@ -355,8 +354,7 @@ impl ModelManager {
         let slot = &self.app.slots[index];
         let Some(loaded) = slot.withdraw() else { return };
         self.app.metrics.unloaded(&slot.name, reason);
-        let fields = [("model", json!(slot.name)), ("reason", json!(reason))];
-        self.app.edge.telemetry.info("model unloaded", &fields);
+        self.app.edge.telemetry.log(|| info!(model = slot.name, reason, "model unloaded"));
         let began = Instant::now();
         while loaded.is_busy(false) && began.elapsed() < self.app.settings().http.time_limit {
             thread::sleep(SHORT_POLL_INTERVAL);

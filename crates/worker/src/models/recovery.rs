@@ -6,7 +6,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use sconce::Placement;
-use serde_json::json;
+use tracing::info;
 
 use crate::models::incidents;
 use crate::state::app::App;
@@ -90,18 +90,18 @@ pub(crate) fn run(app: &Arc<App>, loaded: &Weak<LoadedModel>) {
             let proved = fits.then(|| readmission.prove());
             let Some(loaded) = loaded.upgrade() else { return };
             let label = short(&placement);
-            let fields = [("model", json!(loaded.name)), ("placement", json!(label))];
+            let (telemetry, model) = (&app.edge.telemetry, &loaded.name);
             let outcome = match proved {
                 None => "no_memory",
                 Some(Ok(readmitted)) => {
                     loaded.model.admit(readmitted);
-                    app.edge.telemetry.info("placement recovered", &fields);
+                    telemetry.log(|| info!(model, placement = label, "placement recovered"));
                     "recovered"
                 }
                 Some(Err(obstacle)) => {
-                    let why = ("why", json!(obstacle.to_string()));
-                    let fields = [fields[0].clone(), fields[1].clone(), why];
-                    app.edge.telemetry.info("placement stays quarantined", &fields);
+                    telemetry.log(
+                        || info!(model, placement = label, why = %obstacle, "placement stays quarantined"),
+                    );
                     "failed"
                 }
             };

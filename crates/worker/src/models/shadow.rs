@@ -7,7 +7,7 @@ use std::thread::{self, JoinHandle};
 
 use sconce::core::batch::Batch;
 use sconce::{BatchOutput, Model, Verdict};
-use serde_json::json;
+use tracing::warn;
 
 use crate::state::app::App;
 use crate::state::label::short;
@@ -79,17 +79,15 @@ fn check(app: &App, name: &str, model: &Model, checks: &Receiver<ComputedBatch>)
                     Verdict::Agrees => "agrees",
                     Verdict::Drifts => "drifts",
                     Verdict::Demoted(why) => {
-                        let fields =
-                            [("model", json!(name)), ("placement", json!(placement)), ("why", json!(why))];
-                        app.edge.telemetry.warn("placement demoted", &fields);
+                        let log = || warn!(model = name, placement, why, "placement demoted");
+                        app.edge.telemetry.log(log);
                         metrics.trips.with_label_values(&[name, &placement, "drift"]).inc();
                         "demoted"
                     }
                 }
             }
             Err(error) => {
-                let fields = [("model", json!(name)), ("why", json!(error.to_string()))];
-                app.edge.telemetry.warn("shadow check failed", &fields);
+                app.edge.telemetry.log(|| warn!(model = name, why = %error, "shadow check failed"));
                 "failed"
             }
         };

@@ -5,7 +5,7 @@ use std::thread::{self, JoinHandle};
 use std::time::Instant;
 
 use sconce::{Error, ModelBuilder};
-use serde_json::json;
+use tracing::info;
 
 use crate::models::batch_worker::{Verification, run, warm_up};
 use crate::models::incidents;
@@ -56,9 +56,8 @@ pub(crate) fn start(app: &Arc<App>, slot: &Slot, builder: ModelBuilder) -> Resul
     spawn("sconce-recovery", move || recovery::run(&shared, &weak_host))?;
     let plan = loaded.model.plan();
     let placement = plan.chosen.as_ref().map(|chosen| short(&chosen.placement));
-    let rate = json!(rate.tokens_per_second.round());
-    let fields = [("model", json!(slot.name)), ("placement", json!(placement)), ("tokens_per_second", rate)];
-    app.edge.telemetry.info("model ready", &fields);
+    let tokens_per_second = rate.tokens_per_second.round();
+    app.edge.telemetry.log(|| info!(model = slot.name, placement, tokens_per_second, "model ready"));
     Ok(loaded)
 }
 

@@ -47,20 +47,19 @@ impl Work {
         if self.texts == 0 {
             return RequestRecord::default();
         }
-        let milliseconds = |time: Duration| json!((time.as_secs_f64() * 1e6).round() / 1e3);
+        let milliseconds = |time: Duration| Some((time.as_secs_f64() * 1e6).round() / 1e3);
         let placement = joined(&self.placements);
-        let fields = vec![
-            ("model", json!(self.model)),
-            ("texts", json!(self.texts)),
-            ("tokens", json!(self.tokens)),
-            ("placement", json!(placement)),
-            ("tokenize_ms", milliseconds(self.tokenizing)),
-            ("queue_ms", milliseconds(self.queued)),
-            ("compute_ms", milliseconds(self.computing)),
-        ];
-        let Some(steps) = &self.steps else {
-            return RequestRecord { fields, ..RequestRecord::default() };
+        let record = RequestRecord {
+            model: Some(self.model.clone()),
+            texts: Some(self.texts),
+            tokens: Some(self.tokens),
+            placement: Some(placement.clone()),
+            tokenize_ms: milliseconds(self.tokenizing),
+            queue_ms: milliseconds(self.queued),
+            compute_ms: milliseconds(self.computing),
+            ..RequestRecord::default()
         };
+        let Some(steps) = &self.steps else { return record };
         let attributes = vec![
             ("sconce.model", json!(self.model)),
             ("sconce.texts", json!(self.texts)),
@@ -80,6 +79,6 @@ impl Work {
             span.children.push(compute);
             span
         }));
-        RequestRecord { fields, attributes, spans }
+        RequestRecord { attributes, spans, ..record }
     }
 }
