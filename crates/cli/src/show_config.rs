@@ -49,7 +49,16 @@ fn as_table(all: &Effective) -> String {
 /// Environment variables outside of the configuration. Secrets are not shown.
 fn environment() -> Vec<(&'static str, String)> {
     let set = |name| std::env::var(name).ok().filter(|value| !value.trim().is_empty());
-    let shown = ["OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_SERVICE_NAME", "SCONCE_HOME", "HF_HOME", "HF_ENDPOINT"];
+    let shown = [
+        "OTEL_EXPORTER_OTLP_ENDPOINT",
+        "OTEL_SERVICE_NAME",
+        "OTEL_RESOURCE_ATTRIBUTES",
+        "OTEL_TRACES_SAMPLER",
+        "OTEL_TRACES_SAMPLER_ARG",
+        "SCONCE_HOME",
+        "HF_HOME",
+        "HF_ENDPOINT",
+    ];
     let hidden = [API_KEY_VARIABLE, "OTEL_EXPORTER_OTLP_HEADERS", "HF_TOKEN"];
     let shown = shown.into_iter().filter_map(|name| set(name).map(|value| (name, format!("{value:?}"))));
     let hidden = hidden.into_iter().filter_map(|name| set(name).map(|_| (name, "(set)".to_owned())));

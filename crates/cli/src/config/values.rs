@@ -151,6 +151,24 @@ fn is_url(text: &str) -> bool {
     text.starts_with("http://") || text.starts_with("https://")
 }
 
+/// Rejects samplers that the exporter does not have: it would sample all requests instead.
+fn check_sampler(name: Option<&str>, ratio: Option<&str>) -> anyhow::Result<()> {
+    match name {
+        None | Some("always_on" | "always_off" | "parentbased_always_on" | "parentbased_always_off") => {
+            Ok(())
+        }
+        Some("traceidratio" | "parentbased_traceidratio") => match ratio {
+            Some(ratio) if !ratio.parse().is_ok_and(|ratio: f64| (0.0..=1.0).contains(&ratio)) => {
+                bail!("`OTEL_TRACES_SAMPLER_ARG` must be a number from 0 to 1: `{ratio}`")
+            }
+            Some(_) | None => Ok(()),
+        },
+        Some(name) => bail!(
+            "`OTEL_TRACES_SAMPLER` is not supported: `{name}`\nhint: `OTEL_TRACES_SAMPLER=parentbased_traceidratio OTEL_TRACES_SAMPLER_ARG=0.1`"
+        ),
+    }
+}
+
 fn read<T: DeserializeOwned>(table: Table) -> anyhow::Result<T> {
     Value::Table(table).try_into().map_err(|error: toml::de::Error| anyhow::anyhow!("{}", error.message()))
 }
@@ -253,7 +271,8 @@ impl Values {
         Ok(Worker { id: self.worker_id.clone(), url: text(&self.advertise_url), callback, heartbeat })
     }
 
-    /// The telemetry settings. OpenTelemetry's environment variables apply where no key is set.
+    /// The telemetry settings. OpenTelemetry's environment variables apply where no key is set; the exporter reads
+    /// headers, service name, resource attributes and sampler itself.
     pub(crate) fn telemetry(&self) -> anyhow::Result<TelemetryConfig> {
         let variable = |name: &str| std::env::var(name).ok().filter(|value| !value.trim().is_empty());
         let from_environment = || variable("OTEL_EXPORTER_OTLP_ENDPOINT").filter(|_| !self.offline);
@@ -267,18 +286,17 @@ impl Values {
         if let Some(endpoint) = endpoint.as_ref().filter(|url| !is_url(url)) {
             bail!("the OTLP endpoint must start with `http://` or `https://`: `{endpoint}`");
         }
-        let headers = variable("OTEL_EXPORTER_OTLP_HEADERS").unwrap_or_default();
-        let headers = headers.split(',').filter_map(|pair| pair.split_once('='));
-        let headers =
-            headers.map(|(name, value)| (name.trim().to_owned(), value.trim().to_owned())).collect();
-        let service = variable("OTEL_SERVICE_NAME").unwrap_or_else(|| "sconce".to_owned());
+        if endpoint.is_some() {
+            let (name, ratio) = (variable("OTEL_TRACES_SAMPLER"), variable("OTEL_TRACES_SAMPLER_ARG"));
+            check_sampler(name.as_deref(), ratio.as_deref())?;
+        }
         Ok(TelemetryConfig {
             log: Some(self.log()?),
             requests: self.log_requests,
             traces: endpoint.map(|endpoint| Collector {
                 endpoint,
-                headers,
-                service,
+                headers: Vec::new(),
+                service: "sconce".to_owned(),
                 tls: sconce::http::tls(),
             }),
         })

@@ -1,9 +1,9 @@
 //! The log in both formats, and `sconce top`.
 
 use std::io::{BufRead, BufReader, Read, Write};
-use std::net::{SocketAddr, TcpStream};
+use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::process::{Child, Command, Stdio};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, mpsc};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -24,8 +24,13 @@ struct Seen {
 }
 
 fn serve(sandbox: &Sandbox, arguments: &[&str]) -> Seen {
-    let fixed = ["serve", "tiny-bert", "--offline", "--port", "0", "--engine", "candle", "--dtype", "f32"];
+    serve_with(sandbox, &[&["--offline"], arguments].concat(), &[])
+}
+
+fn serve_with(sandbox: &Sandbox, arguments: &[&str], environment: &[(&str, &str)]) -> Seen {
+    let fixed = ["serve", "tiny-bert", "--port", "0", "--engine", "candle", "--dtype", "f32"];
     let mut command = sandbox.command(&[&fixed, arguments].concat());
+    command.envs(environment.iter().copied());
     let mut child = command.stdin(Stdio::null()).spawn().expect("it starts");
     let mut words = BufReader::new(child.stderr.take().expect("its words"));
     let mut first = String::new();
@@ -180,6 +185,65 @@ fn text_logs_are_short_and_requests_are_logged_only_on_request() {
     sandbox
         .run(&["serve", "tiny-bert", "--otlp-endpoint", "collector:4318"])
         .fails(2, &["must start with `http://`"]);
+}
+
+#[test]
+fn the_environment_selects_sampler_headers_and_resource_attributes() {
+    let sandbox = Sandbox::new();
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let collector = format!("http://{}", listener.local_addr().expect("an address"));
+    let (sender, messages) = mpsc::channel();
+    std::thread::spawn(move || {
+        for mut stream in listener.incoming().flatten() {
+            let mut message = String::new();
+            // The last bytes of a body close its outermost object.
+            while !message.trim_end().ends_with("\n}") {
+                let mut bytes = [0; 4096];
+                let count = stream.read(&mut bytes).expect("a request");
+                message += &String::from_utf8_lossy(&bytes[..count]);
+            }
+            let _ = stream.write_all(b"HTTP/1.1 200 OK\r\nconnection: close\r\ncontent-length: 2\r\n\r\n{}");
+            let _ = sender.send(message);
+        }
+    });
+    let environment = [
+        ("OTEL_TRACES_SAMPLER", "parentbased_traceidratio"),
+        ("OTEL_TRACES_SAMPLER_ARG", "0"),
+        ("OTEL_EXPORTER_OTLP_HEADERS", "x-key=a%20secret"),
+        ("OTEL_RESOURCE_ATTRIBUTES", "deployment.environment.name=test,service.name=lamps"),
+    ];
+    let seen = serve_with(&sandbox, &["--otlp-endpoint", &collector], &environment);
+    let own = seen.embed("");
+    let flags = |answer: &str| {
+        let line = answer.lines().find_map(|line| line.strip_prefix("traceparent: ")).expect("a header");
+        line[line.len() - 2..].to_owned()
+    };
+    assert_eq!(flags(&own), "00", "no request is sampled by itself");
+    assert_eq!(flags(&seen.embed(&format!("traceparent: 00-{TRACE}-00f067aa0ba902b7-01\r\n"))), "01");
+    let message = messages.recv_timeout(Duration::from_mins(2)).expect("spans");
+    let (head, body) = message.split_once("\r\n\r\n").expect("a body");
+    assert!(head.contains("x-key: a secret"), "{head}");
+    let body: Value = serde_json::from_str(body).expect("JSON");
+    let resource = body["resourceSpans"][0]["resource"]["attributes"].as_array().expect("attributes");
+    let named = |name: &str| {
+        let found = resource.iter().find(|attribute| attribute["key"] == name);
+        found.unwrap_or_else(|| panic!("{name}: {body}"))["value"]["stringValue"].clone()
+    };
+    assert_eq!(named("service.name"), "lamps");
+    assert_eq!(named("service.version"), env!("CARGO_PKG_VERSION"));
+    assert_eq!(named("deployment.environment.name"), "test");
+    let spans = body["resourceSpans"][0]["scopeSpans"][0]["spans"].as_array().expect("spans");
+    assert!(spans.iter().all(|span| span["traceId"] == TRACE), "{body}");
+    seen.end();
+    for (sampler, ratio, words) in
+        [("half", "1", "`OTEL_TRACES_SAMPLER` is not supported"), ("traceidratio", "2", "from 0 to 1: `2`")]
+    {
+        let mut command = sandbox.command(&["config", "--otlp-endpoint", &collector]);
+        command.env("OTEL_TRACES_SAMPLER", sampler).env("OTEL_TRACES_SAMPLER_ARG", ratio);
+        let output = command.output().expect("it runs");
+        assert_eq!(output.status.code(), Some(2));
+        assert!(String::from_utf8_lossy(&output.stderr).contains(words), "{output:?}");
+    }
 }
 
 /// Output with its numbers masked.

@@ -1,35 +1,40 @@
-//! Spans on their way to a collector: OTLP over HTTP as JSON, in the background. What can't be sent is let go.
+//! Export of spans: OTLP over HTTP as JSON, in the background. Spans that cannot be sent are dropped.
 
-use std::sync::mpsc::{self, Receiver, RecvTimeoutError, SyncSender};
-use std::thread;
-use std::time::{Duration, Instant};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
-use serde_json::{Value, json};
+use async_trait::async_trait;
+use opentelemetry::{Key, KeyValue};
+use opentelemetry_http::{Bytes, HttpClient, HttpError, Request, Response};
+use opentelemetry_otlp::{ExporterBuildError, Protocol, WithExportConfig, WithHttpConfig};
+use opentelemetry_sdk::Resource;
+use opentelemetry_sdk::error::OTelSdkResult;
+use opentelemetry_sdk::trace::{
+    BatchConfigBuilder, BatchSpanProcessor, SdkTracerProvider, SpanData, SpanExporter,
+};
 use tracing::warn;
 use ureq::tls::TlsConfig;
 
 use crate::telemetry::log::Log;
-use crate::telemetry::span::attribute;
 
-/// Requests whose spans may wait; those of others are let go, so that a slow collector slows nobody.
-const WAITING: usize = 2048;
-/// Spans of one message.
-const TOGETHER: usize = 512;
-/// How long spans wait for others.
-const PAUSE: Duration = Duration::from_millis(500);
-/// How long a collector may take.
+/// Maximum number of spans that wait. Others are dropped, so that a slow collector delays no request.
+const MAX_PENDING_SPANS: usize = 8192;
+/// Delay until spans are exported in a batch.
+const BATCH_DELAY: Duration = Duration::from_millis(500);
+/// Timeout of a request to the collector.
 const TIMEOUT: Duration = Duration::from_secs(5);
-/// How often a message is sent, at most.
-const TRIES: u32 = 3;
+/// How the encoder writes that a root span has no parent. The field is omitted instead.
+const NO_PARENT: &str = r#""parentSpanId": "","#;
 
-/// Who collects traces.
+/// The collector of traces.
 #[derive(Clone)]
 pub struct Collector {
-    /// Where its OTLP over HTTP is, without `/v1/traces`.
+    /// Base URL of its OTLP over HTTP, without `/v1/traces`.
     pub endpoint: String,
-    /// Headers that it wants, such as a key.
+    /// Headers of every request, such as an API key. `OTEL_EXPORTER_OTLP_HEADERS` adds to them.
     pub headers: Vec<(String, String)>,
-    /// The name of this service in traces.
+    /// Name of this service, unless `OTEL_SERVICE_NAME` or `OTEL_RESOURCE_ATTRIBUTES` has one.
     pub service: String,
     /// The certificate authorities that the collector's certificate is verified against.
     pub tls: TlsConfig,
@@ -45,73 +50,63 @@ impl std::fmt::Debug for Collector {
     }
 }
 
-enum Message {
-    Spans(Vec<Value>),
-    Flush(SyncSender<()>),
+/// A tracer provider that exports to `collector` and logs the first of consecutive failures.
+pub(crate) fn provider(collector: Collector, log: &Log) -> Result<SdkTracerProvider, ExporterBuildError> {
+    let client = Client { agent: agent(collector.tls), failure: Arc::default() };
+    let failure = Arc::clone(&client.failure);
+    let otlp = opentelemetry_otlp::SpanExporter::builder()
+        .with_http()
+        .with_http_client(client)
+        .with_protocol(Protocol::HttpJson)
+        .with_endpoint(format!("{}/v1/traces", collector.endpoint.trim_end_matches('/')))
+        .with_headers(collector.headers.into_iter().collect())
+        .build()?;
+    let exporter = Exporter { otlp, failure, failing: AtomicBool::new(false), log: log.clone() };
+    let config = BatchConfigBuilder::default()
+        .with_max_queue_size(MAX_PENDING_SPANS)
+        .with_scheduled_delay(BATCH_DELAY)
+        .build();
+    Ok(SdkTracerProvider::builder()
+        .with_resource(resource(collector.service))
+        .with_span_processor(BatchSpanProcessor::new(exporter, config))
+        .build())
 }
 
-/// Sends spans from a thread of its own.
-pub(crate) struct Exporter {
-    messages: SyncSender<Message>,
+/// Attributes of this service. OpenTelemetry's environment variables apply.
+fn resource(service: String) -> Resource {
+    let version = KeyValue::new("service.version", env!("CARGO_PKG_VERSION"));
+    let resource = Resource::builder().with_attribute(version.clone()).build();
+    let name = resource.get(&Key::from_static_str("service.name"));
+    // The SDK's name of a service that has none.
+    if name.is_some_and(|name| !name.as_str().starts_with("unknown_service")) {
+        return resource;
+    }
+    Resource::builder().with_attribute(version).with_service_name(service).build()
 }
 
-impl Exporter {
-    pub(crate) fn start(collector: Collector, log: Log) -> Exporter {
-        let (messages, received) = mpsc::sync_channel(WAITING);
-        // Without a thread nothing is received, and all is let go.
-        let _ = thread::Builder::new().name("sconce-traces".to_owned()).spawn(move || {
-            run(&Sender::new(collector), &received, &log);
-        });
-        Exporter { messages }
-    }
-
-    pub(crate) fn send(&self, spans: Vec<Value>) {
-        let _ = self.messages.try_send(Message::Spans(spans));
-    }
-
-    /// Waits until what was sent before is with the collector or let go.
-    pub(crate) fn flush(&self, limit: Duration) {
-        let (done, waits) = mpsc::sync_channel(1);
-        if self.messages.try_send(Message::Flush(done)).is_ok() {
-            let _ = waits.recv_timeout(limit);
-        }
-    }
+/// The OTLP exporter with a log of its failures.
+#[derive(Debug)]
+struct Exporter {
+    otlp: opentelemetry_otlp::SpanExporter,
+    /// The client's last failure.
+    failure: Arc<Mutex<String>>,
+    failing: AtomicBool,
+    log: Log,
 }
 
-fn run(sender: &Sender, messages: &Receiver<Message>, log: &Log) {
-    let mut spans = Vec::new();
-    let mut since = Instant::now();
-    let mut failing = false;
-    loop {
-        let (mut flushed, mut over) = (None, false);
-        let wait =
-            if spans.is_empty() { Duration::from_hours(1) } else { PAUSE.saturating_sub(since.elapsed()) };
-        match messages.recv_timeout(wait) {
-            Ok(Message::Spans(more)) => {
-                if spans.is_empty() {
-                    since = Instant::now();
-                }
-                spans.extend(more);
-            }
-            Ok(Message::Flush(done)) => flushed = Some(done),
-            Err(RecvTimeoutError::Timeout) => {}
-            Err(RecvTimeoutError::Disconnected) => over = true,
+impl SpanExporter for Exporter {
+    async fn export(&self, batch: Vec<SpanData>) -> OTelSdkResult {
+        let spans = batch.len();
+        let result = self.otlp.export(batch).await;
+        if !self.failing.swap(result.is_err(), Ordering::Relaxed) && result.is_err() {
+            let why = self.failure.lock().unwrap_or_else(PoisonError::into_inner).clone();
+            self.log.scope(|| warn!(spans, why, "traces can't be sent"));
         }
-        let due = over || flushed.is_some() || spans.len() >= TOGETHER || since.elapsed() >= PAUSE;
-        if due && !spans.is_empty() {
-            let count = spans.len();
-            let sent = sender.send(&std::mem::take(&mut spans));
-            if let (Err(why), false) = (&sent, failing) {
-                log.scope(|| warn!(spans = count, why, "traces can't be sent"));
-            }
-            failing = sent.is_err();
-        }
-        if let Some(done) = flushed {
-            let _ = done.send(());
-        }
-        if over {
-            return;
-        }
+        result
+    }
+
+    fn set_resource(&mut self, resource: &Resource) {
+        self.otlp.set_resource(resource);
     }
 }
 
@@ -126,50 +121,31 @@ fn agent(tls: TlsConfig) -> ureq::Agent {
         .new_agent()
 }
 
-struct Sender {
+/// The HTTP client of the exporter. It blocks the thread that exports.
+#[derive(Debug)]
+struct Client {
     agent: ureq::Agent,
-    address: String,
-    collector: Collector,
+    failure: Arc<Mutex<String>>,
 }
 
-impl Sender {
-    fn new(collector: Collector) -> Sender {
-        let address = format!("{}/v1/traces", collector.endpoint.trim_end_matches('/'));
-        Sender { agent: agent(collector.tls.clone()), address, collector }
+#[async_trait]
+impl HttpClient for Client {
+    async fn send_bytes(&self, request: Request<Bytes>) -> Result<Response<Bytes>, HttpError> {
+        let result = self.send(request);
+        let failure = match &result {
+            Ok(response) => format!("the collector's status: {}", response.status().as_u16()),
+            Err(error) => error.to_string(),
+        };
+        *self.failure.lock().unwrap_or_else(PoisonError::into_inner) = failure;
+        Ok(result?)
     }
+}
 
-    fn send(&self, spans: &[Value]) -> Result<(), String> {
-        let attributes = [
-            attribute("service.name", &json!(self.collector.service)),
-            attribute("service.version", &json!(env!("CARGO_PKG_VERSION"))),
-        ];
-        let scope = json!({ "name": "sconce", "version": env!("CARGO_PKG_VERSION") });
-        let message = json!({ "resourceSpans": [{
-            "resource": { "attributes": attributes },
-            "scopeSpans": [{ "scope": scope, "spans": spans }],
-        }] });
-        let body = message.to_string();
-        let mut wait = Duration::from_millis(200);
-        let mut tries = 0;
-        loop {
-            tries += 1;
-            let mut request = self.agent.post(&self.address).content_type("application/json");
-            for (name, value) in &self.collector.headers {
-                request = request.header(name, value);
-            }
-            let why = match request.send(body.as_str()) {
-                Ok(answer) if answer.status().is_success() => return Ok(()),
-                Ok(answer) if !matches!(answer.status().as_u16(), 429 | 502..=504) => {
-                    return Err(format!("the collector's status: {}", answer.status().as_u16()));
-                }
-                Ok(answer) => format!("the collector's status: {}", answer.status().as_u16()),
-                Err(error) => error.to_string(),
-            };
-            if tries == TRIES {
-                return Err(why);
-            }
-            thread::sleep(wait);
-            wait *= 2;
-        }
+impl Client {
+    fn send(&self, request: Request<Bytes>) -> Result<Response<Bytes>, ureq::Error> {
+        let (parts, body) = request.into_parts();
+        let body = String::from_utf8_lossy(&body).replace(NO_PARENT, "");
+        let (parts, mut body) = self.agent.run(Request::from_parts(parts, body))?.into_parts();
+        Ok(Response::from_parts(parts, body.read_to_vec()?.into()))
     }
 }

@@ -2,7 +2,7 @@
 
 use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context as Poller, Poll};
+use std::task::{self, Poll};
 use std::time::{Duration, Instant};
 
 use axum::body::Body;
@@ -11,12 +11,15 @@ use axum::http::{HeaderValue, StatusCode};
 use axum::middleware::Next;
 use axum::response::Response;
 use hyper::body::{Body as HttpBody, Bytes, Frame, SizeHint};
+use opentelemetry::trace::{Span as _, SpanContext, SpanKind, Status, TraceContextExt, Tracer};
+use opentelemetry::{Context, KeyValue};
+use opentelemetry_sdk::trace::Span;
 
 use crate::keys::{Keys, Principal};
 use crate::refusal::Refused;
-use crate::telemetry::context::Context;
+use crate::telemetry::context;
 use crate::telemetry::sink::Telemetry;
-use crate::telemetry::span::{RequestRecord, Span, export};
+use crate::telemetry::span::{RequestRecord, SpanRecord};
 
 /// Status of requests whose client left before the response, as nginx logs it.
 const CLIENT_CLOSED_REQUEST: u16 = 499;
@@ -29,15 +32,21 @@ pub(crate) async fn record(
     request: Request,
     next: Next,
 ) -> Response {
-    let context = Context::of(request.headers());
     let route = request.extensions().get::<MatchedPath>();
     let route = route.map_or("none", MatchedPath::as_str).to_owned();
+    let (start, probe) = (Instant::now(), is_probe(&route));
+    let tracer = telemetry.tracer(probe);
+    let span = tracer
+        .span_builder(route.clone())
+        .with_kind(SpanKind::Server)
+        .with_start_time(telemetry.system_time(start))
+        .start_with_context(tracer, &context::parent(request.headers()));
     let mut pending = Pending {
         telemetry: Arc::clone(telemetry),
-        probe: is_probe(&route),
-        context,
+        probe,
+        span,
         route,
-        start: Instant::now(),
+        start,
         status: CLIENT_CLOSED_REQUEST,
         complete: true,
         refused: None,
@@ -45,7 +54,7 @@ pub(crate) async fn record(
         record: RequestRecord::default(),
     };
     let mut response = next.run(request).await;
-    if let Ok(value) = HeaderValue::from_str(&context.header()) {
+    if let Ok(value) = HeaderValue::from_str(&context::traceparent(pending.span.span_context())) {
         response.headers_mut().insert("traceparent", value);
     }
     pending.status = response.status().as_u16();
@@ -62,7 +71,7 @@ pub(crate) async fn record(
 /// A request that is logged and exported on drop.
 struct Pending {
     telemetry: Arc<Telemetry>,
-    context: Context,
+    span: Span,
     route: String,
     probe: bool,
     start: Instant,
@@ -77,14 +86,9 @@ struct Pending {
 
 impl Drop for Pending {
     fn drop(&mut self) {
-        let (telemetry, end) = (&self.telemetry, Instant::now());
-        if let Some(exporter) = &telemetry.exporter
-            && self.context.sampled
-            && !self.probe
-        {
-            let request = Span::request(&self.context, &self.route, self.status, self.start, end);
-            exporter.send(export(request, &self.record, &|moment| telemetry.system_time(moment)));
-        }
+        let end = Instant::now();
+        self.end_spans(end);
+        let telemetry = &self.telemetry;
         // 424 is a server error in TEI's dialect. Probes report their status themselves.
         let server_error = self.status >= StatusCode::INTERNAL_SERVER_ERROR.as_u16()
             || self.status == StatusCode::FAILED_DEPENDENCY.as_u16();
@@ -110,12 +114,44 @@ impl Drop for Pending {
                     compute_ms = record.compute_ms,
                     key = self.key,
                     aborted = (!self.complete).then_some(true),
-                    trace = self.context.trace(),
+                    trace = %self.span.span_context().trace_id(),
                     "request"
                 )
             };
         }
         telemetry.log(|| if warns { request!(warn) } else { request!(info) });
+    }
+}
+
+impl Pending {
+    /// Ends the request's span and its children, which exports them if they are sampled.
+    fn end_spans(&mut self, end: Instant) {
+        if self.telemetry.exporter.is_none() || !self.span.is_recording() {
+            return;
+        }
+        self.span.set_attribute(KeyValue::new("http.route", self.route.clone()));
+        self.span.set_attribute(KeyValue::new("http.response.status_code", i64::from(self.status)));
+        self.span.set_attributes(std::mem::take(&mut self.record.attributes));
+        if self.status >= StatusCode::INTERNAL_SERVER_ERROR.as_u16() {
+            self.span.set_status(Status::error(""));
+        }
+        let children = std::mem::take(&mut self.record.spans);
+        emit_children(&self.telemetry, self.span.span_context(), children);
+        self.span.end_with_timestamp(self.telemetry.system_time(end));
+    }
+}
+
+/// Emits finished spans below `parent`.
+fn emit_children(telemetry: &Telemetry, parent: &SpanContext, records: Vec<SpanRecord>) {
+    let (tracer, parent) = (telemetry.tracer(false), Context::new().with_remote_span_context(parent.clone()));
+    for record in records {
+        let mut span = tracer
+            .span_builder(record.name)
+            .with_start_time(telemetry.system_time(record.start))
+            .with_attributes(record.attributes)
+            .start_with_context(tracer, &parent);
+        emit_children(telemetry, span.span_context(), record.children);
+        span.end_with_timestamp(telemetry.system_time(record.end));
     }
 }
 
@@ -136,9 +172,9 @@ impl HttpBody for Recorded {
 
     fn poll_frame(
         mut self: Pin<&mut Self>,
-        poller: &mut Poller<'_>,
+        context: &mut task::Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
-        Pin::new(&mut self.body).poll_frame(poller)
+        Pin::new(&mut self.body).poll_frame(context)
     }
 
     fn is_end_stream(&self) -> bool {

@@ -2,7 +2,12 @@
 
 use std::time::{Duration, Instant, SystemTime};
 
-use crate::telemetry::export::{Collector, Exporter};
+use opentelemetry::InstrumentationScope;
+use opentelemetry::trace::TracerProvider;
+use opentelemetry_sdk::trace::{SdkTracer, SdkTracerProvider};
+use tracing::warn;
+
+use crate::telemetry::export::{Collector, provider};
 use crate::telemetry::log::{Log, LogFormat};
 
 /// Log and traces of a server.
@@ -21,7 +26,10 @@ pub struct Telemetry {
     log: Log,
     /// Whether every request is logged.
     pub(super) requests: bool,
-    pub(super) exporter: Option<Exporter>,
+    /// Exports spans. None if there is no collector.
+    pub(super) exporter: Option<SdkTracerProvider>,
+    /// Makes spans that are exported, and spans that only have ids.
+    tracers: [SdkTracer; 2],
     /// One moment by both clocks: spans are measured by the monotonic clock and exported in system time.
     anchor: (Instant, SystemTime),
 }
@@ -29,8 +37,18 @@ pub struct Telemetry {
 impl Telemetry {
     pub(crate) fn new(config: &TelemetryConfig) -> Telemetry {
         let log = Log::start(config.log);
-        let exporter = config.traces.clone().map(|collector| Exporter::start(collector, log.clone()));
-        Telemetry { log, requests: config.requests, exporter, anchor: (Instant::now(), SystemTime::now()) }
+        let exporter = config.traces.clone().and_then(|collector| {
+            let warn = |error: &_| log.scope(|| warn!(why = %error, "traces can't be sent"));
+            provider(collector, &log).inspect_err(warn).ok()
+        });
+        let tracer = |provider: &SdkTracerProvider| {
+            let scope = InstrumentationScope::builder("sconce").with_version(env!("CARGO_PKG_VERSION"));
+            provider.tracer_with_scope(scope.build())
+        };
+        let idle = SdkTracerProvider::default();
+        let tracers = [tracer(exporter.as_ref().unwrap_or(&idle)), tracer(&idle)];
+        let anchor = (Instant::now(), SystemTime::now());
+        Telemetry { log, requests: config.requests, exporter, tracers, anchor }
     }
 
     /// Writes the `tracing` events that `emit` emits to the log of this server.
@@ -38,10 +56,15 @@ impl Telemetry {
         self.log.scope(emit);
     }
 
-    /// Exports and writes what is buffered, within `limit`.
+    /// The tracer of requests, or of probes, which are not exported.
+    pub(super) fn tracer(&self, is_probe: bool) -> &SdkTracer {
+        &self.tracers[usize::from(is_probe)]
+    }
+
+    /// Exports and writes what is buffered, within `limit`. Later spans are not exported.
     pub(crate) fn flush(&self, limit: Duration) {
         if let Some(exporter) = &self.exporter {
-            exporter.flush(limit);
+            let _ = exporter.shutdown_with_timeout(limit);
         }
         self.log.flush(limit);
     }

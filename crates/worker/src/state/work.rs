@@ -2,9 +2,9 @@
 
 use std::time::{Duration, Instant};
 
+use opentelemetry::KeyValue;
 use sconce::{Incident, Placement, Truncation};
 use sconce_http::telemetry::{RequestRecord, SpanRecord};
-use serde_json::json;
 
 use crate::schedule::job::BatchTiming;
 use crate::state::label::joined;
@@ -59,23 +59,22 @@ impl Work {
             compute_ms: milliseconds(self.computing),
             ..RequestRecord::default()
         };
+        let count = |name, count: usize| KeyValue::new(name, i64::try_from(count).unwrap_or(i64::MAX));
         let Some(steps) = &self.steps else { return record };
         let attributes = vec![
-            ("sconce.model", json!(self.model)),
-            ("sconce.texts", json!(self.texts)),
-            ("sconce.tokens", json!(self.tokens)),
-            ("sconce.batches", json!(steps.batches.len())),
+            KeyValue::new("sconce.model", self.model.clone()),
+            count("sconce.texts", self.texts),
+            count("sconce.tokens", self.tokens),
+            count("sconce.batches", steps.batches.len()),
         ];
         let mut spans = vec![SpanRecord::new("tokenize", steps.arrived, steps.tokenized)];
         spans.extend(steps.batches.first().map(|first| SpanRecord::new("queue", steps.queued, first.began)));
         spans.extend(steps.batches.iter().take(MAX_BATCH_SPANS).map(|batch| {
             let mut compute = SpanRecord::new("compute", batch.computing, batch.computed);
-            compute.attributes.push(("sconce.placement", json!(placement)));
+            compute.attributes.push(KeyValue::new("sconce.placement", placement.clone()));
             let mut span = SpanRecord::new("batch", batch.began, batch.ended);
-            span.attributes = vec![
-                ("sconce.batch.texts", json!(batch.texts)),
-                ("sconce.batch.tokens", json!(batch.tokens)),
-            ];
+            span.attributes =
+                vec![count("sconce.batch.texts", batch.texts), count("sconce.batch.tokens", batch.tokens)];
             span.children.push(compute);
             span
         }));
