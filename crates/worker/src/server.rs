@@ -9,7 +9,7 @@ use hyper::Request;
 use hyper::body::Incoming;
 use sconce::{ModelBuilder, Runtime};
 use sconce_http::{Edge, listen};
-use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
 use tower::util::MapRequest;
 
 use crate::api::router::{RULES, router};
@@ -56,7 +56,7 @@ pub struct Serve {
 /// A running server.
 pub struct Server {
     address: SocketAddr,
-    stop: watch::Sender<bool>,
+    stop: CancellationToken,
     app: Arc<App>,
     thread: thread::JoinHandle<Result<(), ServeError>>,
 }
@@ -80,7 +80,7 @@ impl Server {
         }
         let (commands, receiver) = mpsc::channel();
         let text_pool = TextPool::start(settings.text_threads, MAX_WAITING_TEXT)?;
-        let (stop, stopped) = watch::channel(false);
+        let stop = CancellationToken::new();
         let worker = settings.worker.clone();
         let scheme = if settings.http.tls.is_some() { "https" } else { "http" };
         let mut runtimes: Vec<Runtime> = Vec::new();
@@ -109,7 +109,7 @@ impl Server {
                 thread::Builder::new().name("sconce-manager".to_owned()).spawn(move || {
                     let result = ModelManager::new(app, models, commands).run(&receiver);
                     if result.is_err() {
-                        let _ = signal.send(true);
+                        signal.cancel();
                     }
                     result
                 })?
@@ -126,7 +126,7 @@ impl Server {
                 let named = Arc::clone(&app);
                 let strip = move |request: Request<Incoming>| strip(&named, request);
                 let service = MapRequest::new(router(&app), strip);
-                let stop = stop_requested(stopped);
+                let stop = signal.cancelled();
                 listen(Arc::clone(&app.edge), listener, service, stop, || app.close_queues()).await;
                 io::Result::Ok(())
             })?;
@@ -151,7 +151,7 @@ impl Server {
 
     /// Begins graceful shutdown: not ready at once, requests in flight are finished.
     pub fn stop(&self) {
-        let _ = self.stop.send(true);
+        self.stop.cancel();
     }
 
     /// Shuts down on SIGTERM and SIGINT.
@@ -162,7 +162,7 @@ impl Server {
         let signal = runtime.block_on(async { shutdown_signal() })?;
         thread::Builder::new().name("sconce-signals".to_owned()).spawn(move || {
             runtime.block_on(signal);
-            let _ = stop.send(true);
+            stop.cancel();
         })?;
         Ok(())
     }
@@ -194,11 +194,6 @@ impl Server {
     pub fn wait(self) -> Result<(), ServeError> {
         self.thread.join().unwrap_or_else(|_| Err(io::Error::other("the server's thread panicked").into()))
     }
-}
-
-/// Completes when shutdown is requested.
-async fn stop_requested(mut stopped: watch::Receiver<bool>) {
-    let _ = stopped.wait_for(|stop| *stop).await;
 }
 
 /// Registers handlers of SIGTERM and SIGINT. The future completes on the first signal.

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use sconce::{Runtime, Task};
 use sconce_http::Edge;
 use sconce_http::refusal::{Kind, Refusal};
-use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
 
 use crate::schedule::text_pool::TextPool;
 use crate::settings::Settings;
@@ -29,7 +29,7 @@ pub(crate) struct App {
     pub(crate) reserved: AtomicU64,
     /// Sends a load command for a slot to the model manager.
     send_load: Box<dyn Fn(usize) + Send + Sync>,
-    stop: watch::Sender<bool>,
+    stop: CancellationToken,
     pub(crate) started: Instant,
 }
 
@@ -45,7 +45,7 @@ impl App {
         text_pool: TextPool,
         slots: Vec<Arc<Slot>>,
         send_load: impl Fn(usize) + Send + Sync + 'static,
-        stop: watch::Sender<bool>,
+        stop: CancellationToken,
     ) -> App {
         App {
             settings: RwLock::new(Arc::new(settings)),
@@ -97,7 +97,7 @@ impl App {
 
     /// Begins graceful shutdown, as SIGTERM does.
     pub(crate) fn drain(&self) {
-        let _ = self.stop.send(true);
+        self.stop.cancel();
     }
 
     pub(crate) fn is_shutting_down(&self) -> bool {
@@ -235,7 +235,7 @@ mod tests {
         let slots = slots.iter().map(slot).collect();
         let rules = RouteRules { probes: &[], public: &[], dialect: |_| Dialect::Tei };
         let edge = Arc::new(Edge::new(settings.edge(), rules, SocketAddr::from(([127, 0, 0, 1], 0))));
-        App::new(settings, edge, metrics, text_pool, slots, |_| {}, watch::Sender::new(false))
+        App::new(settings, edge, metrics, text_pool, slots, |_| {}, CancellationToken::new())
     }
 
     const EMBED: TaskStatus = TaskStatus::Known(Task::Embed);
