@@ -7,7 +7,7 @@
 //! ```
 
 // Layers, top down; imports point down only: model, low_level, builder > operations > execute > runtime, inspect > error
-// > prove > card > event > source > tokenize, device, memory, hardware and the helpers.
+// > prove > card > event > source > generate, tokenize, device, memory, hardware and the helpers.
 mod builder;
 pub mod card;
 mod device;
@@ -15,6 +15,7 @@ mod digest;
 mod error;
 mod event;
 mod execute;
+mod generate;
 pub mod hardware;
 mod home;
 #[doc(hidden)]
@@ -37,6 +38,7 @@ pub use execute::{
     BatchOutcome, BatchOutput, Incident, IncidentKind, OnOutput, Readmission, Readmitted, SecondLoad,
     SecondLoaded, ShadowCheck, UnresolvedSequence, Verdict,
 };
+pub use generate::options::{GenerateOptions, InvalidOption};
 pub use inspect::{Inspection, inspect};
 pub use memory::{Claim, MemoryAccount, MemoryPurpose, limit_arenas, peak, resident};
 pub use model::Model;
