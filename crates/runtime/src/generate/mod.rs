@@ -7,7 +7,9 @@
     expect(dead_code, reason = "the step loop, which uses these modules, is not here yet")
 )]
 
+mod detokenize;
 mod mask;
 pub(crate) mod options;
 mod sample;
 mod select;
+mod stop;
