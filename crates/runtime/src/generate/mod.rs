@@ -7,6 +7,7 @@
     expect(dead_code, reason = "the step loop, which uses these modules, is not here yet")
 )]
 
+mod blocks;
 mod detokenize;
 mod mask;
 pub(crate) mod options;
