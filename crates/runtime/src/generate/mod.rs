@@ -12,5 +12,6 @@ mod detokenize;
 mod mask;
 pub(crate) mod options;
 mod sample;
+mod schedule;
 mod select;
 mod stop;
