@@ -33,6 +33,8 @@ pub(crate) enum Command {
     Classify(Classify),
     /// Score the similarity of a text to others
     Similarity(Similarity),
+    /// Continue a text with a language model
+    Generate(Generate),
     /// Show a model's card and the file each fact comes from, without downloading weights
     Inspect(Inspect),
     /// Compare every placement with vectors or scores of sentence-transformers
@@ -202,6 +204,41 @@ pub(crate) struct Similarity {
     #[arg(long, conflicts_with_all = ["prompt", "prefix"])]
     pub(crate) query: bool,
     /// Print JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Args)]
+pub(crate) struct Generate {
+    #[command(flatten)]
+    pub(crate) model: ModelArguments,
+    /// The text to continue [default: standard input]
+    pub(crate) prompt: Option<String>,
+    /// Generate at most N tokens
+    #[arg(long, value_name = "N", default_value_t = 256)]
+    pub(crate) max_tokens: usize,
+    /// Divide the logits by T; 0 is greedy decoding
+    #[arg(long, value_name = "T", default_value_t = 0.0)]
+    pub(crate) temperature: f32,
+    /// Sample from the K most likely tokens
+    #[arg(long, value_name = "K")]
+    pub(crate) top_k: Option<usize>,
+    /// Sample from the most likely tokens whose probabilities sum to P
+    #[arg(long, value_name = "P")]
+    pub(crate) top_p: Option<f32>,
+    /// Sample from tokens that are at least P times as likely as the most likely one
+    #[arg(long, value_name = "P")]
+    pub(crate) min_p: Option<f32>,
+    /// Discourage tokens of the prompt and the output; 1 is off
+    #[arg(long, value_name = "X")]
+    pub(crate) repetition_penalty: Option<f32>,
+    /// Seed of the draws [default: random]
+    #[arg(long, value_name = "N")]
+    pub(crate) seed: Option<u64>,
+    /// End at this text; can be repeated
+    #[arg(long, value_name = "TEXT")]
+    pub(crate) stop: Vec<String>,
+    /// Print JSON at the end instead of text as it arrives
     #[arg(long)]
     pub(crate) json: bool,
 }

@@ -45,7 +45,7 @@ pub(crate) fn run(arguments: &arguments::Embed) -> anyhow::Result<ExitCode> {
             "a late-interaction model has fixed query and document markers and takes no prompt\n\
              hint: mark texts as queries with `--query`"
         ),
-        Task::Embed | Task::Sparse | Task::Tokens | Task::Rerank | Task::Classify => {
+        Task::Embed | Task::Sparse | Task::Tokens | Task::Rerank | Task::Classify | Task::Generate => {
             arguments.prompts.prompt()
         }
     };
@@ -68,7 +68,7 @@ pub(crate) fn run(arguments: &arguments::Embed) -> anyhow::Result<ExitCode> {
             Task::Sparse => ChunkOutput::Sparse(model.embed_sparse(&texts, &options)?),
             Task::Tokens if arguments.query => ChunkOutput::Tokens(model.embed_queries(&texts)?),
             Task::Tokens => ChunkOutput::Tokens(model.embed_tokens(&texts)?),
-            Task::Embed | Task::Rerank | Task::Classify => {
+            Task::Embed | Task::Rerank | Task::Classify | Task::Generate => {
                 ChunkOutput::Vectors(model.embed_with(&texts, &options)?)
             }
         };

@@ -8,6 +8,7 @@ mod completions;
 mod config;
 mod doctor;
 mod embed;
+mod generate;
 mod input;
 mod inspect;
 mod models;
@@ -43,6 +44,7 @@ fn main() -> ExitCode {
         Command::Rerank(arguments) => rerank::run(arguments),
         Command::Classify(arguments) => classify::run(arguments),
         Command::Similarity(arguments) => similarity::run(arguments),
+        Command::Generate(arguments) => generate::run(arguments),
         Command::Inspect(arguments) => inspect::run(arguments),
         Command::Verify(arguments) => verify::run(arguments),
         Command::Bench(arguments) => bench::run(arguments),

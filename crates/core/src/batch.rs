@@ -13,6 +13,21 @@ pub struct Batch {
     pub sequences: Vec<Sequence>,
     /// The requested output.
     pub output_kind: OutputKind,
+    /// The cached part of each sequence in a step of a [`Generator`](crate::generator::Generator). Empty without a KV
+    /// cache.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub cached: Vec<CachedSequence>,
+}
+
+/// The cached part of a sequence: the keys and values of its earlier tokens are in the KV cache.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CachedSequence {
+    /// Number of cached tokens. The tokens of the batch follow them.
+    pub length: usize,
+    /// Block table: the cache blocks of all its tokens, in order, including those of the batch.
+    pub blocks: Vec<u32>,
+    /// Number of last tokens of the batch whose logits are requested.
+    pub logits: usize,
 }
 
 /// One sequence inside a batch.
@@ -46,6 +61,8 @@ pub enum OutputKind {
     Tokens,
     /// One row per token, after the head's token layers.
     Projected,
+    /// One row of vocabulary logits per requested token.
+    Logits,
 }
 
 /// An engine's output, in host memory.
@@ -55,6 +72,8 @@ pub enum Output {
     Rows(Rows),
     /// One row per token, in the order of the batch.
     Tokens(Rows),
+    /// One row of logits per requested token.
+    Logits(Rows),
 }
 
 /// Rows of equal width.
@@ -88,14 +107,14 @@ impl Output {
     /// The rows.
     pub fn rows(&self) -> &Rows {
         match self {
-            Output::Rows(rows) | Output::Tokens(rows) => rows,
+            Output::Rows(rows) | Output::Tokens(rows) | Output::Logits(rows) => rows,
         }
     }
 
     /// Converts into the rows.
     pub fn into_rows(self) -> Rows {
         match self {
-            Output::Rows(rows) | Output::Tokens(rows) => rows,
+            Output::Rows(rows) | Output::Tokens(rows) | Output::Logits(rows) => rows,
         }
     }
 }
@@ -119,6 +138,17 @@ impl Batch {
         self.types.extend_from_slice(types);
     }
 
+    /// Appends the next tokens of a cached sequence.
+    pub fn push_cached(&mut self, ids: &[u32], cached: CachedSequence) {
+        self.push(ids, &vec![0; ids.len()], 0);
+        self.cached.push(cached);
+    }
+
+    /// Tokens of the sequence at `index` that are in the KV cache before this batch.
+    pub fn cached_length(&self, index: usize) -> usize {
+        self.cached.get(index).map_or(0, |cached| cached.length)
+    }
+
     /// Number of tokens.
     pub fn tokens(&self) -> usize {
         self.ids.len()
@@ -128,6 +158,7 @@ impl Batch {
     #[must_use]
     pub fn part(&self, range: std::ops::Range<usize>) -> Batch {
         let mut part = Batch::new(self.output_kind);
+        part.cached = self.cached.get(range.clone()).unwrap_or_default().to_vec();
         for sequence in &self.sequences[range] {
             let place = sequence.start..sequence.start + sequence.length;
             let Sequence { skip, masked, .. } = *sequence;
@@ -140,6 +171,7 @@ impl Batch {
     pub fn rows_of(&self, range: std::ops::Range<usize>) -> std::ops::Range<usize> {
         let row = |index: usize| match self.output_kind {
             OutputKind::Pooled => index,
+            OutputKind::Logits => self.cached.iter().take(index).map(|cached| cached.logits).sum(),
             OutputKind::Tokens | OutputKind::Projected => {
                 self.sequences.get(index).map_or(self.tokens(), |sequence| sequence.start)
             }
@@ -147,10 +179,15 @@ impl Batch {
         row(range.start)..row(range.end)
     }
 
-    /// Whether the sequences cover the ids without gap or overlap, and each has a token that is attended to.
+    /// Whether the sequences cover the ids without gap or overlap, and each has a token that is attended to. In a step,
+    /// each has a cached part, and logits are requested of its own tokens.
     pub fn is_well_formed(&self) -> bool {
         let mut end = 0;
+        let mut cached = self.cached.iter().zip(&self.sequences);
         self.types.len() == self.ids.len()
+            && (self.cached.is_empty() || self.cached.len() == self.sequences.len())
+            && (self.output_kind != OutputKind::Logits || !self.cached.is_empty())
+            && cached.all(|(cached, sequence)| cached.logits <= sequence.length && sequence.masked == 0)
             && self.sequences.iter().all(|sequence| {
                 let follows = sequence.start == end && sequence.length > sequence.masked;
                 end = sequence.start.saturating_add(sequence.length);
@@ -191,6 +228,25 @@ mod tests {
         let part = Rows { width: 2, values: vec![3.0, 4.0], norms: vec![8.0] };
         assert_eq!(rows.part(1..2), part);
         assert_eq!(Rows { norms: Vec::new(), ..rows }.part(1..2), Rows { norms: Vec::new(), ..part });
+    }
+
+    #[test]
+    fn a_step_has_a_cached_part_for_each_sequence_and_rows_for_the_requested_logits() {
+        let mut step = Batch::new(OutputKind::Logits);
+        step.push_cached(&[1, 2, 3], CachedSequence { length: 4, blocks: vec![0, 1], logits: 2 });
+        step.push_cached(&[5], CachedSequence { length: 0, blocks: vec![2], logits: 0 });
+        step.push_cached(&[6], CachedSequence { length: 7, blocks: vec![3], logits: 1 });
+        assert!(step.is_well_formed());
+        assert_eq!([step.rows_of(0..1), step.rows_of(1..2), step.rows_of(2..3)], [0..2, 2..2, 2..3]);
+        assert_eq!((step.cached_length(0), step.part(2..3).cached), (4, step.cached[2..].to_vec()));
+        let mut other = step.clone();
+        other.cached.pop();
+        assert!(!other.is_well_formed());
+        step.cached[1].logits = 2;
+        assert!(!step.is_well_formed());
+        let mut plain = Batch::new(OutputKind::Logits);
+        plain.push(&[1], &[0], 0);
+        assert!(!plain.is_well_formed());
     }
 
     #[test]

@@ -26,11 +26,14 @@ pub enum Task {
     Sparse,
     /// Multi-vector embedding (late interaction): a text to one vector per token, compared by MaxSim.
     Tokens,
+    /// Text generation: a prompt to its continuation.
+    Generate,
 }
 
 impl Task {
     /// All tasks.
-    pub const ALL: [Task; 5] = [Task::Embed, Task::Rerank, Task::Classify, Task::Sparse, Task::Tokens];
+    pub const ALL: [Task; 6] =
+        [Task::Embed, Task::Rerank, Task::Classify, Task::Sparse, Task::Tokens, Task::Generate];
 
     /// The value of `--task`.
     pub fn name(self) -> &'static str {
@@ -40,6 +43,7 @@ impl Task {
             Task::Classify => "classify",
             Task::Sparse => "sparse",
             Task::Tokens => "tokens",
+            Task::Generate => "generate",
         }
     }
 
@@ -51,6 +55,7 @@ impl Task {
             Task::Classify => "scores labels for a text or a pair of texts",
             Task::Sparse => "turns a text into weights of words",
             Task::Tokens => "turns a text into one vector for each token",
+            Task::Generate => "continues a text",
         }
     }
 
@@ -58,7 +63,7 @@ impl Task {
     pub fn scores(self) -> bool {
         match self {
             Task::Rerank | Task::Classify => true,
-            Task::Embed | Task::Sparse | Task::Tokens => false,
+            Task::Embed | Task::Sparse | Task::Tokens | Task::Generate => false,
         }
     }
 }
@@ -76,9 +81,16 @@ impl FromStr for Task {
         Task::ALL.into_iter().find(|task| task.name() == text).ok_or_else(|| UnknownName {
             what: "task",
             name: text.to_owned(),
-            known: "embed, rerank, classify, sparse, tokens",
+            known: "embed, rerank, classify, sparse, tokens, generate",
         })
     }
+}
+
+/// What the files of a decoder say about text generation.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct GenerationCard {
+    /// Tokens that end a text.
+    pub end_tokens: Option<Sourced<Vec<u32>>>,
 }
 
 /// A model's configuration.
@@ -102,6 +114,9 @@ pub struct ModelCard {
     pub steps: Sourced<Vec<Step>>,
     /// The output head of tasks other than embedding.
     pub head: OutputHead,
+    /// Facts for text generation.
+    #[serde(default)]
+    pub generation: GenerationCard,
     /// Prompts by name; a prompt is prepended to the text.
     pub prompts: Sourced<BTreeMap<String, String>>,
     /// The prompt for callers that name none.
@@ -283,6 +298,7 @@ impl ModelCard {
     pub fn width(&self) -> usize {
         match self.task.value {
             Task::Tokens => self.token_width(),
+            Task::Generate => self.sizes.value.hidden,
             Task::Embed | Task::Rerank | Task::Classify | Task::Sparse => {
                 width_after(self.token_width() * self.pooling.value.modes.len(), &self.steps.value)
             }
@@ -303,7 +319,9 @@ impl ModelCard {
     pub fn normalizes(&self) -> bool {
         let last = match self.task.value {
             Task::Tokens => self.token_steps().last(),
-            Task::Embed | Task::Rerank | Task::Classify | Task::Sparse => self.steps.value.last(),
+            Task::Embed | Task::Rerank | Task::Classify | Task::Sparse | Task::Generate => {
+                self.steps.value.last()
+            }
         };
         last == Some(&Step::Normalize)
     }

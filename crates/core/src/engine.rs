@@ -6,6 +6,7 @@ use crate::batch::{Batch, Output};
 use crate::card::{Format, ModelCard};
 use crate::device::Device;
 use crate::files::ModelFiles;
+use crate::generator::Generator;
 use crate::obstacle::Obstacle;
 use crate::placement::{Dtype, EngineId, Placement};
 use crate::probe::{ProbeCase, Sample};
@@ -70,6 +71,11 @@ pub trait Encoder: Send + Sync {
     /// Maximum number of concurrent `encode` calls. 1 means calls come from the device thread only.
     fn concurrency(&self) -> usize {
         1
+    }
+
+    /// Text generation, if the model is a decoder and the engine supports it.
+    fn generator(&self) -> Option<&dyn Generator> {
+        None
     }
 }
 

@@ -5,6 +5,7 @@ pub mod card;
 pub mod device;
 pub mod engine;
 pub mod files;
+pub mod generator;
 pub mod hardware;
 pub mod head;
 pub mod obstacle;

@@ -13,6 +13,9 @@ use crate::positional::{alibi, bias_table};
 use crate::tensor_names::TensorLayout;
 use crate::weights::{Tensors, WeightsError};
 
+/// The output matrix of decoders.
+const OUTPUT_EMBEDDINGS: &str = "lm_head.weight";
+
 /// A weight matrix `[outputs, inputs]` and its bias, zeros if there is none.
 pub(crate) struct Linear {
     pub(crate) weight: Vec<f32>,
@@ -123,6 +126,14 @@ impl<'a> Assembly<'a> {
             }
         }
         Ok(rows)
+    }
+
+    /// The output matrix of a decoder, `[vocabulary, hidden]`: its own, or the token embeddings if they are tied.
+    pub(crate) fn output_embeddings(&self) -> Read<Vec<f32>> {
+        let tied = || self.resolve(self.d.names.token_embeddings, 0, "");
+        let own = OUTPUT_EMBEDDINGS.to_owned();
+        let name = if self.from.shape(OUTPUT_EMBEDDINGS).is_some() { own } else { tied() };
+        self.read(&name, &[self.d.vocabulary, self.d.hidden])
     }
 
     pub(crate) fn position_embeddings(&self) -> Read<Option<Vec<f32>>> {

@@ -3,6 +3,7 @@
 use sconce_core::batch::Batch;
 use sconce_core::card::Sizes;
 use sconce_core::engine::EngineError;
+use sconce_core::obstacle::Obstacle;
 use sconce_kernels::attention::AttentionMask;
 use sconce_kernels::rows;
 use serde::Serialize;
@@ -387,12 +388,25 @@ impl Description {
             return malformed(format!("tokens that see nothing within {back} tokens before them"));
         }
         let max_length = self.max_length;
-        match batch.sequences.iter().find(|sequence| sequence.length > max_length) {
-            Some(sequence) => {
-                malformed(format!("{} tokens where the model has {max_length} positions", sequence.length))
+        let lengths = batch.sequences.iter().enumerate();
+        let longest = lengths.map(|(index, sequence)| batch.cached_length(index) + sequence.length).max();
+        match longest.filter(|longest| *longest > max_length) {
+            Some(longest) => {
+                malformed(format!("{longest} tokens where the model has {max_length} positions"))
             }
             None => Ok(()),
         }
+    }
+
+    /// Refuses models that can't generate: attention must be causal, with rotary positions.
+    pub(crate) fn check_causal(&self) -> Result<(), Obstacle> {
+        let windows = [Some(&self.global), self.local.as_ref()];
+        let causal = windows.into_iter().flatten().all(|window| window.after == Some(0));
+        if causal && self.position_table.is_none() && self.relative_positions.is_none() {
+            return Ok(());
+        }
+        let reason = format!("`{}` does not generate text: its attention is not causal", self.architecture);
+        Err(Obstacle::LoadFailed { reason })
     }
 }
 

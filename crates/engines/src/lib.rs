@@ -24,6 +24,7 @@ pub mod positional;
 mod probe;
 pub mod regular_file;
 mod source_hash;
+mod step;
 mod tensor_names;
 #[cfg(test)]
 mod testing;

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use sconce_core::card::{ModelCard, Pooling, PoolingMode, Task};
+use sconce_core::card::{GenerationCard, ModelCard, Pooling, PoolingMode, Task};
 use sconce_core::head::OutputHead;
 use sconce_core::sourced::Sourced;
 use serde_json::Value;
@@ -22,6 +22,7 @@ pub(crate) fn card(config: Value) -> ModelCard {
         pooling: Sourced::new(Pooling { modes: vec![PoolingMode::Mean], include_prompt: true }, by),
         steps: Sourced::new(Vec::new(), by),
         head: OutputHead::default(),
+        generation: GenerationCard::default(),
         prompts: Sourced::new(BTreeMap::new(), by),
         default_prompt: None,
         dimensions: None,

@@ -16,5 +16,6 @@ pub mod gemm;
 pub mod isa;
 pub mod math;
 pub mod memory;
+pub mod paged;
 pub mod rope;
 pub mod rows;

@@ -31,6 +31,7 @@ pub struct ModelBuilder {
     constraints: Constraints,
     overrides: Overrides,
     offline: bool,
+    kv_cache_bytes: Option<u64>,
 }
 
 impl ModelBuilder {
@@ -173,6 +174,14 @@ impl ModelBuilder {
         Ok(prover_bytes(&spec.card, unproved.iter()))
     }
 
+    /// Memory of the KV cache, for text generation. By default a quarter of the available memory, and no more than is
+    /// useful.
+    #[must_use]
+    pub fn kv_cache_bytes(mut self, bytes: u64) -> Self {
+        self.kv_cache_bytes = Some(bytes);
+        self
+    }
+
     /// Opens the model.
     pub fn open(self) -> Result<Model, Error> {
         self.open_with_progress(&mut |_| {})
@@ -194,7 +203,7 @@ impl ModelBuilder {
         let tokenizer = ModelTokenizer::open(&spec.files.folder, &spec.card)?;
         let control = canary::batch(&tokenizer, &spec.card, CANARIES)?.part(0..2);
         let serving = Serving::open(&runtime, spec, control, self.constraints, events)?;
-        Ok(Model::new(runtime, tokenizer, serving, unverified))
+        Ok(Model::new(runtime, tokenizer, serving, unverified, self.kv_cache_bytes))
     }
 }
 

@@ -89,6 +89,7 @@ fn operations_for(task: Task) -> &'static str {
         Task::Classify => "use `classify`, or `rerank --label` for pairs",
         Task::Sparse => "use `embed --sparse`",
         Task::Tokens => "use `rerank` or `embed --tokens`",
+        Task::Generate => "use `generate`",
     }
 }
 

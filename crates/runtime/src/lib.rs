@@ -6,8 +6,8 @@
 //! # Ok(()) }
 //! ```
 
-// Layers, top down; imports point down only: model, low_level, builder > operations > execute > runtime, inspect > error
-// > prove > card > event > source > generate, tokenize, device, memory, hardware and the helpers.
+// Layers, top down; imports point down only: model, low_level, builder > operations, generate > execute > runtime, inspect
+// > error > prove > card > event > source > tokenize, device, memory, hardware and the helpers.
 mod builder;
 pub mod card;
 mod device;
@@ -38,7 +38,9 @@ pub use execute::{
     BatchOutcome, BatchOutput, Incident, IncidentKind, OnOutput, Readmission, Readmitted, SecondLoad,
     SecondLoaded, ShadowCheck, UnresolvedSequence, Verdict,
 };
-pub use generate::options::{GenerateOptions, InvalidOption};
+pub use generate::{
+    FinishReason, GenerateOptions, GeneratedToken, Generation, GenerationSummary, InvalidOption, Piece,
+};
 pub use inspect::{Inspection, inspect};
 pub use memory::{Claim, MemoryAccount, MemoryPurpose, limit_arenas, peak, resident};
 pub use model::Model;

@@ -1,6 +1,6 @@
 //! A loaded model, and its operations.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::thread;
 
 use sconce_core::card::{ModelCard, Task};
@@ -12,6 +12,7 @@ use crate::card::CardError;
 use crate::card::contents::{Unverified, concerns};
 use crate::error::Error;
 use crate::execute::{Incident, Readmission, Readmitted, Serving};
+use crate::generate::{GenerateOptions, Generation, InvalidOption, StepLoop};
 use crate::memory::{Claim, MemoryAccount, prover_bytes};
 use crate::operations::classify::{self, Classifications, ClassifyOptions};
 use crate::operations::embed::{self, EmbedOptions};
@@ -36,8 +37,52 @@ pub struct Model {
 
 struct Inner {
     runtime: Runtime,
-    tokenizer: ModelTokenizer,
-    serving: Serving,
+    tokenizer: Arc<ModelTokenizer>,
+    serving: Arc<Serving>,
+    /// The step loop, from the first generation on.
+    step_loop: OnceLock<StepLoop>,
+    kv_cache_bytes: Option<u64>,
+}
+
+/// Text generation.
+impl Model {
+    /// Continues `prompt`. The text arrives piece by piece; [`Generation::text`] waits for all of it. Generations of one
+    /// model share its steps, also across threads.
+    pub fn generate(&self, prompt: &str, options: &GenerateOptions) -> Result<Generation, Error> {
+        let tokens = self.inner.tokenizer.tokens(prompt, true)?;
+        self.generate_from_ids(tokens.into_iter().map(|token| token.id).collect(), options)
+    }
+
+    /// Continues a prompt of token ids.
+    pub fn generate_from_ids(
+        &self,
+        prompt: Vec<u32>,
+        options: &GenerateOptions,
+    ) -> Result<Generation, Error> {
+        expect_task(self.card(), "generate", &[Task::Generate])?;
+        let vocabulary = self.card().sizes.value.vocabulary;
+        let invalid = |error: InvalidOption| Error::Request(error.to_string());
+        options.validate().map_err(invalid)?;
+        options.validate_tokens(vocabulary).map_err(invalid)?;
+        if let Some(id) = prompt.iter().find(|id| **id as usize >= vocabulary) {
+            return Err(Error::Request(format!("token id {id} of a vocabulary of {vocabulary}")));
+        }
+        if prompt.is_empty() {
+            return Err(Error::Request(
+                "the prompt is empty: generation needs at least one token".to_owned(),
+            ));
+        }
+        if self.inner.step_loop.get().is_none() {
+            let started = {
+                let Inner { serving, tokenizer, kv_cache_bytes, .. } = &*self.inner;
+                StepLoop::start(serving, tokenizer, *kv_cache_bytes)
+            };
+            let started = started.map_err(|error| Error::Machine(format!("no thread: {error}")))?;
+            let _ = self.inner.step_loop.set(started);
+        }
+        let ended = || Error::Machine("there is no step loop".to_owned());
+        self.inner.step_loop.get().ok_or_else(ended)?.generate(prompt, options, Box::new(self.clone()))
+    }
 }
 
 /// State and lifecycle.
@@ -47,8 +92,14 @@ impl Model {
         tokenizer: ModelTokenizer,
         serving: Serving,
         unverified: Unverified,
+        kv_cache_bytes: Option<u64>,
     ) -> Model {
-        let model = Model { inner: Arc::new(Inner { runtime, tokenizer, serving }) };
+        let model = {
+            let (tokenizer, serving) = (Arc::new(tokenizer), Arc::new(serving));
+            let step_loop = OnceLock::new();
+            let inner = Inner { runtime, tokenizer, serving, step_loop, kv_cache_bytes };
+            Model { inner: Arc::new(inner) }
+        };
         model.verify_contents(unverified);
         model
     }

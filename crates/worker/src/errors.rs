@@ -44,6 +44,7 @@ fn routes(task: Task) -> &'static str {
         Task::Classify => "`/predict`",
         Task::Sparse => "`/embed_sparse` and `/similarity`",
         Task::Tokens => "`/embed_all`, `/rerank`, `/v1/rerank`, `/v2/rerank` and `/similarity`",
+        Task::Generate => "`/tokenize`",
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use sconce_core::card::{Format, ModelCard, Pooling, PoolingMode, Sizes, Task, Weights};
+use sconce_core::card::{Format, GenerationCard, ModelCard, Pooling, PoolingMode, Sizes, Task, Weights};
 use sconce_core::head::{Dense, DenseActivation, LayerNorm, OutputHead, Step, width_after};
 use sconce_core::placement::Dtype;
 use sconce_core::sourced::Sourced;
@@ -44,6 +44,7 @@ fn card(task: Task, modes: &[PoolingMode], tokens: &[Step], steps: &[Step]) -> M
             tokens: (!tokens.is_empty()).then(|| Sourced::new(tokens.to_vec(), by)),
             ..OutputHead::default()
         },
+        generation: GenerationCard::default(),
         prompts: Sourced::new(BTreeMap::new(), by),
         default_prompt: None,
         dimensions: None,

@@ -30,7 +30,7 @@ fn named<T: Copy + Debug + Display + PartialEq + FromStr<Err = UnknownName>>(
 
 #[test]
 fn every_name_prints_as_it_is_read() {
-    named(&Task::ALL, &["embed", "rerank", "classify", "sparse", "tokens"], "task");
+    named(&Task::ALL, &["embed", "rerank", "classify", "sparse", "tokens", "generate"], "task");
     named(&Dtype::ALL, &["f32", "f16", "bf16", "int8", "int4"], "dtype");
     named(&EngineId::ALL, &["candle", "native", "onnx"], "engine");
     let modes = ["cls", "max", "mean", "mean_sqrt_len", "weighted_mean", "last_token"];
@@ -39,11 +39,16 @@ fn every_name_prints_as_it_is_read() {
 
 #[test]
 fn tasks_say_what_they_do_and_which_give_scores() {
-    assert_eq!(Task::ALL.map(Task::scores), [false, true, true, false, false]);
+    assert_eq!(Task::ALL.map(Task::scores), [false, true, true, false, false, false]);
     let does = Task::ALL.map(Task::does);
-    for (does, word) in
-        does.iter().zip(["one vector", "against a query", "labels", "weights of words", "each token"])
-    {
+    for (does, word) in does.iter().zip([
+        "one vector",
+        "against a query",
+        "labels",
+        "weights of words",
+        "each token",
+        "continues",
+    ]) {
         assert!(does.contains(word), "{does}");
     }
 }

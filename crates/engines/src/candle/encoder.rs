@@ -5,13 +5,16 @@ use std::sync::Arc;
 use candle_core::Result;
 use sconce_core::batch::{Batch, Output, OutputKind, Rows};
 use sconce_core::engine::{BatchLayout, Encoder, EngineError};
+use sconce_core::generator::Generator;
 
 use super::device::with_autorelease;
+use super::generator::LogitsHead;
 use super::layers::ForwardPath;
 use super::pooling;
 use super::transformer::Transformer;
 use crate::errors;
 use crate::loaded_head::LoadedHead;
+use crate::step;
 use crate::threads::Threads;
 
 /// Tokens per block: its activations stay in a core's cache.
@@ -20,6 +23,8 @@ const BLOCK: usize = 384;
 pub(super) struct CandleEncoder {
     pub(super) transformer: Transformer,
     pub(super) head: Option<LoadedHead>,
+    /// The output matrix of a decoder that generates.
+    pub(super) logits: Option<LogitsHead>,
     pub(super) path: ForwardPath,
     pub(super) threads: Arc<Threads>,
 }
@@ -27,6 +32,7 @@ pub(super) struct CandleEncoder {
 impl Encoder for CandleEncoder {
     fn encode(&self, batch: &Batch) -> std::result::Result<Output, EngineError> {
         self.transformer.description().check(batch)?;
+        step::reject(batch)?;
         let rows = match self.path {
             ForwardPath::Fused => self.threads.in_blocks(batch, BLOCK, |block| self.rows(block)),
             ForwardPath::Portable => with_autorelease(|| self.rows(batch)),
@@ -34,7 +40,7 @@ impl Encoder for CandleEncoder {
         let rows = rows.map_err(errors::to_engine_error)?;
         Ok(match batch.output_kind {
             OutputKind::Pooled => Output::Rows(rows),
-            OutputKind::Tokens | OutputKind::Projected => Output::Tokens(rows),
+            OutputKind::Tokens | OutputKind::Projected | OutputKind::Logits => Output::Tokens(rows),
         })
     }
 
@@ -51,6 +57,10 @@ impl Encoder for CandleEncoder {
             ForwardPath::Portable => 1,
         }
     }
+
+    fn generator(&self) -> Option<&dyn Generator> {
+        self.logits.as_ref().map(|_| self as &dyn Generator)
+    }
 }
 
 impl CandleEncoder {
@@ -62,7 +72,8 @@ impl CandleEncoder {
             (Some(head), OutputKind::Projected) => {
                 Ok(head.projected(hidden.flatten_all()?.to_vec1()?, width))
             }
-            (_, OutputKind::Tokens) | (None, OutputKind::Pooled | OutputKind::Projected) => {
+            (_, OutputKind::Tokens | OutputKind::Logits)
+            | (None, OutputKind::Pooled | OutputKind::Projected) => {
                 Ok(Rows { width, values: hidden.flatten_all()?.to_vec1()?, norms: Vec::new() })
             }
         }

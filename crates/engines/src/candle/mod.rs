@@ -4,6 +4,7 @@ mod device;
 mod disentangled;
 mod encoder;
 mod fused;
+mod generator;
 mod layers;
 mod load;
 mod ops;
@@ -17,13 +18,16 @@ mod transformer;
 
 use std::sync::{Arc, OnceLock};
 
-use sconce_core::card::ModelCard;
+use sconce_core::card::{ModelCard, Task};
 use sconce_core::device::Device;
 use sconce_core::engine::{Encoder, Engine, ModelSpec};
 use sconce_core::obstacle::Obstacle;
 use sconce_core::placement::{Dtype, EngineId, Placement};
 use sconce_core::probe::{ProbeCase, Sample};
 
+use candle_core::Tensor;
+
+use crate::assembly::Assembly;
 use crate::describe::describe;
 use crate::description::Description;
 use crate::errors;
@@ -32,6 +36,7 @@ use crate::probe;
 use crate::threads::Threads;
 use crate::weights::{GeneratedTensors, SafetensorsFiles, Tensors};
 use encoder::CandleEncoder;
+use generator::LogitsHead;
 use layers::ForwardPath;
 use load::{LoadError, Loader};
 use transformer::Transformer;
@@ -75,7 +80,21 @@ impl CandleEngine {
     ) -> Result<CandleEncoder, Obstacle> {
         let loader = Loader::new(tensors, device::open(placement.device)?, device::dtype(placement.dtype)?);
         let transformer = Transformer::load(description, path, &loader).map_err(load_failed)?;
-        Ok(CandleEncoder { transformer, head: None, path, threads: self.threads() })
+        Ok(CandleEncoder { transformer, head: None, logits: None, path, threads: self.threads() })
+    }
+
+    /// The output matrix of a decoder, `[hidden, vocabulary]`.
+    fn output_matrix(
+        &self,
+        description: &Description,
+        tensors: &dyn Tensors,
+        placement: &Placement,
+    ) -> Result<Tensor, LoadError> {
+        let opened = |error: Obstacle| LoadError::Candle(candle_core::Error::msg(error));
+        let device = device::open(placement.device).map_err(opened)?;
+        let loader = Loader::new(tensors, device, device::dtype(placement.dtype).map_err(opened)?);
+        let words = Assembly::new(description, tensors)?.output_embeddings()?;
+        loader.transposed(words, description.hidden)
     }
 }
 
@@ -135,8 +154,14 @@ impl Engine for CandleEngine {
         let tensors = SafetensorsFiles::of(&model.files, &placement.weights)
             .map_err(|error| load_failed(error.into()))?;
         let mut encoder = self.build_encoder(&description, &tensors, placement)?;
-        let head = LoadedHead::load(&model.card, &model.files, &tensors);
-        encoder.head = Some(head.map_err(|error| load_failed(error.into()))?);
+        if model.card.task.value == Task::Generate {
+            description.check_causal()?;
+            let matrix = self.output_matrix(&description, &tensors, placement).map_err(load_failed)?;
+            encoder.logits = Some(LogitsHead::new(matrix));
+        } else {
+            let head = LoadedHead::load(&model.card, &model.files, &tensors);
+            encoder.head = Some(head.map_err(|error| load_failed(error.into()))?);
+        }
         Ok(Box::new(encoder))
     }
 }

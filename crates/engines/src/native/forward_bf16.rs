@@ -13,6 +13,7 @@ use sconce_kernels::rope::RopeTable;
 use sconce_kernels::rows::{Activation, Norm};
 
 use super::disentangled;
+use super::kv_cache::KvCache;
 use super::scratch::ScratchMemory;
 use super::weights::{Layer, Linear, Packing, Table, Weights};
 use crate::description::{Description, NormPlacement};
@@ -71,12 +72,24 @@ pub(super) struct ForwardBf16<'a> {
 }
 
 impl ForwardBf16<'_> {
-    /// The last hidden states of `batch`, `[tokens, hidden]`.
-    pub(super) fn hidden(&self, batch: &Batch, scratch: &mut Scratch) -> Vec<f32> {
-        self.unit.with_tiles(|tiles| self.block(tiles, batch, scratch))
+    /// The last hidden states of `batch`, `[tokens, hidden]`. In a step, keys and values are stored in `cache` and read
+    /// from it.
+    pub(super) fn hidden(
+        &self,
+        batch: &Batch,
+        cache: Option<&mut KvCache<u16>>,
+        scratch: &mut Scratch,
+    ) -> Vec<f32> {
+        self.unit.with_tiles(|tiles| self.block(tiles, batch, cache, scratch))
     }
 
-    fn block(&self, tiles: &Tiles, batch: &Batch, scratch: &mut Scratch) -> Vec<f32> {
+    fn block(
+        &self,
+        tiles: &Tiles,
+        batch: &Batch,
+        mut cache: Option<&mut KvCache<u16>>,
+        scratch: &mut Scratch,
+    ) -> Vec<f32> {
         let ForwardBf16 { d, weights, unit, .. } = *self;
         let tokens = batch.tokens();
         // Each head, and each half of a gated product, has whole panels.
@@ -98,11 +111,11 @@ impl ForwardBf16<'_> {
         if let Some(norm) = &weights.embedding_norm {
             norm_rows(unit, norm, tokens, &mut scratch.x, &mut scratch.rounded, true);
         }
-        let longest = batch.sequences.iter().map(|s| s.length).max().unwrap_or(0);
-        let rope_table =
-            weights.ropes.each_ref().map(|ropes| ropes.as_ref().map(|ropes| ropes.up_to(longest)));
-        for layer in &weights.layers {
-            self.attention(tiles, layer, batch, rope_table[usize::from(layer.is_local)].as_deref(), scratch);
+        let rope_tables = weights.rope_tables(batch);
+        for (index, layer) in weights.layers.iter().enumerate() {
+            let rope_table = rope_tables[usize::from(layer.is_local)].as_deref();
+            let cache = cache.as_deref_mut().map(|cache| (cache, index));
+            self.attention(tiles, layer, batch, rope_table, cache, scratch);
             self.feed_forward(tiles, layer, tokens, scratch);
         }
         if let Some(norm) = &weights.final_norm {
@@ -121,6 +134,7 @@ impl ForwardBf16<'_> {
         layer: &Layer<MatrixBf16>,
         batch: &Batch,
         rope_table: Option<&RopeTable>,
+        cache: Option<(&mut KvCache<u16>, usize)>,
         scratch: &mut Scratch,
     ) {
         let ForwardBf16 { d, weights, unit, .. } = *self;
@@ -138,7 +152,10 @@ impl ForwardBf16<'_> {
         let panels = d.head_dim.div_ceil(STEP);
         let (heads, keys) = (d.heads * panels, d.kv_heads * panels);
         let window = d.local.as_ref().filter(|_| layer.is_local).unwrap_or(&d.global);
-        for s in &batch.sequences {
+        if let Some((cache, index)) = cache {
+            self.cached_attention(cache, index, batch, window.mask(), qkv, context);
+        }
+        for s in batch.sequences.iter().filter(|_| batch.cached.is_empty()) {
             let mask = AttentionMask { visible: s.attended(), ..window.mask() };
             if let Some(relative) = &layer.relative {
                 disentangled::attend(d, relative, mask, s, qkv, context, disentangled);
@@ -169,6 +186,65 @@ impl ForwardBf16<'_> {
             ProductInput::Attention,
             scratch,
         );
+    }
+
+    /// Stores the keys and values of `batch` in the cache, and attends over it.
+    fn cached_attention(
+        &self,
+        cache: &mut KvCache<u16>,
+        layer: usize,
+        batch: &Batch,
+        mask: AttentionMask,
+        qkv: &Panels<u16>,
+        context: &mut Panels<u16>,
+    ) {
+        let d = self.d;
+        let (head, wide) = (d.head_dim, d.head_dim.next_multiple_of(STEP));
+        let mut row = vec![0; (d.heads + 2 * d.kv_heads) * wide];
+        let mut queries = vec![0.0; batch.tokens() * d.query_width()];
+        for (s, cached) in batch.sequences.iter().zip(&batch.cached) {
+            for token in 0..s.length {
+                qkv.get(s.start + token, &mut row);
+                let own = &mut queries[(s.start + token) * d.query_width()..][..d.query_width()];
+                for (from, to) in row.chunks_exact(wide).zip(own.chunks_exact_mut(head)) {
+                    widen(&from[..head], to);
+                }
+                let (keys, values) = row[d.heads * wide..].split_at(d.kv_heads * wide);
+                cache.store(layer, &cached.blocks, cached.length + token, [keys, values], wide);
+            }
+        }
+        let mut output = vec![0.0; queries.len()];
+        let queries = (&queries[..], d.query_width());
+        cache.attend(layer, batch, mask, d.scale as f32, Isa::Avx512, queries, &mut output);
+        let mut row = vec![0; d.heads * wide];
+        for (token, output) in output.chunks_exact(d.query_width()).enumerate() {
+            for (from, to) in output.chunks_exact(head).zip(row.chunks_exact_mut(wide)) {
+                to.iter_mut().zip(from).for_each(|(to, x)| *to = narrow(*x));
+            }
+            context.set(token, &row);
+        }
+    }
+
+    /// The logits of `rows`, hidden states `[count, hidden]`.
+    pub(super) fn logits(&self, rows: &[f32]) -> Vec<f32> {
+        let Some(Linear { matrix, bias }) = &self.weights.logits else { return Vec::new() };
+        let (hidden, vocabulary) = (self.d.hidden, self.d.vocabulary);
+        let count = rows.len() / hidden;
+        let (mut input, mut output) = (Panels::default(), Panels::default());
+        input.shape(count, hidden);
+        output.shape(count, vocabulary);
+        let none = vec![0.0; vocabulary];
+        for (row, values) in rows.chunks_exact(hidden).enumerate() {
+            input.set(row, &values.iter().map(|x| narrow(*x)).collect::<Vec<u16>>());
+            output.set(row, &none);
+        }
+        let to = EpilogueBf16::Add { bias, to: output.all() };
+        self.unit.with_tiles(|tiles| self.product(tiles, matrix, &input, count, to));
+        let mut logits = vec![0.0; count * vocabulary];
+        for (row, to) in logits.chunks_exact_mut(vocabulary).enumerate() {
+            output.get(row, to);
+        }
+        logits
     }
 
     fn feed_forward(&self, tiles: &Tiles, layer: &Layer<MatrixBf16>, tokens: usize, scratch: &mut Scratch) {
@@ -275,17 +351,18 @@ fn qk_norm_rope(
     let (head, wide) = (d.head_dim, d.head_dim.next_multiple_of(STEP));
     let count = d.heads + 2 * d.kv_heads;
     let (mut short, mut row) = (vec![0; count * wide], vec![0.0; count * head]);
-    for s in &batch.sequences {
-        for position in 0..s.length {
-            qkv.get(s.start + position, &mut short);
+    for (index, s) in batch.sequences.iter().enumerate() {
+        let first = batch.cached_length(index);
+        for token in 0..s.length {
+            qkv.get(s.start + token, &mut short);
             for (from, to) in short.chunks_exact(wide).zip(row.chunks_exact_mut(head)) {
                 widen(&from[..head], to);
             }
-            heads.qk_norm_rope(Isa::Avx512, &mut row, position, norms, rope_table);
+            heads.qk_norm_rope(Isa::Avx512, &mut row, first + token, norms, rope_table);
             for (from, to) in row.chunks_exact(head).zip(short.chunks_exact_mut(wide)) {
                 to.iter_mut().zip(from).for_each(|(to, x)| *to = narrow(*x));
             }
-            qkv.set(s.start + position, &short);
+            qkv.set(s.start + token, &short);
         }
     }
 }

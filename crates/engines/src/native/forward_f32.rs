@@ -8,6 +8,7 @@ use sconce_kernels::isa::Isa;
 use sconce_kernels::rope::RopeTable;
 use sconce_kernels::rows::{Activation, Norm, gate};
 
+use super::kv_cache::KvCache;
 use super::scratch::ScratchMemory;
 use super::weights::{Layer, Linear, Packing, Table, Weights};
 use crate::description::{Description, NormPlacement};
@@ -66,8 +67,14 @@ impl ScratchMemory for Scratch {
 }
 
 impl ForwardF32<'_> {
-    /// The last hidden states of `batch`, `[tokens, hidden]`.
-    pub(super) fn hidden(&self, batch: &Batch, scratch: &mut Scratch) -> Vec<f32> {
+    /// The last hidden states of `batch`, `[tokens, hidden]`. In a step, keys and values are stored in `cache` and read
+    /// from it.
+    pub(super) fn hidden(
+        &self,
+        batch: &Batch,
+        mut cache: Option<&mut KvCache<f32>>,
+        scratch: &mut Scratch,
+    ) -> Vec<f32> {
         let ForwardF32 { d, weights, isa, .. } = *self;
         let (tokens, hidden) = (batch.tokens(), d.hidden);
         scratch.x = vec![0.0; tokens * hidden];
@@ -80,11 +87,11 @@ impl ForwardF32<'_> {
         if let Some(norm) = &weights.embedding_norm {
             norm.apply(isa, &mut scratch.x, hidden);
         }
-        let longest = batch.sequences.iter().map(|s| s.length).max().unwrap_or(0);
-        let rope_table =
-            weights.ropes.each_ref().map(|ropes| ropes.as_ref().map(|ropes| ropes.up_to(longest)));
-        for layer in &weights.layers {
-            self.attention(layer, batch, rope_table[usize::from(layer.is_local)].as_deref(), scratch);
+        let rope_tables = weights.rope_tables(batch);
+        for (index, layer) in weights.layers.iter().enumerate() {
+            let rope_table = rope_tables[usize::from(layer.is_local)].as_deref();
+            let cache = cache.as_deref_mut().map(|cache| (cache, index));
+            self.attention(layer, batch, rope_table, cache, scratch);
             self.feed_forward(layer, tokens, scratch);
         }
         if let Some(norm) = &weights.final_norm {
@@ -98,6 +105,7 @@ impl ForwardF32<'_> {
         layer: &Layer<PackedMatrix>,
         batch: &Batch,
         rope_table: Option<&RopeTable>,
+        cache: Option<(&mut KvCache<f32>, usize)>,
         scratch: &mut Scratch,
     ) {
         let ForwardF32 { d, weights, isa, .. } = *self;
@@ -109,13 +117,26 @@ impl ForwardF32<'_> {
         let to = &mut Store { bias, activation: Activation::Identity, to: qkv, stride };
         self.product(&layer.qkv.matrix, from, hidden, tokens, gemm, to);
         let window = d.local.as_ref().filter(|_| layer.is_local).unwrap_or(&d.global);
-        for s in &batch.sequences {
+        for (index, s) in batch.sequences.iter().enumerate() {
             let rows = &mut qkv[s.start * stride..][..s.length * stride];
             if rope_table.is_some() || layer.qk_norms.is_some() {
-                for (position, row) in rows.chunks_exact_mut(stride).enumerate() {
+                for (position, row) in (batch.cached_length(index)..).zip(rows.chunks_exact_mut(stride)) {
                     heads.qk_norm_rope(isa, row, position, layer.qk_norms.as_ref(), rope_table);
                 }
             }
+        }
+        if let Some((cache, index)) = cache {
+            for (s, cached) in batch.sequences.iter().zip(&batch.cached) {
+                let rows = &qkv[s.start * stride..][..s.length * stride];
+                for (position, row) in (cached.length..).zip(rows.chunks_exact(stride)) {
+                    let (keys, values) = row[width..].split_at((stride - width) / 2);
+                    cache.store(index, &cached.blocks, position, [keys, values], d.head_dim);
+                }
+            }
+            cache.attend(index, batch, window.mask(), d.scale as f32, isa, (qkv, stride), context);
+        }
+        for s in batch.sequences.iter().filter(|_| batch.cached.is_empty()) {
+            let rows = &qkv[s.start * stride..][..s.length * stride];
             for head in 0..d.heads {
                 let at = heads.columns(head, stride);
                 let scale = d.scale as f32;
@@ -134,6 +155,17 @@ impl ForwardF32<'_> {
         }
         let after = layer.attention_norms[1].as_ref();
         self.add(&layer.output, after, context, width, tokens, x, normed, gemm);
+    }
+
+    /// The logits of `rows`, hidden states `[count, hidden]`.
+    pub(super) fn logits(&self, rows: &[f32], scratch: &mut Scratch) -> Vec<f32> {
+        let Some(Linear { matrix, bias }) = &self.weights.logits else { return Vec::new() };
+        let (hidden, stride) = (self.d.hidden, bias.len());
+        let count = rows.len() / hidden;
+        let mut logits = vec![0.0; count * stride];
+        let to = &mut Store { bias, activation: Activation::Identity, to: &mut logits, stride };
+        self.product(matrix, rows, hidden, count, &mut scratch.gemm, to);
+        logits
     }
 
     fn feed_forward(&self, layer: &Layer<PackedMatrix>, tokens: usize, scratch: &mut Scratch) {

@@ -4,13 +4,16 @@ mod disentangled;
 mod encoder;
 mod forward_bf16;
 mod forward_f32;
+mod kv_cache;
 pub mod peak;
 mod scratch;
+#[cfg(test)]
+mod tests;
 mod weights;
 
 use std::sync::{Arc, OnceLock};
 
-use sconce_core::card::ModelCard;
+use sconce_core::card::{ModelCard, Task};
 use sconce_core::device::Device;
 use sconce_core::engine::{Encoder, Engine, ModelSpec};
 use sconce_core::obstacle::{BuildPart, Obstacle};
@@ -25,7 +28,7 @@ use crate::loaded_head::LoadedHead;
 use crate::probe;
 use crate::threads::Threads;
 use crate::weights::{GeneratedTensors, SafetensorsFiles, Tensors, WeightsError};
-use encoder::NativeEncoder;
+use encoder::{LoadedOutput, NativeEncoder};
 
 /// The Native engine.
 pub struct NativeEngine {
@@ -45,11 +48,11 @@ impl NativeEngine {
         description: &Description,
         tensors: &dyn Tensors,
         dtype: Dtype,
-        head: Option<LoadedHead>,
+        output: LoadedOutput,
     ) -> Result<NativeEncoder, Obstacle> {
         let threads = Arc::clone(self.threads.get_or_init(|| Arc::new(Threads::new(self.count))));
         match dtype {
-            Dtype::F32 => NativeEncoder::f32(description, tensors, self.isa, head, threads)
+            Dtype::F32 => NativeEncoder::f32(description, tensors, self.isa, output, threads)
                 .map_err(|error| load_failed(&error)),
             Dtype::Bf16 => {
                 let missing = || {
@@ -58,7 +61,7 @@ impl NativeEngine {
                     missing("bf16 products", reason)
                 };
                 let unit = Bf16::of(self.isa).ok_or_else(missing)?;
-                NativeEncoder::bf16(description, tensors, unit, head, threads)
+                NativeEncoder::bf16(description, tensors, unit, output, threads)
                     .map_err(|error| load_failed(&error))
             }
             Dtype::F16 | Dtype::Int8 | Dtype::Int4 => {
@@ -120,14 +123,15 @@ impl Engine for NativeEngine {
             ProbeCase::Twin { lengths, seed, output_kind } => {
                 let twin = describe(&model.card)?.twin();
                 let batch = probe::batch(lengths, *seed, *output_kind, &twin);
-                let encoder =
-                    self.encoder(&twin, &GeneratedTensors, placement.dtype, Some(LoadedHead::for_probes()))?;
+                let head = LoadedOutput::Head(Box::new(LoadedHead::for_probes()));
+                let encoder = self.encoder(&twin, &GeneratedTensors, placement.dtype, head)?;
                 probe::timed(&encoder, &batch, 0.0)
             }
             ProbeCase::Speed { batch, length } => {
                 let layer = describe(&model.card)?.one_layer();
                 let batch = probe::speed_batch(*batch, *length, &layer);
-                probe::time_of(&self.encoder(&layer, &GeneratedTensors, placement.dtype, None)?, &batch)
+                let output = LoadedOutput::Hidden;
+                probe::time_of(&self.encoder(&layer, &GeneratedTensors, placement.dtype, output)?, &batch)
             }
             ProbeCase::Canary { batches } => probe::canary(self.load(model, placement)?.as_ref(), batches),
         }
@@ -137,8 +141,13 @@ impl Engine for NativeEngine {
         let description = describe(&model.card)?;
         let tensors =
             SafetensorsFiles::of(&model.files, &placement.weights).map_err(|error| load_failed(&error))?;
-        let head =
-            LoadedHead::load(&model.card, &model.files, &tensors).map_err(|error| load_failed(&error))?;
-        Ok(Box::new(self.encoder(&description, &tensors, placement.dtype, Some(head))?))
+        let output = if model.card.task.value == Task::Generate {
+            description.check_causal()?;
+            LoadedOutput::Logits
+        } else {
+            let head = LoadedHead::load(&model.card, &model.files, &tensors);
+            LoadedOutput::Head(Box::new(head.map_err(|error| load_failed(&error))?))
+        };
+        Ok(Box::new(self.encoder(&description, &tensors, placement.dtype, output)?))
     }
 }

@@ -67,20 +67,22 @@ mod tests {
             let activation = d.activation.kernel();
             let batch = |length: usize| probe::batch(&[length], 1, OutputKind::Tokens, &d);
             let isa = Isa::best();
-            let weights = Weights::load(&d, &GeneratedTensors, &PackF32(isa)).expect("generated weights");
+            let weights =
+                Weights::load(&d, &GeneratedTensors, &PackF32(isa), false).expect("generated weights");
             let model = ForwardF32 { d: &d, weights: &weights, isa, activation };
             let [block, long, after] =
                 held([256, LONG, 256], |scratch: &mut forward_f32::Scratch, length| {
-                    model.hidden(&batch(length), scratch);
+                    model.hidden(&batch(length), None, scratch);
                 });
             assert!(block > 1 << 20 && block <= KEPT, "{model_type}: a block keeps its {block} bytes");
             assert_eq!((long, after), (0, block), "{model_type} in f32");
             let Some(unit) = Bf16::of(isa) else { continue };
-            let weights = Weights::load(&d, &GeneratedTensors, &PackBf16(unit)).expect("generated weights");
+            let weights =
+                Weights::load(&d, &GeneratedTensors, &PackBf16(unit), false).expect("generated weights");
             let model = ForwardBf16 { d: &d, weights: &weights, activation, unit };
             let [block, long, after] =
                 held([256, LONG, 256], |scratch: &mut forward_bf16::Scratch, length| {
-                    model.hidden(&batch(length), scratch);
+                    model.hidden(&batch(length), None, scratch);
                 });
             assert!(block > 1 << 20 && block <= KEPT, "{model_type}: a block keeps its {block} bytes");
             assert_eq!((long, after), (0, block), "{model_type} in bf16");

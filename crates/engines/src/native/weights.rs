@@ -1,7 +1,10 @@
 //! Weights, packed once for the kernels.
 
+use std::sync::Arc;
+
 use sconce_core::batch::Batch;
 use sconce_kernels::isa::Isa;
+use sconce_kernels::rope::RopeTable;
 use sconce_kernels::rows::Norm;
 
 use crate::assembly::{self, Assembly};
@@ -20,6 +23,8 @@ pub(super) struct Weights<M> {
     pub(super) embedding_norm: Option<Norm>,
     pub(super) layers: Vec<Layer<M>>,
     pub(super) final_norm: Option<Norm>,
+    /// The output matrix of a decoder, from the last hidden state to logits.
+    pub(super) logits: Option<Linear<M>>,
     /// Relative position biases of every head.
     pub(super) biases: Option<BiasTable>,
     /// Rotary embeddings of global and of local layers.
@@ -84,6 +89,7 @@ impl<M> Weights<M> {
         d: &Description,
         from: &dyn Tensors,
         packing: &impl Packing<M>,
+        generates: bool,
     ) -> Result<Weights<M>, WeightsError> {
         let assembly = Assembly::new(d, from)?;
         let linear = |linear: assembly::Linear| {
@@ -126,6 +132,10 @@ impl<M> Weights<M> {
                 output_norms: norms(parts.output_norms),
             });
         }
+        let logits = generates.then(|| assembly.output_embeddings()).transpose()?;
+        let logits = logits.map(|weight| {
+            linear(assembly::Linear { weight, bias: vec![0.0; d.vocabulary], inputs: d.hidden })
+        });
         assembly.finish()?;
         let ropes = |window: &AttentionWindow| window.rope.as_ref().map(RopeCache::new);
         Ok(Weights {
@@ -135,9 +145,17 @@ impl<M> Weights<M> {
             embedding_norm: assembly.embedding_norm()?.map(norm),
             layers,
             final_norm: assembly.final_norm()?.map(norm),
+            logits,
             biases: assembly.bias_table()?,
             ropes: [ropes(&d.global), d.local.as_ref().and_then(ropes)],
         })
+    }
+
+    /// The rotary embeddings of global and of local layers, up to the last position of `batch`.
+    pub(super) fn rope_tables(&self, batch: &Batch) -> [Option<Arc<RopeTable>>; 2] {
+        let ends = batch.sequences.iter().enumerate().map(|(index, s)| batch.cached_length(index) + s.length);
+        let longest = ends.max().unwrap_or(0);
+        self.ropes.each_ref().map(|ropes| ropes.as_ref().map(|ropes| ropes.up_to(longest)))
     }
 
     /// Calls `put` with every token of `batch` and its embedding.

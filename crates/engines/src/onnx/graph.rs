@@ -77,7 +77,7 @@ impl Graph {
         let known = match card.task.value {
             Task::Embed => &VECTORS[..],
             Task::Rerank | Task::Classify if card.head.template.is_none() => &SCORES,
-            Task::Rerank | Task::Classify | Task::Sparse | Task::Tokens => {
+            Task::Rerank | Task::Classify | Task::Sparse | Task::Tokens | Task::Generate => {
                 let reason =
                     format!("no graph of a model that {} is run in this version", card.task.value.does());
                 return Err(Obstacle::LoadFailed { reason });

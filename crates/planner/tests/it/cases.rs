@@ -20,7 +20,7 @@ fn lengths(longest: usize) -> (Vec<Vec<usize>>, Vec<Vec<usize>>) {
         match output_kind {
             OutputKind::Tokens => by_want.0.push(lengths),
             OutputKind::Pooled => by_want.1.push(lengths),
-            OutputKind::Projected => panic!("twins have no projection"),
+            OutputKind::Projected | OutputKind::Logits => panic!("twins have no projection"),
         }
     }
     by_want

@@ -9,7 +9,7 @@ mod orders;
 
 use std::collections::BTreeMap;
 
-use sconce_core::card::{Format, ModelCard, Pooling, PoolingMode, Sizes, Task, Weights};
+use sconce_core::card::{Format, GenerationCard, ModelCard, Pooling, PoolingMode, Sizes, Task, Weights};
 use sconce_core::device::Device;
 use sconce_core::head::{OutputHead, Step};
 use sconce_core::obstacle::{Distance, Obstacle};
@@ -38,6 +38,7 @@ fn card() -> ModelCard {
         pooling: Sourced::new(Pooling { modes: vec![PoolingMode::Mean], include_prompt: true }, by),
         steps: Sourced::new(vec![Step::Normalize], by),
         head: OutputHead::default(),
+        generation: GenerationCard::default(),
         prompts: Sourced::new(BTreeMap::new(), by),
         default_prompt: None,
         dimensions: None,

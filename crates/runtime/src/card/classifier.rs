@@ -36,7 +36,9 @@ pub(super) fn read(files: &ConfigFiles<'_>, task: Task) -> Result<Modules, CardE
         })?;
     let scoring = match task {
         Task::Rerank => rerank_scoring(config, files.sentence)?,
-        Task::Classify | Task::Embed | Task::Sparse | Task::Tokens => classify_scoring(config, count)?,
+        Task::Classify | Task::Embed | Task::Sparse | Task::Tokens | Task::Generate => {
+            classify_scoring(config, count)?
+        }
     };
     Ok(Modules {
         pooling: Sourced::new(Pooling { modes: vec![mode], include_prompt: true }, CONFIG),

@@ -4,7 +4,9 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use sconce_core::card::{Dimensions, Format, ModelCard, Pooling, PoolingMode, Sizes, Task, Weights};
+use sconce_core::card::{
+    Dimensions, Format, GenerationCard, ModelCard, Pooling, PoolingMode, Sizes, Task, Weights,
+};
 use sconce_core::engine::ModelSpec;
 use sconce_core::files::ModelFiles;
 use sconce_core::head::{OutputHead, Step};
@@ -39,7 +41,7 @@ pub fn read(name: &str, folder: &Path, overrides: &Overrides) -> Result<ModelSpe
         sentence: sentence.as_ref(),
     };
     let parts = match task.value {
-        Task::Embed => modules::read(&json, overrides)?,
+        Task::Embed | Task::Generate => modules::read(&json, overrides)?,
         Task::Rerank | Task::Classify => classifier::read(&files, task.value)?,
         Task::Sparse => sparse::read(&files, &task.source)?,
         Task::Tokens => late_interaction::read(&files)?,
@@ -47,6 +49,8 @@ pub fn read(name: &str, folder: &Path, overrides: &Overrides) -> Result<ModelSpe
     let (weights, weight_files) = weights::find(folder)?;
     let max_length = max_length(&json, &config, &sizes, overrides)?;
     let (prompts, default_prompt) = prompts(sentence.as_ref());
+    let generation = json.optional("generation_config.json")?;
+    let end_tokens = end_tokens(generation.as_ref(), &config);
     let card = ModelCard {
         name: name.to_owned(),
         architecture: Sourced::new(architecture, "config.json"),
@@ -56,6 +60,7 @@ pub fn read(name: &str, folder: &Path, overrides: &Overrides) -> Result<ModelSpe
         pooling: parts.pooling,
         steps: parts.steps,
         head: parts.head,
+        generation: GenerationCard { end_tokens },
         prompts,
         default_prompt,
         dimensions: dimensions(&config, sentence.as_ref()),
@@ -66,6 +71,18 @@ pub fn read(name: &str, folder: &Path, overrides: &Overrides) -> Result<ModelSpe
     check_sizes(&card, &files)?;
     check_widths(&card)?;
     Ok(ModelSpec { card, files })
+}
+
+/// The end tokens: from the generation config, else from the model config. Both have one token or a list.
+fn end_tokens(generation: Option<&Value>, config: &Value) -> Option<Sourced<Vec<u32>>> {
+    let read = |config: &Value| {
+        let listed = config["eos_token_id"].as_array().cloned();
+        let tokens = listed.unwrap_or_else(|| vec![config["eos_token_id"].clone()]);
+        let tokens = tokens.iter().map(|token| token.as_u64().and_then(|token| u32::try_from(token).ok()));
+        tokens.collect::<Option<Vec<u32>>>().filter(|tokens| !tokens.is_empty())
+    };
+    let generation = generation.and_then(read).map(|tokens| Sourced::new(tokens, "generation_config.json"));
+    generation.or_else(|| Some(Sourced::new(read(config)?, "config.json")))
 }
 
 /// `max_length`: from the user, sentence-transformers or the tokenizer, in this order; at most the number of positions.
@@ -177,6 +194,7 @@ pub fn sample() -> ModelSpec {
         pooling: Sourced::new(Pooling { modes: vec![PoolingMode::Mean], include_prompt: true }, by),
         steps: Sourced::new(vec![Step::Normalize], by),
         head: OutputHead::default(),
+        generation: GenerationCard::default(),
         prompts: Sourced::new(BTreeMap::new(), by),
         default_prompt: None,
         dimensions: None,

@@ -42,6 +42,9 @@ pub(super) fn find(
     if class.ends_with("ForSequenceClassification") {
         return Sourced::new(if labels(config) == 1 { Task::Rerank } else { Task::Classify }, "config.json");
     }
+    if class.ends_with("ForCausalLM") && modules.is_none() && sentence.is_none() {
+        return Sourced::new(Task::Generate, "config.json");
+    }
     Sourced::new(Task::Embed, if modules.is_some() { "modules.json" } else { "config.json" })
 }
 
@@ -75,6 +78,7 @@ mod tests {
             ("XLMRobertaForSequenceClassification", 3, Task::Classify),
             ("HF_ColBERT", 1, Task::Tokens),
             ("BertForMaskedLM", 1, Task::Embed),
+            ("LlamaForCausalLM", 1, Task::Generate),
         ];
         for (class, count, task) in classes {
             let config = json!({ "architectures": [class], "num_labels": count });

@@ -16,6 +16,7 @@ use std::time::Duration;
 use sconce_core::batch::{Batch, Output};
 use sconce_core::device::Device;
 use sconce_core::engine::{BatchLayout, Encoder, Engine, EngineError, ModelSpec};
+use sconce_core::generator::Generator;
 use sconce_core::obstacle::Obstacle;
 use sconce_core::placement::Placement;
 
@@ -166,16 +167,42 @@ impl DeviceExecutors {
         then: impl FnOnce(Output) -> T + Send + 'static,
         abandon: impl Fn() -> bool,
     ) -> Result<T, ExecutorError> {
-        let (id, batch) = (loaded.id, Arc::clone(batch));
+        let batch = Arc::clone(batch);
+        let work = move |encoder: &dyn Encoder| encoder.encode(&batch).map(then);
+        let queue =
+            if loaded.concurrency > 1 { &loaded.executor.worker_jobs } else { &loaded.executor.device_jobs };
+        self.call(loaded, queue, timeout, work, abandon)
+    }
+
+    /// Runs `work` with the generator of a model, on the device thread, within `timeout` after it starts.
+    pub(crate) fn generate<T: Send + 'static>(
+        &self,
+        loaded: &Loaded,
+        timeout: Duration,
+        work: impl FnOnce(&dyn Generator) -> Result<T, EngineError> + Send + 'static,
+    ) -> Result<T, ExecutorError> {
+        let work = move |encoder: &dyn Encoder| match encoder.generator() {
+            Some(generator) => work(generator),
+            None => Err(EngineError::Malformed("the engine does not generate text".to_owned())),
+        };
+        self.call(loaded, &loaded.executor.device_jobs, timeout, work, || true)
+    }
+
+    fn call<T: Send + 'static>(
+        &self,
+        loaded: &Loaded,
+        queue: &Sender<Job>,
+        timeout: Duration,
+        work: impl FnOnce(&dyn Encoder) -> Result<T, EngineError> + Send + 'static,
+        abandon: impl Fn() -> bool,
+    ) -> Result<T, ExecutorError> {
+        let id = loaded.id;
         let job = |reply: Reply<Result<T, ExecutorError>>| {
             Job::Call(Box::new(move |pool| {
                 let _ = reply.send(JobStatus::Started);
-                let output = pool.encode(id, &batch).map(then);
-                let _ = reply.send(JobStatus::Done(output));
+                let _ = reply.send(JobStatus::Done(pool.call(id, work)));
             }))
         };
-        let queue =
-            if loaded.concurrency > 1 { &loaded.executor.worker_jobs } else { &loaded.executor.device_jobs };
         let answer = run(&loaded.executor, queue, timeout, job, abandon);
         if let Err(ExecutorError::Hung(_)) = answer {
             self.abandon(&loaded.executor, timeout);
@@ -309,9 +336,13 @@ impl WorkerPool {
         self.models.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn encode(&self, id: u64, batch: &Batch) -> Result<Output, ExecutorError> {
+    fn call<T>(
+        &self,
+        id: u64,
+        work: impl FnOnce(&dyn Encoder) -> Result<T, EngineError>,
+    ) -> Result<T, ExecutorError> {
         let encoder = self.models().get(&id).cloned().ok_or(ExecutorError::Gone)?;
-        match catch_unwind(AssertUnwindSafe(|| encoder.encode(batch))) {
+        match catch_unwind(AssertUnwindSafe(|| work(&*encoder))) {
             Ok(output) => output.map_err(ExecutorError::Engine),
             Err(panic) => {
                 // Its state is undefined after a panic.

@@ -46,6 +46,21 @@ impl Failure {
         };
         Incident { placement: placement.clone(), kind, why }
     }
+
+    /// The failure behind an executor's error on `device`.
+    pub(super) fn of(error: &ExecutorError, device: Device) -> Failure {
+        let why = error_chain(error);
+        match error {
+            ExecutorError::Engine(EngineError::Malformed(what)) => Failure::Malformed(what.clone()),
+            ExecutorError::Engine(EngineError::OutOfMemory(_)) => Failure::OutOfMemory(why),
+            ExecutorError::Engine(EngineError::Failed(_)) => Failure::Engine(why),
+            // On the CPU only the engine hangs: another engine may work.
+            ExecutorError::Hung(_) if device != Device::Cpu => Failure::Device(IncidentKind::Hung, why),
+            ExecutorError::Hung(_) => Failure::Placement(IncidentKind::Hung, why),
+            ExecutorError::Panicked(_) => Failure::Placement(IncidentKind::Panicked, why),
+            ExecutorError::Gone => Failure::Placement(IncidentKind::Failed, why),
+        }
+    }
 }
 
 impl Loader {
@@ -89,24 +104,12 @@ impl Loader {
             Ok((rows, Some(breach))) => return Err(Failure::Rows(rows, breach)),
             Err(error) => error,
         };
-        let why = error_chain(&error);
-        Err(match error {
-            ExecutorError::Engine(EngineError::Malformed(what)) => Failure::Malformed(what),
-            ExecutorError::Engine(EngineError::OutOfMemory(_)) => Failure::OutOfMemory(why),
-            ExecutorError::Engine(EngineError::Failed(_)) => Failure::Engine(why),
-            // On the CPU only the engine hangs: another engine may work.
-            ExecutorError::Hung(_) if active.placement.device != Device::Cpu => {
-                Failure::Device(IncidentKind::Hung, why)
-            }
-            ExecutorError::Hung(_) => Failure::Placement(IncidentKind::Hung, why),
-            ExecutorError::Panicked(_) => Failure::Placement(IncidentKind::Panicked, why),
-            ExecutorError::Gone => Failure::Placement(IncidentKind::Failed, why),
-        })
+        Err(Failure::of(&error, active.placement.device))
     }
 }
 
 /// Time after which a batch of `tokens` tokens counts as hung, at least `min`.
-fn timeout(tokens: usize, tokens_per_second: f64, min: Duration) -> Duration {
+pub(super) fn timeout(tokens: usize, tokens_per_second: f64, min: Duration) -> Duration {
     Duration::from_secs_f64(HANG_FACTOR * tokens as f64 / tokens_per_second.max(1.0)).max(min)
 }
 

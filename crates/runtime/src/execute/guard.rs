@@ -44,7 +44,8 @@ impl Guard {
     pub(super) fn width_of(&self, output_kind: OutputKind) -> usize {
         match output_kind {
             OutputKind::Pooled | OutputKind::Projected => self.width,
-            OutputKind::Tokens => self.hidden,
+            // Logits are checked by the sampler.
+            OutputKind::Tokens | OutputKind::Logits => self.hidden,
         }
     }
 
@@ -59,7 +60,7 @@ impl Guard {
         match output_kind {
             OutputKind::Pooled => self.breach(rows, sequences),
             OutputKind::Projected => self.breach(rows, tokens),
-            OutputKind::Tokens => self.breach_of_states(rows, tokens),
+            OutputKind::Tokens | OutputKind::Logits => self.breach_of_states(rows, tokens),
         }
     }
 
@@ -74,7 +75,7 @@ impl Guard {
             return Some(Breach::Shape(what));
         }
         let may_be_zero = match self.task {
-            Task::Embed | Task::Tokens => false,
+            Task::Embed | Task::Tokens | Task::Generate => false,
             Task::Rerank | Task::Classify | Task::Sparse => true,
         };
         if may_be_zero {

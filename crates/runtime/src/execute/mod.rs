@@ -11,9 +11,11 @@ mod readmission;
 mod second_placement;
 mod serving;
 mod shadow;
+mod step;
 
 pub use drift::{ShadowCheck, Verdict};
 pub use outcome::{BatchOutcome, BatchOutput, Incident, IncidentKind, OnOutput, UnresolvedSequence};
 pub use readmission::{Readmission, Readmitted};
 pub use second_placement::{SecondLoad, SecondLoaded};
 pub(crate) use serving::Serving;
+pub(crate) use step::{Decoder, StepError};

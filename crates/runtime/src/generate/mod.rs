@@ -1,17 +1,18 @@
-//! Text generation without an engine: options, sampling, stop strings, blocks of the KV cache, and the schedule of steps.
-//!
-//! Every file is a pure decision on values. The step loop provides logits, tokens and the computed steps.
-
-#![cfg_attr(
-    not(test),
-    expect(dead_code, reason = "the step loop, which uses these modules, is not here yet")
-)]
+//! Text generation: a step loop over the engine, and the pure decisions that it takes: options, sampling, stop strings,
+//! blocks of the KV cache, and the schedule of steps.
 
 mod blocks;
 mod detokenize;
+mod generation;
 mod mask;
-pub(crate) mod options;
+mod options;
 mod sample;
 mod schedule;
 mod select;
+mod sequence;
+mod step_loop;
 mod stop;
+
+pub use generation::{FinishReason, GeneratedToken, Generation, GenerationSummary, Piece};
+pub use options::{GenerateOptions, InvalidOption};
+pub(crate) use step_loop::StepLoop;

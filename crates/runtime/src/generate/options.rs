@@ -47,6 +47,8 @@ pub struct GenerateOptions {
     pub stop: Vec<String>,
     /// Tokens that end the generation, in addition to the end tokens of the model. Default empty.
     pub stop_tokens: Vec<u32>,
+    /// Tokens that may be sampled, at least one. End tokens must be among them to end the output. Default `None`: all.
+    pub allowed_tokens: Option<Vec<u32>>,
     /// Number of most likely tokens to report at each position with their log probabilities, at most 20. 0 reports the
     /// sampled token only. Log probabilities are those of the unmodified logits. Default `None`: no log probabilities.
     pub logprobs: Option<usize>,
@@ -72,6 +74,7 @@ impl Default for GenerateOptions {
             seed: None,
             stop: Vec::new(),
             stop_tokens: Vec::new(),
+            allowed_tokens: None,
             logprobs: None,
             n: 1,
             ignore_eos: false,
@@ -125,6 +128,9 @@ impl GenerateOptions {
         }
         integer("logprobs", self.logprobs.unwrap_or(0), 0, MAX_LOGPROBS)?;
         integer("n", self.n, 1, MAX_CHOICES)?;
+        if let Some(tokens) = &self.allowed_tokens {
+            integer("the number of `allowed_tokens`", tokens.len(), 1, usize::MAX)?;
+        }
         self.validate_stop()
     }
 
@@ -134,6 +140,9 @@ impl GenerateOptions {
         let is_known = |&token: &u32| (token as usize) < vocabulary;
         for &token in self.logit_bias.keys() {
             check("logit_bias", token, allowed, is_known)?;
+        }
+        for &token in self.allowed_tokens.iter().flatten() {
+            check("allowed_tokens", token, allowed, is_known)?;
         }
         self.stop_tokens.iter().try_for_each(|&token| check("stop_tokens", token, allowed, is_known))
     }

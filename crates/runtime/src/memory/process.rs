@@ -17,6 +17,13 @@ pub(crate) fn resident_of(id: u32) -> Option<u64> {
     system.process(id).map(sysinfo::Process::memory).filter(|&bytes| bytes > 0)
 }
 
+/// Available main memory in bytes. `None` if the system does not report it.
+pub(crate) fn available() -> Option<u64> {
+    let mut system = System::new().ok()?;
+    system.refresh_memory();
+    Some(system.available_memory()).filter(|&bytes| bytes > 0)
+}
+
 /// Limits the allocator to one arena per core, so that freed memory returns to the system. It applies to the whole process
 /// and to arenas created later: call it early.
 pub fn limit_arenas() {

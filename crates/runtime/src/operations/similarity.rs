@@ -69,7 +69,7 @@ pub fn scores(
             let [first, others @ ..] = weights.as_slice() else { return Vec::new() };
             others.iter().map(|other| sparse_dot(first, other)).collect()
         }
-        Task::Embed | Task::Rerank | Task::Classify => {
+        Task::Embed | Task::Rerank | Task::Classify | Task::Generate => {
             let [first, others @ ..] = outputs.as_slice() else { return Vec::new() };
             others.iter().map(|other| cosine(first.values(), other.values())).collect()
         }

@@ -15,7 +15,7 @@ pub fn check(card: &ModelCard, prompt: &Prompt) -> Result<OutputKind, Error> {
     match expect_task(card, "embed_all", &[Task::Embed, Task::Tokens])? {
         Task::Tokens if *prompt != Prompt::Default => Err(late_interaction::no_prompts()),
         Task::Tokens => Ok(OutputKind::Projected),
-        Task::Embed | Task::Rerank | Task::Classify | Task::Sparse => Ok(OutputKind::Tokens),
+        Task::Embed | Task::Rerank | Task::Classify | Task::Sparse | Task::Generate => Ok(OutputKind::Tokens),
     }
 }
 
@@ -26,7 +26,9 @@ pub fn sequence(model: ModelContext<'_>, prompt: &Prompt, input: Input<'_>) -> R
         (Task::Tokens, Input::Ids(_)) => {
             Err(Error::Request("a late-interaction model takes texts, not token ids".to_owned()))
         }
-        (Task::Embed | Task::Rerank | Task::Classify | Task::Sparse, input) => model.encode(prompt, input),
+        (Task::Embed | Task::Rerank | Task::Classify | Task::Sparse | Task::Generate, input) => {
+            model.encode(prompt, input)
+        }
     }
 }
 

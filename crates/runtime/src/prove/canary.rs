@@ -19,7 +19,7 @@ pub(crate) fn batch(
         let paired = match card.task.value {
             Task::Rerank => true,
             Task::Classify => index % 2 == 1,
-            Task::Embed | Task::Sparse | Task::Tokens => false,
+            Task::Embed | Task::Sparse | Task::Tokens | Task::Generate => false,
         };
         let sequence = match &card.head.late_interaction {
             _ if paired => tokenizer.pair(card, other, text, TruncationStrategy::LongestFirst, None)?,
@@ -37,5 +37,6 @@ pub(crate) fn output_kind(task: Task) -> OutputKind {
     match task {
         Task::Embed | Task::Rerank | Task::Classify | Task::Sparse => OutputKind::Pooled,
         Task::Tokens => OutputKind::Projected,
+        Task::Generate => OutputKind::Tokens,
     }
 }

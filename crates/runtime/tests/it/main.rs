@@ -9,6 +9,7 @@ mod executors;
 mod fakes;
 mod families;
 mod faults;
+mod generation;
 mod graphs;
 mod heads;
 mod hub;

@@ -37,7 +37,7 @@ fn answer(model: &Model) -> Result<(Value, Vec<Device>), Error> {
             let embedded = model.embed_sparse(&TEXTS, &EmbedOptions::default())?;
             (json!(embedded.texts), embedded.metadata)
         }
-        sconce::Task::Tokens | sconce::Task::Embed => {
+        sconce::Task::Tokens | sconce::Task::Embed | sconce::Task::Generate => {
             let embedded = model.embed_tokens(&TEXTS)?;
             (json!(embedded.texts), embedded.metadata)
         }

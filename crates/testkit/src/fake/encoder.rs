@@ -73,7 +73,7 @@ impl Encoder for FakeEncoder {
         self.spoil_weights(&mut rows);
         Ok(match batch.output_kind {
             OutputKind::Pooled => Output::Rows(rows),
-            OutputKind::Tokens | OutputKind::Projected => Output::Tokens(rows),
+            OutputKind::Tokens | OutputKind::Projected | OutputKind::Logits => Output::Tokens(rows),
         })
     }
 

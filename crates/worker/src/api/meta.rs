@@ -154,6 +154,7 @@ fn tei_info(app: &App, loaded: &LoadedModel) -> Value {
     let model_type = match card.task.value {
         Task::Embed | Task::Tokens => json!({ "embedding": { "pooling": pooling.join("+") } }),
         Task::Sparse => json!({ "embedding": { "pooling": "splade" } }),
+        Task::Generate => json!({ "generator": {} }),
         Task::Rerank => json!({ "reranker": names }),
         Task::Classify => json!({ "classifier": names }),
     };

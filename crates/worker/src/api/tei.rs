@@ -137,7 +137,7 @@ pub(crate) async fn root(state: State<Arc<App>>, request: Request) -> Response {
         Ok(Task::Classify) => predict(state, request).await,
         Ok(Task::Sparse) => embed_sparse(state, request).await,
         Ok(Task::Tokens) => embed_all(state, request).await,
-        Ok(Task::Embed) | Err(_) => {
+        Ok(Task::Embed | Task::Generate) | Err(_) => {
             handle(
                 state.0,
                 Dialect::Tei,

@@ -26,7 +26,7 @@ const MAX_TEXTS: usize = 16 << 20;
 const INLINE_TEXT: usize = 1 << 10;
 
 /// Tasks of a route that accepts any model.
-pub(crate) const ANY: [Task; 5] = [Task::Embed, Task::Rerank, Task::Classify, Task::Sparse, Task::Tokens];
+pub(crate) const ANY: [Task; 6] = Task::ALL;
 
 /// The context of one request.
 pub(crate) struct RequestContext {

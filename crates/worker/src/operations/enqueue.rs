@@ -151,7 +151,7 @@ fn admit(
         // The weights of a sparse vector are counted when they are known.
         OutputKind::Pooled if sparse => 0,
         OutputKind::Pooled => work.texts * card.width(),
-        OutputKind::Tokens => work.tokens * hidden,
+        OutputKind::Tokens | OutputKind::Logits => work.tokens * hidden,
         OutputKind::Projected => work.tokens * card.width(),
     };
     if output_kind != OutputKind::Pooled && values > most {

@@ -1,0 +1,93 @@
+//! `sconce generate`: continues a prompt.
+
+use std::io::{self, IsTerminal, Read, Write};
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+use anyhow::Context;
+use sconce::{FinishReason, GenerateOptions, GenerationSummary, Task};
+use serde_json::json;
+
+use crate::arguments;
+use crate::open_model::open;
+use crate::terminal::{pluralize, print_json};
+
+pub(crate) fn run(arguments: &arguments::Generate) -> anyhow::Result<ExitCode> {
+    let prompt = match &arguments.prompt {
+        Some(prompt) => prompt.clone(),
+        None => {
+            let mut prompt = String::new();
+            io::stdin().read_to_string(&mut prompt).context("standard input can't be read")?;
+            prompt
+        }
+    };
+    let options = options(arguments);
+    options.validate()?;
+    let model = open(&arguments.model, Some(Task::Generate))?;
+    let started = Instant::now();
+    let mut generation = model.generate(&prompt, &options)?;
+    let (mut text, mut first) = (String::new(), None);
+    while let Some(piece) = generation.next() {
+        let piece = piece?;
+        first.get_or_insert_with(|| started.elapsed());
+        text += &piece.text;
+        if !arguments.json {
+            let mut output = io::stdout().lock();
+            output.write_all(piece.text.as_bytes())?;
+            output.flush()?;
+        }
+    }
+    let (summary, seconds) = (generation.summary(), started.elapsed());
+    if arguments.json {
+        let reason = summary.finish_reasons.first().copied().flatten().map(FinishReason::name);
+        print_json(&json!({
+            "text": text,
+            "finish_reason": reason,
+            "prompt_tokens": summary.prompt_tokens,
+            "generated_tokens": summary.generated_tokens,
+            "seconds": seconds.as_secs_f64(),
+            "placements": summary.placements.iter().map(ToString::to_string).collect::<Vec<_>>(),
+            "classes": summary.classes,
+        }))?;
+    } else {
+        if io::stdout().is_terminal() || !text.ends_with('\n') {
+            println!();
+        }
+        eprintln!("{}", report(summary, first.unwrap_or_default(), seconds));
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn options(arguments: &arguments::Generate) -> GenerateOptions {
+    let default = GenerateOptions::default();
+    GenerateOptions {
+        max_tokens: Some(arguments.max_tokens),
+        temperature: arguments.temperature,
+        top_k: arguments.top_k.unwrap_or(default.top_k),
+        top_p: arguments.top_p.unwrap_or(default.top_p),
+        min_p: arguments.min_p.unwrap_or(default.min_p),
+        repetition_penalty: arguments.repetition_penalty.unwrap_or(default.repetition_penalty),
+        seed: arguments.seed,
+        stop: arguments.stop.clone(),
+        ..default
+    }
+}
+
+/// A line with counts, time to first token, rate and placement.
+fn report(summary: &GenerationSummary, first: Duration, all: Duration) -> String {
+    let GenerationSummary { prompt_tokens, generated_tokens, placements, .. } = summary;
+    let placements: Vec<String> = placements.iter().map(ToString::to_string).collect();
+    let decoding = all.saturating_sub(first).as_secs_f64();
+    let rate = generated_tokens.saturating_sub(1) as f64 / decoding.max(1e-9);
+    let ended = match summary.finish_reasons.first().copied().flatten() {
+        Some(FinishReason::Length) => ", cut at the maximum length",
+        Some(FinishReason::Stop) | None => "",
+    };
+    format!(
+        "{} after a prompt of {}{ended}: first after {:.2} s, then {rate:.1} tokens/s on {}",
+        pluralize(*generated_tokens, "token"),
+        pluralize(*prompt_tokens, "token"),
+        first.as_secs_f64(),
+        placements.join(", then "),
+    )
+}

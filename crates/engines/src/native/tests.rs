@@ -1,0 +1,105 @@
+//! Tests of generation: steps with a KV cache against the forward pass without one.
+
+use sconce_core::batch::{Batch, CachedSequence, OutputKind};
+use sconce_core::engine::{Encoder, EngineError};
+use sconce_core::placement::Dtype;
+
+use super::encoder::{LoadedOutput, NativeEncoder};
+use super::*;
+use crate::step::BLOCK_SIZE;
+use crate::step::testing::{Stepped, description, run, scattered, tokens, uncached};
+
+fn decoder(d: &Description, dtype: Dtype) -> Option<NativeEncoder> {
+    let engine = NativeEngine::new(2);
+    match engine.encoder(d, &GeneratedTensors, dtype, LoadedOutput::Logits) {
+        Ok(encoder) => Some(encoder),
+        Err(_) if dtype == Dtype::Bf16 => None,
+        Err(obstacle) => panic!("{obstacle}"),
+    }
+}
+
+#[test]
+fn steps_with_a_cache_equal_the_forward_pass_without_one() {
+    for model_type in ["llama", "mistral", "qwen2", "qwen3"] {
+        let d = description(model_type);
+        for (dtype, tolerance) in [(Dtype::F32, 2e-4), (Dtype::Bf16, 0.15)] {
+            let Some(encoder) = decoder(&d, dtype) else { continue };
+            let generator = encoder.generator().expect("it is a decoder");
+            assert_eq!(generator.cache_layout().block_size, BLOCK_SIZE);
+            generator.reserve(16).expect("memory");
+            let ids = tokens(70, model_type);
+            let wanted = uncached(&d, &encoder, &ids);
+            let blocks = scattered(5, 4);
+            for steps in [&[70][..], &[33, 1, 36], &[1; 70], &[15, 1, 1, 16, 31, 6]] {
+                let mut sequence = Stepped::new(ids.clone(), blocks.clone());
+                run(generator, &mut [&mut sequence], steps);
+                let gaps = sequence.logits.iter().flatten().zip(wanted.iter().flatten());
+                let worst = gaps.map(|(got, wanted)| (f64::from(*got) - wanted).abs()).fold(0.0, f64::max);
+                assert!(worst < tolerance, "{model_type} {dtype} {steps:?}: {worst}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_sequence_has_the_same_logits_alone_in_a_mixed_batch_and_in_other_blocks() {
+    for (model_type, dtype) in
+        [("llama", Dtype::F32), ("qwen3", Dtype::F32), ("llama", Dtype::Bf16), ("qwen3", Dtype::Bf16)]
+    {
+        let d = description(model_type);
+        let Some(encoder) = decoder(&d, dtype) else { continue };
+        let generator = encoder.generator().expect("it is a decoder");
+        generator.reserve(32).expect("memory");
+        let all = [40, 7, 33].map(|count| tokens(count, &format!("{model_type} {count}")));
+        let alone = all.clone().map(|ids| {
+            let mut sequence = Stepped::new(ids, vec![0, 1, 2]);
+            run(generator, &mut [&mut sequence], &[5, 5, 1, 1, 9, 19]);
+            sequence.logits
+        });
+        let mut together = [(0, 5), (1, 9), (2, 20)]
+            .map(|(index, first): (usize, u32)| Stepped::new(all[index].clone(), scattered(3, first)));
+        let [one, two, three] = &mut together;
+        run(generator, &mut [one, two, three], &[5, 5, 1, 1, 9, 19]);
+        for (sequence, alone) in together.iter().zip(&alone) {
+            assert_eq!(sequence.logits, *alone, "{model_type} {dtype}");
+        }
+    }
+}
+
+#[test]
+fn a_copied_block_continues_like_its_source() {
+    let d = description("llama");
+    let encoder = decoder(&d, Dtype::F32).expect("f32");
+    let generator = encoder.generator().expect("it is a decoder");
+    generator.reserve(8).expect("memory");
+    let ids = tokens(30, "copied");
+    let mut whole = Stepped::new(ids.clone(), vec![0, 1]);
+    run(generator, &mut [&mut whole], &[20]);
+    generator.copy(&[(1, 6)]).expect("blocks");
+    let mut copy = Stepped { done: 20, ..Stepped::new(ids, vec![0, 6]) };
+    run(generator, &mut [&mut whole, &mut copy], &[10]);
+    assert_eq!(whole.logits[20..], copy.logits[..]);
+}
+
+#[test]
+fn steps_outside_their_blocks_are_refused() {
+    let d = description("llama");
+    let encoder = decoder(&d, Dtype::F32).expect("f32");
+    let generator = encoder.generator().expect("it is a decoder");
+    generator.reserve(2).expect("memory");
+    let step = |count: usize, length: usize, blocks: &[u32]| {
+        let mut step = Batch::new(OutputKind::Logits);
+        step.push_cached(&vec![1; count], CachedSequence { length, blocks: blocks.to_vec(), logits: 1 });
+        generator.step(&step)
+    };
+    assert!(step(BLOCK_SIZE, 0, &[1]).is_ok());
+    for (count, length, blocks) in
+        [(BLOCK_SIZE + 1, 0, &[1][..]), (1, BLOCK_SIZE, &[0]), (1, 0, &[2]), (1, 600, &[0, 1]), (1, 0, &[])]
+    {
+        let refused = step(count, length, blocks);
+        assert!(matches!(refused, Err(EngineError::Malformed(_))), "{count} {length} {blocks:?}");
+    }
+    assert!(matches!(generator.reserve(usize::MAX / 1024), Err(EngineError::OutOfMemory(_))));
+    let plain = NativeEngine::new(1).encoder(&d, &GeneratedTensors, Dtype::F32, LoadedOutput::Hidden);
+    assert!(plain.expect("f32").generator().is_none());
+}

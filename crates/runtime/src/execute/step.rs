@@ -1,0 +1,148 @@
+//! Steps of text generation on the active placement. A placement that fails is quarantined, and the caller computes its
+//! sequences again on the next one.
+
+use std::sync::Arc;
+
+use sconce_core::batch::{Batch, Output, Rows};
+use sconce_core::engine::EngineError;
+use sconce_core::generator::CacheLayout;
+use sconce_core::placement::Placement;
+use tracing::debug_span;
+
+use super::attempt::{Failure, timeout};
+use super::loader::ActivePlacement;
+use super::outcome::IncidentKind;
+use super::serving::Serving;
+use crate::error::Error;
+
+/// Tokens that a step is timed for in addition to its own: reading all weights takes as long as computing many tokens.
+const STEP_OVERHEAD: usize = 512;
+
+/// A placement with a reserved KV cache.
+pub(crate) struct Decoder {
+    active: Arc<ActivePlacement>,
+    /// Number of blocks.
+    pub(crate) blocks: usize,
+    /// Tokens per block.
+    pub(crate) block_size: usize,
+}
+
+impl Decoder {
+    pub(crate) fn placement(&self) -> &Placement {
+        &self.active.placement
+    }
+
+    pub(crate) fn class(&self) -> &str {
+        &self.active.class
+    }
+}
+
+/// Why a step has no logits.
+pub(crate) enum StepError {
+    /// The placement was quarantined. The cache content is lost.
+    Placement,
+    /// The request can't be computed anywhere.
+    Error(Box<Error>),
+}
+
+impl Serving {
+    /// The active placement with a KV cache of the blocks that `blocks` chooses from its layout. Placements that can't
+    /// reserve it are quarantined.
+    pub(crate) fn decoder(&self, blocks: impl Fn(CacheLayout) -> usize) -> Result<Decoder, Error> {
+        loop {
+            let active = self.active(&mut |_| {})?;
+            let layout = self.on_generator(&active, 0, |generator| Ok(generator.cache_layout()));
+            let reserved = layout.and_then(|layout| {
+                let blocks = blocks(layout);
+                self.on_generator(&active, 0, move |generator| generator.reserve(blocks))?;
+                Ok((blocks, layout.block_size))
+            });
+            match reserved {
+                Ok((blocks, block_size)) => {
+                    self.lock().committed_band.get_or_insert(active.band);
+                    return Ok(Decoder { active, blocks, block_size });
+                }
+                Err(failure) => {
+                    self.retire(&active.placement, failure);
+                }
+            }
+        }
+    }
+
+    /// Copies blocks and computes a step. Returns a row of finite logits for each requested token.
+    pub(crate) fn step(
+        &self,
+        decoder: &Decoder,
+        copies: Vec<(u32, u32)>,
+        batch: Batch,
+    ) -> Result<Rows, StepError> {
+        let active = &decoder.active;
+        let _span = debug_span!("step", placement = %active.placement, tokens = batch.tokens()).entered();
+        let rows = batch.rows_of(0..batch.sequences.len()).len();
+        let tokens = batch.tokens();
+        let computed = self.on_generator(active, tokens, move |generator| {
+            if !copies.is_empty() {
+                generator.copy(&copies)?;
+            }
+            generator.step(&batch).map(Output::into_rows)
+        });
+        let failure = match computed {
+            Ok(logits) => match breach(&logits, rows) {
+                None => return Ok(logits),
+                Some(what) => Failure::Placement(IncidentKind::Guard, what),
+            },
+            Err(Failure::Malformed(what)) => return Err(StepError::Error(Box::new(Error::Request(what)))),
+            Err(failure) => failure,
+        };
+        self.retire(&active.placement, failure);
+        Err(StepError::Placement)
+    }
+
+    fn on_generator<T: Send + 'static>(
+        &self,
+        active: &ActivePlacement,
+        tokens: usize,
+        work: impl FnOnce(&dyn sconce_core::generator::Generator) -> Result<T, EngineError> + Send + 'static,
+    ) -> Result<T, Failure> {
+        let inner = &self.loader().runtime.inner;
+        let timeout = timeout(tokens + STEP_OVERHEAD, active.tokens_per_second, inner.min_timeout);
+        let error = match inner.executors.generate(&active.loaded, timeout, work) {
+            Ok(value) => return Ok(value),
+            Err(error) => error,
+        };
+        Err(Failure::of(&error, active.placement.device))
+    }
+}
+
+/// Why logits can't be right: a wrong shape, values that are not finite, or a constant row.
+fn breach(logits: &Rows, rows: usize) -> Option<String> {
+    if logits.width == 0 || logits.values.len() != rows * logits.width {
+        return Some(format!("{} logits for {rows} tokens of {} words", logits.values.len(), logits.width));
+    }
+    logits.iter().find_map(|row| {
+        if row.iter().any(|x| !x.is_finite()) {
+            return Some("a logit that is not finite".to_owned());
+        }
+        row.iter().all(|x| x.to_bits() == row[0].to_bits()).then(|| "logits that are all equal".to_owned())
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn logits_are_finite_not_constant_and_as_many_as_requested() {
+        let rows = |values: &[f32]| Rows { width: 3, values: values.to_vec(), norms: Vec::new() };
+        assert_eq!(breach(&rows(&[1.0, 2.0, 3.0]), 1), None);
+        for (values, count, what) in [
+            (&[1.0, 2.0, 3.0][..], 2, "3 logits for 2 tokens"),
+            (&[1.0, f32::NAN, 3.0], 1, "not finite"),
+            (&[1.0, 2.0, 3.0, 1.0, f32::INFINITY, 0.0], 2, "not finite"),
+            (&[1.0, 2.0, 3.0, 4.0, 4.0, 4.0], 2, "all equal"),
+        ] {
+            let said = breach(&rows(values), count).expect("it is wrong");
+            assert!(said.contains(what), "{said}");
+        }
+    }
+}

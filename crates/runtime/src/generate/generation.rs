@@ -1,0 +1,158 @@
+//! A running generation, as an iterator over its text.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::Receiver;
+
+use sconce_core::placement::Placement;
+
+use crate::error::Error;
+
+/// Part of the text of a generation.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Piece {
+    /// Index of the output, below `n`.
+    pub choice: usize,
+    /// Text. It is empty while a character or a possible stop string is incomplete.
+    pub text: String,
+    /// The token that was sampled; none for text that was held back until the end.
+    pub token: Option<GeneratedToken>,
+}
+
+/// A sampled token.
+#[derive(Clone, Debug, PartialEq)]
+pub struct GeneratedToken {
+    /// Its id.
+    pub id: u32,
+    /// Its log probability, if requested.
+    pub logprob: Option<f32>,
+    /// The most likely tokens with their log probabilities, if requested.
+    pub top: Vec<(u32, f32)>,
+}
+
+/// Why an output ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FinishReason {
+    /// An end token or a stop string.
+    Stop,
+    /// The maximum number of tokens.
+    Length,
+}
+
+impl FinishReason {
+    /// The name that OpenAI's API uses.
+    pub fn name(self) -> &'static str {
+        match self {
+            FinishReason::Stop => "stop",
+            FinishReason::Length => "length",
+        }
+    }
+}
+
+/// What the step loop reports.
+pub(super) enum Event {
+    Piece(Piece),
+    Finished {
+        choice: usize,
+        reason: FinishReason,
+        tokens: usize,
+    },
+    /// The placement that computed the last step.
+    Placed(Placement, String),
+    Failed(Box<Error>),
+}
+
+/// What a generation took and where it ran.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct GenerationSummary {
+    /// Tokens of the prompt.
+    pub prompt_tokens: usize,
+    /// Generated tokens of all outputs.
+    pub generated_tokens: usize,
+    /// Why each output ended; none while it runs.
+    pub finish_reasons: Vec<Option<FinishReason>>,
+    /// The placements that computed it.
+    pub placements: Vec<Placement>,
+    /// Their numerics classes.
+    pub classes: Vec<String>,
+}
+
+/// A running generation: an iterator over pieces of text. Dropping it cancels the generation.
+pub struct Generation {
+    events: Receiver<Event>,
+    cancelled: Arc<AtomicBool>,
+    summary: GenerationSummary,
+    running: usize,
+    /// Keeps the model loaded.
+    _model: Box<dyn Send>,
+}
+
+impl Generation {
+    pub(super) fn new(
+        events: Receiver<Event>,
+        cancelled: Arc<AtomicBool>,
+        (prompt_tokens, choices): (usize, usize),
+        model: Box<dyn Send>,
+    ) -> Generation {
+        let finish_reasons = vec![None; choices];
+        let summary = GenerationSummary { prompt_tokens, finish_reasons, ..GenerationSummary::default() };
+        Generation { events, cancelled, summary, running: choices, _model: model }
+    }
+
+    /// What it took so far.
+    pub fn summary(&self) -> &GenerationSummary {
+        &self.summary
+    }
+
+    /// The whole text of the first output.
+    pub fn text(mut self) -> Result<String, Error> {
+        let mut text = String::new();
+        for piece in &mut self {
+            let piece = piece?;
+            if piece.choice == 0 {
+                text += &piece.text;
+            }
+        }
+        Ok(text)
+    }
+}
+
+impl Iterator for Generation {
+    type Item = Result<Piece, Error>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        while self.running > 0 {
+            match self.events.recv() {
+                Ok(Event::Piece(piece)) => return Some(Ok(piece)),
+                Ok(Event::Finished { choice, reason, tokens }) => {
+                    self.summary.finish_reasons[choice] = Some(reason);
+                    self.summary.generated_tokens += tokens;
+                    self.running -= 1;
+                }
+                Ok(Event::Placed(placement, class)) => {
+                    if !self.summary.placements.contains(&placement) {
+                        self.summary.placements.push(placement);
+                    }
+                    if !self.summary.classes.contains(&class) {
+                        self.summary.classes.push(class);
+                    }
+                }
+                Ok(Event::Failed(error)) => {
+                    self.running = 0;
+                    return Some(Err(*error));
+                }
+                Err(_) => {
+                    self.running = 0;
+                    return Some(Err(Error::Machine("the thread of the step loop ended".to_owned())));
+                }
+            }
+        }
+        None
+    }
+}
+
+impl Drop for Generation {
+    fn drop(&mut self) {
+        self.cancelled.store(true, Ordering::Relaxed);
+    }
+}

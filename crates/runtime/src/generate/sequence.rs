@@ -1,0 +1,140 @@
+//! One output of a generation: from logits to text.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::Sender;
+
+use super::detokenize::Detokenizer;
+use super::generation::{Event, FinishReason, GeneratedToken, Piece};
+use super::mask::TokenMask;
+use super::options::GenerateOptions;
+use super::sample::{SampleError, Sampled, Sampler};
+use super::stop::StopMatcher;
+use crate::tokenize::ModelTokenizer;
+
+/// Decodes token ids to text.
+pub(super) type Decode = Box<dyn Fn(&[u32]) -> String + Send>;
+
+/// The output of one choice of a request.
+pub(super) struct OutputSequence {
+    choice: usize,
+    options: GenerateOptions,
+    sampler: Sampler,
+    detokenizer: Detokenizer<Decode>,
+    stop: StopMatcher,
+    mask: Option<TokenMask>,
+    end_tokens: Vec<u32>,
+    /// Number of generated tokens.
+    generated: usize,
+    events: Sender<Event>,
+    cancelled: Arc<AtomicBool>,
+}
+
+/// What a sequence does after a token.
+pub(super) enum Next {
+    /// It continues with this token.
+    Continue(u32),
+    /// It ended.
+    Finished,
+}
+
+impl OutputSequence {
+    pub(super) fn new(
+        tokenizer: &Arc<ModelTokenizer>,
+        end_tokens: &[u32],
+        prompt: &[u32],
+        options: GenerateOptions,
+        (seed, choice): (u64, usize),
+        events: Sender<Event>,
+        cancelled: Arc<AtomicBool>,
+    ) -> OutputSequence {
+        let tokenizer = Arc::clone(tokenizer);
+        let decode: Decode = Box::new(move |ids| tokenizer.decode(ids, true).unwrap_or_default());
+        OutputSequence {
+            choice,
+            sampler: Sampler::new(&options, seed, choice, prompt, end_tokens),
+            detokenizer: Detokenizer::new(decode, prompt),
+            stop: StopMatcher::new(&options.stop),
+            mask: options.allowed_tokens.as_deref().map(mask),
+            end_tokens: if options.ignore_eos { Vec::new() } else { end_tokens.to_vec() },
+            generated: 0,
+            options,
+            events,
+            cancelled,
+        }
+    }
+
+    /// Whether nobody waits for its output.
+    pub(super) fn is_cancelled(&self) -> bool {
+        self.cancelled.load(Ordering::Relaxed)
+    }
+
+    /// Sends an event. If nobody receives it, the sequence is cancelled.
+    pub(super) fn send(&self, event: Event) {
+        if self.events.send(event).is_err() {
+            self.cancelled.store(true, Ordering::Relaxed);
+        }
+    }
+
+    /// Samples the next token, and sends its text.
+    pub(super) fn next(&mut self, logits: &mut [f32]) -> Result<Next, SampleError> {
+        let sampled = self.sampler.sample(logits, self.mask.as_ref())?;
+        let token = sampled.token;
+        self.generated += 1;
+        let is_end = self.end_tokens.contains(&token) || self.options.stop_tokens.contains(&token);
+        if is_end {
+            self.finish(String::new(), Some(sampled), FinishReason::Stop);
+            return Ok(Next::Finished);
+        }
+        let piece = self.detokenizer.push(token);
+        let (text, stopped) = if self.generated <= self.options.min_tokens {
+            (self.stop.skip(&piece), false)
+        } else {
+            let output = self.stop.push(&piece);
+            (output.text, output.stop.is_some())
+        };
+        if stopped {
+            self.send(Event::Piece(self.piece(text, Some(sampled))));
+            self.send(Event::Finished {
+                choice: self.choice,
+                reason: FinishReason::Stop,
+                tokens: self.generated,
+            });
+            return Ok(Next::Finished);
+        }
+        if self.options.max_tokens.is_some_and(|most| self.generated >= most) {
+            self.finish(text, Some(sampled), FinishReason::Length);
+            return Ok(Next::Finished);
+        }
+        self.send(Event::Piece(self.piece(text, Some(sampled))));
+        Ok(Next::Continue(token))
+    }
+
+    /// Sends `text` with all text that was held back, and the end.
+    fn finish(&mut self, text: String, sampled: Option<Sampled>, reason: FinishReason) {
+        let last = self.detokenizer.flush();
+        let rest = if reason == FinishReason::Length { self.stop.push(&last).text } else { last };
+        let text = text + &rest + &self.stop.flush();
+        if !text.is_empty() || sampled.is_some() {
+            self.send(Event::Piece(self.piece(text, sampled)));
+        }
+        self.send(Event::Finished { choice: self.choice, reason, tokens: self.generated });
+    }
+
+    /// Ends at the maximum length.
+    pub(super) fn finish_at_length(&mut self) {
+        self.finish(String::new(), None, FinishReason::Length);
+    }
+
+    fn piece(&self, text: String, sampled: Option<Sampled>) -> Piece {
+        let token = sampled.map(|Sampled { token, logprob, top }| GeneratedToken { id: token, logprob, top });
+        Piece { choice: self.choice, text, token }
+    }
+}
+
+/// A mask that allows these tokens.
+fn mask(tokens: &[u32]) -> TokenMask {
+    let mut mask = TokenMask::new(tokens.iter().max().map_or(0, |last| *last as usize + 1));
+    tokens.iter().for_each(|token| mask.allow(*token));
+    mask
+}

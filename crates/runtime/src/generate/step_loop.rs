@@ -1,0 +1,293 @@
+//! The step loop of a model: one thread that computes the next tokens of all its generations in one running batch.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::sync::mpsc::{self, Receiver, Sender};
+use std::thread;
+
+use sconce_core::batch::{Batch, CachedSequence, OutputKind};
+use sconce_core::generator::CacheLayout;
+
+use tracing::trace;
+
+use super::blocks::{BlockCopy, BlockPool};
+use super::generation::{Event, Generation};
+use super::options::GenerateOptions;
+use super::schedule::{Limits, NewSequence, Scheduler, SequenceId, Step};
+use super::sequence::{Next, OutputSequence};
+use crate::error::Error;
+use crate::execute::{Decoder, Serving, StepError};
+use crate::memory;
+use crate::tokenize::ModelTokenizer;
+
+/// Limits of a step.
+const LIMITS: Limits = Limits { step_tokens: 1024, prefill_tokens: 512, sequences: 256, watermark: 4 };
+/// Full contexts that the KV cache holds at most.
+const MAX_CONTEXTS: usize = 64;
+/// The KV cache takes at most one part in this many of the available memory.
+const MEMORY_SHARE: u64 = 4;
+/// Memory for the KV cache if the system does not say how much is available.
+const UNKNOWN_MEMORY: u64 = 1 << 30;
+
+/// Handle of the step loop. The loop ends when it is dropped.
+pub(crate) struct StepLoop {
+    requests: Sender<Request>,
+}
+
+/// A request to the step loop.
+struct Request {
+    prompt: Vec<u32>,
+    options: GenerateOptions,
+    seed: u64,
+    events: Sender<Event>,
+    cancelled: Arc<AtomicBool>,
+}
+
+impl StepLoop {
+    /// Starts the thread of the step loop.
+    pub(crate) fn start(
+        serving: &Arc<Serving>,
+        tokenizer: &Arc<ModelTokenizer>,
+        cache_bytes: Option<u64>,
+    ) -> std::io::Result<StepLoop> {
+        let (requests, received) = mpsc::channel();
+        let (serving, tokenizer) = (Arc::clone(serving), Arc::clone(tokenizer));
+        let body = move || Running::new(serving, tokenizer, cache_bytes).run(&received);
+        thread::Builder::new().name("sconce-steps".to_owned()).spawn(body)?;
+        Ok(StepLoop { requests })
+    }
+
+    /// Starts a generation that keeps `model` until it ends.
+    pub(crate) fn generate(
+        &self,
+        prompt: Vec<u32>,
+        options: &GenerateOptions,
+        model: Box<dyn Send>,
+    ) -> Result<Generation, Error> {
+        let (events, received) = mpsc::channel();
+        let cancelled = Arc::new(AtomicBool::new(false));
+        let generation =
+            Generation::new(received, Arc::clone(&cancelled), (prompt.len(), options.n.max(1)), model);
+        let seed = options.seed.unwrap_or_else(random_seed);
+        let request = Request { prompt, options: options.clone(), seed, events, cancelled };
+        let ended = || Error::Machine("the thread of the step loop ended".to_owned());
+        self.requests.send(request).map_err(|_| ended())?;
+        Ok(generation)
+    }
+}
+
+/// A seed from the process's random hash keys.
+fn random_seed() -> u64 {
+    use std::hash::{BuildHasher, RandomState};
+    RandomState::new().hash_one(0)
+}
+
+/// State of the step loop.
+struct Running {
+    serving: Arc<Serving>,
+    tokenizer: Arc<ModelTokenizer>,
+    /// Memory of the KV cache; by default a share of the available memory.
+    cache_bytes: Option<u64>,
+    /// The placement, from the first request on.
+    decoder: Option<Decoder>,
+    scheduler: Option<Scheduler>,
+    outputs: HashMap<SequenceId, OutputSequence>,
+    next_id: SequenceId,
+}
+
+impl Running {
+    fn new(serving: Arc<Serving>, tokenizer: Arc<ModelTokenizer>, cache_bytes: Option<u64>) -> Running {
+        let outputs = HashMap::new();
+        Running { serving, tokenizer, cache_bytes, decoder: None, scheduler: None, outputs, next_id: 0 }
+    }
+
+    fn run(mut self, requests: &Receiver<Request>) {
+        loop {
+            // Without work it waits for a request. The channel closes with the model.
+            if self.outputs.is_empty() {
+                let Ok(request) = requests.recv() else { return };
+                self.admit(request);
+            }
+            while let Ok(request) = requests.try_recv() {
+                self.admit(request);
+            }
+            self.remove_cancelled();
+            if let Err(error) = self.step() {
+                self.fail_all(error);
+            }
+        }
+    }
+
+    fn admit(&mut self, request: Request) {
+        let Request { prompt, options, seed, events, cancelled } = request;
+        if let Err(error) = self.open() {
+            let _ = events.send(Event::Failed(Box::new(error)));
+            return;
+        }
+        let (Some(scheduler), Some(decoder)) = (&mut self.scheduler, &self.decoder) else { return };
+        let card = &self.serving.spec().card;
+        let end_tokens = card.generation.end_tokens.as_ref().map_or(&[][..], |tokens| &tokens.value);
+        let capacity = scheduler.pool().total() * scheduler.pool().block_size();
+        let context = card.max_length.value;
+        if prompt.len() >= context {
+            let message = format!(
+                "the prompt has {} tokens, and the context {context}: no token is left to generate",
+                prompt.len()
+            );
+            let _ = events.send(Event::Failed(Box::new(Error::Request(message))));
+            return;
+        }
+        let requested = options.max_tokens.map_or(capacity.max(prompt.len() + 1), |most| prompt.len() + most);
+        let max_length = requested.min(context);
+        let first = self.next_id;
+        let new = NewSequence { id: first, scope: 0, ids: prompt.clone(), max_length };
+        if let Err(error) = scheduler.submit(new) {
+            let _ = events.send(Event::Failed(Box::new(Error::Request(error.to_string()))));
+            return;
+        }
+        for choice in 0..options.n.max(1) {
+            if choice > 0 {
+                scheduler.fork(first, self.next_id);
+            }
+            let output = OutputSequence::new(
+                &self.tokenizer,
+                end_tokens,
+                &prompt,
+                options.clone(),
+                (seed, choice),
+                events.clone(),
+                Arc::clone(&cancelled),
+            );
+            output.send(Event::Placed(decoder.placement().clone(), decoder.class().to_owned()));
+            self.outputs.insert(self.next_id, output);
+            self.next_id += 1;
+        }
+    }
+
+    /// Reserves a KV cache on the active placement, unless there is one.
+    fn open(&mut self) -> Result<(), Error> {
+        if self.decoder.is_some() {
+            return Ok(());
+        }
+        let context = self.serving.spec().card.max_length.value;
+        let cache_bytes = self.cache_bytes;
+        let known = self.scheduler.as_ref().map(|scheduler| scheduler.pool().total());
+        // After a failure the next placement gets as many blocks.
+        let blocks = move |layout: CacheLayout| known.unwrap_or_else(|| blocks(layout, context, cache_bytes));
+        let decoder = self.serving.decoder(blocks)?;
+        if self.scheduler.is_none() {
+            let total = u32::try_from(decoder.blocks).unwrap_or(u32::MAX);
+            self.scheduler = Some(Scheduler::new(BlockPool::new(total, decoder.block_size), LIMITS));
+        }
+        let (placement, class) = (decoder.placement().clone(), decoder.class().to_owned());
+        for output in self.outputs.values() {
+            output.send(Event::Placed(placement.clone(), class.clone()));
+        }
+        self.decoder = Some(decoder);
+        Ok(())
+    }
+
+    fn remove_cancelled(&mut self) {
+        let Some(scheduler) = &mut self.scheduler else { return };
+        self.outputs.retain(|id, output| {
+            let cancelled = output.is_cancelled();
+            if cancelled {
+                scheduler.remove(*id);
+            }
+            !cancelled
+        });
+    }
+
+    /// Computes one step, and samples the next tokens.
+    fn step(&mut self) -> Result<(), Error> {
+        if self.outputs.is_empty() {
+            return Ok(());
+        }
+        self.open()?;
+        let (Some(scheduler), Some(decoder)) = (&mut self.scheduler, &self.decoder) else { return Ok(()) };
+        let step = scheduler.next_step();
+        let copies = step.copies.iter().map(|BlockCopy { source, destination }| (*source, *destination));
+        let batch = batch(scheduler, &step);
+        if batch.sequences.is_empty() {
+            return Err(Error::Machine("the schedule has no work for its sequences".to_owned()));
+        }
+        let mut logits = match self.serving.step(decoder, copies.collect(), batch) {
+            Ok(logits) => logits,
+            Err(StepError::Error(error)) => return Err(*error),
+            Err(StepError::Placement) => {
+                // Every sequence is computed again on the next placement.
+                scheduler.reset();
+                self.decoder = None;
+                return Ok(());
+            }
+        };
+        scheduler.advance(&step);
+        let (running, waiting) = (scheduler.running(), scheduler.waiting());
+        let prefix_blocks = scheduler.pool().cached();
+        trace!(running, waiting, prefix_blocks, preempted = step.preempted.len(), "step");
+        let width = logits.width;
+        let needed = step.work.iter().filter(|work| work.needs_logits);
+        for (work, logits) in needed.zip(logits.values.chunks_exact_mut(width)) {
+            let Some(output) = self.outputs.get_mut(&work.id) else { continue };
+            let next = output.next(logits);
+            let continues = match next {
+                Ok(Next::Continue(token)) => {
+                    let continues = scheduler.append(work.id, token);
+                    if !continues {
+                        output.finish_at_length();
+                    }
+                    continues
+                }
+                Ok(Next::Finished) => false,
+                Err(error) => {
+                    output.send(Event::Failed(Box::new(Error::Request(error.to_string()))));
+                    false
+                }
+            };
+            if !continues {
+                scheduler.remove(work.id);
+                self.outputs.remove(&work.id);
+            }
+        }
+        Ok(())
+    }
+
+    fn fail_all(&mut self, error: Error) {
+        let message = error.to_string();
+        let mut error = Some(error);
+        for (id, output) in self.outputs.drain() {
+            // The first one gets the error itself.
+            let error = error.take().unwrap_or_else(|| Error::Machine(message.clone()));
+            output.send(Event::Failed(Box::new(error)));
+            if let Some(scheduler) = &mut self.scheduler {
+                scheduler.remove(id);
+            }
+        }
+    }
+}
+
+/// The tokens of a step as a batch.
+fn batch(scheduler: &Scheduler, step: &Step) -> Batch {
+    let mut batch = Batch::new(OutputKind::Logits);
+    for work in &step.work {
+        let (Some(ids), Some(blocks)) = (scheduler.ids(work.id), scheduler.block_table(work.id)) else {
+            continue;
+        };
+        let (length, logits) = (work.range.start, usize::from(work.needs_logits));
+        batch.push_cached(
+            &ids[work.range.clone()],
+            CachedSequence { length, blocks: blocks.to_vec(), logits },
+        );
+    }
+    batch
+}
+
+/// Blocks of the KV cache of a model with this context: what fits in the memory share, and no more than is useful.
+fn blocks(layout: CacheLayout, context: usize, cache_bytes: Option<u64>) -> usize {
+    let share = || memory::available().unwrap_or(UNKNOWN_MEMORY) / MEMORY_SHARE;
+    let memory = cache_bytes.unwrap_or_else(share);
+    let fitting = memory / layout.block_bytes.max(1) as u64;
+    let useful = MAX_CONTEXTS * context.div_ceil(layout.block_size.max(1));
+    usize::try_from(fitting).unwrap_or(usize::MAX).clamp(1, useful.max(1))
+}

@@ -1,0 +1,164 @@
+//! Text generation through the library: engines agree, batches do not matter, cancelled generations leave.
+
+use std::collections::HashSet;
+use std::thread;
+
+use sconce::{Device, Dtype, EngineId, Error, FinishReason, GenerateOptions, Model, Task};
+use serde_json::{Value, json};
+
+use crate::support::{Copy, Home};
+
+/// A decoder whose words are `w0`, `w1`, ….
+fn folder(name: &str) -> Copy {
+    let vocabulary: serde_json::Map<String, Value> =
+        (0..120).map(|id| (format!("w{id}"), json!(id))).collect();
+    let tokenizer = json!({
+        "version": "1.0",
+        "added_tokens": [],
+        "pre_tokenizer": { "type": "Whitespace" },
+        "model": { "type": "WordLevel", "vocab": vocabulary, "unk_token": "w3" },
+    });
+    Copy::of(name).with("tokenizer.json", tokenizer.to_string())
+}
+
+fn open(home: &Home, folder: &Copy, engine: EngineId, dtype: Dtype, cache: Option<u64>) -> Model {
+    let builder = home.model(folder.path()).task(Task::Generate).engine(engine).dtype(dtype);
+    let builder = cache.into_iter().fold(builder.device(Device::Cpu), sconce::ModelBuilder::kv_cache_bytes);
+    builder.open().expect("it opens")
+}
+
+fn prompt(seed: usize, length: usize) -> Vec<u32> {
+    (0..length).map(|at| ((seed * 31 + at * 17 + at * at * seed) % 117 + 3) as u32).collect()
+}
+
+fn greedy(max_tokens: usize) -> GenerateOptions {
+    GenerateOptions { max_tokens: Some(max_tokens), temperature: 0.0, ignore_eos: true, ..sampled(0, 0) }
+}
+
+fn sampled(seed: u64, max_tokens: usize) -> GenerateOptions {
+    GenerateOptions {
+        max_tokens: Some(max_tokens),
+        temperature: 1.0,
+        seed: Some(seed),
+        ignore_eos: true,
+        ..GenerateOptions::default()
+    }
+}
+
+/// The ids of a generation.
+fn ids(model: &Model, prompt: &[u32], options: &GenerateOptions) -> Vec<u32> {
+    let generation = model.generate_from_ids(prompt.to_vec(), options).expect("a valid request");
+    generation.filter_map(|piece| piece.expect("it generates").token).map(|token| token.id).collect()
+}
+
+#[test]
+fn engines_generate_the_same_greedy_tokens() {
+    let home = Home::new();
+    for name in ["tiny-llama", "tiny-mistral", "tiny-qwen2", "tiny-qwen3"] {
+        let folder = folder(name);
+        let [native, candle] =
+            [EngineId::Native, EngineId::Candle].map(|engine| open(&home, &folder, engine, Dtype::F32, None));
+        for (seed, length) in [(1, 1), (2, 31), (3, 33), (4, 129)] {
+            let prompt = prompt(seed, length);
+            let [one, other] = [&native, &candle].map(|model| ids(model, &prompt, &greedy(64)));
+            assert_eq!(one.len(), 64);
+            assert_eq!(one, other, "{name} after {length} tokens");
+        }
+    }
+}
+
+#[test]
+fn a_seed_gives_the_same_tokens_alone_and_beside_others_and_after_preemption() {
+    let (home, folder) = (Home::new(), folder("tiny-qwen3"));
+    let model = open(&home, &folder, EngineId::Native, Dtype::F32, None);
+    let requests: Vec<(Vec<u32>, GenerateOptions)> =
+        (0..24).map(|n| (prompt(n, 1 + n * 13 % 90), sampled(n as u64, 5 + n * 7 % 60))).collect();
+    let alone: Vec<Vec<u32>> =
+        requests.iter().map(|(prompt, options)| ids(&model, prompt, options)).collect();
+    assert_eq!(alone.iter().collect::<HashSet<_>>().len(), alone.len(), "each seed has its own text");
+    // 40 blocks of 16 tokens hold a few sequences at a time: others wait, or are preempted.
+    let block = 16 * 2 * 2 * 2 * 8 * 4;
+    let small = open(&home, &folder, EngineId::Native, Dtype::F32, Some(40 * block));
+    for model in [&model, &small] {
+        let together: Vec<Vec<u32>> = thread::scope(|scope| {
+            let spawn = |(prompt, options): &'_ (Vec<u32>, GenerateOptions)| {
+                let (prompt, options) = (prompt.clone(), options.clone());
+                scope.spawn(move || ids(model, &prompt, &options))
+            };
+            let threads: Vec<_> = requests.iter().map(spawn).collect();
+            threads.into_iter().map(|thread| thread.join().expect("no panic")).collect()
+        });
+        assert_eq!(together, alone);
+    }
+    let long = sampled(1, 700);
+    let refused = small.generate_from_ids(prompt(1, 8), &long).expect("a valid request").text();
+    let Err(Error::Request(message)) = refused else { panic!("{refused:?}") };
+    assert!(message.contains("does not fit in the KV cache"), "{message}");
+}
+
+#[test]
+fn text_ends_at_end_tokens_stop_strings_and_the_maximum_and_choices_differ() {
+    let (home, folder) = (Home::new(), folder("tiny-llama"));
+    let model = open(&home, &folder, EngineId::Native, Dtype::F32, None);
+    let all = ids(&model, &prompt(5, 9), &greedy(40));
+    let end = all[7];
+    let first = all.iter().position(|id| *id == end).expect("it is there");
+    let run = |options: GenerateOptions| {
+        let mut generation = model.generate_from_ids(prompt(5, 9), &options).expect("a valid request");
+        let text: String = (&mut generation).map(|piece| piece.expect("it generates").text).collect();
+        let summary = generation.summary().clone();
+        assert_eq!(summary.prompt_tokens, 9);
+        assert_eq!(summary.placements.len(), 1);
+        (text, summary.finish_reasons[0], summary.generated_tokens)
+    };
+    let (whole, reason, tokens) = run(greedy(40));
+    assert_eq!((reason, tokens), (Some(FinishReason::Length), 40));
+    let words: Vec<String> = all.iter().map(|id| format!("w{id}")).collect();
+    assert_eq!(whole.split_whitespace().collect::<Vec<_>>(), words);
+    let (text, reason, tokens) = run(GenerateOptions { stop_tokens: vec![end], ..greedy(40) });
+    assert_eq!((reason, tokens), (Some(FinishReason::Stop), first + 1));
+    assert_eq!(text.split_whitespace().collect::<Vec<_>>(), words[..first]);
+    let (text, reason, _) =
+        run(GenerateOptions { stop: vec![format!("{} {}", words[2], words[3])], ..greedy(40) });
+    assert_eq!(reason, Some(FinishReason::Stop));
+    assert!(whole.starts_with(&text) && !text.contains(&format!("{} {}", words[2], words[3])), "{text}");
+    let (text, _, _) = run(GenerateOptions { allowed_tokens: Some(vec![7, 9]), ..greedy(10) });
+    assert!(text.split_whitespace().all(|word| ["w7", "w9"].contains(&word)), "{text}");
+    let options = GenerateOptions { n: 3, ..sampled(3, 12) };
+    let mut choices = vec![String::new(); 3];
+    for piece in model.generate("w5 w6 w7", &options).expect("a valid request") {
+        let piece = piece.expect("it generates");
+        choices[piece.choice] += &piece.text;
+    }
+    assert_eq!(choices.iter().collect::<HashSet<_>>().len(), 3, "{choices:?}");
+}
+
+#[test]
+fn a_dropped_generation_leaves_and_invalid_requests_are_refused() {
+    let (home, folder) = (Home::new(), folder("tiny-llama"));
+    let model = open(&home, &folder, EngineId::Native, Dtype::F32, None);
+    let wanted = ids(&model, &prompt(2, 20), &greedy(8));
+    let mut left = model.generate_from_ids(prompt(1, 30), &greedy(4000)).expect("a valid request");
+    assert!(left.next().expect("a piece").is_ok());
+    drop(left);
+    assert_eq!(ids(&model, &prompt(2, 20), &greedy(8)), wanted);
+    let refused = |prompt: Vec<u32>, options: &GenerateOptions| match model.generate_from_ids(prompt, options)
+    {
+        Err(Error::Request(message)) => message,
+        Err(error) => panic!("{error}"),
+        Ok(generation) => match generation.text() {
+            Err(Error::Request(message)) => message,
+            other => panic!("{other:?}"),
+        },
+    };
+    assert!(refused(Vec::new(), &greedy(1)).contains("empty"));
+    assert!(refused(vec![120], &greedy(1)).contains("token id 120 of a vocabulary of 120"));
+    assert!(refused(vec![1; 4096], &greedy(1)).contains("no token is left"));
+    assert!(refused(vec![1], &GenerateOptions { top_p: 2.0, ..greedy(1) }).contains("`top_p`"));
+    assert!(
+        refused(vec![1], &GenerateOptions { stop_tokens: vec![500], ..greedy(1) }).contains("stop_tokens")
+    );
+    let embedder = home.model(folder.path()).open().expect("it opens");
+    let wrong = embedder.generate("w1", &greedy(1)).err().expect("it embeds").to_string();
+    assert!(wrong.contains("`generate` needs another model"), "{wrong}");
+}
