@@ -8,8 +8,10 @@ use sconce_kernels::isa::Isa;
 use sconce_kernels::rows::{Activation, NormStatistics, normalize};
 
 use crate::description::{Description, NormKind, NormPlacement, RelativePositions};
+use crate::gguf::blocks::StoredType;
 use crate::positional::disentangled::RelativeProjections;
 use crate::positional::{alibi, bias_table};
+use crate::stored_tensor::StoredTensor;
 use crate::tensor_names::TensorLayout;
 use crate::weights::{Tensors, WeightsError};
 
@@ -26,6 +28,24 @@ pub(crate) struct Linear {
 impl Linear {
     pub(crate) fn outputs(&self) -> usize {
         self.bias.len()
+    }
+}
+
+/// The rows of an embedding table.
+pub(crate) enum EmbeddingTable {
+    /// Values in f32.
+    F32(Vec<f32>),
+    /// Values in f16 or bf16, as stored.
+    Half(StoredTensor),
+}
+
+impl EmbeddingTable {
+    /// The values in f32.
+    pub(crate) fn into_f32(self) -> Vec<f32> {
+        match self {
+            EmbeddingTable::F32(values) => values,
+            EmbeddingTable::Half(tensor) => tensor.dequantize(),
+        }
     }
 }
 
@@ -117,15 +137,26 @@ impl<'a> Assembly<'a> {
         names.find(|name| self.from.shape(name).is_some()).unwrap_or(first)
     }
 
-    pub(crate) fn token_embeddings(&self) -> Read<Vec<f32>> {
+    /// The token embeddings, usually the largest tensor: as stored if they are in half precision and not scaled.
+    pub(crate) fn token_embeddings(&self) -> Read<EmbeddingTable> {
         let name = self.resolve(self.d.names.token_embeddings, 0, "");
+        let is_half = matches!(self.from.stored_type(&name), Some(StoredType::F16 | StoredType::BF16));
+        let shape = [self.d.vocabulary, self.d.hidden];
+        if is_half
+            && self.d.embedding_scale.is_none()
+            && self.from.shape(&name).is_some_and(|found| found == shape)
+            && let Some(tensor) = self.from.stored(&name)?
+        {
+            self.read.borrow_mut().insert(name);
+            return Ok(EmbeddingTable::Half(tensor));
+        }
         let mut rows = self.read(&name, &[self.d.vocabulary, self.d.hidden])?;
         if let Some(scale) = self.d.embedding_scale {
             for x in &mut rows {
                 *x *= scale as f32;
             }
         }
-        Ok(rows)
+        Ok(EmbeddingTable::F32(rows))
     }
 
     /// The output matrix of a decoder, `[vocabulary, hidden]`: its own, or the token embeddings if they are tied.

@@ -11,6 +11,7 @@ pub mod description;
 mod errors;
 pub mod families;
 pub mod family_heads;
+pub mod gguf;
 mod head_layers;
 mod head_layout;
 mod ignored_keys;
@@ -25,6 +26,7 @@ mod probe;
 pub mod regular_file;
 mod source_hash;
 mod step;
+pub mod stored_tensor;
 mod tensor_names;
 #[cfg(test)]
 mod testing;

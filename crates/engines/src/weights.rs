@@ -4,19 +4,37 @@ use std::collections::HashMap;
 use std::io::{Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
 
-use half::{bf16, f16};
 use safetensors::tensor::{Dtype as Stored, Metadata};
 use sconce_core::files::ModelFiles;
 
+use crate::gguf::blocks::StoredType;
 use crate::regular_file;
+use crate::stored_tensor::StoredTensor;
 
-/// A source of named tensors, converted to f32.
+/// A source of named tensors.
 pub trait Tensors {
     /// The shape of a tensor; none if it does not exist.
     fn shape(&self, name: &str) -> Option<Vec<usize>>;
 
-    /// Reads a tensor.
-    fn read(&self, name: &str, shape: &[usize]) -> Result<Vec<f32>, WeightsError>;
+    /// How a tensor is stored; none if it does not exist, or if the source has values but no files.
+    fn stored_type(&self, _name: &str) -> Option<StoredType> {
+        None
+    }
+
+    /// Reads a tensor as it is stored; none if it does not exist, or if the source has values but no files.
+    fn stored(&self, _name: &str) -> Result<Option<StoredTensor>, WeightsError> {
+        Ok(None)
+    }
+
+    /// Reads a tensor of this shape, converted to f32.
+    fn read(&self, name: &str, shape: &[usize]) -> Result<Vec<f32>, WeightsError> {
+        let missing = || WeightsError::Missing(name.to_owned());
+        let found = self.shape(name).ok_or_else(missing)?;
+        if found != shape {
+            return Err(WeightsError::Shape { name: name.to_owned(), found, wanted: shape.to_vec() });
+        }
+        Ok(self.stored(name)?.ok_or_else(missing)?.dequantize())
+    }
 
     /// The names of all tensors, if known.
     fn names(&self) -> Vec<String> {
@@ -52,6 +70,14 @@ pub enum WeightsError {
     /// The file is not a valid ONNX file.
     #[error("`{}` is not a whole ONNX file: {why}", path.display())]
     Graph {
+        /// The file.
+        path: PathBuf,
+        /// What is invalid.
+        why: String,
+    },
+    /// The file is not a valid GGUF file.
+    #[error("`{}` is not a whole GGUF file: {why}", path.display())]
+    Gguf {
         /// The file.
         path: PathBuf,
         /// What is invalid.
@@ -203,31 +229,37 @@ impl Tensors for SafetensorsFiles {
         self.locations.get(name).map(|location| location.shape.clone())
     }
 
-    fn read(&self, name: &str, shape: &[usize]) -> Result<Vec<f32>, WeightsError> {
-        let location = self.locations.get(name).ok_or_else(|| WeightsError::Missing(name.to_owned()))?;
-        if location.shape != shape {
-            let (found, wanted) = (location.shape.clone(), shape.to_vec());
-            return Err(WeightsError::Shape { name: name.to_owned(), found, wanted });
-        }
-        let io = |source| WeightsError::Io { path: location.path.clone(), source };
-        let mut file = regular_file::open(&location.path).map_err(io)?;
-        file.seek(SeekFrom::Start(location.start)).map_err(io)?;
-        let mut bytes = vec![0; location.length];
-        file.read_exact(&mut bytes).map_err(io)?;
-        widen(&bytes, location.stored).ok_or_else(|| WeightsError::Stored {
+    fn stored_type(&self, name: &str) -> Option<StoredType> {
+        self.locations.get(name).and_then(|location| stored_type(location.stored))
+    }
+
+    fn stored(&self, name: &str) -> Result<Option<StoredTensor>, WeightsError> {
+        let Some(location) = self.locations.get(name) else { return Ok(None) };
+        let stored = stored_type(location.stored).ok_or_else(|| WeightsError::Stored {
             name: name.to_owned(),
             stored: format!("{:?}", location.stored),
-        })
+        })?;
+        let bytes = read_at(&location.path, location.start, location.length)?;
+        Ok(Some(StoredTensor { stored, shape: location.shape.clone(), bytes }))
     }
 }
 
-fn widen(bytes: &[u8], stored: Stored) -> Option<Vec<f32>> {
-    let halves = || bytes.as_chunks::<2>().0.iter();
-    #[expect(clippy::wildcard_enum_match_arm, reason = "the format keeps growing kinds that no encoder uses")]
-    match stored {
-        Stored::F32 => Some(bytes.as_chunks::<4>().0.iter().map(|&b| f32::from_le_bytes(b)).collect()),
-        Stored::F16 => Some(halves().map(|&b| f16::from_le_bytes(b).to_f32()).collect()),
-        Stored::BF16 => Some(halves().map(|&b| bf16::from_le_bytes(b).to_f32()).collect()),
+/// Reads `length` bytes of a file from `start` on.
+pub(crate) fn read_at(path: &Path, start: u64, length: usize) -> Result<Vec<u8>, WeightsError> {
+    let io = |source| WeightsError::Io { path: path.to_owned(), source };
+    let mut file = regular_file::open(path).map_err(io)?;
+    file.seek(SeekFrom::Start(start)).map_err(io)?;
+    let mut bytes = vec![0; length];
+    file.read_exact(&mut bytes).map_err(io)?;
+    Ok(bytes)
+}
+
+#[expect(clippy::wildcard_enum_match_arm, reason = "the format keeps growing kinds that no encoder uses")]
+fn stored_type(dtype: Stored) -> Option<StoredType> {
+    match dtype {
+        Stored::F32 => Some(StoredType::F32),
+        Stored::F16 => Some(StoredType::F16),
+        Stored::BF16 => Some(StoredType::BF16),
         _ => None,
     }
 }

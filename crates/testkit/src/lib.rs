@@ -3,6 +3,7 @@
 pub mod compare;
 pub mod conformance;
 pub mod fake;
+pub mod gguf;
 pub mod goldens;
 pub mod hub_server;
 pub mod parts;

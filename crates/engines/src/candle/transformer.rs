@@ -87,7 +87,7 @@ impl Transformer {
             description: d.clone(),
             device: from.device().clone(),
             path,
-            token_embeddings: from.table(assembly.token_embeddings()?, d.hidden)?,
+            token_embeddings: from.embedding_table(assembly.token_embeddings()?, d.hidden)?,
             positions: table(assembly.position_embeddings()?)?,
             types: table(assembly.token_type_embeddings()?)?,
             embedding_norm: norm(assembly.embedding_norm()?)?,

@@ -17,7 +17,9 @@ use super::kv_cache::KvCache;
 use super::scratch::ScratchMemory;
 use super::weights::{Layer, Linear, Packing, Table, Weights};
 use crate::description::{Description, NormPlacement};
+use crate::gguf::blocks::StoredType;
 use crate::head_layout::HeadLayout;
+use crate::stored_tensor::StoredTensor;
 
 /// Packs matrices as bf16 tiles.
 pub(super) struct PackBf16(pub(super) Bf16);
@@ -29,6 +31,14 @@ impl Packing<MatrixBf16> for PackBf16 {
 
     fn table(&self, rows: Vec<f32>) -> Table {
         Table::Bf16(rows.into_iter().map(narrow).collect())
+    }
+
+    fn half_table(&self, rows: &StoredTensor) -> Table {
+        if rows.stored != StoredType::BF16 {
+            return self.table(rows.dequantize());
+        }
+        let values = rows.bytes.as_chunks::<2>().0;
+        Table::Bf16(values.iter().map(|&value| u16::from_le_bytes(value)).collect())
     }
 
     fn padded(&self, outputs: usize) -> usize {

@@ -7,12 +7,13 @@ use sconce_kernels::isa::Isa;
 use sconce_kernels::rope::RopeTable;
 use sconce_kernels::rows::Norm;
 
-use crate::assembly::{self, Assembly};
+use crate::assembly::{self, Assembly, EmbeddingTable};
 use crate::description::{AttentionWindow, Description, RelativePositions};
 use crate::head_layout;
 use crate::positional::bias_table::BiasTable;
 use crate::positional::disentangled::PackedRelativeProjections;
 use crate::positional::rope::RopeCache;
+use crate::stored_tensor::StoredTensor;
 use crate::weights::{Tensors, WeightsError};
 
 /// All weights of a transformer, with matrices packed as `M`.
@@ -78,6 +79,10 @@ pub(super) trait Packing<M> {
     fn matrix(&self, weights: &[f32], outputs: usize, inputs: usize) -> M;
     /// Packs a table.
     fn table(&self, rows: Vec<f32>) -> Table;
+    /// Packs a table in half precision.
+    fn half_table(&self, rows: &StoredTensor) -> Table {
+        self.table(rows.dequantize())
+    }
     /// Padded width of a matrix with `outputs` outputs.
     fn padded(&self, outputs: usize) -> usize;
     /// Padded width of a head or of half of a gated product.
@@ -139,7 +144,10 @@ impl<M> Weights<M> {
         assembly.finish()?;
         let ropes = |window: &AttentionWindow| window.rope.as_ref().map(RopeCache::new);
         Ok(Weights {
-            token_embeddings: packing.table(assembly.token_embeddings()?),
+            token_embeddings: match assembly.token_embeddings()? {
+                EmbeddingTable::F32(rows) => packing.table(rows),
+                EmbeddingTable::Half(rows) => packing.half_table(&rows),
+            },
             positions: assembly.position_embeddings()?.map(|rows| packing.table(rows)),
             types: assembly.token_type_embeddings()?.map(|rows| packing.table(rows)),
             embedding_norm: assembly.embedding_norm()?.map(norm),

@@ -1,0 +1,144 @@
+//! Tensors of GGUF files, under the names and with the conventions of the hub.
+
+use std::collections::HashMap;
+use std::path::PathBuf;
+
+use super::blocks::StoredType;
+use super::header::{Header, TensorInfo};
+use super::names::{self, Convention};
+use super::split;
+use crate::stored_tensor::StoredTensor;
+use crate::weights::{Tensors, WeightsError, read_at};
+
+/// Tensors of the GGUF files of one model.
+pub struct GgufFiles {
+    locations: HashMap<String, Location>,
+}
+
+struct Location {
+    path: PathBuf,
+    info: TensorInfo,
+    change: Change,
+}
+
+/// How a tensor is converted to the hub's convention.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Change {
+    None,
+    /// Each of these heads has adjacent rotary pairs; the hub has them in two halves.
+    SplitPairs {
+        heads: usize,
+    },
+    /// The weights include one.
+    SubtractOne,
+}
+
+impl GgufFiles {
+    /// Reads the headers of `paths`, all files of one model.
+    pub fn open(paths: &[PathBuf]) -> Result<GgufFiles, WeightsError> {
+        let headers = read_headers(paths)?;
+        let first = paths.first().zip(headers.first());
+        let Some((path, header)) = first else { return Err(WeightsError::Missing("a GGUF file".to_owned())) };
+        let broken = |path: &PathBuf, why: String| WeightsError::Gguf { path: path.clone(), why };
+        let architecture = header.metadata.string("general.architecture").unwrap_or_default();
+        let names = names::of(architecture).ok_or_else(|| {
+            broken(path, format!("no tensor names for `{architecture}`; known: {}", names::known()))
+        })?;
+        let heads = |key: &str| {
+            let key = format!("{architecture}.attention.{key}");
+            header.metadata.integer(&key).and_then(|heads| usize::try_from(heads).ok())
+        };
+        let query_heads = heads("head_count").unwrap_or(1).max(1);
+        let key_heads = heads("head_count_kv").unwrap_or(query_heads).max(1);
+        let mut locations = HashMap::new();
+        for (path, header) in paths.iter().zip(&headers) {
+            for info in &header.tensors {
+                let name = &info.name;
+                let hub = names.on_hub(name).ok_or_else(|| WeightsError::Unplaced(name.clone()))?;
+                let change = match names.convention {
+                    Convention::AdjacentPairs if name.contains(".attn_q.") => {
+                        Change::SplitPairs { heads: query_heads }
+                    }
+                    Convention::AdjacentPairs if name.contains(".attn_k.") => {
+                        Change::SplitPairs { heads: key_heads }
+                    }
+                    Convention::NormsPlusOne if name.ends_with("norm.weight") => Change::SubtractOne,
+                    Convention::Same | Convention::AdjacentPairs | Convention::NormsPlusOne => Change::None,
+                };
+                if let Change::SplitPairs { heads } = change
+                    && !info.shape[0].is_multiple_of(2 * heads)
+                {
+                    let rows = info.shape[0];
+                    return Err(broken(path, format!("`{name}` has {rows} rows for {heads} heads")));
+                }
+                let location = Location { path: path.clone(), info: info.clone(), change };
+                if locations.insert(hub, location).is_some() {
+                    return Err(broken(path, format!("the tensor `{name}` is in two files")));
+                }
+            }
+        }
+        Ok(GgufFiles { locations })
+    }
+}
+
+/// Reads the headers of all files of one model, and checks that they belong together.
+pub fn read_headers(paths: &[PathBuf]) -> Result<Vec<Header>, WeightsError> {
+    let headers = paths.iter().map(|path| Header::read(path)).collect::<Result<Vec<_>, _>>()?;
+    split::check(paths, &headers)?;
+    Ok(headers)
+}
+
+impl Tensors for GgufFiles {
+    fn names(&self) -> Vec<String> {
+        self.locations.keys().cloned().collect()
+    }
+
+    fn shape(&self, name: &str) -> Option<Vec<usize>> {
+        self.locations.get(name).map(|location| location.info.shape.clone())
+    }
+
+    fn stored_type(&self, name: &str) -> Option<StoredType> {
+        self.locations.get(name).map(|location| match location.change {
+            Change::None | Change::SplitPairs { .. } => location.info.stored,
+            Change::SubtractOne => StoredType::F32,
+        })
+    }
+
+    fn stored(&self, name: &str) -> Result<Option<StoredTensor>, WeightsError> {
+        let Some(Location { path, info, change }) = self.locations.get(name) else { return Ok(None) };
+        let missing = || WeightsError::Missing(name.to_owned());
+        let length = usize::try_from(info.length).map_err(|_| missing())?;
+        let bytes = read_at(path, info.start, length)?;
+        let tensor = StoredTensor { stored: info.stored, shape: info.shape.clone(), bytes };
+        Ok(Some(match change {
+            Change::None => tensor,
+            Change::SplitPairs { heads } => split_pairs(tensor, *heads),
+            Change::SubtractOne => subtract_one(&tensor),
+        }))
+    }
+}
+
+/// Reorders the rows of each head from adjacent rotary pairs to two halves. Rows are whole blocks, so this needs no
+/// conversion.
+fn split_pairs(tensor: StoredTensor, heads: usize) -> StoredTensor {
+    let rows = tensor.shape[0];
+    let (row, pairs) = (tensor.bytes.len() / rows, rows / heads / 2);
+    let mut bytes = Vec::with_capacity(tensor.bytes.len());
+    for head in tensor.bytes.chunks_exact(2 * pairs * row) {
+        for half in 0..2 {
+            for pair in 0..pairs {
+                bytes.extend(&head[(2 * pair + half) * row..][..row]);
+            }
+        }
+    }
+    StoredTensor { bytes, ..tensor }
+}
+
+fn subtract_one(tensor: &StoredTensor) -> StoredTensor {
+    let values = tensor.dequantize().into_iter().map(|value| value - 1.0);
+    let bytes = values.flat_map(f32::to_le_bytes).collect();
+    StoredTensor { stored: StoredType::F32, shape: tensor.shape.clone(), bytes }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,10 @@
+//! GGUF files: header, block formats, and tensors under the names of the hub.
+
+pub mod blocks;
+pub mod config;
+pub mod files;
+pub mod header;
+pub mod metadata;
+mod names;
+mod reader;
+pub mod split;
