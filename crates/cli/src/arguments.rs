@@ -245,7 +245,7 @@ pub(crate) struct Generate {
 
 #[derive(Args)]
 pub(crate) struct Inspect {
-    /// A model folder, a model id on the Hugging Face Hub, or a bundle
+    /// A model folder, a GGUF file, a model id on the Hugging Face Hub, or a bundle
     pub(crate) model: String,
     #[command(flatten)]
     pub(crate) overrides: ModelOverrides,
@@ -391,7 +391,7 @@ pub(crate) struct PromptArguments {
 /// The model, its constraints, overrides and source.
 #[derive(Args)]
 pub(crate) struct ModelArguments {
-    /// A model folder, a model id on the Hugging Face Hub, or a bundle
+    /// A model folder, a GGUF file, a model id on the Hugging Face Hub, or a bundle
     pub(crate) model: String,
     /// Use only this engine: candle, native, onnx
     #[arg(long, help_heading = "Placement")]

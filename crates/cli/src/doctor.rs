@@ -89,7 +89,7 @@ fn render(runtime: &Runtime, plan: &Plan, hub: &Hub) -> String {
         let build = engine.build();
         let build: Vec<&str> = build.split_whitespace().collect();
         let _ = writeln!(page, "engine   {}: {}", engine.id(), build.join(" "));
-        if engine.format().is_graph() && engine.supports(Device::Cpu).is_ok() {
+        if engine.formats().iter().all(|format| format.is_graph()) && engine.supports(Device::Cpu).is_ok() {
             page += "         runs a model's own graphs; test it with `sconce plan MODEL`\n";
         }
     }

@@ -246,6 +246,9 @@ pub struct Weights {
     pub stored: Dtype,
     /// Size of all tensors in bytes.
     pub bytes: u64,
+    /// Number of values, if it does not follow from size and dtype: quantized types have scales, and files mix types.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub values: Option<u64>,
     /// SHA-256 over the weight files, the modules after pooling and the tokenizer. Empty if the files were not
     /// hashed.
     #[serde(default, skip_serializing_if = "String::is_empty")]
@@ -255,7 +258,10 @@ pub struct Weights {
 impl Weights {
     /// Size in bytes if stored as `dtype`.
     pub fn bytes_in(&self, dtype: Dtype) -> u64 {
-        self.bytes / self.stored.bits() * dtype.bits()
+        match self.values {
+            Some(values) => values.saturating_mul(dtype.bits()) / 8,
+            None => self.bytes / self.stored.bits() * dtype.bits(),
+        }
     }
 }
 
@@ -265,6 +271,8 @@ impl Weights {
 pub enum Format {
     /// Named tensors; the computation comes from a description.
     Safetensors,
+    /// Named tensors, quantized or not, with metadata; the computation comes from a description.
+    Gguf,
     /// A graph with its weights.
     Onnx,
 }
@@ -279,6 +287,7 @@ impl Format {
     pub fn usual_name(self) -> &'static str {
         match self {
             Format::Safetensors => "model.safetensors",
+            Format::Gguf => "model.gguf",
             Format::Onnx => "onnx/model.onnx",
         }
     }
@@ -288,6 +297,7 @@ impl fmt::Display for Format {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(match self {
             Format::Safetensors => "safetensors",
+            Format::Gguf => "GGUF",
             Format::Onnx => "ONNX",
         })
     }

@@ -22,9 +22,9 @@ pub trait Engine: Send + Sync {
     /// Whether this build supports `device`. Opens nothing.
     fn supports(&self, device: Device) -> Result<(), Obstacle>;
 
-    /// The weight format that the engine reads.
-    fn format(&self) -> Format {
-        Format::Safetensors
+    /// The weight formats that the engine reads: graphs, or tensors that a description interprets.
+    fn formats(&self) -> &'static [Format] {
+        &[Format::Safetensors, Format::Gguf]
     }
 
     /// Dtypes to try on `device`; a graph runs in its own dtype only.

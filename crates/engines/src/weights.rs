@@ -186,12 +186,6 @@ struct TensorLocation {
 }
 
 impl SafetensorsFiles {
-    /// The set of weights called `weights`.
-    pub(crate) fn of(files: &ModelFiles, weights: &str) -> Result<SafetensorsFiles, WeightsError> {
-        let paths = files.weights.get(weights).ok_or_else(|| WeightsError::Missing(weights.to_owned()))?;
-        SafetensorsFiles::open(paths)
-    }
-
     /// The weights of the module in `folder`.
     pub(crate) fn of_module(files: &ModelFiles, folder: &str) -> Result<SafetensorsFiles, WeightsError> {
         let missing = || WeightsError::Missing(format!("{folder}/model.safetensors"));

@@ -13,8 +13,8 @@ pub struct Candidate {
     pub engine: EngineId,
     /// The device.
     pub device: Device,
-    /// The weight format that the engine reads.
-    pub format: Format,
+    /// The weight formats that the engine reads.
+    pub formats: &'static [Format],
     /// Dtypes to try.
     pub dtypes: Vec<Dtype>,
     /// Why no placement on it can be used.
@@ -66,17 +66,18 @@ pub fn obstacle(device: Device, build: Result<(), Obstacle>, hardware: &Hardware
 /// gets one cell with `no_weights`: no device would help.
 pub fn grid(card: &ModelCard, candidates: &[Candidate]) -> Vec<(Placement, Option<Obstacle>)> {
     let cells = candidates.iter().flat_map(|candidate| {
-        let Candidate { engine, device, format, ref dtypes, ref obstacle } = *candidate;
+        let Candidate { engine, device, formats, ref dtypes, ref obstacle } = *candidate;
         let cell =
             move |weights: &str, dtype| Placement { engine, device, weights: weights.to_owned(), dtype };
-        let sets: Vec<&Weights> = card.weights.iter().filter(|weights| weights.format == format).collect();
-        if sets.is_empty() && !dtypes.is_empty() {
+        let reads = |weights: &&Weights| formats.contains(&weights.format);
+        let sets: Vec<&Weights> = card.weights.iter().filter(reads).collect();
+        if let (true, false, Some(&format)) = (sets.is_empty(), dtypes.is_empty(), formats.first()) {
             let obstacle = Obstacle::NoWeights { format };
             return vec![(cell(format.usual_name(), Dtype::F32), Some(obstacle))];
         }
         let cells = sets.into_iter().flat_map(|weights| {
             let own = [weights.stored];
-            let dtypes = if format.is_graph() && !dtypes.is_empty() { &own[..] } else { dtypes };
+            let dtypes = if weights.format.is_graph() && !dtypes.is_empty() { &own[..] } else { dtypes };
             let cells = dtypes.iter().map(|&dtype| (cell(&weights.name, dtype), obstacle.clone()));
             cells.collect::<Vec<_>>()
         });

@@ -52,7 +52,7 @@ fn with_config_files<T>(
     read: impl Fn(&Path) -> Result<T, Error>,
 ) -> Result<T, Error> {
     match source {
-        ModelSource::Folder(folder) => read(folder),
+        ModelSource::Folder(path) | ModelSource::Gguf(path) => read(path),
         ModelSource::Bundle(path) => read(&bundle::unpack(path, bundles).map_err(SourceError::from)?),
         ModelSource::Hub { id, revision, graphs } => {
             let mut hub = Hub { graphs: graphs.clone(), ..Hub::from_environment() };

@@ -218,7 +218,7 @@ impl Runtime {
             devices.iter().map(move |&device| Candidate {
                 engine: engine.id(),
                 device,
-                format: engine.format(),
+                formats: engine.formats(),
                 dtypes: engine.dtypes(device),
                 obstacle: grid::obstacle(device, engine.supports(device), hardware),
             })

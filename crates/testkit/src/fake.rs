@@ -201,8 +201,12 @@ impl Engine for FakeEngine {
         obstacle.map_or(Ok(()), Err)
     }
 
-    fn format(&self) -> Format {
-        self.format
+    fn formats(&self) -> &'static [Format] {
+        match self.format {
+            Format::Safetensors => &[Format::Safetensors],
+            Format::Gguf => &[Format::Gguf],
+            Format::Onnx => &[Format::Onnx],
+        }
     }
 
     fn dtypes(&self, _device: Device) -> Vec<Dtype> {

@@ -26,6 +26,7 @@ fn card(task: Task, modes: &[PoolingMode], tokens: &[Step], steps: &[Step]) -> M
         format: Format::Safetensors,
         stored: Dtype::F32,
         bytes: 1,
+        values: None,
         identity: String::new(),
     };
     ModelCard {
@@ -91,4 +92,6 @@ fn weights_are_found_by_name_and_sized_by_dtype() {
     assert_eq!(bytes(Dtype::F32, Dtype::Bf16), 32);
     assert_eq!(bytes(Dtype::F16, Dtype::F32), 128);
     assert_eq!(bytes(Dtype::Int4, Dtype::Int8), 128);
+    let mixed = Weights { stored: Dtype::Int4, bytes: 18, values: Some(32), ..card.weights[0].clone() };
+    assert_eq!(mixed.bytes_in(Dtype::F32), 128);
 }

@@ -75,10 +75,10 @@ fn dtypes_have_their_bits() {
 
 #[test]
 fn formats_have_names_and_usual_files() {
-    let all = [Format::Safetensors, Format::Onnx];
-    assert_eq!(all.map(|format| format.to_string()), ["safetensors", "ONNX"]);
-    assert_eq!(all.map(Format::is_graph), [false, true]);
-    assert_eq!(all.map(Format::usual_name), ["model.safetensors", "onnx/model.onnx"]);
+    let all = [Format::Safetensors, Format::Gguf, Format::Onnx];
+    assert_eq!(all.map(|format| format.to_string()), ["safetensors", "GGUF", "ONNX"]);
+    assert_eq!(all.map(Format::is_graph), [false, false, true]);
+    assert_eq!(all.map(Format::usual_name), ["model.safetensors", "model.gguf", "onnx/model.onnx"]);
     assert_eq!(format!("{:>12}", Format::Onnx).len(), 12);
 }
 

@@ -84,7 +84,7 @@ impl Encoder for Least {
 #[test]
 fn an_engine_reads_tensors_and_has_ops_and_one_batch_at_a_time_unless_it_says_otherwise() {
     assert_eq!(
-        (Engine::format(&Least), Least.has_ops(), Least.concurrency()),
-        (Format::Safetensors, true, 1)
+        (Engine::formats(&Least), Least.has_ops(), Least.concurrency()),
+        (&[Format::Safetensors, Format::Gguf][..], true, 1)
     );
 }

@@ -34,7 +34,8 @@ use crate::errors;
 use crate::loaded_head::LoadedHead;
 use crate::probe;
 use crate::threads::Threads;
-use crate::weights::{GeneratedTensors, SafetensorsFiles, Tensors};
+use crate::weight_files;
+use crate::weights::{GeneratedTensors, Tensors};
 use encoder::CandleEncoder;
 use generator::LogitsHead;
 use layers::ForwardPath;
@@ -151,15 +152,15 @@ impl Engine for CandleEngine {
 
     fn load(&self, model: &ModelSpec, placement: &Placement) -> Result<Box<dyn Encoder>, Obstacle> {
         let description = describe(&model.card)?;
-        let tensors = SafetensorsFiles::of(&model.files, &placement.weights)
-            .map_err(|error| load_failed(error.into()))?;
-        let mut encoder = self.build_encoder(&description, &tensors, placement)?;
+        let tensors = weight_files::open(model, &placement.weights);
+        let tensors = tensors.map_err(|error| load_failed(error.into()))?;
+        let mut encoder = self.build_encoder(&description, tensors.as_ref(), placement)?;
         if model.card.task.value == Task::Generate {
             description.check_causal()?;
-            let matrix = self.output_matrix(&description, &tensors, placement).map_err(load_failed)?;
-            encoder.logits = Some(LogitsHead::new(matrix));
+            let matrix = self.output_matrix(&description, tensors.as_ref(), placement);
+            encoder.logits = Some(LogitsHead::new(matrix.map_err(load_failed)?));
         } else {
-            let head = LoadedHead::load(&model.card, &model.files, &tensors);
+            let head = LoadedHead::load(&model.card, &model.files, tensors.as_ref());
             encoder.head = Some(head.map_err(|error| load_failed(error.into()))?);
         }
         Ok(Box::new(encoder))

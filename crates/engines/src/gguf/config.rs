@@ -145,6 +145,9 @@ impl Model<'_> {
         if self.has("blk.0.attn_q.bias") && self.has("blk.0.attn_output.bias") {
             config.insert("attention_bias".to_owned(), true.into());
         }
+        if self.has("blk.0.ffn_up.bias") {
+            config.insert("mlp_bias".to_owned(), true.into());
+        }
         if model_type == "gemma3_text" {
             if self.architecture == "gemma-embedding" {
                 config.insert("use_bidirectional_attention".to_owned(), true.into());

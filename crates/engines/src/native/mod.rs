@@ -27,7 +27,8 @@ use crate::description::Description;
 use crate::loaded_head::LoadedHead;
 use crate::probe;
 use crate::threads::Threads;
-use crate::weights::{GeneratedTensors, SafetensorsFiles, Tensors, WeightsError};
+use crate::weight_files;
+use crate::weights::{GeneratedTensors, Tensors, WeightsError};
 use encoder::{LoadedOutput, NativeEncoder};
 
 /// The Native engine.
@@ -139,15 +140,14 @@ impl Engine for NativeEngine {
 
     fn load(&self, model: &ModelSpec, placement: &Placement) -> Result<Box<dyn Encoder>, Obstacle> {
         let description = describe(&model.card)?;
-        let tensors =
-            SafetensorsFiles::of(&model.files, &placement.weights).map_err(|error| load_failed(&error))?;
+        let tensors = weight_files::open(model, &placement.weights).map_err(|error| load_failed(&error))?;
         let output = if model.card.task.value == Task::Generate {
             description.check_causal()?;
             LoadedOutput::Logits
         } else {
-            let head = LoadedHead::load(&model.card, &model.files, &tensors);
+            let head = LoadedHead::load(&model.card, &model.files, tensors.as_ref());
             LoadedOutput::Head(Box::new(head.map_err(|error| load_failed(&error))?))
         };
-        Ok(Box::new(self.encoder(&description, &tensors, placement.dtype, output)?))
+        Ok(Box::new(self.encoder(&description, tensors.as_ref(), placement.dtype, output)?))
     }
 }

@@ -38,8 +38,8 @@ impl Engine for OnnxEngine {
         absent()
     }
 
-    fn format(&self) -> Format {
-        Format::Onnx
+    fn formats(&self) -> &'static [Format] {
+        &[Format::Onnx]
     }
 
     fn dtypes(&self, _device: Device) -> Vec<Dtype> {

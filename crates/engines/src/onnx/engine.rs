@@ -115,8 +115,8 @@ impl Engine for OnnxEngine {
         self.library()?.drives(device.kind())
     }
 
-    fn format(&self) -> Format {
-        Format::Onnx
+    fn formats(&self) -> &'static [Format] {
+        &[Format::Onnx]
     }
 
     fn dtypes(&self, _device: Device) -> Vec<Dtype> {

@@ -81,8 +81,14 @@ fn a_gpu_needs_a_driver_that_answers_where_it_is_nvidias() {
 }
 
 fn model(stored: Dtype, bytes: u64) -> ModelCard {
-    let weights =
-        Weights { name: "w".to_owned(), format: Format::Safetensors, stored, bytes, identity: String::new() };
+    let weights = Weights {
+        name: "w".to_owned(),
+        format: Format::Safetensors,
+        stored,
+        bytes,
+        values: None,
+        identity: String::new(),
+    };
     ModelCard { weights: vec![weights], ..crate::card() }
 }
 
@@ -121,7 +127,7 @@ fn a_chair_without_dtypes_has_no_cells_and_one_with_an_obstacle_keeps_it() {
     let candidate = |format, dtypes: &[Dtype], obstacle: Option<Obstacle>| Candidate {
         engine: EngineId::Candle,
         device: Device::Cpu,
-        format,
+        formats: crate::only(format),
         dtypes: dtypes.to_vec(),
         obstacle,
     };
@@ -157,6 +163,7 @@ fn the_reference_is_the_first_of_the_widest_on_the_processor() {
         format,
         stored,
         bytes: 1,
+        values: None,
         identity: String::new(),
     };
     let card = ModelCard {

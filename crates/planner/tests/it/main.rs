@@ -47,6 +47,7 @@ fn card() -> ModelCard {
             format: Format::Safetensors,
             stored: Dtype::F32,
             bytes: 1,
+            values: None,
             identity: String::new(),
         }],
     }
@@ -353,13 +354,29 @@ fn card_with(sets: &[(&str, Format, Dtype)]) -> ModelCard {
         format,
         stored,
         bytes: 1,
+        values: None,
         identity: name.to_owned(),
     });
     ModelCard { weights: weights.collect(), ..card() }
 }
 
+/// This format alone.
+fn only(format: Format) -> &'static [Format] {
+    match format {
+        Format::Safetensors => &[Format::Safetensors],
+        Format::Gguf => &[Format::Gguf],
+        Format::Onnx => &[Format::Onnx],
+    }
+}
+
 fn candidate(engine: EngineId, format: Format) -> Candidate {
-    Candidate { engine, device: Device::Cpu, format, dtypes: vec![Dtype::F32, Dtype::F16], obstacle: None }
+    Candidate {
+        engine,
+        device: Device::Cpu,
+        formats: only(format),
+        dtypes: vec![Dtype::F32, Dtype::F16],
+        obstacle: None,
+    }
 }
 
 fn cells(sets: &[(&str, Format, Dtype)]) -> Vec<String> {
@@ -370,6 +387,15 @@ fn cells(sets: &[(&str, Format, Dtype)]) -> Vec<String> {
         format!("{placement}{why}")
     };
     grid(&card_with(sets), &candidates).iter().map(cell).collect()
+}
+
+#[test]
+fn an_engine_takes_the_weights_of_all_its_formats() {
+    let formats = &[Format::Safetensors, Format::Gguf];
+    let candidate = Candidate { formats, ..candidate(EngineId::Candle, Format::Safetensors) };
+    let card = card_with(&[("a", Format::Gguf, Dtype::Int8), ("b", Format::Onnx, Dtype::F32)]);
+    let cells: Vec<String> = grid(&card, &[candidate]).iter().map(|(cell, _)| cell.to_string()).collect();
+    assert_eq!(cells, ["candle/cpu/f32 a", "candle/cpu/f16 a"]);
 }
 
 #[test]

@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{self, Sender};
 use std::thread;
 
+use sconce_core::card::Format;
 use sconce_core::engine::ModelSpec;
 use sconce_engines::regular_file;
 use serde::{Deserialize, Serialize};
@@ -220,7 +221,10 @@ fn files(spec: &ModelSpec) -> Vec<PathBuf> {
 /// Files shared by all weights of a model: the modules after pooling and the tokenizer.
 fn shared_files(spec: &ModelSpec) -> Vec<PathBuf> {
     let modules = spec.files.modules.values().filter(|path| path.is_file()).cloned();
-    modules.chain(tokenize::files(&spec.files.folder)).collect()
+    // A GGUF file has its own tokenizer.
+    let is_gguf = spec.card.weights.iter().any(|weights| weights.format == Format::Gguf);
+    let tokenizer = if is_gguf { Vec::new() } else { tokenize::files(&spec.files.folder) };
+    modules.chain(tokenizer).collect()
 }
 
 /// Whether `file` is part of the weights named `weights`, or shared by all weights.

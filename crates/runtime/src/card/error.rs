@@ -2,6 +2,8 @@
 
 use std::path::PathBuf;
 
+use sconce_core::card::Task;
+
 /// Error of reading a model folder.
 #[derive(Debug, thiserror::Error)]
 pub enum CardError {
@@ -51,8 +53,24 @@ pub enum CardError {
         /// The folder.
         folder: PathBuf,
     },
+    /// The folder has several GGUF models.
+    #[error(
+        "several models in `{}`: {}\nhint: name one of them, as in `{}`",
+        folder.display(),
+        names.join(", "),
+        folder.join(&names[0]).display()
+    )]
+    SeveralGguf {
+        /// The folder.
+        folder: PathBuf,
+        /// The files, at least two.
+        names: Vec<String>,
+    },
+    /// GGUF files are read for embedding only.
+    #[error("GGUF files are read for the task `embed` only, and not for `{0}`")]
+    GgufTask(Task),
     /// The folder has no weights.
-    #[error("no weights in `{}`: looked for `model*.safetensors` and `model.safetensors.index.json`", .0.display())]
+    #[error("no weights in `{}`: looked for `model*.safetensors`, `model.safetensors.index.json` and `*.gguf`", .0.display())]
     NoWeights(PathBuf),
     /// A weight file can't be read.
     #[error(transparent)]

@@ -4,6 +4,7 @@ mod classifier;
 mod config;
 pub(crate) mod contents;
 mod error;
+mod gguf;
 mod json;
 mod late_interaction;
 mod modules;

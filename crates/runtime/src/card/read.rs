@@ -18,10 +18,13 @@ use serde_json::Value;
 use super::config::{ConfigFiles, Overrides};
 use super::error::CardError;
 use super::json::{Json, non_null};
-use super::{classifier, late_interaction, modules, sparse, task, weights};
+use super::{classifier, gguf, late_interaction, modules, sparse, task, weights};
 
-/// Reads the card of the model in `folder`, under the name `name`.
+/// Reads the card of the model in `folder`, or of a GGUF file, under the name `name`.
 pub fn read(name: &str, folder: &Path, overrides: &Overrides) -> Result<ModelSpec, CardError> {
+    if let Some(file) = gguf::find(folder)? {
+        return gguf::read(name, &file, overrides);
+    }
     let json = Json::in_folder(folder);
     let config = json.required("config.json")?;
     let architecture = config["model_type"].as_str().ok_or(CardError::NoModelType)?.to_owned();
@@ -204,6 +207,7 @@ pub fn sample() -> ModelSpec {
                 format,
                 stored: Dtype::F32,
                 bytes: 0,
+                values: None,
                 identity: String::new(),
             })
             .to_vec(),

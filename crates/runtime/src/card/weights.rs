@@ -106,7 +106,7 @@ fn describe(name: &str, paths: &[PathBuf]) -> Result<Weights, CardError> {
     let bytes = by_kind.values().sum();
     let stored = by_kind.into_iter().max_by_key(|(_, bytes)| *bytes).map_or(Dtype::F32, |(dtype, _)| dtype);
     let format = Format::Safetensors;
-    Ok(Weights { name: name.to_owned(), format, stored, bytes, identity: String::new() })
+    Ok(Weights { name: name.to_owned(), format, stored, bytes, values: None, identity: String::new() })
 }
 
 /// Describes a graph and its external data files. An unreadable graph is described by its name; the engine reports the
@@ -123,7 +123,10 @@ fn describe_graph(folder: &Path, name: &str) -> Result<(Weights, Vec<PathBuf>), 
     let stored = header.as_ref().and_then(|header| header.stored).unwrap_or_else(|| header::by_name(name));
     let bytes = header.map_or(length, |header| header.bytes).max(1).min(length.max(1));
     let identity = String::new();
-    Ok((Weights { name: name.to_owned(), format: Format::Onnx, stored, bytes, identity }, paths))
+    Ok((
+        Weights { name: name.to_owned(), format: Format::Onnx, stored, bytes, values: None, identity },
+        paths,
+    ))
 }
 
 #[expect(clippy::wildcard_enum_match_arm, reason = "the format keeps growing kinds that no encoder uses")]

@@ -140,7 +140,7 @@ impl Gatherer<'_> {
     fn has_canary(&self, placement: &Placement, reference: Option<&Placement>, texts: &CanaryTexts) -> bool {
         let Ok(engine) = self.engine(placement) else { return false };
         let fingerprint = Fingerprint::new(engine.build(), self.hardware, placement.device);
-        let subject = self.canary_key(placement, reference, &texts.batches(engine.format()));
+        let subject = self.canary_key(placement, reference, &texts.batches(self.format(placement)));
         let key = Key { kind: "canary", fingerprint: &fingerprint, subject: &subject, placement };
         matches!(self.store.get::<Canary>(&key), Lookup::Found(_))
     }
@@ -163,7 +163,9 @@ impl Gatherer<'_> {
     }
 
     fn format(&self, placement: &Placement) -> Format {
-        self.engine(placement).map_or(Format::Safetensors, |engine| engine.format())
+        // An engine reads graphs or tensors, never both.
+        let formats = self.engine(placement).map_or(&[][..], |engine| engine.formats());
+        formats.first().copied().unwrap_or(Format::Safetensors)
     }
 
     /// Stored evidence, else the result of `probe`, which is stored.

@@ -1,4 +1,4 @@
-//! Parses and resolves a model source: a folder, a bundle, or a repository of the hub.
+//! Parses and resolves a model source: a folder, a GGUF file, a bundle, or a repository of the hub.
 
 use std::fmt;
 use std::fs;
@@ -13,12 +13,16 @@ use crate::nearest::nearest;
 
 /// File extension of bundles.
 const BUNDLE_EXTENSION: &str = ".sconce";
+/// File extension of GGUF files.
+const GGUF_EXTENSION: &str = ".gguf";
 
 /// Source of a model.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ModelSource {
     /// A local folder.
     Folder(PathBuf),
+    /// A GGUF file; any file of a split model.
+    Gguf(PathBuf),
     /// A bundle file.
     Bundle(PathBuf),
     /// A repository of the hub.
@@ -33,9 +37,12 @@ pub enum ModelSource {
 }
 
 impl ModelSource {
-    /// Parses `text`: a bundle if it is a file or ends with `.sconce`, a folder if it exists or looks like a path, else
+    /// Parses `text`: a GGUF file if it ends with `.gguf`, a bundle if it is a file or ends with `.sconce`, a folder if it exists or looks like a path, else
     /// an id of the hub.
     pub fn parse(text: &str, revision: Option<&str>) -> ModelSource {
+        if text.ends_with(GGUF_EXTENSION) && !Path::new(text).is_dir() {
+            return ModelSource::Gguf(PathBuf::from(text));
+        }
         if Path::new(text).is_file() || text.ends_with(BUNDLE_EXTENSION) {
             return ModelSource::Bundle(PathBuf::from(text));
         }
@@ -51,14 +58,14 @@ impl ModelSource {
     #[must_use]
     pub fn for_constraints(self, constraints: &Constraints) -> ModelSource {
         match self {
-            ModelSource::Folder(_) | ModelSource::Bundle(_) => self,
+            ModelSource::Folder(_) | ModelSource::Gguf(_) | ModelSource::Bundle(_) => self,
             ModelSource::Hub { id, revision, .. } => {
                 ModelSource::Hub { id, revision, graphs: Graphs::for_constraints(constraints) }
             }
         }
     }
 
-    /// Default name of the model: its id, its folder's name, or the name in its bundle.
+    /// Default name of the model: its id, the name of its folder or GGUF file, or the name in its bundle.
     pub fn name(&self) -> String {
         let last = |path: &Path| path.file_name().map(|name| name.to_string_lossy().into_owned());
         match self {
@@ -66,12 +73,16 @@ impl ModelSource {
                 let whole = folder.canonicalize();
                 last(whole.as_deref().unwrap_or(folder)).unwrap_or_else(|| folder.display().to_string())
             }
+            ModelSource::Gguf(path) => {
+                let stem = path.file_stem().map(|stem| stem.to_string_lossy().into_owned());
+                stem.unwrap_or_else(|| path.display().to_string())
+            }
             ModelSource::Bundle(path) => bundle::name(path).unwrap_or_else(|_| path.display().to_string()),
             ModelSource::Hub { id, .. } => id.clone(),
         }
     }
 
-    /// The local folder of the model. Fetches it from the hub, or unpacks it to `bundles`, if necessary.
+    /// The local folder or GGUF file of the model. Fetches it from the hub, or unpacks it to `bundles`, if necessary.
     pub(crate) fn fetch(
         &self,
         offline: bool,
@@ -79,7 +90,7 @@ impl ModelSource {
         progress: &mut dyn FnMut(Progress<'_>),
     ) -> Result<PathBuf, SourceError> {
         match self {
-            ModelSource::Folder(folder) => Ok(folder.clone()),
+            ModelSource::Folder(path) | ModelSource::Gguf(path) => Ok(path.clone()),
             ModelSource::Bundle(path) => Ok(bundle::unpack(path, bundles)?),
             ModelSource::Hub { id, revision, graphs } => {
                 let mut hub = Hub { graphs: graphs.clone(), ..Hub::from_environment() };
@@ -113,8 +124,12 @@ pub(crate) fn not_found(id: &str, hub: &Hub, error: HubError) -> SourceError {
 pub(crate) fn similar_path(path: &Path) -> Option<String> {
     let folder = path.parent().filter(|parent| !parent.as_os_str().is_empty());
     let entries = fs::read_dir(folder.unwrap_or(Path::new("."))).ok()?.flatten();
-    let models = entries
-        .filter(|entry| entry.path().is_dir() || entry.path().to_string_lossy().ends_with(BUNDLE_EXTENSION));
+    let models = entries.filter(|entry| {
+        entry.path().is_dir()
+            || [BUNDLE_EXTENSION, GGUF_EXTENSION]
+                .iter()
+                .any(|end| entry.path().to_string_lossy().ends_with(end))
+    });
     let names: Vec<String> = models.filter_map(|entry| entry.file_name().into_string().ok()).collect();
     let name = nearest(path.file_name()?.to_str()?, names.iter().map(String::as_str))?;
     Some(folder.map_or(PathBuf::from(name), |folder| folder.join(name)).display().to_string())
@@ -123,7 +138,9 @@ pub(crate) fn similar_path(path: &Path) -> Option<String> {
 impl fmt::Display for ModelSource {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            ModelSource::Folder(path) | ModelSource::Bundle(path) => write!(f, "{}", path.display()),
+            ModelSource::Folder(path) | ModelSource::Gguf(path) | ModelSource::Bundle(path) => {
+                write!(f, "{}", path.display())
+            }
             ModelSource::Hub { id, .. } => f.write_str(id),
         }
     }

@@ -16,6 +16,18 @@ pub enum TokenizerError {
         /// The folder.
         folder: PathBuf,
     },
+    /// The GGUF file can't be read.
+    #[error(transparent)]
+    Gguf {
+        /// The error of its header.
+        source: sconce_engines::weights::WeightsError,
+    },
+    /// The GGUF file has a tokenizer of another kind.
+    #[error("the tokenizer `{model}` of the GGUF file is not read; known: `bert`")]
+    UnknownModel {
+        /// The value of `tokenizer.ggml.model`.
+        model: String,
+    },
     /// A file can't be read.
     #[error("`{}` can't be read", path.display())]
     Unreadable {

@@ -7,7 +7,7 @@ use sconce_engines::regular_file;
 use serde_json::Value;
 use tokenizers::models::ModelWrapper;
 use tokenizers::models::bpe::BPE;
-use tokenizers::models::wordpiece::WordPiece;
+use tokenizers::models::wordpiece::{WordPiece, WordPieceBuilder};
 use tokenizers::normalizers::BertNormalizer;
 use tokenizers::pre_tokenizers::bert::BertPreTokenizer;
 use tokenizers::pre_tokenizers::byte_level::ByteLevel;
@@ -44,7 +44,9 @@ pub(crate) fn load(folder: &Path) -> Result<Tokenizer, TokenizerError> {
         let bytes = read(&file("tokenizer.json"), MAX_FILE_BYTES)?;
         Tokenizer::from_bytes(bytes).map_err(TokenizerError::Tokenizer)?
     } else if file("vocab.txt").is_file() {
-        word_piece(&file("vocab.txt"), &Settings::read(&file("tokenizer_config.json")))?
+        read(&file("vocab.txt"), MAX_FILE_BYTES)?;
+        let model = WordPiece::from_file(&path_text(&file("vocab.txt")));
+        word_piece(model, &Settings::read(&file("tokenizer_config.json")))?
     } else if file("vocab.json").is_file() && file("merges.txt").is_file() {
         let settings = Settings::read(&file("tokenizer_config.json"));
         byte_pairs(&file("vocab.json"), &file("merges.txt"), &settings)?
@@ -61,7 +63,7 @@ fn read(path: &Path, most: u64) -> Result<Vec<u8>, TokenizerError> {
 }
 
 /// Rejects tokenizers that could spend minutes or gigabytes on a short text.
-fn check(tokenizer: &Tokenizer) -> Result<(), TokenizerError> {
+pub(super) fn check(tokenizer: &Tokenizer) -> Result<(), TokenizerError> {
     let check_limit = |what, value: usize, most| {
         if value > most { Err(TokenizerError::LimitExceeded { what, value, most }) } else { Ok(()) }
     };
@@ -91,9 +93,13 @@ fn longest_replacement(normalizer: &Value) -> usize {
 }
 
 /// Content of `tokenizer_config.json`; null without one.
-struct Settings(Value);
+pub(super) struct Settings(Value);
 
 impl Settings {
+    pub(super) fn new(settings: Value) -> Settings {
+        Settings(settings)
+    }
+
     fn read(path: &Path) -> Settings {
         Settings(
             read(path, MAX_FILE_BYTES)
@@ -118,10 +124,10 @@ fn path_text(path: &Path) -> String {
     path.to_string_lossy().into_owned()
 }
 
-fn word_piece(vocabulary: &Path, settings: &Settings) -> Result<Tokenizer, TokenizerError> {
-    read(vocabulary, MAX_FILE_BYTES)?;
+/// A WordPiece tokenizer with BERT's normalizer and special tokens.
+pub(super) fn word_piece(model: WordPieceBuilder, settings: &Settings) -> Result<Tokenizer, TokenizerError> {
     let unknown = settings.token("unk_token", "[UNK]");
-    let model = WordPiece::from_file(&path_text(vocabulary)).unk_token(unknown.clone()).build();
+    let model = model.unk_token(unknown.clone()).build();
     let mut tokenizer = Tokenizer::new(model.map_err(TokenizerError::Tokenizer)?);
     let lowercase = settings.flag("do_lower_case").unwrap_or(true);
     let chinese = settings.flag("tokenize_chinese_chars").unwrap_or(true);

@@ -1,6 +1,7 @@
 //! Text to token ids: tokenizer files, truncation, pairs, templates and late-interaction queries.
 
 mod error;
+mod gguf;
 mod load;
 mod pair;
 mod query;

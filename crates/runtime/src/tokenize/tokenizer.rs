@@ -2,10 +2,11 @@
 
 use std::path::Path;
 
-use sconce_core::card::ModelCard;
+use sconce_core::card::{Format, ModelCard};
 use tokenizers::{AddedToken, Encoding, PostProcessor, Tokenizer, TruncationDirection};
 
 use super::error::TokenizerError;
+use super::gguf;
 use super::load::load;
 
 /// Length limit of a text in bytes: its tokens take many times as much memory.
@@ -56,9 +57,13 @@ impl TokenSequence {
 }
 
 impl ModelTokenizer {
-    /// Loads the tokenizer in `folder`, with the limits of `card`.
+    /// Loads the tokenizer in `folder`, or that of the GGUF file in it, with the limits of `card`.
     pub fn open(folder: &Path, card: &ModelCard) -> Result<ModelTokenizer, TokenizerError> {
-        let mut tokenizer = load(folder)?;
+        let gguf = card.weights.iter().find(|weights| weights.format == Format::Gguf);
+        let mut tokenizer = match gguf {
+            Some(weights) => gguf::load(&folder.join(&weights.name))?,
+            None => load(folder)?,
+        };
         // Tokenizer files carry their own truncation and padding. The card's limit applies, without padding.
         tokenizer.with_padding(None);
         tokenizer.with_truncation(None).map_err(TokenizerError::Tokenizer)?;

@@ -10,6 +10,7 @@ mod fakes;
 mod families;
 mod faults;
 mod generation;
+mod gguf;
 mod graphs;
 mod heads;
 mod hub;

@@ -4,8 +4,10 @@ use std::fs;
 use std::path::Path;
 
 use sconce_testkit::gguf::{self, Tensor, Value};
+use sconce_testkit::goldens;
 
 use super::*;
+use crate::weights::SafetensorsFiles;
 
 /// A matrix `[rows, 2]` of f32 with the values 0, 1, 2, ….
 fn counted(name: &str, rows: u64) -> Tensor {
@@ -109,4 +111,32 @@ fn files_of_a_split_model_are_read_together() {
     rejects("can't be read");
     let alone = GgufFiles::open(&paths[..1]).err().expect("half a model").to_string();
     assert!(alone.contains("`split.count` is 2, and there are 1 files"), "{alone}");
+}
+
+#[test]
+fn tensors_equal_those_of_the_hub() {
+    for (name, prefixes) in [
+        ("tiny-bert", &["", "bert."][..]),
+        ("tiny-nomic", &[""]),
+        ("tiny-llama", &["", "model."]),
+        ("tiny-qwen3", &["", "model."]),
+        ("tiny-gemma3", &["", "model."]),
+    ] {
+        let hub =
+            SafetensorsFiles::open(&[goldens::folder(name).join("model.safetensors")]).expect("a golden");
+        let own = GgufFiles::open(&[goldens::folder("gguf").join(format!("{name}.gguf"))]).expect("a golden");
+        assert!(own.names().len() > 10, "{name}");
+        for tensor in own.names() {
+            let shape = own.shape(&tensor).expect("it is listed");
+            let full = prefixes.iter().map(|prefix| format!("{prefix}{tensor}"));
+            let full = full.into_iter().find(|full| hub.shape(full).is_some());
+            let full = full.unwrap_or_else(|| panic!("{name}: the hub has no `{tensor}`"));
+            let read = |tensors: &dyn Tensors, name: &str| tensors.read(name, &shape).expect("it is there");
+            let (hub, own) = (read(&hub, &full), read(&own, &tensor));
+            let wide: Vec<f64> = hub.iter().map(|&value| f64::from(value)).collect();
+            // Adding one and subtracting it rounds.
+            let tolerance = if name == "tiny-gemma3" && shape.len() == 1 { 1e-6 } else { 0.0 };
+            assert!(goldens::apart(&own, &wide) <= tolerance, "{name}: `{tensor}` differs");
+        }
+    }
 }

@@ -1,0 +1,118 @@
+//! GGUF files as models: cards from metadata, and the vectors of the same model as safetensors.
+
+use std::fs;
+use std::path::PathBuf;
+
+use sconce::card::{self, CardError, Overrides};
+use sconce::{ModelSource, PoolingMode, Task};
+use sconce_core::card::Format;
+use sconce_core::engine::ModelSpec;
+use sconce_core::placement::Dtype;
+use sconce_testkit::goldens::{self, Golden, apart};
+
+use crate::support::{Home, INTERPRETERS, load_on, texts, worst};
+
+const TOLERANCE: f64 = 1e-4;
+
+fn file(name: &str) -> PathBuf {
+    goldens::folder("gguf").join(name)
+}
+
+fn embedder() -> Overrides {
+    Overrides { pooling: Some(PoolingMode::Mean), normalize: Some(true), ..Overrides::default() }
+}
+
+fn spec(name: &str) -> ModelSpec {
+    card::read(name, &file(name), &embedder()).expect("the golden is a model")
+}
+
+#[test]
+fn a_bert_embeds_as_its_model_of_the_hub_does() {
+    let golden = Golden::read("tiny-bert", "golden.safetensors");
+    let home = Home::new();
+    for engine in INTERPRETERS {
+        let model = home.model(&file("tiny-bert.gguf")).normalize(true).max_length(128).engine(engine);
+        let got = model.open().expect("opens").embed(&texts("tiny-bert")).expect("embeds");
+        let got: Vec<f32> = got.iter().flatten().copied().collect();
+        let off = apart(&got, golden.numbers("embed"));
+        assert!(off < TOLERANCE, "{engine} is off by {off}");
+    }
+}
+
+#[test]
+fn hidden_states_are_those_of_the_model_of_the_hub() {
+    for (name, hub) in [("tiny-nomic.gguf", "tiny-nomic"), ("tiny-qwen3.gguf", "tiny-qwen3")] {
+        let golden = Golden::read(hub, "golden.safetensors");
+        for engine in INTERPRETERS {
+            let encoder = load_on(engine, &spec(name), Dtype::F32).expect("the golden loads");
+            let worst = worst(&golden, encoder.as_ref());
+            assert!(worst < TOLERANCE, "{engine} {name} is off by {worst}");
+        }
+    }
+}
+
+#[test]
+fn facts_name_their_metadata_keys() {
+    let overrides = Overrides { normalize: Some(true), ..Overrides::default() };
+    let card = card::read("m", &file("tiny-bert.gguf"), &overrides).expect("a model").card;
+    assert_eq!(
+        (card.architecture.value.as_str(), card.architecture.source.as_str()),
+        ("bert", "general.architecture")
+    );
+    assert_eq!(card.pooling.value.modes, [PoolingMode::Mean]);
+    assert_eq!(card.pooling.source, "bert.pooling_type");
+    assert_eq!((card.max_length.value, card.max_length.source.as_str()), (512, "bert.context_length"));
+    let weights = &card.weights[0];
+    assert_eq!((weights.name.as_str(), weights.format), ("tiny-bert.gguf", Format::Gguf));
+    assert_eq!(weights.stored, Dtype::F32);
+    assert_eq!(weights.values.map(|values| 4 * values), Some(weights.bytes));
+    assert_eq!(weights.bytes_in(Dtype::Bf16), weights.bytes / 2);
+}
+
+#[test]
+fn facts_that_no_key_states_are_asked_for() {
+    let read = |overrides: &Overrides| card::read("m", &file("tiny-bert.gguf"), overrides);
+    let error = read(&Overrides::default()).expect_err("no key for the normalization").to_string();
+    assert!(error.contains("`tiny-bert.gguf` has no key for the normalization"), "{error}");
+    assert!(error.contains("`--normalize true|false`"), "{error}");
+    let rerank = Overrides { task: Some(Task::Rerank), ..embedder() };
+    assert!(matches!(read(&rerank), Err(CardError::GgufTask(Task::Rerank))));
+    let long = Overrides { max_length: Some(513), ..embedder() };
+    assert!(matches!(read(&long), Err(CardError::MaxLength { asked: 513, positions: 512 })));
+    let home = Home::new();
+    let error =
+        home.model(&file("tiny-qwen3.gguf")).overrides(embedder()).open().err().expect("no tokenizer");
+    assert!(error.to_string().contains("the tokenizer `none`"), "{error}");
+}
+
+#[test]
+fn a_folder_with_one_gguf_file_is_a_model() {
+    let folder = tempfile::tempdir().expect("a folder");
+    fs::copy(file("tiny-bert.gguf"), folder.path().join("a.gguf")).expect("copies");
+    let spec = card::read("m", folder.path(), &embedder()).expect("a model");
+    assert_eq!(spec.files.weights["a.gguf"], [folder.path().join("a.gguf")]);
+    fs::copy(file("tiny-bert.gguf"), folder.path().join("b.gguf")).expect("copies");
+    let error = card::read("m", folder.path(), &embedder()).expect_err("two models").to_string();
+    assert!(error.contains("a.gguf, b.gguf"), "{error}");
+    let path = folder.path().join("a.gguf");
+    let source = ModelSource::parse(&path.to_string_lossy(), None);
+    assert_eq!((source.name().as_str(), &source), ("a", &ModelSource::Gguf(path)));
+}
+
+#[test]
+fn no_byte_of_a_header_can_cause_a_panic() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("m.gguf");
+    let whole = fs::read(file("tiny-qwen3.gguf")).expect("the golden is there");
+    for place in (0..24).chain((24..2500).step_by(7)) {
+        for byte in [0, 1, 0x7f, 0xff] {
+            let mut changed = whole.clone();
+            changed[place] = byte;
+            fs::write(&path, changed).expect("writes");
+            let _ = card::read("m", &path, &embedder());
+        }
+    }
+    fs::write(&path, &whole[..whole.len() - 1]).expect("writes");
+    let error = card::read("m", &path, &embedder()).expect_err("truncated").to_string();
+    assert!(error.contains("beyond the file of"), "{error}");
+}
