@@ -13,21 +13,17 @@ use crate::open_model::open;
 use crate::terminal::{pluralize, print_json};
 
 pub(crate) fn run(arguments: &arguments::Generate) -> anyhow::Result<ExitCode> {
-    let prompt = match &arguments.prompt {
-        Some(prompt) => prompt.clone(),
-        None => {
-            let mut prompt = String::new();
-            io::stdin().read_to_string(&mut prompt).context("standard input can't be read")?;
-            prompt
-        }
-    };
+    let mut prompt = arguments.prompt.clone().unwrap_or_default();
+    if arguments.prompt.is_none() {
+        io::stdin().read_to_string(&mut prompt).context("standard input can't be read")?;
+    }
     let options = options(arguments);
     options.validate()?;
     let model = open(&arguments.model, Some(Task::Generate))?;
     let started = Instant::now();
     let mut generation = model.generate(&prompt, &options)?;
     let (mut text, mut first) = (String::new(), None);
-    while let Some(piece) = generation.next() {
+    for piece in generation.by_ref() {
         let piece = piece?;
         first.get_or_insert_with(|| started.elapsed());
         text += &piece.text;

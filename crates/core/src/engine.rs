@@ -1,10 +1,9 @@
 //! The interface of engines.
 
-use std::error::Error;
-
 use crate::batch::{Batch, Output};
 use crate::card::{Format, ModelCard};
 use crate::device::Device;
+pub use crate::engine_error::EngineError;
 use crate::files::ModelFiles;
 use crate::generator::Generator;
 use crate::obstacle::Obstacle;
@@ -86,18 +85,4 @@ pub enum BatchLayout {
     Packed,
     /// Sequences are padded to the longest: similar lengths waste least.
     Padded,
-}
-
-/// Why a batch could not be computed.
-#[derive(Debug, thiserror::Error)]
-pub enum EngineError {
-    /// Out of device memory; a smaller batch may fit.
-    #[error("out of memory")]
-    OutOfMemory(#[source] Box<dyn Error + Send + Sync>),
-    /// The engine or its device failed.
-    #[error("the engine failed")]
-    Failed(#[source] Box<dyn Error + Send + Sync>),
-    /// The batch is invalid.
-    #[error("the batch is malformed: {0}")]
-    Malformed(String),
 }

@@ -1,7 +1,7 @@
 //! The interface of loaded decoders that generate text.
 
 use crate::batch::{Batch, Output};
-use crate::engine::EngineError;
+use crate::engine_error::EngineError;
 
 /// A loaded decoder with a paged KV cache. The engine owns the cache memory; the caller owns the block accounting. One
 /// thread at a time calls it.

@@ -4,6 +4,7 @@ pub mod batch;
 pub mod card;
 pub mod device;
 pub mod engine;
+mod engine_error;
 pub mod files;
 pub mod generator;
 pub mod hardware;

@@ -290,8 +290,9 @@ fn store<S: Simd>(products: [[S::f32s; VECTORS]; QUERIES], to: &mut [f32], strid
     }
 }
 
+/// Softmax of a row of scores.
 #[inline(always)]
-fn softmax(scores: &mut [f32]) {
+pub(crate) fn softmax(scores: &mut [f32]) {
     let top = largest(scores);
     for score in scores.iter_mut() {
         *score = exp(*score - top);

@@ -3,9 +3,9 @@
 
 use std::ops::Range;
 
+use crate::attention::softmax;
 use crate::isa::{Isa, Vectorized};
-use crate::math::exp;
-use crate::rows::{LANES, largest, sum};
+use crate::rows::LANES;
 
 /// An element of a KV cache: f32, or bf16 as its bits.
 pub trait CacheElement: Copy + Default + Send + Sync {
@@ -127,7 +127,9 @@ impl<T: CacheElement> Vectorized for Attend<'_, '_, T> {
         }
         for scores in scores.chunks_exact_mut(count) {
             if let Some(cap) = attention.softcap {
-                scores.iter_mut().for_each(|score| *score = cap * (*score / cap).tanh());
+                for score in scores.iter_mut() {
+                    *score = cap * (*score / cap).tanh();
+                }
             }
             softmax(scores);
         }
@@ -159,14 +161,6 @@ fn dot<T: CacheElement>(query: &[f32], key: &[T]) -> f32 {
     }
     let rest: f32 = query_rest.iter().zip(key_rest).map(|(x, y)| x * y.widen()).sum();
     sums.iter().sum::<f32>() + rest
-}
-
-#[inline(always)]
-fn softmax(scores: &mut [f32]) {
-    let top = largest(scores);
-    scores.iter_mut().for_each(|score| *score = exp(*score - top));
-    let scale = 1.0 / sum(scores, |x| x);
-    scores.iter_mut().for_each(|score| *score *= scale);
 }
 
 #[cfg(test)]

@@ -8,8 +8,8 @@ use sconce_core::engine::{BatchLayout, Encoder, EngineError};
 use sconce_core::generator::Generator;
 
 use super::device::with_autorelease;
-use super::generator::LogitsHead;
 use super::layers::ForwardPath;
+use super::logits_head::LogitsHead;
 use super::pooling;
 use super::transformer::Transformer;
 use crate::errors;

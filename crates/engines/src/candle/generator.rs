@@ -3,55 +3,16 @@
 //! take longer as sequences grow.
 
 use candle_core::{Result, Tensor};
-use sconce_core::batch::{Batch, Output, OutputKind, Rows};
+use sconce_core::batch::{Batch, Output, Rows};
 use sconce_core::engine::EngineError;
 use sconce_core::generator::{CacheLayout, Generator};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use super::device::with_autorelease;
 use super::encoder::CandleEncoder;
 use super::layers::ForwardPath;
+use super::logits_head::LogitsHead;
 use crate::errors;
 use crate::step::{self, BLOCK_SIZE};
-
-/// The output matrix of a decoder, and the tokens of its sequences.
-pub(super) struct LogitsHead {
-    /// `[hidden, vocabulary]`.
-    matrix: Tensor,
-    blocks: Mutex<Vec<[u32; BLOCK_SIZE]>>,
-}
-
-impl LogitsHead {
-    pub(super) fn new(matrix: Tensor) -> LogitsHead {
-        LogitsHead { matrix, blocks: Mutex::default() }
-    }
-
-    fn blocks(&self) -> MutexGuard<'_, Vec<[u32; BLOCK_SIZE]>> {
-        self.blocks.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Stores the tokens of a step. Returns the whole sequences.
-    fn whole_sequences(&self, step: &Batch) -> Batch {
-        let mut blocks = self.blocks();
-        let mut whole = Batch::new(OutputKind::Tokens);
-        for (sequence, cached) in step.sequences.iter().zip(&step.cached) {
-            let place =
-                |position: usize| (cached.blocks[position / BLOCK_SIZE] as usize, position % BLOCK_SIZE);
-            let ids = &step.ids[sequence.start..sequence.start + sequence.length];
-            for (position, id) in (cached.length..).zip(ids) {
-                let (block, token) = place(position);
-                blocks[block][token] = *id;
-            }
-            let all = (0..cached.length + sequence.length).map(|position| {
-                let (block, token) = place(position);
-                blocks[block][token]
-            });
-            let all: Vec<u32> = all.collect();
-            whole.push(&all, &vec![0; all.len()], 0);
-        }
-        whole
-    }
-}
 
 impl CandleEncoder {
     fn logits(&self, head: &LogitsHead, step: &Batch) -> Result<Vec<f32>> {

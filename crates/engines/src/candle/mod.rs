@@ -7,6 +7,7 @@ mod fused;
 mod generator;
 mod layers;
 mod load;
+mod logits_head;
 mod ops;
 mod packed;
 mod padded;
@@ -37,9 +38,9 @@ use crate::threads::Threads;
 use crate::weight_files;
 use crate::weights::{GeneratedTensors, Tensors};
 use encoder::CandleEncoder;
-use generator::LogitsHead;
 use layers::ForwardPath;
 use load::{LoadError, Loader};
+use logits_head::LogitsHead;
 use transformer::Transformer;
 
 /// Candle.
@@ -82,20 +83,6 @@ impl CandleEngine {
         let loader = Loader::new(tensors, device::open(placement.device)?, device::dtype(placement.dtype)?);
         let transformer = Transformer::load(description, path, &loader).map_err(load_failed)?;
         Ok(CandleEncoder { transformer, head: None, logits: None, path, threads: self.threads() })
-    }
-
-    /// The output matrix of a decoder, `[hidden, vocabulary]`.
-    fn output_matrix(
-        &self,
-        description: &Description,
-        tensors: &dyn Tensors,
-        placement: &Placement,
-    ) -> Result<Tensor, LoadError> {
-        let opened = |error: Obstacle| LoadError::Candle(candle_core::Error::msg(error));
-        let device = device::open(placement.device).map_err(opened)?;
-        let loader = Loader::new(tensors, device, device::dtype(placement.dtype).map_err(opened)?);
-        let words = Assembly::new(description, tensors)?.output_embeddings()?;
-        loader.transposed(words, description.hidden)
     }
 }
 
@@ -157,7 +144,7 @@ impl Engine for CandleEngine {
         let mut encoder = self.build_encoder(&description, tensors.as_ref(), placement)?;
         if model.card.task.value == Task::Generate {
             description.check_causal()?;
-            let matrix = self.output_matrix(&description, tensors.as_ref(), placement);
+            let matrix = output_matrix(&description, tensors.as_ref(), placement);
             encoder.logits = Some(LogitsHead::new(matrix.map_err(load_failed)?));
         } else {
             let head = LoadedHead::load(&model.card, &model.files, tensors.as_ref());
@@ -165,6 +152,19 @@ impl Engine for CandleEngine {
         }
         Ok(Box::new(encoder))
     }
+}
+
+/// The output matrix of a decoder, `[hidden, vocabulary]`.
+fn output_matrix(
+    description: &Description,
+    tensors: &dyn Tensors,
+    placement: &Placement,
+) -> Result<Tensor, LoadError> {
+    let opened = |error: Obstacle| LoadError::Candle(candle_core::Error::msg(error));
+    let device = device::open(placement.device).map_err(opened)?;
+    let loader = Loader::new(tensors, device, device::dtype(placement.dtype).map_err(opened)?);
+    let words = Assembly::new(description, tensors)?.output_embeddings()?;
+    loader.transposed(words, description.hidden)
 }
 
 fn load_failed(error: LoadError) -> Obstacle {

@@ -14,9 +14,9 @@ use sconce_testkit::compare::max_difference;
 use serde_json::{Value, json};
 
 use super::encoder::CandleEncoder;
-use super::generator::LogitsHead;
+use super::logits_head::LogitsHead;
 use super::padded::PaddedAttention;
-use super::{CandleEngine, ForwardPath};
+use super::{CandleEngine, ForwardPath, output_matrix};
 use crate::describe::describe;
 use crate::description::Description;
 use crate::head_layout::HeadLayout;
@@ -289,7 +289,7 @@ fn steps_equal_the_forward_pass_on_both_paths() {
         for path in [ForwardPath::Fused, ForwardPath::Portable] {
             let mut encoder = engine.build_on(path, &d, &GeneratedTensors, &placement).expect("it loads");
             assert!(encoder.generator().is_none());
-            let matrix = engine.output_matrix(&d, &GeneratedTensors, &placement).expect("it is generated");
+            let matrix = output_matrix(&d, &GeneratedTensors, &placement).expect("it is generated");
             encoder.logits = Some(LogitsHead::new(matrix));
             let generator = encoder.generator().expect("it generates");
             generator.reserve(16).expect("memory");

@@ -13,7 +13,7 @@ use sconce_kernels::rope::RopeTable;
 use sconce_kernels::rows::{Activation, Norm};
 
 use super::disentangled;
-use super::kv_cache::KvCache;
+use super::kv_cache::{CachedAttention, KvCache};
 use super::scratch::ScratchMemory;
 use super::weights::{Layer, Linear, Packing, Table, Weights};
 use crate::description::{Description, NormPlacement};
@@ -225,7 +225,8 @@ impl ForwardBf16<'_> {
         }
         let mut output = vec![0.0; queries.len()];
         let queries = (&queries[..], d.query_width());
-        cache.attend(layer, batch, mask, d.scale as f32, Isa::Avx512, queries, &mut output);
+        let how = CachedAttention { mask, scale: d.scale as f32, isa: Isa::Avx512 };
+        cache.attend(layer, batch, &how, queries, &mut output);
         let mut row = vec![0; d.heads * wide];
         for (token, output) in output.chunks_exact(d.query_width()).enumerate() {
             for (from, to) in output.chunks_exact(head).zip(row.chunks_exact_mut(wide)) {

@@ -8,7 +8,7 @@ use sconce_kernels::isa::Isa;
 use sconce_kernels::rope::RopeTable;
 use sconce_kernels::rows::{Activation, Norm, gate};
 
-use super::kv_cache::KvCache;
+use super::kv_cache::{CachedAttention, KvCache};
 use super::scratch::ScratchMemory;
 use super::weights::{Layer, Linear, Packing, Table, Weights};
 use crate::description::{Description, NormPlacement};
@@ -133,7 +133,8 @@ impl ForwardF32<'_> {
                     cache.store(index, &cached.blocks, position, [keys, values], d.head_dim);
                 }
             }
-            cache.attend(index, batch, window.mask(), d.scale as f32, isa, (qkv, stride), context);
+            let how = CachedAttention { mask: window.mask(), scale: d.scale as f32, isa };
+            cache.attend(index, batch, &how, (qkv, stride), context);
         }
         for s in batch.sequences.iter().filter(|_| batch.cached.is_empty()) {
             let rows = &qkv[s.start * stride..][..s.length * stride];

@@ -9,6 +9,14 @@ use sconce_kernels::paged::{BlockLayout, CacheElement, PagedAttention};
 use crate::description::Description;
 use crate::step::BLOCK_SIZE;
 
+/// Parameters of attention over the cache.
+pub(super) struct CachedAttention {
+    pub(super) mask: AttentionMask,
+    /// Factor of attention scores.
+    pub(super) scale: f32,
+    pub(super) isa: Isa,
+}
+
 /// Cached keys and values of all layers.
 pub(super) struct KvCache<T> {
     layout: BlockLayout,
@@ -41,12 +49,11 @@ impl<T: CacheElement> KvCache<T> {
 
     /// Resizes to `blocks` blocks. Returns whether there was memory for it.
     pub(super) fn reserve(&mut self, blocks: usize) -> bool {
-        let values = blocks.checked_mul(self.layout.values()).unwrap_or(usize::MAX);
+        let values = blocks.saturating_mul(self.layout.values());
+        // The system maps zeroed memory on first use: unused blocks take none.
         let allocate = || {
-            let mut all = Vec::new();
-            all.try_reserve_exact(values).ok()?;
-            all.resize(values, T::default());
-            Some(all)
+            let fits = Vec::<T>::new().try_reserve_exact(values).is_ok();
+            fits.then(|| vec![T::default(); values])
         };
         for layer in &mut self.layers {
             *layer = LayerCache::default();
@@ -94,9 +101,7 @@ impl<T: CacheElement> KvCache<T> {
         &self,
         layer: usize,
         batch: &Batch,
-        mask: AttentionMask,
-        scale: f32,
-        isa: Isa,
+        how: &CachedAttention,
         (queries, stride): (&[f32], usize),
         output: &mut [f32],
     ) {
@@ -114,7 +119,7 @@ impl<T: CacheElement> KvCache<T> {
         output.par_chunks_exact_mut(group).enumerate().for_each_init(Vec::new, |scores, (index, output)| {
             let (token, kv_head) = (index / layout.kv_heads, index % layout.kv_heads);
             let (sequence, position) = tokens[token];
-            let seen = mask.keys(position, position + 1);
+            let seen = how.mask.keys(position, position + 1);
             let attention = PagedAttention {
                 keys: &layer.keys[..],
                 values: &layer.values[..],
@@ -122,11 +127,11 @@ impl<T: CacheElement> KvCache<T> {
                 blocks: &batch.cached[sequence].blocks,
                 kv_head,
                 positions: (seen.start, seen.end),
-                scale,
+                scale: how.scale,
                 softcap: None,
             };
             let queries = &queries[token * stride + kv_head * group..][..group];
-            attention.attend(isa, queries, scores, output);
+            attention.attend(how.isa, queries, scores, output);
         });
     }
 }

@@ -66,8 +66,8 @@ pub enum CardError {
         /// The files, at least two.
         names: Vec<String>,
     },
-    /// GGUF files are read for embedding only.
-    #[error("GGUF files are read for the task `embed` only, and not for `{0}`")]
+    /// GGUF files are read for embedding and generation only.
+    #[error("GGUF files are read for the tasks `embed` and `generate`, and not for `{0}`")]
     GgufTask(Task),
     /// The folder has no weights.
     #[error("no weights in `{}`: looked for `model*.safetensors`, `model.safetensors.index.json` and `*.gguf`", .0.display())]

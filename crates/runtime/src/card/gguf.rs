@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use sconce_core::card::{Format, ModelCard, Pooling, PoolingMode, Task, Weights};
+use sconce_core::card::{Format, GenerationCard, ModelCard, Pooling, PoolingMode, Task, Weights};
 use sconce_core::engine::ModelSpec;
 use sconce_core::files::ModelFiles;
 use sconce_core::head::{OutputHead, Step};
@@ -59,14 +59,21 @@ pub(super) fn read(name: &str, file: &Path, overrides: &Overrides) -> Result<Mod
     if let Some(size) = families::too_large(&sizes) {
         return Err(CardError::TooLarge(size));
     }
-    if let Some(task) = overrides.task.filter(|&task| task != Task::Embed) {
-        return Err(CardError::GgufTask(task));
-    }
     let empty = Metadata::default();
     let metadata = headers.first().map_or(&empty, |header| &header.metadata);
     let architecture = metadata.string("general.architecture").unwrap_or_default();
+    let task = task(metadata, architecture, overrides)?;
     let file_name = file_name(&paths[0]);
-    let (pooling, steps) = pooling(&file_name, metadata, architecture, overrides)?;
+    let (pooling, steps) = match task.value {
+        // Generation pools nothing.
+        Task::Generate => {
+            let none = Pooling { modes: vec![PoolingMode::LastToken], include_prompt: true };
+            (Sourced::new(none, "no key"), Sourced::new(Vec::new(), "no key"))
+        }
+        Task::Embed | Task::Rerank | Task::Classify | Task::Sparse | Task::Tokens => {
+            pooling(&file_name, metadata, architecture, overrides)?
+        }
+    };
     let positions = describe::max_length(&config, &sizes).unwrap_or(sizes.positions);
     let max_length = match overrides.max_length {
         Some(asked) if asked == 0 || asked > positions => {
@@ -85,16 +92,14 @@ pub(super) fn read(name: &str, file: &Path, overrides: &Overrides) -> Result<Mod
     let card = ModelCard {
         name: name.to_owned(),
         architecture: Sourced::new(model_type, "general.architecture"),
-        task: Sourced::new(
-            Task::Embed,
-            if overrides.task.is_some() { "--task" } else { "general.architecture" },
-        ),
+        task,
         sizes: Sourced::new(sizes, format!("{architecture}.*")),
         config,
         max_length,
         pooling,
         steps,
         head: OutputHead::default(),
+        generation: GenerationCard { end_tokens: end_tokens(metadata) },
         prompts: Sourced::new(BTreeMap::new(), "no key"),
         default_prompt: None,
         dimensions: None,
@@ -104,6 +109,30 @@ pub(super) fn read(name: &str, file: &Path, overrides: &Overrides) -> Result<Mod
     let files =
         ModelFiles { folder, weights: BTreeMap::from([(file_name, paths)]), modules: BTreeMap::new() };
     Ok(ModelSpec { card, files })
+}
+
+/// The task: from the user, or by the keys of the metadata. A decoder that names no pooling generates.
+fn task(metadata: &Metadata, architecture: &str, overrides: &Overrides) -> Result<Sourced<Task>, CardError> {
+    let pooling = format!("{architecture}.pooling_type");
+    match overrides.task {
+        Some(task @ (Task::Embed | Task::Generate)) => Ok(Sourced::new(task, "--task")),
+        Some(task @ (Task::Rerank | Task::Classify | Task::Sparse | Task::Tokens)) => {
+            Err(CardError::GgufTask(task))
+        }
+        None if overrides.pooling.is_some() => Ok(Sourced::new(Task::Embed, "--pooling")),
+        None if metadata.get(&pooling).is_some() => Ok(Sourced::new(Task::Embed, pooling)),
+        None if architecture.ends_with("bert") => Ok(Sourced::new(Task::Embed, "general.architecture")),
+        None => Ok(Sourced::new(Task::Generate, "general.architecture")),
+    }
+}
+
+/// The end tokens: of a text, and of a turn.
+fn end_tokens(metadata: &Metadata) -> Option<Sourced<Vec<u32>>> {
+    let keys = ["tokenizer.ggml.eos_token_id", "tokenizer.ggml.eot_token_id", "tokenizer.ggml.eom_token_id"];
+    let tokens = keys.iter().filter_map(|key| u32::try_from(metadata.integer(key)?).ok());
+    let mut tokens: Vec<u32> = tokens.collect();
+    tokens.dedup();
+    (!tokens.is_empty()).then(|| Sourced::new(tokens, keys[0]))
 }
 
 fn file_name(path: &Path) -> String {

@@ -1,7 +1,7 @@
 //! Text of a growing token sequence, piece by piece.
 
-/// Maximum number of tokens that are decoded again while their text is incomplete. A character has at most 4 bytes, so
-/// that half of them hold the incomplete one.
+/// Maximum number of tokens that are decoded again while their text is incomplete. A character has at most 4 bytes, so a
+/// longer run without a complete character is invalid text.
 const MAX_PENDING: usize = 16;
 
 /// Tokens of the prompt that are kept as context of the first generated token.
@@ -44,13 +44,12 @@ impl<D: Fn(&[u32]) -> String> Detokenizer<D> {
         } else if self.window.len() - self.context < MAX_PENDING {
             self.emitted += &piece;
         } else {
-            let start = self.window.len() - MAX_PENDING / 2;
-            let recent = (self.decode)(&self.window[start..]);
+            let recent = (self.decode)(&self.window[self.context..]);
             let is_invalid = recent.trim_end_matches(char::REPLACEMENT_CHARACTER).is_empty();
             if is_invalid {
                 piece = self.after_emitted(&text);
             }
-            self.start_window(start);
+            self.start_window(self.context);
             if !is_invalid {
                 // Every token ends inside of a character. The last one stays withheld.
                 let stable = self.context_text.trim_end_matches(char::REPLACEMENT_CHARACTER).len();
@@ -192,6 +191,15 @@ mod tests {
     fn invalid_bytes_after_byte_tokens_do_not_change_emitted_text() {
         let tokens = [0xE2, 0x82, 0xAC, 0xE2, 256];
         assert_eq!(pieces(sentence_piece, &[], &tokens), ["", "", "€", "", "\u{FFFD} the"]);
+    }
+
+    #[test]
+    fn tokens_that_all_end_inside_of_characters_are_decoded() {
+        let text = "🙂".repeat(60);
+        let lengths: Vec<usize> = [1].into_iter().chain([4; 60]).collect();
+        let tokens = byte_tokens(text.as_bytes(), &lengths);
+        assert_eq!(pieces(byte_level, &[], &tokens)[59], "🙂");
+        assert_eq!(stream(byte_level, &[], &tokens), text);
     }
 
     #[test]

@@ -230,7 +230,7 @@ impl Scheduler {
         step
     }
 
-    /// Records that a step was computed. Its full blocks enter the prefix cache.
+    /// Records that a step was computed. Its full blocks enter the prefix cache. A step from before a reset is ignored.
     pub(crate) fn advance(&mut self, step: &Step) {
         for SequenceStep { id, range, .. } in &step.work {
             let mut running = self.running.iter_mut();
@@ -267,9 +267,7 @@ impl Scheduler {
             let Some(id) = self.preempt() else { return };
             step.preempted.push(id);
             budget.copies.retain(|(holder, _)| *holder != id);
-            if let Some(removed) = step.work.iter().position(|work| work.id == id) {
-                budget.tokens += step.work.remove(removed).range.len();
-            }
+            step.work.retain(|work| work.id != id);
         }
     }
 

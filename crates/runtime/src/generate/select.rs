@@ -51,19 +51,19 @@ pub(crate) fn argmax(values: &[f32]) -> Option<usize> {
 /// The largest value, or negative infinity. NaN is ignored.
 pub(crate) fn maximum(values: &[f32]) -> f32 {
     // Independent maxima, so that the loop is vectorized.
-    let mut lanes = [f32::NEG_INFINITY; 16];
-    let chunks = values.chunks_exact(lanes.len());
+    let mut maxima = [f32::NEG_INFINITY; 16];
+    let chunks = values.chunks_exact(maxima.len());
     let mut max = f32::NEG_INFINITY;
     for &value in chunks.remainder() {
         max = if value > max { value } else { max };
     }
     for chunk in chunks {
-        for (lane, &value) in lanes.iter_mut().zip(chunk) {
-            *lane = if value > *lane { value } else { *lane };
+        for (max, &value) in maxima.iter_mut().zip(chunk) {
+            *max = if value > *max { value } else { *max };
         }
     }
-    for lane in lanes {
-        max = if lane > max { lane } else { max };
+    for value in maxima {
+        max = if value > max { value } else { max };
     }
     max
 }

@@ -135,6 +135,8 @@ impl OutputSequence {
 /// A mask that allows these tokens.
 fn mask(tokens: &[u32]) -> TokenMask {
     let mut mask = TokenMask::new(tokens.iter().max().map_or(0, |last| *last as usize + 1));
-    tokens.iter().for_each(|token| mask.allow(*token));
+    for token in tokens {
+        mask.allow(*token);
+    }
     mask
 }

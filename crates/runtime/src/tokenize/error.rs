@@ -23,10 +23,21 @@ pub enum TokenizerError {
         source: sconce_engines::weights::WeightsError,
     },
     /// The GGUF file has a tokenizer of another kind.
-    #[error("the tokenizer `{model}` of the GGUF file is not read; known: `bert`")]
+    #[error("the tokenizer `{model}` of the GGUF file is not read; known: `bert`, `gpt2`")]
     UnknownModel {
         /// The value of `tokenizer.ggml.model`.
         model: String,
+    },
+    /// The GGUF file splits text by rules that are not known.
+    #[error(
+        "the pre-tokenizer `{pre}` of the GGUF file is not known; known: {}",
+        known.join(", ")
+    )]
+    UnknownPreTokenizer {
+        /// The value of `tokenizer.ggml.pre`.
+        pre: String,
+        /// The known values.
+        known: Vec<&'static str>,
     },
     /// A file can't be read.
     #[error("`{}` can't be read", path.display())]

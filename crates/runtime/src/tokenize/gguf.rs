@@ -1,4 +1,4 @@
-//! Loads the tokenizer of a GGUF file from its metadata: a WordPiece vocabulary.
+//! Loads the tokenizer of a GGUF file from its metadata: a WordPiece vocabulary, or byte-level BPE.
 
 use std::path::Path;
 
@@ -10,6 +10,7 @@ use tokenizers::models::bpe::Vocab;
 use tokenizers::models::wordpiece::WordPiece;
 
 use super::error::TokenizerError;
+use super::gguf_bpe;
 use super::load::{Settings, check, word_piece};
 
 /// Marks a piece that starts a word. All other pieces continue one.
@@ -29,6 +30,7 @@ fn from_metadata(metadata: &Metadata) -> Result<Tokenizer, TokenizerError> {
     let tokens = metadata.get("tokenizer.ggml.tokens").and_then(|value| value.as_strings());
     match (model, tokens) {
         ("bert", Some(tokens)) => from_pieces(metadata, tokens),
+        ("gpt2", Some(tokens)) => gguf_bpe::load(metadata, tokens),
         _ => Err(TokenizerError::UnknownModel { model: model.to_owned() }),
     }
 }
@@ -87,8 +89,8 @@ mod tests {
 
     #[test]
     fn another_tokenizer_is_rejected_by_name() {
-        let entries = [("tokenizer.ggml.model".to_owned(), Value::String("gpt2".to_owned()))];
+        let entries = [("tokenizer.ggml.model".to_owned(), Value::String("rwkv".to_owned()))];
         let error = from_metadata(&entries.into_iter().collect()).expect_err("no pieces");
-        assert!(error.to_string().contains("`gpt2`"), "{error}");
+        assert!(error.to_string().contains("`rwkv`"), "{error}");
     }
 }

@@ -2,6 +2,7 @@
 
 mod error;
 mod gguf;
+mod gguf_bpe;
 mod load;
 mod pair;
 mod query;

@@ -198,6 +198,19 @@ fn a_reset_computes_everything_again() {
     assert_eq!(work(&advance(&mut scheduler)), [(1, 0..7, true), (2, 0..1, false)]);
 }
 
+#[test]
+fn a_step_from_before_a_reset_is_ignored() {
+    let mut scheduler = scheduler(8, LIMITS);
+    scheduler.submit(sequence(1, 16, 4)).unwrap();
+    advance(&mut scheduler);
+    let stale = scheduler.next_step();
+    assert_eq!(work(&stale), [(1, 8..16, true)]);
+    scheduler.reset();
+    assert_eq!(work(&scheduler.next_step()), [(1, 0..8, false)]);
+    scheduler.advance(&stale);
+    assert_eq!(work(&scheduler.next_step()), [(1, 0..8, false)]);
+}
+
 /// Linear congruential generator.
 struct Random(u64);
 
@@ -337,6 +350,14 @@ impl Simulation {
             assert!(step.work[..at].iter().all(|other| other.id != work.id));
             assert!(computed.get(&work.id).is_none_or(|&computed| computed == work.range.start), "{step:?}");
             assert_eq!(work.needs_logits, work.range.end == self.scheduler.ids(work.id).unwrap().len());
+        }
+        for (at, copy) in step.copies.iter().enumerate() {
+            let writes = |work: &SequenceStep| {
+                let table = self.scheduler.block_table(work.id);
+                table.is_some_and(|table| table.contains(&copy.destination))
+            };
+            assert!(step.work.iter().any(writes), "{step:?}");
+            assert!(step.copies[..at].iter().all(|other| other.destination != copy.destination), "{step:?}");
         }
         assert!(self.scheduler.waiting.iter().is_sorted_by_key(|sequence| sequence.arrival));
         assert!(self.scheduler.running.iter().is_sorted_by_key(|sequence| sequence.arrival));
