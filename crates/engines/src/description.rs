@@ -405,7 +405,10 @@ impl Description {
         if causal && self.position_table.is_none() && self.relative_positions.is_none() {
             return Ok(());
         }
-        let reason = format!("`{}` does not generate text: its attention is not causal", self.architecture);
+        let reason = format!(
+            "`{}` does not generate text: it needs causal attention and rotary positions",
+            self.architecture
+        );
         Err(Obstacle::LoadFailed { reason })
     }
 }

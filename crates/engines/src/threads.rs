@@ -11,6 +11,9 @@ use sconce_core::batch::{Batch, Rows};
 /// pool serves a batch that arrives when every thread is busy: the system schedules it.
 pub(crate) struct Threads {
     full_pool: Option<ThreadPool>,
+    /// Held while the full pool works. A thread of the pool that waits for another would take a second piece of work into
+    /// the scratch memory of the first.
+    full_in_use: Mutex<()>,
     singles: Vec<ThreadPool>,
     count: usize,
     usage: Mutex<Usage>,
@@ -71,7 +74,14 @@ impl Threads {
         let count = count.max(1);
         let singles: Vec<ThreadPool> = (0..=count).filter_map(|_| pool(1, "one")).collect();
         let usage = Mutex::new(Usage { batches: 0, threads: vec![0; singles.len()] });
-        Threads { full_pool: pool(count, "all"), count: count.min(singles.len()), singles, usage }
+        let full_in_use = Mutex::new(());
+        Threads {
+            full_pool: pool(count, "all"),
+            full_in_use,
+            count: count.min(singles.len()),
+            singles,
+            usage,
+        }
     }
 
     fn lock(&self) -> MutexGuard<'_, Usage> {
@@ -95,8 +105,13 @@ impl Threads {
         self.count.max(1)
     }
 
-    /// Runs `work` on the pool of all threads.
+    /// Runs `work` on the pool of all threads, after other work there.
     pub(crate) fn all_threads<T: Send>(&self, work: impl FnOnce() -> T + Send) -> T {
+        let _in_use = self.full_in_use.lock().unwrap_or_else(PoisonError::into_inner);
+        self.install(work)
+    }
+
+    fn install<T: Send>(&self, work: impl FnOnce() -> T + Send) -> T {
         match &self.full_pool {
             Some(pool) => pool.install(work),
             None => work(),
@@ -131,8 +146,14 @@ impl Threads {
     ) -> Result<Rows, E> {
         let share = self.share();
         let blocks = blocks(batch, share.threads.len().max(1), size);
-        if blocks.len() == 1 && share.alone || share.threads.is_empty() {
+        if share.threads.is_empty() {
             return self.all_threads(|| work(batch));
+        }
+        if blocks.len() == 1
+            && share.alone
+            && let Ok(_in_use) = self.full_in_use.try_lock()
+        {
+            return self.install(|| work(batch));
         }
         let next = AtomicUsize::new(0);
         let done = Mutex::new(Vec::with_capacity(blocks.len()));

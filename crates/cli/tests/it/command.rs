@@ -396,6 +396,7 @@ fn help_is_stable() {
         "rerank",
         "classify",
         "similarity",
+        "generate",
         "inspect",
         "verify",
         "bench",

@@ -2,8 +2,10 @@
 //! sequences again. It is correct wherever the forward pass is, and the reference for engines with a KV cache. Its steps
 //! take longer as sequences grow.
 
+use std::ops::Range;
+
 use candle_core::{Result, Tensor};
-use sconce_core::batch::{Batch, Output, Rows};
+use sconce_core::batch::{Batch, CachedSequence, Output, OutputKind, Rows, Sequence};
 use sconce_core::engine::EngineError;
 use sconce_core::generator::{CacheLayout, Generator};
 
@@ -14,16 +16,45 @@ use super::logits_head::LogitsHead;
 use crate::errors;
 use crate::step::{self, BLOCK_SIZE};
 
+/// Tokens of whole sequences after which a forward pass ends.
+const GROUP_TOKENS: usize = 2048;
+
 impl CandleEncoder {
     fn logits(&self, head: &LogitsHead, step: &Batch) -> Result<Vec<f32>> {
         let whole = head.whole_sequences(step);
-        let hidden = self.transformer.hidden(&whole)?;
-        let ends = whole.sequences.iter().map(|sequence| sequence.start + sequence.length);
-        let rows = ends.zip(&step.cached).flat_map(|(end, cached)| end - cached.logits..end);
-        let rows: Vec<u32> = rows.map(|row| row as u32).collect();
+        let mut logits = Vec::new();
+        let mut group = 0..0;
+        for index in 0..step.cached.len() {
+            group.end = index + 1;
+            let tokens: usize = whole.sequences[group.clone()].iter().map(|sequence| sequence.length).sum();
+            if tokens >= GROUP_TOKENS || group.end == step.cached.len() {
+                logits.extend(self.logits_of(head, &whole, &step.cached, group.clone())?);
+                group.start = group.end;
+            }
+        }
+        Ok(logits)
+    }
+
+    /// The requested logits of the sequences in `group`.
+    fn logits_of(
+        &self,
+        head: &LogitsHead,
+        whole: &Batch,
+        cached: &[CachedSequence],
+        group: Range<usize>,
+    ) -> Result<Vec<f32>> {
+        let mut batch = Batch::new(OutputKind::Tokens);
+        let mut rows = Vec::new();
+        for index in group.filter(|&index| cached[index].logits > 0) {
+            let Sequence { start, length, .. } = whole.sequences[index];
+            batch.push(&whole.ids[start..start + length], &whole.types[start..start + length], 0);
+            let end = batch.tokens() as u32;
+            rows.extend(end - cached[index].logits as u32..end);
+        }
         if rows.is_empty() {
             return Ok(Vec::new());
         }
+        let hidden = self.transformer.hidden(&batch)?;
         let rows = Tensor::new(rows, hidden.device())?;
         let hidden = hidden.contiguous()?.index_select(&rows, 0)?.to_dtype(head.matrix.dtype())?;
         hidden.matmul(&head.matrix)?.to_dtype(candle_core::DType::F32)?.flatten_all()?.to_vec1()

@@ -22,6 +22,17 @@ pub(super) struct Modules {
     pub(super) files: BTreeMap<String, PathBuf>,
 }
 
+/// Modules of a model that generates: nothing is pooled.
+pub(super) fn unpooled() -> Modules {
+    let pooling = Pooling { modes: vec![PoolingMode::LastToken], include_prompt: true };
+    Modules {
+        pooling: Sourced::new(pooling, "the task"),
+        steps: Sourced::new(Vec::new(), "the task"),
+        head: OutputHead::default(),
+        files: BTreeMap::new(),
+    }
+}
+
 /// Reads `modules.json` and its files, and applies the overrides.
 pub(super) fn read(json: &Json<'_>, overrides: &Overrides) -> Result<Modules, CardError> {
     let (mut head, lack) = match json.optional(MODULES)? {

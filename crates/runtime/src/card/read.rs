@@ -44,7 +44,8 @@ pub fn read(name: &str, folder: &Path, overrides: &Overrides) -> Result<ModelSpe
         sentence: sentence.as_ref(),
     };
     let parts = match task.value {
-        Task::Embed | Task::Generate => modules::read(&json, overrides)?,
+        Task::Embed => modules::read(&json, overrides)?,
+        Task::Generate => modules::unpooled(),
         Task::Rerank | Task::Classify => classifier::read(&files, task.value)?,
         Task::Sparse => sparse::read(&files, &task.source)?,
         Task::Tokens => late_interaction::read(&files)?,

@@ -44,7 +44,7 @@ impl Guard {
     pub(super) fn width_of(&self, output_kind: OutputKind) -> usize {
         match output_kind {
             OutputKind::Pooled | OutputKind::Projected => self.width,
-            // Logits are checked by the sampler.
+            // Logits are checked in `step`.
             OutputKind::Tokens | OutputKind::Logits => self.hidden,
         }
     }

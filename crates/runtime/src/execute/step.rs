@@ -69,6 +69,12 @@ impl Serving {
         }
     }
 
+    /// Whether the placement of `decoder` is still the active one. It is not after a quarantine, a readmission of another,
+    /// or a change of its files.
+    pub(crate) fn is_active(&self, decoder: &Decoder) -> bool {
+        self.lock().active.as_ref().is_some_and(|active| Arc::ptr_eq(active, &decoder.active))
+    }
+
     /// Copies blocks and computes a step. Returns a row of finite logits for each requested token.
     pub(crate) fn step(
         &self,
@@ -79,7 +85,9 @@ impl Serving {
         let active = &decoder.active;
         let _span = debug_span!("step", placement = %active.placement, tokens = batch.tokens()).entered();
         let rows = batch.rows_of(0..batch.sequences.len()).len();
-        let tokens = batch.tokens();
+        // Attention reads all cached tokens, and an engine without cached keys computes them again.
+        let cached: usize = batch.cached.iter().map(|cached| cached.length).sum();
+        let tokens = batch.tokens() + cached;
         let computed = self.on_generator(active, tokens, move |generator| {
             if !copies.is_empty() {
                 generator.copy(&copies)?;
@@ -94,7 +102,9 @@ impl Serving {
             Err(Failure::Malformed(what)) => return Err(StepError::Error(Box::new(Error::Request(what)))),
             Err(failure) => failure,
         };
-        self.retire(&active.placement, failure);
+        if self.is_active(decoder) {
+            self.retire(&active.placement, failure);
+        }
         Err(StepError::Placement)
     }
 

@@ -138,6 +138,8 @@ impl Iterator for Generation {
                     }
                 }
                 Ok(Event::Failed(error)) => {
+                    // The other outputs end with it.
+                    self.cancelled.store(true, Ordering::Relaxed);
                     self.running = 0;
                     return Some(Err(*error));
                 }

@@ -26,6 +26,8 @@ pub(super) struct OutputSequence {
     end_tokens: Vec<u32>,
     /// Number of generated tokens.
     generated: usize,
+    /// Maximum length of prompt and output.
+    pub(super) max_length: usize,
     events: Sender<Event>,
     cancelled: Arc<AtomicBool>,
 }
@@ -58,6 +60,7 @@ impl OutputSequence {
             mask: options.allowed_tokens.as_deref().map(mask),
             end_tokens: if options.ignore_eos { Vec::new() } else { end_tokens.to_vec() },
             generated: 0,
+            max_length: usize::MAX,
             options,
             events,
             cancelled,
@@ -112,9 +115,9 @@ impl OutputSequence {
 
     /// Sends `text` with all text that was held back, and the end.
     fn finish(&mut self, text: String, sampled: Option<Sampled>, reason: FinishReason) {
-        let last = self.detokenizer.flush();
-        let rest = if reason == FinishReason::Length { self.stop.push(&last).text } else { last };
-        let text = text + &rest + &self.stop.flush();
+        let last = self.stop.push(&self.detokenizer.flush());
+        let reason = if last.stop.is_some() { FinishReason::Stop } else { reason };
+        let text = text + &last.text + &self.stop.flush();
         if !text.is_empty() || sampled.is_some() {
             self.send(Event::Piece(self.piece(text, sampled)));
         }

@@ -1,6 +1,7 @@
 //! The step loop of a model: one thread that computes the next tokens of all its generations in one running batch.
 
 use std::collections::HashMap;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::sync::mpsc::{self, Receiver, Sender};
@@ -16,6 +17,7 @@ use super::generation::{Event, Generation};
 use super::options::GenerateOptions;
 use super::schedule::{Limits, NewSequence, Scheduler, SequenceId, Step};
 use super::sequence::{Next, OutputSequence};
+use crate::device::panic_message;
 use crate::error::Error;
 use crate::execute::{Decoder, Serving, StepError};
 use crate::memory;
@@ -105,17 +107,29 @@ impl Running {
     fn run(mut self, requests: &Receiver<Request>) {
         loop {
             // Without work it waits for a request. The channel closes with the model.
-            if self.outputs.is_empty() {
+            let first = if self.outputs.is_empty() {
                 let Ok(request) = requests.recv() else { return };
-                self.admit(request);
+                Some(request)
+            } else {
+                None
+            };
+            let arrived = first.into_iter().chain(requests.try_iter()).collect();
+            let turn = catch_unwind(AssertUnwindSafe(|| self.turn(arrived)));
+            if let Err(panic) = turn {
+                self.fail_all(Error::Machine(format!("the step loop panicked: {}", panic_message(&*panic))));
+                (self.decoder, self.scheduler) = (None, None);
             }
-            while let Ok(request) = requests.try_recv() {
-                self.admit(request);
-            }
-            self.remove_cancelled();
-            if let Err(error) = self.step() {
-                self.fail_all(error);
-            }
+        }
+    }
+
+    /// Admits requests, and computes a step of all that run.
+    fn turn(&mut self, arrived: Vec<Request>) {
+        for request in arrived {
+            self.admit(request);
+        }
+        self.remove_cancelled();
+        if let Err(error) = self.step() {
+            self.fail_all(error);
         }
     }
 
@@ -138,7 +152,9 @@ impl Running {
             let _ = events.send(Event::Failed(Box::new(Error::Request(message))));
             return;
         }
-        let requested = options.max_tokens.map_or(capacity.max(prompt.len() + 1), |most| prompt.len() + most);
+        let requested = options
+            .max_tokens
+            .map_or(capacity.max(prompt.len() + 1), |most| prompt.len().saturating_add(most));
         let max_length = requested.min(context);
         let first = self.next_id;
         let new = NewSequence { id: first, scope: 0, ids: prompt.clone(), max_length };
@@ -150,7 +166,7 @@ impl Running {
             if choice > 0 {
                 scheduler.fork(first, self.next_id);
             }
-            let output = OutputSequence::new(
+            let mut output = OutputSequence::new(
                 &self.tokenizer,
                 end_tokens,
                 &prompt,
@@ -159,33 +175,55 @@ impl Running {
                 events.clone(),
                 Arc::clone(&cancelled),
             );
+            output.max_length = max_length;
             output.send(Event::Placed(decoder.placement().clone(), decoder.class().to_owned()));
             self.outputs.insert(self.next_id, output);
             self.next_id += 1;
         }
     }
 
-    /// Reserves a KV cache on the active placement, unless there is one.
+    /// Reserves a KV cache on the active placement, unless there is one. After a change of placement every sequence is
+    /// computed again.
     fn open(&mut self) -> Result<(), Error> {
-        if self.decoder.is_some() {
+        if self.decoder.as_ref().is_some_and(|decoder| self.serving.is_active(decoder)) {
             return Ok(());
+        }
+        self.decoder = None;
+        if let Some(scheduler) = &mut self.scheduler {
+            scheduler.reset();
         }
         let context = self.serving.spec().card.max_length.value;
         let cache_bytes = self.cache_bytes;
-        let known = self.scheduler.as_ref().map(|scheduler| scheduler.pool().total());
-        // After a failure the next placement gets as many blocks.
-        let blocks = move |layout: CacheLayout| known.unwrap_or_else(|| blocks(layout, context, cache_bytes));
-        let decoder = self.serving.decoder(blocks)?;
-        if self.scheduler.is_none() {
-            let total = u32::try_from(decoder.blocks).unwrap_or(u32::MAX);
-            self.scheduler = Some(Scheduler::new(BlockPool::new(total, decoder.block_size), LIMITS));
-        }
+        let decoder = self.serving.decoder(|layout| blocks(layout, context, cache_bytes))?;
+        self.rebuild(&decoder);
         let (placement, class) = (decoder.placement().clone(), decoder.class().to_owned());
         for output in self.outputs.values() {
             output.send(Event::Placed(placement.clone(), class.clone()));
         }
         self.decoder = Some(decoder);
         Ok(())
+    }
+
+    /// Makes a schedule for the blocks of `decoder`, and moves all sequences to it.
+    fn rebuild(&mut self, decoder: &Decoder) {
+        if self.scheduler.as_ref().is_some_and(|scheduler| scheduler.pool().total() == decoder.blocks) {
+            return;
+        }
+        let total = u32::try_from(decoder.blocks).unwrap_or(u32::MAX);
+        let mut new = Scheduler::new(BlockPool::new(total, decoder.block_size), LIMITS);
+        if let Some(mut old) = self.scheduler.take() {
+            let mut ids: Vec<SequenceId> = self.outputs.keys().copied().collect();
+            ids.sort_unstable();
+            for id in ids {
+                let (Some(tokens), Some(output)) = (old.remove(id), self.outputs.get(&id)) else { continue };
+                let sequence = NewSequence { id, scope: 0, ids: tokens, max_length: output.max_length };
+                if let Err(error) = new.submit(sequence) {
+                    output.send(Event::Failed(Box::new(Error::Request(error.to_string()))));
+                    self.outputs.remove(&id);
+                }
+            }
+        }
+        self.scheduler = Some(new);
     }
 
     fn remove_cancelled(&mut self) {
@@ -216,8 +254,6 @@ impl Running {
             Ok(logits) => logits,
             Err(StepError::Error(error)) => return Err(*error),
             Err(StepError::Placement) => {
-                // Every sequence is computed again on the next placement.
-                scheduler.reset();
                 self.decoder = None;
                 return Ok(());
             }

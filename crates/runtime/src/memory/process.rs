@@ -17,11 +17,12 @@ pub(crate) fn resident_of(id: u32) -> Option<u64> {
     system.process(id).map(sysinfo::Process::memory).filter(|&bytes| bytes > 0)
 }
 
-/// Available main memory in bytes. `None` if the system does not report it.
+/// Available main memory in bytes, of the machine and of this process's cgroup. `None` if the system does not report it.
 pub(crate) fn available() -> Option<u64> {
     let mut system = System::new().ok()?;
     system.refresh_memory();
-    Some(system.available_memory()).filter(|&bytes| bytes > 0)
+    let limit = system.cgroup_limits().map_or(u64::MAX, |limits| limits.free_memory);
+    Some(system.available_memory().min(limit)).filter(|&bytes| bytes > 0)
 }
 
 /// Limits the allocator to one arena per core, so that freed memory returns to the system. It applies to the whole process

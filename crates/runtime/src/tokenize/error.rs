@@ -28,6 +28,9 @@ pub enum TokenizerError {
         /// The value of `tokenizer.ggml.model`.
         model: String,
     },
+    /// The GGUF file has no merges.
+    #[error("the GGUF file has no `tokenizer.ggml.merges`: its tokenizer is incomplete")]
+    NoMerges,
     /// The GGUF file splits text by rules that are not known.
     #[error(
         "the pre-tokenizer `{pre}` of the GGUF file is not known; known: {}",

@@ -134,6 +134,34 @@ fn text_ends_at_end_tokens_stop_strings_and_the_maximum_and_choices_differ() {
 }
 
 #[test]
+fn a_causal_model_without_modules_generates_and_models_beside_each_other_do_not_matter() {
+    let home = Home::new();
+    let folder = folder("tiny-qwen2").without("modules.json");
+    let folder = folder.setting("config.json", "architectures", json!(["Qwen2ForCausalLM"]));
+    let open =
+        || home.model(folder.path()).engine(EngineId::Native).dtype(Dtype::F32).open().expect("it opens");
+    let models = [open(), open()];
+    assert_eq!(models[0].card().task.value, Task::Generate);
+    assert_eq!(models[0].card().task.source, "config.json");
+    let wanted = ids(&models[0], &prompt(3, 40), &greedy(60));
+    // Both models share the threads of the engine.
+    thread::scope(|scope| {
+        for model in models.iter().cycle().take(6) {
+            let wanted = &wanted;
+            scope.spawn(move || assert_eq!(ids(model, &prompt(3, 40), &greedy(60)), *wanted));
+        }
+    });
+    let endless = GenerateOptions { max_tokens: Some(usize::MAX), ..greedy(1) };
+    let mut generation = models[0].generate_from_ids(prompt(3, 40), &endless).expect("a valid request");
+    let first: Vec<u32> = generation
+        .by_ref()
+        .take(60)
+        .map(|piece| piece.expect("it generates").token.expect("a token").id)
+        .collect();
+    assert_eq!(first, wanted);
+}
+
+#[test]
 fn a_dropped_generation_leaves_and_invalid_requests_are_refused() {
     let (home, folder) = (Home::new(), folder("tiny-llama"));
     let model = open(&home, &folder, EngineId::Native, Dtype::F32, None);
