@@ -5,11 +5,11 @@ mod fault;
 mod gates;
 mod output;
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize};
+use std::sync::{Arc, Mutex};
 
 use sconce_core::batch::{Batch, OutputKind};
-use sconce_core::card::{Format, ModelCard};
+use sconce_core::card::{Format, ModelCard, Task};
 use sconce_core::device::Device;
 use sconce_core::engine::{Encoder, Engine, ModelSpec};
 use sconce_core::obstacle::Obstacle;
@@ -166,6 +166,9 @@ impl FakeEngine {
             concurrency: self.concurrency,
             batches: AtomicUsize::new(0),
             total_batches: Arc::clone(&self.batches),
+            vocabulary: (model.card.task.value == Task::Generate)
+                .then_some(model.card.sizes.value.vocabulary),
+            blocks: Mutex::default(),
             _alive: self.gates.enter(),
             held: Arc::clone(&self.held),
         })

@@ -2,10 +2,13 @@
 
 use std::collections::HashSet;
 use std::thread;
+use std::time::Duration;
 
 use sconce::{Device, Dtype, EngineId, Error, FinishReason, GenerateOptions, Model, Task};
+use sconce_testkit::fake::{BatchFault, Fault};
 use serde_json::{Value, json};
 
+use crate::fakes::{METAL, Stage, builder, candle};
 use crate::support::{Copy, Home};
 
 /// A decoder whose words are `w0`, `w1`, ….
@@ -189,4 +192,45 @@ fn a_dropped_generation_leaves_and_invalid_requests_are_refused() {
     let embedder = home.model(folder.path()).open().expect("it opens");
     let wrong = embedder.generate("w1", &greedy(1)).err().expect("it embeds").to_string();
     assert!(wrong.contains("`generate` needs another model"), "{wrong}");
+}
+
+#[test]
+fn a_placement_that_fails_amid_generations_costs_them_nothing_but_time() {
+    let stage = |faults: &[Fault]| {
+        let engine = faults.iter().fold(candle(), |engine, fault| engine.with(METAL, *fault));
+        Stage { timeout: Duration::from_millis(400), ..Stage::new(engine) }
+    };
+    let open = |stage: &Stage| {
+        builder(&stage.in_process().build()).task(Task::Generate).open().expect("something serves")
+    };
+    let requests: Vec<(Vec<u32>, GenerateOptions)> =
+        (0..6).map(|n| (prompt(n, 3 + 5 * n), sampled(n as u64, 12 + n))).collect();
+    let whole = stage(&[]);
+    let healthy = open(&whole);
+    let wanted: Vec<Vec<u32>> =
+        requests.iter().map(|(prompt, options)| ids(&healthy, prompt, options)).collect();
+    for fault in [BatchFault::Error, BatchFault::Nan, BatchFault::Rows, BatchFault::Panic, BatchFault::Hang] {
+        for nth in [1, 5] {
+            let stage = stage(&[Fault::FromBatch(nth, fault)]);
+            let model = open(&stage);
+            let got: Vec<(Vec<u32>, Vec<Device>)> = thread::scope(|scope| {
+                let spawn = |(prompt, options): &'_ (Vec<u32>, GenerateOptions)| {
+                    let (prompt, options, model) = (prompt.clone(), options.clone(), &model);
+                    scope.spawn(move || {
+                        let mut run = model.generate_from_ids(prompt, &options).expect("a valid request");
+                        let pieces = run.by_ref().filter_map(|piece| piece.expect("it generates").token);
+                        let ids = pieces.map(|token| token.id).collect();
+                        (ids, run.summary().placements.iter().map(|placement| placement.device).collect())
+                    })
+                };
+                let threads: Vec<_> = requests.iter().map(spawn).collect();
+                threads.into_iter().map(|thread| thread.join().expect("no panic")).collect()
+            });
+            for ((ids, devices), wanted) in got.iter().zip(&wanted) {
+                assert_eq!(ids, wanted, "{fault:?} from step {nth}");
+                assert_eq!(devices.last(), Some(&Device::Cpu), "{fault:?} from step {nth}");
+            }
+            assert_eq!(model.quarantined().len(), 1, "{fault:?}: {}", model.plan().explain());
+        }
+    }
 }

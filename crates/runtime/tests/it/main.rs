@@ -24,6 +24,7 @@ mod poolings;
 mod rerank_template;
 mod running;
 mod shapes;
+mod smollm2;
 mod spans;
 mod support;
 mod task_faults;

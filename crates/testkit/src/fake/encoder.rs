@@ -1,12 +1,13 @@
 //! A loaded fake model with run-time faults.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::Duration;
 
 use sconce_core::batch::{Batch, Output, OutputKind, Rows};
 use sconce_core::engine::{BatchLayout, Encoder, EngineError};
+use sconce_core::generator::{CacheLayout, Generator};
 
 use super::fault::{Fault, has_odd};
 use super::gates::Alive;
@@ -22,7 +23,14 @@ pub(super) struct FakeEncoder {
     pub(super) total_batches: Arc<AtomicUsize>,
     pub(super) _alive: Alive,
     pub(super) held: Arc<AtomicBool>,
+    /// Size of the vocabulary, if the model generates.
+    pub(super) vocabulary: Option<usize>,
+    /// Cache blocks: the tokens of the sequences.
+    pub(super) blocks: Mutex<Vec<[u32; BLOCK_SIZE]>>,
 }
+
+/// Tokens per cache block.
+pub(super) const BLOCK_SIZE: usize = 4;
 
 impl FakeEncoder {
     /// Applies the faults of real weights.
@@ -83,5 +91,69 @@ impl Encoder for FakeEncoder {
 
     fn concurrency(&self) -> usize {
         self.concurrency
+    }
+
+    fn generator(&self) -> Option<&dyn Generator> {
+        self.vocabulary.map(|_| self as &dyn Generator)
+    }
+}
+
+impl FakeEncoder {
+    fn blocks(&self) -> MutexGuard<'_, Vec<[u32; BLOCK_SIZE]>> {
+        self.blocks.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Logits are a hash of all tokens before them: they are right only if the cache is.
+impl Generator for FakeEncoder {
+    fn cache_layout(&self) -> CacheLayout {
+        CacheLayout { block_size: BLOCK_SIZE, block_bytes: 1 }
+    }
+
+    fn reserve(&self, blocks: usize) -> Result<(), EngineError> {
+        *self.blocks() = vec![[0; BLOCK_SIZE]; blocks];
+        Ok(())
+    }
+
+    fn step(&self, batch: &Batch) -> Result<Output, EngineError> {
+        let nth_batch = self.batches.fetch_add(1, Ordering::SeqCst) + 1;
+        let width = self.vocabulary.unwrap_or(0);
+        let mut values = Vec::new();
+        for (sequence, cached) in batch.sequences.iter().zip(&batch.cached) {
+            let place =
+                |position: usize| (cached.blocks[position / BLOCK_SIZE] as usize, position % BLOCK_SIZE);
+            let end = cached.length + sequence.length;
+            let mut blocks = self.blocks();
+            for (position, id) in (cached.length..end).zip(&batch.ids[sequence.start..]) {
+                let (block, token) = place(position);
+                blocks[block][token] = *id;
+            }
+            let mut hash = 0;
+            for position in 0..end {
+                let (block, token) = place(position);
+                hash = mix(hash ^ u64::from(blocks[block][token]));
+                if position >= end - cached.logits {
+                    values.extend((0..width as u64).map(|word| (mix(hash ^ word) >> 40) as f32));
+                }
+            }
+        }
+        let mut rows = Rows { width, values, norms: Vec::new() };
+        for fault in &self.faults {
+            if let Fault::FromBatch(nth, fault) = fault
+                && nth_batch >= *nth
+                && !rows.values.is_empty()
+            {
+                fault.apply(&mut rows)?;
+            }
+        }
+        Ok(Output::Logits(rows))
+    }
+
+    fn copy(&self, pairs: &[(u32, u32)]) -> Result<(), EngineError> {
+        let mut blocks = self.blocks();
+        for &(from, to) in pairs {
+            blocks[to as usize] = blocks[from as usize];
+        }
+        Ok(())
     }
 }

@@ -1,0 +1,40 @@
+//! A real language model from a quantized GGUF file.
+
+use std::time::Duration;
+
+use sconce::{Dtype, EngineId, FinishReason, GenerateOptions, Model, Runtime};
+use sconce_testkit::parts;
+use tempfile::TempDir;
+
+const QUESTION: &str = "<|im_start|>user\nWhat is the capital of France?<|im_end|>\n<|im_start|>assistant\n";
+
+fn open(home: &TempDir, engine: EngineId, dtype: Dtype) -> Model {
+    let runtime =
+        Runtime::builder().home(home.path()).offline(true).time_limit(Duration::from_mins(10)).build();
+    let file = parts::folder("smollm2").join("SmolLM2-135M-Instruct.Q4_1.gguf");
+    let builder = Model::builder(&file.to_string_lossy()).runtime(&runtime);
+    builder.engine(engine).dtype(dtype).open().expect("it opens")
+}
+
+#[test]
+fn it_knows_the_capital_of_france_and_engines_agree() {
+    let home = tempfile::tempdir().expect("a folder");
+    let greedy =
+        |most| GenerateOptions { max_tokens: Some(most), temperature: 0.0, ..GenerateOptions::default() };
+    let native = open(&home, EngineId::Native, Dtype::F32);
+    let mut generation = native.generate(QUESTION, &greedy(40)).expect("a valid request");
+    let text: String = generation.by_ref().map(|piece| piece.expect("it generates").text).collect();
+    assert_eq!(text, "The capital of France is Paris.");
+    let summary = generation.summary();
+    assert_eq!((summary.prompt_tokens, summary.generated_tokens), (16, 8));
+    assert_eq!(summary.finish_reasons, [Some(FinishReason::Stop)]);
+    let text = |model: &Model, prompt: &str| {
+        model.generate(prompt, &greedy(24)).expect("a valid request").text().expect("it generates")
+    };
+    let prompts =
+        ["Once upon a time", "fn main() {\n    let numbers = vec![1, 2, 3];\n", "Les élèves 123 – 🙂"];
+    let wanted = prompts.map(|prompt| text(&native, prompt));
+    drop((generation, native));
+    let candle = open(&home, EngineId::Candle, Dtype::F32);
+    assert_eq!(prompts.map(|prompt| text(&candle, prompt)), wanted);
+}
