@@ -1,6 +1,6 @@
 //! The epilogue of a bf16 GEMM.
 
-use super::panels::{PanelsMut, STEP};
+use super::panels::PanelsMut;
 use crate::rows::Activation;
 
 /// The epilogue of a bf16 GEMM.
@@ -25,12 +25,13 @@ pub enum EpilogueBf16<'a> {
 
 impl<'a> EpilogueBf16<'a> {
     /// Whether the destination holds `rows` rows of the panels up to `end`.
+    #[cfg(target_arch = "x86_64")]
     pub(super) fn holds(&self, rows: usize, end: usize) -> bool {
         let (bias, panels, height) = match self {
             EpilogueBf16::Store { bias, to, .. } => (bias, to.end(), to.height()),
             EpilogueBf16::Add { bias, to } => (bias, to.end(), to.height()),
         };
-        bias.len() >= end * STEP && panels >= end && height >= rows
+        bias.len() >= end * super::panels::STEP && panels >= end && height >= rows
     }
 
     /// Splits the destination before `panel`.

@@ -5,7 +5,7 @@ use std::ops::Range;
 
 use super::attention_head::AttentionHeadBf16;
 use super::epilogue::EpilogueBf16;
-use super::panels::{Panels, STEP};
+use super::panels::Panels;
 use crate::isa::Isa;
 use crate::rows::{Activation, Norm};
 
