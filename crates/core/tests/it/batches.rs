@@ -61,3 +61,12 @@ fn rows_come_one_by_one_whatever_they_stand_for() {
         assert_eq!(output.into_rows(), rows);
     }
 }
+
+#[test]
+fn a_part_of_rows_is_cut_at_both_ends() {
+    let rows =
+        Rows { width: 3, values: (0..12).map(|x| x as f32).collect(), norms: vec![0.0, 1.0, 2.0, 3.0] };
+    let part = rows.part(1..3);
+    assert_eq!(part.values, [3.0, 4.0, 5.0, 6.0, 7.0, 8.0]);
+    assert_eq!((part.width, part.norms), (3, vec![1.0, 2.0]));
+}

@@ -95,3 +95,20 @@ fn weights_are_found_by_name_and_sized_by_dtype() {
     let mixed = Weights { stored: Dtype::Int4, bytes: 18, values: Some(32), ..card.weights[0].clone() };
     assert_eq!(mixed.bytes_in(Dtype::F32), 128);
 }
+
+#[test]
+fn prompts_of_queries_and_documents_are_found_under_their_usual_names() {
+    let with = |names: &[&str]| {
+        let prompts: BTreeMap<String, String> =
+            names.iter().map(|name| ((*name).to_owned(), format!("{name}: "))).collect();
+        let plain = card(Task::Embed, &[PoolingMode::Mean], &[], &[]);
+        ModelCard { prompts: Sourced::new(prompts, "a test"), ..plain }
+    };
+    let e5 = with(&["passage", "query"]);
+    assert_eq!((e5.query_prompt(), e5.document_prompt()), (Some("query"), Some("passage")));
+    let spelled = with(&["Retrieval-query", "retrieval.passage"]);
+    assert_eq!(spelled.query_prompt(), Some("Retrieval-query"));
+    assert_eq!(spelled.document_prompt(), Some("retrieval.passage"));
+    let others = with(&["clustering", "my query"]);
+    assert_eq!((others.query_prompt(), others.document_prompt()), (None, None));
+}

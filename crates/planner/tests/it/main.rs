@@ -474,6 +474,8 @@ fn a_reference_that_is_not_f32_leaves_bands_unknown() {
     assert!(!two.fallbacks[0].is_own_reference);
     let near = decide_graphs(&[("h", Dtype::F16, 0.0), ("q", Dtype::Int8, 1e-6)], &coarse);
     assert_eq!(bands(&near)[1], ("q".to_owned(), Band::Unknown), "near to what is not f32 says nothing");
+    let explained = near.explain();
+    assert!(explained.contains("band unknown, the reference is not f32"), "{explained}");
     let wide = decide_graphs(&[("g", Dtype::F32, 0.0), ("q", Dtype::Int8, 1e-2)], &coarse);
     assert_eq!(bands(&wide), [("g".to_owned(), Band::Exact), ("q".to_owned(), Band::Coarse)]);
     assert!(wide.viable().all(|viable| !viable.is_own_reference));
