@@ -1,16 +1,16 @@
 //! `sconce generate`: continues a prompt.
 
-use std::io::{self, IsTerminal, Read, Write};
+use std::io::{self, Read};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
-use sconce::{FinishReason, GenerateOptions, GenerationSummary, Task};
+use sconce::{FinishReason, GenerateOptions, GenerationSummary};
 use serde_json::json;
 
 use crate::arguments;
 use crate::open_model::open;
-use crate::terminal::{pluralize, print_json};
+use crate::terminal::{eprint_line, pluralize, print, print_json};
 
 pub(crate) fn run(arguments: &arguments::Generate) -> anyhow::Result<ExitCode> {
     let mut prompt = arguments.prompt.clone().unwrap_or_default();
@@ -19,7 +19,7 @@ pub(crate) fn run(arguments: &arguments::Generate) -> anyhow::Result<ExitCode> {
     }
     let options = options(arguments);
     options.validate()?;
-    let model = open(&arguments.model, Some(Task::Generate))?;
+    let model = open(&arguments.model, None)?;
     let started = Instant::now();
     let mut generation = model.generate(&prompt, &options)?;
     let (mut text, mut first) = (String::new(), None);
@@ -28,9 +28,7 @@ pub(crate) fn run(arguments: &arguments::Generate) -> anyhow::Result<ExitCode> {
         first.get_or_insert_with(|| started.elapsed());
         text += &piece.text;
         if !arguments.json {
-            let mut output = io::stdout().lock();
-            output.write_all(piece.text.as_bytes())?;
-            output.flush()?;
+            print(&piece.text)?;
         }
     }
     let (summary, seconds) = (generation.summary(), started.elapsed());
@@ -46,10 +44,10 @@ pub(crate) fn run(arguments: &arguments::Generate) -> anyhow::Result<ExitCode> {
             "classes": summary.classes,
         }))?;
     } else {
-        if io::stdout().is_terminal() || !text.ends_with('\n') {
-            println!();
+        if !text.ends_with('\n') {
+            print("\n")?;
         }
-        eprintln!("{}", report(summary, first.unwrap_or_default(), seconds));
+        eprint_line(&report(summary, first.unwrap_or_default(), seconds));
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -76,11 +74,11 @@ fn report(summary: &GenerationSummary, first: Duration, all: Duration) -> String
     let decoding = all.saturating_sub(first).as_secs_f64();
     let rate = generated_tokens.saturating_sub(1) as f64 / decoding.max(1e-9);
     let ended = match summary.finish_reasons.first().copied().flatten() {
-        Some(FinishReason::Length) => ", cut at the maximum length",
+        Some(FinishReason::Length) => " (stopped at `--max-tokens` or the end of the context)",
         Some(FinishReason::Stop) | None => "",
     };
     format!(
-        "{} after a prompt of {}{ended}: first after {:.2} s, then {rate:.1} tokens/s on {}",
+        "{} after a prompt of {}{ended}: time to first token {:.2} s, then {rate:.1} tokens/s on {}",
         pluralize(*generated_tokens, "token"),
         pluralize(*prompt_tokens, "token"),
         first.as_secs_f64(),

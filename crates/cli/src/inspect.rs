@@ -53,7 +53,8 @@ pub(crate) fn render(card: &ModelCard) -> String {
             add("per token", describe_step(step), &tokens.source);
         }
     }
-    if card.task.value != sconce::Task::Tokens {
+    let generates = card.task.value == sconce::Task::Generate;
+    if card.task.value != sconce::Task::Tokens && !generates {
         let modes: Vec<&str> = card.pooling.value.modes.iter().map(|mode| mode.name()).collect();
         let prompt = if card.pooling.value.include_prompt { "" } else { ", without the prompt" };
         add("pooling", format!("{}{prompt}", modes.join(" + ")), &card.pooling.source);
@@ -61,7 +62,13 @@ pub(crate) fn render(card: &ModelCard) -> String {
             add("after pooling", describe_step(step), &card.steps.source);
         }
     }
-    add("output size", card.width().to_string(), &card.steps.source);
+    if !generates {
+        add("output size", card.width().to_string(), &card.steps.source);
+    }
+    if let Some(tokens) = card.generation.end_tokens.as_ref().filter(|_| generates) {
+        let ids: Vec<String> = tokens.value.iter().map(ToString::to_string).collect();
+        add("end tokens", ids.join(", "), &tokens.source);
+    }
     facts(card, &mut add);
     for weights in &card.weights {
         add(

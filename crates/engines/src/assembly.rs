@@ -11,12 +11,10 @@ use crate::description::{Description, NormKind, NormPlacement, RelativePositions
 use crate::gguf::blocks::StoredType;
 use crate::positional::disentangled::RelativeProjections;
 use crate::positional::{alibi, bias_table};
+use crate::step;
 use crate::stored_tensor::StoredTensor;
 use crate::tensor_names::TensorLayout;
 use crate::weights::{Tensors, WeightsError};
-
-/// The output matrix of decoders.
-const OUTPUT_EMBEDDINGS: &str = "lm_head.weight";
 
 /// A weight matrix `[outputs, inputs]` and its bias, zeros if there is none.
 pub(crate) struct Linear {
@@ -162,8 +160,7 @@ impl<'a> Assembly<'a> {
     /// The output matrix of a decoder, `[vocabulary, hidden]`: its own, or the token embeddings if they are tied.
     pub(crate) fn output_embeddings(&self) -> Read<Vec<f32>> {
         let tied = || self.resolve(self.d.names.token_embeddings, 0, "");
-        let own = OUTPUT_EMBEDDINGS.to_owned();
-        let name = if self.from.shape(OUTPUT_EMBEDDINGS).is_some() { own } else { tied() };
+        let name = step::output_matrix(self.from).unwrap_or_else(tied);
         self.read(&name, &[self.d.vocabulary, self.d.hidden])
     }
 

@@ -1,6 +1,6 @@
 //! From a model's config to its description, or to an obstacle that names the unsupported keys.
 
-use sconce_core::card::{ModelCard, Sizes};
+use sconce_core::card::{ModelCard, Sizes, Task};
 use sconce_core::obstacle::Obstacle;
 use serde_json::Value;
 
@@ -8,9 +8,29 @@ use crate::config::{Config, Unsupported};
 use crate::description::{Description, RelativePositions};
 use crate::families::{self, FAMILIES, Family, TooLarge};
 
-/// Describes the card's model.
+/// Describes the card's model, for its task.
 pub fn describe(card: &ModelCard) -> Result<Description, Obstacle> {
-    from_config(&card.config, &card.sizes.value)
+    let description = from_config(&card.config, &card.sizes.value)?;
+    match unsupported_in_generation(&description, families::root(&card.config)) {
+        Some(what) if card.task.value == Task::Generate => {
+            Err(unsupported(&description.architecture, vec![what]))
+        }
+        Some(_) | None => Ok(description),
+    }
+}
+
+/// What keeps a model from generating text: attention that is not causal, positions that are not rotary, or logits that
+/// are changed after the output matrix.
+fn unsupported_in_generation(d: &Description, config: &Value) -> Option<String> {
+    let mut windows = [Some(&d.global), d.local.as_ref()].into_iter().flatten();
+    if windows.any(|window| window.after != Some(0)) {
+        return Some("text generation: its attention is not causal".to_owned());
+    }
+    if d.position_table.is_some() || d.relative_positions.is_some() {
+        return Some("text generation: its positions are not rotary".to_owned());
+    }
+    let cap = config["final_logit_softcapping"].as_f64().filter(|cap| *cap != 0.0)?;
+    Some(format!("text generation with final_logit_softcapping {cap}"))
 }
 
 /// The description without the check for unread keys, for size limits.
@@ -59,12 +79,17 @@ pub(crate) fn from_config(config: &Value, sizes: &Sizes) -> Result<Description, 
         }
         Err(Unsupported(what)) => vec![what],
     };
-    Err(Obstacle::UnknownArchitecture {
+    Err(unsupported(model_type, missing))
+}
+
+/// The obstacle of a known family with parts that are not supported.
+fn unsupported(model_type: &str, missing: Vec<String>) -> Obstacle {
+    Obstacle::UnknownArchitecture {
         architecture: format!("{model_type} with {}", missing.join(", ")),
         known: families::model_types(),
         nearest: model_type.to_owned(),
         missing,
-    })
+    }
 }
 
 /// Describes `config` as a model of `family`; returns the config too, which records the keys that were read.

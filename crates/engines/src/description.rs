@@ -3,7 +3,6 @@
 use sconce_core::batch::Batch;
 use sconce_core::card::Sizes;
 use sconce_core::engine::EngineError;
-use sconce_core::obstacle::Obstacle;
 use sconce_kernels::attention::AttentionMask;
 use sconce_kernels::rows;
 use serde::Serialize;
@@ -396,20 +395,6 @@ impl Description {
             }
             None => Ok(()),
         }
-    }
-
-    /// Refuses models that can't generate: attention must be causal, with rotary positions.
-    pub(crate) fn check_causal(&self) -> Result<(), Obstacle> {
-        let windows = [Some(&self.global), self.local.as_ref()];
-        let causal = windows.into_iter().flatten().all(|window| window.after == Some(0));
-        if causal && self.position_table.is_none() && self.relative_positions.is_none() {
-            return Ok(());
-        }
-        let reason = format!(
-            "`{}` does not generate text: it needs causal attention and rotary positions",
-            self.architecture
-        );
-        Err(Obstacle::LoadFailed { reason })
     }
 }
 

@@ -1,9 +1,15 @@
-//! What the steps of all engines share: the size of cache blocks, and the validation of a step.
+//! What the steps of all engines share: the output matrix, the size of cache blocks, and the validation of a step.
 
 use sconce_core::batch::{Batch, OutputKind};
+use sconce_core::card::ModelCard;
 use sconce_core::engine::EngineError;
 
 use crate::description::Description;
+use crate::families;
+use crate::weights::{Tensors, WeightsError};
+
+/// The output matrix of decoders on the hub.
+const OUTPUT_MATRIX: &str = "lm_head.weight";
 
 /// Tokens per cache block.
 pub(crate) const BLOCK_SIZE: usize = 16;
@@ -19,6 +25,25 @@ pub(crate) fn check(d: &Description, batch: &Batch, blocks: usize) -> Result<(),
         return Err(EngineError::Malformed("a step whose block tables do not cover its tokens".to_owned()));
     }
     Ok(())
+}
+
+/// Rejects checkpoints that lack their own output matrix: the token embeddings in its place would give wrong logits.
+pub(crate) fn check_output_matrix(card: &ModelCard, tensors: &dyn Tensors) -> Result<(), WeightsError> {
+    let untied = families::root(&card.config)["tie_word_embeddings"] == false;
+    match output_matrix(tensors) {
+        None if untied => Err(WeightsError::Missing(OUTPUT_MATRIX.to_owned())),
+        Some(_) | None => Ok(()),
+    }
+}
+
+/// The name of the output matrix, if the checkpoint has one. Models with several parts put a prefix before it.
+pub(crate) fn output_matrix(tensors: &dyn Tensors) -> Option<String> {
+    if tensors.shape(OUTPUT_MATRIX).is_some() {
+        return Some(OUTPUT_MATRIX.to_owned());
+    }
+    let is_prefixed =
+        |name: &String| name.strip_suffix(OUTPUT_MATRIX).is_some_and(|prefix| prefix.ends_with('.'));
+    tensors.names().into_iter().find(is_prefixed)
 }
 
 /// Rejects a step where a stateless batch is expected.

@@ -48,6 +48,19 @@ struct Inner {
 impl Model {
     /// Continues `prompt`. The text arrives piece by piece; [`Generation::text`] waits for all of it. Generations of one
     /// model share its steps, also across threads.
+    ///
+    /// ```no_run
+    /// use sconce::{GenerateOptions, Model};
+    ///
+    /// # fn main() -> Result<(), sconce::Error> {
+    /// let model = Model::open("SmolLM2-135M-Instruct.Q4_1.gguf")?;
+    /// let options =
+    ///     GenerateOptions { max_tokens: Some(64), temperature: 0.7, seed: Some(1), ..GenerateOptions::default() };
+    /// for piece in model.generate("Once upon a time", &options)? {
+    ///     print!("{}", piece?.text);
+    /// }
+    /// # Ok(()) }
+    /// ```
     pub fn generate(&self, prompt: &str, options: &GenerateOptions) -> Result<Generation, Error> {
         let tokens = self.inner.tokenizer.tokens(prompt, true)?;
         self.generate_from_ids(tokens.into_iter().map(|token| token.id).collect(), options)

@@ -34,6 +34,7 @@ use crate::description::Description;
 use crate::errors;
 use crate::loaded_head::LoadedHead;
 use crate::probe;
+use crate::step;
 use crate::threads::Threads;
 use crate::weight_files;
 use crate::weights::{GeneratedTensors, Tensors};
@@ -143,7 +144,8 @@ impl Engine for CandleEngine {
         let tensors = tensors.map_err(|error| load_failed(error.into()))?;
         let mut encoder = self.build_encoder(&description, tensors.as_ref(), placement)?;
         if model.card.task.value == Task::Generate {
-            description.check_causal()?;
+            let checked = step::check_output_matrix(&model.card, tensors.as_ref());
+            checked.map_err(|error| load_failed(error.into()))?;
             let matrix = output_matrix(&description, tensors.as_ref(), placement);
             encoder.logits = Some(LogitsHead::new(matrix.map_err(load_failed)?));
         } else {

@@ -1,11 +1,13 @@
 //! Tensor names of GGUF architectures, and the names of the same tensors on the hub.
 
+/// Name in a GGUF file and name on the hub, without `.weight` and `.bias`.
+type Pair = (&'static str, &'static str);
+
 /// Tensor names of an architecture. `{}` stands for the layer index.
 pub(super) struct Names {
     /// Values of `general.architecture`.
     pub(super) architectures: &'static [&'static str],
-    /// Name in a GGUF file and name on the hub, without `.weight` and `.bias`.
-    tensors: &'static [(&'static str, &'static str)],
+    tensors: &'static [&'static [Pair]],
     /// How the values differ from those on the hub.
     pub(super) convention: Convention,
 }
@@ -23,7 +25,7 @@ pub(super) enum Convention {
 
 const BERT: Names = Names {
     architectures: &["bert"],
-    tensors: &[
+    tensors: &[&[
         ("token_embd", "embeddings.word_embeddings"),
         ("position_embd", "embeddings.position_embeddings"),
         ("token_types", "embeddings.token_type_embeddings"),
@@ -36,13 +38,13 @@ const BERT: Names = Names {
         ("blk.{}.ffn_up", "encoder.layer.{}.intermediate.dense"),
         ("blk.{}.ffn_down", "encoder.layer.{}.output.dense"),
         ("blk.{}.layer_output_norm", "encoder.layer.{}.output.LayerNorm"),
-    ],
+    ]],
     convention: Convention::Same,
 };
 
 const NOMIC_BERT: Names = Names {
     architectures: &["nomic-bert"],
-    tensors: &[
+    tensors: &[&[
         ("token_embd", "embeddings.word_embeddings"),
         ("token_types", "embeddings.token_type_embeddings"),
         ("token_embd_norm", "emb_ln"),
@@ -53,28 +55,30 @@ const NOMIC_BERT: Names = Names {
         ("blk.{}.ffn_up", "encoder.layers.{}.mlp.fc11"),
         ("blk.{}.ffn_down", "encoder.layers.{}.mlp.fc2"),
         ("blk.{}.layer_output_norm", "encoder.layers.{}.norm2"),
-    ],
+    ]],
     convention: Convention::Same,
 };
 
+/// Tensors that all decoders have.
+const DECODER: &[Pair] = &[
+    ("token_embd", "embed_tokens"),
+    ("output", "lm_head"),
+    ("output_norm", "norm"),
+    ("blk.{}.attn_norm", "layers.{}.input_layernorm"),
+    ("blk.{}.attn_q", "layers.{}.self_attn.q_proj"),
+    ("blk.{}.attn_k", "layers.{}.self_attn.k_proj"),
+    ("blk.{}.attn_v", "layers.{}.self_attn.v_proj"),
+    ("blk.{}.attn_q_norm", "layers.{}.self_attn.q_norm"),
+    ("blk.{}.attn_k_norm", "layers.{}.self_attn.k_norm"),
+    ("blk.{}.attn_output", "layers.{}.self_attn.o_proj"),
+    ("blk.{}.ffn_gate", "layers.{}.mlp.gate_proj"),
+    ("blk.{}.ffn_up", "layers.{}.mlp.up_proj"),
+    ("blk.{}.ffn_down", "layers.{}.mlp.down_proj"),
+];
+
 const QWEN: Names = Names {
     architectures: &["qwen2", "qwen3"],
-    tensors: &[
-        ("token_embd", "embed_tokens"),
-        ("output", "lm_head"),
-        ("output_norm", "norm"),
-        ("blk.{}.attn_norm", "layers.{}.input_layernorm"),
-        ("blk.{}.attn_q", "layers.{}.self_attn.q_proj"),
-        ("blk.{}.attn_k", "layers.{}.self_attn.k_proj"),
-        ("blk.{}.attn_v", "layers.{}.self_attn.v_proj"),
-        ("blk.{}.attn_q_norm", "layers.{}.self_attn.q_norm"),
-        ("blk.{}.attn_k_norm", "layers.{}.self_attn.k_norm"),
-        ("blk.{}.attn_output", "layers.{}.self_attn.o_proj"),
-        ("blk.{}.ffn_norm", "layers.{}.post_attention_layernorm"),
-        ("blk.{}.ffn_gate", "layers.{}.mlp.gate_proj"),
-        ("blk.{}.ffn_up", "layers.{}.mlp.up_proj"),
-        ("blk.{}.ffn_down", "layers.{}.mlp.down_proj"),
-    ],
+    tensors: &[DECODER, &[("blk.{}.ffn_norm", "layers.{}.post_attention_layernorm")]],
     convention: Convention::Same,
 };
 
@@ -83,22 +87,12 @@ const LLAMA: Names = Names { architectures: &["llama"], convention: Convention::
 const GEMMA3: Names = Names {
     architectures: &["gemma3", "gemma-embedding"],
     tensors: &[
-        ("token_embd", "embed_tokens"),
-        ("output", "lm_head"),
-        ("output_norm", "norm"),
-        ("blk.{}.attn_norm", "layers.{}.input_layernorm"),
-        ("blk.{}.attn_q", "layers.{}.self_attn.q_proj"),
-        ("blk.{}.attn_k", "layers.{}.self_attn.k_proj"),
-        ("blk.{}.attn_v", "layers.{}.self_attn.v_proj"),
-        ("blk.{}.attn_q_norm", "layers.{}.self_attn.q_norm"),
-        ("blk.{}.attn_k_norm", "layers.{}.self_attn.k_norm"),
-        ("blk.{}.attn_output", "layers.{}.self_attn.o_proj"),
-        ("blk.{}.post_attention_norm", "layers.{}.post_attention_layernorm"),
-        ("blk.{}.ffn_norm", "layers.{}.pre_feedforward_layernorm"),
-        ("blk.{}.ffn_gate", "layers.{}.mlp.gate_proj"),
-        ("blk.{}.ffn_up", "layers.{}.mlp.up_proj"),
-        ("blk.{}.ffn_down", "layers.{}.mlp.down_proj"),
-        ("blk.{}.post_ffw_norm", "layers.{}.post_feedforward_layernorm"),
+        DECODER,
+        &[
+            ("blk.{}.post_attention_norm", "layers.{}.post_attention_layernorm"),
+            ("blk.{}.ffn_norm", "layers.{}.pre_feedforward_layernorm"),
+            ("blk.{}.post_ffw_norm", "layers.{}.post_feedforward_layernorm"),
+        ],
     ],
     convention: Convention::NormsPlusOne,
 };
@@ -124,7 +118,7 @@ impl Names {
             Some((layer, rest)) => (format!("blk.{{}}.{rest}"), Some(layer.parse::<usize>().ok()?)),
             None => (stem.to_owned(), None),
         };
-        let (_, hub) = self.tensors.iter().find(|(own, _)| *own == pattern)?;
+        let (_, hub) = self.tensors.iter().copied().flatten().find(|(own, _)| *own == pattern)?;
         let hub = layer.map_or_else(|| (*hub).to_owned(), |layer| hub.replace("{}", &layer.to_string()));
         Some(format!("{hub}.{part}"))
     }

@@ -26,6 +26,7 @@ use crate::describe::describe;
 use crate::description::Description;
 use crate::loaded_head::LoadedHead;
 use crate::probe;
+use crate::step;
 use crate::threads::Threads;
 use crate::weight_files;
 use crate::weights::{GeneratedTensors, Tensors, WeightsError};
@@ -142,7 +143,7 @@ impl Engine for NativeEngine {
         let description = describe(&model.card)?;
         let tensors = weight_files::open(model, &placement.weights).map_err(|error| load_failed(&error))?;
         let output = if model.card.task.value == Task::Generate {
-            description.check_causal()?;
+            step::check_output_matrix(&model.card, tensors.as_ref()).map_err(|error| load_failed(&error))?;
             LoadedOutput::Logits
         } else {
             let head = LoadedHead::load(&model.card, &model.files, tensors.as_ref());

@@ -10,11 +10,12 @@ use sconce_core::files::ModelFiles;
 use sconce_core::head::{OutputHead, Step};
 use sconce_core::placement::Dtype;
 use sconce_core::sourced::Sourced;
+use sconce_engines::gguf::added_tokens::added_tokens;
 use sconce_engines::gguf::blocks::StoredType;
 use sconce_engines::gguf::config::hub_config;
 use sconce_engines::gguf::files::read_headers;
 use sconce_engines::gguf::header::Header;
-use sconce_engines::gguf::metadata::{Metadata, StringArray};
+use sconce_engines::gguf::metadata::Metadata;
 use sconce_engines::gguf::split;
 use sconce_engines::weights::WeightsError;
 use sconce_engines::{describe, families};
@@ -23,8 +24,6 @@ use super::config::Overrides;
 use super::error::CardError;
 use super::modules::{self, Modules};
 
-/// The type of control tokens.
-const CONTROL: u64 = 3;
 /// Control tokens that end a text or a turn.
 const END_TOKENS: [&str; 6] =
     ["<|endoftext|>", "<|im_end|>", "<|eot_id|>", "<|end_of_text|>", "<|eom_id|>", "<end_of_turn>"];
@@ -132,22 +131,13 @@ fn task(metadata: &Metadata, architecture: &str, overrides: &Overrides) -> Resul
     }
 }
 
-/// Control tokens with their ids.
-fn control_tokens(metadata: &Metadata) -> impl Iterator<Item = (u32, &str)> {
-    let tokens = metadata.get("tokenizer.ggml.tokens").and_then(|value| value.as_strings());
-    let types = metadata.get("tokenizer.ggml.token_type").and_then(|value| value.as_numbers());
-    let types = types.into_iter().flat_map(|types| types.iter().collect::<Vec<_>>());
-    let all = (0..).zip(tokens.into_iter().flat_map(StringArray::iter)).zip(types);
-    all.filter(|(_, kind)| kind.as_u64() == Some(CONTROL)).map(|(token, _)| token)
-}
-
 /// The end tokens: those that a key names, of a text or of a turn, and control tokens that are known to end one. Files name
 /// only one of several.
 fn end_tokens(metadata: &Metadata) -> Option<Sourced<Vec<u32>>> {
     let keys = ["tokenizer.ggml.eos_token_id", "tokenizer.ggml.eot_token_id", "tokenizer.ggml.eom_token_id"];
     let tokens = keys.iter().filter_map(|key| u32::try_from(metadata.integer(key)?).ok());
-    let named = control_tokens(metadata).filter(|(_, token)| END_TOKENS.contains(token));
-    let mut tokens: Vec<u32> = tokens.chain(named.map(|(id, _)| id)).collect();
+    let named = added_tokens(metadata).filter(|token| token.is_control && END_TOKENS.contains(&token.text));
+    let mut tokens: Vec<u32> = tokens.chain(named.map(|token| token.id)).collect();
     tokens.sort_unstable();
     tokens.dedup();
     (!tokens.is_empty()).then(|| Sourced::new(tokens, keys[0]))

@@ -233,15 +233,6 @@ impl BlockPool {
         table.indexed = full;
     }
 
-    /// Removes every block from the prefix cache, after the content of the KV cache is lost.
-    pub(crate) fn clear_cache(&mut self) {
-        self.index.clear();
-        for block in &mut self.blocks {
-            (block.key, block.serial) = (None, ROOT);
-        }
-        self.free.extend(std::mem::take(&mut self.evictable).into_values());
-    }
-
     fn prefix(&self, block: BlockId) -> Prefix {
         Prefix { block, serial: self.blocks[block as usize].serial }
     }

@@ -155,10 +155,7 @@ impl Scheduler {
             return Err(AdmissionError::EmptyPrompt);
         }
         let length = max_length.max(ids.len() + 1);
-        let (need, have) = (self.pool.blocks_for(length - 1), self.pool.total());
-        if need > have {
-            return Err(AdmissionError::DoesNotFit { length, need, have });
-        }
+        self.fits(length)?;
         let (arrival, table) = (self.arrivals, BlockTable::default());
         self.arrivals += 1;
         self.waiting.push_back(Sequence { id, scope, arrival, ids, computed: 0, max_length: length, table });
@@ -243,10 +240,25 @@ impl Scheduler {
         }
     }
 
-    /// Preempts every sequence and empties the prefix cache, after the content of the KV cache is lost.
-    pub(crate) fn reset(&mut self) {
+    fn fits(&self, length: usize) -> Result<(), AdmissionError> {
+        let (need, have) = (self.pool.blocks_for(length - 1), self.pool.total());
+        if need > have { Err(AdmissionError::DoesNotFit { length, need, have }) } else { Ok(()) }
+    }
+
+    /// Preempts every sequence, and continues with the empty blocks of `pool`. Returns the sequences that can't fit in it,
+    /// which are removed.
+    pub(crate) fn replace_pool(&mut self, pool: BlockPool) -> Vec<(SequenceId, AdmissionError)> {
         while self.preempt().is_some() {}
-        self.pool.clear_cache();
+        self.pool = pool;
+        let waiting = std::mem::take(&mut self.waiting);
+        let mut refused = Vec::new();
+        for sequence in waiting {
+            match self.fits(sequence.max_length) {
+                Ok(()) => self.waiting.push_back(sequence),
+                Err(error) => refused.push((sequence.id, error)),
+            }
+        }
+        refused
     }
 
     /// Schedules running sequences from the oldest to the latest: those with one token to compute, or those with more.

@@ -26,8 +26,6 @@ pub(super) struct OutputSequence {
     end_tokens: Vec<u32>,
     /// Number of generated tokens.
     generated: usize,
-    /// Maximum length of prompt and output.
-    pub(super) max_length: usize,
     events: Sender<Event>,
     cancelled: Arc<AtomicBool>,
 }
@@ -60,7 +58,6 @@ impl OutputSequence {
             mask: options.allowed_tokens.as_deref().map(mask),
             end_tokens: if options.ignore_eos { Vec::new() } else { end_tokens.to_vec() },
             generated: 0,
-            max_length: usize::MAX,
             options,
             events,
             cancelled,

@@ -166,7 +166,7 @@ impl Running {
             if choice > 0 {
                 scheduler.fork(first, self.next_id);
             }
-            let mut output = OutputSequence::new(
+            let output = OutputSequence::new(
                 &self.tokenizer,
                 end_tokens,
                 &prompt,
@@ -175,7 +175,6 @@ impl Running {
                 events.clone(),
                 Arc::clone(&cancelled),
             );
-            output.max_length = max_length;
             output.send(Event::Placed(decoder.placement().clone(), decoder.class().to_owned()));
             self.outputs.insert(self.next_id, output);
             self.next_id += 1;
@@ -189,41 +188,27 @@ impl Running {
             return Ok(());
         }
         self.decoder = None;
-        if let Some(scheduler) = &mut self.scheduler {
-            scheduler.reset();
-        }
         let context = self.serving.spec().card.max_length.value;
         let cache_bytes = self.cache_bytes;
         let decoder = self.serving.decoder(|layout| blocks(layout, context, cache_bytes))?;
-        self.rebuild(&decoder);
+        let total = u32::try_from(decoder.blocks).unwrap_or(u32::MAX);
+        let pool = BlockPool::new(total, decoder.block_size);
+        match &mut self.scheduler {
+            None => self.scheduler = Some(Scheduler::new(pool, LIMITS)),
+            Some(scheduler) => {
+                for (id, error) in scheduler.replace_pool(pool) {
+                    if let Some(output) = self.outputs.remove(&id) {
+                        output.send(Event::Failed(Box::new(Error::Request(error.to_string()))));
+                    }
+                }
+            }
+        }
         let (placement, class) = (decoder.placement().clone(), decoder.class().to_owned());
         for output in self.outputs.values() {
             output.send(Event::Placed(placement.clone(), class.clone()));
         }
         self.decoder = Some(decoder);
         Ok(())
-    }
-
-    /// Makes a schedule for the blocks of `decoder`, and moves all sequences to it.
-    fn rebuild(&mut self, decoder: &Decoder) {
-        if self.scheduler.as_ref().is_some_and(|scheduler| scheduler.pool().total() == decoder.blocks) {
-            return;
-        }
-        let total = u32::try_from(decoder.blocks).unwrap_or(u32::MAX);
-        let mut new = Scheduler::new(BlockPool::new(total, decoder.block_size), LIMITS);
-        if let Some(mut old) = self.scheduler.take() {
-            let mut ids: Vec<SequenceId> = self.outputs.keys().copied().collect();
-            ids.sort_unstable();
-            for id in ids {
-                let (Some(tokens), Some(output)) = (old.remove(id), self.outputs.get(&id)) else { continue };
-                let sequence = NewSequence { id, scope: 0, ids: tokens, max_length: output.max_length };
-                if let Err(error) = new.submit(sequence) {
-                    output.send(Event::Failed(Box::new(Error::Request(error.to_string()))));
-                    self.outputs.remove(&id);
-                }
-            }
-        }
-        self.scheduler = Some(new);
     }
 
     fn remove_cancelled(&mut self) {

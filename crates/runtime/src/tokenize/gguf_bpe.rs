@@ -1,14 +1,11 @@
 //! Byte-level BPE tokenizers of GGUF files. `tokenizer.ggml.pre` names the rules that split a text before merges.
 
+use sconce_engines::gguf::added_tokens::{AddedToken, added_tokens};
 use sconce_engines::gguf::metadata::{self, Metadata, StringArray};
 use serde_json::{Map, Value, json};
 use tokenizers::Tokenizer;
 
 use super::error::TokenizerError;
-
-/// Token types in `tokenizer.ggml.token_type`.
-const CONTROL: u64 = 3;
-const USER_DEFINED: u64 = 4;
 
 /// The split of Qwen 2 and later: digits one by one.
 const QWEN2: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
@@ -24,7 +21,7 @@ pub(super) fn load(metadata: &Metadata, tokens: &StringArray) -> Result<Tokenize
     let rules = Rules::named(metadata.string("tokenizer.ggml.pre").unwrap_or("none"))?;
     let json = json!({
         "version": "1.0",
-        "added_tokens": added_tokens(metadata, tokens),
+        "added_tokens": added(metadata),
         "normalizer": rules.normalizer,
         "pre_tokenizer": rules.pre_tokenizer,
         "post_processor": template(metadata, |id| tokens.get(id), rules.adds_begin),
@@ -67,39 +64,31 @@ impl Rules {
         };
         Ok(match pre {
             "gpt-2" | "gpt2" => plain(byte_level(true)),
-            "smollm" | "refact" | "starcoder" | "command-r" => {
+            "smollm" => {
                 let digits = json!({ "type": "Digits", "individual_digits": true });
                 plain(json!({ "type": "Sequence", "pretokenizers": [digits, byte_level(true)] }))
             }
-            "qwen2" | "deepseek-r1-qwen" => {
-                Rules { normalizer: json!({ "type": "NFC" }), ..plain(by(QWEN2)) }
-            }
+            "qwen2" => Rules { normalizer: json!({ "type": "NFC" }), ..plain(by(QWEN2)) },
             "llama-bpe" | "llama3" | "llama-v3" => {
                 Rules { ignores_merges: true, adds_begin: true, ..plain(by(LLAMA3)) }
             }
             _ => {
-                let known = vec!["gpt-2", "smollm", "starcoder", "qwen2", "llama-bpe"];
+                let known = vec!["gpt-2", "smollm", "qwen2", "llama-bpe"];
                 return Err(TokenizerError::UnknownPreTokenizer { pre: pre.to_owned(), known });
             }
         })
     }
 }
 
-/// Tokens that are found in a text before it is split: control tokens, and those of the user.
-fn added_tokens(metadata: &Metadata, tokens: &StringArray) -> Vec<Value> {
-    let types = metadata.get("tokenizer.ggml.token_type").and_then(|value| value.as_numbers());
-    let types = types.into_iter().flat_map(|types| types.iter().collect::<Vec<_>>());
-    let added = types.zip(tokens.iter()).enumerate().filter_map(|(id, (kind, token))| {
-        let kind = kind.as_u64()?;
-        let special = kind == CONTROL;
-        (special || kind == USER_DEFINED).then(|| {
-            json!({
-                "id": id, "content": token, "special": special, "single_word": false,
-                "lstrip": false, "rstrip": false, "normalized": false,
-            })
+/// The added tokens in the notation of `tokenizer.json`.
+fn added(metadata: &Metadata) -> Vec<Value> {
+    let json = |token: AddedToken<'_>| {
+        json!({
+            "id": token.id, "content": token.text, "special": token.is_control, "single_word": false,
+            "lstrip": false, "rstrip": false, "normalized": false,
         })
-    });
-    added.collect()
+    };
+    added_tokens(metadata).map(json).collect()
 }
 
 /// The post-processor that puts the begin token before a text, and the end token after it, as the metadata demands.
@@ -168,7 +157,7 @@ mod tests {
 
     #[test]
     fn every_known_split_keeps_the_text_and_finds_control_tokens() {
-        for pre in ["gpt-2", "smollm", "starcoder", "qwen2", "llama-bpe"] {
+        for pre in ["gpt-2", "smollm", "qwen2", "llama-bpe"] {
             let tokenizer = tokenizer(pre).expect("it is known");
             for text in ["hello 1234", "  a\n\nb\t", "naïve 中文 🙂", "don't STOP", "x<|end|>hell"] {
                 let encoding = tokenizer.encode(text, false).expect("it is text");

@@ -21,7 +21,8 @@ fn folder(name: &str) -> Copy {
         "pre_tokenizer": { "type": "Whitespace" },
         "model": { "type": "WordLevel", "vocab": vocabulary, "unk_token": "w3" },
     });
-    Copy::of(name).with("tokenizer.json", tokenizer.to_string())
+    let folder = Copy::of(name).with("tokenizer.json", tokenizer.to_string());
+    folder.setting("config.json", "tie_word_embeddings", json!(true))
 }
 
 fn open(home: &Home, folder: &Copy, engine: EngineId, dtype: Dtype, cache: Option<u64>) -> Model {
@@ -233,4 +234,19 @@ fn a_placement_that_fails_amid_generations_costs_them_nothing_but_time() {
             assert_eq!(model.quarantined().len(), 1, "{fault:?}: {}", model.plan().explain());
         }
     }
+}
+
+#[test]
+fn models_whose_logits_would_be_wrong_are_refused() {
+    let home = Home::new();
+    let refused = |folder: &Copy| {
+        let opened = home.model(folder.path()).task(Task::Generate).device(Device::Cpu).open();
+        opened.err().expect("it can't generate").to_string()
+    };
+    let untied = folder("tiny-llama").setting("config.json", "tie_word_embeddings", json!(false));
+    assert!(refused(&untied).contains("no tensor `lm_head.weight`"), "{}", refused(&untied));
+    let capped = folder("tiny-gemma3-causal").setting("config.json", "final_logit_softcapping", json!(30.0));
+    assert!(refused(&capped).contains("final_logit_softcapping 30"), "{}", refused(&capped));
+    let encoder = folder("tiny-bert");
+    assert!(refused(&encoder).contains("its attention is not causal"), "{}", refused(&encoder));
 }

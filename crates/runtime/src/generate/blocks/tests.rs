@@ -142,20 +142,6 @@ fn a_prefix_that_was_evicted_elsewhere_is_cached_again() {
     pool.check(&[&second]);
 }
 
-#[test]
-fn a_cleared_cache_finds_nothing() {
-    let mut pool = BlockPool::new(4, 4);
-    let mut released = computed(&mut pool, SCOPE, &ids(0..4));
-    let mut held = computed(&mut pool, SCOPE, &ids(10..18));
-    pool.release(&mut released);
-    pool.clear_cache();
-    assert!(pool.lookup(SCOPE, &ids(0..4)).is_empty());
-    assert!(pool.lookup(SCOPE, &ids(10..18)).is_empty());
-    pool.check(&[&held]);
-    pool.release(&mut held);
-    assert_eq!((pool.free(), pool.cached()), (4, 0));
-}
-
 /// A holder of a table: its tokens, and the number of them that are computed.
 struct Holder {
     table: BlockTable,
@@ -207,7 +193,6 @@ fn run(blocks: u32, block_size: usize, operations: &[(u8, u8, u8)]) {
                 holders.push(Holder { table, scope, ids });
             }
             3 if !holders.is_empty() => pool.release(&mut holders.swap_remove(at).table),
-            4 if b == 0 => pool.clear_cache(),
             _ => {}
         }
         if operations.len() < 1000 {

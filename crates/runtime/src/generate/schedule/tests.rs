@@ -187,13 +187,32 @@ fn a_fork_beyond_the_limit_waits() {
     assert_eq!(work(&advance(&mut scheduler))[0].1, 4..7, "its full block is cached");
 }
 
+/// Continues with an empty pool of the same size.
+fn lose_cache(scheduler: &mut Scheduler) {
+    let pool = BlockPool::new(scheduler.pool().total() as u32, scheduler.pool().block_size());
+    assert_eq!(scheduler.replace_pool(pool), []);
+}
+
+#[test]
+fn a_smaller_pool_refuses_what_can_no_longer_fit() {
+    let mut scheduler = scheduler(8, LIMITS);
+    scheduler.submit(sequence(1, 6, 4)).unwrap();
+    scheduler.submit(sequence(2, 20, 4)).unwrap();
+    advance(&mut scheduler);
+    let block_size = scheduler.pool().block_size();
+    let refused = scheduler.replace_pool(BlockPool::new(3, block_size));
+    let refused: Vec<SequenceId> = refused.into_iter().map(|(id, _)| id).collect();
+    assert_eq!((refused, scheduler.waiting(), scheduler.running()), (vec![2], 1, 0));
+    assert_eq!(work(&advance(&mut scheduler))[0].0, 1);
+}
+
 #[test]
 fn a_reset_computes_everything_again() {
     let mut scheduler = scheduler(8, LIMITS);
     scheduler.submit(sequence(1, 6, 4)).unwrap();
     scheduler.submit(sequence(2, 2, 4)).unwrap();
     advance(&mut scheduler);
-    scheduler.reset();
+    lose_cache(&mut scheduler);
     assert_eq!((scheduler.waiting(), scheduler.pool().free(), scheduler.pool().cached()), (2, 8, 0));
     assert_eq!(work(&advance(&mut scheduler)), [(1, 0..7, true), (2, 0..1, false)]);
 }
@@ -205,7 +224,7 @@ fn a_step_from_before_a_reset_is_ignored() {
     advance(&mut scheduler);
     let stale = scheduler.next_step();
     assert_eq!(work(&stale), [(1, 8..16, true)]);
-    scheduler.reset();
+    lose_cache(&mut scheduler);
     assert_eq!(work(&scheduler.next_step()), [(1, 0..8, false)]);
     scheduler.advance(&stale);
     assert_eq!(work(&scheduler.next_step()), [(1, 0..8, false)]);
@@ -391,7 +410,7 @@ proptest! {
                 0..4 => simulation.submit(40, 30),
                 4 => simulation.cancel(),
                 5 => simulation.fork(),
-                6 if seed % 4 == 0 => simulation.scheduler.reset(),
+                6 if seed % 4 == 0 => lose_cache(&mut simulation.scheduler),
                 _ => simulation.step(),
             }
         }
