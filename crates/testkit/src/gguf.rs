@@ -18,6 +18,8 @@ pub enum Value {
     Strings(Vec<String>),
     /// An array of signed 32-bit integers.
     I32s(Vec<i32>),
+    /// An array of 32-bit floats.
+    F32s(Vec<f32>),
 }
 
 /// A tensor: name, sizes with the length of a row first, number of its type, bytes.
@@ -53,6 +55,10 @@ pub fn value(value: &Value) -> Vec<u8> {
         Value::I32s(values) => {
             let numbers = values.iter().flat_map(|value| value.to_le_bytes());
             (9, array(5, values.len()).into_iter().chain(numbers).collect())
+        }
+        Value::F32s(values) => {
+            let numbers = values.iter().flat_map(|value| value.to_le_bytes());
+            (9, array(6, values.len()).into_iter().chain(numbers).collect())
         }
     };
     [&kind.to_le_bytes()[..], &bytes].concat()

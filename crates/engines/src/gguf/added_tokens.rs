@@ -3,6 +3,7 @@
 use super::metadata::{Metadata, NumberArray, StringArray, Value};
 
 /// Token types in `tokenizer.ggml.token_type`.
+const UNKNOWN: u64 = 2;
 const CONTROL: u64 = 3;
 const USER_DEFINED: u64 = 4;
 
@@ -13,7 +14,7 @@ pub struct AddedToken<'a> {
     pub id: u32,
     /// Its text.
     pub text: &'a str,
-    /// Whether it is a control token.
+    /// Whether it is a control token. The unknown token is one.
     pub is_control: bool,
 }
 
@@ -23,6 +24,7 @@ pub fn added_tokens(metadata: &Metadata) -> impl Iterator<Item = AddedToken<'_>>
     let types = metadata.get("tokenizer.ggml.token_type").and_then(Value::as_numbers);
     let tokens = tokens.into_iter().flat_map(StringArray::iter);
     let types = types.into_iter().flat_map(NumberArray::iter).map(|kind| kind.as_u64().unwrap_or(0));
-    let added = (0..).zip(tokens).zip(types).filter(|(_, kind)| [CONTROL, USER_DEFINED].contains(kind));
-    added.map(|((id, text), kind)| AddedToken { id, text, is_control: kind == CONTROL })
+    let added =
+        (0..).zip(tokens).zip(types).filter(|(_, kind)| [UNKNOWN, CONTROL, USER_DEFINED].contains(kind));
+    added.map(|((id, text), kind)| AddedToken { id, text, is_control: kind != USER_DEFINED })
 }

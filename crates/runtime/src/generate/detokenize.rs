@@ -193,6 +193,40 @@ mod tests {
         assert_eq!(pieces(sentence_piece, &[], &tokens), ["", "", "€", "", "\u{FFFD} the"]);
     }
 
+    /// A tokenizer as GGUF files of Llama 2 have it: token 256 + i is a word, 263 a control token, others are bytes.
+    fn llama2() -> tokenizers::Tokenizer {
+        let bytes = (0..=u8::MAX).map(|byte| format!("<0x{byte:02X}>"));
+        let words = WORDS.map(|word| if word.is_empty() { "<none>".to_owned() } else { word.to_owned() });
+        let tokens = bytes.chain(words).chain(["<s>".to_owned()]).zip(0..);
+        let vocabulary: serde_json::Map<String, serde_json::Value> =
+            tokens.map(|(token, id)| (token, serde_json::Value::from(id))).collect();
+        let json = serde_json::json!({
+            "version": "1.0",
+            "added_tokens": [{
+                "id": 263, "content": "<s>", "special": true, "single_word": false, "lstrip": false, "rstrip": false,
+                "normalized": false,
+            }],
+            "decoder": { "type": "Sequence", "decoders": [
+                { "type": "Replace", "pattern": { "String": "▁" }, "content": " " }, { "type": "ByteFallback" },
+                { "type": "Fuse" }, { "type": "Strip", "content": " ", "start": 1, "stop": 0 },
+            ] },
+            "model": { "type": "BPE", "vocab": vocabulary, "merges": [], "byte_fallback": true },
+        });
+        json.to_string().parse().expect("a tokenizer")
+    }
+
+    #[test]
+    fn byte_fallback_and_the_first_space_are_those_of_the_tokenizer() {
+        let tokenizer = llama2();
+        let decode = |tokens: &[u32]| tokenizer.decode(tokens, true).expect("they are tokens");
+        let mut detokenizer = Detokenizer::new(decode, &[263]);
+        let pieces: Vec<String> =
+            [256, 0xE2, 0x82, 0xAC, 257, 258].into_iter().map(|token| detokenizer.push(token)).collect();
+        assert_eq!(pieces, ["the", "", "", "€", " a", "s"]);
+        assert_eq!(stream(decode, &[263, 257], &[256, 261, 260]), " the  é", "the prompt has a word");
+        assert_eq!(stream(decode, &[263], &[256, 0xE2, 257]), "the\u{FFFD} a");
+    }
+
     #[test]
     fn tokens_that_all_end_inside_of_characters_are_decoded() {
         let text = "🙂".repeat(60);

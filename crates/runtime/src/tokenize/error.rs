@@ -23,14 +23,27 @@ pub enum TokenizerError {
         source: sconce_engines::weights::WeightsError,
     },
     /// The GGUF file has a tokenizer of another kind.
-    #[error("the tokenizer `{model}` of the GGUF file is not read; known: `bert`, `gpt2`")]
+    #[error("the tokenizer `{model}` of the GGUF file is not read; known: `bert`, `gpt2`, `llama`")]
     UnknownModel {
         /// The value of `tokenizer.ggml.model`.
         model: String,
     },
-    /// The GGUF file has no merges.
-    #[error("the GGUF file has no `tokenizer.ggml.merges`: its tokenizer is incomplete")]
-    NoMerges,
+    /// The GGUF file lacks a key of its tokenizer.
+    #[error("the GGUF file has no valid `{key}`: its tokenizer is incomplete")]
+    Incomplete {
+        /// The key.
+        key: &'static str,
+    },
+    /// A key of the tokenizer has more or fewer values than there are tokens.
+    #[error("the GGUF file has {tokens} tokens, and {values} values of `{key}`")]
+    Lengths {
+        /// The key.
+        key: &'static str,
+        /// The number of its values.
+        values: usize,
+        /// The number of tokens.
+        tokens: usize,
+    },
     /// The GGUF file splits text by rules that are not known.
     #[error(
         "the pre-tokenizer `{pre}` of the GGUF file is not known; known: {}",

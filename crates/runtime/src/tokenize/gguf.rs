@@ -1,4 +1,8 @@
-//! Loads the tokenizer of a GGUF file from its metadata: a WordPiece vocabulary, or byte-level BPE.
+//! Loads the tokenizer of a GGUF file from its metadata: a WordPiece vocabulary, byte-level BPE, or SentencePiece BPE.
+
+mod byte_level;
+mod parts;
+mod sentence_piece;
 
 use std::path::Path;
 
@@ -10,7 +14,6 @@ use tokenizers::models::bpe::Vocab;
 use tokenizers::models::wordpiece::WordPiece;
 
 use super::error::TokenizerError;
-use super::gguf_bpe;
 use super::load::{Settings, check, word_piece};
 
 /// Marks a piece that starts a word. All other pieces continue one.
@@ -30,7 +33,8 @@ fn from_metadata(metadata: &Metadata) -> Result<Tokenizer, TokenizerError> {
     let tokens = metadata.get("tokenizer.ggml.tokens").and_then(|value| value.as_strings());
     match (model, tokens) {
         ("bert", Some(tokens)) => from_pieces(metadata, tokens),
-        ("gpt2", Some(tokens)) => gguf_bpe::load(metadata, tokens),
+        ("gpt2", Some(tokens)) => byte_level::load(metadata, tokens),
+        ("llama", Some(tokens)) => sentence_piece::load(metadata, tokens),
         _ => Err(TokenizerError::UnknownModel { model: model.to_owned() }),
     }
 }
@@ -73,24 +77,4 @@ fn is_special(token: &str) -> bool {
 }
 
 #[cfg(test)]
-mod tests {
-    use sconce_engines::gguf::metadata::Value;
-
-    use super::*;
-
-    #[test]
-    fn tokens_have_the_notation_of_word_piece() {
-        for (token, expected) in
-            [("\u{2581}the", "the"), ("ing", "##ing"), ("[CLS]", "[CLS]"), ("\u{2581}[", "[")]
-        {
-            assert_eq!(piece(token), expected);
-        }
-    }
-
-    #[test]
-    fn another_tokenizer_is_rejected_by_name() {
-        let entries = [("tokenizer.ggml.model".to_owned(), Value::String("rwkv".to_owned()))];
-        let error = from_metadata(&entries.into_iter().collect()).expect_err("no pieces");
-        assert!(error.to_string().contains("`rwkv`"), "{error}");
-    }
-}
+mod tests;

@@ -23,7 +23,7 @@ const MAX_FILE_BYTES: u64 = 64 << 20;
 /// Limit of `max_input_chars_per_word`: the cost of WordPiece is cubic in it.
 const MAX_WORD_CHARS: usize = 256;
 /// Length limit of a token in bytes.
-const MAX_TOKEN_BYTES: usize = 1024;
+pub(super) const MAX_TOKEN_BYTES: usize = 1024;
 /// Length limit of a normalizer's replacement text in bytes.
 const MAX_REPLACEMENT_BYTES: usize = 64;
 
@@ -64,9 +64,6 @@ fn read(path: &Path, most: u64) -> Result<Vec<u8>, TokenizerError> {
 
 /// Rejects tokenizers that could spend minutes or gigabytes on a short text.
 pub(super) fn check(tokenizer: &Tokenizer) -> Result<(), TokenizerError> {
-    let check_limit = |what, value: usize, most| {
-        if value > most { Err(TokenizerError::LimitExceeded { what, value, most }) } else { Ok(()) }
-    };
     if let ModelWrapper::WordPiece(model) = tokenizer.get_model() {
         check_limit("`max_input_chars_per_word`", model.max_input_chars_per_word, MAX_WORD_CHARS)?;
     }
@@ -83,6 +80,10 @@ pub(super) fn check(tokenizer: &Tokenizer) -> Result<(), TokenizerError> {
         took,
         most,
     })
+}
+
+pub(super) fn check_limit(what: &'static str, value: usize, most: usize) -> Result<(), TokenizerError> {
+    if value > most { Err(TokenizerError::LimitExceeded { what, value, most }) } else { Ok(()) }
 }
 
 /// Length of the longest replacement text in a normalizer and its parts.

@@ -2,7 +2,6 @@
 
 mod error;
 mod gguf;
-mod gguf_bpe;
 mod load;
 mod pair;
 mod query;
