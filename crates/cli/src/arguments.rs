@@ -238,6 +238,18 @@ pub(crate) struct Generate {
     /// End at this text; can be repeated
     #[arg(long, value_name = "TEXT")]
     pub(crate) stop: Vec<String>,
+    /// Generate JSON that is valid by this JSON schema: a file, or the schema itself
+    #[arg(long, value_name = "FILE|JSON", group = "structure")]
+    pub(crate) json_schema: Option<String>,
+    /// Generate a JSON object
+    #[arg(long, group = "structure")]
+    pub(crate) json_object: bool,
+    /// Generate a text that this regular expression matches as a whole
+    #[arg(long, value_name = "EXPRESSION", group = "structure")]
+    pub(crate) regex: Option<String>,
+    /// Generate a text of the grammar in this file, in Lark's syntax
+    #[arg(long, value_name = "FILE", group = "structure")]
+    pub(crate) grammar: Option<PathBuf>,
     /// Print JSON at the end instead of text as it arrives
     #[arg(long)]
     pub(crate) json: bool,

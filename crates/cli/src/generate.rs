@@ -1,11 +1,13 @@
 //! `sconce generate`: continues a prompt.
 
+use std::fs;
 use std::io::{self, Read};
+use std::path::Path;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
-use sconce::{FinishReason, GenerateOptions, GenerationSummary};
+use sconce::{FinishReason, GenerateOptions, GenerationSummary, StructuredOutput};
 use serde_json::json;
 
 use crate::arguments;
@@ -17,7 +19,7 @@ pub(crate) fn run(arguments: &arguments::Generate) -> anyhow::Result<ExitCode> {
     if arguments.prompt.is_none() {
         io::stdin().read_to_string(&mut prompt).context("standard input can't be read")?;
     }
-    let options = options(arguments);
+    let options = options(arguments)?;
     options.validate()?;
     let model = open(&arguments.model, None)?;
     let started = Instant::now();
@@ -52,9 +54,9 @@ pub(crate) fn run(arguments: &arguments::Generate) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn options(arguments: &arguments::Generate) -> GenerateOptions {
+fn options(arguments: &arguments::Generate) -> anyhow::Result<GenerateOptions> {
     let default = GenerateOptions::default();
-    GenerateOptions {
+    Ok(GenerateOptions {
         max_tokens: Some(arguments.max_tokens),
         temperature: arguments.temperature,
         top_k: arguments.top_k.unwrap_or(default.top_k),
@@ -63,8 +65,27 @@ fn options(arguments: &arguments::Generate) -> GenerateOptions {
         repetition_penalty: arguments.repetition_penalty.unwrap_or(default.repetition_penalty),
         seed: arguments.seed,
         stop: arguments.stop.clone(),
+        structured_output: structured_output(arguments)?,
         ..default
-    }
+    })
+}
+
+/// What the output must match.
+fn structured_output(arguments: &arguments::Generate) -> anyhow::Result<Option<StructuredOutput>> {
+    let read =
+        |path: &Path| fs::read_to_string(path).with_context(|| format!("`{}` can't be read", path.display()));
+    Ok(if let Some(schema) = &arguments.json_schema {
+        let is_inline = schema.trim_start().starts_with('{');
+        let text = if is_inline { schema.clone() } else { read(Path::new(schema))? };
+        let schema = serde_json::from_str(&text).context("the JSON schema is not JSON")?;
+        Some(StructuredOutput::JsonSchema(schema))
+    } else if let Some(expression) = &arguments.regex {
+        Some(StructuredOutput::Regex(expression.clone()))
+    } else if let Some(path) = &arguments.grammar {
+        Some(StructuredOutput::Grammar(read(path)?))
+    } else {
+        arguments.json_object.then_some(StructuredOutput::JsonObject)
+    })
 }
 
 /// A line with counts, time to first token, rate and placement.

@@ -40,6 +40,7 @@ pub use execute::{
 };
 pub use generate::{
     FinishReason, GenerateOptions, GeneratedToken, Generation, GenerationSummary, InvalidOption, Piece,
+    StructuredOutput,
 };
 pub use inspect::{Inspection, inspect};
 pub use memory::{Claim, MemoryAccount, MemoryPurpose, limit_arenas, peak, resident};

@@ -13,6 +13,20 @@ impl TokenMask {
         Self { words: vec![0; tokens.div_ceil(64)], tokens }
     }
 
+    /// A mask over `tokens` token ids with the bits of `words`, lowest first.
+    pub(crate) fn from_words(words: &[u32], tokens: usize) -> Self {
+        let whole = |pair: &[u32]| pair.iter().rev().fold(0, |whole, word| whole << 32 | u64::from(*word));
+        Self { words: words.chunks(2).map(whole).collect(), tokens }
+    }
+
+    /// Disallows the tokens that `other` does not allow.
+    pub(crate) fn intersect(&mut self, other: &TokenMask) {
+        let others = other.words.iter().copied().chain(std::iter::repeat(0));
+        for (word, other) in self.words.iter_mut().zip(others) {
+            *word &= other;
+        }
+    }
+
     /// Allows a token. Ids outside of the mask stay disallowed.
     pub(crate) fn allow(&mut self, token: u32) {
         if (token as usize) < self.tokens {
@@ -69,6 +83,25 @@ mod tests {
                 prop_assert_eq!(mask.allows(token), keeps);
                 prop_assert_eq!(logit > f32::NEG_INFINITY, keeps);
             }
+        }
+
+        #[test]
+        fn words_and_intersections_are_sets(
+            one in proptest::collection::btree_set(0_u32..200, 0..100),
+            other in proptest::collection::btree_set(0_u32..300, 0..100),
+        ) {
+            let mut words = [0_u32; 7];
+            for token in &one {
+                words[*token as usize / 32] |= 1 << (token % 32);
+            }
+            let mut mask = TokenMask::from_words(&words, 200);
+            let mut allowed = TokenMask::new(300);
+            for token in &other {
+                allowed.allow(*token);
+            }
+            prop_assert!((0..300).all(|token| mask.allows(token) == one.contains(&token)));
+            mask.intersect(&allowed);
+            prop_assert!((0..300).all(|token| mask.allows(token) == (one.contains(&token) && other.contains(&token))));
         }
 
         #[test]

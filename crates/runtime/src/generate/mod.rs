@@ -2,6 +2,7 @@
 //! blocks of the KV cache, and the schedule of steps.
 
 mod blocks;
+mod constraint;
 mod detokenize;
 mod generation;
 mod mask;
@@ -12,7 +13,9 @@ mod select;
 mod sequence;
 mod step_loop;
 mod stop;
+mod structured_output;
 
 pub use generation::{FinishReason, GeneratedToken, Generation, GenerationSummary, Piece};
 pub use options::{GenerateOptions, InvalidOption};
 pub(crate) use step_loop::StepLoop;
+pub use structured_output::StructuredOutput;

@@ -2,6 +2,8 @@
 
 use std::collections::BTreeMap;
 
+use super::structured_output::StructuredOutput;
+
 /// Maximum of `n`.
 const MAX_CHOICES: usize = 128;
 /// Maximum of `logprobs`.
@@ -56,6 +58,9 @@ pub struct GenerateOptions {
     pub n: usize,
     /// Whether generation continues after an end token of the model. Default false.
     pub ignore_eos: bool,
+    /// What the output must match. It ends where nothing can follow; end tokens are sampled only where it is complete. At
+    /// the maximum number of tokens, or at a stop string or stop token, it may be incomplete. Default `None`: any text.
+    pub structured_output: Option<StructuredOutput>,
 }
 
 impl Default for GenerateOptions {
@@ -78,6 +83,7 @@ impl Default for GenerateOptions {
             logprobs: None,
             n: 1,
             ignore_eos: false,
+            structured_output: None,
         }
     }
 }

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::Sender;
 
+use super::constraint::{Constraint, ConstraintError};
 use super::detokenize::Detokenizer;
 use super::generation::{Event, FinishReason, GeneratedToken, Piece};
 use super::mask::TokenMask;
@@ -22,12 +23,25 @@ pub(super) struct OutputSequence {
     sampler: Sampler,
     detokenizer: Detokenizer<Decode>,
     stop: StopMatcher,
+    /// The tokens that the options allow.
     mask: Option<TokenMask>,
+    constraint: Option<Constraint>,
+    /// The mask of the next token, if it is computed.
+    next_mask: Option<Result<TokenMask, ConstraintError>>,
     end_tokens: Vec<u32>,
     /// Number of generated tokens.
     generated: usize,
     events: Sender<Event>,
     cancelled: Arc<AtomicBool>,
+}
+
+/// Why a sequence can't continue.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum OutputError {
+    #[error(transparent)]
+    Sample(#[from] SampleError),
+    #[error(transparent)]
+    Constraint(#[from] ConstraintError),
 }
 
 /// What a sequence does after a token.
@@ -56,12 +70,19 @@ impl OutputSequence {
             detokenizer: Detokenizer::new(decode, prompt),
             stop: StopMatcher::new(&options.stop),
             mask: options.allowed_tokens.as_deref().map(mask),
+            constraint: None,
+            next_mask: None,
             end_tokens: if options.ignore_eos { Vec::new() } else { end_tokens.to_vec() },
             generated: 0,
             options,
             events,
             cancelled,
         }
+    }
+
+    /// With a constraint on its text.
+    pub(super) fn constrained(self, constraint: Option<Constraint>) -> OutputSequence {
+        OutputSequence { constraint, ..self }
     }
 
     /// Whether nobody waits for its output.
@@ -77,8 +98,8 @@ impl OutputSequence {
     }
 
     /// Samples the next token, and sends its text.
-    pub(super) fn next(&mut self, logits: &mut [f32]) -> Result<Next, SampleError> {
-        let sampled = self.sampler.sample(logits, self.mask.as_ref())?;
+    pub(super) fn next(&mut self, logits: &mut [f32]) -> Result<Next, OutputError> {
+        let sampled = self.sample(logits)?;
         let token = sampled.token;
         self.generated += 1;
         let is_end = self.end_tokens.contains(&token) || self.options.stop_tokens.contains(&token);
@@ -86,6 +107,10 @@ impl OutputSequence {
             self.finish(String::new(), Some(sampled), FinishReason::Stop);
             return Ok(Next::Finished);
         }
+        let is_complete = match &mut self.constraint {
+            Some(constraint) => constraint.push(token)?,
+            None => false,
+        };
         let piece = self.detokenizer.push(token);
         let (text, stopped) = if self.generated <= self.options.min_tokens {
             (self.stop.skip(&piece), false)
@@ -102,12 +127,37 @@ impl OutputSequence {
             });
             return Ok(Next::Finished);
         }
+        if is_complete {
+            self.finish(text, Some(sampled), FinishReason::Stop);
+            return Ok(Next::Finished);
+        }
         if self.options.max_tokens.is_some_and(|most| self.generated >= most) {
             self.finish(text, Some(sampled), FinishReason::Length);
             return Ok(Next::Finished);
         }
         self.send(Event::Piece(self.piece(text, Some(sampled))));
         Ok(Next::Continue(token))
+    }
+
+    /// Whether the mask of the next token is to be computed.
+    pub(super) fn needs_mask(&self) -> bool {
+        self.constraint.is_some() && self.next_mask.is_none()
+    }
+
+    /// Computes the mask of the next token, unless there is one.
+    pub(super) fn prepare_mask(&mut self) {
+        if self.needs_mask() {
+            self.next_mask = self.constraint.as_mut().map(Constraint::mask);
+        }
+    }
+
+    fn sample(&mut self, logits: &mut [f32]) -> Result<Sampled, OutputError> {
+        self.prepare_mask();
+        let mut mask = self.next_mask.take().transpose()?;
+        if let (Some(mask), Some(allowed)) = (&mut mask, &self.mask) {
+            mask.intersect(allowed);
+        }
+        Ok(self.sampler.sample(logits, mask.as_ref().or(self.mask.as_ref()))?)
     }
 
     /// Sends `text` with all text that was held back, and the end.

@@ -2,9 +2,9 @@
 
 use std::collections::HashMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::sync::mpsc::{self, Receiver, Sender};
+use std::sync::{Arc, OnceLock};
 use std::thread;
 
 use sconce_core::batch::{Batch, CachedSequence, OutputKind};
@@ -13,10 +13,12 @@ use sconce_core::generator::CacheLayout;
 use tracing::trace;
 
 use super::blocks::{BlockCopy, BlockPool};
+use super::constraint::{Constraint, ConstraintCompiler};
 use super::generation::{Event, Generation};
 use super::options::GenerateOptions;
 use super::schedule::{Limits, NewSequence, Scheduler, SequenceId, Step};
 use super::sequence::{Next, OutputSequence};
+use super::structured_output::StructuredOutput;
 use crate::device::panic_message;
 use crate::error::Error;
 use crate::execute::{Decoder, Serving, StepError};
@@ -35,12 +37,17 @@ const UNKNOWN_MEMORY: u64 = 1 << 30;
 /// Handle of the step loop. The loop ends when it is dropped.
 pub(crate) struct StepLoop {
     requests: Sender<Request>,
+    serving: Arc<Serving>,
+    tokenizer: Arc<ModelTokenizer>,
+    /// Made for the first request with structured output.
+    constraints: OnceLock<Result<ConstraintCompiler, String>>,
 }
 
 /// A request to the step loop.
 struct Request {
     prompt: Vec<u32>,
     options: GenerateOptions,
+    constraint: Option<Constraint>,
     seed: u64,
     events: Sender<Event>,
     cancelled: Arc<AtomicBool>,
@@ -55,9 +62,10 @@ impl StepLoop {
     ) -> std::io::Result<StepLoop> {
         let (requests, received) = mpsc::channel();
         let (serving, tokenizer) = (Arc::clone(serving), Arc::clone(tokenizer));
-        let body = move || Running::new(serving, tokenizer, cache_bytes).run(&received);
+        let running = Running::new(Arc::clone(&serving), Arc::clone(&tokenizer), cache_bytes);
+        let body = move || running.run(&received);
         thread::Builder::new().name("sconce-steps".to_owned()).spawn(body)?;
-        Ok(StepLoop { requests })
+        Ok(StepLoop { requests, serving, tokenizer, constraints: OnceLock::new() })
     }
 
     /// Starts a generation that keeps `model` until it ends.
@@ -67,16 +75,36 @@ impl StepLoop {
         options: &GenerateOptions,
         model: Box<dyn Send>,
     ) -> Result<Generation, Error> {
+        let constraint = options.structured_output.as_ref().map(|output| self.compile(output)).transpose()?;
         let (events, received) = mpsc::channel();
         let cancelled = Arc::new(AtomicBool::new(false));
         let generation =
             Generation::new(received, Arc::clone(&cancelled), (prompt.len(), options.n.max(1)), model);
         let seed = options.seed.unwrap_or_else(random_seed);
-        let request = Request { prompt, options: options.clone(), seed, events, cancelled };
+        let request = Request { prompt, options: options.clone(), constraint, seed, events, cancelled };
         let ended = || Error::Machine("the thread of the step loop ended".to_owned());
         self.requests.send(request).map_err(|_| ended())?;
         Ok(generation)
     }
+
+    /// Compiles the structured output of a request.
+    fn compile(&self, output: &StructuredOutput) -> Result<Constraint, Error> {
+        let compiler = self.constraints.get_or_init(|| {
+            let tokens = self.tokenizer.token_bytes();
+            let tokens = tokens.ok_or("the tokens of this tokenizer have no bytes of their own")?;
+            ConstraintCompiler::new(&tokens, end_tokens(&self.serving))
+        });
+        let unsupported = |why| Error::Request(format!("structured output is not available: {why}"));
+        let compiler = compiler.as_ref().map_err(unsupported)?;
+        let refused = |why| Error::Request(format!("{} can't be used: {why}", output.name()));
+        compiler.compile(output).map_err(refused)
+    }
+}
+
+/// The end tokens of a model.
+fn end_tokens(serving: &Serving) -> &[u32] {
+    let tokens = serving.spec().card.generation.end_tokens.as_ref();
+    tokens.map_or(&[][..], |tokens| &tokens.value)
 }
 
 /// A seed from the process's random hash keys.
@@ -134,14 +162,14 @@ impl Running {
     }
 
     fn admit(&mut self, request: Request) {
-        let Request { prompt, options, seed, events, cancelled } = request;
+        let Request { prompt, options, constraint, seed, events, cancelled } = request;
         if let Err(error) = self.open() {
             let _ = events.send(Event::Failed(Box::new(error)));
             return;
         }
         let (Some(scheduler), Some(decoder)) = (&mut self.scheduler, &self.decoder) else { return };
         let card = &self.serving.spec().card;
-        let end_tokens = card.generation.end_tokens.as_ref().map_or(&[][..], |tokens| &tokens.value);
+        let end_tokens = end_tokens(&self.serving);
         let capacity = scheduler.pool().total() * scheduler.pool().block_size();
         let context = card.max_length.value;
         if prompt.len() >= context {
@@ -175,6 +203,7 @@ impl Running {
                 events.clone(),
                 Arc::clone(&cancelled),
             );
+            let output = output.constrained(constraint.clone());
             output.send(Event::Placed(decoder.placement().clone(), decoder.class().to_owned()));
             self.outputs.insert(self.next_id, output);
             self.next_id += 1;
@@ -235,7 +264,17 @@ impl Running {
         if batch.sequences.is_empty() {
             return Err(Error::Machine("the schedule has no work for its sequences".to_owned()));
         }
-        let mut logits = match self.serving.step(decoder, copies.collect(), batch) {
+        let copies = copies.collect();
+        let constrained: Vec<&mut OutputSequence> =
+            self.outputs.values_mut().filter(|output| output.needs_mask()).collect();
+        let stepped = thread::scope(|scope| {
+            // Masks are computed beside the step.
+            if !constrained.is_empty() {
+                scope.spawn(|| constrained.into_iter().for_each(OutputSequence::prepare_mask));
+            }
+            self.serving.step(decoder, copies, batch)
+        });
+        let mut logits = match stepped {
             Ok(logits) => logits,
             Err(StepError::Error(error)) => return Err(*error),
             Err(StepError::Placement) => {

@@ -15,9 +15,7 @@ use tokenizers::models::wordpiece::WordPiece;
 
 use super::error::TokenizerError;
 use super::load::{Settings, check, word_piece};
-
-/// Marks a piece that starts a word. All other pieces continue one.
-const WORD_START: char = '\u{2581}';
+use super::token_bytes::WORD_START;
 
 /// Loads the tokenizer of the GGUF file `path`.
 pub(super) fn load(path: &Path) -> Result<Tokenizer, TokenizerError> {

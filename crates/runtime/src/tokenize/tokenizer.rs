@@ -8,6 +8,7 @@ use tokenizers::{AddedToken, Encoding, PostProcessor, Tokenizer, TruncationDirec
 use super::error::TokenizerError;
 use super::gguf;
 use super::load::load;
+use super::token_bytes::{TokenBytes, token_bytes};
 
 /// Length limit of a text in bytes: its tokens take many times as much memory.
 const MAX_TEXT_BYTES: usize = 16 << 20;
@@ -180,6 +181,11 @@ impl ModelTokenizer {
     /// The text of token ids.
     pub fn decode(&self, ids: &[u32], skip_special: bool) -> Result<String, TokenizerError> {
         self.tokenizer.decode(ids, skip_special).map_err(TokenizerError::Tokenizer)
+    }
+
+    /// The bytes that each token adds to a text, by id. None if they depend on other tokens.
+    pub(crate) fn token_bytes(&self) -> Option<Vec<TokenBytes>> {
+        token_bytes(&self.tokenizer)
     }
 
     /// The id of a token, by its string in the vocabulary.

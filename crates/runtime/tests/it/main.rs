@@ -26,6 +26,7 @@ mod running;
 mod shapes;
 mod smollm2;
 mod spans;
+mod structured;
 mod support;
 mod task_faults;
 mod tasks;

@@ -8,10 +8,10 @@ use serde_json::json;
 use tokenizers::Tokenizer;
 use tokenizers::models::bpe::{BPE, Merges, Vocab};
 
-use super::WORD_START;
 use super::parts::{self, Parts};
 use crate::tokenize::error::TokenizerError;
 use crate::tokenize::load::{MAX_TOKEN_BYTES, check_limit};
+use crate::tokenize::token_bytes::WORD_START;
 
 /// Token types in `tokenizer.ggml.token_type`. Text is merged to normal and unused pieces.
 const NORMAL: u64 = 1;

@@ -1,3 +1,5 @@
+//! Tokenizers of GGUF files against published ones.
+
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 use std::{env, fs};

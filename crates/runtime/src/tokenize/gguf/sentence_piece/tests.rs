@@ -1,3 +1,5 @@
+//! `SentencePiece` tokenizers of GGUF files against `sentencepiece`.
+
 use sconce_testkit::gguf::Value;
 use sconce_testkit::goldens;
 use serde_json::Value as Json;
