@@ -46,15 +46,16 @@ pub(super) struct ConstraintCompiler {
 impl ConstraintCompiler {
     /// A compiler for tokens with these bytes. `end_tokens` are allowed where the text is complete.
     pub(super) fn new(tokens: &[TokenBytes], end_tokens: &[u32]) -> Result<ConstraintCompiler, String> {
-        let bytes = |token: &TokenBytes| match token {
-            TokenBytes::Text(bytes) => bytes.clone(),
-            // The marker is no byte of UTF-8, so that a text can't match it.
-            TokenBytes::Special(name) => [&[TokTrie::SPECIAL_TOKEN_MARKER], name.as_bytes()].concat(),
-            TokenBytes::None => Vec::new(),
+        let special = |name: &[u8]| [&[TokTrie::SPECIAL_TOKEN_MARKER], name].concat();
+        // The marker is no byte of UTF-8, so that a text can't match a special token. An end token is one, whatever the
+        // tokenizer says: it would end the text.
+        let bytes = |(id, token): (u32, &TokenBytes)| match token {
+            TokenBytes::Text(bytes) if end_tokens.contains(&id) => special(bytes),
+            TokenBytes::Text(bytes) if bytes.len() <= MAX_TOKEN_BYTES => bytes.clone(),
+            TokenBytes::Special(name) if name.len() < MAX_TOKEN_BYTES => special(name.as_bytes()),
+            TokenBytes::Text(_) | TokenBytes::Special(_) | TokenBytes::None => Vec::new(),
         };
-        let words =
-            tokens.iter().map(bytes).map(|word| if word.len() > MAX_TOKEN_BYTES { Vec::new() } else { word });
-        let words: Vec<Vec<u8>> = words.collect();
+        let words: Vec<Vec<u8>> = (0..).zip(tokens).map(bytes).collect();
         let known: Vec<u32> = end_tokens.iter().copied().filter(|id| (*id as usize) < words.len()).collect();
         let build = || {
             let info = TokRxInfo::new(words.len() as u32, known.first().copied().unwrap_or(INVALID_TOKEN));
