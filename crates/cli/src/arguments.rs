@@ -401,7 +401,7 @@ pub(crate) struct PromptArguments {
 }
 
 /// The model, its constraints, overrides and source.
-#[derive(Args)]
+#[derive(Clone, Args)]
 pub(crate) struct ModelArguments {
     /// A model folder, a GGUF file, a model id on the Hugging Face Hub, or a bundle
     pub(crate) model: String,
@@ -411,7 +411,7 @@ pub(crate) struct ModelArguments {
     /// Use only this device: cpu, metal, metal:N, cuda, cuda:N
     #[arg(long, help_heading = "Placement")]
     pub(crate) device: Option<Device>,
-    /// Use only this dtype: f32, f16, bf16; int8, int4 for quantized ONNX graphs
+    /// Use only this dtype: f32, f16, bf16; int8, int4 for quantized weights as stored
     #[arg(long, help_heading = "Placement")]
     pub(crate) dtype: Option<Dtype>,
     /// Use only these weights, by file name
@@ -437,7 +437,7 @@ pub(crate) struct ModelArguments {
 }
 
 /// Overrides of a model's card.
-#[derive(Args)]
+#[derive(Clone, Args)]
 pub(crate) struct ModelOverrides {
     /// Task of the model: embed, rerank, classify, sparse, tokens
     #[arg(long, help_heading = "Model overrides")]

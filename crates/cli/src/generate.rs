@@ -21,7 +21,8 @@ pub(crate) fn run(arguments: &arguments::Generate) -> anyhow::Result<ExitCode> {
     }
     let options = options(arguments)?;
     options.validate()?;
-    let model = open(&arguments.model, None)?;
+    // One sequence: the placement whose single steps are the fastest.
+    let model = open(&arguments::ModelArguments { latency: true, ..arguments.model.clone() }, None)?;
     let started = Instant::now();
     let mut generation = model.generate(&prompt, &options)?;
     let (mut text, mut first) = (String::new(), None);

@@ -10,7 +10,7 @@ use sconce::planner::evidence::Goal;
 use sconce::planner::explain::unmet;
 use sconce::planner::plan::Viable;
 use sconce::prove::ProofDepth;
-use sconce::{Band, Constraints, Device, ModelCard, ModelSource, Plan};
+use sconce::{Band, Constraints, Device, ModelCard, ModelSource, Plan, Task};
 use serde_json::json;
 
 use crate::arguments;
@@ -56,8 +56,9 @@ fn render(card: &ModelCard, plan: &Plan, constraints: &Constraints) -> String {
         card.width(),
         card.max_length.value
     );
-    let mut rows =
-        table(&["", "engine", "device", "dtype", "weights", "error", "texts/s", "one text", "memory"]);
+    let generates = card.task.value == Task::Generate;
+    let (rate, one) = if generates { ("tokens/s", "one token") } else { ("texts/s", "one text") };
+    let mut rows = table(&["", "engine", "device", "dtype", "weights", "error", rate, one, "memory"]);
     for (index, viable) in plan.viable().enumerate() {
         let status = match (index, viable.replays) {
             (0, _) => "chosen",
@@ -83,7 +84,12 @@ fn render(card: &ModelCard, plan: &Plan, constraints: &Constraints) -> String {
         let why = if is_graph { " (the graph with the widest dtype; no safetensors can run)" } else { "" };
         let _ = writeln!(
             page,
-            "\n`error` is the distance from {reference}{why}, 1-cos; `texts/s` is for texts of 128 tokens"
+            "\n`error` is the distance from {reference}{why}, 1-cos; {}",
+            if generates {
+                "`tokens/s` is for 8 sequences together, `one token` for a sequence alone"
+            } else {
+                "`texts/s` is for texts of 128 tokens"
+            }
         );
         if plan.viable().any(|viable| viable.band == Band::Unknown) {
             page += "the reference is not f32, so the distance to f32 and the bands are unknown\n\

@@ -259,6 +259,7 @@ impl Weights {
     /// Size in bytes if stored as `dtype`.
     pub fn bytes_in(&self, dtype: Dtype) -> u64 {
         match self.values {
+            _ if dtype == self.stored && !dtype.is_float() => self.bytes,
             Some(values) => values.saturating_mul(dtype.bits()) / 8,
             None => self.bytes / self.stored.bits() * dtype.bits(),
         }

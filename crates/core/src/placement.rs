@@ -29,6 +29,11 @@ impl Dtype {
     /// Floating-point dtypes, widest first.
     pub const FLOATS: [Dtype; 3] = [Dtype::F32, Dtype::F16, Dtype::Bf16];
 
+    /// Whether values are floating-point numbers.
+    pub fn is_float(self) -> bool {
+        Dtype::FLOATS.contains(&self)
+    }
+
     /// Bits per value.
     pub fn bits(self) -> u64 {
         match self {

@@ -34,6 +34,22 @@ pub enum ProbeCase {
         /// Tokens per sequence.
         length: usize,
     },
+    /// Steps of the twin with a KV cache: prompts in chunks, then single tokens, with several sequences in a step.
+    Steps {
+        /// Lengths of the prompts. Each sequence joins one step after the one before it.
+        lengths: Vec<usize>,
+        /// Tokens of a prompt per step.
+        chunk: usize,
+        /// Seed of the token ids.
+        seed: u64,
+    },
+    /// A decode step of layers of the model's real sizes with generated weights, for its run time per layer.
+    Decode {
+        /// Sequences.
+        batch: usize,
+        /// Cached tokens per sequence.
+        cached: usize,
+    },
     /// The canary: the real weights on real texts.
     Canary {
         /// Tokenized texts. The first batch is timed, the others run once. The sample holds the rows of all batches.
@@ -109,6 +125,10 @@ impl fmt::Display for ProbeCase {
             }
             ProbeCase::Twin { lengths, .. } => write!(f, "twin of lengths {lengths:?}"),
             ProbeCase::Speed { batch, length } => write!(f, "speed {batch}x{length}"),
+            ProbeCase::Steps { lengths, chunk, .. } => {
+                write!(f, "steps of prompts {lengths:?} in chunks of {chunk}")
+            }
+            ProbeCase::Decode { batch, cached } => write!(f, "decode {batch} after {cached}"),
             ProbeCase::Canary { batches } => {
                 let texts: usize = batches.iter().map(|batch| batch.sequences.len()).sum();
                 write!(f, "canary of {texts} texts")

@@ -14,11 +14,12 @@ use crate::positional::{alibi, bias_table};
 use crate::step;
 use crate::stored_tensor::StoredTensor;
 use crate::tensor_names::TensorLayout;
+use crate::weight::Weight;
 use crate::weights::{Tensors, WeightsError};
 
 /// A weight matrix `[outputs, inputs]` and its bias, zeros if there is none.
 pub(crate) struct Linear {
-    pub(crate) weight: Vec<f32>,
+    pub(crate) weight: Weight,
     pub(crate) bias: Vec<f32>,
     pub(crate) inputs: usize,
 }
@@ -35,6 +36,8 @@ pub(crate) enum EmbeddingTable {
     F32(Vec<f32>),
     /// Values in f16 or bf16, as stored.
     Half(StoredTensor),
+    /// Quantized values, as stored, and their factor.
+    Quantized(StoredTensor, Option<f64>),
 }
 
 impl EmbeddingTable {
@@ -43,6 +46,7 @@ impl EmbeddingTable {
         match self {
             EmbeddingTable::F32(values) => values,
             EmbeddingTable::Half(tensor) => tensor.dequantize(),
+            EmbeddingTable::Quantized(tensor, scale) => scaled(tensor.dequantize(), scale),
         }
     }
 }
@@ -72,6 +76,8 @@ pub(crate) struct Assembly<'a> {
     d: &'a Description,
     from: &'a dyn Tensors,
     prefix: &'static str,
+    /// Whether linear layers and token embeddings stay as stored.
+    keeps_blocks: bool,
     /// Names of the tensors that were read.
     read: RefCell<HashSet<String>>,
 }
@@ -87,7 +93,13 @@ impl<'a> Assembly<'a> {
         };
         let prefix = names.prefixes.iter().find(there);
         let missing = || WeightsError::Missing(names.token_embeddings[0].to_owned());
-        Ok(Assembly { d, from, prefix: prefix.copied().ok_or_else(missing)?, read: RefCell::default() })
+        let prefix = prefix.copied().ok_or_else(missing)?;
+        Ok(Assembly { d, from, prefix, keeps_blocks: false, read: RefCell::default() })
+    }
+
+    /// Leaves linear layers and token embeddings as they are stored.
+    pub(crate) fn keeping_blocks(self, keeps_blocks: bool) -> Assembly<'a> {
+        Assembly { keeps_blocks, ..self }
     }
 
     /// Reads a tensor.
@@ -138,30 +150,47 @@ impl<'a> Assembly<'a> {
     /// The token embeddings, usually the largest tensor: as stored if they are in half precision and not scaled.
     pub(crate) fn token_embeddings(&self) -> Read<EmbeddingTable> {
         let name = self.resolve(self.d.names.token_embeddings, 0, "");
-        let is_half = matches!(self.from.stored_type(&name), Some(StoredType::F16 | StoredType::BF16));
-        let shape = [self.d.vocabulary, self.d.hidden];
-        if is_half
-            && self.d.embedding_scale.is_none()
-            && self.from.shape(&name).is_some_and(|found| found == shape)
-            && let Some(tensor) = self.from.stored(&name)?
+        let (shape, scale) = ([self.d.vocabulary, self.d.hidden], self.d.embedding_scale);
+        let stored = self.from.stored_type(&name);
+        let is_half = matches!(stored, Some(StoredType::F16 | StoredType::BF16)) && scale.is_none();
+        let is_kept = self.keeps_blocks && stored.is_some_and(StoredType::is_quantized);
+        if (is_half || is_kept)
+            && let Some(tensor) = self.stored(&name, &shape)?
         {
-            self.read.borrow_mut().insert(name);
-            return Ok(EmbeddingTable::Half(tensor));
+            let quantized = |tensor| EmbeddingTable::Quantized(tensor, scale);
+            return Ok(if is_half { EmbeddingTable::Half(tensor) } else { quantized(tensor) });
         }
-        let mut rows = self.read(&name, &[self.d.vocabulary, self.d.hidden])?;
-        if let Some(scale) = self.d.embedding_scale {
-            for x in &mut rows {
-                *x *= scale as f32;
-            }
+        Ok(EmbeddingTable::F32(scaled(self.read(&name, &shape)?, scale)))
+    }
+
+    /// Whether the token embeddings are the output matrix.
+    pub(crate) fn has_tied_output(&self) -> bool {
+        step::output_matrix(self.from).is_none()
+    }
+
+    /// A tensor of this shape as it is stored; none if the source has no files.
+    fn stored(&self, name: &str, shape: &[usize]) -> Read<Option<StoredTensor>> {
+        if self.from.shape(name).is_none_or(|found| found != shape) {
+            return Ok(None);
         }
-        Ok(EmbeddingTable::F32(rows))
+        self.read.borrow_mut().insert(name.to_owned());
+        self.from.stored(name)
+    }
+
+    /// The weights of a linear layer.
+    fn weight(&self, name: &str, shape: &[usize]) -> Read<Weight> {
+        let stored = if self.keeps_blocks { self.stored(name, shape)? } else { None };
+        match stored {
+            Some(tensor) => Ok(Weight::Stored(vec![tensor])),
+            None => self.read(name, shape).map(Weight::F32),
+        }
     }
 
     /// The output matrix of a decoder, `[vocabulary, hidden]`: its own, or the token embeddings if they are tied.
-    pub(crate) fn output_embeddings(&self) -> Read<Vec<f32>> {
+    pub(crate) fn output_embeddings(&self) -> Read<Weight> {
         let tied = || self.resolve(self.d.names.token_embeddings, 0, "");
         let name = step::output_matrix(self.from).unwrap_or_else(tied);
-        self.read(&name, &[self.d.vocabulary, self.d.hidden])
+        self.weight(&name, &[self.d.vocabulary, self.d.hidden])
     }
 
     pub(crate) fn position_embeddings(&self) -> Read<Option<Vec<f32>>> {
@@ -211,10 +240,12 @@ impl<'a> Assembly<'a> {
         let (d, names) = (self.d, &self.d.names);
         let (wide, narrow) = (d.query_width(), d.kv_heads * d.head_dim);
         let mut qkv = self.concatenated(names.qkv, layer, &[wide, narrow, narrow], d.biases.qkv)?;
-        if self.from.generated() {
+        if self.from.generated()
+            && let Weight::F32(values) = &mut qkv.weight
+        {
             // Generated weights are untrained: without this factor, unscaled scores would be large.
             let gain = 1.0 / (d.scale * (d.head_dim as f64).sqrt()) as f32;
-            for x in &mut qkv.weight[..wide * d.hidden] {
+            for x in &mut values[..wide * d.hidden] {
                 *x *= gain;
             }
         }
@@ -274,12 +305,13 @@ impl<'a> Assembly<'a> {
                 concatenate(parts.collect::<Result<Vec<_>, _>>()?, inputs)
             }
             TensorLayout::Swapped(name) => {
-                let mut linear = linear(name, whole)?;
-                linear.weight.rotate_left(whole / 2 * inputs);
-                linear.bias.rotate_left(whole / 2);
-                linear
+                let Linear { weight, mut bias, .. } = linear(name, whole)?;
+                let mut weight = weight.into_f32();
+                weight.rotate_left(whole / 2 * inputs);
+                bias.rotate_left(whole / 2);
+                Linear { weight: Weight::F32(weight), bias, inputs }
             }
-            TensorLayout::PerHead(name) => group_by_part(&linear(name, whole)?, self.d.head_dim),
+            TensorLayout::PerHead(name) => group_by_part(linear(name, whole)?, self.d.head_dim),
         };
         if let Some(names) = explicit {
             linear.bias.clear();
@@ -294,7 +326,7 @@ impl<'a> Assembly<'a> {
     }
 
     fn linear(&self, names: &[&str], layer: usize, shape: [usize; 2], biased: bool) -> Read<Linear> {
-        let weight = self.read(&self.resolve(names, layer, ".weight"), &shape)?;
+        let weight = self.weight(&self.resolve(names, layer, ".weight"), &shape)?;
         let bias = if biased {
             self.read(&self.resolve(names, layer, ".bias"), &shape[..1])?
         } else {
@@ -343,18 +375,19 @@ impl<'a> Assembly<'a> {
             }
             // Keys are the second part of the QKV projection, queries the first.
             let own = (1 - part) * width;
-            let linear = if disentangle.share_att_key {
-                Linear {
-                    weight: qkv.weight[own * d.hidden..][..width * d.hidden].to_vec(),
-                    bias: qkv.bias[own..own + width].to_vec(),
-                    inputs: d.hidden,
-                }
+            let shared = match &qkv.weight {
+                Weight::F32(values) => values.get(own * d.hidden..(own + width) * d.hidden),
+                Weight::Stored(_) => None,
+            };
+            let linear = if let (true, Some(values)) = (disentangle.share_att_key, shared) {
+                let bias = qkv.bias[own..own + width].to_vec();
+                Linear { weight: Weight::F32(values.to_vec()), bias, inputs: d.hidden }
             } else {
                 let bias = self.resolve(&[names.relative_projections[part]], layer, ".bias");
                 let biased = self.from.shape(&bias).is_some();
                 self.linear(&[names.relative_projections[part]], layer, [width, d.hidden], biased)?
             };
-            Ok(Some(project(&table, &linear)))
+            Ok(Some(project(&table, linear)))
         };
         let keys = project(disentangle.c2p, 0)?;
         Ok(Some(RelativeProjections { keys, queries: project(disentangle.p2c, 1)? }))
@@ -362,31 +395,39 @@ impl<'a> Assembly<'a> {
 }
 
 fn concatenate(parts: Vec<Linear>, inputs: usize) -> Linear {
-    let mut whole = Linear { weight: Vec::new(), bias: Vec::new(), inputs };
-    for part in parts {
-        whole.weight.extend(part.weight);
-        whole.bias.extend(part.bias);
-    }
-    whole
+    let (weights, biases): (Vec<Weight>, Vec<Vec<f32>>) =
+        parts.into_iter().map(|part| (part.weight, part.bias)).unzip();
+    Linear { weight: Weight::concatenate(weights), bias: biases.concat(), inputs }
 }
 
 /// Reorders the outputs from queries, keys and values per head to all queries, all keys, all values.
-fn group_by_part(from: &Linear, head: usize) -> Linear {
+fn group_by_part(from: Linear, head: usize) -> Linear {
     let (inputs, heads) = (from.inputs, from.outputs() / (3 * head));
     let order: Vec<usize> = (0..3).flat_map(|part| (0..heads).map(move |n| 3 * n + part)).collect();
     let pick = |values: &[f32], width: usize| -> Vec<f32> {
         order.iter().flat_map(|n| &values[n * head * width..][..head * width]).copied().collect()
     };
-    Linear { weight: pick(&from.weight, inputs), bias: pick(&from.bias, 1), inputs }
+    let bias = pick(&from.bias, 1);
+    Linear { weight: Weight::F32(pick(&from.weight.into_f32(), inputs)), bias, inputs }
+}
+
+/// Values times a factor.
+fn scaled(mut values: Vec<f32>, factor: Option<f64>) -> Vec<f32> {
+    if let Some(factor) = factor {
+        for x in &mut values {
+            *x *= factor as f32;
+        }
+    }
+    values
 }
 
 /// `rows · weightᵀ + bias`.
-fn project(rows: &[f32], linear: &Linear) -> Vec<f32> {
-    let count = rows.len() / linear.inputs;
-    let mut to = vec![0.0; count * linear.outputs()];
-    let matrix = PackedMatrix::pack(Isa::best(), &linear.weight, linear.outputs(), linear.inputs);
-    let stride = linear.outputs();
+fn project(rows: &[f32], linear: Linear) -> Vec<f32> {
+    let (stride, inputs) = (linear.outputs(), linear.inputs);
+    let count = rows.len() / inputs;
+    let mut to = vec![0.0; count * stride];
+    let matrix = PackedMatrix::pack(Isa::best(), &linear.weight.into_f32(), stride, inputs);
     let store = &mut Store { bias: &linear.bias, activation: Activation::Identity, to: &mut to, stride };
-    matrix.multiply(rows, linear.inputs, count, &mut GemmScratch::default(), store);
+    matrix.multiply(rows, inputs, count, &mut GemmScratch::default(), store);
     to
 }

@@ -3,6 +3,7 @@
 use sconce_core::batch::Batch;
 use sconce_core::card::Sizes;
 use sconce_core::engine::EngineError;
+use sconce_core::placement::Dtype;
 use sconce_kernels::attention::AttentionMask;
 use sconce_kernels::rows;
 use serde::Serialize;
@@ -367,6 +368,16 @@ impl Description {
     #[must_use]
     pub fn one_layer(&self) -> Description {
         Description { layers: 1, vocabulary: self.vocabulary.min(1000), ..self.clone() }
+    }
+
+    /// Enough layers of the model's real sizes that their weights in `dtype` exceed the caches of processors: a decode
+    /// step reads them from memory.
+    pub(crate) fn uncached_layers(&self, dtype: Dtype) -> Description {
+        const BYTES: usize = 128 << 20;
+        let layer =
+            self.hidden * (self.qkv_width() + self.query_width() + self.up_width() + self.intermediate);
+        let bytes = (layer * dtype.bits() as usize / 8).max(1);
+        Description { layers: BYTES.div_ceil(bytes).clamp(1, self.layers), ..self.one_layer() }
     }
 
     /// Checks every index into a table: a device may read out of bounds without an error.

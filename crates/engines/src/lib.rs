@@ -32,6 +32,7 @@ mod tensor_names;
 mod testing;
 mod threads;
 pub mod unread_tensors;
+mod weight;
 mod weight_files;
 pub mod weights;
 

@@ -2,9 +2,10 @@
 
 use std::time::Instant;
 
-use sconce_core::batch::{Batch, OutputKind, Rows};
+use sconce_core::batch::{Batch, CachedSequence, OutputKind, Rows};
 use sconce_core::card::ModelCard;
 use sconce_core::engine::{Encoder, EngineError};
+use sconce_core::generator::Generator;
 use sconce_core::obstacle::Obstacle;
 use sconce_core::probe::Sample;
 
@@ -76,6 +77,85 @@ pub(crate) fn canary(encoder: &dyn Encoder, batches: &[Batch]) -> Result<Sample,
         sample.rows.norms.extend(rows.norms);
     }
     Ok(sample)
+}
+
+/// Decode steps after which a sequence of a steps case ends.
+const DECODED: usize = 4;
+
+/// Runs a steps case: returns the logits of every token, by sequence.
+pub(crate) fn steps(
+    encoder: &dyn Encoder,
+    description: &Description,
+    (lengths, chunk, seed): (&[usize], usize, u64),
+) -> Result<Sample, Obstacle> {
+    let generator = generator(encoder)?;
+    let block_size = generator.cache_layout().block_size;
+    let whole: Vec<usize> = lengths.iter().map(|length| length + DECODED).collect();
+    let texts = batch(&whole, seed, OutputKind::Tokens, description);
+    let counts: Vec<usize> = whole.iter().map(|length| length.div_ceil(block_size)).collect();
+    let blocks: usize = counts.iter().sum();
+    generator.reserve(blocks).map_err(obstacle)?;
+    // Blocks in descending order: no table is the one that an engine without tables would use.
+    let mut free = (0..blocks as u32).rev();
+    let tables: Vec<Vec<u32>> = counts.iter().map(|&count| free.by_ref().take(count).collect()).collect();
+    let mut done = vec![0; lengths.len()];
+    let mut logits = vec![Vec::new(); lengths.len()];
+    for started in 1.. {
+        let next = |index: usize| {
+            if done[index] < lengths[index] { (lengths[index] - done[index]).min(chunk) } else { 1 }
+        };
+        let active: Vec<(usize, usize)> = (0..lengths.len().min(started))
+            .filter(|&index| done[index] < whole[index])
+            .map(|index| (index, next(index)))
+            .collect();
+        if active.is_empty() {
+            break;
+        }
+        let mut step = Batch::new(OutputKind::Logits);
+        for &(index, count) in &active {
+            let first = texts.sequences[index].start + done[index];
+            let cached = CachedSequence { length: done[index], blocks: tables[index].clone(), logits: count };
+            step.push_cached(&texts.ids[first..first + count], cached);
+        }
+        let rows = generator.step(&step).map_err(obstacle)?.into_rows();
+        let mut rows = rows.iter();
+        for (index, count) in active {
+            logits[index].extend(rows.by_ref().take(count).flatten());
+            done[index] += count;
+        }
+    }
+    let rows = Rows { width: description.vocabulary, values: logits.concat(), norms: Vec::new() };
+    Ok(Sample { rows, ..Sample::default() })
+}
+
+/// Times a decode step of `batch` sequences with `cached` tokens each, per layer. The content of the cache does not
+/// matter.
+pub(crate) fn decode(
+    encoder: &dyn Encoder,
+    description: &Description,
+    (batch, cached): (usize, usize),
+) -> Result<Sample, Obstacle> {
+    let generator = generator(encoder)?;
+    let count = (cached + 1).div_ceil(generator.cache_layout().block_size) as u32;
+    generator.reserve(batch * count as usize).map_err(obstacle)?;
+    let mut step = Batch::new(OutputKind::Logits);
+    for sequence in 0..batch as u32 {
+        let blocks = (sequence * count..(sequence + 1) * count).collect();
+        step.push_cached(&[1], CachedSequence { length: cached, blocks, logits: 1 });
+    }
+    let mut seconds = f64::INFINITY;
+    let begun = Instant::now();
+    while seconds.is_infinite() || begun.elapsed().as_secs_f64() < TIMED {
+        let started = Instant::now();
+        generator.step(&step).map_err(obstacle)?;
+        seconds = seconds.min(started.elapsed().as_secs_f64());
+    }
+    Ok(Sample { seconds: seconds / description.layers as f64, ..Sample::default() })
+}
+
+fn generator(encoder: &dyn Encoder) -> Result<&dyn Generator, Obstacle> {
+    let absent = || Obstacle::LoadFailed { reason: "the model was loaded without a KV cache".to_owned() };
+    encoder.generator().ok_or_else(absent)
 }
 
 fn obstacle(error: EngineError) -> Obstacle {

@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::io::{Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
 
+use half::f16;
 use safetensors::tensor::{Dtype as Stored, Metadata};
 use sconce_core::files::ModelFiles;
 
@@ -277,12 +278,33 @@ impl Tensors for GeneratedTensors {
             _ => (0.0, 1.7 / (inputs as f32).sqrt()),
         };
         let mut state = seed(name);
+        if shape.len() > 1 && !name.contains("embed") && inputs.is_multiple_of(LEVELS_GROUP) {
+            return Ok((0..count / LEVELS_GROUP).flat_map(|_| levels(spread, &mut state)).collect());
+        }
         Ok((0..count).map(|_| middle + spread * uniform(&mut state)).collect())
     }
 
     fn generated(&self) -> bool {
         true
     }
+}
+
+/// Inputs that share their levels.
+const LEVELS_GROUP: usize = 32;
+
+/// A group of weights on 16 levels between `-spread` and `spread`, both ends included. They can be quantized to four bits
+/// without an error, so that a placement with quantized weights computes with the same numbers. Their step is an f16,
+/// which rounding to f16 or bf16 changes.
+fn levels(spread: f32, state: &mut u64) -> [f32; LEVELS_GROUP] {
+    let step = f16::from_f32(spread / 7.5 * (1.0 + 0.2 * uniform(state))).to_f32();
+    let minimum = f16::from_f32(7.5 * step).to_f32();
+    let mut codes = [0.0; LEVELS_GROUP];
+    for code in &mut codes {
+        *code = ((uniform(state) + 1.0) * 8.0).floor().min(15.0);
+    }
+    let first = (uniform(state).abs() * 30.0) as usize;
+    (codes[first], codes[first + 1]) = (0.0, 15.0);
+    codes.map(|code| step * code - minimum)
 }
 
 /// A seed from a name (FNV-1a).

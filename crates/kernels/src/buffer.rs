@@ -12,10 +12,14 @@ mod sealed {
     pub trait Sealed {}
     impl Sealed for f32 {}
     impl Sealed for u16 {}
+    impl Sealed for u8 {}
+    impl Sealed for i8 {}
 }
 
 impl Number for f32 {}
 impl Number for u16 {}
+impl Number for u8 {}
+impl Number for i8 {}
 
 /// A cache line.
 #[repr(C, align(64))]

@@ -1,7 +1,7 @@
 //! Detection of the processor's bf16 instructions, which includes Linux's permission to use AMX tiles.
 
 #[cfg(target_arch = "x86_64")]
-pub(crate) use x86::{has_amx, has_avx512_bf16};
+pub(crate) use x86::{has_amx, has_avx512_bf16, has_avx512_vnni};
 
 /// False: only x86-64 has AMX.
 #[cfg(not(target_arch = "x86_64"))]
@@ -35,6 +35,17 @@ mod x86 {
     pub(crate) fn has_avx512_bf16() -> bool {
         static DETECTED: OnceLock<bool> = OnceLock::new();
         *DETECTED.get_or_init(has_vectors)
+    }
+
+    /// Whether the processor has AVX-512 with dot products of bytes.
+    pub(crate) fn has_avx512_vnni() -> bool {
+        static DETECTED: OnceLock<bool> = OnceLock::new();
+        *DETECTED.get_or_init(|| {
+            is_x86_feature_detected!("avx512f")
+                && is_x86_feature_detected!("avx512bw")
+                && is_x86_feature_detected!("avx512vl")
+                && is_x86_feature_detected!("avx512vnni")
+        })
     }
 
     fn has_vectors() -> bool {

@@ -197,8 +197,7 @@ impl PackedMatrix {
         assert!(stride >= self.inputs && a.len() >= rows * stride && panels.end <= self.panels());
         let (first, end) =
             (panels.start * self.panel_width, (panels.end * self.panel_width).min(self.outputs));
-        let mut part =
-            ColumnBlock { first, rows, columns: end - first, values: vec![0.0; rows * (end - first)] };
+        let mut part = ColumnBlock::zeros(first, rows, end - first);
         let columns = part.columns;
         let epilogue = &mut |row: usize, column: usize, values: &mut [f32]| {
             copy(values, &mut part.values[row * columns + column - first..][..values.len()]);
@@ -218,6 +217,21 @@ pub struct ColumnBlock {
 }
 
 impl ColumnBlock {
+    /// A block of zeros from column `first` on.
+    pub(crate) fn zeros(first: usize, rows: usize, columns: usize) -> ColumnBlock {
+        ColumnBlock { first, rows, columns, values: vec![0.0; rows * columns] }
+    }
+
+    /// The values, `[rows, columns]`.
+    pub(crate) fn values_mut(&mut self) -> &mut [f32] {
+        &mut self.values
+    }
+
+    /// Moves the block `columns` columns to the right.
+    pub fn shift(&mut self, columns: usize) {
+        self.first += columns;
+    }
+
     /// Passes the block to the epilogue.
     pub fn drain(&mut self, isa: Isa, epilogue: &mut impl Epilogue) {
         struct Work<'a, E>(&'a mut E, OutputTile<'a>);

@@ -4,6 +4,7 @@
 use std::ops::Range;
 
 use crate::attention::softmax;
+use crate::bf16;
 use crate::isa::{Isa, Vectorized};
 use crate::rows::LANES;
 
@@ -11,6 +12,8 @@ use crate::rows::LANES;
 pub trait CacheElement: Copy + Default + Send + Sync {
     /// The value.
     fn widen(self) -> f32;
+    /// The nearest element.
+    fn narrow(value: f32) -> Self;
 }
 
 impl CacheElement for f32 {
@@ -18,12 +21,22 @@ impl CacheElement for f32 {
     fn widen(self) -> f32 {
         self
     }
+
+    #[inline(always)]
+    fn narrow(value: f32) -> f32 {
+        value
+    }
 }
 
 impl CacheElement for u16 {
     #[inline(always)]
     fn widen(self) -> f32 {
         f32::from_bits(u32::from(self) << 16)
+    }
+
+    #[inline(always)]
+    fn narrow(value: f32) -> u16 {
+        bf16::narrow(value)
     }
 }
 

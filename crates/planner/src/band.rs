@@ -53,8 +53,7 @@ impl Band {
     pub fn expected(dtype: Dtype) -> Band {
         match dtype {
             Dtype::F32 => Band::Exact,
-            Dtype::F16 | Dtype::Bf16 => Band::Half,
-            Dtype::Int8 | Dtype::Int4 => Band::Coarse,
+            Dtype::F16 | Dtype::Bf16 | Dtype::Int8 | Dtype::Int4 => Band::Half,
         }
     }
 }

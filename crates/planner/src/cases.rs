@@ -1,7 +1,7 @@
 //! The probe cases of a placement.
 
 use sconce_core::batch::OutputKind;
-use sconce_core::card::ModelCard;
+use sconce_core::card::{ModelCard, Task};
 use sconce_core::probe::{Op, ProbeCase};
 
 /// Lengths at which kernels tend to break: one token, and around tile sizes.
@@ -11,6 +11,12 @@ const EDGES: [usize; 9] = [1, 31, 32, 33, 127, 128, 129, 300, 2100];
 const EVERY_LENGTH: usize = 512;
 /// The widest tile of a kernel.
 const WIDE_TILE: usize = 64;
+/// Lengths of prompts around tile sizes and cache blocks.
+const PROMPTS: [usize; 6] = [1, 31, 32, 33, 129, 300];
+/// Tokens of a prompt per step: less than a cache block, no multiple of one, and a whole prompt.
+const CHUNKS: [usize; 3] = [7, 50, 512];
+/// Cached tokens of a timed decode step.
+const CACHED: usize = 128;
 /// Maximum sequence length of a twin.
 const MAX_TWIN_LENGTH: usize = 2100;
 
@@ -28,9 +34,20 @@ pub fn twins(card: &ModelCard) -> Vec<ProbeCase> {
         (1..=longest).filter(|&length| length <= EVERY_LENGTH || matches!((length + 1) % WIDE_TILE, 0..=2));
     let sweep = sweep.map(|length| (vec![length, (length - length / 10).max(1)], OutputKind::Pooled));
     let cases = edges.chain(mixed).chain(sweep).enumerate();
-    cases
-        .map(|(seed, (lengths, output_kind))| ProbeCase::Twin { lengths, seed: seed as u64, output_kind })
-        .collect()
+    let twins = cases.map(|(seed, (lengths, output_kind))| ProbeCase::Twin {
+        lengths,
+        seed: seed as u64,
+        output_kind,
+    });
+    let chunks = if generates(card) { &CHUNKS[..] } else { &[] };
+    let prompts = PROMPTS.map(|length| length.min(longest / 2).max(1)).to_vec();
+    let steps =
+        chunks.iter().map(|&chunk| ProbeCase::Steps { lengths: prompts.clone(), chunk, seed: chunk as u64 });
+    twins.chain(steps).collect()
+}
+
+fn generates(card: &ModelCard) -> bool {
+    card.task.value == Task::Generate
 }
 
 /// Sweep of lengths for real weights up to `longest` tokens, two per batch: for graphs, which have no twin.
@@ -44,12 +61,14 @@ pub fn sweep(longest: usize) -> Vec<[usize; 2]> {
     lengths.into_iter().map(|length| [length, (length - length / 10).max(1)]).collect()
 }
 
-/// Speed cases: a single short text, a small batch, a large batch.
+/// Speed cases: a single short text, a small batch, a large batch. For text generation, also decode steps of one and of
+/// eight sequences.
 pub fn speeds(card: &ModelCard) -> Vec<ProbeCase> {
     let longest = card.max_length.value;
-    [(1, 16), (8, 128), (32, 256)]
-        .map(|(batch, length)| ProbeCase::Speed { batch, length: longest.min(length) })
-        .to_vec()
+    let texts = [(1, 16), (8, 128), (32, 256)]
+        .map(|(batch, length)| ProbeCase::Speed { batch, length: longest.min(length) });
+    let decodes = [1, 8].map(|batch| ProbeCase::Decode { batch, cached: CACHED.min(longest - 1) });
+    texts.into_iter().chain(decodes.into_iter().filter(|_| generates(card))).collect()
 }
 
 /// Every op alone: for `doctor`, and to find the wrong op after a twin failed.

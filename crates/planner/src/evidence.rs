@@ -38,6 +38,9 @@ pub struct SpeedPoint {
     pub batch: usize,
     /// Tokens per sequence.
     pub length: usize,
+    /// Cached tokens per sequence, in a decode step.
+    #[serde(default)]
+    pub cached: Option<usize>,
     /// Run time in seconds.
     pub seconds: f64,
     /// Measured layers: one with generated weights, or all layers of a graph.
@@ -77,17 +80,26 @@ impl Findings {
         canary.or(twin)
     }
 
+    /// Whether decode steps were measured.
+    pub fn generates(&self) -> bool {
+        let points = self.speed.as_ref().and_then(|found| found.as_ref().ok());
+        points.is_some_and(|points| points.iter().any(|point| point.cached.is_some()))
+    }
+
     /// The accuracy report of the real weights.
     pub fn accuracy(&self) -> Option<&AccuracyReport> {
         self.canary.as_ref()?.as_ref().ok()?.accuracy.as_ref()
     }
 
-    /// Estimated run time of the goal's batch over all `layers`.
+    /// Estimated run time of the goal's batch over all `layers`. For text generation, it is the run time of a decode
+    /// step.
     pub fn estimate(&self, goal: Goal, layers: usize) -> Option<Estimate> {
         let points = self.speed.as_ref()?.as_ref().ok()?;
+        let generates = self.generates();
+        let mut points = points.iter().filter(|point| point.cached.is_some() == generates);
         let point = match goal {
-            Goal::Latency => points.first()?,
-            Goal::Throughput => points.get(1)?,
+            Goal::Latency => points.next()?,
+            Goal::Throughput => points.nth(1)?,
         };
         let seconds = point.seconds * layers.max(1) as f64 / point.layers.max(1) as f64;
         Some(Estimate { seconds, texts: point.batch, tokens: point.batch * point.length })

@@ -21,8 +21,8 @@ fn explain(plan: &Plan) -> String {
     match &plan.chosen {
         Some(chosen) => {
             let rate = chosen.texts_per_second;
-            let band = band(chosen);
-            let _ = writeln!(text, "chosen: {} ({band}, about {rate:.0} texts/s)", chosen.placement);
+            let (band, unit) = (band(chosen), if chosen.findings.generates() { "tokens" } else { "texts" });
+            let _ = writeln!(text, "chosen: {} ({band}, about {rate:.0} {unit}/s)", chosen.placement);
         }
         None => text.push_str("chosen: none\n"),
     }

@@ -78,8 +78,10 @@ pub fn grid(card: &ModelCard, candidates: &[Candidate]) -> Vec<(Placement, Optio
         let cells = sets.into_iter().flat_map(|weights| {
             let own = [weights.stored];
             let dtypes = if weights.format.is_graph() && !dtypes.is_empty() { &own[..] } else { dtypes };
-            let cells = dtypes.iter().map(|&dtype| (cell(&weights.name, dtype), obstacle.clone()));
-            cells.collect::<Vec<_>>()
+            // Quantized weights are computed with as they are stored, or converted to floats.
+            let is_possible = |dtype: &&Dtype| dtype.is_float() || **dtype == weights.stored;
+            let cells = dtypes.iter().filter(is_possible);
+            cells.map(|&dtype| (cell(&weights.name, dtype), obstacle.clone())).collect::<Vec<_>>()
         });
         cells.collect()
     });

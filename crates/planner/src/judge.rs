@@ -60,9 +60,11 @@ pub fn judge(case: &ProbeCase, rows: &Rows, reference: &Rows, band: Band) -> Res
         ProbeCase::Op { op, shape } => {
             Obstacle::OpWrong { op: op.to_string(), shape: shape.to_vec(), error, tolerance }
         }
-        ProbeCase::Twin { .. } | ProbeCase::Speed { .. } | ProbeCase::Canary { .. } => {
-            Obstacle::ModelWrong { case: case.to_string(), error, tolerance }
-        }
+        ProbeCase::Twin { .. }
+        | ProbeCase::Speed { .. }
+        | ProbeCase::Steps { .. }
+        | ProbeCase::Decode { .. }
+        | ProbeCase::Canary { .. } => Obstacle::ModelWrong { case: case.to_string(), error, tolerance },
     })
 }
 

@@ -90,7 +90,8 @@ pub struct Viable {
     pub is_own_reference: bool,
     /// Estimated seconds for the batch of the goal.
     pub seconds: f64,
-    /// Estimated throughput, in texts of 128 tokens per second.
+    /// Estimated throughput, in texts of 128 tokens per second. For text generation, in generated tokens per second of
+    /// eight sequences.
     pub texts_per_second: f64,
     /// Whether batches may be replayed here: its band is no wider than the chosen placement's.
     pub replays: bool,

@@ -235,8 +235,16 @@ impl Engine for FakeEngine {
                 let batch = generated(lengths, *seed, *output_kind);
                 self.sample(placement, &batch, &self.generator(placement, TWIN_WIDTH, false))
             }
+            ProbeCase::Steps { lengths, seed, .. } => {
+                let batch = generated(lengths, *seed, OutputKind::Tokens);
+                self.sample(placement, &batch, &self.generator(placement, TWIN_WIDTH, false))
+            }
             ProbeCase::Speed { batch, length } => {
                 let seconds = self.seconds(placement, batch * length);
+                Ok(Sample { seconds, ..Sample::default() })
+            }
+            ProbeCase::Decode { batch, .. } => {
+                let seconds = self.seconds(placement, *batch);
                 Ok(Sample { seconds, ..Sample::default() })
             }
             ProbeCase::Canary { batches } => {

@@ -24,6 +24,11 @@ fn a_case_has_a_short_name() {
         (twin(&[1, 2, 3, 4, 5, 6]), "twin of lengths [1, 2, 3, 4, 5, 6]"),
         (twin(&[1, 2, 3, 4, 5, 6, 9]), "twin of lengths 1..9 (7)"),
         (ProbeCase::Speed { batch: 8, length: 128 }, "speed 8x128"),
+        (
+            ProbeCase::Steps { lengths: vec![1, 33], chunk: 16, seed: 0 },
+            "steps of prompts [1, 33] in chunks of 16",
+        ),
+        (ProbeCase::Decode { batch: 8, cached: 128 }, "decode 8 after 128"),
         (ProbeCase::Canary { batches: vec![two.clone(), two.part(0..1)] }, "canary of 3 texts"),
     ] {
         assert_eq!(case.to_string(), words);

@@ -30,7 +30,7 @@ impl Linear {
         from: &Loader<'_>,
         linear: assembly::Linear,
     ) -> std::result::Result<Linear, LoadError> {
-        let weight = from.transposed(linear.weight, linear.inputs)?;
+        let weight = from.transposed(linear.weight.into_f32(), linear.inputs)?;
         Ok(Linear { weight, bias: from.vector(linear.bias)? })
     }
 

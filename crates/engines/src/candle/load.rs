@@ -46,7 +46,9 @@ impl<'a> Loader<'a> {
                 let host = Tensor::from_raw_buffer(&rows.bytes, self.dtype, &rows.shape, &Device::Cpu)?;
                 Ok(host.to_device(&self.device)?)
             }
-            table @ (EmbeddingTable::F32(_) | EmbeddingTable::Half(_)) => self.table(table.into_f32(), width),
+            table @ (EmbeddingTable::F32(_) | EmbeddingTable::Half(_) | EmbeddingTable::Quantized(..)) => {
+                self.table(table.into_f32(), width)
+            }
         }
     }
 

@@ -74,6 +74,19 @@ impl CandleEngine {
         self.build_on(path, description, tensors, placement)
     }
 
+    /// A decoder of `description` with its output matrix.
+    fn build_generator(
+        &self,
+        description: &Description,
+        tensors: &dyn Tensors,
+        placement: &Placement,
+    ) -> Result<CandleEncoder, Obstacle> {
+        let mut encoder = self.build_encoder(description, tensors, placement)?;
+        let matrix = output_matrix(description, tensors, placement).map_err(load_failed)?;
+        encoder.logits = Some(LogitsHead::new(matrix));
+        Ok(encoder)
+    }
+
     fn build_on(
         &self,
         path: ForwardPath,
@@ -134,6 +147,16 @@ impl Engine for CandleEngine {
                 let batch = probe::speed_batch(*batch, *length, &layer);
                 probe::time_of(&self.build_encoder(&layer, &GeneratedTensors, placement)?, &batch)
             }
+            ProbeCase::Steps { lengths, chunk, seed } => {
+                let twin = describe(&model.card)?.twin();
+                let encoder = self.build_generator(&twin, &GeneratedTensors, placement)?;
+                probe::steps(&encoder, &twin, (lengths, *chunk, *seed))
+            }
+            ProbeCase::Decode { batch, cached } => {
+                let layers = describe(&model.card)?.uncached_layers(placement.dtype);
+                let encoder = self.build_generator(&layers, &GeneratedTensors, placement)?;
+                probe::decode(&encoder, &layers, (*batch, *cached))
+            }
             ProbeCase::Canary { batches } => probe::canary(self.load(model, placement)?.as_ref(), batches),
         }
     }
@@ -142,16 +165,14 @@ impl Engine for CandleEngine {
         let description = describe(&model.card)?;
         let tensors = weight_files::open(model, &placement.weights);
         let tensors = tensors.map_err(|error| load_failed(error.into()))?;
-        let mut encoder = self.build_encoder(&description, tensors.as_ref(), placement)?;
         if model.card.task.value == Task::Generate {
             let checked = step::check_output_matrix(&model.card, tensors.as_ref());
             checked.map_err(|error| load_failed(error.into()))?;
-            let matrix = output_matrix(&description, tensors.as_ref(), placement);
-            encoder.logits = Some(LogitsHead::new(matrix.map_err(load_failed)?));
-        } else {
-            let head = LoadedHead::load(&model.card, &model.files, tensors.as_ref());
-            encoder.head = Some(head.map_err(|error| load_failed(error.into()))?);
+            return Ok(Box::new(self.build_generator(&description, tensors.as_ref(), placement)?));
         }
+        let mut encoder = self.build_encoder(&description, tensors.as_ref(), placement)?;
+        let head = LoadedHead::load(&model.card, &model.files, tensors.as_ref());
+        encoder.head = Some(head.map_err(|error| load_failed(error.into()))?);
         Ok(Box::new(encoder))
     }
 }
@@ -166,7 +187,7 @@ fn output_matrix(
     let device = device::open(placement.device).map_err(opened)?;
     let loader = Loader::new(tensors, device, device::dtype(placement.dtype).map_err(opened)?);
     let words = Assembly::new(description, tensors)?.output_embeddings()?;
-    loader.transposed(words, description.hidden)
+    loader.transposed(words.into_f32(), description.hidden)
 }
 
 fn load_failed(error: LoadError) -> Obstacle {

@@ -15,6 +15,7 @@ use super::forward_bf16::{self, ForwardBf16, PackBf16};
 use super::forward_f32::{self, ForwardF32, PackF32};
 use super::kv_cache::KvCache;
 use super::scratch;
+use super::stacked::{PackStored, StackedMatrix};
 use super::weights::Weights;
 use crate::description::Description;
 use crate::loaded_head::LoadedHead;
@@ -60,9 +61,11 @@ pub(super) struct NativeEncoder {
 enum Packed {
     F32(Weights<PackedMatrix>, Isa),
     Bf16(Weights<MatrixBf16>, Bf16),
+    /// Weights as they are stored.
+    Stored(Weights<StackedMatrix>, Isa),
 }
 
-/// The KV cache of a decoder, in the dtype of its weights.
+/// The KV cache of a decoder: in the dtype of its weights, bf16 if they are quantized.
 enum Cache {
     F32(KvCache<f32>),
     Bf16(KvCache<u16>),
@@ -91,6 +94,18 @@ impl NativeEncoder {
         Ok(NativeEncoder::new(description, Packed::Bf16(weights, unit), output, threads))
     }
 
+    /// A model with weights as they are stored.
+    pub(super) fn stored(
+        description: &Description,
+        tensors: &dyn Tensors,
+        packing: &PackStored,
+        output: LoadedOutput,
+        threads: Arc<Threads>,
+    ) -> Result<NativeEncoder, WeightsError> {
+        let weights = Weights::load(description, tensors, packing, output.generates())?;
+        Ok(NativeEncoder::new(description, Packed::Stored(weights, packing.isa), output, threads))
+    }
+
     fn new(
         description: &Description,
         model: Packed,
@@ -100,7 +115,7 @@ impl NativeEncoder {
         let activation = description.activation.kernel();
         let cache = output.generates().then(|| match &model {
             Packed::F32(..) => Cache::F32(KvCache::new(description)),
-            Packed::Bf16(..) => Cache::Bf16(KvCache::new(description)),
+            Packed::Bf16(..) | Packed::Stored(..) => Cache::Bf16(KvCache::new(description)),
         });
         let head = match output {
             LoadedOutput::Hidden | LoadedOutput::Logits => None,
@@ -130,7 +145,19 @@ impl NativeEncoder {
                             let hidden = model.hidden(batch, Some(cache), scratch);
                             model.logits(&requested(hidden), scratch)
                         }
-                        Some(Cache::Bf16(_)) | None => model.hidden(batch, None, scratch),
+                        Some(Cache::Bf16(_)) | None => model.hidden::<f32>(batch, None, scratch),
+                    })
+                })
+            }
+            (Packed::Stored(weights, isa), cache) => {
+                let model = ForwardF32 { d, weights, isa: *isa, activation };
+                SCRATCH_F32.with_borrow_mut(|scratch| {
+                    scratch::bounded(scratch, |scratch| match cache {
+                        Some(Cache::Bf16(cache)) => {
+                            let hidden = model.hidden(batch, Some(cache), scratch);
+                            model.logits(&requested(hidden), scratch)
+                        }
+                        Some(Cache::F32(_)) | None => model.hidden::<f32>(batch, None, scratch),
                     })
                 })
             }

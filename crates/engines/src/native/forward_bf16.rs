@@ -20,13 +20,14 @@ use crate::description::{Description, NormPlacement};
 use crate::gguf::blocks::StoredType;
 use crate::head_layout::HeadLayout;
 use crate::stored_tensor::StoredTensor;
+use crate::weight::Weight;
 
 /// Packs matrices as bf16 tiles.
 pub(super) struct PackBf16(pub(super) Bf16);
 
 impl Packing<MatrixBf16> for PackBf16 {
-    fn matrix(&self, weights: &[f32], outputs: usize, inputs: usize) -> MatrixBf16 {
-        MatrixBf16::pack(self.0, weights, outputs, inputs)
+    fn matrix(&self, weight: Weight, outputs: usize, inputs: usize) -> MatrixBf16 {
+        MatrixBf16::pack(self.0, &weight.into_f32(), outputs, inputs)
     }
 
     fn table(&self, rows: Vec<f32>) -> Table {

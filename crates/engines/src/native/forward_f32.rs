@@ -1,26 +1,28 @@
-//! The f32 forward pass of a block of sequences, on one thread.
+//! The forward pass of a block of sequences with f32 activations, and weights in f32 or quantized.
 
-use rayon::prelude::*;
 use sconce_core::batch::Batch;
 use sconce_kernels::attention::{AttentionHead, AttentionMask, AttentionScratch, ScoreBias};
-use sconce_kernels::gemm::{Accumulate, Epilogue, GemmScratch, PackedMatrix, Store};
+use sconce_kernels::gemm::{Accumulate, GemmScratch, PackedMatrix, Store};
 use sconce_kernels::isa::Isa;
+use sconce_kernels::paged::CacheElement;
 use sconce_kernels::rope::RopeTable;
 use sconce_kernels::rows::{Activation, Norm, gate};
 
 use super::kv_cache::{CachedAttention, KvCache};
+use super::matrix::Matrix;
 use super::scratch::ScratchMemory;
 use super::weights::{Layer, Linear, Packing, Table, Weights};
 use crate::description::{Description, NormPlacement};
 use crate::head_layout::HeadLayout;
 use crate::positional::disentangled::RelativeScratch;
+use crate::weight::Weight;
 
 /// Packs matrices for f32 kernels.
 pub(super) struct PackF32(pub(super) Isa);
 
 impl Packing<PackedMatrix> for PackF32 {
-    fn matrix(&self, weights: &[f32], outputs: usize, inputs: usize) -> PackedMatrix {
-        PackedMatrix::pack(self.0, weights, outputs, inputs)
+    fn matrix(&self, weight: Weight, outputs: usize, inputs: usize) -> PackedMatrix {
+        PackedMatrix::pack(self.0, &weight.into_f32(), outputs, inputs)
     }
 
     fn table(&self, rows: Vec<f32>) -> Table {
@@ -36,10 +38,10 @@ impl Packing<PackedMatrix> for PackF32 {
     }
 }
 
-/// The forward pass of one model in f32.
-pub(super) struct ForwardF32<'a> {
+/// The forward pass of one model with f32 activations.
+pub(super) struct ForwardF32<'a, M> {
     pub(super) d: &'a Description,
-    pub(super) weights: &'a Weights<PackedMatrix>,
+    pub(super) weights: &'a Weights<M>,
     pub(super) isa: Isa,
     pub(super) activation: Activation,
 }
@@ -66,13 +68,13 @@ impl ScratchMemory for Scratch {
     }
 }
 
-impl ForwardF32<'_> {
+impl<M: Matrix> ForwardF32<'_, M> {
     /// The last hidden states of `batch`, `[tokens, hidden]`. In a step, keys and values are stored in `cache` and read
     /// from it.
-    pub(super) fn hidden(
+    pub(super) fn hidden<T: CacheElement>(
         &self,
         batch: &Batch,
-        mut cache: Option<&mut KvCache<f32>>,
+        mut cache: Option<&mut KvCache<T>>,
         scratch: &mut Scratch,
     ) -> Vec<f32> {
         let ForwardF32 { d, weights, isa, .. } = *self;
@@ -100,12 +102,12 @@ impl ForwardF32<'_> {
         std::mem::take(&mut scratch.x)
     }
 
-    fn attention(
+    fn attention<T: CacheElement>(
         &self,
-        layer: &Layer<PackedMatrix>,
+        layer: &Layer<M>,
         batch: &Batch,
         rope_table: Option<&RopeTable>,
-        cache: Option<(&mut KvCache<f32>, usize)>,
+        cache: Option<(&mut KvCache<T>, usize)>,
         scratch: &mut Scratch,
     ) {
         let ForwardF32 { d, weights, isa, .. } = *self;
@@ -115,7 +117,7 @@ impl ForwardF32<'_> {
         let from = before(layer.attention_norms[0].as_ref(), isa, x, normed, hidden);
         let bias = &layer.qkv.bias;
         let to = &mut Store { bias, activation: Activation::Identity, to: qkv, stride };
-        self.product(&layer.qkv.matrix, from, hidden, tokens, gemm, to);
+        layer.qkv.matrix.multiply(isa, from, hidden, tokens, gemm, to);
         let window = d.local.as_ref().filter(|_| layer.is_local).unwrap_or(&d.global);
         for (index, s) in batch.sequences.iter().enumerate() {
             let rows = &mut qkv[s.start * stride..][..s.length * stride];
@@ -130,7 +132,7 @@ impl ForwardF32<'_> {
                 let rows = &qkv[s.start * stride..][..s.length * stride];
                 for (position, row) in (cached.length..).zip(rows.chunks_exact(stride)) {
                     let (keys, values) = row[width..].split_at((stride - width) / 2);
-                    cache.store(index, &cached.blocks, position, [keys, values], d.head_dim);
+                    cache.store_f32(index, &cached.blocks, position, [keys, values]);
                 }
             }
             let how = CachedAttention { mask: window.mask(), scale: d.scale as f32, isa };
@@ -161,15 +163,15 @@ impl ForwardF32<'_> {
     /// The logits of `rows`, hidden states `[count, hidden]`.
     pub(super) fn logits(&self, rows: &[f32], scratch: &mut Scratch) -> Vec<f32> {
         let Some(Linear { matrix, bias }) = &self.weights.logits else { return Vec::new() };
-        let (hidden, stride) = (self.d.hidden, bias.len());
+        let (isa, hidden, stride) = (self.isa, self.d.hidden, bias.len());
         let count = rows.len() / hidden;
         let mut logits = vec![0.0; count * stride];
         let to = &mut Store { bias, activation: Activation::Identity, to: &mut logits, stride };
-        self.product(matrix, rows, hidden, count, &mut scratch.gemm, to);
+        matrix.multiply(isa, rows, hidden, count, &mut scratch.gemm, to);
         logits
     }
 
-    fn feed_forward(&self, layer: &Layer<PackedMatrix>, tokens: usize, scratch: &mut Scratch) {
+    fn feed_forward(&self, layer: &Layer<M>, tokens: usize, scratch: &mut Scratch) {
         let ForwardF32 { d, isa, activation, .. } = *self;
         let Scratch { x, normed, wide, gated, gemm, .. } = scratch;
         let from = before(layer.output_norms[0].as_ref(), isa, x, normed, d.hidden);
@@ -177,7 +179,7 @@ impl ForwardF32<'_> {
         let (bias, first) =
             if d.gated { (&none, Activation::Identity) } else { (&layer.up.bias, activation) };
         let to = &mut Store { bias, activation: first, to: wide, stride: d.up_width() };
-        self.product(&layer.up.matrix, from, d.hidden, tokens, gemm, to);
+        layer.up.matrix.multiply(isa, from, d.hidden, tokens, gemm, to);
         if d.gated {
             gate(isa, wide, &layer.up.bias, activation, gated);
         }
@@ -190,7 +192,7 @@ impl ForwardF32<'_> {
     #[expect(clippy::too_many_arguments, reason = "buffers that are lent one by one")]
     fn add(
         &self,
-        linear: &Linear<PackedMatrix>,
+        linear: &Linear<M>,
         norm: Option<&Norm>,
         from: &[f32],
         stride: usize,
@@ -203,36 +205,16 @@ impl ForwardF32<'_> {
         let (bias, hidden) = (&linear.bias, d.hidden);
         if let (Some(norm), NormPlacement::Both) = (norm, d.placement) {
             let to = &mut Store { bias, activation: Activation::Identity, to: scratch, stride: hidden };
-            self.product(&linear.matrix, from, stride, tokens, gemm, to);
+            linear.matrix.multiply(isa, from, stride, tokens, gemm, to);
             norm.apply(isa, scratch, hidden);
             x.iter_mut().zip(&*scratch).for_each(|(x, y)| *x += y);
             return;
         }
         let to = &mut Accumulate { bias, to: x, stride: hidden };
-        self.product(&linear.matrix, from, stride, tokens, gemm, to);
+        linear.matrix.multiply(isa, from, stride, tokens, gemm, to);
         if let Some(norm) = norm {
             norm.apply(isa, x, hidden);
         }
-    }
-
-    /// A product, its columns split over the threads of the pool: a single block is bound by memory bandwidth.
-    fn product(
-        &self,
-        matrix: &PackedMatrix,
-        from: &[f32],
-        stride: usize,
-        rows: usize,
-        gemm: &mut GemmScratch,
-        to: &mut impl Epilogue,
-    ) {
-        let (panels, threads) = (matrix.panels(), rayon::current_num_threads());
-        if threads == 1 {
-            return matrix.multiply(from, stride, rows, gemm, to);
-        }
-        let share = |n: usize| panels * n / threads..panels * (n + 1) / threads;
-        let parts =
-            (0..threads).into_par_iter().map(|n| matrix.multiply_columns(from, stride, rows, share(n)));
-        parts.collect::<Vec<_>>().iter_mut().for_each(|part| part.drain(self.isa, to));
     }
 }
 

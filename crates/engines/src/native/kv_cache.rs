@@ -95,6 +95,19 @@ impl<T: CacheElement> KvCache<T> {
         }
     }
 
+    /// Stores the keys and values of a token, `[kv_heads, head_dim]` each, rounded to the dtype of the cache.
+    pub(super) fn store_f32(&mut self, layer: usize, blocks: &[u32], position: usize, rows: [&[f32]; 2]) {
+        let (layout, layer) = (self.layout, &mut self.layers[layer]);
+        for head in 0..layout.kv_heads {
+            let place = layout.token(blocks, position, head);
+            let own = head * layout.head_dim..(head + 1) * layout.head_dim;
+            for (to, from) in [&mut layer.keys, &mut layer.values].into_iter().zip(rows) {
+                let to = to[place.clone()].iter_mut();
+                to.zip(&from[own.clone()]).for_each(|(to, x)| *to = T::narrow(*x));
+            }
+        }
+    }
+
     /// Attention of all tokens of `batch`, whose keys and values are stored, into `output`, `[tokens, heads · head_dim]`.
     /// `queries` of a token are contiguous; tokens are `stride` apart.
     pub(super) fn attend(

@@ -5,8 +5,11 @@ mod encoder;
 mod forward_bf16;
 mod forward_f32;
 mod kv_cache;
+mod matrix;
 pub mod peak;
+mod quantize;
 mod scratch;
+mod stacked;
 #[cfg(test)]
 mod tests;
 mod weights;
@@ -31,6 +34,8 @@ use crate::threads::Threads;
 use crate::weight_files;
 use crate::weights::{GeneratedTensors, Tensors, WeightsError};
 use encoder::{LoadedOutput, NativeEncoder};
+use quantize::Width;
+use stacked::PackStored;
 
 /// The Native engine.
 pub struct NativeEngine {
@@ -66,8 +71,15 @@ impl NativeEngine {
                 NativeEncoder::bf16(description, tensors, unit, output, threads)
                     .map_err(|error| load_failed(&error))
             }
-            Dtype::F16 | Dtype::Int8 | Dtype::Int4 => {
-                Err(missing(&format!("{dtype} products"), "the native engine computes in f32 and bf16"))
+            Dtype::Int8 | Dtype::Int4 => {
+                let width = if dtype == Dtype::Int8 { Width::Eight } else { Width::Four };
+                let packing = PackStored { isa: self.isa, width };
+                NativeEncoder::stored(description, tensors, &packing, output, threads)
+                    .map_err(|error| load_failed(&error))
+            }
+            Dtype::F16 => {
+                let reason = "the native engine computes in f32, bf16 and the quantized types of GGUF files";
+                Err(missing("f16 products", reason))
             }
         }
     }
@@ -104,7 +116,7 @@ impl Engine for NativeEngine {
 
     fn dtypes(&self, device: Device) -> Vec<Dtype> {
         match device {
-            Device::Cpu => vec![Dtype::F32, Dtype::Bf16],
+            Device::Cpu => vec![Dtype::F32, Dtype::Bf16, Dtype::Int8, Dtype::Int4],
             Device::Metal(_) | Device::Cuda(_) => Vec::new(),
         }
     }
@@ -134,6 +146,18 @@ impl Engine for NativeEngine {
                 let batch = probe::speed_batch(*batch, *length, &layer);
                 let output = LoadedOutput::Hidden;
                 probe::time_of(&self.encoder(&layer, &GeneratedTensors, placement.dtype, output)?, &batch)
+            }
+            ProbeCase::Steps { lengths, chunk, seed } => {
+                let twin = describe(&model.card)?.twin();
+                let encoder =
+                    self.encoder(&twin, &GeneratedTensors, placement.dtype, LoadedOutput::Logits)?;
+                probe::steps(&encoder, &twin, (lengths, *chunk, *seed))
+            }
+            ProbeCase::Decode { batch, cached } => {
+                let layers = describe(&model.card)?.uncached_layers(placement.dtype);
+                let encoder =
+                    self.encoder(&layers, &GeneratedTensors, placement.dtype, LoadedOutput::Logits)?;
+                probe::decode(&encoder, &layers, (*batch, *cached))
             }
             ProbeCase::Canary { batches } => probe::canary(self.load(model, placement)?.as_ref(), batches),
         }

@@ -72,7 +72,7 @@ mod tests {
             let model = ForwardF32 { d: &d, weights: &weights, isa, activation };
             let [block, long, after] =
                 held([256, LONG, 256], |scratch: &mut forward_f32::Scratch, length| {
-                    model.hidden(&batch(length), None, scratch);
+                    model.hidden::<f32>(&batch(length), None, scratch);
                 });
             assert!(block > 1 << 20 && block <= KEPT, "{model_type}: a block keeps its {block} bytes");
             assert_eq!((long, after), (0, block), "{model_type} in f32");

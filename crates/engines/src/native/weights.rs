@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use sconce_core::batch::Batch;
 use sconce_kernels::isa::Isa;
+use sconce_kernels::quant::QuantMatrix;
 use sconce_kernels::rope::RopeTable;
 use sconce_kernels::rows::Norm;
 
@@ -14,6 +15,7 @@ use crate::positional::bias_table::BiasTable;
 use crate::positional::disentangled::PackedRelativeProjections;
 use crate::positional::rope::RopeCache;
 use crate::stored_tensor::StoredTensor;
+use crate::weight::Weight;
 use crate::weights::{Tensors, WeightsError};
 
 /// All weights of a transformer, with matrices packed as `M`.
@@ -56,6 +58,8 @@ pub(super) struct Linear<M> {
 pub(super) enum Table {
     F32(Vec<f32>),
     Bf16(Vec<u16>),
+    /// Quantized rows and their factor.
+    Quantized(Arc<QuantMatrix>, f32),
 }
 
 impl Table {
@@ -69,19 +73,36 @@ impl Table {
                     .zip(&rows[place])
                     .for_each(|(to, x)| *to += f32::from_bits(u32::from(*x) << 16));
             }
+            Table::Quantized(rows, scale) => {
+                let mut row = vec![0.0; to.len()];
+                rows.row(index as usize, &mut row);
+                to.iter_mut().zip(row).for_each(|(to, x)| *to += x * scale);
+            }
         }
     }
 }
 
 /// How matrices and tables are packed.
 pub(super) trait Packing<M> {
+    /// Whether matrices are packed as they are stored.
+    fn keeps_blocks(&self) -> bool {
+        false
+    }
     /// Packs `[outputs, inputs]`.
-    fn matrix(&self, weights: &[f32], outputs: usize, inputs: usize) -> M;
+    fn matrix(&self, weight: Weight, outputs: usize, inputs: usize) -> M;
     /// Packs a table.
     fn table(&self, rows: Vec<f32>) -> Table;
     /// Packs a table in half precision.
     fn half_table(&self, rows: &StoredTensor) -> Table {
         self.table(rows.dequantize())
+    }
+    /// Packs a quantized table with a factor.
+    fn quantized_table(&self, rows: &StoredTensor, scale: Option<f64>) -> Table {
+        self.table(EmbeddingTable::Quantized(rows.clone(), scale).into_f32())
+    }
+    /// The output matrix that shares the memory of a table; none if it needs a layout of its own.
+    fn tied(&self, _table: &Table) -> Option<M> {
+        None
     }
     /// Padded width of a matrix with `outputs` outputs.
     fn padded(&self, outputs: usize) -> usize;
@@ -96,22 +117,24 @@ impl<M> Weights<M> {
         packing: &impl Packing<M>,
         generates: bool,
     ) -> Result<Weights<M>, WeightsError> {
-        let assembly = Assembly::new(d, from)?;
-        let linear = |linear: assembly::Linear| {
-            let matrix = packing.matrix(&linear.weight, linear.outputs(), linear.inputs);
-            let mut bias = linear.bias;
+        let assembly = Assembly::new(d, from)?.keeping_blocks(packing.keeps_blocks());
+        let biased = |matrix: M, mut bias: Vec<f32>| {
             bias.resize(packing.padded(bias.len()), 0.0);
             Linear { matrix, bias }
+        };
+        let linear = |linear: assembly::Linear| {
+            let outputs = linear.outputs();
+            biased(packing.matrix(linear.weight, outputs, linear.inputs), linear.bias)
         };
         // Every head, and each half of a gated product, starts at its own padded column.
         let apart = |linear: assembly::Linear, piece: usize| {
             let (wide, inputs) = (packing.part(piece), linear.inputs);
-            let weight = pad_groups(&linear.weight, piece * inputs, wide * inputs);
+            let weight = padded(linear.weight, piece * inputs, wide * inputs);
             assembly::Linear { weight, bias: pad_groups(&linear.bias, piece, wide), inputs }
         };
         let output = |linear: assembly::Linear| {
             let wide = packing.part(d.head_dim);
-            let weight = pad_groups(&linear.weight, d.head_dim, wide);
+            let weight = padded(linear.weight, d.head_dim, wide);
             assembly::Linear { weight, bias: linear.bias, inputs: d.heads * wide }
         };
         let norm = |norm| head_layout::norm(d, norm);
@@ -137,17 +160,22 @@ impl<M> Weights<M> {
                 output_norms: norms(parts.output_norms),
             });
         }
-        let logits = generates.then(|| assembly.output_embeddings()).transpose()?;
-        let logits = logits.map(|weight| {
-            linear(assembly::Linear { weight, bias: vec![0.0; d.vocabulary], inputs: d.hidden })
-        });
+        let token_embeddings = match assembly.token_embeddings()? {
+            EmbeddingTable::F32(rows) => packing.table(rows),
+            EmbeddingTable::Half(rows) => packing.half_table(&rows),
+            EmbeddingTable::Quantized(rows, scale) => packing.quantized_table(&rows, scale),
+        };
+        let tied = packing.tied(&token_embeddings).filter(|_| assembly.has_tied_output());
+        let logits = match (generates, tied) {
+            (false, _) => None,
+            (true, Some(matrix)) => Some(matrix),
+            (true, None) => Some(packing.matrix(assembly.output_embeddings()?, d.vocabulary, d.hidden)),
+        };
+        let logits = logits.map(|matrix| biased(matrix, vec![0.0; d.vocabulary]));
         assembly.finish()?;
         let ropes = |window: &AttentionWindow| window.rope.as_ref().map(RopeCache::new);
         Ok(Weights {
-            token_embeddings: match assembly.token_embeddings()? {
-                EmbeddingTable::F32(rows) => packing.table(rows),
-                EmbeddingTable::Half(rows) => packing.half_table(&rows),
-            },
+            token_embeddings,
             positions: assembly.position_embeddings()?.map(|rows| packing.table(rows)),
             types: assembly.token_type_embeddings()?.map(|rows| packing.table(rows)),
             embedding_norm: assembly.embedding_norm()?.map(norm),
@@ -185,6 +213,11 @@ impl<M> Weights<M> {
             }
         }
     }
+}
+
+/// Weights with every group of `piece` values padded with zeros to `wide`; as they are if nothing is missing.
+fn padded(weight: Weight, piece: usize, wide: usize) -> Weight {
+    if piece == wide { weight } else { Weight::F32(pad_groups(&weight.into_f32(), piece, wide)) }
 }
 
 /// Pads every group of `piece` values with zeros to `wide`.

@@ -139,7 +139,10 @@ impl Engine for OnnxEngine {
 
     fn probe(&self, model: &ModelSpec, placement: &Placement, case: &ProbeCase) -> Result<Sample, Obstacle> {
         match case {
-            ProbeCase::Op { .. } | ProbeCase::Twin { .. } => Err(Obstacle::OpMissing {
+            ProbeCase::Op { .. }
+            | ProbeCase::Twin { .. }
+            | ProbeCase::Steps { .. }
+            | ProbeCase::Decode { .. } => Err(Obstacle::OpMissing {
                 op: case.to_string(),
                 reason: "a graph runs as it is: nothing of its kind is generated".to_owned(),
             }),

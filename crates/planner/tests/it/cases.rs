@@ -1,7 +1,7 @@
 //! Probe cases.
 
 use sconce_core::batch::OutputKind;
-use sconce_core::card::ModelCard;
+use sconce_core::card::{ModelCard, Task};
 use sconce_core::probe::{Op, ProbeCase};
 use sconce_core::sourced::Sourced;
 use sconce_planner::cases::{CANARIES, ops, speeds, sweep, twins};
@@ -78,6 +78,26 @@ fn speed_is_taken_at_three_shapes_within_the_models_length() {
     };
     assert_eq!(shapes(512), [(1, 16), (8, 128), (32, 256)]);
     assert_eq!(shapes(100), [(1, 16), (8, 100), (32, 100)]);
+}
+
+#[test]
+fn decoders_are_also_tried_in_steps_and_timed_token_by_token() {
+    let generating = |longest| ModelCard { task: Sourced::new(Task::Generate, "a test"), ..card(longest) };
+    let steps = |longest| {
+        let cases = twins(&generating(longest)).split_off(twins(&card(longest)).len());
+        let step = |case| {
+            let ProbeCase::Steps { lengths, chunk, .. } = case else { panic!("{case}") };
+            (lengths, chunk)
+        };
+        cases.into_iter().map(step).collect::<Vec<_>>()
+    };
+    let lengths = vec![1, 31, 32, 33, 129, 300];
+    assert_eq!(steps(4096), [(lengths.clone(), 7), (lengths.clone(), 50), (lengths, 512)]);
+    // A sequence goes on after its prompt.
+    assert_eq!(steps(64)[0].0, [1, 31, 32, 32, 32, 32]);
+    let decodes = speeds(&generating(512)).split_off(3);
+    assert_eq!(decodes, [1, 8].map(|batch| ProbeCase::Decode { batch, cached: 128 }));
+    assert_eq!(speeds(&generating(64)).pop(), Some(ProbeCase::Decode { batch: 8, cached: 63 }));
 }
 
 #[test]

@@ -50,7 +50,7 @@ fn the_error_of_real_weights_counts_before_that_of_the_twin() {
 
 #[test]
 fn an_estimate_is_of_the_shape_that_matters_for_the_goal() {
-    let point = |batch, length, seconds, layers| SpeedPoint { batch, length, seconds, layers };
+    let point = |batch, length, seconds, layers| SpeedPoint { batch, length, cached: None, seconds, layers };
     let points = vec![point(1, 16, 0.5, 1), point(8, 128, 4.0, 2), point(32, 256, 99.0, 1)];
     let findings = Findings { speed: Some(Ok(points)), ..Findings::default() };
     let latency = findings.estimate(Goal::Latency, 12).expect("it was timed");
@@ -70,7 +70,7 @@ fn an_estimate_is_of_the_shape_that_matters_for_the_goal() {
 
 #[test]
 fn what_was_not_timed_has_no_estimate() {
-    let point = SpeedPoint { batch: 1, length: 16, seconds: 1.0, layers: 1 };
+    let point = SpeedPoint { batch: 1, length: 16, cached: None, seconds: 1.0, layers: 1 };
     for (speed, latency) in
         [(None, false), (Some(Err(obstacle("speed"))), false), (Some(Ok(vec![point])), true)]
     {
@@ -79,4 +79,22 @@ fn what_was_not_timed_has_no_estimate() {
         assert_eq!(findings.estimate(Goal::Throughput, 1), None);
     }
     assert_eq!(Goal::default(), Goal::Throughput);
+}
+
+#[test]
+fn text_generation_is_estimated_by_its_decode_steps() {
+    let point = |batch, length, cached, seconds| SpeedPoint { batch, length, cached, seconds, layers: 1 };
+    let points = vec![
+        point(1, 16, None, 5.0),
+        point(8, 128, None, 6.0),
+        point(32, 256, None, 7.0),
+        point(1, 1, Some(128), 0.01),
+        point(8, 1, Some(128), 0.02),
+    ];
+    let findings = Findings { speed: Some(Ok(points)), ..Findings::default() };
+    assert!(findings.generates() && !Findings::default().generates());
+    let alone = findings.estimate(Goal::Latency, 10).expect("it was timed");
+    assert!((alone.tokens_per_second() - 10.0).abs() < 1e-9);
+    let together = findings.estimate(Goal::Throughput, 10).expect("it was timed");
+    assert!((together.tokens_per_second() - 40.0).abs() < 1e-9);
 }

@@ -72,6 +72,7 @@ impl Cell {
         let point = |batch, length, milliseconds: f64| SpeedPoint {
             batch,
             length,
+            cached: None,
             seconds: milliseconds / 1e3,
             layers: 1,
         };
@@ -524,7 +525,7 @@ fn what_failed_by_trying_is_a_downgrade_and_what_is_not_there_is_none() {
 
 #[test]
 fn a_graph_that_was_timed_whole_is_not_multiplied_by_its_layers() {
-    let point = |layers| SpeedPoint { batch: 8, length: 128, seconds: 1.0, layers };
+    let point = |layers| SpeedPoint { batch: 8, length: 128, cached: None, seconds: 1.0, layers };
     let seconds = |layers| {
         let speed = Some(Ok(vec![point(layers); 3]));
         let findings = Findings { speed, ..Findings::default() };

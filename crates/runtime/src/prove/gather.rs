@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use sconce_core::batch::{Batch, Rows};
-use sconce_core::card::Format;
+use sconce_core::card::{Format, Sizes};
 use sconce_core::engine::{Engine, ModelSpec};
 use sconce_core::hardware::Hardware;
 use sconce_core::obstacle::{Distance, Obstacle};
@@ -369,14 +369,18 @@ impl Gatherer<'_> {
         };
         self.stored_or("speed", &subject, &key_placement, |this| {
             let results = this.probe(placement, cases.clone(), references);
-            let points = cases.iter().zip(results).filter_map(|(case, answer)| match case {
-                ProbeCase::Speed { batch, length } => Some(answer.map(|sample| SpeedPoint {
-                    batch: *batch,
-                    length: *length,
-                    seconds: sample.seconds,
-                    layers,
-                })),
-                ProbeCase::Op { .. } | ProbeCase::Twin { .. } | ProbeCase::Canary { .. } => None,
+            let output = output_share(&this.spec.card.sizes.value);
+            let points = cases.iter().zip(results).filter_map(|(case, answer)| {
+                let (batch, length, cached, factor) = match case {
+                    ProbeCase::Speed { batch, length } => (*batch, *length, None, 1.0),
+                    ProbeCase::Decode { batch, cached } => (*batch, 1, Some(*cached), 1.0 + output),
+                    ProbeCase::Op { .. }
+                    | ProbeCase::Twin { .. }
+                    | ProbeCase::Steps { .. }
+                    | ProbeCase::Canary { .. } => return None,
+                };
+                let point = |seconds: f64| SpeedPoint { batch, length, cached, seconds, layers };
+                Some(answer.map(|sample| point(sample.seconds * factor)))
             });
             points.collect()
         })
@@ -407,6 +411,14 @@ impl Gatherer<'_> {
             Ok(canary_evidence(error, &want, sample, texts))
         })
     }
+}
+
+/// The size of the output matrix relative to all layers, about. A decode step reads both.
+fn output_share(sizes: &Sizes) -> f64 {
+    let [layers, hidden, intermediate, vocabulary] =
+        [sizes.layers, sizes.hidden, sizes.intermediate, sizes.vocabulary].map(|size| size as f64);
+    let layer = hidden * (4.0 * hidden + 3.0 * intermediate);
+    vocabulary * hidden / (layers * layer).max(1.0)
 }
 
 fn no_reference(reference: &Placement, why: &Obstacle) -> Obstacle {

@@ -37,4 +37,8 @@ fn it_knows_the_capital_of_france_and_engines_agree() {
     drop((generation, native));
     let candle = open(&home, EngineId::Candle, Dtype::F32);
     assert_eq!(prompts.map(|prompt| text(&candle, prompt)), wanted);
+    drop(candle);
+    // The weights stay quantized; activations are rounded to 16 bits.
+    let quantized = open(&home, EngineId::Native, Dtype::Int4);
+    assert_eq!(prompts.map(|prompt| text(&quantized, prompt)), wanted);
 }

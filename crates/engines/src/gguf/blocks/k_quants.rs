@@ -1,6 +1,8 @@
 //! K-quants: super-blocks of 256 values, whose groups have quantized scales of their own.
 
-use super::scale::scale;
+use sconce_kernels::quant::{CodeWidth, QuantFormat, QuantRow};
+
+use super::scale::half;
 
 /// Values in a super-block.
 pub(super) const LENGTH: usize = 256;
@@ -15,6 +17,20 @@ pub(super) const Q4_K: usize = 2 + 2 + 12 + LENGTH / 2;
 pub(super) const Q5_K: usize = 2 + 2 + 12 + LENGTH / 8 + LENGTH / 2;
 /// Bytes of a super-block: nibbles, upper two bits, scales of 16 groups, scale of scales.
 pub(super) const Q6_K: usize = LENGTH / 2 + LENGTH / 4 + LENGTH / 16 + 2;
+
+/// Super-blocks of 16 groups, whose codes have the zero `zero`.
+pub(super) const fn sixteen_groups(zero: u8) -> QuantFormat {
+    QuantFormat { width: CodeWidth::Eight, group: 16, groups: 16, zero, has_minimums: false }
+}
+
+/// Super-blocks of 16 groups with minimums.
+pub(super) const SIXTEEN_WITH_MINIMUMS: QuantFormat =
+    QuantFormat { width: CodeWidth::Eight, group: 16, groups: 16, zero: 0, has_minimums: true };
+
+/// Super-blocks of 8 groups with minimums.
+pub(super) const fn eight_with_minimums(width: CodeWidth) -> QuantFormat {
+    QuantFormat { width, group: 32, groups: 8, zero: 0, has_minimums: true }
+}
 
 /// The 2-bit value `index`: 32 consecutive bytes hold 128 values, in four runs of 32.
 fn two_bits(bytes: &[u8], index: usize) -> u8 {
@@ -31,77 +47,69 @@ fn nibble(bytes: &[u8], run: usize, index: usize) -> u8 {
     bytes[index / (2 * run) * run + index % run] >> (4 * (index / run % 2)) & 0x0f
 }
 
-pub(super) fn q2_k(block: &[u8; Q2_K], values: &mut [f32; LENGTH]) {
+pub(super) fn q2_k(block: &[u8], to: &mut QuantRow) {
     let (scales, quants) = (&block[..16], &block[16..80]);
-    let (d, minimum) = (scale(block, 80), scale(block, 82));
-    for (group, values) in values.chunks_exact_mut(16).enumerate() {
-        let d = d * f32::from(scales[group] & 0x0f);
-        let minimum = minimum * f32::from(scales[group] >> 4);
-        for (at, value) in values.iter_mut().enumerate() {
-            *value = d * f32::from(two_bits(quants, 16 * group + at)) - minimum;
-        }
-    }
+    to.scales.push(half(block, 80));
+    to.minimums.push(half(block, 82));
+    to.group_scales.extend(scales.iter().map(|both| (both & 0x0f).cast_signed()));
+    to.group_minimums.extend(scales.iter().map(|both| both >> 4));
+    to.codes.extend((0..LENGTH).map(|index| two_bits(quants, index)));
 }
 
-pub(super) fn q3_k(block: &[u8; Q3_K], values: &mut [f32; LENGTH]) {
+/// The code of zero of [`q3_k`]: a cleared third bit means minus four.
+pub(super) const Q3_ZERO: u8 = 4;
+
+pub(super) fn q3_k(block: &[u8], to: &mut QuantRow) {
     let (high, quants, scales) = (&block[..32], &block[32..96], &block[96..108]);
-    let d = scale(block, 108);
-    for (group, values) in values.chunks_exact_mut(16).enumerate() {
+    to.scales.push(half(block, 108));
+    to.group_scales.extend((0..16).map(|group| {
         // The lower four bits of the scales are nibbles of 8 bytes, the upper two are in the last 4 bytes.
         let low = scales[group % 8] >> (4 * (group / 8)) & 0x0f;
         let upper = scales[8 + group % 4] >> (2 * (group / 4)) & 3;
-        let d = d * (f32::from(low | upper << 4) - 32.0);
-        for (at, value) in values.iter_mut().enumerate() {
-            let index = 16 * group + at;
-            // A cleared third bit means minus four.
-            let offset = if one_bit(high, index) == 0 { 4.0 } else { 0.0 };
-            *value = d * (f32::from(two_bits(quants, index)) - offset);
-        }
-    }
+        (low | upper << 4).cast_signed() - 32
+    }));
+    to.codes.extend((0..LENGTH).map(|index| two_bits(quants, index) | one_bit(high, index) << 2));
 }
 
 /// The 6-bit scale and minimum of a group of 32 values.
-fn scale_and_minimum(scales: &[u8], group: usize) -> (f32, f32) {
-    let (scale, minimum) = if group < 4 {
+fn scale_and_minimum(scales: &[u8], group: usize) -> (u8, u8) {
+    if group < 4 {
         (scales[group] & 0x3f, scales[group + 4] & 0x3f)
     } else {
         // The lower four bits are nibbles, the upper two those that the first groups leave free.
         let low = scales[group + 4];
         (low & 0x0f | scales[group - 4] >> 6 << 4, low >> 4 | scales[group] >> 6 << 4)
-    };
-    (f32::from(scale), f32::from(minimum))
-}
-
-/// Super-blocks of eight groups with scale and minimum, whose values `quant` unpacks.
-fn eight_groups(block: &[u8], values: &mut [f32; LENGTH], quant: impl Fn(usize) -> u8) {
-    let (d, minimum) = (scale(block, 0), scale(block, 2));
-    for (group, values) in values.chunks_exact_mut(32).enumerate() {
-        let (by, less) = scale_and_minimum(&block[4..16], group);
-        let (d, minimum) = (d * by, minimum * less);
-        for (at, value) in values.iter_mut().enumerate() {
-            *value = d * f32::from(quant(32 * group + at)) - minimum;
-        }
     }
 }
 
-pub(super) fn q4_k(block: &[u8; Q4_K], values: &mut [f32; LENGTH]) {
-    eight_groups(block, values, |index| nibble(&block[16..], 32, index));
+/// The scales of super-blocks of eight groups.
+fn push_eight_groups(block: &[u8], to: &mut QuantRow) {
+    to.scales.push(half(block, 0));
+    to.minimums.push(half(block, 2));
+    for group in 0..8 {
+        let (scale, minimum) = scale_and_minimum(&block[4..16], group);
+        to.group_scales.push(scale.cast_signed());
+        to.group_minimums.push(minimum);
+    }
 }
 
-pub(super) fn q5_k(block: &[u8; Q5_K], values: &mut [f32; LENGTH]) {
+pub(super) fn q4_k(block: &[u8], to: &mut QuantRow) {
+    push_eight_groups(block, to);
+    to.codes.extend((0..LENGTH).map(|index| nibble(&block[16..], 32, index)));
+}
+
+pub(super) fn q5_k(block: &[u8], to: &mut QuantRow) {
     let (high, low) = block[16..].split_at(32);
-    eight_groups(block, values, |index| nibble(low, 32, index) | one_bit(high, index) << 4);
+    push_eight_groups(block, to);
+    to.codes.extend((0..LENGTH).map(|index| nibble(low, 32, index) | one_bit(high, index) << 4));
 }
 
-pub(super) fn q6_k(block: &[u8; Q6_K], values: &mut [f32; LENGTH]) {
+/// The code of zero of [`q6_k`].
+pub(super) const Q6_ZERO: u8 = 32;
+
+pub(super) fn q6_k(block: &[u8], to: &mut QuantRow) {
     let (low, high, scales) = (&block[..128], &block[128..192], &block[192..208]);
-    let d = scale(block, 208);
-    for (group, values) in values.chunks_exact_mut(16).enumerate() {
-        let d = d * f32::from(scales[group].cast_signed());
-        for (at, value) in values.iter_mut().enumerate() {
-            let index = 16 * group + at;
-            let q = nibble(low, 64, index) | two_bits(high, index) << 4;
-            *value = d * (f32::from(q) - 32.0);
-        }
-    }
+    to.scales.push(half(block, 208));
+    to.group_scales.extend(scales.iter().map(|scale| scale.cast_signed()));
+    to.codes.extend((0..LENGTH).map(|index| nibble(low, 64, index) | two_bits(high, index) << 4));
 }

@@ -8,6 +8,7 @@ mod scale;
 use std::fmt;
 
 use half::{bf16, f16};
+use sconce_kernels::quant::{CodeWidth, QuantFormat, QuantRow};
 
 /// How the values of a tensor are stored: floats, or blocks of quantized values with their scales.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -167,25 +168,62 @@ impl StoredType {
         (blocks * self.block_length() == values).then(|| blocks.checked_mul(self.block_bytes()))?
     }
 
+    /// The format of quantized values; none of floats.
+    pub fn quant_format(self) -> Option<QuantFormat> {
+        use CodeWidth::{Eight, Four};
+        Some(match self {
+            StoredType::F32 | StoredType::F16 | StoredType::BF16 => return None,
+            StoredType::Q4_0 => legacy::symmetric(Four, 8),
+            StoredType::Q4_1 => legacy::with_minimum(Four),
+            StoredType::Q5_0 => legacy::symmetric(Eight, 16),
+            StoredType::Q5_1 => legacy::with_minimum(Eight),
+            StoredType::Q8_0 | StoredType::IQ4_NL => legacy::symmetric(Eight, legacy::SIGNED),
+            StoredType::Q2_K => k_quants::SIXTEEN_WITH_MINIMUMS,
+            StoredType::Q3_K => k_quants::sixteen_groups(k_quants::Q3_ZERO),
+            StoredType::Q4_K => k_quants::eight_with_minimums(Four),
+            StoredType::Q5_K => k_quants::eight_with_minimums(Eight),
+            StoredType::Q6_K => k_quants::sixteen_groups(k_quants::Q6_ZERO),
+            StoredType::IQ4_XS => i_quants::EIGHT_GROUPS,
+        })
+    }
+
+    /// Appends the codes and scales of whole blocks to `to`. Floats have none.
+    pub fn unpack(self, bytes: &[u8], to: &mut QuantRow) {
+        let block = match self {
+            StoredType::F32 | StoredType::F16 | StoredType::BF16 => return,
+            StoredType::Q4_0 => legacy::q4_0,
+            StoredType::Q4_1 => legacy::q4_1,
+            StoredType::Q5_0 => legacy::q5_0,
+            StoredType::Q5_1 => legacy::q5_1,
+            StoredType::Q8_0 => legacy::q8_0,
+            StoredType::Q2_K => k_quants::q2_k,
+            StoredType::Q3_K => k_quants::q3_k,
+            StoredType::Q4_K => k_quants::q4_k,
+            StoredType::Q5_K => k_quants::q5_k,
+            StoredType::Q6_K => k_quants::q6_k,
+            StoredType::IQ4_NL => i_quants::iq4_nl,
+            StoredType::IQ4_XS => i_quants::iq4_xs,
+        };
+        bytes.chunks_exact(self.block_bytes()).for_each(|bytes| block(bytes, to));
+    }
+
     /// The values in f32. Bytes after the last whole block are ignored.
     pub fn dequantize(self, bytes: &[u8]) -> Vec<f32> {
         let halves = || bytes.as_chunks::<2>().0.iter();
-        match self {
-            StoredType::F32 => bytes.as_chunks::<4>().0.iter().map(|&b| f32::from_le_bytes(b)).collect(),
-            StoredType::F16 => halves().map(|&b| f16::from_le_bytes(b).to_f32()).collect(),
-            StoredType::BF16 => halves().map(|&b| bf16::from_le_bytes(b).to_f32()).collect(),
-            StoredType::Q4_0 => each(bytes, legacy::q4_0),
-            StoredType::Q4_1 => each(bytes, legacy::q4_1),
-            StoredType::Q5_0 => each(bytes, legacy::q5_0),
-            StoredType::Q5_1 => each(bytes, legacy::q5_1),
-            StoredType::Q8_0 => each(bytes, legacy::q8_0),
-            StoredType::Q2_K => each(bytes, k_quants::q2_k),
-            StoredType::Q3_K => each(bytes, k_quants::q3_k),
-            StoredType::Q4_K => each(bytes, k_quants::q4_k),
-            StoredType::Q5_K => each(bytes, k_quants::q5_k),
-            StoredType::Q6_K => each(bytes, k_quants::q6_k),
-            StoredType::IQ4_NL => each(bytes, i_quants::iq4_nl),
-            StoredType::IQ4_XS => each(bytes, i_quants::iq4_xs),
+        match (self, self.quant_format()) {
+            (_, Some(format)) => {
+                let mut values = Vec::with_capacity(bytes.len() / self.block_bytes() * self.block_length());
+                let mut row = QuantRow::default();
+                for block in bytes.chunks_exact(self.block_bytes()) {
+                    row.clear();
+                    self.unpack(block, &mut row);
+                    row.dequantize(format, &mut values);
+                }
+                values
+            }
+            (StoredType::F16, None) => halves().map(|&b| f16::from_le_bytes(b).to_f32()).collect(),
+            (StoredType::BF16, None) => halves().map(|&b| bf16::from_le_bytes(b).to_f32()).collect(),
+            (_, None) => bytes.as_chunks::<4>().0.iter().map(|&b| f32::from_le_bytes(b)).collect(),
         }
     }
 }
@@ -194,19 +232,6 @@ impl fmt::Display for StoredType {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(&format!("{self:?}"))
     }
-}
-
-/// Converts every block of `BYTES` bytes to `LENGTH` values.
-fn each<const BYTES: usize, const LENGTH: usize>(
-    bytes: &[u8],
-    block: fn(&[u8; BYTES], &mut [f32; LENGTH]),
-) -> Vec<f32> {
-    let blocks = bytes.as_chunks::<BYTES>().0;
-    let mut values = vec![0.0; blocks.len() * LENGTH];
-    for (bytes, values) in blocks.iter().zip(values.as_chunks_mut::<LENGTH>().0) {
-        block(bytes, values);
-    }
-    values
 }
 
 #[cfg(test)]

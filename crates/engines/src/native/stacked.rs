@@ -1,0 +1,147 @@
+//! Matrices whose outputs come from several tensors, each in the format of its file.
+
+use std::sync::Arc;
+
+use rayon::prelude::*;
+use sconce_kernels::gemm::{ColumnBlock, Epilogue, GemmScratch, PackedMatrix};
+use sconce_kernels::isa::Isa;
+use sconce_kernels::quant::{QuantMatrix, QuantizedRows};
+
+use super::matrix::Matrix;
+use super::quantize;
+use super::weights::{Packing, Table};
+use crate::stored_tensor::StoredTensor;
+use crate::weight::Weight;
+
+/// A matrix whose outputs come from several tensors. Quantized tensors stay quantized.
+pub(super) struct StackedMatrix {
+    inputs: usize,
+    parts: Vec<Part>,
+}
+
+enum Part {
+    Quantized(Arc<QuantMatrix>),
+    Float(PackedMatrix),
+}
+
+impl Part {
+    fn outputs(&self) -> usize {
+        match self {
+            Part::Quantized(matrix) => matrix.outputs(),
+            Part::Float(matrix) => matrix.outputs(),
+        }
+    }
+
+    /// The columns of share `n` of `shares`.
+    fn multiply(
+        &self,
+        floats: (&[f32], usize),
+        quantized: &QuantizedRows,
+        rows: usize,
+        (n, shares): (usize, usize),
+    ) -> ColumnBlock {
+        let share = |panels: usize| panels * n / shares..panels * (n + 1) / shares;
+        match self {
+            Part::Quantized(matrix) => matrix.multiply_columns(quantized, share(matrix.panels())),
+            Part::Float(matrix) => matrix.multiply_columns(floats.0, floats.1, rows, share(matrix.panels())),
+        }
+    }
+}
+
+impl Matrix for StackedMatrix {
+    fn multiply(
+        &self,
+        isa: Isa,
+        a: &[f32],
+        stride: usize,
+        rows: usize,
+        _: &mut GemmScratch,
+        epilogue: &mut impl Epilogue,
+    ) {
+        let is_quantized = self.parts.iter().any(|part| matches!(part, Part::Quantized(_)));
+        let quantized = if is_quantized {
+            QuantizedRows::quantize(isa, a, stride, rows, self.inputs)
+        } else {
+            QuantizedRows::default()
+        };
+        let threads = rayon::current_num_threads();
+        let share = |n: usize| {
+            let mut first = 0;
+            let columns = self.parts.iter().map(|part| {
+                let mut block = part.multiply((a, stride), &quantized, rows, (n, threads));
+                block.shift(first);
+                first += part.outputs();
+                block
+            });
+            columns.collect::<Vec<ColumnBlock>>()
+        };
+        let shares: Vec<Vec<ColumnBlock>> = match threads {
+            1 => vec![share(0)],
+            _ => (0..threads).into_par_iter().map(share).collect(),
+        };
+        shares.into_iter().flatten().for_each(|mut block| block.drain(isa, epilogue));
+    }
+}
+
+/// Packs tensors in the format of the file. Values without a file, in probes, are quantized to `width`.
+pub(super) struct PackStored {
+    pub(super) isa: Isa,
+    pub(super) width: quantize::Width,
+}
+
+impl PackStored {
+    fn part(&self, tensor: &StoredTensor) -> Part {
+        let (outputs, inputs) = (tensor.shape[0], tensor.shape[1]);
+        match quantize::pack(self.isa, tensor) {
+            Some(matrix) => Part::Quantized(Arc::new(matrix)),
+            None => Part::Float(PackedMatrix::pack(self.isa, &tensor.dequantize(), outputs, inputs)),
+        }
+    }
+}
+
+impl Packing<StackedMatrix> for PackStored {
+    fn keeps_blocks(&self) -> bool {
+        true
+    }
+
+    fn matrix(&self, weight: Weight, outputs: usize, inputs: usize) -> StackedMatrix {
+        let parts = match weight {
+            Weight::Stored(tensors) => tensors.iter().map(|tensor| self.part(tensor)).collect(),
+            Weight::F32(values) => {
+                let quantized = quantize::values(self.isa, self.width, &values, outputs, inputs);
+                let float = || Part::Float(PackedMatrix::pack(self.isa, &values, outputs, inputs));
+                vec![quantized.map_or_else(float, |matrix| Part::Quantized(Arc::new(matrix)))]
+            }
+        };
+        StackedMatrix { inputs, parts }
+    }
+
+    fn table(&self, rows: Vec<f32>) -> Table {
+        Table::F32(rows)
+    }
+
+    fn quantized_table(&self, rows: &StoredTensor, scale: Option<f64>) -> Table {
+        match quantize::pack(self.isa, rows) {
+            Some(matrix) => Table::Quantized(Arc::new(matrix), scale.map_or(1.0, |scale| scale as f32)),
+            None => Table::F32(rows.dequantize()),
+        }
+    }
+
+    fn tied(&self, table: &Table) -> Option<StackedMatrix> {
+        match table {
+            Table::Quantized(matrix, _) => Some(StackedMatrix {
+                inputs: matrix.inputs(),
+                parts: vec![Part::Quantized(Arc::clone(matrix))],
+            }),
+            Table::F32(_) | Table::Bf16(_) => None,
+        }
+    }
+
+    fn padded(&self, outputs: usize) -> usize {
+        outputs
+    }
+
+    fn part(&self, width: usize) -> usize {
+        width
+    }
+}

@@ -1,0 +1,101 @@
+//! Formats of quantized weights.
+
+use half::f16;
+
+/// Bits of a code.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CodeWidth {
+    /// Two codes per byte.
+    Four,
+    /// One code per byte.
+    Eight,
+}
+
+/// The format of quantized weights. Each group of inputs has a scale:
+/// - without minimums, a weight is `scale · (code - zero)`;
+/// - with minimums, it is `scale · code - minimum`.
+///
+/// In super-blocks of several groups, scales and minimums are products of a small integer per group and a factor per
+/// super-block.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct QuantFormat {
+    /// Bits of a code. Four bits need groups of 32.
+    pub width: CodeWidth,
+    /// Inputs per group: 16 or 32.
+    pub group: usize,
+    /// Groups per super-block; 1 if each group has its own factor.
+    pub groups: usize,
+    /// The code of zero, in formats without minimums.
+    pub zero: u8,
+    /// Whether groups have minimums.
+    pub has_minimums: bool,
+}
+
+impl QuantFormat {
+    /// Inputs per super-block.
+    pub fn block(&self) -> usize {
+        self.group * self.groups
+    }
+
+    /// Whether groups have integer scales.
+    pub(super) fn is_super(&self) -> bool {
+        self.groups > 1
+    }
+
+    /// Bytes of the codes of a group, for all columns of a panel.
+    pub(super) fn group_bytes(&self) -> usize {
+        match self.width {
+            CodeWidth::Four => self.group * super::PANEL / 2,
+            CodeWidth::Eight => self.group * super::PANEL,
+        }
+    }
+}
+
+/// The weights of one output.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct QuantRow {
+    /// A code per input.
+    pub codes: Vec<u8>,
+    /// A scale per group; empty without super-blocks.
+    pub group_scales: Vec<i8>,
+    /// A minimum per group; empty without super-blocks or minimums.
+    pub group_minimums: Vec<u8>,
+    /// A factor of scales per super-block, as the bits of an f16.
+    pub scales: Vec<u16>,
+    /// A factor of minimums per super-block, as the bits of an f16; empty without minimums.
+    pub minimums: Vec<u16>,
+}
+
+impl QuantRow {
+    /// Appends the weights in f32 to `to`.
+    pub fn dequantize(&self, format: QuantFormat, to: &mut Vec<f32>) {
+        let of = |bits: u16| f16::from_bits(bits).to_f32();
+        for (group, codes) in self.codes.chunks_exact(format.group).enumerate() {
+            let block = group / format.groups;
+            let mut scale = of(self.scales[block]);
+            if format.is_super() {
+                scale *= f32::from(self.group_scales[group]);
+            }
+            if !format.has_minimums {
+                let zero = f32::from(format.zero);
+                to.extend(codes.iter().map(|code| scale * (f32::from(*code) - zero)));
+                continue;
+            }
+            let mut minimum = of(self.minimums[block]);
+            if format.is_super() {
+                minimum *= f32::from(self.group_minimums[group]);
+            }
+            to.extend(codes.iter().map(|code| scale * f32::from(*code) - minimum));
+        }
+    }
+
+    /// Removes all values.
+    pub fn clear(&mut self) {
+        let QuantRow { codes, group_scales, group_minimums, scales, minimums } = self;
+        codes.clear();
+        group_scales.clear();
+        group_minimums.clear();
+        scales.clear();
+        minimums.clear();
+    }
+}

@@ -1,0 +1,114 @@
+//! A matrix of quantized weights and its products.
+
+use std::ops::Range;
+
+use super::format::QuantFormat;
+use super::panel::Panel;
+use super::rows::QuantizedRows;
+use super::{PANEL, portable};
+use crate::buffer::Buffer;
+use crate::gemm::ColumnBlock;
+use crate::isa::Isa;
+
+/// A matrix `[outputs, inputs]` of quantized weights, packed in panels of 16 outputs. Four consecutive inputs of an output
+/// are adjacent: a word of a vector.
+#[derive(Clone)]
+pub struct QuantMatrix {
+    pub(super) isa: Isa,
+    pub(super) format: QuantFormat,
+    pub(super) inputs: usize,
+    pub(super) outputs: usize,
+    /// Per panel and group. Of four bits, the low half holds the first 16 inputs of a group, the high half the others.
+    pub(super) codes: Buffer<u8>,
+    /// Per panel, group and column, with super-blocks.
+    pub(super) group_scales: Buffer<i8>,
+    pub(super) group_minimums: Buffer<u8>,
+    /// Per panel, super-block and column: f16.
+    pub(super) scales: Buffer<u16>,
+    pub(super) minimums: Buffer<u16>,
+}
+
+impl QuantMatrix {
+    /// Input features.
+    pub fn inputs(&self) -> usize {
+        self.inputs
+    }
+
+    /// Output features.
+    pub fn outputs(&self) -> usize {
+        self.outputs
+    }
+
+    /// Number of panels, the unit for splitting the work.
+    pub fn panels(&self) -> usize {
+        self.outputs.div_ceil(PANEL)
+    }
+
+    /// Allocated bytes.
+    pub fn bytes(&self) -> usize {
+        let bytes = [self.codes.bytes(), self.group_scales.bytes(), self.group_minimums.bytes()];
+        bytes.iter().sum::<usize>() + self.scales.bytes() + self.minimums.bytes()
+    }
+
+    pub(super) fn panel(&self, number: usize) -> Panel<'_> {
+        let QuantMatrix { format, inputs, .. } = *self;
+        let (groups, blocks) = (inputs / format.group, inputs / format.block());
+        let codes = groups * format.group_bytes();
+        let (integers, factors) = (groups * PANEL, blocks * PANEL);
+        Panel {
+            format,
+            codes: &self.codes[number * codes..][..codes],
+            group_scales: if format.is_super() {
+                &self.group_scales[number * integers..][..integers]
+            } else {
+                &[]
+            },
+            group_minimums: if format.is_super() && format.has_minimums {
+                &self.group_minimums[number * integers..][..integers]
+            } else {
+                &[]
+            },
+            scales: &self.scales[number * factors..][..factors],
+            minimums: if format.has_minimums { &self.minimums[number * factors..][..factors] } else { &[] },
+        }
+    }
+
+    /// Computes the columns of some panels: `rows · weightsᵀ`.
+    pub fn multiply_columns(&self, rows: &QuantizedRows, panels: Range<usize>) -> ColumnBlock {
+        assert!(rows.inputs() == self.inputs && panels.end <= self.panels());
+        let first = panels.start * PANEL;
+        let columns = (panels.end * PANEL).min(self.outputs).saturating_sub(first);
+        let mut block = ColumnBlock::zeros(first, rows.rows(), columns);
+        for number in panels {
+            let panel = self.panel(number);
+            let at = number * PANEL - first;
+            let width = PANEL.min(columns - at);
+            let mut put = |row: usize, values: &[f32; PANEL]| {
+                block.values_mut()[row * columns + at..][..width].copy_from_slice(&values[..width]);
+            };
+            #[cfg(target_arch = "x86_64")]
+            if super::x86::multiply(self.isa, &panel, rows, &mut put) {
+                continue;
+            }
+            self.isa.run(portable::Multiply { panel: &panel, rows, put: &mut put });
+        }
+        block
+    }
+
+    /// The weights of output `output`, in f32.
+    pub fn row(&self, output: usize, to: &mut [f32]) {
+        let panel = self.panel(output / PANEL);
+        let (column, format) = (output % PANEL, self.format);
+        for (group, to) in to.chunks_exact_mut(format.group).enumerate() {
+            let (scale, minimum) = panel.scale_and_minimum(group, column);
+            for (input, to) in to.iter_mut().enumerate() {
+                let code = panel.code(group, input, column);
+                *to = if format.has_minimums {
+                    scale * f32::from(code) - minimum
+                } else {
+                    scale * (f32::from(code) - f32::from(format.zero))
+                };
+            }
+        }
+    }
+}

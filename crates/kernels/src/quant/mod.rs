@@ -1,0 +1,22 @@
+//! Products of f32 rows with quantized weights. Weights keep their codes and scales; rows are quantized to 16
+//! bits, with a scale per 32 inputs: with 8 bits, the perplexity of a small language model rises by a percent. A row of the output depends on its own input row alone.
+
+mod format;
+mod matrix;
+mod pack;
+mod panel;
+mod portable;
+mod rows;
+#[cfg(test)]
+mod tests;
+#[cfg(target_arch = "x86_64")]
+mod x86;
+
+pub use format::{CodeWidth, QuantFormat, QuantRow};
+pub use matrix::QuantMatrix;
+pub use rows::QuantizedRows;
+
+/// Columns of a panel, whose codes are interleaved.
+pub const PANEL: usize = 16;
+/// Inputs that share a scale of the activations.
+const GROUP: usize = 32;

@@ -1,0 +1,69 @@
+//! Packs quantized weights in panels.
+
+use super::PANEL;
+use super::format::{CodeWidth, QuantFormat, QuantRow};
+use super::matrix::QuantMatrix;
+use crate::buffer::Buffer;
+use crate::isa::Isa;
+
+impl QuantMatrix {
+    /// Packs `[outputs, inputs]`. `read` writes the weights of an output to a row, which is empty. `inputs` is a whole
+    /// number of super-blocks.
+    pub fn pack(
+        isa: Isa,
+        format: QuantFormat,
+        outputs: usize,
+        inputs: usize,
+        mut read: impl FnMut(usize, &mut QuantRow),
+    ) -> QuantMatrix {
+        assert!(inputs.is_multiple_of(format.block()), "{inputs} inputs are no whole blocks");
+        assert!(matches!((format.width, format.group), (_, 32) | (CodeWidth::Eight, 16)));
+        let panels = outputs.div_ceil(PANEL);
+        let (groups, blocks) = (inputs / format.group, inputs / format.block());
+        let integers = if format.is_super() { panels * groups * PANEL } else { 0 };
+        let factors = panels * blocks * PANEL;
+        let mut matrix = QuantMatrix {
+            isa,
+            format,
+            inputs,
+            outputs,
+            codes: Buffer::zeros(panels * groups * format.group_bytes()),
+            group_scales: Buffer::zeros(integers),
+            group_minimums: Buffer::zeros(if format.has_minimums { integers } else { 0 }),
+            scales: Buffer::zeros(factors),
+            minimums: Buffer::zeros(if format.has_minimums { factors } else { 0 }),
+        };
+        let mut row = QuantRow::default();
+        for output in 0..outputs {
+            row.clear();
+            read(output, &mut row);
+            assert!(row.codes.len() == inputs && row.scales.len() == blocks);
+            matrix.put(output, &row);
+        }
+        matrix
+    }
+
+    fn put(&mut self, output: usize, row: &QuantRow) {
+        let (panel, column, format) = (output / PANEL, output % PANEL, self.format);
+        let (groups, blocks) = (self.inputs / format.group, self.inputs / format.block());
+        let bytes = format.group_bytes();
+        for (group, codes) in row.codes.chunks_exact(format.group).enumerate() {
+            let to = &mut self.codes[(panel * groups + group) * bytes..][..bytes];
+            for (input, code) in codes.iter().enumerate() {
+                let (word, at) = (input / 4, column * 4 + input % 4);
+                match format.width {
+                    CodeWidth::Eight => to[word * 4 * PANEL + at] = *code,
+                    CodeWidth::Four if word < 4 => to[word * 4 * PANEL + at] |= code & 0x0f,
+                    CodeWidth::Four => to[(word - 4) * 4 * PANEL + at] |= code << 4,
+                }
+            }
+        }
+        let at = |index: usize, count: usize| (panel * count + index) * PANEL + column;
+        let integers = row.group_scales.iter().zip(0..groups);
+        integers.for_each(|(x, group)| self.group_scales[at(group, groups)] = *x);
+        let integers = row.group_minimums.iter().zip(0..groups);
+        integers.for_each(|(x, group)| self.group_minimums[at(group, groups)] = *x);
+        row.scales.iter().enumerate().for_each(|(block, x)| self.scales[at(block, blocks)] = *x);
+        row.minimums.iter().enumerate().for_each(|(block, x)| self.minimums[at(block, blocks)] = *x);
+    }
+}

@@ -1,0 +1,50 @@
+//! A panel of a matrix: the weights of 16 outputs.
+
+use half::f16;
+
+use super::PANEL;
+use super::format::{CodeWidth, QuantFormat};
+
+/// The weights of one panel.
+#[derive(Clone, Copy)]
+pub(super) struct Panel<'a> {
+    pub(super) format: QuantFormat,
+    pub(super) codes: &'a [u8],
+    pub(super) group_scales: &'a [i8],
+    pub(super) group_minimums: &'a [u8],
+    pub(super) scales: &'a [u16],
+    pub(super) minimums: &'a [u16],
+}
+
+impl Panel<'_> {
+    /// The code of an input of a group.
+    #[inline(always)]
+    pub(super) fn code(&self, group: usize, input: usize, column: usize) -> u8 {
+        let codes = &self.codes[group * self.format.group_bytes()..];
+        let byte = |word: usize| codes[word * 4 * PANEL + column * 4 + input % 4];
+        let word = input / 4;
+        match self.format.width {
+            CodeWidth::Eight => byte(word),
+            CodeWidth::Four if word < 4 => byte(word) & 0x0f,
+            CodeWidth::Four => byte(word - 4) >> 4,
+        }
+    }
+
+    /// Scale and minimum of a group. Without minimums, the minimum is the scale times the code of zero.
+    #[inline(always)]
+    pub(super) fn scale_and_minimum(&self, group: usize, column: usize) -> (f32, f32) {
+        let format = self.format;
+        let (integer, factor) = (group * PANEL + column, group / format.groups * PANEL + column);
+        let of = |factors: &[u16]| f16::from_bits(factors[factor]).to_f32();
+        let mut scale = of(self.scales);
+        if format.is_super() {
+            scale *= f32::from(self.group_scales[integer]);
+        }
+        let minimum = match (format.has_minimums, format.is_super()) {
+            (false, _) => scale * f32::from(format.zero),
+            (true, false) => of(self.minimums),
+            (true, true) => of(self.minimums) * f32::from(self.group_minimums[integer]),
+        };
+        (scale, minimum)
+    }
+}

@@ -1,0 +1,58 @@
+//! Products for any instruction set, one row at a time.
+
+use super::PANEL;
+use super::format::CodeWidth;
+use super::panel::Panel;
+use super::rows::QuantizedRows;
+use crate::isa::Vectorized;
+
+/// The products of all rows with a panel.
+pub(super) struct Multiply<'a, P> {
+    pub(super) panel: &'a Panel<'a>,
+    pub(super) rows: &'a QuantizedRows,
+    pub(super) put: &'a mut P,
+}
+
+impl<P: FnMut(usize, &[f32; PANEL])> Vectorized for Multiply<'_, P> {
+    #[inline(always)]
+    fn run(self) {
+        let Multiply { panel, rows, put } = self;
+        let format = panel.format;
+        for number in 0..rows.rows() {
+            let row = rows.row(number);
+            let mut sums = [0.0; PANEL];
+            for (group, codes) in panel.codes.chunks_exact(format.group_bytes()).enumerate() {
+                let words = &row.words[group * format.group / 4..][..format.group / 4];
+                let mut dots = [0; PANEL];
+                for (at, codes) in codes.as_chunks::<{ 4 * PANEL }>().0.iter().enumerate() {
+                    match format.width {
+                        CodeWidth::Eight => add(codes, words[at], &mut dots),
+                        CodeWidth::Four => {
+                            add(&codes.map(|code| code & 0x0f), words[at], &mut dots);
+                            add(&codes.map(|code| code >> 4), words[at + 4], &mut dots);
+                        }
+                    }
+                }
+                let (scale, total) = (row.scale(group, format.group), row.sum(group, format.group));
+                for (column, (sum, dot)) in sums.iter_mut().zip(dots).enumerate() {
+                    let (by, minimum) = panel.scale_and_minimum(group, column);
+                    *sum += scale * (by * dot as f32 - minimum * total);
+                }
+            }
+            put(number, &sums);
+        }
+    }
+}
+
+/// Adds the products of four inputs, given as high and low bytes, to the sums of 16 columns.
+#[inline(always)]
+fn add(codes: &[u8; 4 * PANEL], [high, low]: [i32; 2], dots: &mut [i32; PANEL]) {
+    let bytes = |word: i32| word.to_le_bytes().map(|byte| i32::from(byte.cast_signed()));
+    let (high, low) = (bytes(high), bytes(low));
+    let inputs: [i32; 4] = std::array::from_fn(|n| 256 * high[n] + low[n]);
+    for (dot, codes) in dots.iter_mut().zip(codes.as_chunks::<4>().0) {
+        for (code, input) in codes.iter().zip(inputs) {
+            *dot += i32::from(*code) * input;
+        }
+    }
+}

@@ -1,0 +1,188 @@
+//! Products and rows of every format on every instruction set.
+
+use half::f16;
+
+use super::*;
+use crate::isa::Isa;
+
+const FORMATS: [QuantFormat; 9] = [
+    format(CodeWidth::Four, 32, 1, 8, false),
+    format(CodeWidth::Four, 32, 1, 0, true),
+    format(CodeWidth::Four, 32, 8, 0, true),
+    format(CodeWidth::Eight, 32, 1, 128, false),
+    format(CodeWidth::Eight, 32, 1, 0, true),
+    format(CodeWidth::Eight, 32, 8, 0, true),
+    format(CodeWidth::Eight, 32, 8, 128, false),
+    format(CodeWidth::Eight, 16, 16, 32, false),
+    format(CodeWidth::Eight, 16, 16, 0, true),
+];
+
+const fn format(width: CodeWidth, group: usize, groups: usize, zero: u8, has_minimums: bool) -> QuantFormat {
+    QuantFormat { width, group, groups, zero, has_minimums }
+}
+
+struct Random(u32);
+
+impl Random {
+    fn below(&mut self, end: u32) -> u32 {
+        self.0 = self.0.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+        (self.0 >> 8) % end
+    }
+
+    /// Between -1 and 1.
+    fn float(&mut self) -> f32 {
+        self.below(1 << 20) as f32 / (1 << 19) as f32 - 1.0
+    }
+}
+
+fn row(random: &mut Random, format: QuantFormat, inputs: usize) -> QuantRow {
+    let (groups, blocks) = (inputs / format.group, inputs / format.block());
+    let codes = if format.width == CodeWidth::Four { 16 } else { 256 };
+    let integers = if format.groups > 1 { groups } else { 0 };
+    let minimums = if format.has_minimums { blocks } else { 0 };
+    QuantRow {
+        codes: (0..inputs).map(|_| random.below(codes) as u8).collect(),
+        group_scales: (0..integers).map(|_| (random.below(127) as i8) - 63).collect(),
+        group_minimums: (0..integers * usize::from(format.has_minimums))
+            .map(|_| random.below(64) as u8)
+            .collect(),
+        scales: (0..blocks).map(|_| f16::from_f32(random.float()).to_bits()).collect(),
+        minimums: (0..minimums).map(|_| f16::from_f32(random.float()).to_bits()).collect(),
+    }
+}
+
+fn matrix(isa: Isa, format: QuantFormat, outputs: usize, inputs: usize) -> QuantMatrix {
+    let mut random = Random(7);
+    QuantMatrix::pack(isa, format, outputs, inputs, |_, to| *to = row(&mut random, format, inputs))
+}
+
+/// The weights, from the definition of the format.
+fn weights(format: QuantFormat, outputs: usize, inputs: usize) -> Vec<Vec<f32>> {
+    let mut random = Random(7);
+    let of = |bits: u16| f16::from_bits(bits).to_f32();
+    let weight = |row: &QuantRow, input: usize| {
+        let (group, block) = (input / format.group, input / format.block());
+        let code = f32::from(row.codes[input]);
+        let by = row.group_scales.get(group).map_or(1.0, |scale| f32::from(*scale));
+        let scale = of(row.scales[block]) * by;
+        if format.has_minimums {
+            let by = row.group_minimums.get(group).map_or(1.0, |minimum| f32::from(*minimum));
+            scale * code - of(row.minimums[block]) * by
+        } else {
+            scale * (code - f32::from(format.zero))
+        }
+    };
+    let rows = (0..outputs).map(|_| row(&mut random, format, inputs)).collect::<Vec<_>>();
+    rows.iter().map(|row| (0..inputs).map(|input| weight(row, input)).collect()).collect()
+}
+
+fn products(matrix: &QuantMatrix, rows: &QuantizedRows) -> Vec<f32> {
+    matrix.multiply_columns(rows, 0..matrix.panels()).values_mut().to_vec()
+}
+
+#[test]
+fn rows_of_a_matrix_are_its_weights_bit_for_bit() {
+    for format in FORMATS {
+        let matrix = matrix(Isa::best(), format, 37, 512);
+        for (output, wanted) in weights(format, 37, 512).iter().enumerate() {
+            let mut got = vec![f32::NAN; 512];
+            matrix.row(output, &mut got);
+            assert_eq!(got, *wanted, "{format:?} {output}");
+        }
+    }
+}
+
+#[test]
+fn products_on_every_instruction_set_are_those_of_the_weights() {
+    let (outputs, inputs) = (37, 512);
+    let mut random = Random(3);
+    // Integers up to 127 with 127 in every group are quantized exactly.
+    let values: Vec<f32> = (0..19 * inputs)
+        .map(|at| if at % 32 == 5 { 127.0 } else { random.below(255) as f32 - 127.0 })
+        .collect();
+    for format in FORMATS {
+        let weights = weights(format, outputs, inputs);
+        for isa in Isa::available() {
+            let matrix = matrix(isa, format, outputs, inputs);
+            for count in [1, 2, 3, 7, 8, 19] {
+                let rows = QuantizedRows::quantize(isa, &values, inputs, count, inputs);
+                let got = products(&matrix, &rows);
+                for (row, values) in values.chunks_exact(inputs).take(count).enumerate() {
+                    for (output, weights) in weights.iter().enumerate() {
+                        let terms = values.iter().zip(weights).map(|(x, y)| f64::from(*x) * f64::from(*y));
+                        let size: f64 = terms.clone().map(f64::abs).sum();
+                        let wanted: f64 = terms.sum();
+                        let off = (f64::from(got[row * outputs + output]) - wanted).abs();
+                        assert!(off < 1e-6 * size, "{isa} {format:?} {row} {output}: {off} of {size}");
+                    }
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn a_row_alone_equals_the_same_row_in_a_batch_bit_for_bit() {
+    let inputs = 256;
+    let mut random = Random(11);
+    let values: Vec<f32> = (0..21 * inputs).map(|_| random.float()).collect();
+    for format in FORMATS {
+        for isa in Isa::available() {
+            let matrix = matrix(isa, format, 20, inputs);
+            let all = products(&matrix, &QuantizedRows::quantize(isa, &values, inputs, 21, inputs));
+            for (row, together) in all.chunks_exact(20).enumerate() {
+                let alone = QuantizedRows::quantize(isa, &values[row * inputs..], inputs, 1, inputs);
+                assert_eq!(products(&matrix, &alone), together, "{isa} {format:?} {row}");
+            }
+        }
+    }
+}
+
+#[test]
+fn quantized_rows_are_within_half_a_step() {
+    let mut random = Random(5);
+    let values: Vec<f32> = (0..64).map(|_| random.float() * 3.0).collect();
+    // The identity shows the rows themselves.
+    let format = format(CodeWidth::Eight, 32, 1, 128, false);
+    let identity = |isa| {
+        QuantMatrix::pack(isa, format, 64, 64, |output, to| {
+            to.codes = (0..64).map(|input| 128 + u8::from(input == output)).collect();
+            to.scales = vec![f16::ONE.to_bits(); 2];
+        })
+    };
+    for isa in Isa::available() {
+        let got = products(&identity(isa), &QuantizedRows::quantize(isa, &values, 64, 1, 64));
+        for (group, values) in values.chunks_exact(32).enumerate() {
+            let largest = values.iter().map(|x| x.abs()).max_by(f32::total_cmp).expect("32 values");
+            for (got, x) in got[32 * group..].iter().zip(values) {
+                assert!((got - x).abs() <= largest / 65_000.0, "{isa}: {got} for {x}");
+            }
+        }
+    }
+}
+
+#[test]
+fn values_that_are_not_finite_stay_visible() {
+    for isa in Isa::available() {
+        for invalid in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
+            let mut values = vec![1.0; 2 * 256];
+            values[256 + 100] = invalid;
+            for format in FORMATS {
+                let matrix = matrix(isa, format, 16, 256);
+                let got = products(&matrix, &QuantizedRows::quantize(isa, &values, 256, 2, 256));
+                assert!(got[..16].iter().all(|x| x.is_finite()), "{isa} {format:?}");
+                assert!(got[16..].iter().all(|x| x.is_nan()), "{isa} {format:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn rows_of_zeros_give_zeros() {
+    for isa in Isa::available() {
+        for format in FORMATS {
+            let rows = QuantizedRows::quantize(isa, &[0.0; 256], 256, 1, 256);
+            assert!(products(&matrix(isa, format, 5, 256), &rows).iter().all(|x| *x == 0.0));
+        }
+    }
+}
