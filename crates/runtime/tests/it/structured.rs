@@ -1,14 +1,17 @@
 //! Structured output: every text of a random model is valid.
 
 use std::thread;
+use std::time::Duration;
 
 use jsonschema::Validator;
 use sconce::{
     Device, Dtype, EngineId, Error, FinishReason, GenerateOptions, Model, ModelBuilder, StructuredOutput,
     Task,
 };
+use sconce_testkit::fake::{BatchFault, Fault};
 use serde_json::{Map, Value, json};
 
+use crate::fakes::{METAL, Stage, candle};
 use crate::support::{Copy, Home, read_tensors, write_tensors};
 
 /// Tokens of the model: the bytes, words, the end token.
@@ -225,6 +228,44 @@ fn preempted_outputs_and_choices_keep_their_state() {
         assert_valid(&schema, &validator, text);
     }
     assert_ne!(texts[0], texts[1]);
+}
+
+#[test]
+fn outputs_that_are_computed_again_after_a_failure_keep_their_state() {
+    let folder = folder();
+    let open = |faults: &[Fault]| {
+        let engine = faults.iter().fold(candle(), |engine, fault| engine.with(METAL, *fault));
+        let stage = Stage { timeout: Duration::from_millis(400), ..Stage::new(engine) };
+        let builder = Model::builder(folder.path().to_str().expect("a path that is text"));
+        let builder = builder.runtime(&stage.in_process().build()).task(Task::Generate);
+        (builder.open().expect("something serves"), stage)
+    };
+    let schema = json!({
+        "type": "object", "properties": { "a": { "type": "string", "maxLength": 30 }, "b": { "type": "integer" } },
+        "required": ["a", "b"], "additionalProperties": false,
+    });
+    let validator = jsonschema::validator_for(&schema).expect("a schema");
+    let runs = |model: &Model| -> Vec<(String, FinishReason)> {
+        thread::scope(|scope| {
+            let spawn = |seed| {
+                let schema = &schema;
+                scope.spawn(move || run(model, seed, &options(schema, seed, 300)))
+            };
+            let threads: Vec<_> = (1..4).map(spawn).collect();
+            threads.into_iter().map(|thread| thread.join().expect("no panic")).collect()
+        })
+    };
+    let (healthy, _stage) = open(&[]);
+    let wanted = runs(&healthy);
+    for (text, reason) in &wanted {
+        assert_eq!(*reason, FinishReason::Stop, "{text}");
+        assert_valid(&schema, &validator, text);
+    }
+    for (nth, fault) in [(2, BatchFault::Error), (9, BatchFault::Nan), (14, BatchFault::Panic)] {
+        let (model, _stage) = open(&[Fault::FromBatch(nth, fault)]);
+        assert_eq!(runs(&model), wanted, "{fault:?} from step {nth}");
+        assert_eq!(model.quarantined().len(), 1, "{fault:?}: {}", model.plan().explain());
+    }
 }
 
 #[test]
