@@ -193,6 +193,19 @@ impl<'a> Assembly<'a> {
         self.weight(&name, &[self.d.vocabulary, self.d.hidden])
     }
 
+    /// The bias of the output matrix; empty if there is none.
+    pub(crate) fn output_bias(&self) -> Read<Vec<f32>> {
+        let Some(name) = step::output_matrix(self.from) else { return Ok(Vec::new()) };
+        let name = format!("{}.bias", name.trim_end_matches(".weight"));
+        match self.d.biases.logits {
+            true => self.read(&name, &[self.d.vocabulary]),
+            false if !self.from.generated() && self.from.shape(&name).is_some() => {
+                Err(WeightsError::Unplaced(name))
+            }
+            false => Ok(Vec::new()),
+        }
+    }
+
     pub(crate) fn position_embeddings(&self) -> Read<Option<Vec<f32>>> {
         let Some(positions) = self.d.position_table else { return Ok(None) };
         let name = self.resolve(&[self.d.names.position_embeddings], 0, "");
@@ -311,7 +324,9 @@ impl<'a> Assembly<'a> {
                 bias.rotate_left(whole / 2);
                 Linear { weight: Weight::F32(weight), bias, inputs }
             }
-            TensorLayout::PerHead(name) => group_by_part(linear(name, whole)?, self.d.head_dim),
+            TensorLayout::PerHead(name) => {
+                group_by_part(linear(name, whole)?, self.d.head_dim, self.d.kv_heads)
+            }
         };
         if let Some(names) = explicit {
             linear.bias.clear();
@@ -400,10 +415,14 @@ fn concatenate(parts: Vec<Linear>, inputs: usize) -> Linear {
     Linear { weight: Weight::concatenate(weights), bias: biases.concat(), inputs }
 }
 
-/// Reorders the outputs from queries, keys and values per head to all queries, all keys, all values.
-fn group_by_part(from: Linear, head: usize) -> Linear {
-    let (inputs, heads) = (from.inputs, from.outputs() / (3 * head));
-    let order: Vec<usize> = (0..3).flat_map(|part| (0..heads).map(move |n| 3 * n + part)).collect();
+/// Reorders the outputs from queries, keys and values per KV head to all queries, all keys, all values.
+fn group_by_part(from: Linear, head: usize, kv_heads: usize) -> Linear {
+    let (inputs, group) = (from.inputs, from.outputs() / head / kv_heads);
+    let parts = [0..group - 2, group - 2..group - 1, group - 1..group];
+    let order = |part: std::ops::Range<usize>| {
+        (0..kv_heads).flat_map(move |n| part.clone().map(move |at| n * group + at))
+    };
+    let order: Vec<usize> = parts.into_iter().flat_map(order).collect();
     let pick = |values: &[f32], width: usize| -> Vec<f32> {
         order.iter().flat_map(|n| &values[n * head * width..][..head * width]).copied().collect()
     };

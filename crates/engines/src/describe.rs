@@ -10,8 +10,11 @@ use crate::families::{self, FAMILIES, Family, TooLarge};
 
 /// Describes the card's model, for its task.
 pub fn describe(card: &ModelCard) -> Result<Description, Obstacle> {
-    let description = from_config(&card.config, &card.sizes.value)?;
-    match unsupported_in_generation(&description, families::root(&card.config)) {
+    let mut description = from_config(&card.config, &card.sizes.value)?;
+    for window in [Some(&mut description.global), description.local.as_mut()].into_iter().flatten() {
+        window.rope.iter_mut().for_each(|rope| rope.set_context(card.max_length.value));
+    }
+    match unsupported_in_generation(&description) {
         Some(what) if card.task.value == Task::Generate => {
             Err(unsupported(&description.architecture, vec![what]))
         }
@@ -19,9 +22,8 @@ pub fn describe(card: &ModelCard) -> Result<Description, Obstacle> {
     }
 }
 
-/// What keeps a model from generating text: attention that is not causal, positions that are not rotary, or logits that
-/// are changed after the output matrix.
-fn unsupported_in_generation(d: &Description, config: &Value) -> Option<String> {
+/// What keeps a model from generating text: attention that is not causal, or positions that are not rotary.
+fn unsupported_in_generation(d: &Description) -> Option<String> {
     let mut windows = [Some(&d.global), d.local.as_ref()].into_iter().flatten();
     if windows.any(|window| window.after != Some(0)) {
         return Some("text generation: its attention is not causal".to_owned());
@@ -29,8 +31,7 @@ fn unsupported_in_generation(d: &Description, config: &Value) -> Option<String> 
     if d.position_table.is_some() || d.relative_positions.is_some() {
         return Some("text generation: its positions are not rotary".to_owned());
     }
-    let cap = config["final_logit_softcapping"].as_f64().filter(|cap| *cap != 0.0)?;
-    Some(format!("text generation with final_logit_softcapping {cap}"))
+    None
 }
 
 /// The description without the check for unread keys, for size limits.

@@ -62,6 +62,8 @@ pub struct Description {
     pub layer_pattern: LayerPattern,
     /// Factor of attention scores.
     pub scale: f64,
+    /// Attention scores are squashed into this range by tanh.
+    pub attention_softcap: Option<f64>,
     /// Whether the queries and keys of each head are normalized (QK norm).
     pub qk_norm: bool,
     /// Relative positions in attention scores.
@@ -72,6 +74,10 @@ pub struct Description {
     pub activation: Activation,
     /// Whether the feed-forward block is gated (GLU).
     pub gated: bool,
+    /// Whether the feed-forward block reads the same input as attention (parallel attention), not its output.
+    pub parallel: bool,
+    /// Logits are squashed into this range by tanh.
+    pub logit_softcap: Option<f64>,
     /// Tensor names of the family.
     #[serde(skip)]
     pub names: &'static TensorNames,
@@ -204,13 +210,15 @@ pub struct Biases {
     pub up: bool,
     /// Down projection of the feed-forward block.
     pub down: bool,
+    /// Output matrix of a decoder.
+    pub logits: bool,
 }
 
 impl Biases {
     /// All projections have a bias.
-    pub const ALL: Biases = Biases { qkv: true, output: true, up: true, down: true };
+    pub const ALL: Biases = Biases { qkv: true, output: true, up: true, down: true, logits: false };
     /// No projection has a bias.
-    pub const NONE: Biases = Biases { qkv: false, output: false, up: false, down: false };
+    pub const NONE: Biases = Biases { qkv: false, output: false, up: false, down: false, logits: false };
 }
 
 /// Activation of a feed-forward block.
@@ -284,11 +292,14 @@ impl Description {
             local: None,
             layer_pattern: LayerPattern::None,
             scale: 1.0 / (head_dim as f64).sqrt(),
+            attention_softcap: None,
             qk_norm: false,
             relative_positions: None,
             biases: Biases::NONE,
             activation: Activation::Gelu,
             gated: false,
+            parallel: false,
+            logit_softcap: None,
             names,
         }
     }
@@ -323,6 +334,11 @@ impl Description {
     /// Columns of the up projection, including the gate.
     pub fn up_width(&self) -> usize {
         self.intermediate * if self.gated { 2 } else { 1 }
+    }
+
+    /// The softcap of attention, for kernels.
+    pub(crate) fn softcap(&self) -> Option<f32> {
+        self.attention_softcap.map(|cap| cap as f32)
     }
 
     /// Whether a layer is local.

@@ -59,7 +59,6 @@ const KEYS: &[&str] = &[
     "task_specific_params",
     "projection_dim",
     "logit_scale_init_value",
-    "final_logit_softcapping",
     "router_aux_loss_coef",
     "sentence_transformers",
     "sbert_ce_default_activation_function",

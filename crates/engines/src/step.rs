@@ -8,8 +8,8 @@ use crate::description::Description;
 use crate::families;
 use crate::weights::{Tensors, WeightsError};
 
-/// The output matrix of decoders on the hub.
-const OUTPUT_MATRIX: &str = "lm_head.weight";
+/// The names of the output matrix of decoders on the hub.
+const OUTPUT_MATRICES: [&str; 2] = ["lm_head.weight", "embed_out.weight"];
 
 /// Tokens per cache block.
 pub(crate) const BLOCK_SIZE: usize = 16;
@@ -31,19 +31,34 @@ pub(crate) fn check(d: &Description, batch: &Batch, blocks: usize) -> Result<(),
 pub(crate) fn check_output_matrix(card: &ModelCard, tensors: &dyn Tensors) -> Result<(), WeightsError> {
     let untied = families::root(&card.config)["tie_word_embeddings"] == false;
     match output_matrix(tensors) {
-        None if untied => Err(WeightsError::Missing(OUTPUT_MATRIX.to_owned())),
+        None if untied => Err(WeightsError::Missing(OUTPUT_MATRICES[0].to_owned())),
         Some(_) | None => Ok(()),
     }
 }
 
 /// The name of the output matrix, if the checkpoint has one. Models with several parts put a prefix before it.
 pub(crate) fn output_matrix(tensors: &dyn Tensors) -> Option<String> {
-    if tensors.shape(OUTPUT_MATRIX).is_some() {
-        return Some(OUTPUT_MATRIX.to_owned());
+    if let Some(name) = OUTPUT_MATRICES.into_iter().find(|name| tensors.shape(name).is_some()) {
+        return Some(name.to_owned());
     }
-    let is_prefixed =
-        |name: &String| name.strip_suffix(OUTPUT_MATRIX).is_some_and(|prefix| prefix.ends_with('.'));
+    let is_prefixed = |name: &String| {
+        OUTPUT_MATRICES.iter().any(|end| name.strip_suffix(end).is_some_and(|prefix| prefix.ends_with('.')))
+    };
     tensors.names().into_iter().find(is_prefixed)
+}
+
+/// Completes logits, products with the output matrix: adds its bias, if it is not empty, and applies the softcap.
+pub(crate) fn finish_logits(d: &Description, bias: &[f32], logits: &mut [f32]) {
+    if !bias.is_empty() {
+        for row in logits.chunks_exact_mut(bias.len()) {
+            row.iter_mut().zip(bias).for_each(|(logit, bias)| *logit += bias);
+        }
+    }
+    if let Some(cap) = d.logit_softcap.map(|cap| cap as f32) {
+        for logit in logits {
+            *logit = cap * (*logit / cap).tanh();
+        }
+    }
 }
 
 /// Rejects a step where a stateless batch is expected.

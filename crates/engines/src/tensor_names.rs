@@ -49,6 +49,6 @@ pub enum TensorLayout {
     Stacked(&'static [&'static str]),
     /// One tensor whose two halves are swapped.
     Swapped(&'static str),
-    /// One tensor with the queries, keys and values of each head in turn.
+    /// One tensor with the queries that share a KV head, its keys and its values, KV head by KV head.
     PerHead(&'static str),
 }

@@ -13,7 +13,7 @@ use crate::weights::{Tensors, WeightsError};
 
 /// Tensors that checkpoints carry without effect on the output: position ids, BERT's pooler, pretraining heads, a
 /// decoder, a vision model.
-const IDLE: [&str; 20] = [
+const IDLE: [&str; 22] = [
     "position_ids",
     "inv_freq",
     "pooler.",
@@ -34,6 +34,8 @@ const IDLE: [&str; 20] = [
     "visual_projection.",
     "text_projection.",
     "logit_scale",
+    "rope_freqs.",
+    "rope_factors_",
 ];
 
 /// The tensors among `names` that neither the description nor the head of the card's model reads, sorted, without those

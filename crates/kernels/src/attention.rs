@@ -6,7 +6,7 @@ use pulp::{Simd, WithSimd};
 
 use crate::buffer::Buffer;
 use crate::isa::Isa;
-use crate::math::exp;
+use crate::math::{exp, tanh};
 use crate::rows::{copy, largest, sum};
 
 /// Queries per block: each key and value is loaded once for all of them.
@@ -143,6 +143,8 @@ pub struct AttentionHead<'a> {
     pub bias: Option<&'a [f32]>,
     /// Factor of attention scores.
     pub scale: f32,
+    /// Scores are squashed into this range by tanh.
+    pub softcap: Option<f32>,
     /// The attention mask.
     pub mask: AttentionMask,
     /// Bias of attention scores.
@@ -169,7 +171,7 @@ impl WithSimd for Attend<'_, '_> {
     #[inline(always)]
     fn with_simd<S: Simd>(self, simd: S) {
         let Attend { head, scratch, output, output_stride } = self;
-        let AttentionHead { length, at, mask, score_bias, .. } = *head;
+        let AttentionHead { length, at, softcap, mask, score_bias, .. } = *head;
         let panel_width = VECTORS * S::F32_LANES;
         let keys = length.next_multiple_of(panel_width);
         let columns = at.head_dim.next_multiple_of(panel_width);
@@ -200,6 +202,9 @@ impl WithSimd for Attend<'_, '_> {
                 scores[seen.start..own.start].fill(0.0);
                 scores[own.end..seen.end].fill(0.0);
                 let scores = &mut scores[own.clone()];
+                if let Some(cap) = softcap {
+                    squash(scores, cap);
+                }
                 match score_bias {
                     ScoreBias::None => {}
                     ScoreBias::Relative(relative_bias) => {
@@ -287,6 +292,14 @@ fn store<S: Simd>(products: [[S::f32s; VECTORS]; QUERIES], to: &mut [f32], strid
     for (products, row) in products.iter().zip(to.chunks_exact_mut(stride)) {
         let (row, _) = S::as_mut_simd_f32s(&mut row[column..column + VECTORS * S::F32_LANES]);
         row.copy_from_slice(products);
+    }
+}
+
+/// Squashes scores into ±`cap` by tanh.
+#[inline(always)]
+pub(crate) fn squash(scores: &mut [f32], cap: f32) {
+    for score in scores {
+        *score = cap * tanh(*score / cap);
     }
 }
 

@@ -3,7 +3,7 @@
 
 use std::ops::Range;
 
-use crate::attention::softmax;
+use crate::attention::{softmax, squash};
 use crate::bf16;
 use crate::isa::{Isa, Vectorized};
 use crate::rows::LANES;
@@ -140,9 +140,7 @@ impl<T: CacheElement> Vectorized for Attend<'_, '_, T> {
         }
         for scores in scores.chunks_exact_mut(count) {
             if let Some(cap) = attention.softcap {
-                for score in scores.iter_mut() {
-                    *score = cap * (*score / cap).tanh();
-                }
+                squash(scores, cap);
             }
             softmax(scores);
         }

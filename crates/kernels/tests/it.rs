@@ -37,7 +37,7 @@ fn plain_product(a: &[f32], w: &[f32], rows: usize, outputs: usize, inputs: usiz
 
 /// Attention by its definition, in f64.
 fn plain_attention(head: &AttentionHead<'_>) -> Vec<f32> {
-    let AttentionHead { rows, length, at, bias, scale, mask, score_bias } = *head;
+    let AttentionHead { rows, length, at, bias, scale, softcap, mask, score_bias } = *head;
     let number = |row: usize, which: usize, d: usize| {
         let place = at.offsets[which] + d;
         f64::from(rows[row * at.stride + place]) + bias.map_or(0.0, |bias| f64::from(bias[place]))
@@ -58,7 +58,8 @@ fn plain_attention(head: &AttentionHead<'_>) -> Vec<f32> {
                 return f64::NEG_INFINITY;
             }
             let dot: f64 = (0..at.head_dim).map(|d| number(q, 0, d) * number(k, 1, d)).sum();
-            dot * f64::from(scale) + more(q, k)
+            let capped = |score: f64| softcap.map(f64::from).map_or(score, |cap| cap * (score / cap).tanh());
+            capped(dot * f64::from(scale)) + more(q, k)
         };
         let scores: Vec<f64> = (0..length).map(score).collect();
         let top = scores.iter().copied().max_by(f64::total_cmp).expect("a score");
@@ -112,7 +113,7 @@ proptest! {
     #[test]
     fn attention_in_f32_is_right(
         length in 1usize..80, keys in 1usize..3, shared in 1usize..4, head in 1usize..70, mask in masks(),
-        kind in 0..3, seed: u64, biased: bool,
+        kind in 0..3, seed: u64, biased: bool, capped: bool,
     ) {
         let heads = keys * shared;
         let stride = (heads + 2 * keys) * head;
@@ -129,7 +130,7 @@ proptest! {
         let last = [(heads - 1) * head, (heads + keys - 1) * head, (heads + 2 * keys - 1) * head];
         let at = QkvColumns { stride, head_dim: head, offsets: last };
         let bias = biased.then_some(bias.as_slice());
-        let task = AttentionHead { rows: &rows, length, at, bias, scale: 0.3, mask, score_bias };
+        let task = AttentionHead { rows: &rows, length, at, bias, scale: 0.3, softcap: capped.then_some(0.7), mask, score_bias };
         let want = plain_attention(&task);
         for isa in Isa::available() {
             let mut got = vec![f32::NAN; length * head];
@@ -320,7 +321,7 @@ mod bf16 {
         #[test]
         fn attention_on_tiles_is_right(
             before in 0usize..40, length in 1usize..150, heads in 1usize..3, head in 1usize..70, biased: bool,
-            mask in masks(), seed: u64,
+            mask in masks(), seed: u64, capped: bool,
         ) {
             for unit in units() {
                 let panels = head.div_ceil(32);
@@ -335,14 +336,15 @@ mod bf16 {
                 let at = QkvColumns { stride: 3 * hidden, head_dim: head, offsets: [first, hidden + first, 2 * hidden + first] };
                 let score_bias = distances.map_or(ScoreBias::None, ScoreBias::Relative);
                 let scale = 1.0 / (head as f32).sqrt();
-                let want = plain_attention(&AttentionHead { rows: &rows, length, at, bias: None, scale, mask, score_bias });
+                let softcap = capped.then_some(0.7);
+                let want = plain_attention(&AttentionHead { rows: &rows, length, at, bias: None, scale, softcap, mask, score_bias });
                 let all: Vec<f32> = random_values(seed ^ 9, before * 3 * hidden).into_iter().chain(rows).collect();
                 let rows = laid(&all, 3 * hidden);
                 let query = (heads - 1) * panels;
                 let task = AttentionHeadBf16 {
                     rows: &rows, start: before, length, panels, query,
                     key: heads * panels + query, value: 2 * heads * panels + query,
-                    scale, mask, relative_bias: distances,
+                    scale, softcap, mask, relative_bias: distances,
                 };
                 let mut output = Panels::default();
                 output.shape(before + length, wide);

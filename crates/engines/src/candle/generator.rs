@@ -88,7 +88,8 @@ impl Generator for CandleEncoder {
             ForwardPath::Fused => self.threads.all_threads(|| self.logits(head, batch)),
             ForwardPath::Portable => with_autorelease(|| self.logits(head, batch)),
         };
-        let values = values.map_err(errors::to_engine_error)?;
+        let mut values = values.map_err(errors::to_engine_error)?;
+        step::finish_logits(description, &head.bias, &mut values);
         Ok(Output::Logits(Rows { width: description.vocabulary, values, norms: Vec::new() }))
     }
 

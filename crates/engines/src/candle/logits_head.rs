@@ -11,12 +11,14 @@ use crate::step::BLOCK_SIZE;
 pub(super) struct LogitsHead {
     /// `[hidden, vocabulary]`.
     pub(super) matrix: Tensor,
+    /// Its bias; empty if there is none.
+    pub(super) bias: Vec<f32>,
     blocks: Mutex<Vec<[u32; BLOCK_SIZE]>>,
 }
 
 impl LogitsHead {
-    pub(super) fn new(matrix: Tensor) -> LogitsHead {
-        LogitsHead { matrix, blocks: Mutex::default() }
+    pub(super) fn new(matrix: Tensor, bias: Vec<f32>) -> LogitsHead {
+        LogitsHead { matrix, bias, blocks: Mutex::default() }
     }
 
     pub(super) fn blocks(&self) -> MutexGuard<'_, Vec<[u32; BLOCK_SIZE]>> {

@@ -26,8 +26,6 @@ use sconce_core::obstacle::Obstacle;
 use sconce_core::placement::{Dtype, EngineId, Placement};
 use sconce_core::probe::{ProbeCase, Sample};
 
-use candle_core::Tensor;
-
 use crate::assembly::Assembly;
 use crate::describe::describe;
 use crate::description::Description;
@@ -82,8 +80,7 @@ impl CandleEngine {
         placement: &Placement,
     ) -> Result<CandleEncoder, Obstacle> {
         let mut encoder = self.build_encoder(description, tensors, placement)?;
-        let matrix = output_matrix(description, tensors, placement).map_err(load_failed)?;
-        encoder.logits = Some(LogitsHead::new(matrix));
+        encoder.logits = Some(logits_head(description, tensors, placement).map_err(load_failed)?);
         Ok(encoder)
     }
 
@@ -177,17 +174,18 @@ impl Engine for CandleEngine {
     }
 }
 
-/// The output matrix of a decoder, `[hidden, vocabulary]`.
-fn output_matrix(
+/// The output matrix of a decoder, and its bias.
+fn logits_head(
     description: &Description,
     tensors: &dyn Tensors,
     placement: &Placement,
-) -> Result<Tensor, LoadError> {
+) -> Result<LogitsHead, LoadError> {
     let opened = |error: Obstacle| LoadError::Candle(candle_core::Error::msg(error));
     let device = device::open(placement.device).map_err(opened)?;
     let loader = Loader::new(tensors, device, device::dtype(placement.dtype).map_err(opened)?);
-    let words = Assembly::new(description, tensors)?.output_embeddings()?;
-    loader.transposed(words.into_f32(), description.hidden)
+    let assembly = Assembly::new(description, tensors)?;
+    let matrix = loader.transposed(assembly.output_embeddings()?.into_f32(), description.hidden)?;
+    Ok(LogitsHead::new(matrix, assembly.output_bias()?))
 }
 
 fn load_failed(error: LoadError) -> Obstacle {

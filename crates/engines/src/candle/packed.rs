@@ -18,6 +18,8 @@ pub(super) struct PackedAttention {
     pub(super) sequences: Arc<[Sequence]>,
     pub(super) heads: HeadLayout,
     pub(super) scale: f32,
+    /// Scores are squashed into this range by tanh.
+    pub(super) softcap: Option<f32>,
     pub(super) mask: AttentionMask,
     pub(super) biases: Option<Arc<BiasTable>>,
     pub(super) relative: Option<Arc<PackedRelativeProjections>>,
@@ -65,9 +67,9 @@ impl CustomOp2 for PackedAttention {
                         (None, None) => ScoreBias::None,
                     };
                     let bias = self.biased.then_some(bias);
-                    let (scale, mask) =
-                        (self.scale, AttentionMask { visible: sequence.attended(), ..self.mask });
-                    AttentionHead { rows, length, at, bias, scale, mask, score_bias }
+                    let (scale, softcap) = (self.scale, self.softcap);
+                    let mask = AttentionMask { visible: sequence.attended(), ..self.mask };
+                    AttentionHead { rows, length, at, bias, scale, softcap, mask, score_bias }
                         .attend(isa, scratch, output, width);
                 },
             );

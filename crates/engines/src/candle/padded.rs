@@ -72,6 +72,7 @@ impl PaddedAttention {
         queries: &Tensor,
         keys: &Tensor,
         values: &Tensor,
+        softcap: Option<f64>,
         relative: Option<&PaddedRelativeProjections>,
     ) -> Result<Tensor> {
         let HeadLayout { heads, kv_heads, head_dim: width } = self.heads;
@@ -94,7 +95,11 @@ impl PaddedAttention {
             };
             let (queries, keys) = (pick(queries, heads)?, pick_shared(keys)?);
             let scores = queries.matmul(&keys.transpose(D::Minus2, D::Minus1)?.contiguous()?)?;
-            let mut scores = scores.to_dtype(DType::F32)?.broadcast_add(&bucket.padding)?;
+            let mut scores = scores.to_dtype(DType::F32)?;
+            if let Some(cap) = softcap {
+                scores = ((scores / cap)?.tanh()? * cap)?;
+            }
+            scores = scores.broadcast_add(&bucket.padding)?;
             if let Some(shared) = &bucket.shared {
                 scores = scores.broadcast_add(shared)?;
             }

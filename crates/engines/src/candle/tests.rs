@@ -14,9 +14,8 @@ use sconce_testkit::compare::max_difference;
 use serde_json::{Value, json};
 
 use super::encoder::CandleEncoder;
-use super::logits_head::LogitsHead;
 use super::padded::PaddedAttention;
-use super::{CandleEngine, ForwardPath, output_matrix};
+use super::{CandleEngine, ForwardPath, logits_head};
 use crate::describe::describe;
 use crate::description::Description;
 use crate::head_layout::HeadLayout;
@@ -51,7 +50,8 @@ fn every_kind() -> Vec<(&'static str, Description)> {
         let bytes = std::fs::read(folder.join(name).join("config.json")).expect("the golden has a config");
         (*name, described(serde_json::from_slice(&bytes).expect("JSON")))
     };
-    families::FAMILIES.iter().flat_map(|family| family.goldens).map(read).collect()
+    let names = |family: &&'static families::Family| [family.goldens, family.generation_goldens].concat();
+    families::FAMILIES.iter().flat_map(names).map(|name| read(&name)).collect()
 }
 
 fn cpu(dtype: Dtype) -> Placement {
@@ -259,7 +259,7 @@ fn padded_attention_is_that_of_plain_code() {
                     Tensor::from_vec(rows.clone(), (tokens, rows.len() / tokens), &device).expect("a tensor")
                 };
                 let [q, k, v] = parts.each_ref().map(tensor);
-                let got = padded.attend(&q, &k, &v, None).expect("it computes");
+                let got = padded.attend(&q, &k, &v, None, None).expect("it computes");
                 let got = got.to_vec2::<f32>().expect("rows");
                 for sequence in &sequences {
                     let own = |rows: usize| {
@@ -289,8 +289,8 @@ fn steps_equal_the_forward_pass_on_both_paths() {
         for path in [ForwardPath::Fused, ForwardPath::Portable] {
             let mut encoder = engine.build_on(path, &d, &GeneratedTensors, &placement).expect("it loads");
             assert!(encoder.generator().is_none());
-            let matrix = output_matrix(&d, &GeneratedTensors, &placement).expect("it is generated");
-            encoder.logits = Some(LogitsHead::new(matrix));
+            let head = logits_head(&d, &GeneratedTensors, &placement).expect("it is generated");
+            encoder.logits = Some(head);
             let generator = encoder.generator().expect("it generates");
             generator.reserve(16).expect("memory");
             let all = [40, 21].map(|count| steps::tokens(count, &format!("{model_type} {count}")));

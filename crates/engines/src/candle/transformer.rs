@@ -121,11 +121,12 @@ impl Transformer {
                 }
                 None => candle_core::bail!("a local layer in a model that has none"),
             };
-            x = layer.after_attention.apply(path, layer.output.product(&context)?, &x)?;
-            let normed = layer.before_output.as_ref().map(|norm| norm.of(path, &x)).transpose()?;
-            let wide = layer.up.product(normed.as_ref().unwrap_or(&x))?;
+            let attended = layer.after_attention.apply(path, layer.output.product(&context)?, &x)?;
+            let input = if d.parallel { &x } else { &attended };
+            let normed = layer.before_output.as_ref().map(|norm| norm.of(path, input)).transpose()?;
+            let wide = layer.up.product(normed.as_ref().unwrap_or(input))?;
             let wide = activate(path, d, wide, &layer.up.bias)?;
-            x = layer.after_output.apply(path, layer.down.product(&wide)?, &x)?;
+            x = layer.after_output.apply(path, layer.down.product(&wide)?, &attended)?;
         }
         match &self.final_norm {
             Some(norm) => norm.of_own(path, x),
@@ -162,6 +163,7 @@ impl Transformer {
             sequences: Arc::clone(sequences),
             heads,
             scale: d.scale as f32,
+            softcap: d.softcap(),
             mask: window.mask(),
             biases: self.biases.clone(),
             relative,
@@ -198,7 +200,7 @@ impl Transformer {
             LayerRelativeProjections::Packed(_) => None,
             LayerRelativeProjections::Padded(relative) => Some(relative),
         });
-        padded.attend(&queries, &keys, &values, relative)
+        padded.attend(&queries, &keys, &values, d.attention_softcap, relative)
     }
 
     fn attention(&self, batch: &Batch, local: bool) -> Result<Option<Attention>> {

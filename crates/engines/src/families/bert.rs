@@ -16,6 +16,7 @@ pub(super) const BERT: Family = Family {
     nested_config: None,
     examples: "all-MiniLM-L6-v2, bge-*-v1.5, e5-*-v2, gte-small/base/large, mxbai-embed-large-v1",
     goldens: &["tiny-bert"],
+    generation_goldens: &[],
     describe: |c, d| {
         absolute_positions(d);
         plain(c, d)
@@ -36,6 +37,7 @@ pub(super) const ROBERTA: Family = Family {
     model_types: &["roberta", "xlm-roberta", "camembert"],
     examples: "multilingual-e5-*, bge-m3, all-distilroberta-v1, paraphrase-multilingual-mpnet-base-v2",
     goldens: &["tiny-roberta", "tiny-xlm-roberta", "tiny-camembert"],
+    generation_goldens: &[],
     describe: |c, d| {
         positions_after_padding(c, d);
         plain(c, d)
@@ -49,6 +51,7 @@ pub(super) const DISTILBERT: Family = Family {
     model_types: &["distilbert"],
     examples: "multi-qa-distilbert-*, msmarco-distilbert-*, distiluse-base-multilingual-cased-v2",
     goldens: &["tiny-distilbert"],
+    generation_goldens: &[],
     describe: |c, d| {
         c.require_off(&["is_decoder", "sinusoidal_pos_embds"])?;
         c.require_one_of("position_embedding_type", &["absolute".into()])?;
@@ -80,6 +83,7 @@ pub(super) const MPNET: Family = Family {
     model_types: &["mpnet"],
     examples: "all-mpnet-base-v2, multi-qa-mpnet-base-dot-v1",
     goldens: &["tiny-mpnet"],
+    generation_goldens: &[],
     describe: |c, d| {
         c.require_one_of("position_embedding_type", &["absolute".into()])?;
         positions_after_padding(c, d);

@@ -14,6 +14,7 @@ pub(super) const CLIP: Family = Family {
     nested_config: Some("text_config"),
     examples: "clip-vit-base-patch32, clip-vit-large-patch14",
     goldens: &["tiny-clip"],
+    generation_goldens: &[],
     describe: |c, d| {
         absolute_positions(d);
         d.norm = NormKind::Layer;

@@ -59,6 +59,7 @@ pub(super) const DEBERTA: Family = Family {
     nested_config: None,
     examples: "deberta-base and what is made of it",
     goldens: &["tiny-deberta"],
+    generation_goldens: &[],
     describe: |c, d| {
         c.require_off(&["position_buckets", "share_att_key", "norm_rel_ebd"])?;
         describe(c, d)
@@ -86,6 +87,7 @@ pub(super) const DEBERTA_V2: Family = Family {
     nested_config: None,
     examples: "deberta-v3-*, mDeBERTa, mxbai-rerank-*-v1",
     goldens: &["tiny-deberta-v2", "tiny-deberta-v3"],
+    generation_goldens: &[],
     describe,
     names: TensorNames {
         qkv: &[TensorLayout::Stacked(&[

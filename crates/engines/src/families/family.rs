@@ -20,6 +20,8 @@ pub struct Family {
     pub examples: &'static str,
     /// The goldens that the family is tested against.
     pub goldens: &'static [&'static str],
+    /// The goldens that its text generation is tested against; empty if it does not generate.
+    pub generation_goldens: &'static [&'static str],
     /// Completes a neutral description of the config's sizes.
     pub describe: fn(&Config<'_>, &mut Description) -> Result<(), Unsupported>,
     /// Tensor names.

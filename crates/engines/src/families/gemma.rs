@@ -1,29 +1,77 @@
-//! Gemma3's text model: norms on both sides of each block and sliding-window layers, bidirectional if the config says
-//! so.
+//! Gemma: scaled embeddings and norms that add one to their weights. Gemma 2 and 3 have norms on both sides of each block
+//! and sliding-window layers.
 
 use super::family::Family;
 use super::llama::{decoder, windowed};
 use super::names;
-use crate::description::{AttentionWindow, LayerPattern, NormKind, NormPlacement};
+use crate::config::{Config, Unsupported};
+use crate::description::{AttentionWindow, Description, LayerPattern, NormKind, NormPlacement};
 use crate::positional::rope::Rope;
 use crate::tensor_names::TensorNames;
 
-/// Gemma3's text model.
+/// What all versions share.
+fn gemma(c: &Config<'_>, d: &mut Description) -> Result<(), Unsupported> {
+    decoder(c, d)?;
+    d.embedding_scale = Some((d.hidden as f64).sqrt());
+    d.norm = NormKind::RmsLessOne;
+    d.activate(c, &["hidden_activation", "hidden_act"], "gelu_pytorch_tanh")?;
+    let softcap = |key: &str| Some(c.number(&[key], 0.0)).filter(|cap| *cap > 0.0);
+    d.attention_softcap = softcap("attn_logit_softcapping");
+    d.logit_softcap = softcap("final_logit_softcapping");
+    Ok(())
+}
+
+/// Gemma.
+pub(super) const GEMMA: Family = Family {
+    name: "Gemma",
+    model_types: &["gemma"],
+    examples: "gemma-2b-it",
+    goldens: &[],
+    generation_goldens: &["tiny-gemma-generate"],
+    describe: |c, d| {
+        c.require_off(&["attn_logit_softcapping", "final_logit_softcapping"])?;
+        gemma(c, d)?;
+        d.global.rope = Some(Rope::read(c, "", ("rope_theta", 10_000.0), d.head_dim, d.max_length)?);
+        Ok(())
+    },
+    names: names::LLAMA,
+    ..GEMMA3
+};
+
+/// Gemma 2: every other layer has a sliding window.
+pub(super) const GEMMA2: Family = Family {
+    name: "Gemma2",
+    model_types: &["gemma2"],
+    examples: "gemma-2-2b-it",
+    goldens: &[],
+    generation_goldens: &["tiny-gemma2-generate"],
+    describe: |c, d| {
+        gemma(c, d)?;
+        d.placement = NormPlacement::Both;
+        d.scale = 1.0 / c.number(&["query_pre_attn_scalar"], 256.0).sqrt();
+        d.global.rope = Some(Rope::read(c, "", ("rope_theta", 10_000.0), d.head_dim, d.max_length)?);
+        d.local = Some(windowed(c, &d.global, c.size(&["sliding_window"]).unwrap_or(4096))?);
+        let pattern = LayerPattern::AllBut { every: 2, first: 1 };
+        d.layer_pattern = LayerPattern::listed(c, d.layers)?.unwrap_or(pattern);
+        Ok(())
+    },
+    ..GEMMA3
+};
+
+/// Gemma3's text model, bidirectional if the config says so.
 pub(super) const GEMMA3: Family = Family {
     name: "Gemma3 text (EmbeddingGemma)",
     model_types: &["gemma3_text"],
     condition: None,
     nested_config: None,
-    examples: "embeddinggemma-300m",
+    examples: "gemma-3-270m-it, gemma-3-1b-it, embeddinggemma-300m",
     goldens: &["tiny-gemma3", "tiny-gemma3-causal"],
+    generation_goldens: &["tiny-gemma3-generate"],
     describe: |c, d| {
-        decoder(c, d)?;
-        d.embedding_scale = Some((d.hidden as f64).sqrt());
-        d.norm = NormKind::RmsLessOne;
+        gemma(c, d)?;
         d.placement = NormPlacement::Both;
         d.qk_norm = true;
         d.scale = 1.0 / c.number(&["query_pre_attn_scalar"], 256.0).sqrt();
-        d.activate(c, &["hidden_activation", "hidden_act"], "gelu_pytorch_tanh")?;
         d.global.rope =
             Some(Rope::read(c, "full_attention", ("rope_theta", 1_000_000.0), d.head_dim, d.max_length)?);
         let theta = c.get("rope_parameters")["sliding_attention"]["rope_theta"].as_f64();

@@ -15,6 +15,7 @@ pub(super) const GTE: Family = Family {
     nested_config: None,
     examples: "gte-base-en-v1.5, gte-large-en-v1.5, gte-multilingual-base, -reranker-base, snowflake-arctic-embed-m-v2.0",
     goldens: &["tiny-gte"],
+    generation_goldens: &[],
     describe: |c, d| {
         c.require_off(&["is_decoder", "logn_attention_scale", "logn_attention_clip1"])?;
         c.require_one_of("position_embedding_type", &["rope".into()])?;

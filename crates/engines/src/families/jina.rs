@@ -15,6 +15,7 @@ pub(super) const JINA: Family = Family {
     nested_config: None,
     examples: "jina-embeddings-v2-small-en, jina-embeddings-v2-base-en, -de, -es, -zh, jina-reranker-v1-*",
     goldens: &["tiny-jina"],
+    generation_goldens: &[],
     describe: |c, d| {
         c.require_off(&["is_decoder", "add_cross_attention"])?;
         if c.get("auto_map").to_string().contains("qk-post-norm") {

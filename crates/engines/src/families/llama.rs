@@ -1,4 +1,4 @@
-//! Decoders: Llama, Mistral, Qwen2, Qwen3. Causal unless the config says otherwise.
+//! Decoders: Llama, Mistral, Qwen2, Qwen3, SmolLM3. Causal unless the config says otherwise.
 
 use super::family::Family;
 use super::names;
@@ -8,7 +8,7 @@ use crate::positional::rope::Rope;
 
 /// What all decoders share: pre-norm with RMS norms, a gated feed-forward block, grouped-query attention.
 pub(super) fn decoder(c: &Config<'_>, d: &mut Description) -> Result<(), Unsupported> {
-    c.require_off(&["attn_logit_softcapping", "num_experts", "num_local_experts", "no_rope_layers"])?;
+    c.require_off(&["num_experts", "num_local_experts"])?;
     c.require_one_of("pretraining_tp", &[1.into()])?;
     d.norm = NormKind::Rms;
     d.placement = NormPlacement::Pre;
@@ -20,14 +20,15 @@ pub(super) fn decoder(c: &Config<'_>, d: &mut Description) -> Result<(), Unsuppo
     d.scale = 1.0 / (d.head_dim as f64).sqrt();
     let bias = c.flag("attention_bias", false);
     let mlp = c.flag("mlp_bias", false);
-    d.biases = Biases { qkv: bias, output: bias, up: mlp, down: mlp };
+    d.biases = Biases { qkv: bias, output: bias, up: mlp, down: mlp, ..Biases::NONE };
     let causal = c.flag("is_causal", true) && !c.flag("use_bidirectional_attention", false);
     d.global.after = causal.then_some(0);
     Ok(())
 }
 
 /// A decoder with the same rotary embedding in all layers.
-fn plain(c: &Config<'_>, d: &mut Description) -> Result<(), Unsupported> {
+pub(super) fn plain(c: &Config<'_>, d: &mut Description) -> Result<(), Unsupported> {
+    c.require_off(&["attn_logit_softcapping", "final_logit_softcapping"])?;
     decoder(c, d)?;
     d.activate(c, &["hidden_act"], "silu")?;
     d.global.rope = Some(Rope::read(c, "", ("rope_theta", 10_000.0), d.head_dim, d.max_length)?);
@@ -52,8 +53,9 @@ pub(super) const LLAMA: Family = Family {
     model_types: &["llama"],
     condition: None,
     nested_config: None,
-    examples: "llama-based embedders",
+    examples: "Llama-3.2-1B-Instruct, SmolLM2-135M-Instruct, TinyLlama-1.1B",
     goldens: &["tiny-llama"],
+    generation_goldens: &["tiny-llama-generate", "tiny-llama-linear-generate", "tiny-llama-yarn-generate"],
     describe: plain,
     names: names::LLAMA,
 };
@@ -62,8 +64,9 @@ pub(super) const LLAMA: Family = Family {
 pub(super) const MISTRAL: Family = Family {
     name: "Mistral",
     model_types: &["mistral"],
-    examples: "e5-mistral-7b-instruct, SFR-Embedding-Mistral, Linq-Embed-Mistral",
+    examples: "Mistral-7B-Instruct, e5-mistral-7b-instruct, SFR-Embedding-Mistral, Linq-Embed-Mistral",
     goldens: &["tiny-mistral"],
+    generation_goldens: &["tiny-mistral-generate"],
     describe: |c, d| {
         c.require_off(&["layer_types"])?;
         plain(c, d)?;
@@ -92,8 +95,9 @@ fn qwen(c: &Config<'_>, d: &mut Description) -> Result<(), Unsupported> {
 pub(super) const QWEN2: Family = Family {
     name: "Qwen2",
     model_types: &["qwen2"],
-    examples: "gte-Qwen2-1.5B-instruct, gte-Qwen2-7B-instruct",
+    examples: "Qwen2.5-0.5B-Instruct, gte-Qwen2-1.5B-instruct, gte-Qwen2-7B-instruct",
     goldens: &["tiny-qwen2"],
+    generation_goldens: &["tiny-qwen2-generate"],
     describe: |c, d| {
         qwen(c, d)?;
         d.biases = Biases { qkv: true, ..Biases::NONE };
@@ -106,11 +110,41 @@ pub(super) const QWEN2: Family = Family {
 pub(super) const QWEN3: Family = Family {
     name: "Qwen3",
     model_types: &["qwen3"],
-    examples: "Qwen3-Embedding-0.6B, -4B, -8B",
+    examples: "Qwen3-0.6B, Qwen3-Embedding-0.6B, -4B, -8B",
     goldens: &["tiny-qwen3"],
+    generation_goldens: &["tiny-qwen3-generate"],
     describe: |c, d| {
         qwen(c, d)?;
         d.qk_norm = true;
+        Ok(())
+    },
+    ..LLAMA
+};
+
+/// SmolLM3: some layers have no rotary embedding (NoPE).
+pub(super) const SMOLLM3: Family = Family {
+    name: "SmolLM3",
+    model_types: &["smollm3"],
+    examples: "SmolLM3-3B",
+    goldens: &[],
+    generation_goldens: &["tiny-smollm3-generate"],
+    describe: |c, d| {
+        c.require_off(&["use_sliding_window"])?;
+        // Without a window these have no effect.
+        c.skip(&["sliding_window", "max_window_layers", "layer_types"]);
+        plain(c, d)?;
+        let every = c.size(&["no_rope_layer_interval"]).unwrap_or(4).max(1);
+        let rotary = match c.get("no_rope_layers").as_array() {
+            Some(listed) if listed.len() >= d.layers => {
+                listed.iter().map(|rotary| rotary.as_u64() != Some(0)).collect()
+            }
+            Some(_) => return Err(c.unsupported("no_rope_layers")),
+            None => (0..d.layers).map(|layer| !(layer + 1).is_multiple_of(every)).collect(),
+        };
+        // Layers with a rotary embedding are the local ones, without a window.
+        d.local = Some(d.global.clone());
+        d.global.rope = None;
+        d.layer_pattern = LayerPattern::Listed(rotary);
         Ok(())
     },
     ..LLAMA

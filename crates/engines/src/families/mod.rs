@@ -11,7 +11,9 @@ mod jina;
 mod llama;
 mod modern;
 mod names;
+mod neox;
 mod nomic;
+mod phi;
 mod t5;
 
 use sconce_core::card::Sizes;
@@ -37,7 +39,15 @@ pub const FAMILIES: &[&Family] = &[
     &llama::MISTRAL,
     &llama::QWEN2,
     &llama::QWEN3,
+    &llama::SMOLLM3,
+    &gemma::GEMMA,
+    &gemma::GEMMA2,
     &gemma::GEMMA3,
+    &phi::PHI3,
+    &phi::PHI,
+    &neox::STABLELM,
+    &neox::FALCON,
+    &neox::GPT_NEOX,
 ];
 
 /// The family of a config.
@@ -79,7 +89,7 @@ pub(crate) const SIZES: [&[&str]; 6] = [
     &["num_hidden_layers", "n_layers", "n_layer", "num_layers"],
     &["hidden_size", "dim", "n_embd", "d_model"],
     &["num_attention_heads", "n_heads", "n_head", "num_heads"],
-    &["intermediate_size", "hidden_dim", "n_inner", "d_ff"],
+    &["intermediate_size", "hidden_dim", "n_inner", "d_ff", "ffn_hidden_size"],
     &["vocab_size"],
     &["max_position_embeddings", "n_positions"],
 ];

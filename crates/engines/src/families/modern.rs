@@ -14,6 +14,7 @@ pub(super) const MODERN: Family = Family {
     nested_config: None,
     examples: "gte-modernbert-base, modernbert-embed-base",
     goldens: &["tiny-modernbert"],
+    generation_goldens: &[],
     describe: |c, d| {
         let bias = |key: &str| c.flag(key, false);
         // ModernBERT always uses rotary embeddings; published configs carry BERT's value of this key.
@@ -27,7 +28,7 @@ pub(super) const MODERN: Family = Family {
         d.gated = true;
         d.activate(c, &["hidden_activation"], "gelu")?;
         let (attention, mlp) = (bias("attention_bias"), bias("mlp_bias"));
-        d.biases = Biases { qkv: attention, output: attention, up: mlp, down: mlp };
+        d.biases = Biases { qkv: attention, output: attention, up: mlp, down: mlp, ..Biases::NONE };
         let window = Some(c.size(&["local_attention"]).unwrap_or(128) / 2);
         let rope =
             |kind: &str, key: &str, theta: f64| Rope::read(c, kind, (key, theta), d.head_dim, d.max_length);

@@ -15,6 +15,7 @@ pub(super) const NOMIC: Family = Family {
     nested_config: None,
     examples: "nomic-embed-text-v1, nomic-embed-text-v1.5",
     goldens: &["tiny-nomic"],
+    generation_goldens: &[],
     describe: |c, d| {
         c.require_off(&[
             "prenorm",
@@ -34,7 +35,7 @@ pub(super) const NOMIC: Family = Family {
         d.activate(c, &["activation_function", "hidden_act"], "silu")?;
         let mlp = c.flag("mlp_fc1_bias", false);
         let qkv = c.flag("qkv_proj_bias", false);
-        d.biases = Biases { qkv, output: qkv, up: mlp, down: c.flag("mlp_fc2_bias", false) };
+        d.biases = Biases { qkv, output: qkv, up: mlp, down: c.flag("mlp_fc2_bias", false), ..Biases::NONE };
         // Beyond the trained positions, dynamic NTK scaling would change the base with the sequence length.
         if !c.get("rotary_scaling_factor").is_null() {
             d.max_length = d.max_length.min(c.size(&["max_trained_positions"]).unwrap_or(2048));

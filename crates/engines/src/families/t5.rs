@@ -14,6 +14,7 @@ pub(super) const T5: Family = Family {
     nested_config: None,
     examples: "sentence-t5-*, gtr-t5-*",
     goldens: &["tiny-t5", "tiny-t5-gated"],
+    generation_goldens: &[],
     describe: |c, d| {
         c.require_off(&["is_decoder"])?;
         // The buckets cover any distance. Without `n_positions`, the training length applies.

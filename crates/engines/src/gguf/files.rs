@@ -10,6 +10,9 @@ use super::split;
 use crate::stored_tensor::StoredTensor;
 use crate::weights::{Tensors, WeightsError, read_at};
 
+/// Maximum number of rotary factors.
+const MAX_FACTORS: usize = 1 << 13;
+
 /// Tensors of the GGUF files of one model.
 pub struct GgufFiles {
     locations: HashMap<String, Location>,
@@ -86,6 +89,14 @@ pub fn read_headers(paths: &[PathBuf]) -> Result<Vec<Header>, WeightsError> {
     let headers = paths.iter().map(|path| Header::read(path)).collect::<Result<Vec<_>, _>>()?;
     split::check(paths, &headers)?;
     Ok(headers)
+}
+
+impl GgufFiles {
+    /// The values of a tensor of rotary factors; none if it does not exist, or is no such tensor.
+    pub fn rotary_factors(&self, name: &str) -> Option<Vec<f32>> {
+        let shape = self.shape(name).filter(|_| names::ROTARY_FACTORS.contains(&name))?;
+        (shape.len() == 1 && shape[0] <= MAX_FACTORS).then(|| self.read(name, &shape).ok()).flatten()
+    }
 }
 
 impl Tensors for GgufFiles {

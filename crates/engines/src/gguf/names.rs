@@ -82,10 +82,79 @@ const QWEN: Names = Names {
     convention: Convention::Same,
 };
 
-const LLAMA: Names = Names { architectures: &["llama"], convention: Convention::AdjacentPairs, ..QWEN };
+const LLAMA: Names =
+    Names { architectures: &["llama", "smollm3"], convention: Convention::AdjacentPairs, ..QWEN };
+
+const GEMMA: Names = Names { architectures: &["gemma"], convention: Convention::NormsPlusOne, ..QWEN };
+
+/// Fused projections, which only Phi has under these names.
+const FUSED: &[Pair] = &[("blk.{}.attn_qkv", "layers.{}.self_attn.qkv_proj")];
+
+const PHI3: Names = Names {
+    architectures: &["phi3"],
+    tensors: &[
+        FUSED,
+        &[
+            ("blk.{}.ffn_norm", "layers.{}.post_attention_layernorm"),
+            ("blk.{}.ffn_up", "layers.{}.mlp.gate_up_proj"),
+        ],
+        DECODER,
+    ],
+    convention: Convention::Same,
+};
+
+const PHI2: Names = Names {
+    architectures: &["phi2"],
+    tensors: &[
+        FUSED,
+        &[
+            ("output_norm", "final_layernorm"),
+            ("blk.{}.attn_output", "layers.{}.self_attn.dense"),
+            ("blk.{}.ffn_up", "layers.{}.mlp.fc1"),
+            ("blk.{}.ffn_down", "layers.{}.mlp.fc2"),
+        ],
+        DECODER,
+    ],
+    convention: Convention::Same,
+};
+
+const STABLELM: Names = Names { architectures: &["stablelm"], ..QWEN };
+
+const FALCON: Names = Names {
+    architectures: &["falcon"],
+    tensors: &[&[
+        ("token_embd", "word_embeddings"),
+        ("output", "lm_head"),
+        ("output_norm", "ln_f"),
+        ("blk.{}.attn_norm", "h.{}.input_layernorm"),
+        // With two norms, this one is that of attention, and the other one that of the feed-forward block.
+        ("blk.{}.attn_norm_2", "h.{}.ln_attn"),
+        ("blk.{}.attn_qkv", "h.{}.self_attention.qkv"),
+        ("blk.{}.attn_output", "h.{}.self_attention.dense"),
+        ("blk.{}.ffn_up", "h.{}.mlp.dense_h_to_4h"),
+        ("blk.{}.ffn_down", "h.{}.mlp.dense_4h_to_h"),
+    ]],
+    convention: Convention::Same,
+};
+
+const GPT_NEOX: Names = Names {
+    architectures: &["gptneox"],
+    tensors: &[&[
+        ("token_embd", "embed_in"),
+        ("output", "embed_out"),
+        ("output_norm", "final_layer_norm"),
+        ("blk.{}.attn_norm", "layers.{}.input_layernorm"),
+        ("blk.{}.attn_qkv", "layers.{}.attention.qkv"),
+        ("blk.{}.attn_output", "layers.{}.attention.dense"),
+        ("blk.{}.ffn_norm", "layers.{}.post_attention_layernorm"),
+        ("blk.{}.ffn_up", "layers.{}.mlp.dense_h_to_4h"),
+        ("blk.{}.ffn_down", "layers.{}.mlp.dense_4h_to_h"),
+    ]],
+    convention: Convention::Same,
+};
 
 const GEMMA3: Names = Names {
-    architectures: &["gemma3", "gemma-embedding"],
+    architectures: &["gemma2", "gemma3", "gemma-embedding"],
     tensors: &[
         DECODER,
         &[
@@ -98,7 +167,12 @@ const GEMMA3: Names = Names {
 };
 
 /// All architectures.
-pub(super) const ALL: [&Names; 5] = [&BERT, &NOMIC_BERT, &QWEN, &LLAMA, &GEMMA3];
+pub(super) const ALL: [&Names; 11] =
+    [&BERT, &NOMIC_BERT, &QWEN, &LLAMA, &GEMMA, &GEMMA3, &PHI3, &PHI2, &STABLELM, &FALCON, &GPT_NEOX];
+
+/// Tensors of rotary factors. They are part of the config, and keep their names.
+pub(super) const ROTARY_FACTORS: [&str; 3] =
+    ["rope_freqs.weight", "rope_factors_long.weight", "rope_factors_short.weight"];
 
 /// The names of an architecture.
 pub(super) fn of(architecture: &str) -> Option<&'static Names> {
@@ -113,6 +187,10 @@ pub(super) fn known() -> String {
 impl Names {
     /// The hub's name of a tensor.
     pub(super) fn on_hub(&self, name: &str) -> Option<String> {
+        let is_encoder = self.architectures.iter().all(|name| name.ends_with("bert"));
+        if ROTARY_FACTORS.contains(&name) && !is_encoder {
+            return Some(name.to_owned());
+        }
         let (stem, part) = name.rsplit_once('.').filter(|(_, part)| ["weight", "bias"].contains(part))?;
         let (pattern, layer) = match stem.strip_prefix("blk.").and_then(|rest| rest.split_once('.')) {
             Some((layer, rest)) => (format!("blk.{{}}.{rest}"), Some(layer.parse::<usize>().ok()?)),

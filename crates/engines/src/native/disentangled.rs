@@ -57,7 +57,8 @@ pub(super) fn attend(
         let at = heads.columns(head, stride);
         let scores = relative.scores(scores, head, rows, stride, [at.offsets[0], at.offsets[1]], scale);
         let score_bias = ScoreBias::Disentangled(scores);
-        let task = AttentionHead { rows, length: s.length, at, bias: None, scale, mask, score_bias };
+        let task =
+            AttentionHead { rows, length: s.length, at, bias: None, scale, softcap: None, mask, score_bias };
         task.attend(isa, attention, &mut by_token[head * d.head_dim..], width);
     }
     let short = &mut short[..d.heads * wide];

@@ -246,7 +246,8 @@ impl Generator for NativeEncoder {
         };
         step::check(&self.description, batch, blocks)?;
         let cache = &mut *cache;
-        let values = self.threads.all_threads(|| self.forward(batch, Some(cache)));
+        let mut values = self.threads.all_threads(|| self.forward(batch, Some(cache)));
+        step::finish_logits(&self.description, &[], &mut values);
         Ok(Output::Logits(Rows { width: self.description.vocabulary, values, norms: Vec::new() }))
     }
 

@@ -57,6 +57,8 @@ pub(super) struct Scratch {
     x: Panels<f32>,
     part: Panels<f32>,
     rounded: Panels<u16>,
+    /// The input of the feed-forward block, in parallel attention.
+    parallel: Panels<u16>,
     qkv: Panels<u16>,
     context: Panels<u16>,
     wide: Panels<u16>,
@@ -67,9 +69,9 @@ pub(super) struct Scratch {
 
 impl ScratchMemory for Scratch {
     fn bytes(&self) -> usize {
-        let Scratch { x, part, rounded, qkv, context, wide, gated, attention, disentangled } = self;
+        let Scratch { x, part, rounded, parallel, qkv, context, wide, gated, attention, disentangled } = self;
         let wider: usize = [x, part].map(Panels::bytes).iter().sum();
-        let narrower: usize = [rounded, qkv, context, wide, gated].map(Panels::bytes).iter().sum();
+        let narrower: usize = [rounded, parallel, qkv, context, wide, gated].map(Panels::bytes).iter().sum();
         wider + narrower + attention.bytes() + disentangled.bytes()
     }
 }
@@ -107,6 +109,9 @@ impl ForwardBf16<'_> {
         let head = d.head_dim.next_multiple_of(STEP);
         scratch.x.shape(tokens, d.hidden);
         scratch.rounded.shape(tokens, d.hidden);
+        if d.parallel {
+            scratch.parallel.shape(tokens, d.hidden);
+        }
         scratch.qkv.shape(tokens, (d.heads + 2 * d.kv_heads) * head);
         scratch.context.shape(tokens, d.heads * head);
         if d.gated {
@@ -126,6 +131,9 @@ impl ForwardBf16<'_> {
         for (index, layer) in weights.layers.iter().enumerate() {
             let rope_table = rope_tables[usize::from(layer.is_local)].as_deref();
             let cache = cache.as_deref_mut().map(|cache| (cache, index));
+            if let Some(norm) = layer.output_norms[0].as_ref().filter(|_| d.parallel) {
+                norm_rows(unit, norm, tokens, &mut scratch.x, &mut scratch.parallel, false);
+            }
             self.attention(tiles, layer, batch, rope_table, cache, scratch);
             self.feed_forward(tiles, layer, tokens, scratch);
         }
@@ -183,6 +191,7 @@ impl ForwardBf16<'_> {
                     key: heads + shared,
                     value: heads + keys + shared,
                     scale: d.scale as f32,
+                    softcap: d.softcap(),
                     mask,
                     relative_bias: weights.biases.as_ref().map(|biases| biases.head(head)),
                 };
@@ -226,7 +235,8 @@ impl ForwardBf16<'_> {
         }
         let mut output = vec![0.0; queries.len()];
         let queries = (&queries[..], d.query_width());
-        let how = CachedAttention { mask, scale: d.scale as f32, isa: Isa::Avx512 };
+        let (scale, softcap) = (d.scale as f32, d.softcap());
+        let how = CachedAttention { mask, scale, softcap, isa: Isa::Avx512 };
         cache.attend(layer, batch, &how, queries, &mut output);
         let mut row = vec![0; d.heads * wide];
         for (token, output) in output.chunks_exact(d.query_width()).enumerate() {
@@ -240,6 +250,9 @@ impl ForwardBf16<'_> {
     /// The logits of `rows`, hidden states `[count, hidden]`.
     pub(super) fn logits(&self, rows: &[f32]) -> Vec<f32> {
         let Some(Linear { matrix, bias }) = &self.weights.logits else { return Vec::new() };
+        if rows.is_empty() {
+            return Vec::new();
+        }
         let (hidden, vocabulary) = (self.d.hidden, self.d.vocabulary);
         let count = rows.len() / hidden;
         let (mut input, mut output) = (Panels::default(), Panels::default());
@@ -261,13 +274,14 @@ impl ForwardBf16<'_> {
 
     fn feed_forward(&self, tiles: &Tiles, layer: &Layer<MatrixBf16>, tokens: usize, scratch: &mut Scratch) {
         let ForwardBf16 { d, activation, unit, .. } = *self;
-        if let Some(norm) = &layer.output_norms[0] {
+        if let Some(norm) = layer.output_norms[0].as_ref().filter(|_| !d.parallel) {
             norm_rows(unit, norm, tokens, &mut scratch.x, &mut scratch.rounded, false);
         }
-        let Scratch { rounded, wide, gated, .. } = scratch;
+        let Scratch { rounded, parallel, wide, gated, .. } = scratch;
+        let from = if d.parallel { parallel } else { rounded };
         let first = if d.gated { Activation::Identity } else { activation };
         let to = EpilogueBf16::Store { bias: &layer.up.bias, activation: first, to: wide.all() };
-        self.product(tiles, &layer.up.matrix, rounded, tokens, to);
+        self.product(tiles, &layer.up.matrix, from, tokens, to);
         if d.gated {
             gate_rows(unit, tokens, wide, activation, gated);
         }

@@ -51,6 +51,8 @@ pub(super) struct ForwardF32<'a, M> {
 pub(super) struct Scratch {
     x: Vec<f32>,
     normed: Vec<f32>,
+    /// The input of the feed-forward block, in parallel attention.
+    parallel: Vec<f32>,
     qkv: Vec<f32>,
     context: Vec<f32>,
     wide: Vec<f32>,
@@ -62,8 +64,8 @@ pub(super) struct Scratch {
 
 impl ScratchMemory for Scratch {
     fn bytes(&self) -> usize {
-        let Scratch { x, normed, qkv, context, wide, gated, gemm, attention, scores } = self;
-        let values: usize = [x, normed, qkv, context, wide, gated].map(Vec::capacity).iter().sum();
+        let Scratch { x, normed, parallel, qkv, context, wide, gated, gemm, attention, scores } = self;
+        let values: usize = [x, normed, parallel, qkv, context, wide, gated].map(Vec::capacity).iter().sum();
         values * size_of::<f32>() + gemm.bytes() + attention.bytes() + scores.bytes()
     }
 }
@@ -81,6 +83,7 @@ impl<M: Matrix> ForwardF32<'_, M> {
         let (tokens, hidden) = (batch.tokens(), d.hidden);
         scratch.x = vec![0.0; tokens * hidden];
         scratch.normed.resize(tokens * hidden, 0.0);
+        scratch.parallel.resize(if d.parallel { tokens * hidden } else { 0 }, 0.0);
         scratch.qkv.resize(tokens * d.qkv_width(), 0.0);
         scratch.context.resize(tokens * d.query_width(), 0.0);
         scratch.wide.resize(tokens * d.up_width(), 0.0);
@@ -93,6 +96,16 @@ impl<M: Matrix> ForwardF32<'_, M> {
         for (index, layer) in weights.layers.iter().enumerate() {
             let rope_table = rope_tables[usize::from(layer.is_local)].as_deref();
             let cache = cache.as_deref_mut().map(|cache| (cache, index));
+            if d.parallel {
+                let Scratch { x, parallel, .. } = scratch;
+                parallel.copy_from_slice(before(
+                    layer.output_norms[0].as_ref(),
+                    isa,
+                    x,
+                    &mut scratch.normed,
+                    hidden,
+                ));
+            }
             self.attention(layer, batch, rope_table, cache, scratch);
             self.feed_forward(layer, tokens, scratch);
         }
@@ -135,7 +148,8 @@ impl<M: Matrix> ForwardF32<'_, M> {
                     cache.store_f32(index, &cached.blocks, position, [keys, values]);
                 }
             }
-            let how = CachedAttention { mask: window.mask(), scale: d.scale as f32, isa };
+            let (mask, scale, softcap) = (window.mask(), d.scale as f32, d.softcap());
+            let how = CachedAttention { mask, scale, softcap, isa };
             cache.attend(index, batch, &how, (qkv, stride), context);
         }
         for s in batch.sequences.iter().filter(|_| batch.cached.is_empty()) {
@@ -152,7 +166,8 @@ impl<M: Matrix> ForwardF32<'_, M> {
                     (None, None) => ScoreBias::None,
                 };
                 let mask = AttentionMask { visible: s.attended(), ..window.mask() };
-                let task = AttentionHead { rows, length: s.length, at, bias: None, scale, mask, score_bias };
+                let (length, softcap) = (s.length, d.softcap());
+                let task = AttentionHead { rows, length, at, bias: None, scale, softcap, mask, score_bias };
                 task.attend(isa, attention, &mut context[s.start * width + head * d.head_dim..], width);
             }
         }
@@ -163,6 +178,9 @@ impl<M: Matrix> ForwardF32<'_, M> {
     /// The logits of `rows`, hidden states `[count, hidden]`.
     pub(super) fn logits(&self, rows: &[f32], scratch: &mut Scratch) -> Vec<f32> {
         let Some(Linear { matrix, bias }) = &self.weights.logits else { return Vec::new() };
+        if rows.is_empty() {
+            return Vec::new();
+        }
         let (isa, hidden, stride) = (self.isa, self.d.hidden, bias.len());
         let count = rows.len() / hidden;
         let mut logits = vec![0.0; count * stride];
@@ -173,8 +191,12 @@ impl<M: Matrix> ForwardF32<'_, M> {
 
     fn feed_forward(&self, layer: &Layer<M>, tokens: usize, scratch: &mut Scratch) {
         let ForwardF32 { d, isa, activation, .. } = *self;
-        let Scratch { x, normed, wide, gated, gemm, .. } = scratch;
-        let from = before(layer.output_norms[0].as_ref(), isa, x, normed, d.hidden);
+        let Scratch { x, normed, parallel, wide, gated, gemm, .. } = scratch;
+        let from = if d.parallel {
+            parallel
+        } else {
+            before(layer.output_norms[0].as_ref(), isa, x, normed, d.hidden)
+        };
         let none = vec![0.0; layer.up.bias.len()];
         let (bias, first) =
             if d.gated { (&none, Activation::Identity) } else { (&layer.up.bias, activation) };

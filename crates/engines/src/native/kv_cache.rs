@@ -14,6 +14,8 @@ pub(super) struct CachedAttention {
     pub(super) mask: AttentionMask,
     /// Factor of attention scores.
     pub(super) scale: f32,
+    /// Scores are squashed into this range by tanh.
+    pub(super) softcap: Option<f32>,
     pub(super) isa: Isa,
 }
 
@@ -141,7 +143,7 @@ impl<T: CacheElement> KvCache<T> {
                 kv_head,
                 positions: (seen.start, seen.end),
                 scale: how.scale,
-                softcap: None,
+                softcap: how.softcap,
             };
             let queries = &queries[token * stride + kv_head * group..][..group];
             attention.attend(how.isa, queries, scores, output);

@@ -171,7 +171,9 @@ impl<M> Weights<M> {
             (true, Some(matrix)) => Some(matrix),
             (true, None) => Some(packing.matrix(assembly.output_embeddings()?, d.vocabulary, d.hidden)),
         };
-        let logits = logits.map(|matrix| biased(matrix, vec![0.0; d.vocabulary]));
+        let mut output_bias = assembly.output_bias()?;
+        output_bias.resize(d.vocabulary, 0.0);
+        let logits = logits.map(|matrix| biased(matrix, output_bias));
         assembly.finish()?;
         let ropes = |window: &AttentionWindow| window.rope.as_ref().map(RopeCache::new);
         Ok(Weights {

@@ -50,6 +50,19 @@ pub enum RopeScaling {
         /// Factor of cosines and sines.
         attention: f64,
     },
+    /// LongRoPE: each frequency has a divisor of its own, which depends on the context length.
+    LongRope {
+        /// Divisors in contexts up to the original one.
+        short: Vec<f64>,
+        /// Divisors in longer contexts.
+        long: Vec<f64>,
+        /// The original context length.
+        original: usize,
+        /// The context length that the model is loaded with. Cached keys are rotated, so all sequences share one choice.
+        context: usize,
+        /// Factor of cosines and sines.
+        attention: f64,
+    },
 }
 
 impl Rope {
@@ -66,6 +79,18 @@ impl Rope {
         head_dim: usize,
         positions: usize,
     ) -> Result<Rope, Unsupported> {
+        Rope::read_partial(c, kind, theta, ("partial_rotary_factor", 1.0), head_dim, positions)
+    }
+
+    /// Reads a rotary embedding of a part of each head. `share` has the key of the part and its default.
+    pub(crate) fn read_partial(
+        c: &Config<'_>,
+        kind: &str,
+        theta: (&str, f64),
+        share: (&str, f64),
+        head_dim: usize,
+        positions: usize,
+    ) -> Result<Rope, Unsupported> {
         let all = c.get("rope_parameters");
         let parameters = if all[kind].is_object() { &all[kind] } else { all };
         let old = c.get("rope_scaling");
@@ -73,8 +98,9 @@ impl Rope {
         let number = |key: &str| scaling[key].as_f64();
         let base = c.number(&[theta.0], theta.1);
         let base = parameters["rope_theta"].as_f64().unwrap_or(base);
-        let share = c.number(&["partial_rotary_factor"], number("partial_rotary_factor").unwrap_or(1.0));
-        let rotary_dim = (head_dim as f64 * share) as usize / 2 * 2;
+        let share = c.number(&[share.0], number("partial_rotary_factor").unwrap_or(share.1));
+        // A share that is a quotient may be rounded down.
+        let rotary_dim = (head_dim as f64 * share + 1e-9) as usize / 2 * 2;
         if rotary_dim == 0 || rotary_dim > head_dim {
             return Err(Unsupported(format!("partial_rotary_factor {share} of head_dim {head_dim}")));
         }
@@ -91,25 +117,37 @@ impl Rope {
                 original: named("original_max_position_embeddings")?,
             },
             Some("yarn") => yarn(scaling, base, rotary_dim, positions),
+            Some("longrope" | "su") => {
+                let original = number("original_max_position_embeddings");
+                let original = original.unwrap_or(c.number(&["original_max_position_embeddings"], 0.0));
+                long_rope(scaling, original, rotary_dim / 2, positions)?
+            }
             Some(other) => return Err(Unsupported(format!("rope_scaling {other}"))),
         };
         Ok(Rope { theta: base, rotary_dim, interleaved: false, scaling })
+    }
+
+    /// Sets the context length that the model is loaded with.
+    pub(crate) fn set_context(&mut self, length: usize) {
+        if let RopeScaling::LongRope { context, .. } = &mut self.scaling {
+            *context = length;
+        }
     }
 
     /// The frequency of each pair, and the factor of cosines and sines.
     pub(crate) fn frequencies(&self) -> (Vec<f64>, f64) {
         let (rotary_dim, pairs) = (self.rotary_dim as f64, self.rotary_dim / 2);
         let unscaled = |theta: f64| (0..pairs).map(move |pair| theta.powf(-2.0 * pair as f64 / rotary_dim));
-        match self.scaling {
+        match &self.scaling {
             RopeScaling::None => (unscaled(self.theta).collect(), 1.0),
-            RopeScaling::Linear(factor) => {
+            &RopeScaling::Linear(factor) => {
                 (unscaled(self.theta).map(|frequency| frequency / factor).collect(), 1.0)
             }
-            RopeScaling::Ntk(factor) => {
+            &RopeScaling::Ntk(factor) => {
                 let divisor = factor.powf(2.0 / rotary_dim);
                 (unscaled(self.theta * factor).map(|frequency| frequency / divisor).collect(), 1.0)
             }
-            RopeScaling::Llama3 { factor, rotations: [slow, fast], original } => {
+            &RopeScaling::Llama3 { factor, rotations: [slow, fast], original } => {
                 let scaled = unscaled(self.theta).map(|frequency| {
                     let rotations = original * frequency / TAU;
                     let kept = ((rotations - slow) / (fast - slow)).clamp(0.0, 1.0);
@@ -117,12 +155,18 @@ impl Rope {
                 });
                 (scaled.collect(), 1.0)
             }
-            RopeScaling::Yarn { factor, ramp: [low, high], attention } => {
+            &RopeScaling::Yarn { factor, ramp: [low, high], attention } => {
                 let scaled = unscaled(self.theta).enumerate().map(|(pair, frequency)| {
                     let slow = ((pair as f64 - low) / (high - low)).clamp(0.0, 1.0);
                     slow * frequency / factor + (1.0 - slow) * frequency
                 });
                 (scaled.collect(), attention)
+            }
+            RopeScaling::LongRope { short, long, original, context, attention } => {
+                let divisors = if context > original { long } else { short };
+                let scaled =
+                    unscaled(self.theta).zip(divisors).map(|(frequency, divisor)| frequency / divisor);
+                (scaled.collect(), *attention)
             }
         }
     }
@@ -165,6 +209,33 @@ fn yarn(scaling: &Value, theta: f64, rotary_dim: usize, positions: usize) -> Rop
     (low, high) = (low.max(0.0), high.min(rotary_dim as f64 - 1.0));
     let ramp = [low, if (low - high).abs() < f64::EPSILON { high + 0.001 } else { high }];
     RopeScaling::Yarn { factor, ramp, attention: number("attention_factor").unwrap_or(inferred) }
+}
+
+fn long_rope(
+    scaling: &Value,
+    original: f64,
+    pairs: usize,
+    positions: usize,
+) -> Result<RopeScaling, Unsupported> {
+    let divisors = |key: &str| {
+        let listed =
+            scaling[key].as_array().map(|list| list.iter().map_while(Value::as_f64).collect::<Vec<_>>());
+        let count = listed.as_ref().map_or(0, Vec::len);
+        let wrong = || Unsupported(format!("{key} with {count} values for {pairs} frequencies"));
+        listed.filter(|list| list.len() == pairs && list.iter().all(|x| *x > 0.0)).ok_or_else(wrong)
+    };
+    if original < 2.0 {
+        return Err(Unsupported("rope_scaling without original_max_position_embeddings".to_owned()));
+    }
+    let factor = scaling["factor"].as_f64().unwrap_or(positions as f64 / original);
+    let inferred = if factor <= 1.0 { 1.0 } else { (1.0 + factor.ln() / original.ln()).sqrt() };
+    Ok(RopeScaling::LongRope {
+        short: divisors("short_factor")?,
+        long: divisors("long_factor")?,
+        original: original as usize,
+        context: positions,
+        attention: scaling["attention_factor"].as_f64().unwrap_or(inferred),
+    })
 }
 
 /// A rotary embedding's table, extended on demand.

@@ -109,7 +109,7 @@ impl AttentionHeadBf16<'_> {
                 *scale = softmax_unscaled(
                     scores,
                     seen.start - first..seen.end - first,
-                    self.scale,
+                    (self.scale, self.softcap),
                     bias,
                     probabilities,
                 );

@@ -22,6 +22,8 @@ pub struct AttentionHeadBf16<'a> {
     pub value: usize,
     /// Factor of attention scores.
     pub scale: f32,
+    /// Scores are squashed into this range by tanh.
+    pub softcap: Option<f32>,
     /// The attention mask.
     pub mask: AttentionMask,
     /// Relative position bias.

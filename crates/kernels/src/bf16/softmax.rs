@@ -8,6 +8,7 @@ use std::ops::Range;
 
 use super::panels::STEP;
 use super::vectors::{add, load, power_of_two, round};
+use crate::attention::squash;
 
 /// Computes unnormalized probabilities of the `seen` scores of a row and returns the factor that normalizes them. Other
 /// scores get a probability of about 0.
@@ -16,10 +17,15 @@ use super::vectors::{add, load, power_of_two, round};
 pub(super) fn softmax_unscaled(
     scores: &mut [f32],
     seen: Range<usize>,
-    mut scale: f32,
+    (mut scale, softcap): (f32, Option<f32>),
     bias: Option<&[f32]>,
     probabilities: &mut [u16],
 ) -> f32 {
+    if let Some(cap) = softcap {
+        scores[seen.clone()].iter_mut().for_each(|score| *score *= scale);
+        squash(&mut scores[seen.clone()], cap);
+        scale = 1.0;
+    }
     if let Some(bias) = bias {
         for (score, bias) in scores[seen.clone()].iter_mut().zip(bias) {
             *score = score.mul_add(scale, *bias);

@@ -13,7 +13,7 @@ use sconce_core::sourced::Sourced;
 use sconce_engines::gguf::added_tokens::added_tokens;
 use sconce_engines::gguf::blocks::StoredType;
 use sconce_engines::gguf::config::hub_config;
-use sconce_engines::gguf::files::read_headers;
+use sconce_engines::gguf::files::{GgufFiles, read_headers};
 use sconce_engines::gguf::header::Header;
 use sconce_engines::gguf::metadata::Metadata;
 use sconce_engines::gguf::split;
@@ -60,7 +60,9 @@ fn is_gguf(path: &Path) -> bool {
 pub(super) fn read(name: &str, file: &Path, overrides: &Overrides) -> Result<ModelSpec, CardError> {
     let paths = split::files(file);
     let headers = read_headers(&paths)?;
-    let config = hub_config(&headers).map_err(|why| WeightsError::Gguf { path: file.to_owned(), why })?;
+    let tensors = GgufFiles::open(&paths)?;
+    let config = hub_config(&headers, &|name| tensors.rotary_factors(name));
+    let config = config.map_err(|why| WeightsError::Gguf { path: file.to_owned(), why })?;
     let sizes = families::sizes(&config);
     if let Some(size) = families::too_large(&sizes) {
         return Err(CardError::TooLarge(size));

@@ -11,18 +11,22 @@ use serde_json::{Value, json};
 use crate::fakes::{METAL, Stage, builder, candle};
 use crate::support::{Copy, Home};
 
-/// A decoder whose words are `w0`, `w1`, ….
+/// A tied decoder whose words are `w0`, `w1`, ….
 fn folder(name: &str) -> Copy {
+    words(name, 120).setting("config.json", "tie_word_embeddings", json!(true))
+}
+
+/// A golden with a tokenizer of `count` words, `w0`, `w1`, ….
+pub(crate) fn words(name: &str, count: usize) -> Copy {
     let vocabulary: serde_json::Map<String, Value> =
-        (0..120).map(|id| (format!("w{id}"), json!(id))).collect();
+        (0..count).map(|id| (format!("w{id}"), json!(id))).collect();
     let tokenizer = json!({
         "version": "1.0",
         "added_tokens": [],
         "pre_tokenizer": { "type": "Whitespace" },
         "model": { "type": "WordLevel", "vocab": vocabulary, "unk_token": "w3" },
     });
-    let folder = Copy::of(name).with("tokenizer.json", tokenizer.to_string());
-    folder.setting("config.json", "tie_word_embeddings", json!(true))
+    Copy::of(name).with("tokenizer.json", tokenizer.to_string())
 }
 
 fn open(home: &Home, folder: &Copy, engine: EngineId, dtype: Dtype, cache: Option<u64>) -> Model {
@@ -35,7 +39,7 @@ fn prompt(seed: usize, length: usize) -> Vec<u32> {
     (0..length).map(|at| ((seed * 31 + at * 17 + at * at * seed) % 117 + 3) as u32).collect()
 }
 
-fn greedy(max_tokens: usize) -> GenerateOptions {
+pub(crate) fn greedy(max_tokens: usize) -> GenerateOptions {
     GenerateOptions { max_tokens: Some(max_tokens), temperature: 0.0, ignore_eos: true, ..sampled(0, 0) }
 }
 
@@ -50,7 +54,7 @@ fn sampled(seed: u64, max_tokens: usize) -> GenerateOptions {
 }
 
 /// The ids of a generation.
-fn ids(model: &Model, prompt: &[u32], options: &GenerateOptions) -> Vec<u32> {
+pub(crate) fn ids(model: &Model, prompt: &[u32], options: &GenerateOptions) -> Vec<u32> {
     let generation = model.generate_from_ids(prompt.to_vec(), options).expect("a valid request");
     generation.filter_map(|piece| piece.expect("it generates").token).map(|token| token.id).collect()
 }
@@ -245,7 +249,7 @@ fn models_whose_logits_would_be_wrong_are_refused() {
     };
     let untied = folder("tiny-llama").setting("config.json", "tie_word_embeddings", json!(false));
     assert!(refused(&untied).contains("no tensor `lm_head.weight`"), "{}", refused(&untied));
-    let capped = folder("tiny-gemma3-causal").setting("config.json", "final_logit_softcapping", json!(30.0));
+    let capped = folder("tiny-llama").setting("config.json", "final_logit_softcapping", json!(30.0));
     assert!(refused(&capped).contains("final_logit_softcapping 30"), "{}", refused(&capped));
     let encoder = folder("tiny-bert");
     assert!(refused(&encoder).contains("its attention is not causal"), "{}", refused(&encoder));

@@ -10,9 +10,26 @@ use sconce_core::engine::ModelSpec;
 use sconce_core::placement::Dtype;
 use sconce_testkit::goldens::{self, Golden, apart};
 
+use crate::decoders;
 use crate::support::{Home, INTERPRETERS, load_on, texts, worst};
 
 const TOLERANCE: f64 = 1e-4;
+
+/// Decoders that are also goldens of safetensors.
+const GENERATE: [&str; 12] = [
+    "llama",
+    "smollm3",
+    "gemma",
+    "gemma2",
+    "gemma3",
+    "phi3",
+    "phi",
+    "stablelm",
+    "stablelm-parallel",
+    "falcon",
+    "falcon-new",
+    "gpt-neox",
+];
 
 fn file(name: &str) -> PathBuf {
     goldens::folder("gguf").join(name)
@@ -47,6 +64,26 @@ fn hidden_states_are_those_of_the_model_of_the_hub() {
             let encoder = load_on(engine, &spec(name), Dtype::F32).expect("the golden loads");
             let worst = worst(&golden, encoder.as_ref());
             assert!(worst < TOLERANCE, "{engine} {name} is off by {worst}");
+        }
+    }
+}
+
+#[test]
+fn logits_are_those_of_the_model_of_the_hub() {
+    for name in GENERATE {
+        let hub = format!("tiny-{name}-generate");
+        let golden = Golden::read(&hub, "golden.safetensors");
+        for (context, lengths) in decoders::contexts(&hub) {
+            let overrides = Overrides { max_length: Some(context), ..Overrides::default() };
+            let path = file(&format!("tiny-{name}-generate.gguf"));
+            let spec = card::read(name, &path, &overrides).expect("the golden is a model");
+            assert_eq!(spec.card.task.value, Task::Generate);
+            for engine in INTERPRETERS {
+                let encoder = load_on(engine, &spec, Dtype::F32).expect("the golden loads");
+                let worst =
+                    decoders::worst(&golden, encoder.as_ref(), 512, |length| lengths.contains(&length));
+                assert!(worst < TOLERANCE, "{engine} {name} of {context} is off by {worst}");
+            }
         }
     }
 }

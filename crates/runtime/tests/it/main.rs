@@ -4,6 +4,8 @@ mod attribution;
 mod cards;
 mod conformance;
 mod contents;
+mod decoder_mutations;
+mod decoders;
 mod evidence;
 mod executors;
 mod fakes;

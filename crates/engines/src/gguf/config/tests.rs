@@ -50,7 +50,7 @@ fn config(
     let mut entries: Vec<(&str, Value)> =
         sizes.iter().map(|(key, value)| (key.as_str(), value.clone())).collect();
     entries.extend(more.iter().map(|(key, value)| (*key, value.clone())));
-    hub_config(&[header(&entries, tensors)])
+    hub_config(&[header(&entries, tensors)], &|_| None)
 }
 
 fn describes(config: &Json) -> Result<crate::description::Description, String> {

@@ -65,7 +65,10 @@ fn tensors_without_a_name_on_the_hub_are_rejected() {
         let path = write(folder.path(), "m.gguf", &[architecture(name)], &[counted(tensor, 2)]);
         GgufFiles::open(&[path]).err().expect("it is rejected").to_string()
     };
-    assert!(open("llama", "rope_freqs.weight").contains("`rope_freqs.weight` has no place"));
+    assert!(
+        open("llama", "blk.0.attn_rot_embd.weight").contains("`blk.0.attn_rot_embd.weight` has no place")
+    );
+    assert!(open("bert", "rope_freqs.weight").contains("`rope_freqs.weight` has no place"));
     assert!(open("mamba", "token_embd.weight").contains("`mamba`; known: bert"));
     let path = write(folder.path(), "m.gguf", &[architecture("llama")], &[counted("blk.0.attn_q.weight", 3)]);
     let error = GgufFiles::open(&[path]).err().expect("odd rows").to_string();
