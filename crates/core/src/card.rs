@@ -91,6 +91,12 @@ impl FromStr for Task {
 pub struct GenerationCard {
     /// Tokens that end a text.
     pub end_tokens: Option<Sourced<Vec<u32>>>,
+    /// Chat templates in Jinja by name: `default`, and `tool_use` for conversations with tools.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub chat_templates: Option<Sourced<BTreeMap<String, String>>>,
+    /// Texts of special tokens by name, such as `bos_token`: variables of chat templates.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub special_tokens: Option<Sourced<BTreeMap<String, String>>>,
 }
 
 /// A model's configuration.

@@ -7,6 +7,7 @@ use sconce_planner::plan::{Constraints, Plan};
 
 use crate::card::CardError;
 use crate::source::SourceError;
+use crate::template::TemplateError;
 use crate::tokenize::TokenizerError;
 
 /// Error of the library.
@@ -21,6 +22,9 @@ pub enum Error {
     /// The tokenizer could not be loaded, or failed.
     #[error(transparent)]
     Tokenizer(#[from] TokenizerError),
+    /// The chat template did not render the conversation.
+    #[error(transparent)]
+    Template(#[from] TemplateError),
     /// No placement satisfies the constraints. The plan has the reasons.
     #[error("{}", unmet(plan, constraints).trim_end())]
     NoPlacement {
@@ -89,7 +93,7 @@ fn operations_for(task: Task) -> &'static str {
         Task::Classify => "use `classify`, or `rerank --label` for pairs",
         Task::Sparse => "use `embed --sparse`",
         Task::Tokens => "use `rerank` or `embed --tokens`",
-        Task::Generate => "use `generate`",
+        Task::Generate => "use `generate` or `chat`",
     }
 }
 
@@ -119,11 +123,21 @@ impl Error {
     /// What caused the error.
     pub fn cause(&self) -> ErrorCause {
         match self {
-            Error::Card(_) | Error::Tokenizer(_) | Error::Source(SourceError::Bundle(_)) => ErrorCause::Model,
+            Error::Request(_)
+            | Error::Sequence(_)
+            | Error::WrongTask { .. }
+            | Error::Tokenizer(TokenizerError::ControlToken(_))
+            | Error::Template(TemplateError::Raised(_) | TemplateError::Unknown { .. }) => {
+                ErrorCause::Request
+            }
             Error::Source(SourceError::Hub(_) | SourceError::NotFound { .. })
+            | Error::Template(TemplateError::Thread(_))
             | Error::NoPlacement { .. }
             | Error::Machine(_) => ErrorCause::Machine,
-            Error::Request(_) | Error::Sequence(_) | Error::WrongTask { .. } => ErrorCause::Request,
+            Error::Card(_)
+            | Error::Tokenizer(_)
+            | Error::Template(_)
+            | Error::Source(SourceError::Bundle(_)) => ErrorCause::Model,
         }
     }
 
@@ -131,10 +145,11 @@ impl Error {
     pub fn retry(&self) -> Retry {
         match self {
             Error::Source(error) if error.is_transient() => Retry::Later,
-            Error::Machine(_) => Retry::Later,
+            Error::Machine(_) | Error::Template(TemplateError::Thread(_)) => Retry::Later,
             Error::Source(_)
             | Error::Card(_)
             | Error::Tokenizer(_)
+            | Error::Template(_)
             | Error::Request(_)
             | Error::Sequence(_)
             | Error::WrongTask { .. } => Retry::Never,

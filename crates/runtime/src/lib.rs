@@ -6,10 +6,11 @@
 //! # Ok(()) }
 //! ```
 
-// Layers, top down; imports point down only: model, low_level, builder > operations, generate > execute > runtime, inspect
-// > error > prove > card > event > source > tokenize, device, memory, hardware and the helpers.
+// Layers, top down; imports point down only: model, low_level, builder > operations, generate, chat > execute > runtime,
+// inspect > error > prove > card > event > source > tokenize, template, device, memory, hardware and the helpers.
 mod builder;
 pub mod card;
+mod chat;
 mod device;
 mod digest;
 mod error;
@@ -29,9 +30,11 @@ pub mod operations;
 pub mod prove;
 mod runtime;
 mod source;
+mod template;
 pub mod tokenize;
 
 pub use builder::ModelBuilder;
+pub use chat::{ChatOptions, ChatPrompt, Message};
 pub use error::{Error, ErrorCause, Retry, SequenceError};
 pub use event::Event;
 pub use execute::{
@@ -39,8 +42,8 @@ pub use execute::{
     SecondLoaded, ShadowCheck, UnresolvedSequence, Verdict,
 };
 pub use generate::{
-    FinishReason, GenerateOptions, GeneratedToken, Generation, GenerationSummary, InvalidOption, Piece,
-    StructuredOutput,
+    FinishReason, GenerateOptions, GeneratedToken, Generation, GenerationStream, GenerationSummary,
+    InvalidOption, Piece, StructuredOutput,
 };
 pub use inspect::{Inspection, inspect};
 pub use memory::{Claim, MemoryAccount, MemoryPurpose, limit_arenas, peak, resident};
@@ -66,6 +69,7 @@ pub use sconce_planner as planner;
 pub use sconce_planner::band::Band;
 pub use sconce_planner::plan::{Constraints, Downgrade, Plan};
 pub use source::{ModelSource, SourceError, bundle, hub};
+pub use template::TemplateError;
 pub use tokenize::{TokenizerError, TruncationStrategy};
 
 /// Plans the placement of a model, by its folder, bundle or hub id.

@@ -10,6 +10,7 @@ use sconce_planner::plan::{Downgrade, Plan};
 
 use crate::card::CardError;
 use crate::card::contents::{Unverified, concerns};
+use crate::chat::{self, ChatOptions, ChatPrompt, Message};
 use crate::error::Error;
 use crate::execute::{Incident, Readmission, Readmitted, Serving};
 use crate::generate::{GenerateOptions, Generation, InvalidOption, StepLoop};
@@ -64,6 +65,45 @@ impl Model {
     pub fn generate(&self, prompt: &str, options: &GenerateOptions) -> Result<Generation, Error> {
         let tokens = self.inner.tokenizer.tokens(prompt, true)?;
         self.generate_from_ids(tokens.into_iter().map(|token| token.id).collect(), options)
+    }
+
+    /// Answers a conversation, which the model's chat template turns into a prompt.
+    ///
+    /// Control tokens come from the template alone: text in a message that looks like one stays text.
+    ///
+    /// ```no_run
+    /// use sconce::{GenerateOptions, Message, Model};
+    ///
+    /// # fn main() -> Result<(), sconce::Error> {
+    /// let model = Model::open("SmolLM2-135M-Instruct.Q4_1.gguf")?;
+    /// let messages = [Message::system("Answer briefly."), Message::user("What is the capital of France?")];
+    /// println!("{}", model.chat(&messages, &GenerateOptions::default())?.text()?);
+    /// # Ok(()) }
+    /// ```
+    pub fn chat(&self, messages: &[Message], options: &GenerateOptions) -> Result<Generation, Error> {
+        self.chat_with(messages, &ChatOptions::default(), options)
+    }
+
+    /// Answers a conversation, with tools or other variables of the chat template.
+    pub fn chat_with(
+        &self,
+        messages: &[Message],
+        chat: &ChatOptions,
+        options: &GenerateOptions,
+    ) -> Result<Generation, Error> {
+        let prompt = self.chat_prompt(messages, chat)?;
+        let tokens = self.card().generation.special_tokens.as_ref().map(|tokens| &tokens.value);
+        let end = tokens.and_then(|tokens| self.inner.tokenizer.id(tokens.get("eos_token")?));
+        let mut options = options.clone();
+        // A turn ends with the tokenizer's end token, which other files may not name.
+        options.stop_tokens.extend(end.filter(|_| !options.ignore_eos));
+        self.generate_from_ids(prompt.ids, &options)
+    }
+
+    /// The prompt of a conversation, as text and as token ids.
+    pub fn chat_prompt(&self, messages: &[Message], options: &ChatOptions) -> Result<ChatPrompt, Error> {
+        expect_task(self.card(), "chat", &[Task::Generate])?;
+        chat::prompt(self.card(), &self.inner.tokenizer, messages, options)
     }
 
     /// Continues a prompt of token ids.

@@ -20,6 +20,7 @@ use sconce_engines::gguf::split;
 use sconce_engines::weights::WeightsError;
 use sconce_engines::{describe, families};
 
+use super::chat;
 use super::config::Overrides;
 use super::error::CardError;
 use super::modules::{self, Modules};
@@ -106,7 +107,7 @@ pub(super) fn read(name: &str, file: &Path, overrides: &Overrides) -> Result<Mod
         pooling,
         steps,
         head: OutputHead::default(),
-        generation: GenerationCard { end_tokens: end_tokens(metadata) },
+        generation: GenerationCard { end_tokens: end_tokens(metadata), ..chat::read_gguf(metadata) },
         prompts: Sourced::new(BTreeMap::new(), "no key"),
         default_prompt: None,
         dimensions: None,

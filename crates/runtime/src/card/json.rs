@@ -38,6 +38,19 @@ impl<'a> Json<'a> {
         Ok(Some(value))
     }
 
+    /// Reads a text file. `None` if it does not exist.
+    pub(super) fn text(&self, file: &str) -> Result<Option<String>, CardError> {
+        let unreadable = |source| CardError::Io { file: file.to_owned(), source };
+        match regular_file::read(&self.folder.join(file), MAX_BYTES) {
+            Ok(bytes) => match String::from_utf8(bytes) {
+                Ok(text) => Ok(Some(text)),
+                Err(error) => Err(unreadable(std::io::Error::new(ErrorKind::InvalidData, error))),
+            },
+            Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
+            Err(source) => Err(unreadable(source)),
+        }
+    }
+
     /// Reads a file that must exist.
     pub(super) fn required(&self, file: &str) -> Result<Value, CardError> {
         if !self.folder.is_dir() {

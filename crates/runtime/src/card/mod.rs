@@ -1,5 +1,6 @@
 //! Model cards: what a model's files declare, and the content hashes of its files.
 
+mod chat;
 mod classifier;
 mod config;
 pub(crate) mod contents;

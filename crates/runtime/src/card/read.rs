@@ -18,7 +18,7 @@ use serde_json::Value;
 use super::config::{ConfigFiles, Overrides};
 use super::error::CardError;
 use super::json::{Json, non_null};
-use super::{classifier, gguf, late_interaction, modules, sparse, task, weights};
+use super::{chat, classifier, gguf, late_interaction, modules, sparse, task, weights};
 
 /// Reads the card of the model in `folder`, or of a GGUF file, under the name `name`.
 pub fn read(name: &str, folder: &Path, overrides: &Overrides) -> Result<ModelSpec, CardError> {
@@ -55,6 +55,12 @@ pub fn read(name: &str, folder: &Path, overrides: &Overrides) -> Result<ModelSpe
     let (prompts, default_prompt) = prompts(sentence.as_ref());
     let generation = json.optional("generation_config.json")?;
     let end_tokens = end_tokens(generation.as_ref(), &config);
+    let generation = match task.value {
+        Task::Generate => GenerationCard { end_tokens, ..chat::read(&json)? },
+        Task::Embed | Task::Rerank | Task::Classify | Task::Sparse | Task::Tokens => {
+            GenerationCard { end_tokens, ..GenerationCard::default() }
+        }
+    };
     let card = ModelCard {
         name: name.to_owned(),
         architecture: Sourced::new(architecture, "config.json"),
@@ -64,7 +70,7 @@ pub fn read(name: &str, folder: &Path, overrides: &Overrides) -> Result<ModelSpe
         pooling: parts.pooling,
         steps: parts.steps,
         head: parts.head,
-        generation: GenerationCard { end_tokens },
+        generation,
         prompts,
         default_prompt,
         dimensions: dimensions(&config, sentence.as_ref()),

@@ -1,11 +1,15 @@
-//! A running generation, as an iterator over its text.
+//! A running generation, as an iterator or an async stream over its text.
 
+use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::Receiver;
+use std::task::{Context, Poll};
+use std::time::Duration;
 
+use futures_core::Stream;
 use sconce_core::placement::Placement;
 
+use super::events::EventReceiver;
 use crate::error::Error;
 
 /// Part of the text of a generation.
@@ -78,8 +82,10 @@ pub struct GenerationSummary {
 }
 
 /// A running generation: an iterator over pieces of text. Dropping it cancels the generation.
+///
+/// [`Generation::into_stream`] is the same for async code.
 pub struct Generation {
-    events: Receiver<Event>,
+    events: EventReceiver<Event>,
     cancelled: Arc<AtomicBool>,
     summary: GenerationSummary,
     running: usize,
@@ -89,7 +95,7 @@ pub struct Generation {
 
 impl Generation {
     pub(super) fn new(
-        events: Receiver<Event>,
+        events: EventReceiver<Event>,
         cancelled: Arc<AtomicBool>,
         (prompt_tokens, choices): (usize, usize),
         model: Box<dyn Send>,
@@ -102,6 +108,16 @@ impl Generation {
     /// What it took so far.
     pub fn summary(&self) -> &GenerationSummary {
         &self.summary
+    }
+
+    /// Waits for the next piece, at most this long.
+    pub fn next_timeout(&mut self, timeout: Duration) -> Poll<Option<Result<Piece, Error>>> {
+        self.advance(|events| events.receive_timeout(timeout))
+    }
+
+    /// The generation as an async stream. It needs no particular async runtime.
+    pub fn into_stream(self) -> GenerationStream {
+        GenerationStream(self)
     }
 
     /// The whole text of the first output.
@@ -117,19 +133,22 @@ impl Generation {
     }
 }
 
-impl Iterator for Generation {
-    type Item = Result<Piece, Error>;
-
-    fn next(&mut self) -> Option<Self::Item> {
+impl Generation {
+    /// The next item, from events that `receive` waits for. An event of `None` means that the step loop has ended.
+    fn advance(
+        &mut self,
+        mut receive: impl FnMut(&EventReceiver<Event>) -> Poll<Option<Event>>,
+    ) -> Poll<Option<Result<Piece, Error>>> {
         while self.running > 0 {
-            match self.events.recv() {
-                Ok(Event::Piece(piece)) => return Some(Ok(piece)),
-                Ok(Event::Finished { choice, reason, tokens }) => {
+            let Poll::Ready(event) = receive(&self.events) else { return Poll::Pending };
+            match event {
+                Some(Event::Piece(piece)) => return Poll::Ready(Some(Ok(piece))),
+                Some(Event::Finished { choice, reason, tokens }) => {
                     self.summary.finish_reasons[choice] = Some(reason);
                     self.summary.generated_tokens += tokens;
                     self.running -= 1;
                 }
-                Ok(Event::Placed(placement, class)) => {
+                Some(Event::Placed(placement, class)) => {
                     if !self.summary.placements.contains(&placement) {
                         self.summary.placements.push(placement);
                     }
@@ -137,19 +156,49 @@ impl Iterator for Generation {
                         self.summary.classes.push(class);
                     }
                 }
-                Ok(Event::Failed(error)) => {
+                Some(Event::Failed(error)) => {
                     // The other outputs end with it.
                     self.cancelled.store(true, Ordering::Relaxed);
                     self.running = 0;
-                    return Some(Err(*error));
+                    return Poll::Ready(Some(Err(*error)));
                 }
-                Err(_) => {
+                None => {
                     self.running = 0;
-                    return Some(Err(Error::Machine("the thread of the step loop ended".to_owned())));
+                    let ended = Error::Machine("the thread of the step loop ended".to_owned());
+                    return Poll::Ready(Some(Err(ended)));
                 }
             }
         }
-        None
+        Poll::Ready(None)
+    }
+}
+
+impl Iterator for Generation {
+    type Item = Result<Piece, Error>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        match self.advance(|events| Poll::Ready(events.receive())) {
+            Poll::Ready(item) => item,
+            Poll::Pending => None,
+        }
+    }
+}
+
+/// A running generation as an async stream of pieces. Dropping it cancels the generation.
+pub struct GenerationStream(Generation);
+
+impl GenerationStream {
+    /// What it took so far.
+    pub fn summary(&self) -> &GenerationSummary {
+        self.0.summary()
+    }
+}
+
+impl Stream for GenerationStream {
+    type Item = Result<Piece, Error>;
+
+    fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        self.0.advance(|events| events.poll_receive(context))
     }
 }
 

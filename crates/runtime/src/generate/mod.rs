@@ -4,6 +4,7 @@
 mod blocks;
 mod constraint;
 mod detokenize;
+mod events;
 mod generation;
 mod mask;
 mod options;
@@ -15,7 +16,7 @@ mod step_loop;
 mod stop;
 mod structured_output;
 
-pub use generation::{FinishReason, GeneratedToken, Generation, GenerationSummary, Piece};
+pub use generation::{FinishReason, GeneratedToken, Generation, GenerationStream, GenerationSummary, Piece};
 pub use options::{GenerateOptions, InvalidOption};
 pub(crate) use step_loop::StepLoop;
 pub use structured_output::StructuredOutput;

@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::Sender;
 
 use super::constraint::{Constraint, ConstraintError};
 use super::detokenize::Detokenizer;
+use super::events::EventSender;
 use super::generation::{Event, FinishReason, GeneratedToken, Piece};
 use super::mask::TokenMask;
 use super::options::GenerateOptions;
@@ -31,7 +31,7 @@ pub(super) struct OutputSequence {
     end_tokens: Vec<u32>,
     /// Number of generated tokens.
     generated: usize,
-    events: Sender<Event>,
+    events: EventSender<Event>,
     cancelled: Arc<AtomicBool>,
 }
 
@@ -59,7 +59,7 @@ impl OutputSequence {
         prompt: &[u32],
         options: GenerateOptions,
         (seed, choice): (u64, usize),
-        events: Sender<Event>,
+        events: EventSender<Event>,
         cancelled: Arc<AtomicBool>,
     ) -> OutputSequence {
         let tokenizer = Arc::clone(tokenizer);
@@ -92,7 +92,7 @@ impl OutputSequence {
 
     /// Sends an event. If nobody receives it, the sequence is cancelled.
     pub(super) fn send(&self, event: Event) {
-        if self.events.send(event).is_err() {
+        if !self.events.send(event) {
             self.cancelled.store(true, Ordering::Relaxed);
         }
     }

@@ -14,6 +14,7 @@ use tracing::trace;
 
 use super::blocks::{BlockCopy, BlockPool};
 use super::constraint::{Constraint, ConstraintCompiler};
+use super::events::{self, EventSender};
 use super::generation::{Event, Generation};
 use super::options::GenerateOptions;
 use super::schedule::{Limits, NewSequence, Scheduler, SequenceId, Step};
@@ -49,7 +50,7 @@ struct Request {
     options: GenerateOptions,
     constraint: Option<Constraint>,
     seed: u64,
-    events: Sender<Event>,
+    events: EventSender<Event>,
     cancelled: Arc<AtomicBool>,
 }
 
@@ -76,7 +77,7 @@ impl StepLoop {
         model: Box<dyn Send>,
     ) -> Result<Generation, Error> {
         let constraint = options.structured_output.as_ref().map(|output| self.compile(output)).transpose()?;
-        let (events, received) = mpsc::channel();
+        let (events, received) = events::channel();
         let cancelled = Arc::new(AtomicBool::new(false));
         let generation =
             Generation::new(received, Arc::clone(&cancelled), (prompt.len(), options.n.max(1)), model);
@@ -164,7 +165,7 @@ impl Running {
     fn admit(&mut self, request: Request) {
         let Request { prompt, options, constraint, seed, events, cancelled } = request;
         if let Err(error) = self.open() {
-            let _ = events.send(Event::Failed(Box::new(error)));
+            events.send(Event::Failed(Box::new(error)));
             return;
         }
         let (Some(scheduler), Some(decoder)) = (&mut self.scheduler, &self.decoder) else { return };
@@ -177,7 +178,7 @@ impl Running {
                 "the prompt has {} tokens, and the context {context}: no token is left to generate",
                 prompt.len()
             );
-            let _ = events.send(Event::Failed(Box::new(Error::Request(message))));
+            events.send(Event::Failed(Box::new(Error::Request(message))));
             return;
         }
         let requested = options
@@ -187,7 +188,7 @@ impl Running {
         let first = self.next_id;
         let new = NewSequence { id: first, scope: 0, ids: prompt.clone(), max_length };
         if let Err(error) = scheduler.submit(new) {
-            let _ = events.send(Event::Failed(Box::new(Error::Request(error.to_string()))));
+            events.send(Event::Failed(Box::new(Error::Request(error.to_string()))));
             return;
         }
         for choice in 0..options.n.max(1) {

@@ -129,6 +129,9 @@ pub enum TokenizerError {
         /// Special tokens per sequence.
         special: usize,
     },
+    /// Text of the caller would become a control token.
+    #[error("the conversation contains the control token `{0}`, which the tokenizer can't encode as text")]
+    ControlToken(String),
     /// The tokenizer library returned an error.
     #[error("the tokenizer failed")]
     Tokenizer(#[source] tokenizers::Error),

@@ -4,6 +4,7 @@ mod error;
 mod gguf;
 mod load;
 mod pair;
+mod prompt;
 mod query;
 mod regex_cost;
 pub(crate) mod rerank_template;

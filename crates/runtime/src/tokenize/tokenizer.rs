@@ -198,6 +198,11 @@ impl ModelTokenizer {
         self.tokenizer.id_to_token(id)
     }
 
+    /// The added tokens by id.
+    pub(super) fn added_tokens(&self) -> Vec<(u32, AddedToken)> {
+        self.tokenizer.get_added_tokens_decoder().into_iter().collect()
+    }
+
     /// Number of leading tokens that sentence-transformers excludes from pooling for a prompt: those of the prompt
     /// alone, without its closing special token.
     fn prompt_length(&self, prompt: &str) -> Result<usize, TokenizerError> {

@@ -1,10 +1,17 @@
 //! Text generation through the library: engines agree, batches do not matter, cancelled generations leave.
 
 use std::collections::HashSet;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, Wake, Waker};
 use std::thread;
 use std::time::Duration;
 
-use sconce::{Device, Dtype, EngineId, Error, FinishReason, GenerateOptions, Model, Task};
+use futures_core::Stream;
+use sconce::{
+    Device, Dtype, EngineId, Error, FinishReason, GenerateOptions, GenerationStream, GenerationSummary,
+    Model, Task,
+};
 use sconce_testkit::fake::{BatchFault, Fault};
 use serde_json::{Value, json};
 
@@ -197,6 +204,56 @@ fn a_dropped_generation_leaves_and_invalid_requests_are_refused() {
     let embedder = home.model(folder.path()).open().expect("it opens");
     let wrong = embedder.generate("w1", &greedy(1)).err().expect("it embeds").to_string();
     assert!(wrong.contains("`generate` needs another model"), "{wrong}");
+}
+
+/// Runs a stream to its end, on this thread.
+fn block_on_pieces(mut stream: GenerationStream) -> (String, GenerationSummary) {
+    struct Unpark(thread::Thread);
+    impl Wake for Unpark {
+        fn wake(self: Arc<Self>) {
+            self.0.unpark();
+        }
+    }
+    let waker = Waker::from(Arc::new(Unpark(thread::current())));
+    let (mut context, mut text) = (Context::from_waker(&waker), String::new());
+    loop {
+        match Pin::new(&mut stream).poll_next(&mut context) {
+            Poll::Ready(Some(piece)) => text += &piece.expect("it generates").text,
+            Poll::Ready(None) => return (text, stream.summary().clone()),
+            Poll::Pending => thread::park(),
+        }
+    }
+}
+
+#[test]
+fn a_stream_has_the_pieces_of_the_iterator() {
+    let (home, folder) = (Home::new(), folder("tiny-llama"));
+    let model = open(&home, &folder, EngineId::Native, Dtype::F32, None);
+    let run = |length| model.generate_from_ids(prompt(5, length), &greedy(40)).expect("a valid request");
+    let wanted = run(9).text().expect("it generates");
+    let (text, summary) = block_on_pieces(run(9).into_stream());
+    assert_eq!(text, wanted);
+    assert_eq!((summary.generated_tokens, summary.finish_reasons), (40, vec![Some(FinishReason::Length)]));
+    let mut stream =
+        model.generate_from_ids(vec![1; 4096], &greedy(1)).expect("a valid request").into_stream();
+    let mut context = Context::from_waker(Waker::noop());
+    let failed = loop {
+        if let Poll::Ready(piece) = Pin::new(&mut stream).poll_next(&mut context) {
+            break piece;
+        }
+        thread::yield_now();
+    };
+    assert!(matches!(failed, Some(Err(Error::Request(_)))), "it is too long");
+    // Waiting with a timeout is the same again.
+    let (mut generation, mut text) = (run(9), String::new());
+    loop {
+        match generation.next_timeout(Duration::from_millis(1)) {
+            Poll::Ready(Some(piece)) => text += &piece.expect("it generates").text,
+            Poll::Ready(None) => break,
+            Poll::Pending => {}
+        }
+    }
+    assert_eq!(text, wanted);
 }
 
 #[test]

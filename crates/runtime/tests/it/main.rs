@@ -2,6 +2,7 @@
 
 mod attribution;
 mod cards;
+mod chat;
 mod conformance;
 mod contents;
 mod decoder_mutations;

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use sconce::{Dtype, EngineId, FinishReason, GenerateOptions, Model, Runtime};
+use sconce::{ChatOptions, Dtype, EngineId, FinishReason, GenerateOptions, Message, Model, Runtime};
 use sconce_testkit::parts;
 use tempfile::TempDir;
 
@@ -28,6 +28,14 @@ fn it_knows_the_capital_of_france_and_engines_agree() {
     let summary = generation.summary();
     assert_eq!((summary.prompt_tokens, summary.generated_tokens), (16, 8));
     assert_eq!(summary.finish_reasons, [Some(FinishReason::Stop)]);
+    let messages = [Message::system(""), Message::user("What is the capital of France?")];
+    let prompt = native.chat_prompt(&messages, &ChatOptions::default()).expect("it has a template");
+    assert!(prompt.text.ends_with(QUESTION), "{}", prompt.text);
+    let answer = native.chat(&messages, &greedy(40)).expect("a valid request").text().expect("it generates");
+    assert_eq!(
+        answer,
+        native.generate(&prompt.text, &greedy(40)).expect("a valid request").text().expect("it runs")
+    );
     let text = |model: &Model, prompt: &str| {
         model.generate(prompt, &greedy(24)).expect("a valid request").text().expect("it generates")
     };

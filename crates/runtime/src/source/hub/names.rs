@@ -19,7 +19,7 @@ fn is_wanted_at_root(file: &str) -> bool {
     let is_of = |extension: &str| file.strip_suffix(extension).is_some_and(|stem| !stem.is_empty());
     is_of(".json")
         || is_of(".safetensors")
-        || matches!(file, "vocab.txt" | "merges.txt" | "artifact.metadata")
+        || matches!(file, "vocab.txt" | "merges.txt" | "artifact.metadata" | "chat_template.jinja")
 }
 
 /// `Pooling` of `1_Pooling`.
@@ -102,6 +102,7 @@ mod tests {
             "special_tokens_map.json",
             "vocab.txt",
             "merges.txt",
+            "chat_template.jinja",
             "model.safetensors",
             "model-00001-of-00002.safetensors",
             "model.safetensors.index.json",
