@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand};
 use sconce::card::Overrides;
 use sconce::planner::evidence::Goal;
-use sconce::{Band, Constraints, Device, Dtype, EngineId, PoolingMode, Task};
+use sconce::{Band, Constraints, Device, Dtype, EngineId, GenerateOptions, PoolingMode, Task};
 
 use crate::config::Flags;
 use crate::server_spec::ServerSpec;
@@ -35,6 +35,8 @@ pub(crate) enum Command {
     Similarity(Similarity),
     /// Continue a text with a language model
     Generate(Generate),
+    /// Talk with a language model in the terminal
+    Chat(Chat),
     /// Show a model's card and the file each fact comes from, without downloading weights
     Inspect(Inspect),
     /// Compare every placement with vectors or scores of sentence-transformers
@@ -217,9 +219,55 @@ pub(crate) struct Generate {
     /// Generate at most N tokens
     #[arg(long, value_name = "N", default_value_t = 256)]
     pub(crate) max_tokens: usize,
-    /// Divide the logits by T; 0 is greedy decoding
-    #[arg(long, value_name = "T", default_value_t = 0.0)]
-    pub(crate) temperature: f32,
+    #[command(flatten)]
+    pub(crate) sampling: Sampling,
+    /// Generate JSON that is valid by this JSON schema: a file, or the schema itself
+    #[arg(long, value_name = "FILE|JSON", group = "structure")]
+    pub(crate) json_schema: Option<String>,
+    /// Generate a JSON object
+    #[arg(long, group = "structure")]
+    pub(crate) json_object: bool,
+    /// Generate a text that this regular expression matches as a whole
+    #[arg(long, value_name = "EXPRESSION", group = "structure")]
+    pub(crate) regex: Option<String>,
+    /// Generate a text of the grammar in this file, in Lark's syntax
+    #[arg(long, value_name = "FILE", group = "structure")]
+    pub(crate) grammar: Option<PathBuf>,
+    /// Print JSON at the end instead of text as it arrives
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Args)]
+pub(crate) struct Chat {
+    #[command(flatten)]
+    pub(crate) model: ModelArguments,
+    /// The instructions of the conversation; `/system` changes them
+    #[arg(long, value_name = "TEXT")]
+    pub(crate) system: Option<String>,
+    /// Generate at most N tokens for an answer [default: to the end of the context]
+    #[arg(long, value_name = "N")]
+    pub(crate) max_tokens: Option<usize>,
+    #[command(flatten)]
+    pub(crate) sampling: Sampling,
+    /// Set a variable of the chat template, such as `enable_thinking=false`; can be repeated
+    #[arg(long, value_name = "NAME=VALUE", value_parser = template_variable)]
+    pub(crate) set: Vec<(String, serde_json::Value)>,
+}
+
+/// A variable of a chat template: JSON, or else a text.
+fn template_variable(text: &str) -> Result<(String, serde_json::Value), String> {
+    let (name, value) = text.split_once('=').ok_or("expected NAME=VALUE")?;
+    let value = serde_json::from_str(value).unwrap_or_else(|_| value.into());
+    Ok((name.to_owned(), value))
+}
+
+/// How tokens are drawn, and where a text ends.
+#[derive(Args)]
+pub(crate) struct Sampling {
+    /// Divide the logits by T; 0 is greedy decoding [default: 0; 0.7 in a chat]
+    #[arg(long, value_name = "T")]
+    pub(crate) temperature: Option<f32>,
     /// Sample from the K most likely tokens
     #[arg(long, value_name = "K")]
     pub(crate) top_k: Option<usize>,
@@ -238,21 +286,24 @@ pub(crate) struct Generate {
     /// End at this text; can be repeated
     #[arg(long, value_name = "TEXT")]
     pub(crate) stop: Vec<String>,
-    /// Generate JSON that is valid by this JSON schema: a file, or the schema itself
-    #[arg(long, value_name = "FILE|JSON", group = "structure")]
-    pub(crate) json_schema: Option<String>,
-    /// Generate a JSON object
-    #[arg(long, group = "structure")]
-    pub(crate) json_object: bool,
-    /// Generate a text that this regular expression matches as a whole
-    #[arg(long, value_name = "EXPRESSION", group = "structure")]
-    pub(crate) regex: Option<String>,
-    /// Generate a text of the grammar in this file, in Lark's syntax
-    #[arg(long, value_name = "FILE", group = "structure")]
-    pub(crate) grammar: Option<PathBuf>,
-    /// Print JSON at the end instead of text as it arrives
-    #[arg(long)]
-    pub(crate) json: bool,
+}
+
+impl Sampling {
+    /// The options, with a temperature for users that set none.
+    pub(crate) fn options(&self, temperature: f32, max_tokens: Option<usize>) -> GenerateOptions {
+        let default = GenerateOptions::default();
+        GenerateOptions {
+            max_tokens,
+            temperature: self.temperature.unwrap_or(temperature),
+            top_k: self.top_k.unwrap_or(default.top_k),
+            top_p: self.top_p.unwrap_or(default.top_p),
+            min_p: self.min_p.unwrap_or(default.min_p),
+            repetition_penalty: self.repetition_penalty.unwrap_or(default.repetition_penalty),
+            seed: self.seed,
+            stop: self.stop.clone(),
+            ..default
+        }
+    }
 }
 
 #[derive(Args)]
@@ -439,7 +490,7 @@ pub(crate) struct ModelArguments {
 /// Overrides of a model's card.
 #[derive(Clone, Args)]
 pub(crate) struct ModelOverrides {
-    /// Task of the model: embed, rerank, classify, sparse, tokens
+    /// Task of the model: embed, rerank, classify, sparse, tokens, generate
     #[arg(long, help_heading = "Model overrides")]
     pub(crate) task: Option<Task>,
     /// Pooling: `cls`, `max`, `mean`, `mean_sqrt_len`, `weighted_mean`, `last_token`

@@ -19,7 +19,10 @@ pub(crate) fn run(arguments: &arguments::Generate) -> anyhow::Result<ExitCode> {
     if arguments.prompt.is_none() {
         io::stdin().read_to_string(&mut prompt).context("standard input can't be read")?;
     }
-    let options = options(arguments)?;
+    let options = GenerateOptions {
+        structured_output: structured_output(arguments)?,
+        ..arguments.sampling.options(0.0, Some(arguments.max_tokens))
+    };
     options.validate()?;
     // One sequence: the placement whose single steps are the fastest.
     let model = open(&arguments::ModelArguments { latency: true, ..arguments.model.clone() }, None)?;
@@ -53,22 +56,6 @@ pub(crate) fn run(arguments: &arguments::Generate) -> anyhow::Result<ExitCode> {
         eprint_line(&report(summary, first.unwrap_or_default(), seconds));
     }
     Ok(ExitCode::SUCCESS)
-}
-
-fn options(arguments: &arguments::Generate) -> anyhow::Result<GenerateOptions> {
-    let default = GenerateOptions::default();
-    Ok(GenerateOptions {
-        max_tokens: Some(arguments.max_tokens),
-        temperature: arguments.temperature,
-        top_k: arguments.top_k.unwrap_or(default.top_k),
-        top_p: arguments.top_p.unwrap_or(default.top_p),
-        min_p: arguments.min_p.unwrap_or(default.min_p),
-        repetition_penalty: arguments.repetition_penalty.unwrap_or(default.repetition_penalty),
-        seed: arguments.seed,
-        stop: arguments.stop.clone(),
-        structured_output: structured_output(arguments)?,
-        ..default
-    })
 }
 
 /// What the output must match.

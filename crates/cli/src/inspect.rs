@@ -69,6 +69,10 @@ pub(crate) fn render(card: &ModelCard) -> String {
         let ids: Vec<String> = tokens.value.iter().map(ToString::to_string).collect();
         add("end tokens", ids.join(", "), &tokens.source);
     }
+    if let Some(templates) = &card.generation.chat_templates {
+        let names: Vec<&str> = templates.value.keys().map(String::as_str).collect();
+        add("chat templates", names.join(", "), &templates.source);
+    }
     facts(card, &mut add);
     for weights in &card.weights {
         add(

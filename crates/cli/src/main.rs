@@ -3,6 +3,7 @@
 mod arguments;
 mod bench;
 mod bundle;
+mod chat;
 mod classify;
 mod completions;
 mod config;
@@ -45,6 +46,7 @@ fn main() -> ExitCode {
         Command::Classify(arguments) => classify::run(arguments),
         Command::Similarity(arguments) => similarity::run(arguments),
         Command::Generate(arguments) => generate::run(arguments),
+        Command::Chat(arguments) => chat::run(arguments),
         Command::Inspect(arguments) => inspect::run(arguments),
         Command::Verify(arguments) => verify::run(arguments),
         Command::Bench(arguments) => bench::run(arguments),

@@ -20,6 +20,12 @@ pub(crate) fn eprint_line(line: &str) {
     let _ = writeln!(io::stderr().lock(), "{line}");
 }
 
+/// Writes text to standard error, without a line break.
+pub(crate) fn eprint_text(text: &str) {
+    let mut output = io::stderr().lock();
+    let _ = output.write_all(text.as_bytes()).and_then(|()| output.flush());
+}
+
 /// Writes text to standard output.
 pub(crate) fn print(text: &str) -> io::Result<()> {
     let mut output = io::stdout().lock();

@@ -397,6 +397,7 @@ fn help_is_stable() {
         "classify",
         "similarity",
         "generate",
+        "chat",
         "inspect",
         "verify",
         "bench",

@@ -2,6 +2,7 @@
 
 mod bench;
 mod bundle;
+mod chat;
 mod command;
 mod completions;
 mod config;
