@@ -10,7 +10,7 @@ use sconce::planner::evidence::Goal;
 use sconce::planner::explain::unmet;
 use sconce::planner::plan::Viable;
 use sconce::prove::ProofDepth;
-use sconce::{Band, Constraints, Device, ModelCard, ModelSource, Plan, Task};
+use sconce::{Band, CacheEstimate, Constraints, Device, ModelCard, ModelSource, Plan, Task};
 use serde_json::json;
 
 use crate::arguments;
@@ -34,7 +34,10 @@ pub(crate) fn run(arguments: &arguments::Plan) -> anyhow::Result<ExitCode> {
     let plan = runtime.plan(&subject, &constraints, depth, &mut |event| bars.draw(&event))?;
     bars.clear();
     if arguments.json {
-        print_json(&json!({ "card": subject.card, "constraints": constraints, "plan": plan }))?;
+        let cache = cache(&subject.card, &plan);
+        print_json(
+            &json!({ "card": subject.card, "constraints": constraints, "plan": plan, "kv_cache": cache }),
+        )?;
     } else {
         print(&render(&subject.card, &plan, &constraints))?;
         for tool in &runtime.hardware().tools {
@@ -47,16 +50,16 @@ pub(crate) fn run(arguments: &arguments::Plan) -> anyhow::Result<ExitCode> {
 /// Renders the plan as text.
 fn render(card: &ModelCard, plan: &Plan, constraints: &Constraints) -> String {
     let sizes = &card.sizes.value;
-    let mut page = format!(
-        "{}: {}, {} layers, hidden size {}, output size {}, up to {} tokens\n\n",
-        card.name,
-        card.architecture.value,
-        sizes.layers,
-        sizes.hidden,
-        card.width(),
-        card.max_length.value
-    );
     let generates = card.task.value == Task::Generate;
+    let output = if generates {
+        format!("vocabulary {}", sizes.vocabulary)
+    } else {
+        format!("output size {}", card.width())
+    };
+    let mut page = format!(
+        "{}: {}, {} layers, hidden size {}, {output}, up to {} tokens\n\n",
+        card.name, card.architecture.value, sizes.layers, sizes.hidden, card.max_length.value
+    );
     let (rate, one) = if generates { ("tokens/s", "one token") } else { ("texts/s", "one text") };
     let mut rows = table(&["", "engine", "device", "dtype", "weights", "error", rate, one, "memory"]);
     for (index, viable) in plan.viable().enumerate() {
@@ -71,6 +74,17 @@ fn render(card: &ModelCard, plan: &Plan, constraints: &Constraints) -> String {
         let _ = writeln!(page, "{}\n", rendered(&rows));
     } else {
         let _ = writeln!(page, "{}", unmet(plan, constraints));
+    }
+    if let (Some(chosen), Some(cache)) = (&plan.chosen, cache(card, plan)) {
+        let _ = writeln!(
+            page,
+            "KV cache on {}: {} per token, up to {}; the longest context that fits now is {} of {} tokens\n",
+            chosen.placement,
+            bytes(cache.bytes_per_token),
+            bytes(cache.bytes),
+            cache.context,
+            card.max_length.value
+        );
     }
     page += &accuracy_table(plan);
     page += &refusals(plan);
@@ -100,6 +114,12 @@ fn render(card: &ModelCard, plan: &Plan, constraints: &Constraints) -> String {
         page += "`memory` is the size of the weights; `--full` loads them and measures\n";
     }
     page
+}
+
+/// The KV cache on the chosen placement of a model that generates.
+fn cache(card: &ModelCard, plan: &Plan) -> Option<CacheEstimate> {
+    let chosen = plan.chosen.as_ref().filter(|_| card.task.value == Task::Generate)?;
+    CacheEstimate::of(card, &chosen.placement).ok()
 }
 
 /// The accuracy on the built-in sample, for placements with a canary.

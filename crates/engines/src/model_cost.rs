@@ -2,7 +2,7 @@
 
 use sconce_core::card::ModelCard;
 use sconce_core::obstacle::Obstacle;
-use sconce_core::placement::Dtype;
+use sconce_core::placement::{Dtype, EngineId};
 
 use crate::describe::describe;
 use crate::description::Description;
@@ -14,6 +14,8 @@ pub struct ModelCost {
     attention: f64,
     /// Weights of all layers, which one forward pass reads at least once.
     weights: f64,
+    /// Values that the KV cache stores per token.
+    cached: u64,
 }
 
 impl ModelCost {
@@ -25,7 +27,21 @@ impl ModelCost {
     fn by(d: &Description) -> ModelCost {
         let layer = d.hidden * (d.qkv_width() + d.query_width() + d.up_width() + d.intermediate);
         let layers = d.layers as f64;
-        ModelCost { attention: layers * 4.0 * d.query_width() as f64, weights: layers * layer as f64 }
+        let cached = 2 * d.layers * d.kv_heads * d.head_dim;
+        ModelCost {
+            attention: layers * 4.0 * d.query_width() as f64,
+            weights: layers * layer as f64,
+            cached: cached as u64,
+        }
+    }
+
+    /// Bytes of the KV cache per token. Candle caches token ids.
+    pub fn cache_bytes(&self, engine: EngineId, dtype: Dtype) -> u64 {
+        match (engine, dtype) {
+            (EngineId::Candle, _) => size_of::<u32>() as u64,
+            (_, Dtype::F32) => 4 * self.cached,
+            (_, Dtype::F16 | Dtype::Bf16 | Dtype::Int8 | Dtype::Int4) => 2 * self.cached,
+        }
     }
 
     /// FLOPs for sequences of these lengths, with full attention.
@@ -95,6 +111,11 @@ mod tests {
             "num_key_value_heads": 8, "rope_theta": 1_000_000.0,
         });
         let layer = 1024.0 * (2048.0 + 2.0 * 1024.0) + 2048.0 * 1024.0 + 3.0 * 1024.0 * 3072.0;
-        same(cost(&config, &qwen).weights, 28.0 * layer);
+        let cost = cost(&config, &qwen);
+        same(cost.weights, 28.0 * layer);
+        assert_eq!(cost.cache_bytes(EngineId::Native, Dtype::Bf16), 28 * 2 * 8 * 128 * 2);
+        assert_eq!(cost.cache_bytes(EngineId::Native, Dtype::Int4), 28 * 2 * 8 * 128 * 2);
+        assert_eq!(cost.cache_bytes(EngineId::Native, Dtype::F32), 28 * 2 * 8 * 128 * 4);
+        assert_eq!(cost.cache_bytes(EngineId::Candle, Dtype::F32), 4);
     }
 }

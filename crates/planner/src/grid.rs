@@ -88,10 +88,15 @@ pub fn grid(card: &ModelCard, candidates: &[Candidate]) -> Vec<(Placement, Optio
     cells.collect()
 }
 
-/// The obstacle if the weights alone exceed the memory, as far as both are known.
-pub fn does_not_fit(card: &ModelCard, placement: &Placement, hardware: &Hardware) -> Option<Obstacle> {
+/// The obstacle if the weights and `beside` bytes, such as a KV cache, exceed the memory, as far as both are known.
+pub fn does_not_fit(
+    card: &ModelCard,
+    placement: &Placement,
+    hardware: &Hardware,
+    beside: u64,
+) -> Option<Obstacle> {
     let weights = card.weights_named(&placement.weights)?;
-    let need = weights.bytes_in(placement.dtype);
+    let need = weights.bytes_in(placement.dtype).saturating_add(beside);
     let have = match placement.device {
         Device::Cpu => hardware.memory,
         Device::Metal(index) | Device::Cuda(index) => {
@@ -101,18 +106,29 @@ pub fn does_not_fit(card: &ModelCard, placement: &Placement, hardware: &Hardware
     (have > 0 && need > have).then_some(Obstacle::DoesNotFit { need: Some(need), have: Some(have) })
 }
 
-/// The reference placement: f32 on the CPU, on the first engine that has it, with the widest weights. If only graphs can
-/// run, the graph with the widest dtype.
+/// The reference placement: f32 on the CPU, on the first engine that has it, with the widest weights. If f32 does not fit
+/// in memory, the widest dtype that does. If only graphs can run, the graph with the widest dtype.
 pub fn reference<'a>(
     card: &ModelCard,
     placements: impl IntoIterator<Item = &'a Placement>,
 ) -> Option<&'a Placement> {
     let rank = |placement: &Placement| {
         let weights = card.weights_named(&placement.weights);
-        weights.map_or((false, 0), |weights| (!weights.format.is_graph(), weights.stored.bits()))
+        weights.map_or((false, 0, 0), |weights| {
+            let has_dtype = !weights.format.is_graph();
+            (has_dtype, if has_dtype { placement.dtype.bits() } else { 0 }, weights.stored.bits())
+        })
     };
-    let fit = |placement: &&Placement| {
-        placement.device == Device::Cpu && (placement.dtype == Dtype::F32 || !rank(placement).0)
-    };
+    let fit = |placement: &&Placement| placement.device == Device::Cpu;
     placements.into_iter().filter(fit).reduce(|best, next| if rank(next) > rank(best) { next } else { best })
+}
+
+/// The reference of twins: f32 on the CPU, also if the model itself does not fit in memory.
+pub fn twin_reference<'a>(
+    card: &ModelCard,
+    grid: impl IntoIterator<Item = &'a (Placement, Option<Obstacle>)>,
+) -> Option<&'a Placement> {
+    let is_open = |obstacle: &Option<Obstacle>| matches!(obstacle, None | Some(Obstacle::DoesNotFit { .. }));
+    let open = grid.into_iter().filter(|(_, obstacle)| is_open(obstacle)).map(|(placement, _)| placement);
+    reference(card, open)
 }

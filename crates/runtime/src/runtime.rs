@@ -6,11 +6,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use sconce_core::card::{ModelCard, Task};
 use sconce_core::device::Device;
 use sconce_core::engine::{Engine, ModelSpec};
 use sconce_core::hardware::Hardware;
 use sconce_core::obstacle::Obstacle;
 use sconce_core::placement::Placement;
+use sconce_engines::model_cost::ModelCost;
 use sconce_planner::evidence::Canary;
 use sconce_planner::grid::{self, Candidate};
 use sconce_planner::plan::{Constraints, Plan, plan};
@@ -307,7 +309,8 @@ impl Runtime {
         let mut grid = grid::grid(card, &self.candidates());
         for (placement, obstacle) in &mut grid {
             let described = || self.engine(placement).and_then(|engine| engine.describe(card)).err();
-            let fits = || grid::does_not_fit(card, placement, &self.inner.hardware);
+            let fits =
+                || grid::does_not_fit(card, placement, &self.inner.hardware, least_cache(card, placement));
             *obstacle = obstacle.take().or_else(described).or_else(fits);
         }
         grid
@@ -379,4 +382,16 @@ impl Runtime {
         self.inner.executors.drain();
         sconce_engines::release_free_memory();
     }
+}
+
+/// Tokens for which a KV cache must have room.
+const LEAST_CONTEXT: usize = 512;
+
+/// Bytes of the smallest KV cache that is useful on `placement`; 0 if the model does not generate.
+fn least_cache(card: &ModelCard, placement: &Placement) -> u64 {
+    if card.task.value != Task::Generate {
+        return 0;
+    }
+    let per_token = ModelCost::of(card).map_or(0, |cost| cost.cache_bytes(placement.engine, placement.dtype));
+    per_token * card.max_length.value.min(LEAST_CONTEXT) as u64
 }

@@ -5,7 +5,7 @@ use sconce_core::device::{Device, DeviceKind};
 use sconce_core::hardware::{Gpu, Hardware};
 use sconce_core::obstacle::{BuildPart, Obstacle};
 use sconce_core::placement::{Dtype, EngineId, Placement};
-use sconce_planner::grid::{Candidate, devices, does_not_fit, grid, obstacle, reference};
+use sconce_planner::grid::{Candidate, devices, does_not_fit, grid, obstacle, reference, twin_reference};
 
 fn gpu(kind: Option<DeviceKind>, index: u32, memory: Option<u64>, driver: Option<&str>) -> Gpu {
     Gpu {
@@ -105,8 +105,9 @@ fn weights_that_are_larger_than_the_memory_do_not_fit() {
         gpu(Some(DeviceKind::Cuda), 3, Some(0), Some("1")),
     ];
     let hardware = machine("linux", 800, gpus);
-    let fits =
-        |device, dtype, bytes| does_not_fit(&model(Dtype::F16, bytes), &placement(device, dtype), &hardware);
+    let fits = |device, dtype, bytes| {
+        does_not_fit(&model(Dtype::F16, bytes), &placement(device, dtype), &hardware, 0)
+    };
     let lacks = |need, have| Some(Obstacle::DoesNotFit { need: Some(need), have: Some(have) });
     // Stored as 16-bit floats, and twice as large in f32.
     assert_eq!(fits(Device::Cpu, Dtype::F32, 400), None);
@@ -119,7 +120,10 @@ fn weights_that_are_larger_than_the_memory_do_not_fit() {
         assert_eq!(fits(device, Dtype::F32, 1 << 40), None, "memory that is {why} says nothing");
     }
     let other = Placement { weights: "others".to_owned(), ..placement(Device::Cpu, Dtype::F32) };
-    assert_eq!(does_not_fit(&model(Dtype::F16, 1 << 40), &other, &hardware), None);
+    assert_eq!(does_not_fit(&model(Dtype::F16, 1 << 40), &other, &hardware, 0), None);
+    let beside =
+        |bytes| does_not_fit(&model(Dtype::F16, 300), &placement(Device::Cpu, Dtype::F32), &hardware, bytes);
+    assert_eq!((beside(200), beside(201)), (None, lacks(801, 800)));
 }
 
 #[test]
@@ -193,4 +197,19 @@ fn the_reference_is_the_first_of_the_widest_on_the_processor() {
     assert_eq!(of(&[at(onnx, Device::Cuda(0), "graph", Dtype::F32)]), None, "not on the processor");
     assert_eq!(of(std::slice::from_ref(&graph)), Some(graph));
     assert_eq!(of(&[]), None);
+}
+
+#[test]
+fn a_model_whose_f32_does_not_fit_has_a_narrower_reference_and_twins_in_f32() {
+    let card = model(Dtype::Int4, 1 << 20);
+    let lacks = Obstacle::DoesNotFit { need: None, have: None };
+    let cell = |dtype, obstacle: Option<&Obstacle>| (placement(Device::Cpu, dtype), obstacle.cloned());
+    let grid = [
+        cell(Dtype::F32, Some(&lacks)),
+        cell(Dtype::Bf16, Some(&Obstacle::NoWeights { format: Format::Onnx })),
+        cell(Dtype::Int4, None),
+    ];
+    let open = grid.iter().filter(|(_, obstacle)| obstacle.is_none()).map(|(placement, _)| placement);
+    assert_eq!(reference(&card, open), Some(&grid[2].0));
+    assert_eq!(twin_reference(&card, &grid), Some(&grid[0].0));
 }

@@ -2,6 +2,7 @@
 //! blocks of the KV cache, and the schedule of steps.
 
 mod blocks;
+mod cache_budget;
 mod constraint;
 mod detokenize;
 mod events;
@@ -16,6 +17,7 @@ mod step_loop;
 mod stop;
 mod structured_output;
 
+pub use cache_budget::CacheEstimate;
 pub use generation::{FinishReason, GeneratedToken, Generation, GenerationStream, GenerationSummary, Piece};
 pub use options::{GenerateOptions, InvalidOption};
 pub(crate) use step_loop::StepLoop;

@@ -8,11 +8,11 @@ use std::sync::{Arc, OnceLock};
 use std::thread;
 
 use sconce_core::batch::{Batch, CachedSequence, OutputKind};
-use sconce_core::generator::CacheLayout;
 
 use tracing::trace;
 
 use super::blocks::{BlockCopy, BlockPool};
+use super::cache_budget;
 use super::constraint::{Constraint, ConstraintCompiler};
 use super::events::{self, EventSender};
 use super::generation::{Event, Generation};
@@ -23,18 +23,10 @@ use super::structured_output::StructuredOutput;
 use crate::device::panic_message;
 use crate::error::Error;
 use crate::execute::{Decoder, Serving, StepError};
-use crate::memory;
 use crate::tokenize::ModelTokenizer;
 
 /// Limits of a step.
 const LIMITS: Limits = Limits { step_tokens: 1024, prefill_tokens: 512, sequences: 256, watermark: 4 };
-/// Full contexts that the KV cache holds at most.
-const MAX_CONTEXTS: usize = 64;
-/// The KV cache takes at most one part in this many of the available memory.
-const MEMORY_SHARE: u64 = 4;
-/// Memory for the KV cache if the system does not say how much is available.
-const UNKNOWN_MEMORY: u64 = 1 << 30;
-
 /// Handle of the step loop. The loop ends when it is dropped.
 pub(crate) struct StepLoop {
     requests: Sender<Request>,
@@ -220,7 +212,7 @@ impl Running {
         self.decoder = None;
         let context = self.serving.spec().card.max_length.value;
         let cache_bytes = self.cache_bytes;
-        let decoder = self.serving.decoder(|layout| blocks(layout, context, cache_bytes))?;
+        let decoder = self.serving.decoder(|layout| cache_budget::blocks(layout, context, cache_bytes))?;
         let total = u32::try_from(decoder.blocks).unwrap_or(u32::MAX);
         let pool = BlockPool::new(total, decoder.block_size);
         match &mut self.scheduler {
@@ -342,13 +334,4 @@ fn batch(scheduler: &Scheduler, step: &Step) -> Batch {
         );
     }
     batch
-}
-
-/// Blocks of the KV cache of a model with this context: what fits in the memory share, and no more than is useful.
-fn blocks(layout: CacheLayout, context: usize, cache_bytes: Option<u64>) -> usize {
-    let share = || memory::available().unwrap_or(UNKNOWN_MEMORY) / MEMORY_SHARE;
-    let memory = cache_bytes.unwrap_or_else(share);
-    let fitting = memory / layout.block_bytes.max(1) as u64;
-    let useful = MAX_CONTEXTS * context.div_ceil(layout.block_size.max(1));
-    usize::try_from(fitting).unwrap_or(usize::MAX).clamp(1, useful.max(1))
 }

@@ -79,6 +79,7 @@ impl Gatherer<'_> {
             .map(|(p, _)| p.clone())
             .collect();
         let reference = self.reference(&grid);
+        let twin_reference = grid::twin_reference(&self.spec.card, &grid).cloned();
         let mut references = References::default();
         for placement in open {
             let _span = info_span!("prove", model = self.spec.card.name, %placement).entered();
@@ -86,7 +87,7 @@ impl Gatherer<'_> {
             let before = references.probes;
             let is_graph = self.format(&placement).is_graph();
             if !is_graph {
-                findings.twin = Some(self.twin(&placement, reference.as_ref(), &mut references));
+                findings.twin = Some(self.twin(&placement, twin_reference.as_ref(), &mut references));
             }
             let real = is_graph || depth == ProofDepth::Canary;
             if let (Some(texts), true, None) = (self.texts, real, findings.obstacle()) {
