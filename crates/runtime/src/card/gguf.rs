@@ -29,6 +29,9 @@ use super::modules::{self, Modules};
 const END_TOKENS: [&str; 6] =
     ["<|endoftext|>", "<|im_end|>", "<|eot_id|>", "<|end_of_text|>", "<|eom_id|>", "<end_of_turn>"];
 
+/// Ends a turn of Phi-3, and only a message in other families.
+const PHI3_END: &str = "<|end|>";
+
 /// Quantized types above this many bits per value count as int8, the others as int4.
 const INT4_BITS: u64 = 6;
 
@@ -139,7 +142,11 @@ fn task(metadata: &Metadata, architecture: &str, overrides: &Overrides) -> Resul
 fn end_tokens(metadata: &Metadata) -> Option<Sourced<Vec<u32>>> {
     let keys = ["tokenizer.ggml.eos_token_id", "tokenizer.ggml.eot_token_id", "tokenizer.ggml.eom_token_id"];
     let tokens = keys.iter().filter_map(|key| u32::try_from(metadata.integer(key)?).ok());
-    let named = added_tokens(metadata).filter(|token| token.is_control && END_TOKENS.contains(&token.text));
+    let ends_phi3 = |text: &str| {
+        text == PHI3_END && metadata.string("general.architecture").is_some_and(|name| name == "phi3")
+    };
+    let ends = |text: &str| END_TOKENS.contains(&text) || ends_phi3(text);
+    let named = added_tokens(metadata).filter(|token| token.is_control && ends(token.text));
     let mut tokens: Vec<u32> = tokens.chain(named.map(|token| token.id)).collect();
     tokens.sort_unstable();
     tokens.dedup();
