@@ -141,6 +141,11 @@ fn accuracy_table(plan: &Plan) -> String {
                 kind = ("raw scores", "max |d|", "");
                 [format!("{max_error:.1e}"), String::new()]
             }
+            AccuracyMetric::Predictions { perplexity, reference_perplexity, top1_agreement, .. } => {
+                kind = ("next tokens", "perplexity", "same top token");
+                let change = 100.0 * (perplexity / reference_perplexity - 1.0);
+                [format!("{perplexity:.3} ({change:+.2} %)"), format!("{:.1} %", 100.0 * top1_agreement)]
+            }
         };
         let [first, second] = near;
         rows.push(vec![

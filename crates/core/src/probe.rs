@@ -108,6 +108,18 @@ pub struct Sample {
     pub memory: Option<u64>,
     /// Number of graph nodes that each execution provider computed.
     pub nodes: BTreeMap<String, usize>,
+    /// Predictions of every token but the first of the canary's texts, by a model that generates.
+    #[serde(default)]
+    pub predictions: Vec<Prediction>,
+}
+
+/// The prediction of a token of a text.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Prediction {
+    /// Log probability of the token.
+    pub logprob: f32,
+    /// The most likely token.
+    pub top: u32,
 }
 
 impl fmt::Display for ProbeCase {

@@ -7,7 +7,7 @@ use sconce_core::card::ModelCard;
 use sconce_core::engine::{Encoder, EngineError};
 use sconce_core::generator::Generator;
 use sconce_core::obstacle::Obstacle;
-use sconce_core::probe::Sample;
+use sconce_core::probe::{Prediction, Sample};
 
 use crate::describe::describe;
 use crate::description::Description;
@@ -76,7 +76,43 @@ pub(crate) fn canary(encoder: &dyn Encoder, batches: &[Batch]) -> Result<Sample,
         sample.rows.values.extend(rows.values);
         sample.rows.norms.extend(rows.norms);
     }
+    if let Some(generator) = encoder.generator() {
+        sample.predictions = predictions(generator, first)?;
+    }
     Ok(sample)
+}
+
+/// Tokens per step of [`predictions`]: it bounds the memory of logits.
+const PREDICTED: usize = 32;
+
+/// Predictions of every token but the first of the sequences of `texts`, in steps.
+fn predictions(generator: &dyn Generator, texts: &Batch) -> Result<Vec<Prediction>, Obstacle> {
+    let longest = texts.sequences.iter().map(|sequence| sequence.length).max().unwrap_or(0);
+    let blocks = longest.div_ceil(generator.cache_layout().block_size);
+    generator.reserve(blocks).map_err(obstacle)?;
+    let mut predictions = Vec::new();
+    for sequence in &texts.sequences {
+        let ids = &texts.ids[sequence.start..sequence.start + sequence.length];
+        for (number, part) in ids.chunks(PREDICTED).enumerate() {
+            let done = number * PREDICTED;
+            let mut step = Batch::new(OutputKind::Logits);
+            let blocks = (0..blocks as u32).collect();
+            step.push_cached(part, CachedSequence { length: done, blocks, logits: part.len() });
+            let rows = generator.step(&step).map_err(obstacle)?.into_rows();
+            predictions
+                .extend(rows.iter().zip(&ids[done + 1..]).map(|(logits, next)| predict(logits, *next)));
+        }
+    }
+    Ok(predictions)
+}
+
+/// The prediction of `next` by `logits`.
+fn predict(logits: &[f32], next: u32) -> Prediction {
+    let top = (0..).zip(logits).max_by(|(_, one), (_, other)| one.total_cmp(other));
+    let (top, largest) = top.map_or((0, 0.0), |(top, largest): (u32, &f32)| (top, *largest));
+    let sum: f64 = logits.iter().map(|logit| f64::from(logit - largest).exp()).sum();
+    let logit = logits.get(next as usize).copied().unwrap_or(f32::NAN);
+    Prediction { logprob: (f64::from(logit - largest) - sum.ln()) as f32, top }
 }
 
 /// Decode steps after which a sequence of a steps case ends.

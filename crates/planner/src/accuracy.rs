@@ -3,6 +3,7 @@
 use std::fmt;
 
 use sconce_core::batch::Rows;
+use sconce_core::probe::Prediction;
 use serde::{Deserialize, Serialize};
 
 /// Texts of many kinds, in groups of similar meaning, so that rankings are meaningful.
@@ -22,7 +23,7 @@ pub struct AccuracyReport {
     #[serde(flatten)]
     pub metric: AccuracyMetric,
     /// Mean Spearman rank correlation: for vectors, of the other texts by similarity to each text; for scores, of the
-    /// texts by each score.
+    /// texts by each score; for predictions, of the tokens by their probability.
     pub rank_correlation: f64,
 }
 
@@ -42,6 +43,17 @@ pub enum AccuracyMetric {
         /// Largest difference of corresponding scores.
         max_error: f64,
     },
+    /// Predictions of the tokens of the texts.
+    Predictions {
+        /// Number of tokens.
+        tokens: usize,
+        /// Perplexity of the texts.
+        perplexity: f64,
+        /// Their perplexity by the reference.
+        reference_perplexity: f64,
+        /// Share of tokens whose most likely token is the reference's.
+        top1_agreement: f64,
+    },
 }
 
 impl fmt::Display for AccuracyReport {
@@ -56,6 +68,14 @@ impl fmt::Display for AccuracyReport {
             }
             AccuracyMetric::Scores { max_error } => {
                 write!(f, "scores {max_error:.4} away at most over {texts} texts")?;
+            }
+            AccuracyMetric::Predictions { tokens, perplexity, reference_perplexity, top1_agreement } => {
+                let percent = 100.0 * top1_agreement;
+                write!(
+                    f,
+                    "perplexity {perplexity:.3} against {reference_perplexity:.3}, the same top token at \
+                     {percent:.1} % of {tokens} tokens"
+                )?;
             }
         }
         write!(f, ", rank correlation {rank_correlation:.4}")
@@ -98,6 +118,34 @@ pub fn of_scores(rows: &Rows, reference: &Rows) -> Option<AccuracyReport> {
     let max_error = apart.iter().copied().fold(0.0, f64::max);
     let finite = apart.iter().all(|apart| apart.is_finite());
     finite.then_some(AccuracyReport { texts, metric: AccuracyMetric::Scores { max_error }, rank_correlation })
+}
+
+/// The accuracy report of predictions over `texts` texts; none if a log probability is not finite or there are fewer than
+/// three tokens.
+pub fn of_predictions(
+    texts: usize,
+    predictions: &[Prediction],
+    reference: &[Prediction],
+) -> Option<AccuracyReport> {
+    let tokens = predictions.len();
+    if tokens < 3 || tokens != reference.len() {
+        return None;
+    }
+    let logprobs = |predictions: &[Prediction]| -> Vec<f64> {
+        predictions.iter().map(|prediction| f64::from(prediction.logprob)).collect()
+    };
+    let (here, there) = (logprobs(predictions), logprobs(reference));
+    let perplexity = |logprobs: &[f64]| (-logprobs.iter().sum::<f64>() / tokens as f64).exp();
+    let same = predictions.iter().zip(reference).filter(|(one, other)| one.top == other.top).count();
+    let metric = AccuracyMetric::Predictions {
+        tokens,
+        perplexity: perplexity(&here),
+        reference_perplexity: perplexity(&there),
+        top1_agreement: same as f64 / tokens as f64,
+    };
+    let rank_correlation = spearman(&positions(&here), &positions(&there));
+    let finite = here.iter().chain(&there).all(|logprob| logprob.is_finite());
+    finite.then_some(AccuracyReport { texts, metric, rank_correlation })
 }
 
 fn cosine(a: &[f32], b: &[f32]) -> f64 {

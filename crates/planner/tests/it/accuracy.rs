@@ -1,7 +1,10 @@
 //! Accuracy reports against hand-computed values.
 
 use sconce_core::batch::Rows;
-use sconce_planner::accuracy::{AccuracyMetric, AccuracyReport, of_scores, of_vectors, sentences};
+use sconce_core::probe::Prediction;
+use sconce_planner::accuracy::{
+    AccuracyMetric, AccuracyReport, of_predictions, of_scores, of_vectors, sentences,
+};
 
 fn rows(width: usize, values: &[f32]) -> Rows {
     Rows { width, values: values.to_vec(), norms: Vec::new() }
@@ -99,4 +102,31 @@ fn a_report_reads_as_a_sentence() {
 fn the_sample_is_the_file_line_by_line() {
     let all: Vec<&str> = sentences().collect();
     assert!(all.len() >= 40 && all.iter().any(|text| text.len() > 100));
+}
+
+#[test]
+fn predictions_are_compared_by_perplexity_and_by_the_top_token() {
+    let predictions = |pairs: &[(f32, u32)]| -> Vec<Prediction> {
+        pairs.iter().map(|&(probability, top)| Prediction { logprob: probability.ln(), top }).collect()
+    };
+    let reference = predictions(&[(0.5, 1), (0.25, 2), (0.125, 3), (1.0, 4)]);
+    let same = of_predictions(8, &reference, &reference).expect("they are finite");
+    assert!((same.rank_correlation - 1.0).abs() < 1e-12);
+    let other = predictions(&[(0.25, 1), (0.125, 2), (0.0625, 9), (0.5, 4)]);
+    let report = of_predictions(8, &other, &reference).expect("they are finite");
+    let AccuracyMetric::Predictions { tokens, perplexity, reference_perplexity, top1_agreement } =
+        report.metric
+    else {
+        panic!("{report:?}")
+    };
+    assert_eq!((report.texts, tokens), (8, 4));
+    assert!((perplexity / reference_perplexity - 2.0).abs() < 1e-6, "{report}");
+    assert!((reference_perplexity.powi(4) - 64.0).abs() < 1e-3, "{report}");
+    assert!((top1_agreement - 0.75).abs() < 1e-12);
+    assert!(report.to_string().contains("75.0 % of 4 tokens"), "{report}");
+    assert_eq!(of_predictions(8, &other[..3], &reference), None);
+    assert_eq!(of_predictions(8, &other[..2], &reference[..2]), None);
+    let nan = [&[Prediction { logprob: f32::NAN, top: 1 }], &reference[1..]].concat();
+    assert_eq!(of_predictions(8, &nan, &reference), None);
+    assert_eq!(of_predictions(8, &reference, &nan), None);
 }

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use sconce_core::batch::{Batch, Rows};
+use sconce_core::batch::Batch;
 use sconce_core::card::{Format, Sizes};
 use sconce_core::engine::{Engine, ModelSpec};
 use sconce_core::hardware::Hardware;
@@ -310,7 +310,7 @@ impl Gatherer<'_> {
     ) -> Result<Agreement, Obstacle> {
         let reference = reference
             .ok_or_else(|| Obstacle::LoadFailed { reason: "no placement can be the reference".to_owned() })?;
-        let expected = self.reference_rows(reference, cases, references);
+        let expected = self.reference_samples(reference, cases, references);
         let count = cases.len();
         if reference == placement {
             return expected.map(|_| Agreement { error: Distance::ZERO, cases: count });
@@ -319,24 +319,24 @@ impl Gatherer<'_> {
         let results = self.probe(placement, cases.to_vec(), references);
         let mut worst = 0.0f64;
         for ((case, want), result) in cases.iter().zip(&expected).zip(results) {
-            let error = judge::judge(case, &result?.rows, want, band)?;
+            let error = judge::judge(case, &result?.rows, &want.rows, band)?;
             worst = worst.max(error.0.unwrap_or(f64::INFINITY));
         }
         Ok(Agreement { error: Distance(Some(worst)), cases: count })
     }
 
-    /// Rows of the reference, which must be finite; computed once.
-    fn reference_rows(
+    /// Samples of the reference, whose rows must be finite; computed once.
+    fn reference_samples(
         &mut self,
         reference: &Placement,
         cases: &[ProbeCase],
         references: &mut References,
-    ) -> Result<Vec<Rows>, Obstacle> {
+    ) -> Result<Vec<Sample>, Obstacle> {
         let name = hash(&(reference, cases));
-        if let Some(rows) = references.rows.get(&name) {
-            return Ok(rows.clone());
+        if let Some(samples) = references.samples.get(&name) {
+            return Ok(samples.clone());
         }
-        let mut rows = Vec::new();
+        let mut samples = Vec::new();
         for (case, answer) in cases.iter().zip(self.probe(reference, cases.to_vec(), references)) {
             let answer = answer?;
             if judge::breach(&answer.rows).is_some() {
@@ -347,10 +347,10 @@ impl Gatherer<'_> {
                     tolerance,
                 });
             }
-            rows.push(answer.rows);
+            samples.push(answer);
         }
-        references.rows.insert(name, rows.clone());
-        Ok(rows)
+        references.samples.insert(name, samples.clone());
+        Ok(samples)
     }
 
     fn speed(
@@ -403,12 +403,12 @@ impl Gatherer<'_> {
                 answer.unwrap_or_else(|| Err(Obstacle::LoadFailed { reason: "no answer".to_owned() }))?;
             let want = match reference {
                 Some(reference) if reference != placement => {
-                    let rows = this.reference_rows(reference, std::slice::from_ref(&case), references);
-                    rows.map_err(|why| no_reference(reference, &why))?.remove(0)
+                    let samples = this.reference_samples(reference, std::slice::from_ref(&case), references);
+                    samples.map_err(|why| no_reference(reference, &why))?.remove(0)
                 }
-                Some(_) | None => sample.rows.clone(),
+                Some(_) | None => sample.clone(),
             };
-            let error = judge::judge(&case, &sample.rows, &want, Band::Coarse)?;
+            let error = judge::judge(&case, &sample.rows, &want.rows, Band::Coarse)?;
             Ok(canary_evidence(error, &want, sample, texts))
         })
     }
@@ -435,14 +435,14 @@ fn join_scores(cases: &[ProbeCase], results: &mut ProbeResults) {
     }
 }
 
-fn canary_evidence(error: Distance, want: &Rows, sample: Sample, texts: &CanaryTexts) -> Canary {
+fn canary_evidence(error: Distance, want: &Sample, sample: Sample, texts: &CanaryTexts) -> Canary {
     let norms = texts.norms(&sample.rows);
     let range =
         norms.iter().fold([f32::INFINITY, 0.0], |[least, most], &norm| [least.min(norm), most.max(norm)]);
     let norms = if norms.is_empty() { [0.0; 2] } else { range };
     Canary {
         error,
-        accuracy: texts.accuracy(&sample.rows, want),
+        accuracy: texts.accuracy(&sample, want),
         tokens_per_second: texts.canary.tokens() as f64 / sample.seconds.max(1e-9),
         memory: sample.memory,
         norms,
@@ -469,9 +469,9 @@ pub struct OpFindings {
     pub obstacles: Vec<Obstacle>,
 }
 
-/// Rows of the reference in this run, and the number of probes.
+/// Samples of the reference in this run, and the number of probes.
 #[derive(Default)]
 struct References {
-    rows: HashMap<String, Vec<Rows>>,
+    samples: HashMap<String, Vec<Sample>>,
     probes: usize,
 }

@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use sconce_core::batch::Rows;
 use sconce_core::obstacle::Obstacle;
-use sconce_core::probe::Sample;
+use sconce_core::probe::{Prediction, Sample};
 use serde::Deserialize;
 
 use super::child::{CHILD_ARGUMENT, RESULT_PREFIX};
@@ -156,6 +156,13 @@ struct JsonSample {
     seconds: f64,
     memory: Option<u64>,
     nodes: BTreeMap<String, usize>,
+    predictions: Vec<JsonPrediction>,
+}
+
+#[derive(Deserialize)]
+struct JsonPrediction {
+    logprob: Option<f32>,
+    top: u32,
 }
 
 #[derive(Deserialize)]
@@ -168,12 +175,15 @@ struct JsonRows {
 fn parse_result(line: &str) -> Result<Sample, Obstacle> {
     let result: Result<JsonSample, Obstacle> = serde_json::from_str(line)
         .map_err(|error| Obstacle::LoadFailed { reason: format!("the prover's result: {error}") })?;
-    let JsonSample { rows, seconds, memory, nodes } = result?;
+    let JsonSample { rows, seconds, memory, nodes, predictions } = result?;
     let finite_or_nan =
         |values: Vec<Option<f32>>| values.into_iter().map(|x| x.unwrap_or(f32::NAN)).collect();
     let rows =
         Rows { width: rows.width, values: finite_or_nan(rows.values), norms: finite_or_nan(rows.norms) };
-    Ok(Sample { rows, seconds, memory, nodes })
+    let prediction =
+        |JsonPrediction { logprob, top }| Prediction { logprob: logprob.unwrap_or(f32::NAN), top };
+    let predictions = predictions.into_iter().map(prediction).collect();
+    Ok(Sample { rows, seconds, memory, nodes, predictions })
 }
 
 /// Whether SIGKILL ended the process: sent by the OOM killer or a user.

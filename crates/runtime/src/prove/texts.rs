@@ -2,6 +2,7 @@
 
 use sconce_core::batch::{Batch, Rows};
 use sconce_core::card::{Format, ModelCard, Task};
+use sconce_core::probe::Sample;
 use sconce_planner::accuracy::{self, AccuracyReport};
 use sconce_planner::cases::{self, CANARIES};
 
@@ -66,9 +67,13 @@ impl CanaryTexts {
         [&self.canary].into_iter().chain(&self.sample).chain(sweep).cloned().collect()
     }
 
-    /// The accuracy report from the rows of those batches.
-    pub(super) fn accuracy(&self, rows: &Rows, reference: &Rows) -> Option<AccuracyReport> {
-        let (rows, reference) = (self.sample_rows(rows)?, self.sample_rows(reference)?);
+    /// The accuracy report from the sample of those batches.
+    pub(super) fn accuracy(&self, sample: &Sample, reference: &Sample) -> Option<AccuracyReport> {
+        if !sample.predictions.is_empty() {
+            let texts = self.canary.sequences.len();
+            return accuracy::of_predictions(texts, &sample.predictions, &reference.predictions);
+        }
+        let (rows, reference) = (self.sample_rows(&sample.rows)?, self.sample_rows(&reference.rows)?);
         match self.scores {
             Some(_) => accuracy::of_scores(&rows, &reference),
             None => accuracy::of_vectors(&rows, &reference),
