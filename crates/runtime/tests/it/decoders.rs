@@ -141,8 +141,8 @@ fn greedy_tokens_are_those_of_transformers() {
             .into_iter()
             .flat_map(|engine| contexts(name).into_iter().map(move |one| (engine, one)))
         {
-            let builder = home.model(folder.path()).engine(engine).device(Device::Cpu).max_length(context);
-            let model = builder.open().expect("it opens");
+            let builder = home.model(folder.path()).engine(engine).device(Device::Cpu).dtype(Dtype::F32);
+            let model = builder.max_length(context).open().expect("it opens");
             assert_eq!(model.card().task.value, Task::Generate);
             for length in [1, 33, 129, 300].into_iter().filter(|length| lengths.contains(length)) {
                 let got = ids(&model, &all[..length], &greedy(64));
