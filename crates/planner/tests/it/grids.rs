@@ -122,8 +122,8 @@ fn weights_that_are_larger_than_the_memory_do_not_fit() {
     let other = Placement { weights: "others".to_owned(), ..placement(Device::Cpu, Dtype::F32) };
     assert_eq!(does_not_fit(&model(Dtype::F16, 1 << 40), &other, &hardware, 0), None);
     let beside =
-        |bytes| does_not_fit(&model(Dtype::F16, 300), &placement(Device::Cpu, Dtype::F32), &hardware, bytes);
-    assert_eq!((beside(200), beside(201)), (None, lacks(801, 800)));
+        |bytes| does_not_fit(&model(Dtype::F16, 320), &placement(Device::Cpu, Dtype::F32), &hardware, bytes);
+    assert_eq!((beside(160), beside(161)), (None, lacks(801, 800)));
 }
 
 #[test]
@@ -192,7 +192,8 @@ fn the_reference_is_the_first_of_the_widest_on_the_processor() {
     let same = at(native, Device::Cpu, "whole", Dtype::F32);
     assert_eq!(of(&[half.clone(), whole.clone(), same]), Some(whole));
     assert_eq!(of(&[graph.clone(), half.clone()]), Some(half), "tensors before any graph");
-    assert_eq!(of(&[at(candle, Device::Cpu, "whole", Dtype::F16)]), None, "not f32");
+    let narrow = [Dtype::Int4, Dtype::F16, Dtype::Bf16].map(|dtype| at(candle, Device::Cpu, "whole", dtype));
+    assert_eq!(of(&narrow), Some(narrow[1].clone()), "without f32, the first of the widest");
     assert_eq!(of(&[at(candle, Device::Cuda(0), "whole", Dtype::F32)]), None, "not on the processor");
     assert_eq!(of(&[at(onnx, Device::Cuda(0), "graph", Dtype::F32)]), None, "not on the processor");
     assert_eq!(of(std::slice::from_ref(&graph)), Some(graph));
