@@ -199,6 +199,7 @@ def qwen3_moe() -> torch.nn.Module:
 
 def published_qwen3_moe(config: dict, weights: dict) -> tuple[dict, dict]:
     config = older(config, rope_theta=config["rope_parameters"]["rope_theta"])
+    config["num_experts"] = config.pop("num_local_experts")
     return config, split_experts(weights, ("gate_proj", "up_proj", "down_proj"), "", "")
 
 

@@ -7,7 +7,8 @@ use sconce_kernels::gemm::{GemmScratch, PackedMatrix, Store};
 use sconce_kernels::isa::Isa;
 use sconce_kernels::rows::{Activation, NormStatistics, normalize};
 
-use crate::description::{Description, NormKind, NormPlacement, RelativePositions};
+use crate::description::{Description, Experts, NormKind, NormPlacement, RelativePositions};
+use crate::experts::Router;
 use crate::gguf::blocks::StoredType;
 use crate::positional::disentangled::RelativeProjections;
 use crate::positional::{alibi, bias_table};
@@ -57,13 +58,33 @@ pub(crate) struct Norm {
     pub(crate) shift: Vec<f32>,
 }
 
+/// A feed-forward block.
+pub(crate) struct FeedForward {
+    pub(crate) up: Linear,
+    pub(crate) down: Linear,
+}
+
+/// The indices in a tensor name.
+#[derive(Clone, Copy)]
+struct At {
+    layer: usize,
+    expert: usize,
+}
+
+impl From<usize> for At {
+    fn from(layer: usize) -> At {
+        At { layer, expert: 0 }
+    }
+}
+
 /// The weights of one layer.
 pub(crate) struct Layer {
     pub(crate) qkv: Linear,
     pub(crate) qk_norms: Option<[Norm; 2]>,
     pub(crate) output: Linear,
-    pub(crate) up: Linear,
-    pub(crate) down: Linear,
+    pub(crate) router: Option<Router>,
+    /// The feed-forward block, or the experts.
+    pub(crate) blocks: Vec<FeedForward>,
     /// Before and after attention.
     pub(crate) attention_norms: [Option<Norm>; 2],
     /// Before and after the feed-forward block.
@@ -137,8 +158,10 @@ impl<'a> Assembly<'a> {
     }
 
     /// The full name of the first of `names` that exists; the first name if none exists.
-    fn resolve(&self, names: &[&str], layer: usize, end: &str) -> String {
-        let full = |name: &&str| format!("{}{}{end}", self.prefix, name.replace("{}", &layer.to_string()));
+    fn resolve(&self, names: &[&str], at: impl Into<At>, end: &str) -> String {
+        let At { layer, expert } = at.into();
+        let indexed = |name: &str| name.replace("{}", &layer.to_string()).replace("{e}", &expert.to_string());
+        let full = |name: &&str| format!("{}{}{end}", self.prefix, indexed(name));
         let mut names = names.iter().map(full);
         let first = names.next().unwrap_or_default();
         if self.from.shape(&first).is_some() {
@@ -263,7 +286,17 @@ impl<'a> Assembly<'a> {
             }
         }
         let halves = vec![d.intermediate; if d.gated { 2 } else { 1 }];
-        let up = self.concatenated(names.up, layer, &halves, d.biases.up)?;
+        let block = |expert: usize| -> Read<FeedForward> {
+            let at = At { layer, expert };
+            Ok(FeedForward {
+                up: self.concatenated(names.up, at, &halves, d.biases.up)?,
+                down: self.linear(names.down, at, [d.hidden, d.intermediate], d.biases.down)?,
+            })
+        };
+        let router = |experts: Experts| -> Read<Router> {
+            let name = self.resolve(&[names.router], layer, ".weight");
+            Ok(Router { weight: self.read(&name, &[experts.count, d.hidden])?, experts })
+        };
         let norm = |names: &[&str]| self.norm(names, layer, d.hidden).map(Some);
         let norms = |names: [&'static [&'static str]; 2], first: bool| -> Read<[Option<Norm>; 2]> {
             Ok(match d.placement {
@@ -277,12 +310,12 @@ impl<'a> Assembly<'a> {
         Ok(Layer {
             qk_norms: if d.qk_norm { Some([head_norm(query)?, head_norm(key)?]) } else { None },
             output: self.linear(names.output, layer, [d.hidden, wide], d.biases.output)?,
-            down: self.linear(names.down, layer, [d.hidden, d.intermediate], d.biases.down)?,
+            router: d.experts.map(router).transpose()?,
+            blocks: (0..d.blocks()).map(block).collect::<Read<_>>()?,
             attention_norms: norms(names.attention_norms, layer > 0 || d.first_norm)?,
             output_norms: norms(names.output_norms, true)?,
             relative: self.relative_projections(layer, &qkv)?,
             qkv,
-            up,
         })
     }
 
@@ -290,23 +323,21 @@ impl<'a> Assembly<'a> {
     fn concatenated(
         &self,
         layouts: &[TensorLayout],
-        layer: usize,
+        at: impl Into<At>,
         outputs: &[usize],
         biased: bool,
     ) -> Read<Linear> {
-        let inputs = self.d.hidden;
+        let (at, inputs) = (at.into(), self.d.hidden);
         let whole: usize = outputs.iter().sum();
         let first = |layout: &TensorLayout| match layout {
-            TensorLayout::Stacked(names) => self.resolve(&names[..1], layer, ".weight"),
-            TensorLayout::Swapped(name) | TensorLayout::PerHead(name) => {
-                self.resolve(&[name], layer, ".weight")
-            }
+            TensorLayout::Stacked(names) => self.resolve(&names[..1], at, ".weight"),
+            TensorLayout::Swapped(name) | TensorLayout::PerHead(name) => self.resolve(&[name], at, ".weight"),
         };
         let layout =
             layouts.iter().find(|layout| self.from.shape(&first(layout)).is_some()).unwrap_or(&layouts[0]);
         let explicit = self.d.names.qkv_bias.filter(|_| outputs.len() == 3 && biased);
         let linear = |name: &str, outputs: usize| {
-            self.linear(&[name], layer, [outputs, inputs], biased && explicit.is_none())
+            self.linear(&[name], at, [outputs, inputs], biased && explicit.is_none())
         };
         let mut linear = match layout {
             TensorLayout::Stacked(names) if names.len() == outputs.len() => {
@@ -333,17 +364,18 @@ impl<'a> Assembly<'a> {
             for (name, &outputs) in names.iter().zip(outputs) {
                 match *name {
                     "" => linear.bias.extend(vec![0.0; outputs]),
-                    name => linear.bias.extend(self.read(&self.resolve(&[name], layer, ""), &[outputs])?),
+                    name => linear.bias.extend(self.read(&self.resolve(&[name], at, ""), &[outputs])?),
                 }
             }
         }
         Ok(linear)
     }
 
-    fn linear(&self, names: &[&str], layer: usize, shape: [usize; 2], biased: bool) -> Read<Linear> {
-        let weight = self.weight(&self.resolve(names, layer, ".weight"), &shape)?;
+    fn linear(&self, names: &[&str], at: impl Into<At>, shape: [usize; 2], biased: bool) -> Read<Linear> {
+        let at = at.into();
+        let weight = self.weight(&self.resolve(names, at, ".weight"), &shape)?;
         let bias = if biased {
-            self.read(&self.resolve(names, layer, ".bias"), &shape[..1])?
+            self.read(&self.resolve(names, at, ".bias"), &shape[..1])?
         } else {
             vec![0.0; shape[0]]
         };

@@ -5,7 +5,7 @@ use sconce_core::obstacle::Obstacle;
 use serde_json::Value;
 
 use crate::config::{Config, Unsupported};
-use crate::description::{Description, RelativePositions};
+use crate::description::{Description, Experts, RelativePositions};
 use crate::families::{self, FAMILIES, Family, TooLarge};
 
 /// Describes the card's model, for its task.
@@ -53,7 +53,8 @@ pub fn parameter_count(config: &Value, sizes: &Sizes) -> Option<u128> {
     let rows =
         wide(d.vocabulary) + wide(d.position_table.map_or(0, |table| table.rows)) + wide(d.token_types);
     let attention = wide(d.qkv_width()).saturating_add(wide(d.query_width()));
-    let layer = attention.saturating_add(wide(d.up_width())).saturating_add(wide(d.intermediate));
+    let block = wide(d.up_width()).saturating_add(wide(d.intermediate));
+    let layer = attention.saturating_add(block.saturating_mul(wide(d.blocks())));
     let relative = match &d.relative_positions {
         Some(RelativePositions::BucketedBias(buckets)) => wide(buckets.count).saturating_mul(wide(d.heads)),
         Some(RelativePositions::Disentangled(d)) => 2 * wide(d.pos_ebd_size),
@@ -126,6 +127,9 @@ const MAX_HEAD_DIM: usize = 1 << 14;
 /// Maximum sequence length with relative position biases, whose table is allocated before any weight confirms it.
 const MAX_BIASED_LENGTH: usize = 1 << 16;
 
+/// Maximum number of experts.
+const MAX_EXPERTS: usize = 1 << 10;
+
 /// Checks that the sizes are consistent.
 fn check_sizes(d: &Description) -> Result<(), Unsupported> {
     if d.head_dim > MAX_HEAD_DIM {
@@ -149,6 +153,11 @@ fn check_sizes(d: &Description) -> Result<(), Unsupported> {
     }
     if d.kv_heads == 0 || !d.heads.is_multiple_of(d.kv_heads) {
         return heads(&format!("{} heads of keys", d.kv_heads));
+    }
+    if let Some(Experts { count, per_token, .. }) = d.experts
+        && (per_token == 0 || per_token > count || count > MAX_EXPERTS)
+    {
+        return Err(Unsupported(format!("{per_token} of {count} experts per token")));
     }
     if d.max_length == 0 {
         return Err(Unsupported("max_position_embeddings".to_owned()));

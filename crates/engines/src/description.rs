@@ -74,6 +74,8 @@ pub struct Description {
     pub activation: Activation,
     /// Whether the feed-forward block is gated (GLU).
     pub gated: bool,
+    /// Mixture of experts in place of one feed-forward block.
+    pub experts: Option<Experts>,
     /// Whether the feed-forward block reads the same input as attention (parallel attention), not its output.
     pub parallel: bool,
     /// Logits are squashed into this range by tanh.
@@ -198,6 +200,17 @@ pub enum RelativePositions {
     Disentangled(DisentangledAttention),
 }
 
+/// A mixture of experts: a router chooses some of several feed-forward blocks for each token.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct Experts {
+    /// Number of experts.
+    pub count: usize,
+    /// Experts per token.
+    pub per_token: usize,
+    /// Whether the weights of the chosen experts are normalized to a sum of 1.
+    pub normalized: bool,
+}
+
 /// Which projections of a layer have a bias.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[expect(clippy::struct_excessive_bools, reason = "each is a projection that has a bias or has not")]
@@ -298,6 +311,7 @@ impl Description {
             biases: Biases::NONE,
             activation: Activation::Gelu,
             gated: false,
+            experts: None,
             parallel: false,
             logit_softcap: None,
             names,
@@ -336,6 +350,20 @@ impl Description {
         self.intermediate * if self.gated { 2 } else { 1 }
     }
 
+    /// Feed-forward blocks per layer: one, or the experts.
+    pub fn blocks(&self) -> usize {
+        self.experts.map_or(1, |experts| experts.count)
+    }
+
+    /// At most `count` experts.
+    fn fewer_experts(&self, count: usize) -> Option<Experts> {
+        self.experts.map(|experts| Experts {
+            count: experts.count.min(count),
+            per_token: experts.per_token.min(count),
+            ..experts
+        })
+    }
+
     /// The softcap of attention, for kernels.
     pub(crate) fn softcap(&self) -> Option<f32> {
         self.attention_softcap.map(|cap| cap as f32)
@@ -368,6 +396,7 @@ impl Description {
             },
             hidden,
             intermediate: 2 * hidden,
+            experts: self.fewer_experts(4),
             vocabulary: 101,
             global: window(&self.global),
             local: self.local.as_ref().map(window),
@@ -383,15 +412,16 @@ impl Description {
     /// One layer of the model's real sizes.
     #[must_use]
     pub fn one_layer(&self) -> Description {
-        Description { layers: 1, vocabulary: self.vocabulary.min(1000), ..self.clone() }
+        let experts = self.experts.and_then(|experts| self.fewer_experts(2 * experts.per_token));
+        Description { layers: 1, vocabulary: self.vocabulary.min(1000), experts, ..self.clone() }
     }
 
     /// Enough layers of the model's real sizes that their weights in `dtype` exceed the caches of processors: a decode
     /// step reads them from memory.
     pub(crate) fn uncached_layers(&self, dtype: Dtype) -> Description {
         const BYTES: usize = 128 << 20;
-        let layer =
-            self.hidden * (self.qkv_width() + self.query_width() + self.up_width() + self.intermediate);
+        let layer = self.hidden
+            * (self.qkv_width() + self.query_width() + self.blocks() * (self.up_width() + self.intermediate));
         let bytes = (layer * dtype.bits() as usize / 8).max(1);
         Description { layers: BYTES.div_ceil(bytes).clamp(1, self.layers), ..self.one_layer() }
     }

@@ -9,6 +9,7 @@ pub mod config;
 pub mod describe;
 pub mod description;
 mod errors;
+mod experts;
 pub mod families;
 pub mod family_heads;
 pub mod gguf;

@@ -25,7 +25,8 @@ impl ModelCost {
     }
 
     fn by(d: &Description) -> ModelCost {
-        let layer = d.hidden * (d.qkv_width() + d.query_width() + d.up_width() + d.intermediate);
+        let blocks = d.experts.map_or(1, |experts| experts.per_token);
+        let layer = d.hidden * (d.qkv_width() + d.query_width() + blocks * (d.up_width() + d.intermediate));
         let layers = d.layers as f64;
         let cached = 2 * d.layers * d.kv_heads * d.head_dim;
         ModelCost {

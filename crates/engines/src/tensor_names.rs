@@ -1,4 +1,4 @@
-//! Names of the tensors of a checkpoint. `{}` stands for the layer index; of several names the first one that the
+//! Names of the tensors of a checkpoint. `{}` stands for the layer index, `{e}` for that of an expert; of several names the first one that the
 //! file has is read.
 
 /// Tensor names of a family.
@@ -22,6 +22,8 @@ pub struct TensorNames {
     pub qk_norms: [&'static str; 2],
     /// The output projection of attention.
     pub output: &'static [&'static str],
+    /// The router of a mixture of experts.
+    pub router: &'static str,
     /// The up projection of the feed-forward block, the gate first.
     pub up: &'static [TensorLayout],
     /// The down projection of the feed-forward block.

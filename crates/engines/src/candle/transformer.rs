@@ -14,8 +14,9 @@ use super::load::{LoadError, Loader};
 use super::packed::PackedAttention;
 use super::padded::PaddedAttention;
 use super::rope::BatchRope;
-use crate::assembly::Assembly;
+use crate::assembly::{self, Assembly};
 use crate::description::{AttentionWindow, Description, RelativePositions};
+use crate::experts::Router;
 use crate::head_layout::{self, HeadLayout};
 use crate::positional::bias_table::BiasTable;
 use crate::positional::disentangled::PackedRelativeProjections;
@@ -45,10 +46,17 @@ struct Layer {
     output: Linear,
     before_attention: Option<Norm>,
     after_attention: AfterBlock,
-    up: Linear,
-    down: Linear,
+    router: Option<Router>,
+    /// The feed-forward block, or the experts.
+    blocks: Vec<FeedForward>,
     before_output: Option<Norm>,
     after_output: AfterBlock,
+}
+
+/// A feed-forward block.
+struct FeedForward {
+    up: Linear,
+    down: Linear,
 }
 
 enum QkNorms {
@@ -124,14 +132,32 @@ impl Transformer {
             let attended = layer.after_attention.apply(path, layer.output.product(&context)?, &x)?;
             let input = if d.parallel { &x } else { &attended };
             let normed = layer.before_output.as_ref().map(|norm| norm.of(path, input)).transpose()?;
-            let wide = layer.up.product(normed.as_ref().unwrap_or(input))?;
-            let wide = activate(path, d, wide, &layer.up.bias)?;
-            x = layer.after_output.apply(path, layer.down.product(&wide)?, &attended)?;
+            let output = self.feed_forward(layer, normed.as_ref().unwrap_or(input))?;
+            x = layer.after_output.apply(path, output, &attended)?;
         }
         match &self.final_norm {
             Some(norm) => norm.of_own(path, x),
             None => Ok(x),
         }
+    }
+
+    /// The feed-forward block, or the weighted sum of the experts of each token, without the bias of the down projection.
+    fn feed_forward(&self, layer: &Layer, x: &Tensor) -> Result<Tensor> {
+        let block = |block: &FeedForward, x: &Tensor| {
+            let wide = activate(self.path, &self.description, block.up.product(x)?, &block.up.bias)?;
+            block.down.product(&wide)
+        };
+        let Some(router) = &layer.router else { return block(&layer.blocks[0], x) };
+        let x = x.contiguous()?;
+        let assigned = router.route(&x.flatten_all()?.to_vec1::<f32>()?);
+        let mut sum = x.zeros_like()?;
+        for (expert, own) in layer.blocks.iter().zip(assigned).filter(|(_, own)| !own.tokens.is_empty()) {
+            let weights = Tensor::from_vec(own.weights, (own.tokens.len(), 1), &self.device)?;
+            let tokens = Tensor::new(own.tokens, &self.device)?;
+            let output = block(expert, &x.index_select(&tokens, 0)?)?.broadcast_mul(&weights)?;
+            sum = sum.index_add(&tokens, &output, 0)?;
+        }
+        Ok(sum)
     }
 
     fn packed(
@@ -261,7 +287,10 @@ impl Layer {
     ) -> std::result::Result<Layer, LoadError> {
         let parts = assembly.layer(layer)?;
         let output = Linear::load(from, parts.output)?;
-        let down = Linear::load(from, parts.down)?;
+        let block = |block: assembly::FeedForward| -> std::result::Result<FeedForward, LoadError> {
+            Ok(FeedForward { up: Linear::load(from, block.up)?, down: Linear::load(from, block.down)? })
+        };
+        let blocks = parts.blocks.into_iter().map(block).collect::<std::result::Result<Vec<_>, _>>()?;
         let [before_attention, after_attention] = parts.attention_norms;
         let [before_output, after_output] = parts.output_norms;
         let before = |norm: Option<_>| norm.map(|norm| Norm::load(from, d, norm, None)).transpose();
@@ -294,10 +323,10 @@ impl Layer {
             before_attention: before(before_attention)?,
             after_attention: AfterBlock::load(from, d, after_attention, &output.bias)?,
             output,
-            up: Linear::load(from, parts.up)?,
+            router: parts.router,
             before_output: before(before_output)?,
-            after_output: AfterBlock::load(from, d, after_output, &down.bias)?,
-            down,
+            after_output: AfterBlock::load(from, d, after_output, &blocks[0].down.bias)?,
+            blocks,
         })
     }
 }

@@ -8,7 +8,9 @@ use crate::positional::rope::Rope;
 
 /// What all decoders share: pre-norm with RMS norms, a gated feed-forward block, grouped-query attention.
 pub(super) fn decoder(c: &Config<'_>, d: &mut Description) -> Result<(), Unsupported> {
-    c.require_off(&["num_experts", "num_local_experts"])?;
+    if d.experts.is_none() {
+        c.require_off(&["num_experts", "num_local_experts"])?;
+    }
     c.require_one_of("pretraining_tp", &[1.into()])?;
     d.norm = NormKind::Rms;
     d.placement = NormPlacement::Pre;

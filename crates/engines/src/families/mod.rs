@@ -10,6 +10,7 @@ mod gte;
 mod jina;
 mod llama;
 mod modern;
+mod moe;
 mod names;
 mod neox;
 mod nomic;
@@ -45,6 +46,8 @@ pub const FAMILIES: &[&Family] = &[
     &gemma::GEMMA3,
     &phi::PHI3,
     &phi::PHI,
+    &moe::MIXTRAL,
+    &moe::QWEN3_MOE,
     &neox::STABLELM,
     &neox::FALCON,
     &neox::GPT_NEOX,

@@ -17,6 +17,7 @@ pub(super) const BERT: TensorNames = TensorNames {
     qkv_bias: None,
     qk_norms: ["", ""],
     output: &["encoder.layer.{}.attention.output.dense"],
+    router: "",
     up: &[TensorLayout::Stacked(&["encoder.layer.{}.intermediate.dense"])],
     down: &["encoder.layer.{}.output.dense"],
     attention_norms: [&[], &["encoder.layer.{}.attention.output.LayerNorm"]],

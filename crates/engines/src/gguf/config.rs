@@ -30,6 +30,8 @@ const DECODER: &[Key] = &[
     ("attn_logit_softcapping", "attn_logit_softcapping"),
     ("final_logit_softcapping", "final_logit_softcapping"),
     ("expert_count", "num_experts"),
+    ("expert_used_count", "num_experts_per_tok"),
+    ("expert_feed_forward_length", "moe_intermediate_size"),
 ];
 
 /// Keys that are translated by more than their name, or that have no effect on hidden states.
@@ -139,8 +141,10 @@ impl Model<'_> {
         let size = |key: &str| self.get(key).and_then(Value::as_u64);
         let model_type = match self.architecture {
             // Mistral's files are of this architecture too; the window tells them apart.
+            "llama" if size("expert_count").is_some_and(|count| count > 0) => "mixtral",
             "llama" if self.get("attention.sliding_window").is_some() => "mistral",
             "gemma3" | "gemma-embedding" => "gemma3_text",
+            "qwen3moe" => "qwen3_moe",
             "phi2" => "phi",
             "gptneox" => "gpt_neox",
             other => other,
@@ -149,7 +153,9 @@ impl Model<'_> {
         let heads = size("attention.head_count").unwrap_or(1);
         let share = size("embedding_length").unwrap_or(0).checked_div(heads).unwrap_or(0);
         let head_dim = size("attention.key_length").unwrap_or(share);
-        let mut set = |key: &str, value: Json| config.insert(key.to_owned(), value);
+        let mut set = |key: &str, value: Json| {
+            config.insert(key.to_owned(), value);
+        };
         for key in ["attention.value_length", "rope.dimension_count"] {
             let Some(size) = size(key).filter(|&size| size != head_dim) else { continue };
             if key == "rope.dimension_count" && PARTIAL.contains(&self.architecture) {
@@ -169,53 +175,7 @@ impl Model<'_> {
             let kind = |layer| if is_local(layer) { "sliding_attention" } else { "full_attention" };
             set("layer_types", (0..layers).map(kind).collect::<Vec<_>>().into());
         }
-        match model_type {
-            // All projections have a bias, or none has.
-            "phi" => {}
-            "gpt_neox" => {
-                let parallel = self.get("use_parallel_residual").and_then(Value::as_bool);
-                set("use_parallel_residual", parallel.unwrap_or(true).into());
-                set("rotary_emb_base", number("rope.freq_base").unwrap_or(1e4).into());
-                set("rope_theta", Json::Null);
-            }
-            "stablelm" => {
-                set("use_qkv_bias", self.has("blk.0.attn_q.bias").into());
-                // Files of serial models may have the key `use_parallel_residual`. The second norm is authoritative.
-                set("use_parallel_residual", (!self.has("blk.0.ffn_norm.weight")).into());
-            }
-            "falcon" => {
-                let kv_heads = size("attention.head_count_kv").unwrap_or(1);
-                set("num_kv_heads", kv_heads.into());
-                set(
-                    "new_decoder_architecture",
-                    (kv_heads > 1 || self.has("blk.0.attn_norm_2.weight")).into(),
-                );
-                set("num_key_value_heads", Json::Null);
-            }
-            _ => {
-                if self.has("blk.0.attn_q.bias") && self.has("blk.0.attn_output.bias") {
-                    set("attention_bias", true.into());
-                }
-                if self.has("blk.0.ffn_up.bias") {
-                    set("mlp_bias", true.into());
-                }
-            }
-        }
-        if model_type == "gemma3_text" {
-            if self.architecture == "gemma-embedding" {
-                set("use_bidirectional_attention", true.into());
-            }
-            set("rope_local_base_freq", number("rope.freq_base_swa").unwrap_or(1e4).into());
-        }
-        if let Some(largest) = match model_type {
-            "gemma2" => Some(46),
-            "gemma3_text" => Some(62),
-            _ => None,
-        } {
-            // The largest model scales by the share of a head in the hidden size, all others by its dimension.
-            let scalar = if size("block_count") == Some(largest) { share } else { head_dim };
-            set("query_pre_attn_scalar", scalar.into());
-        }
+        self.family_keys(model_type, [head_dim, share], &mut set);
         let scaling = self.get("rope.scaling.type").and_then(Value::as_str).filter(|kind| *kind != "none");
         if let Some(factors) = self.rotary_factors() {
             if let Some(kind) = scaling.filter(|kind| *kind != "longrope") {
@@ -260,6 +220,61 @@ impl Model<'_> {
             "attention_factor": number("rope.scaling.attn_factor"),
             "original_max_position_embeddings": number("rope.scaling.original_context_length").or(context),
         }))
+    }
+
+    /// Sets the keys that only one family has, or that follow from tensors. `head_dim` is that of the file, `share` that of
+    /// a head in the hidden size.
+    fn family_keys(&self, model_type: &str, [head_dim, share]: [u64; 2], set: &mut impl FnMut(&str, Json)) {
+        let number = |key: &str| self.get(key).and_then(Value::as_f64);
+        let size = |key: &str| self.get(key).and_then(Value::as_u64);
+        match model_type {
+            // All projections have a bias, or none has.
+            "phi" => {}
+            "qwen3_moe" => set("norm_topk_prob", true.into()),
+            "gpt_neox" => {
+                let parallel = self.get("use_parallel_residual").and_then(Value::as_bool);
+                set("use_parallel_residual", parallel.unwrap_or(true).into());
+                set("rotary_emb_base", number("rope.freq_base").unwrap_or(1e4).into());
+                set("rope_theta", Json::Null);
+            }
+            "stablelm" => {
+                set("use_qkv_bias", self.has("blk.0.attn_q.bias").into());
+                // Files of serial models may have the key `use_parallel_residual`. The second norm is authoritative.
+                set("use_parallel_residual", (!self.has("blk.0.ffn_norm.weight")).into());
+            }
+            "falcon" => {
+                let kv_heads = size("attention.head_count_kv").unwrap_or(1);
+                set("num_kv_heads", kv_heads.into());
+                set(
+                    "new_decoder_architecture",
+                    (kv_heads > 1 || self.has("blk.0.attn_norm_2.weight")).into(),
+                );
+                set("num_key_value_heads", Json::Null);
+            }
+            _ => {
+                if self.has("blk.0.attn_q.bias") && self.has("blk.0.attn_output.bias") {
+                    set("attention_bias", true.into());
+                }
+                if self.has("blk.0.ffn_up.bias") {
+                    set("mlp_bias", true.into());
+                }
+            }
+        }
+        if model_type == "gemma3_text" {
+            if self.architecture == "gemma-embedding" {
+                set("use_bidirectional_attention", true.into());
+            }
+            set("rope_local_base_freq", number("rope.freq_base_swa").unwrap_or(1e4).into());
+        }
+        if let Some(largest) = match model_type {
+            "gemma2" => Some(46),
+            "gemma3_text" => Some(62),
+            _ => None,
+        } {
+            // The largest model scales by the share of a head in the hidden size, all others by its dimension.
+            let scalar = if size("block_count") == Some(largest) { share } else { head_dim };
+            set("query_pre_attn_scalar", scalar.into());
+        }
     }
 }
 

@@ -10,6 +10,8 @@ use super::split;
 use crate::stored_tensor::StoredTensor;
 use crate::weights::{Tensors, WeightsError, read_at};
 
+/// Maximum number of experts.
+const MAX_EXPERTS: usize = 1 << 10;
 /// Maximum number of rotary factors.
 const MAX_FACTORS: usize = 1 << 13;
 
@@ -74,14 +76,31 @@ impl GgufFiles {
                     let rows = info.shape[0];
                     return Err(broken(path, format!("`{name}` has {rows} rows for {heads} heads")));
                 }
-                let location = Location { path: path.clone(), info: info.clone(), change };
-                if locations.insert(hub, location).is_some() {
-                    return Err(broken(path, format!("the tensor `{name}` is in two files")));
+                for (hub, info) in experts(&hub, info) {
+                    let location = Location { path: path.clone(), info, change };
+                    if locations.insert(hub, location).is_some() {
+                        return Err(broken(path, format!("the tensor `{name}` is in two files")));
+                    }
                 }
             }
         }
         Ok(GgufFiles { locations })
     }
+}
+
+/// The tensors of all experts, which files have as one, with the experts first; other tensors as they are.
+fn experts(hub: &str, info: &TensorInfo) -> Vec<(String, TensorInfo)> {
+    let [count, rest @ ..] = &info.shape[..] else { return Vec::new() };
+    if !hub.contains("{e}") {
+        return vec![(hub.to_owned(), info.clone())];
+    }
+    let length = info.length / (*count).max(1) as u64;
+    let expert = |index: usize| {
+        let start = info.start + index as u64 * length;
+        let info = TensorInfo { shape: rest.to_vec(), start, length, ..info.clone() };
+        (hub.replace("{e}", &index.to_string()), info)
+    };
+    (0..(*count).min(MAX_EXPERTS)).map(expert).collect()
 }
 
 /// Reads the headers of all files of one model, and checks that they belong together.

@@ -76,14 +76,40 @@ const DECODER: &[Pair] = &[
     ("blk.{}.ffn_down", "layers.{}.mlp.down_proj"),
 ];
 
-const QWEN: Names = Names {
-    architectures: &["qwen2", "qwen3"],
-    tensors: &[DECODER, &[("blk.{}.ffn_norm", "layers.{}.post_attention_layernorm")]],
+const QWEN: Names =
+    Names { architectures: &["qwen2", "qwen3"], tensors: &[DECODER, NORM], convention: Convention::Same };
+
+/// The norm before the feed-forward block.
+const NORM: &[Pair] = &[("blk.{}.ffn_norm", "layers.{}.post_attention_layernorm")];
+
+const QWEN3_MOE: Names = Names {
+    architectures: &["qwen3moe"],
+    tensors: &[
+        DECODER,
+        NORM,
+        &[
+            ("blk.{}.ffn_gate_inp", "layers.{}.mlp.gate"),
+            ("blk.{}.ffn_gate_exps", "layers.{}.mlp.experts.{e}.gate_proj"),
+            ("blk.{}.ffn_up_exps", "layers.{}.mlp.experts.{e}.up_proj"),
+            ("blk.{}.ffn_down_exps", "layers.{}.mlp.experts.{e}.down_proj"),
+        ],
+    ],
     convention: Convention::Same,
 };
 
-const LLAMA: Names =
-    Names { architectures: &["llama", "smollm3"], convention: Convention::AdjacentPairs, ..QWEN };
+const LLAMA: Names = Names {
+    architectures: &["llama", "smollm3"],
+    tensors: &[DECODER, NORM, MIXTRAL],
+    convention: Convention::AdjacentPairs,
+};
+
+/// Experts of Mixtral, whose files are of the architecture `llama`.
+const MIXTRAL: &[Pair] = &[
+    ("blk.{}.ffn_gate_inp", "layers.{}.block_sparse_moe.gate"),
+    ("blk.{}.ffn_gate_exps", "layers.{}.block_sparse_moe.experts.{e}.w1"),
+    ("blk.{}.ffn_up_exps", "layers.{}.block_sparse_moe.experts.{e}.w3"),
+    ("blk.{}.ffn_down_exps", "layers.{}.block_sparse_moe.experts.{e}.w2"),
+];
 
 const GEMMA: Names = Names { architectures: &["gemma"], convention: Convention::NormsPlusOne, ..QWEN };
 
@@ -167,8 +193,20 @@ const GEMMA3: Names = Names {
 };
 
 /// All architectures.
-pub(super) const ALL: [&Names; 11] =
-    [&BERT, &NOMIC_BERT, &QWEN, &LLAMA, &GEMMA, &GEMMA3, &PHI3, &PHI2, &STABLELM, &FALCON, &GPT_NEOX];
+pub(super) const ALL: [&Names; 12] = [
+    &BERT,
+    &NOMIC_BERT,
+    &QWEN,
+    &LLAMA,
+    &GEMMA,
+    &GEMMA3,
+    &PHI3,
+    &PHI2,
+    &STABLELM,
+    &FALCON,
+    &GPT_NEOX,
+    &QWEN3_MOE,
+];
 
 /// Tensors of rotary factors. They are part of the config, and keep their names.
 pub(super) const ROTARY_FACTORS: [&str; 3] =

@@ -15,7 +15,7 @@ use sconce_kernels::rows::{Activation, Norm};
 use super::disentangled;
 use super::kv_cache::{CachedAttention, KvCache};
 use super::scratch::ScratchMemory;
-use super::weights::{Layer, Linear, Packing, Table, Weights};
+use super::weights::{FeedForward, Layer, Linear, Packing, Table, Weights};
 use crate::description::{Description, NormPlacement};
 use crate::gguf::blocks::StoredType;
 use crate::head_layout::HeadLayout;
@@ -273,20 +273,70 @@ impl ForwardBf16<'_> {
     }
 
     fn feed_forward(&self, tiles: &Tiles, layer: &Layer<MatrixBf16>, tokens: usize, scratch: &mut Scratch) {
-        let ForwardBf16 { d, activation, unit, .. } = *self;
+        let ForwardBf16 { d, unit, .. } = *self;
         if let Some(norm) = layer.output_norms[0].as_ref().filter(|_| !d.parallel) {
             norm_rows(unit, norm, tokens, &mut scratch.x, &mut scratch.rounded, false);
         }
         let Scratch { rounded, parallel, wide, gated, .. } = scratch;
         let from = if d.parallel { parallel } else { rounded };
+        let Some(router) = &layer.router else {
+            let block = &layer.blocks[0];
+            self.up(tiles, block, from, tokens, wide, gated);
+            let input = if d.gated { ProductInput::Gated } else { ProductInput::Wide };
+            return self.add(tiles, &block.down, layer.output_norms[1].as_ref(), tokens, input, scratch);
+        };
+        let (mut short, mut rows) = (vec![0; d.hidden], vec![0.0; tokens * d.hidden]);
+        for (token, row) in rows.chunks_exact_mut(d.hidden).enumerate() {
+            from.get(token, &mut short);
+            widen(&short, row);
+        }
+        let mut sum = vec![0.0; tokens * d.hidden];
+        let (mut input, mut output) = (Panels::default(), Panels::default());
+        let (none, mut row) = (vec![0.0; d.hidden], vec![0.0; d.hidden]);
+        let assigned = router.route(&rows);
+        for (block, own) in layer.blocks.iter().zip(assigned).filter(|(_, own)| !own.tokens.is_empty()) {
+            let count = own.tokens.len();
+            input.shape(count, d.hidden);
+            output.shape(count, d.hidden);
+            for (place, &token) in own.tokens.iter().enumerate() {
+                from.get(token as usize, &mut short);
+                input.set(place, &short);
+                output.set(place, &none);
+            }
+            self.up(tiles, block, &input, count, wide, gated);
+            let wide = if d.gated { &*gated } else { &*wide };
+            let to = EpilogueBf16::Add { bias: &block.down.bias, to: output.all() };
+            self.product(tiles, &block.down.matrix, wide, count, to);
+            for (place, (token, weight)) in own.tokens.iter().zip(own.weights).enumerate() {
+                output.get(place, &mut row);
+                let to = &mut sum[*token as usize * d.hidden..][..d.hidden];
+                to.iter_mut().zip(&row).for_each(|(to, x)| *to += weight * x);
+            }
+        }
+        for (token, sum) in sum.chunks_exact(d.hidden).enumerate() {
+            scratch.x.get(token, &mut row);
+            row.iter_mut().zip(sum).for_each(|(x, y)| *x += y);
+            scratch.x.set(token, &row);
+        }
+    }
+
+    /// The activations of a feed-forward block: in `gated` if it is gated, in `wide` otherwise.
+    fn up(
+        &self,
+        tiles: &Tiles,
+        block: &FeedForward<MatrixBf16>,
+        from: &Panels<u16>,
+        tokens: usize,
+        wide: &mut Panels<u16>,
+        gated: &mut Panels<u16>,
+    ) {
+        let ForwardBf16 { d, activation, unit, .. } = *self;
         let first = if d.gated { Activation::Identity } else { activation };
-        let to = EpilogueBf16::Store { bias: &layer.up.bias, activation: first, to: wide.all() };
-        self.product(tiles, &layer.up.matrix, from, tokens, to);
+        let to = EpilogueBf16::Store { bias: &block.up.bias, activation: first, to: wide.all() };
+        self.product(tiles, &block.up.matrix, from, tokens, to);
         if d.gated {
             gate_rows(unit, tokens, wide, activation, gated);
         }
-        let input = if d.gated { ProductInput::Gated } else { ProductInput::Wide };
-        self.add(tiles, &layer.down, layer.output_norms[1].as_ref(), tokens, input, scratch);
     }
 
     /// Adds a product to `x`, with the norm that follows it.

@@ -11,7 +11,7 @@ use sconce_kernels::rows::{Activation, Norm, gate};
 use super::kv_cache::{CachedAttention, KvCache};
 use super::matrix::Matrix;
 use super::scratch::ScratchMemory;
-use super::weights::{Layer, Linear, Packing, Table, Weights};
+use super::weights::{FeedForward, Layer, Linear, Packing, Table, Weights};
 use crate::description::{Description, NormPlacement};
 use crate::head_layout::HeadLayout;
 use crate::positional::disentangled::RelativeScratch;
@@ -190,24 +190,66 @@ impl<M: Matrix> ForwardF32<'_, M> {
     }
 
     fn feed_forward(&self, layer: &Layer<M>, tokens: usize, scratch: &mut Scratch) {
-        let ForwardF32 { d, isa, activation, .. } = *self;
+        let ForwardF32 { d, isa, .. } = *self;
         let Scratch { x, normed, parallel, wide, gated, gemm, .. } = scratch;
         let from = if d.parallel {
             parallel
         } else {
             before(layer.output_norms[0].as_ref(), isa, x, normed, d.hidden)
         };
-        let none = vec![0.0; layer.up.bias.len()];
-        let (bias, first) =
-            if d.gated { (&none, Activation::Identity) } else { (&layer.up.bias, activation) };
-        let to = &mut Store { bias, activation: first, to: wide, stride: d.up_width() };
-        layer.up.matrix.multiply(isa, from, d.hidden, tokens, gemm, to);
-        if d.gated {
-            gate(isa, wide, &layer.up.bias, activation, gated);
+        let Some(router) = &layer.router else {
+            let block = &layer.blocks[0];
+            let from = self.up(block, from, tokens, wide, gated, gemm);
+            let after = layer.output_norms[1].as_ref();
+            return self.add(&block.down, after, from, d.intermediate, tokens, x, normed, gemm);
+        };
+        let (mut input, mut output) = (Vec::new(), Vec::new());
+        let mut sum = vec![0.0; tokens * d.hidden];
+        let assigned = router.route(from);
+        for (block, own) in layer.blocks.iter().zip(assigned).filter(|(_, own)| !own.tokens.is_empty()) {
+            let count = own.tokens.len();
+            input.clear();
+            for &token in &own.tokens {
+                input.extend_from_slice(&from[token as usize * d.hidden..][..d.hidden]);
+            }
+            output.resize(count * d.hidden, 0.0);
+            let wide = self.up(block, &input, count, wide, gated, gemm);
+            let bias = &block.down.bias;
+            let to = &mut Store { bias, activation: Activation::Identity, to: &mut output, stride: d.hidden };
+            block.down.matrix.multiply(isa, wide, d.intermediate, count, gemm, to);
+            for ((token, weight), row) in
+                own.tokens.iter().zip(own.weights).zip(output.chunks_exact(d.hidden))
+            {
+                let to = &mut sum[*token as usize * d.hidden..][..d.hidden];
+                to.iter_mut().zip(row).for_each(|(to, x)| *to += weight * x);
+            }
         }
-        let from = if d.gated { gated } else { wide };
-        let after = layer.output_norms[1].as_ref();
-        self.add(&layer.down, after, from, d.intermediate, tokens, x, normed, gemm);
+        x.iter_mut().zip(sum).for_each(|(x, y)| *x += y);
+    }
+
+    /// The activations of a feed-forward block, `[tokens, intermediate]`, in one of the buffers.
+    fn up<'a>(
+        &self,
+        block: &FeedForward<M>,
+        from: &[f32],
+        tokens: usize,
+        wide: &'a mut [f32],
+        gated: &'a mut [f32],
+        gemm: &mut GemmScratch,
+    ) -> &'a [f32] {
+        let ForwardF32 { d, isa, activation, .. } = *self;
+        let none = vec![0.0; block.up.bias.len()];
+        let (bias, first) =
+            if d.gated { (&none, Activation::Identity) } else { (&block.up.bias, activation) };
+        let wide = &mut wide[..tokens * d.up_width()];
+        let to = &mut Store { bias, activation: first, to: wide, stride: d.up_width() };
+        block.up.matrix.multiply(isa, from, d.hidden, tokens, gemm, to);
+        if !d.gated {
+            return wide;
+        }
+        let gated = &mut gated[..tokens * d.intermediate];
+        gate(isa, wide, &block.up.bias, activation, gated);
+        gated
     }
 
     /// Adds a product to `x`, with the norm that follows it.

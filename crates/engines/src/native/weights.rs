@@ -10,6 +10,7 @@ use sconce_kernels::rows::Norm;
 
 use crate::assembly::{self, Assembly, EmbeddingTable};
 use crate::description::{AttentionWindow, Description, RelativePositions};
+use crate::experts::Router;
 use crate::head_layout;
 use crate::positional::bias_table::BiasTable;
 use crate::positional::disentangled::PackedRelativeProjections;
@@ -42,10 +43,17 @@ pub(super) struct Layer<M> {
     pub(super) output: Linear<M>,
     /// Before and after attention.
     pub(super) attention_norms: [Option<Norm>; 2],
-    pub(super) up: Linear<M>,
-    pub(super) down: Linear<M>,
+    pub(super) router: Option<Router>,
+    /// The feed-forward block, or the experts.
+    pub(super) blocks: Vec<FeedForward<M>>,
     /// Before and after the feed-forward block.
     pub(super) output_norms: [Option<Norm>; 2],
+}
+
+/// A feed-forward block.
+pub(super) struct FeedForward<M> {
+    pub(super) up: Linear<M>,
+    pub(super) down: Linear<M>,
 }
 
 /// A matrix and its bias, padded to the packed width.
@@ -137,6 +145,10 @@ impl<M> Weights<M> {
             let weight = padded(linear.weight, d.head_dim, wide);
             assembly::Linear { weight, bias: linear.bias, inputs: d.heads * wide }
         };
+        let block = |block: assembly::FeedForward| FeedForward {
+            up: linear(if d.gated { apart(block.up, d.intermediate) } else { block.up }),
+            down: linear(block.down),
+        };
         let norm = |norm| head_layout::norm(d, norm);
         let norms = |norms: [Option<assembly::Norm>; 2]| norms.map(|one| one.map(norm));
         let mut layers = Vec::with_capacity(d.layers);
@@ -155,8 +167,8 @@ impl<M> Weights<M> {
                 relative,
                 output: linear(output(parts.output)),
                 attention_norms: norms(parts.attention_norms),
-                up: linear(if d.gated { apart(parts.up, d.intermediate) } else { parts.up }),
-                down: linear(parts.down),
+                router: parts.router,
+                blocks: parts.blocks.into_iter().map(block).collect(),
                 output_norms: norms(parts.output_norms),
             });
         }

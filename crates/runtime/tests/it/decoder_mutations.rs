@@ -1,21 +1,26 @@
 //! Goldens of text generation are sensitive: each changed tensor or config line must show.
 
 use sconce_core::placement::{Dtype, EngineId};
-use sconce_testkit::goldens::Golden;
+use sconce_testkit::compare::largest;
+use sconce_testkit::goldens::{Golden, apart};
 use serde_json::{Value, json};
 
 use crate::decoders::{names, worst};
-use crate::support::{Copy, Tensor, load, load_on, read_tensors, write_tensors};
+use crate::support::{Copy, Tensor, load, load_on, read_tensors, tokens, write_tensors};
 
 /// What the goldens allow: a mistake that moves less than this would not be seen.
 const TOLERANCE: f64 = 1e-4;
 
-/// How far the logits of lengths between 33 and 300 are from the golden. The rotary embedding of some models depends on the
-/// length, so short sequences are left out.
+/// How far the logits and hidden states of lengths between 33 and 300 are from the golden. The rotary embedding of some
+/// models depends on the length, so short sequences are left out.
 fn moved(name: &str, encoder: &dyn sconce_core::engine::Encoder) -> f64 {
     let golden = Golden::read(name, "golden.safetensors");
     let shortest = if name.starts_with("tiny-phi3-g") { 129 } else { 33 };
-    worst(&golden, encoder, 512, |length| length >= shortest)
+    let hidden = golden.lengths().into_iter().filter(|length| *length >= shortest).map(|length| {
+        let got = tokens(encoder, &[&golden.ids("ids")[..length]], None).remove(0);
+        apart(&got, golden.numbers(&format!("hidden.{length}")))
+    });
+    largest(hidden.chain([worst(&golden, encoder, 512, |length| length >= shortest)]))
 }
 
 /// Neutral for its kind.
@@ -105,6 +110,9 @@ fn every_line_of_a_config_that_matters_shows() {
         ("tiny-falcon-generate", "/parallel_attn", json!(false)),
         ("tiny-falcon-generate", "/activation", json!("gelu_new")),
         ("tiny-falcon-new-generate", "/num_kv_heads", json!(1)),
+        ("tiny-mixtral-generate", "/num_experts_per_tok", json!(1)),
+        ("tiny-qwen3-moe-generate", "/num_experts_per_tok", json!(3)),
+        ("tiny-qwen3-moe-generate", "/norm_topk_prob", json!(false)),
         ("tiny-gpt-neox-generate", "/use_parallel_residual", json!(false)),
         ("tiny-gpt-neox-generate", "/rotary_pct", json!(0.25)),
         ("tiny-gpt-neox-generate", "/rotary_emb_base", json!(5000)),

@@ -15,6 +15,8 @@ use crate::support::{Home, INTERPRETERS, load_on, tokens};
 /// Its rotary embedding depends on the context length: up to 128 tokens, and beyond.
 const LONG_ROPE: &str = "tiny-phi3-generate";
 const CONTEXT: usize = 512;
+/// Lengths of prompts that goldens have greedy tokens after.
+const PROMPTS: [usize; 4] = [1, 33, 129, 300];
 pub(crate) const VOCABULARY: usize = 128;
 
 /// Every golden of text generation.
@@ -137,29 +139,40 @@ fn greedy_tokens_are_those_of_transformers() {
     for name in names() {
         let (folder, golden) = (words(name, VOCABULARY), golden(name));
         let all = golden.ids("ids");
-        for (engine, (context, lengths)) in INTERPRETERS
-            .into_iter()
-            .flat_map(|engine| contexts(name).into_iter().map(move |one| (engine, one)))
-        {
-            let builder = home.model(folder.path()).engine(engine).device(Device::Cpu).dtype(Dtype::F32);
-            let model = builder.max_length(context).open().expect("it opens");
+        for (context, lengths) in contexts(name) {
+            let lengths: Vec<usize> = PROMPTS.into_iter().filter(|length| lengths.contains(length)).collect();
+            let native = home.model(folder.path()).engine(EngineId::Native).dtype(Dtype::F32);
+            let model = native.device(Device::Cpu).max_length(context).open().expect("it opens");
             assert_eq!(model.card().task.value, Task::Generate);
-            for length in [1, 33, 129, 300].into_iter().filter(|length| lengths.contains(length)) {
+            for &length in &lengths {
                 let got = ids(&model, &all[..length], &greedy(64));
-                assert_eq!(
-                    got,
-                    golden.ids(&format!("greedy.{length}")),
-                    "{engine} {name} after {length} tokens"
-                );
+                assert_eq!(got, golden.ids(&format!("greedy.{length}")), "{name} after {length} tokens");
             }
+            let candle = load_on(EngineId::Candle, &spec(name, context), Dtype::F32).expect("it loads");
+            let (same, all) = agreement(&golden, candle.as_ref(), &lengths);
+            assert_eq!(same, all, "candle {name} of {context}");
         }
     }
+}
+
+/// How many greedy tokens of transformers have the largest logit after those before them, and how many there are.
+fn agreement(golden: &Golden, encoder: &dyn Encoder, lengths: &[usize]) -> (usize, usize) {
+    let (mut same, mut all) = (0, 0);
+    for length in lengths {
+        let wanted = golden.ids(&format!("greedy.{length}"));
+        let mut ids = golden.ids("ids")[..*length].to_vec();
+        ids.extend(&wanted[..wanted.len() - 1]);
+        let logits = logits(encoder, &[&ids], 64, wanted.len()).remove(0);
+        let best = |row: &[f32]| row.iter().enumerate().max_by(|a, b| a.1.total_cmp(b.1)).map(|(id, _)| id);
+        same += logits.iter().zip(&wanted).filter(|(row, id)| best(row) == Some(**id as usize)).count();
+        all += wanted.len();
+    }
+    (same, all)
 }
 
 #[test]
 fn bf16_chooses_mostly_the_same_tokens() {
     for name in names() {
-        let golden = golden(name);
         let encoder = match load_on(EngineId::Native, &spec(name, CONTEXT), Dtype::Bf16) {
             Ok(encoder) => encoder,
             Err(obstacle) => {
@@ -167,17 +180,7 @@ fn bf16_chooses_mostly_the_same_tokens() {
                 return;
             }
         };
-        let (mut same, mut all) = (0, 0);
-        for length in [129, 300] {
-            let wanted = golden.ids(&format!("greedy.{length}"));
-            let mut ids = golden.ids("ids")[..length].to_vec();
-            ids.extend(&wanted[..wanted.len() - 1]);
-            let logits = logits(encoder.as_ref(), &[&ids], 64, wanted.len()).remove(0);
-            let best =
-                |row: &Vec<f32>| row.iter().enumerate().max_by(|a, b| a.1.total_cmp(b.1)).map(|(id, _)| id);
-            same += logits.iter().zip(&wanted).filter(|(row, id)| best(row) == Some(**id as usize)).count();
-            all += wanted.len();
-        }
+        let (same, all) = agreement(&golden(name), encoder.as_ref(), &PROMPTS[2..]);
         println!("native {name} bf16: {same} of {all} greedy tokens");
         assert!(10 * same >= 9 * all, "{name}: {same} of {all}");
     }

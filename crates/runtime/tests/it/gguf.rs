@@ -16,7 +16,7 @@ use crate::support::{Home, INTERPRETERS, load_on, texts, worst};
 const TOLERANCE: f64 = 1e-4;
 
 /// Decoders that are also goldens of safetensors.
-const GENERATE: [&str; 12] = [
+const GENERATE: [&str; 14] = [
     "llama",
     "smollm3",
     "gemma",
@@ -29,6 +29,8 @@ const GENERATE: [&str; 12] = [
     "falcon",
     "falcon-new",
     "gpt-neox",
+    "mixtral",
+    "qwen3-moe",
 ];
 
 fn file(name: &str) -> PathBuf {

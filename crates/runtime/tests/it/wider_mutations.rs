@@ -67,6 +67,7 @@ fn moved_by(name: &str, pointer: &str, value: &Value) -> f64 {
 #[test]
 fn every_line_of_a_config_that_matters_shows() {
     let cases = [
+        ("tiny-gemma3", "/attn_logit_softcapping", json!(2.0)),
         ("tiny-nomic", "/rotary_emb_base", json!(500)),
         ("tiny-nomic", "/rotary_emb_interleaved", json!(true)),
         ("tiny-nomic", "/layer_norm_epsilon", json!(1e-12)),
@@ -154,7 +155,7 @@ fn what_no_description_honours_is_refused() {
         ("tiny-gte", "/logn_attention_scale", json!(true)),
         ("tiny-qwen2", "/rope_scaling/type", json!("su")),
         ("tiny-llama", "/pretraining_tp", json!(2)),
-        ("tiny-gemma3", "/attn_logit_softcapping", json!(50.0)),
+        ("tiny-qwen3", "/attn_logit_softcapping", json!(50.0)),
         ("tiny-deberta", "/talking_head", json!(true)),
         ("tiny-deberta-v2", "/conv_kernel_size", json!(3)),
         ("tiny-deberta-v2", "/embedding_size", json!(16)),

@@ -115,8 +115,11 @@ fn metadata_without_a_counterpart_is_rejected_by_name() {
     let tensors = [("token_embd.weight", 90)];
     let odd = config("llama", &[("llama.logit_scale", Value::F32(2.0))], &tensors).expect("known");
     assert!(describes(&odd).is_err_and(|error| error.contains("llama.logit_scale 2.0")));
-    let experts = config("llama", &[("llama.expert_count", integer(8))], &tensors).expect("known");
+    let experts = config("qwen2", &[("qwen2.expert_count", integer(8))], &tensors).expect("known");
     assert!(describes(&experts).is_err_and(|error| error.contains("num_experts 8")));
+    let experts = [("llama.expert_count", integer(4)), ("llama.expert_used_count", integer(5))];
+    let experts = config("llama", &experts, &tensors).expect("known");
+    assert!(describes(&experts).is_err_and(|error| error.contains("5 of 4 experts per token")));
     let off = config("llama", &[("llama.expert_used_count", integer(0))], &tensors).expect("known");
     assert!(describes(&off).is_ok());
     let error =
