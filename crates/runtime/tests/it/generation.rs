@@ -87,24 +87,38 @@ fn a_seed_gives_the_same_tokens_alone_and_beside_others_and_after_preemption() {
     let (home, folder) = (Home::new(), folder("tiny-qwen3"));
     let model = open(&home, &folder, EngineId::Native, Dtype::F32, None);
     let requests: Vec<(Vec<u32>, GenerateOptions)> =
-        (0..24).map(|n| (prompt(n, 1 + n * 13 % 90), sampled(n as u64, 5 + n * 7 % 60))).collect();
+        (0..64).map(|n| (prompt(n, 1 + n * 13 % 90), sampled(n as u64, 5 + n * 7 % 60))).collect();
     let alone: Vec<Vec<u32>> =
         requests.iter().map(|(prompt, options)| ids(&model, prompt, options)).collect();
     assert_eq!(alone.iter().collect::<HashSet<_>>().len(), alone.len(), "each seed has its own text");
     // 40 blocks of 16 tokens hold a few sequences at a time: others wait, or are preempted.
     let block = 16 * 2 * 2 * 2 * 8 * 4;
     let small = open(&home, &folder, EngineId::Native, Dtype::F32, Some(40 * block));
+    // A third of the clients leave after a few tokens, and clients join over time.
+    let client = |model: &Model, n: usize| {
+        thread::sleep(Duration::from_millis(n as u64 % 16));
+        let (prompt, options) = &requests[n];
+        if n % 3 < 2 {
+            return Some(ids(model, prompt, options));
+        }
+        let leaving = model.generate_from_ids(prompt.clone(), options).expect("a valid request");
+        leaving.take(n % 7).for_each(|piece| drop(piece.expect("it generates")));
+        None
+    };
     for model in [&model, &small] {
-        let together: Vec<Vec<u32>> = thread::scope(|scope| {
-            let spawn = |(prompt, options): &'_ (Vec<u32>, GenerateOptions)| {
-                let (prompt, options) = (prompt.clone(), options.clone());
-                scope.spawn(move || ids(model, &prompt, &options))
-            };
-            let threads: Vec<_> = requests.iter().map(spawn).collect();
-            threads.into_iter().map(|thread| thread.join().expect("no panic")).collect()
+        let together: Vec<Option<Vec<u32>>> = thread::scope(|scope| {
+            let client = &client;
+            let clients: Vec<_> =
+                (0..requests.len()).map(|n| scope.spawn(move || client(model, n))).collect();
+            clients.into_iter().map(|client| client.join().expect("no panic")).collect()
         });
-        assert_eq!(together, alone);
+        assert!(together.iter().flatten().count() > 40);
+        for (n, (together, alone)) in together.iter().zip(&alone).enumerate() {
+            assert!(together.as_ref().is_none_or(|together| together == alone), "request {n}");
+        }
     }
+    // Nothing is left behind: a sequence that needs all blocks fits.
+    assert_eq!(ids(&small, &prompt(1, 600), &greedy(39)), ids(&model, &prompt(1, 600), &greedy(39)));
     let long = sampled(1, 700);
     let refused = small.generate_from_ids(prompt(1, 8), &long).expect("a valid request").text();
     let Err(Error::Request(message)) = refused else { panic!("{refused:?}") };
