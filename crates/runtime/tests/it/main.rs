@@ -18,6 +18,7 @@ mod graphs;
 mod heads;
 mod hub;
 mod in_process_prover;
+mod llama_cpp;
 mod minilm;
 mod models_page;
 mod mutations;

@@ -1,0 +1,73 @@
+//! Next tokens of a real quantized model beside those of llama.cpp, on the same tokens.
+
+use std::fs;
+
+use sconce::card::{self, Overrides};
+use sconce_core::placement::{Dtype, EngineId};
+use sconce_testkit::{goldens, parts};
+use serde::Deserialize;
+
+use crate::decoders::logits;
+use crate::support::load_on;
+
+#[derive(Deserialize)]
+struct Golden {
+    prompts: Vec<String>,
+    texts: Vec<Text>,
+}
+
+/// A prompt and its continuation by llama.cpp.
+#[derive(Deserialize)]
+struct Text {
+    ids: Vec<u32>,
+    /// The two most likely next tokens after each token.
+    top: Vec<[u32; 2]>,
+    /// The largest difference of a logit between CPU variants of llama.cpp.
+    apart: Vec<f32>,
+}
+
+/// The most likely token, and by how much its logit exceeds the next.
+fn top(logits: &[f32]) -> (u32, f32) {
+    let mut order: Vec<u32> = (0..logits.len() as u32).collect();
+    let logit = |token: u32| logits[token as usize];
+    order.select_nth_unstable_by(1, |&one, &other| logit(other).total_cmp(&logit(one)));
+    let (first, second) = if logit(order[0]) >= logit(order[1]) { (0, 1) } else { (1, 0) };
+    (order[first], logit(order[first]) - logit(order[second]))
+}
+
+#[test]
+fn next_tokens_are_those_of_f32_where_llama_cpp_is_sure() {
+    let path = goldens::folder("llama-cpp").join("smollm2.json");
+    let golden: Golden = serde_json::from_slice(&fs::read(path).expect("it is there")).expect("it is whole");
+    assert_eq!((golden.prompts.len(), golden.texts.len()), (20, 20));
+    let file = parts::folder("smollm2").join("SmolLM2-135M-Instruct.Q4_1.gguf");
+    let spec = card::read("smollm2", &file, &Overrides::default()).expect("it is a model");
+    let sequences: Vec<&[u32]> = golden.texts.iter().map(|text| &text.ids[..]).collect();
+    let longest = sequences.iter().map(|ids| ids.len()).max().unwrap_or(0);
+    let tops = |engine, dtype| -> Vec<(u32, f32)> {
+        let encoder = load_on(engine, &spec, dtype).expect("it loads");
+        let rows = logits(encoder.as_ref(), &sequences, 24, longest);
+        rows.iter().flatten().map(|row| top(row)).collect()
+    };
+    let reference = tops(EngineId::Candle, Dtype::F32);
+    let apart: Vec<f32> = golden.texts.iter().flat_map(|text| &text.apart).copied().collect();
+    assert_eq!(reference.len(), apart.len());
+    // Returns the number of equal tokens. Others are allowed where the reference is nearly undecided.
+    let check = |name: &str, tokens: &mut dyn Iterator<Item = u32>| {
+        let mut same = 0;
+        for ((number, token), ((wanted, gap), apart)) in tokens.enumerate().zip(reference.iter().zip(&apart))
+        {
+            same += usize::from(*wanted == token);
+            let is_allowed = *wanted == token || *gap < 2.0 * apart;
+            assert!(is_allowed, "{name} has {token} for {wanted} at {number}, {gap} apart of {apart}");
+        }
+        println!("{name}: {same} of {} next tokens are those of the reference", reference.len());
+        same
+    };
+    check("llama.cpp", &mut golden.texts.iter().flat_map(|text| &text.top).map(|top| top[0]));
+    for dtype in [Dtype::F32, Dtype::Int4] {
+        let native = tops(EngineId::Native, dtype);
+        let same = check(&format!("native {dtype}"), &mut native.iter().map(|(token, _)| *token));
+        assert!(1000 * same >= 995 * reference.len(), "native {dtype}: {same}");
+    }
+}
