@@ -11,7 +11,7 @@ use sconce::{Band, Constraints, Device, Dtype, EngineId, GenerateOptions, Poolin
 use crate::config::Flags;
 use crate::server_spec::ServerSpec;
 
-/// Run embedding, reranking, classification and language models on the fastest placement that is proven correct.
+/// Run embedding, reranking and language models on the fastest placement that is proven correct.
 #[derive(Parser)]
 #[command(name = "sconce", version, max_term_width = 110)]
 pub(crate) struct Arguments {
