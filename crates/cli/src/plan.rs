@@ -10,7 +10,7 @@ use sconce::planner::evidence::Goal;
 use sconce::planner::explain::unmet;
 use sconce::planner::plan::Viable;
 use sconce::prove::ProofDepth;
-use sconce::{Band, CacheEstimate, Constraints, Device, ModelCard, ModelSource, Plan, Task};
+use sconce::{Band, CacheEstimate, Constraints, Device, Dtype, ModelCard, ModelSource, Plan, Task};
 use serde_json::json;
 
 use crate::arguments;
@@ -92,13 +92,21 @@ fn render(card: &ModelCard, plan: &Plan, constraints: &Constraints) -> String {
         let note = beaten.note.as_ref().map(ToString::to_string).unwrap_or_default();
         let _ = writeln!(page, "\n{} works but is slower than the CPU: {note}", beaten.placement.device);
     }
-    if let (Some(_), Some(reference)) = (&plan.chosen, &plan.reference) {
+    if let (Some(chosen), Some(reference)) = (&plan.chosen, &plan.reference) {
         let is_graph =
             card.weights_named(&reference.weights).is_some_and(|weights| weights.format.is_graph());
-        let why = if is_graph { " (the graph with the widest dtype; no safetensors can run)" } else { "" };
+        let against = if is_graph {
+            format!("{reference} (the graph with the widest dtype; no safetensors can run)")
+        } else if reference.dtype != Dtype::F32 && chosen.findings.canary.is_none() {
+            "f32 on generated weights, since the model does not fit in f32".to_owned()
+        } else if reference.dtype != Dtype::F32 {
+            format!("{reference}, since the model does not fit in f32")
+        } else {
+            reference.to_string()
+        };
         let _ = writeln!(
             page,
-            "\n`error` is the distance from {reference}{why}, 1-cos; {}",
+            "\n`error` is the distance from {against}, 1-cos; {}",
             if generates {
                 "`tokens/s` is for 8 sequences together, `one token` for a sequence alone"
             } else {
@@ -106,8 +114,8 @@ fn render(card: &ModelCard, plan: &Plan, constraints: &Constraints) -> String {
             }
         );
         if plan.viable().any(|viable| viable.band == Band::Unknown) {
-            page += "the reference is not f32, so the distance to f32 and the bands are unknown\n\
-                     hint: add f32 weights to the model folder\n";
+            page += "the reference is not f32, so the distance to f32 and the bands are unknown\n";
+            page += if is_graph { "hint: add f32 weights to the model folder\n" } else { "" };
         }
     }
     if plan.viable().any(|viable| viable.findings.canary.is_none()) {

@@ -107,16 +107,19 @@ pub fn does_not_fit(
 }
 
 /// The reference placement: f32 on the CPU, on the first engine that has it, with the widest weights. If f32 does not fit
-/// in memory, the widest dtype that does. If only graphs can run, the graph with the widest dtype.
+/// in memory, the dtype of the file, whose weights are not rounded, then the widest. If only graphs can run, the graph with
+/// the widest dtype.
 pub fn reference<'a>(
     card: &ModelCard,
     placements: impl IntoIterator<Item = &'a Placement>,
 ) -> Option<&'a Placement> {
     let rank = |placement: &Placement| {
         let weights = card.weights_named(&placement.weights);
-        weights.map_or((false, 0, 0), |weights| {
-            let has_dtype = !weights.format.is_graph();
-            (has_dtype, if has_dtype { placement.dtype.bits() } else { 0 }, weights.stored.bits())
+        weights.map(|weights| {
+            let bits = if weights.format.is_graph() { 0 } else { placement.dtype.bits() };
+            let is_f32 = bits > 0 && placement.dtype == Dtype::F32;
+            let is_stored = bits > 0 && placement.dtype == weights.stored;
+            (bits > 0, is_f32, is_stored, bits, weights.stored.bits())
         })
     };
     let fit = |placement: &&Placement| placement.device == Device::Cpu;

@@ -194,6 +194,8 @@ fn the_reference_is_the_first_of_the_widest_on_the_processor() {
     assert_eq!(of(&[graph.clone(), half.clone()]), Some(half), "tensors before any graph");
     let narrow = [Dtype::Int4, Dtype::F16, Dtype::Bf16].map(|dtype| at(candle, Device::Cpu, "whole", dtype));
     assert_eq!(of(&narrow), Some(narrow[1].clone()), "without f32, the first of the widest");
+    let stored = [Dtype::Bf16, Dtype::F16].map(|dtype| at(candle, Device::Cpu, "half", dtype));
+    assert_eq!(of(&stored), Some(stored[1].clone()), "without f32, the dtype of the file");
     assert_eq!(of(&[at(candle, Device::Cuda(0), "whole", Dtype::F32)]), None, "not on the processor");
     assert_eq!(of(&[at(onnx, Device::Cuda(0), "graph", Dtype::F32)]), None, "not on the processor");
     assert_eq!(of(std::slice::from_ref(&graph)), Some(graph));
@@ -205,11 +207,7 @@ fn a_model_whose_f32_does_not_fit_has_a_narrower_reference_and_twins_in_f32() {
     let card = model(Dtype::Int4, 1 << 20);
     let lacks = Obstacle::DoesNotFit { need: None, have: None };
     let cell = |dtype, obstacle: Option<&Obstacle>| (placement(Device::Cpu, dtype), obstacle.cloned());
-    let grid = [
-        cell(Dtype::F32, Some(&lacks)),
-        cell(Dtype::Bf16, Some(&Obstacle::NoWeights { format: Format::Onnx })),
-        cell(Dtype::Int4, None),
-    ];
+    let grid = [cell(Dtype::F32, Some(&lacks)), cell(Dtype::Bf16, None), cell(Dtype::Int4, None)];
     let open = grid.iter().filter(|(_, obstacle)| obstacle.is_none()).map(|(placement, _)| placement);
     assert_eq!(reference(&card, open), Some(&grid[2].0));
     assert_eq!(twin_reference(&card, &grid), Some(&grid[0].0));
