@@ -14,6 +14,7 @@ use sconce_kernels::rows::Activation;
 use super::forward_bf16::{self, ForwardBf16, PackBf16};
 use super::forward_f32::{self, ForwardF32, PackF32};
 use super::kv_cache::KvCache;
+use super::matrix::Matrix;
 use super::scratch;
 use super::stacked::{PackStored, StackedMatrix};
 use super::weights::Weights;
@@ -137,29 +138,9 @@ impl NativeEncoder {
             rows
         };
         match (&self.model, cache) {
-            (Packed::F32(weights, isa), cache) => {
-                let model = ForwardF32 { d, weights, isa: *isa, activation };
-                SCRATCH_F32.with_borrow_mut(|scratch| {
-                    scratch::bounded(scratch, |scratch| match cache {
-                        Some(Cache::F32(cache)) => {
-                            let hidden = model.hidden(batch, Some(cache), scratch);
-                            model.logits(&requested(hidden), scratch)
-                        }
-                        Some(Cache::Bf16(_)) | None => model.hidden::<f32>(batch, None, scratch),
-                    })
-                })
-            }
+            (Packed::F32(weights, isa), cache) => self.forward_f32(weights, *isa, batch, cache, &requested),
             (Packed::Stored(weights, isa), cache) => {
-                let model = ForwardF32 { d, weights, isa: *isa, activation };
-                SCRATCH_F32.with_borrow_mut(|scratch| {
-                    scratch::bounded(scratch, |scratch| match cache {
-                        Some(Cache::Bf16(cache)) => {
-                            let hidden = model.hidden(batch, Some(cache), scratch);
-                            model.logits(&requested(hidden), scratch)
-                        }
-                        Some(Cache::F32(_)) | None => model.hidden::<f32>(batch, None, scratch),
-                    })
-                })
+                self.forward_f32(weights, *isa, batch, cache, &requested)
             }
             (Packed::Bf16(weights, unit), cache) => {
                 let model = ForwardBf16 { d, weights, activation, unit: *unit };
@@ -173,6 +154,28 @@ impl NativeEncoder {
                 })
             }
         }
+    }
+
+    /// The same with f32 activations. `requested` picks the hidden states whose logits are requested.
+    fn forward_f32<M: Matrix>(
+        &self,
+        weights: &Weights<M>,
+        isa: Isa,
+        batch: &Batch,
+        cache: Option<&mut Cache>,
+        requested: &dyn Fn(Vec<f32>) -> Vec<f32>,
+    ) -> Vec<f32> {
+        let model = ForwardF32 { d: &self.description, weights, isa, activation: self.activation };
+        SCRATCH_F32.with_borrow_mut(|scratch| {
+            scratch::bounded(scratch, |scratch| {
+                let Some(cache) = cache else { return model.hidden::<f32>(batch, None, scratch) };
+                let hidden = match cache {
+                    Cache::F32(cache) => model.hidden(batch, Some(cache), scratch),
+                    Cache::Bf16(cache) => model.hidden(batch, Some(cache), scratch),
+                };
+                model.logits(&requested(hidden), scratch)
+            })
+        })
     }
 
     fn rows(&self, batch: &Batch) -> Rows {

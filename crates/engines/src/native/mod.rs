@@ -24,6 +24,7 @@ use sconce_core::placement::{Dtype, EngineId, Placement};
 use sconce_core::probe::{ProbeCase, Sample};
 use sconce_kernels::bf16::Bf16;
 use sconce_kernels::isa::Isa;
+use sconce_kernels::quant::CodeWidth;
 
 use crate::describe::describe;
 use crate::description::Description;
@@ -34,7 +35,6 @@ use crate::threads::Threads;
 use crate::weight_files;
 use crate::weights::{GeneratedTensors, Tensors, WeightsError};
 use encoder::{LoadedOutput, NativeEncoder};
-use quantize::Width;
 use stacked::PackStored;
 
 /// The Native engine.
@@ -72,7 +72,7 @@ impl NativeEngine {
                     .map_err(|error| load_failed(&error))
             }
             Dtype::Int8 | Dtype::Int4 => {
-                let width = if dtype == Dtype::Int8 { Width::Eight } else { Width::Four };
+                let width = if dtype == Dtype::Int8 { CodeWidth::Eight } else { CodeWidth::Four };
                 let packing = PackStored { isa: self.isa, width };
                 NativeEncoder::stored(description, tensors, &packing, output, threads)
                     .map_err(|error| load_failed(&error))

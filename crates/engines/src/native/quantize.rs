@@ -6,13 +6,6 @@ use sconce_kernels::quant::{CodeWidth, QuantFormat, QuantMatrix, QuantRow};
 
 use crate::stored_tensor::StoredTensor;
 
-/// Bits of quantized values.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Width {
-    Four,
-    Eight,
-}
-
 /// Values per scale.
 const GROUP: usize = 32;
 
@@ -31,15 +24,11 @@ pub(super) fn pack(isa: Isa, tensor: &StoredTensor) -> Option<QuantMatrix> {
 /// are no whole groups. Generated weights are on such levels and stay as they are.
 pub(super) fn values(
     isa: Isa,
-    width: Width,
+    width: CodeWidth,
     values: &[f32],
     outputs: usize,
     inputs: usize,
 ) -> Option<QuantMatrix> {
-    let width = match width {
-        Width::Four => CodeWidth::Four,
-        Width::Eight => CodeWidth::Eight,
-    };
     let format = QuantFormat { width, group: GROUP, groups: 1, zero: 0, has_minimums: true };
     let largest = 15.0;
     let read = |output: usize, row: &mut QuantRow| {
@@ -88,13 +77,13 @@ mod tests {
     fn floats_are_not_packed_as_blocks() {
         let tensor = StoredTensor { stored: StoredType::F32, shape: vec![1, 32], bytes: vec![0; 128] };
         assert!(pack(Isa::best(), &tensor).is_none());
-        assert!(values(Isa::best(), Width::Eight, &[0.0; 40], 1, 40).is_none());
+        assert!(values(Isa::best(), CodeWidth::Eight, &[0.0; 40], 1, 40).is_none());
     }
 
     #[test]
     fn generated_weights_are_quantized_without_an_error() {
         let exact = GeneratedTensors.read("a.weight", &[48, 64]).expect("they are generated");
-        for width in [Width::Four, Width::Eight] {
+        for width in [CodeWidth::Four, CodeWidth::Eight] {
             let matrix = values(Isa::best(), width, &exact, 48, 64).expect("whole groups");
             assert_eq!(rows(&matrix), exact, "{width:?}");
         }

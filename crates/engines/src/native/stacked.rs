@@ -5,7 +5,7 @@ use std::sync::Arc;
 use rayon::prelude::*;
 use sconce_kernels::gemm::{ColumnBlock, Epilogue, GemmScratch, PackedMatrix};
 use sconce_kernels::isa::Isa;
-use sconce_kernels::quant::{QuantMatrix, QuantizedRows};
+use sconce_kernels::quant::{CodeWidth, QuantMatrix, QuantizedRows};
 
 use super::matrix::Matrix;
 use super::quantize;
@@ -86,7 +86,7 @@ impl Matrix for StackedMatrix {
 /// Packs tensors in the format of the file. Values without a file, in probes, are quantized to `width`.
 pub(super) struct PackStored {
     pub(super) isa: Isa,
-    pub(super) width: quantize::Width,
+    pub(super) width: CodeWidth,
 }
 
 impl PackStored {

@@ -229,3 +229,37 @@ fn dtype(stored: StoredType) -> Dtype {
         Dtype::F32
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use sconce_engines::gguf::header::Header;
+    use sconce_testkit::gguf::{self, Value};
+
+    use super::*;
+
+    fn ends(architecture: &str, key: &str) -> Vec<u32> {
+        let tokens = ["a", "<|im_end|>", "<|end|>", "</s>", "<|eot_id|>"].map(str::to_owned).to_vec();
+        // The last one is no control token.
+        let types = Value::I32s(vec![1, 3, 3, 3, 1]);
+        let metadata = [
+            ("general.architecture", Value::String(architecture.to_owned())),
+            ("tokenizer.ggml.tokens", Value::Strings(tokens)),
+            ("tokenizer.ggml.token_type", types),
+            (key, Value::U32(3)),
+        ];
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("m.gguf");
+        std::fs::write(&path, gguf::file(&metadata, &[])).expect("writes");
+        let header = Header::read(&path).expect("it is whole");
+        end_tokens(&header.metadata).map(|tokens| tokens.value).unwrap_or_default()
+    }
+
+    #[test]
+    fn a_text_ends_at_the_tokens_of_keys_and_at_known_control_tokens() {
+        assert_eq!(ends("llama", "tokenizer.ggml.eos_token_id"), [1, 3]);
+        assert_eq!(ends("llama", "tokenizer.ggml.eot_token_id"), [1, 3]);
+        assert_eq!(ends("llama", "tokenizer.ggml.other"), [1]);
+        // It ends a turn of Phi-3, and only a message elsewhere.
+        assert_eq!(ends("phi3", "tokenizer.ggml.eos_token_id"), [1, 2, 3]);
+    }
+}

@@ -50,3 +50,37 @@ impl CacheEstimate {
         Ok(CacheEstimate { bytes_per_token, bytes, context: fitting.min(card.max_length.value) })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use sconce_core::device::Device;
+    use sconce_core::placement::{Dtype, EngineId};
+    use sconce_testkit::goldens;
+
+    use super::*;
+    use crate::card::{self, Overrides};
+
+    #[test]
+    fn blocks_fill_the_memory_and_no_more_than_is_useful() {
+        let layout = CacheLayout { block_size: 16, block_bytes: 1000 };
+        assert_eq!(blocks(layout, 4096, Some(20_999)), 20);
+        assert_eq!(blocks(layout, 4096, Some(0)), 1);
+        assert_eq!(blocks(layout, 17, Some(u64::MAX)), 2 * MAX_CONTEXTS);
+    }
+
+    #[test]
+    fn the_estimate_is_that_of_the_placement_and_bounded_by_the_model() {
+        let folder = goldens::folder("tiny-qwen3-generate");
+        let card = card::read("tiny", &folder, &Overrides::default()).expect("the golden is a model").card;
+        let estimate = |engine, dtype| {
+            let weights = card.weights[0].name.clone();
+            CacheEstimate::of(&card, &Placement { engine, device: Device::Cpu, weights, dtype })
+                .expect("it is known")
+        };
+        let (wide, narrow) =
+            (estimate(EngineId::Native, Dtype::F32), estimate(EngineId::Native, Dtype::Bf16));
+        assert_eq!(wide.bytes_per_token, 2 * narrow.bytes_per_token);
+        assert_eq!(narrow.context, card.max_length.value, "a tiny model has room for its whole context");
+        assert!(narrow.bytes > narrow.bytes_per_token * narrow.context as u64);
+    }
+}

@@ -3,7 +3,7 @@
 use super::arguments::{Arguments, flag, optional_int, optional_text, text};
 use super::budget::Budget;
 use super::error::{TemplateError, fail, failed};
-use super::methods::{capitalize, items, join, mapped, replace, strip};
+use super::methods::{capitalize, capitalize_words, items, join, mapped, replace, strip};
 use super::operators;
 use super::print::{JsonOptions, to_json, to_text};
 use super::text::{Text, TextBuilder};
@@ -131,16 +131,7 @@ fn json(budget: &Budget, value: &Value, arguments: &Arguments) -> Result<Text> {
 
 /// Jinja's `title`: words begin after white space, a hyphen or an opening bracket.
 fn title(text: &str) -> String {
-    let (mut titled, mut inside) = (String::with_capacity(text.len()), false);
-    for character in text.chars() {
-        if inside {
-            titled.extend(character.to_lowercase());
-        } else {
-            titled.extend(character.to_uppercase());
-        }
-        inside = !(character.is_whitespace() || "-({[<".contains(character));
-    }
-    titled
+    capitalize_words(text, |before| !(before.is_whitespace() || "-({[<".contains(before)))
 }
 
 fn indent(budget: &Budget, value: &Text, arguments: &Arguments) -> Result<Value> {

@@ -381,14 +381,20 @@ pub(super) fn capitalize(text: &str) -> String {
 
 /// `str.title`: a letter after another letter is in lower case, others are in upper case.
 fn title(text: &str) -> String {
-    let (mut titled, mut inside) = (String::with_capacity(text.len()), false);
+    capitalize_words(text, |before| before.is_uppercase() || before.is_lowercase())
+}
+
+/// Lower case for characters inside of words, upper case for others. `continues` says whether the character after this one
+/// is inside of a word.
+pub(super) fn capitalize_words(text: &str, continues: impl Fn(char) -> bool) -> String {
+    let (mut words, mut inside) = (String::with_capacity(text.len()), false);
     for character in text.chars() {
         if inside {
-            titled.extend(character.to_lowercase());
+            words.extend(character.to_lowercase());
         } else {
-            titled.extend(character.to_uppercase());
+            words.extend(character.to_uppercase());
         }
-        inside = character.is_uppercase() || character.is_lowercase();
+        inside = continues(character);
     }
-    titled
+    words
 }

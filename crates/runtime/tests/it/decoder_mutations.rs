@@ -1,12 +1,12 @@
 //! Goldens of text generation are sensitive: each changed tensor or config line must show.
 
-use sconce_core::placement::{Dtype, EngineId};
 use sconce_testkit::compare::largest;
 use sconce_testkit::goldens::{Golden, apart};
 use serde_json::{Value, json};
 
 use crate::decoders::{names, worst};
-use crate::support::{Copy, Tensor, load, load_on, read_tensors, tokens, write_tensors};
+use crate::support::tokens;
+use crate::wider_mutations::{with_config, without_each_tensor};
 
 /// What the goldens allow: a mistake that moves less than this would not be seen.
 const TOLERANCE: f64 = 1e-4;
@@ -23,39 +23,19 @@ fn moved(name: &str, encoder: &dyn sconce_core::engine::Encoder) -> f64 {
     largest(hidden.chain([worst(&golden, encoder, 512, |length| length >= shortest)]))
 }
 
-/// Neutral for its kind.
-fn neutral(name: &str, tensor: &mut Tensor) {
-    let is_norm = tensor.shape.len() == 1 && tensor.name.ends_with("weight") && !name.contains("gemma");
-    tensor.values.fill(if is_norm { 1.0 } else { 0.0 });
-}
-
 #[test]
 fn every_tensor_shows() {
     for name in names() {
-        let copy = Copy::of(name);
-        let path = copy.file("model.safetensors");
-        let all = read_tensors(&path);
-        for place in 0..all.len() {
-            let mut tensors = all.clone();
-            neutral(name, &mut tensors[place]);
-            write_tensors(&path, &tensors);
-            let moved = moved(name, load(&copy.read().expect("a model"), Dtype::F32).as_ref());
-            assert!(moved > TOLERANCE, "{name} without `{}` moves by {moved}", all[place].name);
-        }
+        without_each_tensor(name, |tensor, encoder| {
+            let moved = moved(name, encoder);
+            assert!(moved > TOLERANCE, "{name} without `{tensor}` moves by {moved}");
+        });
     }
 }
 
 /// How far a golden moves with one line of its config changed; infinitely where that is refused.
 fn moved_by(name: &str, pointer: &str, value: &Value) -> f64 {
-    let copy = Copy::of(name).json("config.json", |config| {
-        let (parent, key) = pointer.rsplit_once('/').expect("a pointer");
-        config.pointer_mut(parent).expect("the config has it")[key] = value.clone();
-    });
-    let Ok(spec) = copy.read() else { return f64::INFINITY };
-    match load_on(EngineId::Candle, &spec, Dtype::F32) {
-        Ok(encoder) => moved(name, encoder.as_ref()),
-        Err(_) => f64::INFINITY,
-    }
+    with_config(name, pointer, value).map_or(f64::INFINITY, |encoder| moved(name, encoder.as_ref()))
 }
 
 #[test]

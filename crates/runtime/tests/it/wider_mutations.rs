@@ -1,10 +1,11 @@
 //! Golden outputs of every family are sensitive: each changed tensor or config line must show.
 
-use sconce_core::placement::Dtype;
+use sconce_core::engine::Encoder;
+use sconce_core::placement::{Dtype, EngineId};
 use sconce_testkit::goldens::{self, Golden};
 use serde_json::{Value, json};
 
-use crate::support::{Copy, Tensor, load, read_tensors, worst, write_tensors};
+use crate::support::{Copy, Tensor, load, load_on, read_tensors, worst, write_tensors};
 use crate::wider::names;
 
 /// What the goldens allow: a mistake that moves less than this would not be seen.
@@ -21,47 +22,50 @@ fn is_idle(name: &str, tensor: &str) -> bool {
         || tensor.ends_with("pos_key_proj.bias")
 }
 
-/// One that is there and does what it should not: neutral for its kind.
+/// A tensor with the values that are neutral for its kind.
 fn neutral(name: &str, tensor: &mut Tensor) {
     let is_norm = tensor.shape.len() == 1 && tensor.name.ends_with("weight") && !name.contains("gemma");
     tensor.values.fill(if is_norm { 1.0 } else { 0.0 });
 }
 
+/// Calls `check` with the name of each tensor of a golden, and the model in which it is neutral.
+pub(crate) fn without_each_tensor(name: &str, check: impl Fn(&str, &dyn Encoder)) {
+    let copy = Copy::of(name);
+    let path = copy.file("model.safetensors");
+    let all = read_tensors(&path);
+    for place in 0..all.len() {
+        let mut tensors = all.clone();
+        neutral(name, &mut tensors[place]);
+        write_tensors(&path, &tensors);
+        check(&all[place].name, load(&copy.read().expect("a model"), Dtype::F32).as_ref());
+    }
+}
+
+/// A golden with one line of its config changed; none where that is refused.
+pub(crate) fn with_config(name: &str, pointer: &str, value: &Value) -> Option<Box<dyn Encoder>> {
+    let copy = Copy::of(name).json("config.json", |config| {
+        let (parent, key) = pointer.rsplit_once('/').expect("a pointer");
+        config.pointer_mut(parent).expect("the config has it")[key] = value.clone();
+    });
+    load_on(EngineId::Candle, &copy.read().ok()?, Dtype::F32).ok()
+}
+
 #[test]
 fn every_tensor_shows() {
     for name in new() {
-        let copy = Copy::of(name);
         let golden = Golden::read(name, "golden.safetensors");
-        let path = copy.file("model.safetensors");
-        let all = read_tensors(&path);
-        for place in 0..all.len() {
-            let mut tensors = all.clone();
-            neutral(name, &mut tensors[place]);
-            write_tensors(&path, &tensors);
-            let moved = worst(&golden, load(&copy.read().expect("a model"), Dtype::F32).as_ref());
-            let tensor = &all[place].name;
-            assert_eq!(
-                moved > TOLERANCE,
-                !is_idle(name, tensor),
-                "{name} without `{tensor}` moves by {moved}"
-            );
-        }
+        without_each_tensor(name, |tensor, encoder| {
+            let moved = worst(&golden, encoder);
+            let shows = !is_idle(name, tensor);
+            assert_eq!(moved > TOLERANCE, shows, "{name} without `{tensor}` moves by {moved}");
+        });
     }
 }
 
 /// How far a golden moves with one line of its config changed; infinitely where that is refused.
 fn moved_by(name: &str, pointer: &str, value: &Value) -> f64 {
-    let copy = Copy::of(name).json("config.json", |config| {
-        let (parent, key) = pointer.rsplit_once('/').expect("a pointer");
-        let parent = config.pointer_mut(parent).expect("the config has it");
-        parent[key] = value.clone();
-    });
-    let Ok(spec) = copy.read() else { return f64::INFINITY };
-    let placement = sconce_core::placement::EngineId::Candle;
-    match crate::support::load_on(placement, &spec, Dtype::F32) {
-        Ok(encoder) => worst(&Golden::read(name, "golden.safetensors"), encoder.as_ref()),
-        Err(_) => f64::INFINITY,
-    }
+    let golden = Golden::read(name, "golden.safetensors");
+    with_config(name, pointer, value).map_or(f64::INFINITY, |encoder| worst(&golden, encoder.as_ref()))
 }
 
 #[test]
