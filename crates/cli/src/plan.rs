@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::process::ExitCode;
 
+use sconce::core::hardware::Hardware;
 use sconce::core::obstacle::bytes;
 use sconce::planner::accuracy::AccuracyMetric;
 use sconce::planner::evidence::Goal;
@@ -34,12 +35,12 @@ pub(crate) fn run(arguments: &arguments::Plan) -> anyhow::Result<ExitCode> {
     let plan = runtime.plan(&subject, &constraints, depth, &mut |event| bars.draw(&event))?;
     bars.clear();
     if arguments.json {
-        let cache = cache(&subject.card, &plan);
+        let cache = cache(&subject.card, &plan, runtime.hardware());
         print_json(
             &json!({ "card": subject.card, "constraints": constraints, "plan": plan, "kv_cache": cache }),
         )?;
     } else {
-        print(&render(&subject.card, &plan, &constraints))?;
+        print(&render(&subject.card, &plan, &constraints, runtime.hardware()))?;
         for tool in &runtime.hardware().tools {
             eprintln!("ran `{}`: {}, {:.0} ms", tool.name, tool.outcome, tool.seconds * 1e3);
         }
@@ -48,7 +49,7 @@ pub(crate) fn run(arguments: &arguments::Plan) -> anyhow::Result<ExitCode> {
 }
 
 /// Renders the plan as text.
-fn render(card: &ModelCard, plan: &Plan, constraints: &Constraints) -> String {
+fn render(card: &ModelCard, plan: &Plan, constraints: &Constraints, hardware: &Hardware) -> String {
     let sizes = &card.sizes.value;
     let generates = card.task.value == Task::Generate;
     let output = if generates {
@@ -75,7 +76,7 @@ fn render(card: &ModelCard, plan: &Plan, constraints: &Constraints) -> String {
     } else {
         let _ = writeln!(page, "{}", unmet(plan, constraints));
     }
-    if let (Some(chosen), Some(cache)) = (&plan.chosen, cache(card, plan)) {
+    if let (Some(chosen), Some(cache)) = (&plan.chosen, cache(card, plan, hardware)) {
         let _ = writeln!(
             page,
             "KV cache on {}: {} per token, up to {}; the longest context that fits now is {} of {} tokens\n",
@@ -125,9 +126,9 @@ fn render(card: &ModelCard, plan: &Plan, constraints: &Constraints) -> String {
 }
 
 /// The KV cache on the chosen placement of a model that generates.
-fn cache(card: &ModelCard, plan: &Plan) -> Option<CacheEstimate> {
+fn cache(card: &ModelCard, plan: &Plan, hardware: &Hardware) -> Option<CacheEstimate> {
     let chosen = plan.chosen.as_ref().filter(|_| card.task.value == Task::Generate)?;
-    CacheEstimate::of(card, &chosen.placement).ok()
+    CacheEstimate::of(card, &chosen.placement, hardware).ok()
 }
 
 /// The accuracy on the built-in sample, for placements with a canary.

@@ -139,9 +139,9 @@ fn band(model: &Model) -> Band {
     model.plan().chosen.as_ref().map_or(Band::Coarse, |chosen| chosen.band)
 }
 
-/// The band that limits a placement: its own, or that of its dtype if its own is unknown.
+/// The band that limits a placement: its own, or the expected one if its own is unknown.
 fn effective_band(band: Band, placement: &Placement) -> Band {
-    if band == Band::Unknown { Band::expected(placement.dtype) } else { band }
+    if band == Band::Unknown { Band::expected(placement) } else { band }
 }
 
 /// Compares the logits of one placement with the reference. The error is relative to the norm of all logits, since

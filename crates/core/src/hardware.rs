@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::device::DeviceKind;
+use crate::device::{Device, DeviceKind};
 
 /// The machine's hardware.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -64,5 +64,16 @@ impl Hardware {
     /// GPUs of this kind.
     pub fn of_kind(&self, kind: DeviceKind) -> impl Iterator<Item = &Gpu> {
         self.gpus.iter().filter(move |gpu| gpu.kind == Some(kind))
+    }
+
+    /// Memory of `device` in bytes, if it is known.
+    pub fn memory_of(&self, device: Device) -> Option<u64> {
+        let memory = match device {
+            Device::Cpu => Some(self.memory),
+            Device::Metal(index) | Device::Cuda(index) => {
+                self.of_kind(device.kind()).nth(index as usize)?.memory
+            }
+        };
+        memory.filter(|memory| *memory > 0)
     }
 }

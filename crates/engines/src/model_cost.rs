@@ -2,7 +2,7 @@
 
 use sconce_core::card::ModelCard;
 use sconce_core::obstacle::Obstacle;
-use sconce_core::placement::{Dtype, EngineId};
+use sconce_core::placement::Dtype;
 
 use crate::describe::describe;
 use crate::description::Description;
@@ -36,12 +36,11 @@ impl ModelCost {
         }
     }
 
-    /// Bytes of the KV cache per token. Candle caches token ids.
-    pub fn cache_bytes(&self, engine: EngineId, dtype: Dtype) -> u64 {
-        match (engine, dtype) {
-            (EngineId::Candle, _) => size_of::<u32>() as u64,
-            (_, Dtype::F32) => 4 * self.cached,
-            (_, Dtype::F16 | Dtype::Bf16 | Dtype::Int8 | Dtype::Int4) => 2 * self.cached,
+    /// Bytes of the KV cache per token. It is in half precision if weights are quantized.
+    pub fn cache_bytes(&self, dtype: Dtype) -> u64 {
+        match dtype {
+            Dtype::F32 => 4 * self.cached,
+            Dtype::F16 | Dtype::Bf16 | Dtype::Int8 | Dtype::Int4 => 2 * self.cached,
         }
     }
 
@@ -114,9 +113,8 @@ mod tests {
         let layer = 1024.0 * (2048.0 + 2.0 * 1024.0) + 2048.0 * 1024.0 + 3.0 * 1024.0 * 3072.0;
         let cost = cost(&config, &qwen);
         same(cost.weights, 28.0 * layer);
-        assert_eq!(cost.cache_bytes(EngineId::Native, Dtype::Bf16), 28 * 2 * 8 * 128 * 2);
-        assert_eq!(cost.cache_bytes(EngineId::Native, Dtype::Int4), 28 * 2 * 8 * 128 * 2);
-        assert_eq!(cost.cache_bytes(EngineId::Native, Dtype::F32), 28 * 2 * 8 * 128 * 4);
-        assert_eq!(cost.cache_bytes(EngineId::Candle, Dtype::F32), 4);
+        assert_eq!(cost.cache_bytes(Dtype::Bf16), 28 * 2 * 8 * 128 * 2);
+        assert_eq!(cost.cache_bytes(Dtype::Int4), 28 * 2 * 8 * 128 * 2);
+        assert_eq!(cost.cache_bytes(Dtype::F32), 28 * 2 * 8 * 128 * 4);
     }
 }

@@ -4,9 +4,9 @@ use std::f64::consts::FRAC_1_SQRT_2;
 use std::fmt;
 use std::str::FromStr;
 
-use sconce_core::device::UnknownName;
+use sconce_core::device::{Device, UnknownName};
 use sconce_core::obstacle::Distance;
-use sconce_core::placement::{Dtype, Placement};
+use sconce_core::placement::{Dtype, EngineId, Placement};
 use serde::{Deserialize, Serialize};
 
 /// An accuracy band: the distance from the f32 reference. A smaller band is more accurate.
@@ -49,11 +49,13 @@ impl Band {
         Band::of(distance).map(|band| if is_f32 { band } else { unknown(band) })
     }
 
-    /// The band that a dtype must keep on generated weights; assumed until a canary measures the real weights.
-    pub fn expected(dtype: Dtype) -> Band {
-        match dtype {
-            Dtype::F32 => Band::Exact,
-            Dtype::F16 | Dtype::Bf16 | Dtype::Int8 | Dtype::Int4 => Band::Half,
+    /// The band that a placement must keep on generated weights; assumed until a canary measures the real weights.
+    pub fn expected(placement: &Placement) -> Band {
+        match (placement.dtype, placement.engine, placement.device) {
+            (Dtype::F32, ..) => Band::Exact,
+            // Candle rounds activations to 8 bits there.
+            (Dtype::Int8 | Dtype::Int4, EngineId::Candle, Device::Cpu | Device::Cuda(_)) => Band::Coarse,
+            (Dtype::F16 | Dtype::Bf16 | Dtype::Int8 | Dtype::Int4, ..) => Band::Half,
         }
     }
 }

@@ -97,13 +97,8 @@ pub fn does_not_fit(
 ) -> Option<Obstacle> {
     let weights = card.weights_named(&placement.weights)?;
     let need = weights.bytes_in(placement.dtype).saturating_add(beside);
-    let have = match placement.device {
-        Device::Cpu => hardware.memory,
-        Device::Metal(index) | Device::Cuda(index) => {
-            hardware.of_kind(placement.device.kind()).nth(index as usize)?.memory?
-        }
-    };
-    (have > 0 && need > have).then_some(Obstacle::DoesNotFit { need: Some(need), have: Some(have) })
+    let have = hardware.memory_of(placement.device)?;
+    (need > have).then_some(Obstacle::DoesNotFit { need: Some(need), have: Some(have) })
 }
 
 /// The reference placement: f32 on the CPU, on the first engine that has it, with the widest weights. If f32 does not fit

@@ -189,7 +189,7 @@ fn evaluate(
     let error = findings.error().ok_or(Refusal::NotTried)?;
     let band = Band::measured(error, reference).ok_or(Refusal::NotTried)?;
     // A twin's band is at least the dtype's; a canary measures the real weights.
-    let band = if findings.canary.is_some() { band } else { band.max(Band::expected(placement.dtype)) };
+    let band = if findings.canary.is_some() { band } else { band.max(Band::expected(placement)) };
     if band > constraints.band {
         return Err(Refusal::Band { band, error, accuracy: findings.accuracy().copied() });
     }

@@ -13,7 +13,7 @@ use crate::card::contents::{Unverified, concerns};
 use crate::chat::{self, ChatOptions, ChatPrompt, Message};
 use crate::error::Error;
 use crate::execute::{Incident, Readmission, Readmitted, Serving};
-use crate::generate::{GenerateOptions, Generation, InvalidOption, StepLoop};
+use crate::generate::{CacheBudget, GenerateOptions, Generation, InvalidOption, StepLoop};
 use crate::memory::{Claim, MemoryAccount, prover_bytes};
 use crate::operations::classify::{self, Classifications, ClassifyOptions};
 use crate::operations::embed::{self, EmbedOptions};
@@ -127,8 +127,9 @@ impl Model {
         }
         if self.inner.step_loop.get().is_none() {
             let started = {
-                let Inner { serving, tokenizer, kv_cache_bytes, .. } = &*self.inner;
-                StepLoop::start(serving, tokenizer, *kv_cache_bytes)
+                let Inner { runtime, serving, tokenizer, kv_cache_bytes, .. } = &*self.inner;
+                let budget = CacheBudget { hardware: runtime.hardware().clone(), bytes: *kv_cache_bytes };
+                StepLoop::start(serving, tokenizer, budget)
             };
             let started = started.map_err(|error| Error::Machine(format!("no thread: {error}")))?;
             let _ = self.inner.step_loop.set(started);

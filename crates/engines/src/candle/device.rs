@@ -64,15 +64,11 @@ pub(super) fn with_autorelease<T>(work: impl FnOnce() -> T) -> T {
     work()
 }
 
-/// Candle's dtype.
-pub(super) fn dtype(dtype: Dtype) -> Result<DType, Obstacle> {
+/// The dtype of activations. Candle multiplies quantized weights by f32 activations.
+pub(super) fn dtype(dtype: Dtype) -> DType {
     match dtype {
-        Dtype::F32 => Ok(DType::F32),
-        Dtype::F16 => Ok(DType::F16),
-        Dtype::Bf16 => Ok(DType::BF16),
-        Dtype::Int8 | Dtype::Int4 => Err(Obstacle::OpMissing {
-            op: format!("{dtype} products"),
-            reason: "encoders compute in f32, f16 and bf16 here".to_owned(),
-        }),
+        Dtype::F32 | Dtype::Int8 | Dtype::Int4 => DType::F32,
+        Dtype::F16 => DType::F16,
+        Dtype::Bf16 => DType::BF16,
     }
 }

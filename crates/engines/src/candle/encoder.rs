@@ -65,7 +65,7 @@ impl Encoder for CandleEncoder {
 
 impl CandleEncoder {
     fn rows(&self, batch: &Batch) -> Result<Rows> {
-        let hidden = self.transformer.hidden(batch)?;
+        let hidden = self.transformer.hidden(batch, None)?;
         let width = hidden.dim(1)?;
         match (&self.head, batch.output_kind) {
             (Some(head), OutputKind::Pooled) => pooling::rows(head, &hidden, &batch.sequences),

@@ -6,6 +6,7 @@ use sconce_kernels::rows::NormStatistics;
 
 use super::fused::{AddNorm, BiasActivation, Gate, RowNorm};
 use super::load::{LoadError, Loader};
+use super::matrix::Matrix;
 use crate::assembly;
 use crate::description::{Activation, Description, NormPlacement};
 use crate::head_layout;
@@ -19,9 +20,9 @@ pub(super) enum ForwardPath {
     Portable,
 }
 
-/// A matrix `[inputs, outputs]` in the placement's dtype. The bias stays f32, and the next operation adds it.
+/// A matrix. The bias is f32, and the next operation adds it.
 pub(super) struct Linear {
-    pub(super) weight: Tensor,
+    pub(super) weight: Matrix,
     pub(super) bias: Tensor,
 }
 
@@ -30,13 +31,13 @@ impl Linear {
         from: &Loader<'_>,
         linear: assembly::Linear,
     ) -> std::result::Result<Linear, LoadError> {
-        let weight = from.transposed(linear.weight.into_f32(), linear.inputs)?;
+        let weight = from.matrix(linear.weight, linear.inputs)?;
         Ok(Linear { weight, bias: from.vector(linear.bias)? })
     }
 
     /// `x · weight`, without the bias: f32 in, f32 out.
     pub(super) fn product(&self, x: &Tensor) -> Result<Tensor> {
-        x.to_dtype(self.weight.dtype())?.matmul(&self.weight)?.to_dtype(DType::F32)
+        self.weight.product(x)
     }
 }
 

@@ -1,13 +1,16 @@
 //! The Candle engine, with sconce's packed forward pass.
 
+mod attention;
 mod device;
 mod disentangled;
 mod encoder;
 mod fused;
 mod generator;
+mod kv_cache;
 mod layers;
 mod load;
 mod logits_head;
+mod matrix;
 mod ops;
 mod packed;
 mod padded;
@@ -37,6 +40,7 @@ use crate::threads::Threads;
 use crate::weight_files;
 use crate::weights::{GeneratedTensors, Tensors};
 use encoder::CandleEncoder;
+use kv_cache::KvCache;
 use layers::ForwardPath;
 use load::{LoadError, Loader};
 use logits_head::LogitsHead;
@@ -80,7 +84,8 @@ impl CandleEngine {
         placement: &Placement,
     ) -> Result<CandleEncoder, Obstacle> {
         let mut encoder = self.build_encoder(description, tensors, placement)?;
-        encoder.logits = Some(logits_head(description, tensors, placement).map_err(load_failed)?);
+        let loader = Loader::new(tensors, device::open(placement.device)?, placement.dtype);
+        encoder.logits = Some(logits_head(&encoder.transformer, &loader).map_err(load_failed)?);
         Ok(encoder)
     }
 
@@ -91,7 +96,7 @@ impl CandleEngine {
         tensors: &dyn Tensors,
         placement: &Placement,
     ) -> Result<CandleEncoder, Obstacle> {
-        let loader = Loader::new(tensors, device::open(placement.device)?, device::dtype(placement.dtype)?);
+        let loader = Loader::new(tensors, device::open(placement.device)?, placement.dtype);
         let transformer = Transformer::load(description, path, &loader).map_err(load_failed)?;
         Ok(CandleEncoder { transformer, head: None, logits: None, path, threads: self.threads() })
     }
@@ -116,8 +121,12 @@ impl Engine for CandleEngine {
         device::supports(device)
     }
 
-    fn dtypes(&self, _device: Device) -> Vec<Dtype> {
-        Dtype::FLOATS.to_vec()
+    fn dtypes(&self, device: Device) -> Vec<Dtype> {
+        match device {
+            // Candle rounds activations to 8 bits there, and the Native engine does not.
+            Device::Cpu => Dtype::FLOATS.to_vec(),
+            Device::Metal(_) | Device::Cuda(_) => Dtype::ALL.to_vec(),
+        }
     }
 
     fn describe(&self, card: &ModelCard) -> Result<String, Obstacle> {
@@ -128,7 +137,7 @@ impl Engine for CandleEngine {
         match case {
             ProbeCase::Op { op, shape } => {
                 let handle = device::open(placement.device)?;
-                let dtype = device::dtype(placement.dtype)?;
+                let dtype = device::dtype(placement.dtype);
                 let run = || ops::run(*op, *shape, &handle, dtype);
                 device::with_autorelease(run).map_err(|error| errors::to_obstacle(&error))
             }
@@ -174,18 +183,16 @@ impl Engine for CandleEngine {
     }
 }
 
-/// The output matrix of a decoder, and its bias.
-fn logits_head(
-    description: &Description,
-    tensors: &dyn Tensors,
-    placement: &Placement,
-) -> Result<LogitsHead, LoadError> {
-    let opened = |error: Obstacle| LoadError::Candle(candle_core::Error::msg(error));
-    let device = device::open(placement.device).map_err(opened)?;
-    let loader = Loader::new(tensors, device, device::dtype(placement.dtype).map_err(opened)?);
-    let assembly = Assembly::new(description, tensors)?;
-    let matrix = loader.transposed(assembly.output_embeddings()?.into_f32(), description.hidden)?;
-    Ok(LogitsHead::new(matrix, assembly.output_bias()?))
+/// The output matrix of a decoder with its bias, and an empty KV cache.
+fn logits_head(transformer: &Transformer, from: &Loader<'_>) -> Result<LogitsHead, LoadError> {
+    let d = transformer.description();
+    let assembly = Assembly::new(d, from.tensors())?.keeping_blocks(from.keeps_blocks());
+    let matrix = match transformer.tied_output().filter(|_| assembly.has_tied_output()) {
+        Some(matrix) => matrix,
+        None => from.matrix(assembly.output_embeddings()?, d.hidden)?,
+    };
+    let cache = KvCache::new(d, from.device(), from.cache_dtype());
+    Ok(LogitsHead::new(matrix, assembly.output_bias()?, cache))
 }
 
 fn load_failed(error: LoadError) -> Obstacle {

@@ -1,7 +1,6 @@
 //! Rotary position embedding with Candle's own ops.
 
 use candle_core::{Device, Result, Tensor};
-use sconce_core::batch::Sequence;
 use sconce_kernels::rope::RopeTable;
 
 /// Cosines and sines of every token of a batch.
@@ -14,15 +13,12 @@ pub(super) struct BatchRope {
 }
 
 impl BatchRope {
-    pub(super) fn new(rope_table: &RopeTable, sequences: &[Sequence], device: &Device) -> Result<BatchRope> {
+    /// The rotary embedding of tokens at these positions.
+    pub(super) fn new(rope_table: &RopeTable, positions: &[usize], device: &Device) -> Result<BatchRope> {
         let RopeTable { cosines, sines, pairs, interleaved } = rope_table;
-        let tokens: usize = sequences.iter().map(|sequence| sequence.length).sum();
         let repeated = |table: &[f32]| {
-            let mut rows = Vec::with_capacity(tokens * pairs);
-            for sequence in sequences {
-                rows.extend_from_slice(&table[..sequence.length * pairs]);
-            }
-            Tensor::from_vec(rows, (tokens, 1, *pairs), device)
+            let rows = positions.iter().flat_map(|position| &table[position * pairs..][..*pairs]);
+            Tensor::from_vec(rows.copied().collect::<Vec<f32>>(), (positions.len(), 1, *pairs), device)
         };
         Ok(BatchRope {
             cosines: repeated(cosines)?,

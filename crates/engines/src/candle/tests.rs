@@ -15,13 +15,12 @@ use serde_json::{Value, json};
 
 use super::encoder::CandleEncoder;
 use super::padded::PaddedAttention;
-use super::{CandleEngine, ForwardPath, logits_head};
+use super::{CandleEngine, ForwardPath};
 use crate::describe::describe;
 use crate::description::Description;
 use crate::head_layout::HeadLayout;
 use crate::loaded_head::LoadedHead;
 use crate::positional::bias_table::BiasTable;
-use crate::step::testing as steps;
 use crate::testing::{card, plain_pool};
 use crate::weights::{GeneratedTensors, Tensors};
 use crate::{families, probe};
@@ -44,7 +43,7 @@ fn description(model_type: &str, activation: &str) -> Description {
 }
 
 /// A description of every golden of every family.
-fn every_kind() -> Vec<(&'static str, Description)> {
+pub(super) fn every_kind() -> Vec<(&'static str, Description)> {
     let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../testkit/goldens");
     let read = |name: &&'static str| {
         let bytes = std::fs::read(folder.join(name).join("config.json")).expect("the golden has a config");
@@ -54,7 +53,7 @@ fn every_kind() -> Vec<(&'static str, Description)> {
     families::FAMILIES.iter().flat_map(names).map(|name| read(&name)).collect()
 }
 
-fn cpu(dtype: Dtype) -> Placement {
+pub(super) fn cpu(dtype: Dtype) -> Placement {
     Placement { engine: EngineId::Candle, device: Device::Cpu, weights: String::new(), dtype }
 }
 
@@ -274,40 +273,6 @@ fn padded_attention_is_that_of_plain_code() {
                     let got = got[sequence.start..][..sequence.length].concat();
                     let apart = max_difference(&got, &want);
                     assert!(apart < 1e-5, "{heads:?} {mask:?} {biased} {}: {apart}", sequence.length);
-                }
-            }
-        }
-    }
-}
-
-#[test]
-fn steps_equal_the_forward_pass_on_both_paths() {
-    let engine = CandleEngine::new(2);
-    let placement = cpu(Dtype::F32);
-    for model_type in ["llama", "mistral", "qwen3"] {
-        let d = steps::description(model_type);
-        for path in [ForwardPath::Fused, ForwardPath::Portable] {
-            let mut encoder = engine.build_on(path, &d, &GeneratedTensors, &placement).expect("it loads");
-            assert!(encoder.generator().is_none());
-            let head = logits_head(&d, &GeneratedTensors, &placement).expect("it is generated");
-            encoder.logits = Some(head);
-            let generator = encoder.generator().expect("it generates");
-            generator.reserve(16).expect("memory");
-            let all = [40, 21].map(|count| steps::tokens(count, &format!("{model_type} {count}")));
-            let [mut one, mut two] = [0, 1].map(|index: usize| {
-                steps::Stepped::new(all[index].clone(), steps::scattered(4, 5 * index as u32))
-            });
-            steps::run(generator, &mut [&mut one, &mut two], &[17, 1, 1, 30]);
-            generator.copy(&[(one.blocks[2], 15)]).expect("blocks");
-            one.blocks[2] = 15;
-            let last = one.logits.pop().expect("it is computed");
-            one.done -= 1;
-            steps::run(generator, &mut [&mut one], &[1]);
-            assert_eq!(one.logits.last(), Some(&last), "a copied block continues like its source");
-            for sequence in [one, two] {
-                let wanted = steps::uncached(&d, &encoder, &sequence.ids);
-                for (got, wanted) in sequence.logits.iter().flatten().zip(wanted.iter().flatten()) {
-                    assert!((f64::from(*got) - wanted).abs() < 2e-4, "{model_type} {path:?}: {got} {wanted}");
                 }
             }
         }

@@ -3,23 +3,17 @@
 use std::sync::Arc;
 
 use candle_core::{DType, Device, Result, Tensor};
-use sconce_core::batch::{Batch, Sequence};
-use sconce_kernels::isa::Isa;
-use sconce_kernels::{rope, rows};
+use sconce_core::batch::Batch;
 
-use super::disentangled::PaddedRelativeProjections;
-use super::fused::QkNormRope;
+use super::attention::{BatchAttention, LayerAttention, SharedAttention};
+use super::kv_cache::KvCache;
 use super::layers::{AfterBlock, ForwardPath, Linear, Norm, activate};
 use super::load::{LoadError, Loader};
-use super::packed::PackedAttention;
-use super::padded::PaddedAttention;
-use super::rope::BatchRope;
+use super::matrix::{Matrix, Table};
 use crate::assembly::{self, Assembly};
-use crate::description::{AttentionWindow, Description, RelativePositions};
+use crate::description::{AttentionWindow, Description};
 use crate::experts::Router;
-use crate::head_layout::{self, HeadLayout};
 use crate::positional::bias_table::BiasTable;
-use crate::positional::disentangled::PackedRelativeProjections;
 use crate::positional::rope::RopeCache;
 
 /// A loaded transformer without head.
@@ -27,9 +21,11 @@ pub(super) struct Transformer {
     description: Description,
     device: Device,
     path: ForwardPath,
-    token_embeddings: Tensor,
-    positions: Option<Tensor>,
-    types: Option<Tensor>,
+    /// The dtype of queries, keys and values.
+    dtype: DType,
+    token_embeddings: Table,
+    positions: Option<Table>,
+    types: Option<Table>,
     embedding_norm: Option<Norm>,
     layers: Vec<Layer>,
     final_norm: Option<Norm>,
@@ -39,10 +35,7 @@ pub(super) struct Transformer {
 }
 
 struct Layer {
-    is_local: bool,
-    qkv: Linear,
-    qk_norms: Option<QkNorms>,
-    relative: Option<LayerRelativeProjections>,
+    attention: LayerAttention,
     output: Linear,
     before_attention: Option<Norm>,
     after_attention: AfterBlock,
@@ -59,22 +52,6 @@ struct FeedForward {
     down: Linear,
 }
 
-enum QkNorms {
-    Fused(Box<[rows::Norm; 2]>),
-    Portable(Box<[Norm; 2]>),
-}
-
-enum LayerRelativeProjections {
-    Packed(Arc<PackedRelativeProjections>),
-    Padded(PaddedRelativeProjections),
-}
-
-/// What all global, or all local, layers need for a batch.
-enum Attention {
-    Packed { rope_table: Option<Arc<rope::RopeTable>>, window: AttentionWindow },
-    Padded { padded: PaddedAttention, rope: Option<BatchRope> },
-}
-
 impl Transformer {
     pub(super) fn load(
         description: &Description,
@@ -82,19 +59,22 @@ impl Transformer {
         from: &Loader<'_>,
     ) -> std::result::Result<Transformer, LoadError> {
         let d = description;
-        let assembly = Assembly::new(d, from.tensors())?;
+        let assembly = Assembly::new(d, from.tensors())?.keeping_blocks(from.keeps_blocks());
         let mut layers = Vec::with_capacity(d.layers);
         for layer in 0..d.layers {
             layers.push(Layer::load(d, &assembly, layer, path, from)?);
         }
         assembly.finish()?;
-        let table = |rows: Option<Vec<f32>>| rows.map(|rows| from.table(rows, d.hidden)).transpose();
+        let table = |rows: Option<Vec<f32>>| {
+            rows.map(|rows| from.table(rows, d.hidden).map(Table::Float)).transpose()
+        };
         let norm = |norm: Option<_>| norm.map(|norm| Norm::load(from, d, norm, None)).transpose();
         let ropes = |window: &AttentionWindow| window.rope.as_ref().map(RopeCache::new);
         Ok(Transformer {
             description: d.clone(),
             device: from.device().clone(),
             path,
+            dtype: from.dtype(),
             token_embeddings: from.embedding_table(assembly.token_embeddings()?, d.hidden)?,
             positions: table(assembly.position_embeddings()?)?,
             types: table(assembly.token_type_embeddings()?)?,
@@ -110,25 +90,28 @@ impl Transformer {
         &self.description
     }
 
-    /// The last hidden state of every token: `[tokens, hidden]`, f32.
-    pub(super) fn hidden(&self, batch: &Batch) -> Result<Tensor> {
+    /// The output matrix that shares the memory of the token embeddings; none if it needs a layout of its own.
+    pub(super) fn tied_output(&self) -> Option<Matrix> {
+        self.token_embeddings.tied()
+    }
+
+    /// The last hidden state of every token: `[tokens, hidden]`, f32. In a step, attention is to the KV cache.
+    pub(super) fn hidden(&self, batch: &Batch, cache: Option<&KvCache>) -> Result<Tensor> {
         let (d, path) = (&self.description, self.path);
-        let sequences: Arc<[Sequence]> = batch.sequences.as_slice().into();
-        let positions: Arc<[usize]> = sequences.iter().flat_map(|s| 0..s.length).collect();
-        let attention = [self.attention(batch, false)?, self.attention(batch, true)?];
+        let shared = SharedAttention {
+            d,
+            device: &self.device,
+            path,
+            dtype: self.dtype,
+            biases: self.biases.as_ref(),
+            ropes: &self.ropes,
+        };
+        let attention = BatchAttention::new(shared, batch, cache)?;
         let mut x = self.embed(batch)?;
-        for layer in &self.layers {
+        for (index, layer) in self.layers.iter().enumerate() {
             let normed = layer.before_attention.as_ref().map(|norm| norm.of(path, &x)).transpose()?;
-            let qkv = layer.qkv.product(normed.as_ref().unwrap_or(&x))?;
-            let context = match &attention[usize::from(layer.is_local)] {
-                Some(Attention::Packed { rope_table, window }) => {
-                    self.packed(layer, &qkv, rope_table.as_ref(), window, &sequences, &positions)?
-                }
-                Some(Attention::Padded { padded, rope }) => {
-                    self.padded(layer, &qkv, padded, rope.as_ref())?
-                }
-                None => candle_core::bail!("a local layer in a model that has none"),
-            };
+            let qkv = layer.attention.qkv.product(normed.as_ref().unwrap_or(&x))?;
+            let context = attention.attend(index, &layer.attention, &qkv)?;
             let attended = layer.after_attention.apply(path, layer.output.product(&context)?, &x)?;
             let input = if d.parallel { &x } else { &attended };
             let normed = layer.before_output.as_ref().map(|norm| norm.of(path, input)).transpose()?;
@@ -160,99 +143,8 @@ impl Transformer {
         Ok(sum)
     }
 
-    fn packed(
-        &self,
-        layer: &Layer,
-        qkv: &Tensor,
-        rope_table: Option<&Arc<rope::RopeTable>>,
-        window: &AttentionWindow,
-        sequences: &Arc<[Sequence]>,
-        positions: &Arc<[usize]>,
-    ) -> Result<Tensor> {
-        let d = &self.description;
-        let heads = HeadLayout::of(d);
-        let norms = layer.qk_norms.as_ref().and_then(|norms| match norms {
-            QkNorms::Fused(norms) => Some(&**norms),
-            QkNorms::Portable(_) => None,
-        });
-        let relative = layer.relative.as_ref().and_then(|relative| match relative {
-            LayerRelativeProjections::Packed(relative) => Some(Arc::clone(relative)),
-            LayerRelativeProjections::Padded(_) => None,
-        });
-        let biased = norms.is_none() && rope_table.is_none() && relative.is_none();
-        if !biased {
-            let positions = Arc::clone(positions);
-            let prepare = QkNormRope { heads, norms, rope_table: rope_table.cloned(), positions };
-            qkv.inplace_op2(&layer.qkv.bias, &prepare)?;
-        }
-        let attention = PackedAttention {
-            sequences: Arc::clone(sequences),
-            heads,
-            scale: d.scale as f32,
-            softcap: d.softcap(),
-            mask: window.mask(),
-            biases: self.biases.clone(),
-            relative,
-            biased,
-        };
-        qkv.apply_op2_no_bwd(&layer.qkv.bias, &attention)
-    }
-
-    fn padded(
-        &self,
-        layer: &Layer,
-        qkv: &Tensor,
-        padded: &PaddedAttention,
-        rope: Option<&BatchRope>,
-    ) -> Result<Tensor> {
-        let d = &self.description;
-        let (wide, narrow) = (d.query_width(), d.kv_heads * d.head_dim);
-        let qkv = qkv.broadcast_add(&layer.qkv.bias)?;
-        let prepared = |which: usize, first: usize, width: usize| -> Result<Tensor> {
-            let mut x = qkv.narrow(1, first, width)?.reshape(((), width / d.head_dim, d.head_dim))?;
-            if let Some(QkNorms::Portable(norms)) = &layer.qk_norms {
-                x = norms[which].plain(&x)?;
-            }
-            if let Some(rope) = rope {
-                x = rope.rotate(&x)?;
-            }
-            x.reshape(((), width))
-        };
-        let dtype = layer.qkv.weight.dtype();
-        let queries = (prepared(0, 0, wide)? * d.scale)?.to_dtype(dtype)?;
-        let keys = prepared(1, wide, narrow)?.to_dtype(dtype)?;
-        let values = qkv.narrow(1, wide + narrow, narrow)?.to_dtype(dtype)?;
-        let relative = layer.relative.as_ref().and_then(|relative| match relative {
-            LayerRelativeProjections::Packed(_) => None,
-            LayerRelativeProjections::Padded(relative) => Some(relative),
-        });
-        padded.attend(&queries, &keys, &values, d.attention_softcap, relative)
-    }
-
-    fn attention(&self, batch: &Batch, local: bool) -> Result<Option<Attention>> {
-        let d = &self.description;
-        let Some(window) = (if local { d.local.as_ref() } else { Some(&d.global) }) else { return Ok(None) };
-        let longest = batch.sequences.iter().map(|s| s.length).max().unwrap_or(0);
-        let rope_table = self.ropes[usize::from(local)].as_ref().map(|ropes| ropes.up_to(longest));
-        let attention = match self.path {
-            ForwardPath::Fused => Attention::Packed { rope_table, window: window.clone() },
-            ForwardPath::Portable => {
-                let (heads, biases) = (HeadLayout::of(d), self.biases.as_deref());
-                let padded =
-                    PaddedAttention::new(&batch.sequences, heads, window.mask(), biases, &self.device)?;
-                let rope =
-                    rope_table.map(|rope_table| BatchRope::new(&rope_table, &batch.sequences, &self.device));
-                Attention::Padded { padded, rope: rope.transpose()? }
-            }
-        };
-        Ok(Some(attention))
-    }
-
     fn embed(&self, batch: &Batch) -> Result<Tensor> {
-        let rows = |table: &Tensor, ids: Vec<u32>| {
-            let ids = Tensor::new(ids, &self.device)?;
-            table.index_select(&ids, 0)?.to_dtype(DType::F32)
-        };
+        let rows = |table: &Table, ids: Vec<u32>| table.rows(&Tensor::new(ids, &self.device)?);
         let mut x = rows(&self.token_embeddings, batch.ids.clone())?;
         if let Some(types) = &self.types {
             x = (x + rows(types, batch.types.clone())?)?;
@@ -294,32 +186,9 @@ impl Layer {
         let [before_attention, after_attention] = parts.attention_norms;
         let [before_output, after_output] = parts.output_norms;
         let before = |norm: Option<_>| norm.map(|norm| Norm::load(from, d, norm, None)).transpose();
-        let qk_norms = match (parts.qk_norms, path) {
-            (None, _) => None,
-            (Some(norms), ForwardPath::Fused) => {
-                Some(QkNorms::Fused(Box::new(norms.map(|norm| head_layout::norm(d, norm)))))
-            }
-            (Some([query, key]), ForwardPath::Portable) => {
-                let norms = [Norm::load(from, d, query, None)?, Norm::load(from, d, key, None)?];
-                Some(QkNorms::Portable(Box::new(norms)))
-            }
-        };
-        let relative = match (parts.relative, &d.relative_positions, path) {
-            (Some(relative), Some(RelativePositions::Disentangled(how)), ForwardPath::Fused) => {
-                let packed =
-                    PackedRelativeProjections::new(Isa::best(), how, &relative, d.head_dim, d.max_length);
-                Some(LayerRelativeProjections::Packed(Arc::new(packed)))
-            }
-            (Some(relative), Some(RelativePositions::Disentangled(how)), ForwardPath::Portable) => Some(
-                LayerRelativeProjections::Padded(PaddedRelativeProjections::load(from, d, how, relative)?),
-            ),
-            _ => None,
-        };
+        let attention = (parts.qkv, parts.qk_norms, parts.relative);
         Ok(Layer {
-            is_local: d.is_local(layer),
-            qkv: Linear::load(from, parts.qkv)?,
-            qk_norms,
-            relative,
+            attention: LayerAttention::load(from, d, path, layer, attention)?,
             before_attention: before(before_attention)?,
             after_attention: AfterBlock::load(from, d, after_attention, &output.bias)?,
             output,

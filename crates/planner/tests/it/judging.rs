@@ -1,8 +1,9 @@
 //! Limits of the bands, and judgement by them.
 
 use sconce_core::batch::{Batch, OutputKind, Rows};
+use sconce_core::device::Device;
 use sconce_core::obstacle::{Distance, Obstacle};
-use sconce_core::placement::Dtype;
+use sconce_core::placement::{Dtype, EngineId, Placement};
 use sconce_core::probe::{Op, ProbeCase};
 use sconce_planner::band::Band;
 use sconce_planner::judge::{breach, distance, judge};
@@ -36,10 +37,18 @@ fn each_band_ends_at_its_tolerance() {
 }
 
 #[test]
-fn a_dtype_is_held_to_the_band_of_its_rounding() {
-    let expected = Dtype::ALL.map(Band::expected);
+fn a_placement_is_held_to_the_band_of_its_rounding() {
+    let expected = |engine, device| {
+        Dtype::ALL.map(|dtype| Band::expected(&Placement { engine, device, weights: String::new(), dtype }))
+    };
     // Generated weights are quantized without an error.
-    assert_eq!(expected, [Band::Exact, Band::Half, Band::Half, Band::Half, Band::Half]);
+    let exact_products = [Band::Exact, Band::Half, Band::Half, Band::Half, Band::Half];
+    assert_eq!(expected(EngineId::Native, Device::Cpu), exact_products);
+    assert_eq!(expected(EngineId::Candle, Device::Metal(0)), exact_products);
+    // Activations are rounded to 8 bits for quantized products.
+    let rounded = [Band::Exact, Band::Half, Band::Half, Band::Coarse, Band::Coarse];
+    assert_eq!(expected(EngineId::Candle, Device::Cuda(1)), rounded);
+    assert_eq!(expected(EngineId::Candle, Device::Cpu), rounded);
 }
 
 #[test]

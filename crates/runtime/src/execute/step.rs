@@ -46,14 +46,17 @@ pub(crate) enum StepError {
 }
 
 impl Serving {
-    /// The active placement with a KV cache of the blocks that `blocks` chooses from its layout. Placements that can't
-    /// reserve it are quarantined.
-    pub(crate) fn decoder(&self, blocks: impl Fn(CacheLayout) -> usize) -> Result<Decoder, Error> {
+    /// The active placement with a KV cache of the blocks that `blocks` chooses for it. Placements that can't reserve it are
+    /// quarantined.
+    pub(crate) fn decoder(
+        &self,
+        blocks: impl Fn(&Placement, CacheLayout) -> usize,
+    ) -> Result<Decoder, Error> {
         loop {
             let active = self.active(&mut |_| {})?;
             let layout = self.on_generator(&active, 0, |generator| Ok(generator.cache_layout()));
             let reserved = layout.and_then(|layout| {
-                let blocks = blocks(layout);
+                let blocks = blocks(&active.placement, layout);
                 self.on_generator(&active, 0, move |generator| generator.reserve(blocks))?;
                 Ok((blocks, layout.block_size))
             });
@@ -85,7 +88,7 @@ impl Serving {
         let active = &decoder.active;
         let _span = debug_span!("step", placement = %active.placement, tokens = batch.tokens()).entered();
         let rows = batch.rows_of(0..batch.sequences.len()).len();
-        // Attention reads all cached tokens, and an engine without cached keys computes them again.
+        // Attention reads all cached tokens.
         let cached: usize = batch.cached.iter().map(|cached| cached.length).sum();
         let tokens = batch.tokens() + cached;
         let computed = self.on_generator(active, tokens, move |generator| {

@@ -17,6 +17,7 @@ mod step_loop;
 mod stop;
 mod structured_output;
 
+pub(crate) use cache_budget::CacheBudget;
 pub use cache_budget::CacheEstimate;
 pub use generation::{FinishReason, GeneratedToken, Generation, GenerationStream, GenerationSummary, Piece};
 pub use options::{GenerateOptions, InvalidOption};

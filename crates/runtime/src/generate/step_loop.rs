@@ -12,7 +12,7 @@ use sconce_core::batch::{Batch, CachedSequence, OutputKind};
 use tracing::trace;
 
 use super::blocks::{BlockCopy, BlockPool};
-use super::cache_budget;
+use super::cache_budget::CacheBudget;
 use super::constraint::{Constraint, ConstraintCompiler};
 use super::events::{self, EventSender};
 use super::generation::{Event, Generation};
@@ -51,11 +51,11 @@ impl StepLoop {
     pub(crate) fn start(
         serving: &Arc<Serving>,
         tokenizer: &Arc<ModelTokenizer>,
-        cache_bytes: Option<u64>,
+        budget: CacheBudget,
     ) -> std::io::Result<StepLoop> {
         let (requests, received) = mpsc::channel();
         let (serving, tokenizer) = (Arc::clone(serving), Arc::clone(tokenizer));
-        let running = Running::new(Arc::clone(&serving), Arc::clone(&tokenizer), cache_bytes);
+        let running = Running::new(Arc::clone(&serving), Arc::clone(&tokenizer), budget);
         let body = move || running.run(&received);
         thread::Builder::new().name("sconce-steps".to_owned()).spawn(body)?;
         Ok(StepLoop { requests, serving, tokenizer, constraints: OnceLock::new() })
@@ -110,8 +110,7 @@ fn random_seed() -> u64 {
 struct Running {
     serving: Arc<Serving>,
     tokenizer: Arc<ModelTokenizer>,
-    /// Memory of the KV cache; by default a share of the available memory.
-    cache_bytes: Option<u64>,
+    budget: CacheBudget,
     /// The placement, from the first request on.
     decoder: Option<Decoder>,
     scheduler: Option<Scheduler>,
@@ -120,9 +119,9 @@ struct Running {
 }
 
 impl Running {
-    fn new(serving: Arc<Serving>, tokenizer: Arc<ModelTokenizer>, cache_bytes: Option<u64>) -> Running {
+    fn new(serving: Arc<Serving>, tokenizer: Arc<ModelTokenizer>, budget: CacheBudget) -> Running {
         let outputs = HashMap::new();
-        Running { serving, tokenizer, cache_bytes, decoder: None, scheduler: None, outputs, next_id: 0 }
+        Running { serving, tokenizer, budget, decoder: None, scheduler: None, outputs, next_id: 0 }
     }
 
     fn run(mut self, requests: &Receiver<Request>) {
@@ -210,9 +209,9 @@ impl Running {
             return Ok(());
         }
         self.decoder = None;
-        let context = self.serving.spec().card.max_length.value;
-        let cache_bytes = self.cache_bytes;
-        let decoder = self.serving.decoder(|layout| cache_budget::blocks(layout, context, cache_bytes))?;
+        let card = &self.serving.spec().card;
+        let decoder =
+            self.serving.decoder(|placement, layout| self.budget.blocks(card, placement, layout))?;
         let total = u32::try_from(decoder.blocks).unwrap_or(u32::MAX);
         let pool = BlockPool::new(total, decoder.block_size);
         match &mut self.scheduler {

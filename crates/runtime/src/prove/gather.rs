@@ -240,7 +240,7 @@ impl Gatherer<'_> {
         // Weights are generated: all weight files share the evidence.
         let any_weights = Placement { weights: String::new(), ..placement.clone() };
         self.stored_or("twin", &format!("{describes} up to {longest}"), &any_weights, |this| {
-            let band = Band::expected(placement.dtype);
+            let band = Band::expected(placement);
             let compared = this.compare(placement, reference, &cases, band, references);
             if let Err(Obstacle::ModelWrong { .. }) = compared
                 && let Some(op) = this.failing_op(placement, reference, references)
@@ -294,7 +294,7 @@ impl Gatherer<'_> {
         let expected = self.probe(reference, cases.clone(), references);
         let results = self.probe(placement, cases.clone(), references);
         let judged = cases.iter().zip(expected).zip(results).map(|((case, want), result)| {
-            judge::judge(case, &result?.rows, &want?.rows, Band::expected(placement.dtype)).map(|_| ())
+            judge::judge(case, &result?.rows, &want?.rows, Band::expected(placement)).map(|_| ())
         });
         judged.filter_map(Result::err).collect()
     }
