@@ -53,6 +53,7 @@ fn with_config_files<T>(
 ) -> Result<T, Error> {
     match source {
         ModelSource::Folder(path) | ModelSource::Gguf(path) => read(path),
+        ModelSource::HubGguf { .. } => read(&source.fetch(offline, bundles, &mut |_| {})?),
         ModelSource::Bundle(path) => read(&bundle::unpack(path, bundles).map_err(SourceError::from)?),
         ModelSource::Hub { id, revision, graphs } => {
             let mut hub = Hub { graphs: graphs.clone(), ..Hub::from_environment() };

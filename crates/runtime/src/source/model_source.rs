@@ -34,12 +34,26 @@ pub enum ModelSource {
         /// Which ONNX graph to fetch.
         graphs: Graphs,
     },
+    /// A GGUF file of a repository of the hub.
+    HubGguf {
+        /// `owner/name`.
+        id: String,
+        /// Branch, tag or commit.
+        revision: String,
+        /// A word of the file's name, such as `Q4_K_M`, or its path in the repository.
+        quantization: String,
+    },
 }
 
 impl ModelSource {
-    /// Parses `text`: a GGUF file if it ends with `.gguf`, a bundle if it is a file or ends with `.sconce`, a folder if it exists or looks like a path, else
-    /// an id of the hub.
+    /// Parses `text`: a GGUF file of a repository if it is `owner/name:QUANTIZATION`, a GGUF file if it ends with `.gguf`, a
+    /// bundle if it is a file or ends with `.sconce`, a folder if it exists or looks like a path, else an id of the hub.
     pub fn parse(text: &str, revision: Option<&str>) -> ModelSource {
+        let revision = revision.unwrap_or("main").to_owned();
+        if let Some((id, quantization)) = hub_gguf(text).filter(|_| !Path::new(text).exists()) {
+            let (id, quantization) = (id.to_owned(), quantization.to_owned());
+            return ModelSource::HubGguf { id, revision, quantization };
+        }
         if text.ends_with(GGUF_EXTENSION) && !Path::new(text).is_dir() {
             return ModelSource::Gguf(PathBuf::from(text));
         }
@@ -50,7 +64,6 @@ impl ModelSource {
         if looks_like_a_path || Path::new(text).is_dir() {
             return ModelSource::Folder(PathBuf::from(text));
         }
-        let revision = revision.unwrap_or("main").to_owned();
         ModelSource::Hub { id: text.to_owned(), revision, graphs: Graphs::default() }
     }
 
@@ -58,7 +71,10 @@ impl ModelSource {
     #[must_use]
     pub fn for_constraints(self, constraints: &Constraints) -> ModelSource {
         match self {
-            ModelSource::Folder(_) | ModelSource::Gguf(_) | ModelSource::Bundle(_) => self,
+            ModelSource::Folder(_)
+            | ModelSource::Gguf(_)
+            | ModelSource::Bundle(_)
+            | ModelSource::HubGguf { .. } => self,
             ModelSource::Hub { id, revision, .. } => {
                 ModelSource::Hub { id, revision, graphs: Graphs::for_constraints(constraints) }
             }
@@ -78,7 +94,7 @@ impl ModelSource {
                 stem.unwrap_or_else(|| path.display().to_string())
             }
             ModelSource::Bundle(path) => bundle::name(path).unwrap_or_else(|_| path.display().to_string()),
-            ModelSource::Hub { id, .. } => id.clone(),
+            ModelSource::Hub { .. } | ModelSource::HubGguf { .. } => self.to_string(),
         }
     }
 
@@ -98,8 +114,23 @@ impl ModelSource {
                 let fetched = hub.fetch(id, revision, &hub::is_wanted, progress);
                 fetched.map_err(|error| not_found(id, &hub, error))
             }
+            ModelSource::HubGguf { id, revision, quantization } => {
+                let mut hub = Hub::from_environment();
+                hub.offline |= offline;
+                let fetched = hub.fetch_gguf(id, revision, quantization, progress);
+                fetched.map_err(|error| not_found(id, &hub, error))
+            }
         }
     }
+}
+
+/// The id and the quantization of `owner/name:QUANTIZATION`.
+fn hub_gguf(text: &str) -> Option<(&str, &str)> {
+    let (id, quantization) = text.split_once(':')?;
+    let (owner, name) = id.split_once('/')?;
+    let is_id =
+        !owner.is_empty() && !owner.starts_with(['.', '~']) && !name.is_empty() && !name.contains('/');
+    (is_id && !quantization.is_empty()).then_some((id, quantization))
 }
 
 /// The hub's error, with a suggestion of a similar folder or cached model.
@@ -142,6 +173,7 @@ impl fmt::Display for ModelSource {
                 write!(f, "{}", path.display())
             }
             ModelSource::Hub { id, .. } => f.write_str(id),
+            ModelSource::HubGguf { id, quantization, .. } => write!(f, "{id}:{quantization}"),
         }
     }
 }

@@ -1,6 +1,7 @@
 //! The hub client against a hub on loopback: its requests and its cache.
 
 mod faults;
+mod gguf;
 mod graphs;
 
 use std::fmt::Write as _;

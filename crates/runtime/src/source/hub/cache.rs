@@ -67,7 +67,7 @@ impl Repository {
         wanted: &dyn Fn(&str) -> bool,
         graphs: &Graphs,
     ) -> Result<PathBuf, HubError> {
-        let missing = match self.commit() {
+        let missing = match self.cached_commit() {
             Some(commit) => {
                 let snapshot = self.snapshot(&commit);
                 let missing = missing(&snapshot, wanted, graphs);
@@ -78,12 +78,17 @@ impl Repository {
             }
             None => Vec::new(),
         };
-        let (id, revision, cache) = (self.id.clone(), self.revision.clone(), self.cache.clone());
-        Err(HubError::NotCached { id, revision, cache, missing })
+        Err(self.not_cached("", missing))
+    }
+
+    /// The error that files are not in the cache; `suffix` follows the id in the model's name.
+    pub(super) fn not_cached(&self, suffix: &str, missing: Vec<String>) -> HubError {
+        let (revision, cache) = (self.revision.clone(), self.cache.clone());
+        HubError::NotCached { id: format!("{}{suffix}", self.id), revision, cache, missing }
     }
 
     /// The cached commit of the revision.
-    fn commit(&self) -> Option<String> {
+    pub(super) fn cached_commit(&self) -> Option<String> {
         let text = fs::read_to_string(self.folder.join("refs").join(&self.revision));
         let named = text.ok().map(|text| text.trim().to_owned()).filter(|commit| is_plain(commit));
         named.or_else(|| is_commit(&self.revision).then(|| self.revision.clone()))
@@ -91,7 +96,7 @@ impl Repository {
 
     /// Writes the ref of the revision. A commit needs none.
     pub(super) fn write_reference(&self, commit: &str) -> Result<(), HubError> {
-        if self.revision == commit || self.commit().as_deref() == Some(commit) {
+        if self.revision == commit || self.cached_commit().as_deref() == Some(commit) {
             return Ok(());
         }
         let path = self.folder.join("refs").join(&self.revision);
@@ -253,7 +258,7 @@ fn entries(folder: &Path) -> Vec<(String, PathBuf)> {
 }
 
 /// All files below a folder, by relative path. Symlinks to folders are not followed.
-fn files(folder: &Path) -> Vec<(String, PathBuf)> {
+pub(super) fn files(folder: &Path) -> Vec<(String, PathBuf)> {
     let mut files_found = Vec::new();
     for (name, path) in entries(folder) {
         if path.symlink_metadata().is_ok_and(|file| file.is_dir()) {

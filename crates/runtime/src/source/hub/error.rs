@@ -133,12 +133,42 @@ pub enum HubError {
         source: serde_json::Error,
     },
     /// The repository has no usable file.
-    #[error("`{id}` at `{revision}` has no usable files\nhint: choose a model with safetensors")]
+    #[error(
+        "`{id}` at `{revision}` has no usable files\n\
+         hint: choose a model with safetensors, or a GGUF file by its quantization, such as `{id}:Q4_K_M`"
+    )]
     NoUsableFiles {
         /// Repository id.
         id: String,
         /// Revision.
         revision: String,
+    },
+    /// No GGUF file of the repository has this quantization.
+    #[error(
+        "`{id}` has no GGUF file with `{quantization}` in its name, available: {}\n\
+         hint: write a word of one of these names after the id, such as `{id}:Q4_K_M`",
+        available(files)
+    )]
+    NoQuantization {
+        /// Repository id.
+        id: String,
+        /// The requested quantization.
+        quantization: String,
+        /// The GGUF files of the repository.
+        files: Vec<String>,
+    },
+    /// Several GGUF files of the repository have this quantization.
+    #[error(
+        "`{id}` has several GGUF files with `{quantization}` in their names: {}\n\
+         hint: name the file: `{id}:{}`", available(files), files.first().map_or("", String::as_str)
+    )]
+    AmbiguousQuantization {
+        /// Repository id.
+        id: String,
+        /// The requested quantization.
+        quantization: String,
+        /// The files.
+        files: Vec<String>,
     },
     /// I/O error in the cache.
     #[error("I/O error in the cache at `{}`\nhint: check permissions and free space, or set `HF_HOME`", path.display())]
@@ -167,6 +197,8 @@ impl HubError {
             | HubError::Hostile { .. }
             | HubError::Unreadable { .. }
             | HubError::NoUsableFiles { .. }
+            | HubError::NoQuantization { .. }
+            | HubError::AmbiguousQuantization { .. }
             | HubError::Cache { .. } => false,
         }
     }
@@ -174,6 +206,10 @@ impl HubError {
 
 fn list(missing: &[String]) -> String {
     if missing.is_empty() { "all files".to_owned() } else { format!("`{}`", missing.join("`, `")) }
+}
+
+fn available(files: &[String]) -> String {
+    if files.is_empty() { "none".to_owned() } else { format!("`{}`", files.join("`, `")) }
 }
 
 fn status_hint(status: u16) -> &'static str {

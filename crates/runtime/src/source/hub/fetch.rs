@@ -7,6 +7,7 @@ use super::client::Client;
 use super::config::{Hub, Progress};
 use super::download;
 use super::error::HubError;
+use super::listing::{File, Listing};
 
 impl Hub {
     /// The snapshot folder of `id` at `revision`. Fetches the `wanted` files that the cache lacks.
@@ -23,7 +24,8 @@ impl Hub {
         if self.offline {
             return repository.complete_snapshot(wanted, &self.graphs);
         }
-        match self.fetch_from_hub(&repository, wanted, progress) {
+        let select = |listing: &Listing| Ok(listing.select(wanted, &self.graphs));
+        match self.fetch_from_hub(&repository, &select, progress) {
             Err(error) if error.is_transient() => match repository.complete_snapshot(wanted, &self.graphs) {
                 Ok(folder) => {
                     progress(Progress::FromCache { why: &error });
@@ -40,15 +42,16 @@ impl Hub {
         cache::models(&self.cache)
     }
 
-    fn fetch_from_hub(
+    /// Fetches the files that `select` chooses, and returns the snapshot folder.
+    pub(super) fn fetch_from_hub(
         &self,
         repository: &Repository,
-        wanted: &dyn Fn(&str) -> bool,
+        select: &dyn Fn(&Listing) -> Result<Vec<File>, HubError>,
         progress: &mut dyn FnMut(Progress<'_>),
     ) -> Result<PathBuf, HubError> {
         let client = Client::new(self, repository)?;
         let listing = client.list()?;
-        let mut files = listing.select(wanted, &self.graphs);
+        let mut files = select(&listing)?;
         if files.is_empty() {
             return Err(HubError::NoUsableFiles {
                 id: repository.id.clone(),

@@ -61,10 +61,19 @@ impl Listing {
         Ok(Listing { commit: answer.sha, files })
     }
 
+    /// The names of all files.
+    pub(super) fn names(&self) -> Vec<&str> {
+        self.files.iter().map(|file| file.name.as_str()).collect()
+    }
+
+    /// The files with these names.
+    pub(super) fn select_named(&self, names: &[String]) -> Vec<File> {
+        self.files.iter().filter(|file| names.contains(&file.name)).cloned().collect()
+    }
+
     /// The wanted files, weights last: a snapshot with weights has all other files.
     pub(super) fn select(&self, wanted: &dyn Fn(&str) -> bool, graphs: &Graphs) -> Vec<File> {
-        let names: Vec<&str> = self.files.iter().map(|file| file.name.as_str()).collect();
-        let graph = graphs.select(&names);
+        let graph = graphs.select(&self.names());
         let of_graph = |name: &str| graph.as_ref().is_some_and(|graph| is_part(graph, name));
         let is_selected = |file: &&File| wanted(&file.name) || of_graph(&file.name);
         let mut files: Vec<File> = self.files.iter().filter(is_selected).cloned().collect();

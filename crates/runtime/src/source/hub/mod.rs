@@ -10,6 +10,7 @@ mod download;
 mod environment;
 mod error;
 mod fetch;
+mod gguf;
 mod graphs;
 mod listing;
 mod names;
