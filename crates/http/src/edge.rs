@@ -5,6 +5,8 @@ use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 
+use tokio::sync::watch;
+
 use crate::keys::Principal;
 use crate::memory_budget::MemoryBudget;
 use crate::rate_limiter::RateLimiters;
@@ -35,6 +37,8 @@ pub struct Edge {
     pub telemetry: Arc<Telemetry>,
     rate_limiters: RateLimiters,
     shutting_down: AtomicBool,
+    /// Whether responses that are still being sent must end.
+    closing: watch::Sender<bool>,
 }
 
 impl Edge {
@@ -44,7 +48,8 @@ impl Edge {
         let telemetry = Arc::new(Telemetry::new(&settings.telemetry));
         let settings = RwLock::new(Arc::new(settings));
         let (rate_limiters, shutting_down) = (RateLimiters::default(), AtomicBool::new(false));
-        Edge { settings, rules, bound, memory, telemetry, rate_limiters, shutting_down }
+        let closing = watch::Sender::new(false);
+        Edge { settings, rules, bound, memory, telemetry, rate_limiters, shutting_down, closing }
     }
 
     /// The settings as of now.
@@ -89,6 +94,20 @@ impl Edge {
     /// From now on responses ask clients to close their connections.
     pub fn begin_shutdown(&self) {
         self.shutting_down.store(true, Ordering::Relaxed);
+    }
+
+    /// Ends the responses that are still being sent.
+    pub(crate) fn close_streams(&self) {
+        self.closing.send_replace(true);
+    }
+
+    /// Completes when the grace time is nearly over: a response that is still being sent must end now, so that its client
+    /// learns why.
+    pub fn closing(&self) -> impl Future<Output = ()> + Send + 'static {
+        let mut closing = self.closing.subscribe();
+        async move {
+            let _ = closing.wait_for(|closing| *closing).await;
+        }
     }
 
     /// Whether shutdown has begun.

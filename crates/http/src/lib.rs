@@ -6,6 +6,7 @@
 pub mod body;
 mod cors;
 pub mod edge;
+pub mod event_stream;
 pub mod fair_quota;
 mod hosts;
 pub mod keys;

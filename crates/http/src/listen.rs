@@ -23,6 +23,8 @@ use crate::write_deadline::WriteDeadline;
 
 /// Pause after `accept` failed for lack of a resource, such as file descriptors.
 const PAUSE: Duration = Duration::from_millis(50);
+/// Share of the grace time in which responses that are still being sent end.
+const CLOSING: f64 = 0.2;
 /// Timeout for the last log lines and traces.
 const FLUSH_TIMEOUT: Duration = Duration::from_secs(2);
 
@@ -85,7 +87,11 @@ pub async fn listen<S>(
         }
     }
     drop(listener);
-    let _ = tokio::time::timeout(edge.settings().grace, graceful.shutdown()).await;
+    let (grace, mut drained) = (edge.settings().grace, pin!(graceful.shutdown()));
+    if tokio::time::timeout(grace.mul_f64(1.0 - CLOSING), &mut drained).await.is_err() {
+        edge.close_streams();
+        let _ = tokio::time::timeout(grace.mul_f64(CLOSING), drained).await;
+    }
     on_drained();
     let _ = tokio::task::spawn_blocking(move || edge.telemetry.flush(FLUSH_TIMEOUT)).await;
 }

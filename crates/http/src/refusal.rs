@@ -185,20 +185,26 @@ impl Refusal {
         self.kind.row().code
     }
 
-    /// The response in a dialect.
-    pub fn respond(&self, dialect: Dialect) -> Response {
+    /// The error body in a dialect.
+    pub fn body(&self, dialect: Dialect) -> Value {
         let row = self.kind.row();
-        let (status, body): (u16, Value) = match dialect {
-            Dialect::Tei => (row.tei, json!({ "error": self.message, "error_type": row.tei_type })),
+        match dialect {
+            Dialect::Tei => json!({ "error": self.message, "error_type": row.tei_type }),
             Dialect::OpenAi => {
                 let error = json!({
                     "message": self.message, "type": row.openai_type, "param": null, "code": row.code,
                 });
-                (row.status, json!({ "error": error }))
+                json!({ "error": error })
             }
             // Cohere's clients read `message`, Jina's read `detail`.
-            Dialect::Cohere => (row.status, json!({ "message": self.message, "detail": self.message })),
-        };
+            Dialect::Cohere => json!({ "message": self.message, "detail": self.message }),
+        }
+    }
+
+    /// The response in a dialect.
+    pub fn respond(&self, dialect: Dialect) -> Response {
+        let (row, body) = (self.kind.row(), self.body(dialect));
+        let status = if dialect == Dialect::Tei { row.tei } else { row.status };
         let status = StatusCode::from_u16(status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
         let mut response = (status, axum::Json(body)).into_response();
         response.headers_mut().insert(CODE_HEADER, HeaderValue::from_static(row.code));

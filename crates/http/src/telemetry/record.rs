@@ -19,7 +19,7 @@ use crate::keys::{Keys, Principal};
 use crate::refusal::Refused;
 use crate::telemetry::context;
 use crate::telemetry::sink::Telemetry;
-use crate::telemetry::span::{RequestRecord, SpanRecord};
+use crate::telemetry::span::{DeferredRecord, RequestRecord, SpanRecord};
 
 /// Status of requests whose client left before the response, as nginx logs it.
 const CLIENT_CLOSED_REQUEST: u16 = 499;
@@ -52,6 +52,7 @@ pub(crate) async fn record(
         refused: None,
         key: None,
         record: RequestRecord::default(),
+        deferred: None,
     };
     let mut response = next.run(request).await;
     if let Ok(value) = HeaderValue::from_str(&context::traceparent(pending.span.span_context())) {
@@ -61,6 +62,7 @@ pub(crate) async fn record(
     if let Some(record) = response.extensions_mut().remove::<RequestRecord>() {
         pending.record = record;
     }
+    pending.deferred = response.extensions_mut().remove::<DeferredRecord>();
     pending.refused = response.extensions().get::<Refused>().cloned();
     if let Some(principal) = response.extensions().get::<Principal>().filter(|_| !keys.is_empty()) {
         pending.key = Some(keys.name(principal.tenant));
@@ -82,11 +84,15 @@ struct Pending {
     /// Name of the API key.
     key: Option<String>,
     record: RequestRecord,
+    deferred: Option<DeferredRecord>,
 }
 
 impl Drop for Pending {
     fn drop(&mut self) {
         let end = Instant::now();
+        if let Some(record) = self.deferred.take().and_then(|deferred| deferred.take()) {
+            self.record = record;
+        }
         self.end_spans(end);
         let telemetry = &self.telemetry;
         // 424 is a server error in TEI's dialect. Probes report their status themselves.
@@ -108,10 +114,12 @@ impl Drop for Pending {
                     model,
                     texts = record.texts,
                     tokens = record.tokens,
+                    generated = record.generated,
                     placement = record.placement,
                     tokenize_ms = record.tokenize_ms,
                     queue_ms = record.queue_ms,
                     compute_ms = record.compute_ms,
+                    ttft_ms = record.ttft_ms,
                     key = self.key,
                     aborted = (!self.complete).then_some(true),
                     trace = %self.span.span_context().trace_id(),
@@ -162,6 +170,7 @@ fn milliseconds(time: Duration) -> f64 {
 
 /// A response body that holds the record of its request until it is sent.
 struct Recorded {
+    /// Dropped before `pending`, whose record it may still set.
     body: Body,
     pending: Pending,
 }

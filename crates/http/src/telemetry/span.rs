@@ -1,5 +1,6 @@
 //! Records of requests that handlers add to the log and to traces.
 
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
 use opentelemetry::KeyValue;
@@ -13,6 +14,8 @@ pub struct RequestRecord {
     pub texts: Option<usize>,
     /// Number of tokens.
     pub tokens: Option<usize>,
+    /// Number of generated tokens.
+    pub generated: Option<usize>,
     /// The placements that computed them.
     pub placement: Option<String>,
     /// Milliseconds of tokenizing.
@@ -21,10 +24,28 @@ pub struct RequestRecord {
     pub queue_ms: Option<f64>,
     /// Milliseconds of computing.
     pub compute_ms: Option<f64>,
+    /// Milliseconds until the first generated token.
+    pub ttft_ms: Option<f64>,
     /// Attributes of the request's span.
     pub attributes: Vec<KeyValue>,
     /// Child spans.
     pub spans: Vec<SpanRecord>,
+}
+
+/// The record of a request whose response is sent while it is computed, in the response's extensions instead of a
+/// [`RequestRecord`]. The body sets it before it is dropped.
+#[derive(Clone, Debug, Default)]
+pub struct DeferredRecord(Arc<Mutex<Option<RequestRecord>>>);
+
+impl DeferredRecord {
+    /// Sets the record.
+    pub fn set(&self, record: RequestRecord) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(record);
+    }
+
+    pub(super) fn take(&self) -> Option<RequestRecord> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).take()
+    }
 }
 
 /// A span below the request's.
