@@ -42,8 +42,8 @@ pub use execute::{
     SecondLoaded, ShadowCheck, UnresolvedSequence, Verdict,
 };
 pub use generate::{
-    CacheEstimate, FinishReason, GenerateOptions, GeneratedToken, Generation, GenerationStream,
-    GenerationSummary, InvalidOption, Piece, StructuredOutput,
+    CacheEstimate, FinishReason, GenerateOptions, GeneratedToken, Generation, GenerationLoad,
+    GenerationStream, GenerationSummary, InvalidOption, Piece, Priority, Scheduling, StructuredOutput,
 };
 pub use inspect::{Inspection, inspect};
 pub use memory::{Claim, MemoryAccount, MemoryPurpose, limit_arenas, peak, resident};

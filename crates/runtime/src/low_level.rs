@@ -13,7 +13,7 @@ use crate::execute::{
 use crate::memory::Claim;
 use crate::model::Model;
 use crate::operations::{Input, Prompt, embed};
-use crate::tokenize::{Token, TokenSequence};
+use crate::tokenize::{Token, TokenBytes, TokenSequence};
 
 /// Batches.
 impl Model {
@@ -99,6 +99,16 @@ impl Model {
     /// The text of token ids.
     pub fn decode(&self, ids: &[u32], skip_special: bool) -> Result<String, Error> {
         Ok(self.context().tokenizer.decode(ids, skip_special)?)
+    }
+
+    /// The bytes that a generated token adds to a text, which need not be whole characters; none of a special token. `None`
+    /// if they depend on other tokens.
+    pub fn token_bytes(&self, id: u32) -> Option<Vec<u8>> {
+        match self.context().tokenizer.token_bytes()?.get(id as usize)? {
+            TokenBytes::Text(bytes) => Some(bytes.clone()),
+            TokenBytes::Special(_) => Some(Vec::new()),
+            TokenBytes::None => None,
+        }
     }
 
     /// The string of a token in the vocabulary.

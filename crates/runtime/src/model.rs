@@ -13,7 +13,9 @@ use crate::card::contents::{Unverified, concerns};
 use crate::chat::{self, ChatOptions, ChatPrompt, Message};
 use crate::error::Error;
 use crate::execute::{Incident, Readmission, Readmitted, Serving};
-use crate::generate::{CacheBudget, GenerateOptions, Generation, InvalidOption, StepLoop};
+use crate::generate::{
+    CacheBudget, GenerateOptions, Generation, GenerationLoad, InvalidOption, Scheduling, StepLoop,
+};
 use crate::memory::{Claim, MemoryAccount, prover_bytes};
 use crate::operations::classify::{self, Classifications, ClassifyOptions};
 use crate::operations::embed::{self, EmbedOptions};
@@ -92,12 +94,17 @@ impl Model {
         options: &GenerateOptions,
     ) -> Result<Generation, Error> {
         let prompt = self.chat_prompt(messages, chat)?;
-        let tokens = self.card().generation.special_tokens.as_ref().map(|tokens| &tokens.value);
-        let end = tokens.and_then(|tokens| self.inner.tokenizer.id(tokens.get("eos_token")?));
         let mut options = options.clone();
-        // A turn ends with the tokenizer's end token, which other files may not name.
-        options.stop_tokens.extend(end.filter(|_| !options.ignore_eos));
+        if !options.ignore_eos {
+            options.stop_tokens.extend(prompt.stop_tokens);
+        }
         self.generate_from_ids(prompt.ids, &options)
+    }
+
+    /// The chat template that these options choose.
+    pub fn chat_template(&self, options: &ChatOptions) -> Result<&str, Error> {
+        expect_task(self.card(), "chat", &[Task::Generate])?;
+        Ok(chat::template(self.card(), options)?)
     }
 
     /// The prompt of a conversation, as text and as token ids.
@@ -111,6 +118,21 @@ impl Model {
         &self,
         prompt: Vec<u32>,
         options: &GenerateOptions,
+    ) -> Result<Generation, Error> {
+        self.generate_scheduled(prompt, options, Scheduling::default())
+    }
+
+    /// Load of the generations; none before the first one.
+    pub fn generation_load(&self) -> Option<GenerationLoad> {
+        self.inner.step_loop.get().map(StepLoop::load)
+    }
+
+    /// Continues a prompt of token ids, for callers that serve several tenants.
+    pub fn generate_scheduled(
+        &self,
+        prompt: Vec<u32>,
+        options: &GenerateOptions,
+        scheduling: Scheduling,
     ) -> Result<Generation, Error> {
         expect_task(self.card(), "generate", &[Task::Generate])?;
         let vocabulary = self.card().sizes.value.vocabulary;
@@ -135,7 +157,8 @@ impl Model {
             let _ = self.inner.step_loop.set(started);
         }
         let ended = || Error::Machine("there is no step loop".to_owned());
-        self.inner.step_loop.get().ok_or_else(ended)?.generate(prompt, options, Box::new(self.clone()))
+        let step_loop = self.inner.step_loop.get().ok_or_else(ended)?;
+        step_loop.generate(prompt, options, scheduling, Box::new(self.clone()))
     }
 }
 

@@ -4,5 +4,5 @@ mod message;
 mod prompt;
 
 pub use message::Message;
-pub(crate) use prompt::prompt;
 pub use prompt::{ChatOptions, ChatPrompt};
+pub(crate) use prompt::{prompt, template};

@@ -40,6 +40,8 @@ pub struct ChatPrompt {
     pub text: String,
     /// Its token ids. Control tokens come from the template alone: the same text in a message is plain text.
     pub ids: Vec<u32>,
+    /// Tokens that end the answer, beside the end tokens of the model.
+    pub stop_tokens: Vec<u32>,
 }
 
 /// The prompt of a conversation.
@@ -49,12 +51,19 @@ pub(crate) fn prompt(
     messages: &[Message],
     options: &ChatOptions,
 ) -> Result<ChatPrompt, Error> {
-    let templates = card.generation.chat_templates.as_ref().ok_or(TemplateError::Missing)?;
-    let template = choose(&templates.value, options)?;
+    let template = template(card, options)?;
     let tokens = card.generation.special_tokens.as_ref().map(|tokens| &tokens.value);
     let rendered = render_chat(template, tokens.unwrap_or(&BTreeMap::new()), messages, options)?;
     let ids = tokenizer.encode_prompt(&rendered.text, &rendered.caller, template)?;
-    Ok(ChatPrompt { text: rendered.text, ids })
+    // A turn ends with the tokenizer's end token, which other files may not name.
+    let end = tokens.and_then(|tokens| tokenizer.id(tokens.get("eos_token")?));
+    Ok(ChatPrompt { text: rendered.text, ids, stop_tokens: end.into_iter().collect() })
+}
+
+/// The template that the options choose.
+pub(crate) fn template<'a>(card: &'a ModelCard, options: &ChatOptions) -> Result<&'a str, TemplateError> {
+    let templates = card.generation.chat_templates.as_ref().ok_or(TemplateError::Missing)?;
+    choose(&templates.value, options)
 }
 
 fn choose<'a>(

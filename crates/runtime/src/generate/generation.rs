@@ -63,6 +63,8 @@ pub(super) enum Event {
     },
     /// The placement that computed the last step.
     Placed(Placement, String),
+    /// Number of tokens of the prompt that were in the prefix cache.
+    Cached(usize),
     Failed(Box<Error>),
 }
 
@@ -71,6 +73,8 @@ pub(super) enum Event {
 pub struct GenerationSummary {
     /// Tokens of the prompt.
     pub prompt_tokens: usize,
+    /// Tokens of the prompt that were in the prefix cache.
+    pub cached_tokens: usize,
     /// Generated tokens of all outputs.
     pub generated_tokens: usize,
     /// Why each output ended; none while it runs.
@@ -156,6 +160,7 @@ impl Generation {
                         self.summary.classes.push(class);
                     }
                 }
+                Some(Event::Cached(tokens)) => self.summary.cached_tokens = tokens,
                 Some(Event::Failed(error)) => {
                     // The other outputs end with it.
                     self.cancelled.store(true, Ordering::Relaxed);

@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 use std::ops::Range;
 
 use super::blocks::{BlockCopy, BlockId, BlockPool, BlockTable};
+use super::fair_share::FairShare;
 
 /// Identity of a sequence, unique among waiting and running ones.
 pub(crate) type SequenceId = u64;
@@ -22,12 +23,32 @@ pub(crate) struct Limits {
     pub(crate) watermark: usize,
 }
 
+/// The priority of a generation.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Priority {
+    /// Somebody waits for it.
+    #[default]
+    Interactive,
+    /// It waits for interactive ones, and is preempted first.
+    Bulk,
+}
+
+/// How a generation shares the running batch with others.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Scheduling {
+    /// Tenants share the running batch fairly.
+    pub tenant: u64,
+    /// The prefix cache is shared within a scope only, such as a tenant.
+    pub prefix_scope: u64,
+    /// Its priority.
+    pub priority: Priority,
+}
+
 /// A sequence to generate.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct NewSequence {
     pub(crate) id: SequenceId,
-    /// Sequences share cached prefixes within a scope only, such as a tenant.
-    pub(crate) scope: u64,
+    pub(crate) scheduling: Scheduling,
     /// The tokens of the prompt.
     pub(crate) ids: Vec<u32>,
     /// Maximum length of prompt and output.
@@ -61,6 +82,8 @@ pub(crate) struct Step {
     pub(crate) preempted: Vec<SequenceId>,
     /// Copies of blocks, to be made in this order before the computation.
     pub(crate) copies: Vec<BlockCopy>,
+    /// Sequences that began to run, and how many of their tokens were cached.
+    pub(crate) admitted: Vec<(SequenceId, usize)>,
 }
 
 /// The work of one sequence in a step.
@@ -76,7 +99,7 @@ pub(crate) struct SequenceStep {
 #[derive(Debug)]
 struct Sequence {
     id: SequenceId,
-    scope: u64,
+    scheduling: Scheduling,
     arrival: u64,
     /// Prompt and output.
     ids: Vec<u32>,
@@ -87,6 +110,11 @@ struct Sequence {
 }
 
 impl Sequence {
+    /// Order of running sequences: the first makes progress in every step.
+    fn order(&self) -> (Priority, u64) {
+        (self.scheduling.priority, self.arrival)
+    }
+
     /// Number of tokens to compute. The last token of a full sequence needs no computation.
     fn remaining(&self) -> usize {
         if self.ids.len() < self.max_length { self.ids.len() - self.computed } else { 0 }
@@ -103,23 +131,26 @@ struct Budget {
 
 /// Waiting and running sequences and their blocks.
 ///
-/// Older sequences come first: they are admitted first, and a sequence that finds no free block preempts the latest one.
-/// So the oldest running sequence makes progress in every step.
+/// Interactive sequences come before bulk. Of these, the tenant with the fewest computed tokens is admitted first, and its
+/// oldest sequence. A sequence that finds no free block preempts a later one: of the tenant with the most tokens the latest.
+/// So the first running sequence makes progress in every step.
 #[derive(Debug)]
 pub(crate) struct Scheduler {
     limits: Limits,
     pool: BlockPool,
     /// Sequences without blocks, by arrival.
     waiting: VecDeque<Sequence>,
-    /// Sequences with blocks, by arrival.
+    /// Sequences with blocks, by [`Sequence::order`].
     running: Vec<Sequence>,
     arrivals: u64,
+    share: FairShare,
 }
 
 impl Scheduler {
     /// A scheduler without sequences.
     pub(crate) fn new(pool: BlockPool, limits: Limits) -> Self {
-        Self { limits, pool, waiting: VecDeque::new(), running: Vec::new(), arrivals: 0 }
+        let (waiting, running, share) = (VecDeque::new(), Vec::new(), FairShare::default());
+        Self { limits, pool, waiting, running, arrivals: 0, share }
     }
 
     /// The blocks of the KV cache.
@@ -150,7 +181,7 @@ impl Scheduler {
 
     /// Adds a sequence to the end of the waiting ones. A sequence that can never fit is refused.
     pub(crate) fn submit(&mut self, new: NewSequence) -> Result<(), AdmissionError> {
-        let NewSequence { id, scope, ids, max_length } = new;
+        let NewSequence { id, scheduling, ids, max_length } = new;
         if ids.is_empty() {
             return Err(AdmissionError::EmptyPrompt);
         }
@@ -158,7 +189,9 @@ impl Scheduler {
         self.fits(length)?;
         let (arrival, table) = (self.arrivals, BlockTable::default());
         self.arrivals += 1;
-        self.waiting.push_back(Sequence { id, scope, arrival, ids, computed: 0, max_length: length, table });
+        self.share.enter(scheduling.tenant);
+        let sequence = Sequence { id, scheduling, arrival, ids, computed: 0, max_length: length, table };
+        self.waiting.push_back(sequence);
         Ok(())
     }
 
@@ -177,6 +210,7 @@ impl Scheduler {
             table: BlockTable::default(),
             ..*parent
         };
+        self.share.enter(sequence.scheduling.tenant);
         if waiting.is_some() || is_full {
             self.wait(sequence);
         } else {
@@ -200,18 +234,27 @@ impl Scheduler {
         if let Some(at) = self.running.iter().position(|sequence| sequence.id == id) {
             let mut sequence = self.running.remove(at);
             self.pool.release(&mut sequence.table);
+            self.share.leave(sequence.scheduling.tenant);
             return Some(sequence.ids);
         }
         let at = self.waiting.iter().position(|sequence| sequence.id == id)?;
-        self.waiting.remove(at).map(|sequence| sequence.ids)
+        let sequence = self.waiting.remove(at)?;
+        self.share.leave(sequence.scheduling.tenant);
+        Some(sequence.ids)
     }
 
-    /// Selects the work of the next step, and allocates its blocks. The step is empty if no sequence has tokens to compute.
-    pub(crate) fn next_step(&mut self) -> Step {
+    /// Number of running sequences with one token to compute.
+    pub(crate) fn decodes(&self) -> usize {
+        self.running.iter().filter(|sequence| sequence.remaining() == 1).count()
+    }
+
+    /// Selects the work of the next step with at most `prefill_tokens` of prompts, and allocates its blocks. The step is
+    /// empty if no sequence has tokens to compute.
+    pub(crate) fn next_step(&mut self, prefill_tokens: usize) -> Step {
         let mut step = Step::default();
         let mut budget = Budget {
             tokens: self.limits.step_tokens.max(1),
-            prefill: self.limits.prefill_tokens.max(1),
+            prefill: self.limits.prefill_tokens.min(prefill_tokens).max(1),
             copies: Vec::new(),
         };
         // One token is reserved for the oldest sequence, which would starve behind decodes.
@@ -219,7 +262,11 @@ impl Scheduler {
         budget.tokens -= reserved;
         self.schedule_running(&mut step, &mut budget, true);
         budget.tokens += reserved;
+        // Half of the prefill tokens are for waiting sequences: a long prompt delays short ones by at most twice their time.
+        let kept = if self.waiting.is_empty() { 0 } else { budget.prefill / 2 };
+        budget.prefill -= kept;
         self.schedule_running(&mut step, &mut budget, false);
+        budget.prefill += kept;
         if step.preempted.is_empty() {
             self.admit(&mut step, &mut budget);
         }
@@ -235,7 +282,9 @@ impl Scheduler {
                 running.find(|sequence| sequence.id == *id && sequence.computed == range.start)
             {
                 sequence.computed = range.end;
-                self.pool.index(&mut sequence.table, sequence.scope, &sequence.ids[..range.end]);
+                let Scheduling { tenant, prefix_scope, .. } = sequence.scheduling;
+                self.share.count(tenant, range.len());
+                self.pool.index(&mut sequence.table, prefix_scope, &sequence.ids[..range.end]);
             }
         }
     }
@@ -248,20 +297,23 @@ impl Scheduler {
     /// Preempts every sequence, and continues with the empty blocks of `pool`. Returns the sequences that can't fit in it,
     /// which are removed.
     pub(crate) fn replace_pool(&mut self, pool: BlockPool) -> Vec<(SequenceId, AdmissionError)> {
-        while self.preempt().is_some() {}
+        while self.preempt(0).is_some() {}
         self.pool = pool;
         let waiting = std::mem::take(&mut self.waiting);
         let mut refused = Vec::new();
         for sequence in waiting {
             match self.fits(sequence.max_length) {
                 Ok(()) => self.waiting.push_back(sequence),
-                Err(error) => refused.push((sequence.id, error)),
+                Err(error) => {
+                    self.share.leave(sequence.scheduling.tenant);
+                    refused.push((sequence.id, error));
+                }
             }
         }
         refused
     }
 
-    /// Schedules running sequences from the oldest to the latest: those with one token to compute, or those with more.
+    /// Schedules running sequences in their order: those with one token to compute, or those with more.
     fn schedule_running(&mut self, step: &mut Step, budget: &mut Budget, is_decode: bool) {
         let mut at = 0;
         while let Some(sequence) = self.running.get(at) {
@@ -272,11 +324,11 @@ impl Scheduler {
         }
     }
 
-    /// Schedules as many tokens of a running sequence as budget and blocks allow. Without a free block, the latest
-    /// sequence is preempted; the latest itself skips the step.
+    /// Schedules as many tokens of a running sequence as budget and blocks allow. Without a free block, a later sequence is
+    /// preempted; the last itself skips the step.
     fn schedule(&mut self, at: usize, step: &mut Step, budget: &mut Budget) {
-        while !self.compute(at, step, budget) && at + 1 < self.running.len() {
-            let Some(id) = self.preempt() else { return };
+        while !self.compute(at, step, budget) {
+            let Some(id) = self.preempt(at + 1) else { return };
             step.preempted.push(id);
             budget.copies.retain(|(holder, _)| *holder != id);
             step.work.retain(|work| work.id != id);
@@ -308,10 +360,11 @@ impl Scheduler {
     /// Moves waiting sequences to the running ones while blocks for their next chunks are free.
     fn admit(&mut self, step: &mut Step, budget: &mut Budget) {
         while self.running.len() < self.limits.sequences.max(1) && budget.tokens.min(budget.prefill) > 0 {
-            let Some(mut sequence) = self.waiting.pop_front() else { return };
+            let Some(at) = self.next_waiting() else { return };
+            let Some(mut sequence) = self.waiting.remove(at) else { return };
             // The last token is computed even if it is cached: its logits are needed.
             let prefix = &sequence.ids[..sequence.ids.len() - 1];
-            sequence.table = self.pool.share(sequence.scope, prefix);
+            sequence.table = self.pool.share(sequence.scheduling.prefix_scope, prefix);
             sequence.computed = sequence.table.tokens();
             let count = sequence.remaining().min(budget.tokens).min(budget.prefill);
             let blocks = self.pool.blocks_for(sequence.computed + count) - sequence.table.blocks().len();
@@ -319,17 +372,30 @@ impl Scheduler {
             if blocks + watermark > self.pool.free() {
                 self.pool.release(&mut sequence.table);
                 sequence.computed = 0;
-                self.waiting.push_front(sequence);
+                self.waiting.insert(at, sequence);
                 return;
             }
+            step.admitted.push((sequence.id, sequence.computed));
             let at = self.run(sequence);
             self.compute(at, step, budget);
         }
     }
 
-    /// Preempts the latest running sequence: it loses its blocks and waits.
-    fn preempt(&mut self) -> Option<SequenceId> {
-        let mut sequence = self.running.pop()?;
+    /// Order of admission, and reverse order of preemption.
+    fn turn(&self, sequence: &Sequence) -> (Priority, u64, u64) {
+        let Scheduling { tenant, priority, .. } = sequence.scheduling;
+        (priority, self.share.tokens(tenant), sequence.arrival)
+    }
+
+    /// Index of the waiting sequence that is admitted next.
+    fn next_waiting(&self) -> Option<usize> {
+        (0..self.waiting.len()).min_by_key(|at| self.turn(&self.waiting[*at]))
+    }
+
+    /// Preempts one of the running sequences from the index `first` on: it loses its blocks and waits.
+    fn preempt(&mut self, first: usize) -> Option<SequenceId> {
+        let last = (first..self.running.len()).max_by_key(|at| self.turn(&self.running[*at]))?;
+        let mut sequence = self.running.remove(last);
         let id = sequence.id;
         self.pool.release(&mut sequence.table);
         sequence.computed = 0;
@@ -343,9 +409,9 @@ impl Scheduler {
         self.waiting.insert(at, sequence);
     }
 
-    /// Adds a sequence to the running ones by its arrival. Returns its index.
+    /// Adds a sequence to the running ones by its order. Returns its index.
     fn run(&mut self, sequence: Sequence) -> usize {
-        let at = self.running.partition_point(|other| other.arrival <= sequence.arrival);
+        let at = self.running.partition_point(|other| other.order() <= sequence.order());
         self.running.insert(at, sequence);
         at
     }

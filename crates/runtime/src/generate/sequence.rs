@@ -31,6 +31,8 @@ pub(super) struct OutputSequence {
     end_tokens: Vec<u32>,
     /// Number of generated tokens.
     generated: usize,
+    /// Whether it began to run.
+    admitted: bool,
     events: EventSender<Event>,
     cancelled: Arc<AtomicBool>,
 }
@@ -74,6 +76,7 @@ impl OutputSequence {
             next_mask: None,
             end_tokens: if options.ignore_eos { Vec::new() } else { end_tokens.to_vec() },
             generated: 0,
+            admitted: false,
             options,
             events,
             cancelled,
@@ -95,6 +98,15 @@ impl OutputSequence {
         if !self.events.send(event) {
             self.cancelled.store(true, Ordering::Relaxed);
         }
+    }
+
+    /// Notes that it runs, with this many cached tokens. Returns whether it did not run before.
+    pub(super) fn admit(&mut self, cached: usize) -> bool {
+        let is_first = !std::mem::replace(&mut self.admitted, true);
+        if is_first && self.choice == 0 {
+            self.send(Event::Cached(cached));
+        }
+        is_first
     }
 
     /// Samples the next token, and sends its text.

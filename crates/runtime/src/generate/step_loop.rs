@@ -6,6 +6,7 @@ use std::sync::atomic::AtomicBool;
 use std::sync::mpsc::{self, Receiver, Sender};
 use std::sync::{Arc, OnceLock};
 use std::thread;
+use std::time::Instant;
 
 use sconce_core::batch::{Batch, CachedSequence, OutputKind};
 
@@ -16,8 +17,10 @@ use super::cache_budget::CacheBudget;
 use super::constraint::{Constraint, ConstraintCompiler};
 use super::events::{self, EventSender};
 use super::generation::{Event, Generation};
+use super::load::{GenerationLoad, PublishedLoad};
 use super::options::GenerateOptions;
-use super::schedule::{Limits, NewSequence, Scheduler, SequenceId, Step};
+use super::prefill_budget::PrefillBudget;
+use super::schedule::{Limits, NewSequence, Scheduler, Scheduling, SequenceId, Step};
 use super::sequence::{Next, OutputSequence};
 use super::structured_output::StructuredOutput;
 use crate::device::panic_message;
@@ -34,6 +37,7 @@ pub(crate) struct StepLoop {
     tokenizer: Arc<ModelTokenizer>,
     /// Made for the first request with structured output.
     constraints: OnceLock<Result<ConstraintCompiler, String>>,
+    load: PublishedLoad,
 }
 
 /// A request to the step loop.
@@ -42,6 +46,7 @@ struct Request {
     options: GenerateOptions,
     constraint: Option<Constraint>,
     seed: u64,
+    scheduling: Scheduling,
     events: EventSender<Event>,
     cancelled: Arc<AtomicBool>,
 }
@@ -55,10 +60,17 @@ impl StepLoop {
     ) -> std::io::Result<StepLoop> {
         let (requests, received) = mpsc::channel();
         let (serving, tokenizer) = (Arc::clone(serving), Arc::clone(tokenizer));
-        let running = Running::new(Arc::clone(&serving), Arc::clone(&tokenizer), budget);
+        let load = PublishedLoad::default();
+        let mut running = Running::new(Arc::clone(&serving), Arc::clone(&tokenizer), budget);
+        running.published = load.clone();
         let body = move || running.run(&received);
         thread::Builder::new().name("sconce-steps".to_owned()).spawn(body)?;
-        Ok(StepLoop { requests, serving, tokenizer, constraints: OnceLock::new() })
+        Ok(StepLoop { requests, serving, tokenizer, constraints: OnceLock::new(), load })
+    }
+
+    /// The load after the last step.
+    pub(crate) fn load(&self) -> GenerationLoad {
+        self.load.get()
     }
 
     /// Starts a generation that keeps `model` until it ends.
@@ -66,6 +78,7 @@ impl StepLoop {
         &self,
         prompt: Vec<u32>,
         options: &GenerateOptions,
+        scheduling: Scheduling,
         model: Box<dyn Send>,
     ) -> Result<Generation, Error> {
         let constraint = options.structured_output.as_ref().map(|output| self.compile(output)).transpose()?;
@@ -74,7 +87,8 @@ impl StepLoop {
         let generation =
             Generation::new(received, Arc::clone(&cancelled), (prompt.len(), options.n.max(1)), model);
         let seed = options.seed.unwrap_or_else(random_seed);
-        let request = Request { prompt, options: options.clone(), constraint, seed, events, cancelled };
+        let options = options.clone();
+        let request = Request { prompt, options, constraint, seed, scheduling, events, cancelled };
         let ended = || Error::Machine("the thread of the step loop ended".to_owned());
         self.requests.send(request).map_err(|_| ended())?;
         Ok(generation)
@@ -85,7 +99,7 @@ impl StepLoop {
         let compiler = self.constraints.get_or_init(|| {
             let tokens = self.tokenizer.token_bytes();
             let tokens = tokens.ok_or("the tokens of this tokenizer have no bytes of their own")?;
-            ConstraintCompiler::new(&tokens, end_tokens(&self.serving))
+            ConstraintCompiler::new(tokens, end_tokens(&self.serving))
         });
         let unsupported = |why| Error::Request(format!("structured output is not available: {why}"));
         let compiler = compiler.as_ref().map_err(unsupported)?;
@@ -116,12 +130,25 @@ struct Running {
     scheduler: Option<Scheduler>,
     outputs: HashMap<SequenceId, OutputSequence>,
     next_id: SequenceId,
+    prefill_budget: PrefillBudget,
+    load: GenerationLoad,
+    published: PublishedLoad,
 }
 
 impl Running {
     fn new(serving: Arc<Serving>, tokenizer: Arc<ModelTokenizer>, budget: CacheBudget) -> Running {
-        let outputs = HashMap::new();
-        Running { serving, tokenizer, budget, decoder: None, scheduler: None, outputs, next_id: 0 }
+        Running {
+            serving,
+            tokenizer,
+            budget,
+            decoder: None,
+            scheduler: None,
+            outputs: HashMap::new(),
+            next_id: 0,
+            prefill_budget: PrefillBudget::default(),
+            load: GenerationLoad::default(),
+            published: PublishedLoad::default(),
+        }
     }
 
     fn run(mut self, requests: &Receiver<Request>) {
@@ -139,7 +166,17 @@ impl Running {
                 self.fail_all(Error::Machine(format!("the step loop panicked: {}", panic_message(&*panic))));
                 (self.decoder, self.scheduler) = (None, None);
             }
+            self.publish_load();
         }
+    }
+
+    fn publish_load(&mut self) {
+        if let Some(scheduler) = &self.scheduler {
+            let pool = scheduler.pool();
+            (self.load.running, self.load.waiting) = (scheduler.running(), scheduler.waiting());
+            (self.load.blocks, self.load.used_blocks) = (pool.total(), pool.total() - pool.free());
+        }
+        self.published.set(self.load);
     }
 
     /// Admits requests, and computes a step of all that run.
@@ -154,7 +191,7 @@ impl Running {
     }
 
     fn admit(&mut self, request: Request) {
-        let Request { prompt, options, constraint, seed, events, cancelled } = request;
+        let Request { prompt, options, constraint, seed, scheduling, events, cancelled } = request;
         if let Err(error) = self.open() {
             events.send(Event::Failed(Box::new(error)));
             return;
@@ -177,7 +214,7 @@ impl Running {
             .map_or(capacity.max(prompt.len() + 1), |most| prompt.len().saturating_add(most));
         let max_length = requested.min(context);
         let first = self.next_id;
-        let new = NewSequence { id: first, scope: 0, ids: prompt.clone(), max_length };
+        let new = NewSequence { id: first, scheduling, ids: prompt.clone(), max_length };
         if let Err(error) = scheduler.submit(new) {
             events.send(Event::Failed(Box::new(Error::Request(error.to_string()))));
             return;
@@ -250,7 +287,9 @@ impl Running {
         }
         self.open()?;
         let (Some(scheduler), Some(decoder)) = (&mut self.scheduler, &self.decoder) else { return Ok(()) };
-        let step = scheduler.next_step();
+        let prefill_tokens = self.prefill_budget.tokens(scheduler.decodes(), LIMITS.prefill_tokens);
+        let step = scheduler.next_step(prefill_tokens);
+        let began = Instant::now();
         let copies = step.copies.iter().map(|BlockCopy { source, destination }| (*source, *destination));
         let batch = batch(scheduler, &step);
         if batch.sequences.is_empty() {
@@ -275,6 +314,20 @@ impl Running {
             }
         };
         scheduler.advance(&step);
+        let single = step.work.iter().filter(|work| work.range.len() == 1).count();
+        let prefill = step.work.iter().map(|work| work.range.len()).sum::<usize>() - single;
+        self.prefill_budget.observe(single, prefill, began.elapsed().as_secs_f64());
+        self.load.steps += 1;
+        self.load.decode_tokens += single as u64;
+        self.load.prefill_tokens += prefill as u64;
+        self.load.preemptions += step.preempted.len() as u64;
+        for (id, cached) in &step.admitted {
+            let Some(output) = self.outputs.get_mut(id) else { continue };
+            if output.admit(*cached) {
+                self.load.prefix_queries += scheduler.ids(*id).map_or(0, <[u32]>::len) as u64;
+                self.load.prefix_hits += *cached as u64;
+            }
+        }
         let (running, waiting) = (scheduler.running(), scheduler.waiting());
         let prefix_blocks = scheduler.pool().cached();
         trace!(running, waiting, prefix_blocks, preempted = step.preempted.len(), "step");

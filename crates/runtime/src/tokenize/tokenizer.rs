@@ -1,6 +1,7 @@
 //! A model's tokenizer: adds special tokens, and truncates to `max_length`.
 
 use std::path::Path;
+use std::sync::OnceLock;
 
 use sconce_core::card::{Format, ModelCard};
 use tokenizers::{AddedToken, Encoding, PostProcessor, Tokenizer, TruncationDirection};
@@ -20,6 +21,8 @@ pub struct ModelTokenizer {
     special_tokens: usize,
     pub(super) special_tokens_of_pair: usize,
     has_type_ids: bool,
+    /// The bytes of all tokens, from the first use on.
+    token_bytes: OnceLock<Option<Vec<TokenBytes>>>,
 }
 
 /// A tokenized text or pair.
@@ -91,6 +94,7 @@ impl ModelTokenizer {
             special_tokens,
             special_tokens_of_pair,
             has_type_ids,
+            token_bytes: OnceLock::new(),
         })
     }
 
@@ -184,8 +188,8 @@ impl ModelTokenizer {
     }
 
     /// The bytes that each token adds to a text, by id. None if they depend on other tokens.
-    pub(crate) fn token_bytes(&self) -> Option<Vec<TokenBytes>> {
-        token_bytes(&self.tokenizer)
+    pub(crate) fn token_bytes(&self) -> Option<&[TokenBytes]> {
+        self.token_bytes.get_or_init(|| token_bytes(&self.tokenizer)).as_deref()
     }
 
     /// The id of a token, by its string in the vocabulary.

@@ -117,6 +117,9 @@ impl Generator for FakeEncoder {
 
     fn step(&self, batch: &Batch) -> Result<Output, EngineError> {
         let nth_batch = self.batches.fetch_add(1, Ordering::SeqCst) + 1;
+        while self.held.load(Ordering::SeqCst) {
+            thread::sleep(Duration::from_millis(1));
+        }
         let width = self.vocabulary.unwrap_or(0);
         let mut values = Vec::new();
         for (sequence, cached) in batch.sequences.iter().zip(&batch.cached) {

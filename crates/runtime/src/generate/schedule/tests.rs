@@ -16,12 +16,12 @@ fn scheduler(blocks: u32, limits: Limits) -> Scheduler {
 /// A sequence whose tokens no other sequence has.
 fn sequence(id: SequenceId, prompt: usize, output: usize) -> NewSequence {
     let ids = (0..prompt as u32).map(|at| id as u32 * 1000 + at).collect();
-    NewSequence { id, scope: 0, ids, max_length: prompt + output }
+    NewSequence { id, scheduling: Scheduling::default(), ids, max_length: prompt + output }
 }
 
 /// Computes a step and appends a token where logits are needed.
 fn advance(scheduler: &mut Scheduler) -> Step {
-    let step = scheduler.next_step();
+    let step = scheduler.next_step(usize::MAX);
     scheduler.advance(&step);
     for work in step.work.iter().filter(|work| work.needs_logits) {
         scheduler.append(work.id, 7);
@@ -111,7 +111,13 @@ fn cached_prefixes_are_not_computed_again() {
     scheduler.submit(sequence(1, 8, 2)).unwrap();
     advance(&mut scheduler);
     scheduler.remove(1);
-    let same = |id, scope, length| NewSequence { id, scope, max_length: 20, ..sequence(1, length, 0) };
+    let scheduling = |prefix_scope| Scheduling { prefix_scope, ..Scheduling::default() };
+    let same = |id, scope, length| NewSequence {
+        id,
+        scheduling: scheduling(scope),
+        max_length: 20,
+        ..sequence(1, length, 0)
+    };
     scheduler.submit(same(2, 0, 8)).unwrap();
     assert_eq!(work(&advance(&mut scheduler)), [(2, 4..8, true)], "the last token is computed");
     scheduler.submit(same(3, 0, 9)).unwrap();
@@ -136,13 +142,13 @@ fn sequences_that_never_fit_are_refused() {
 fn a_full_sequence_is_not_scheduled() {
     let mut scheduler = scheduler(4, LIMITS);
     scheduler.submit(sequence(1, 3, 2)).unwrap();
-    let step = scheduler.next_step();
+    let step = scheduler.next_step(usize::MAX);
     scheduler.advance(&step);
     assert!(scheduler.append(1, 7));
-    let step = scheduler.next_step();
+    let step = scheduler.next_step(usize::MAX);
     scheduler.advance(&step);
     assert!(!scheduler.append(1, 7));
-    assert_eq!(scheduler.next_step(), Step::default());
+    assert_eq!(scheduler.next_step(usize::MAX), Step::default());
     assert_eq!(scheduler.remove(1).unwrap().len(), 5);
     assert_eq!((scheduler.remove(1), scheduler.append(1, 7)), (None, false));
 }
@@ -151,7 +157,7 @@ fn a_full_sequence_is_not_scheduled() {
 fn cancellation_during_a_step_releases_blocks_at_once() {
     let mut scheduler = scheduler(4, LIMITS);
     scheduler.submit(sequence(1, 8, 2)).unwrap();
-    let step = scheduler.next_step();
+    let step = scheduler.next_step(usize::MAX);
     assert_eq!(scheduler.pool().free(), 2);
     assert!(scheduler.remove(1).is_some());
     assert_eq!(scheduler.pool().free(), 4);
@@ -163,12 +169,12 @@ fn cancellation_during_a_step_releases_blocks_at_once() {
 fn forks_share_blocks_and_copy_the_partial_one() {
     let mut scheduler = scheduler(8, LIMITS);
     scheduler.submit(sequence(1, 6, 4)).unwrap();
-    let step = scheduler.next_step();
+    let step = scheduler.next_step(usize::MAX);
     scheduler.advance(&step);
     assert!(scheduler.fork(1, 2) && !scheduler.fork(9, 3));
     scheduler.append(1, 7);
     scheduler.append(2, 8);
-    let step = scheduler.next_step();
+    let step = scheduler.next_step(usize::MAX);
     assert_eq!(work(&step), [(1, 6..7, true), (2, 6..7, true)]);
     assert_eq!(step.copies, [BlockCopy { source: 1, destination: 2 }]);
     assert_eq!(scheduler.block_table(1), Some(&[0, 2][..]));
@@ -188,6 +194,67 @@ fn a_fork_beyond_the_limit_waits() {
 }
 
 /// Continues with an empty pool of the same size.
+/// A sequence of a tenant.
+fn of_tenant(id: SequenceId, tenant: u64, prompt: usize, output: usize) -> NewSequence {
+    let scheduling = Scheduling { tenant, ..Scheduling::default() };
+    NewSequence { scheduling, ..sequence(id, prompt, output) }
+}
+
+#[test]
+fn a_tenant_with_few_sequences_is_admitted_before_one_with_many() {
+    let limits = Limits { step_tokens: 64, prefill_tokens: 64, sequences: 8, watermark: 0 };
+    let mut scheduler = scheduler(1000, limits);
+    let mut next = 0;
+    let mut submit = |scheduler: &mut Scheduler, tenant: u64| {
+        next += 1;
+        scheduler.submit(of_tenant(next * 2 + tenant, tenant, 4, 8)).unwrap();
+    };
+    (0..64).for_each(|_| submit(&mut scheduler, 0));
+    (0..2).for_each(|_| submit(&mut scheduler, 1));
+    let mut tokens = [0, 0];
+    for _ in 0..1000 {
+        let step = scheduler.next_step(usize::MAX);
+        scheduler.advance(&step);
+        for work in &step.work {
+            tokens[(work.id % 2) as usize] += work.range.len();
+            if work.needs_logits && !scheduler.append(work.id, 7) {
+                scheduler.remove(work.id);
+                submit(&mut scheduler, work.id % 2);
+            }
+        }
+    }
+    // Two of eight sequences run for the second tenant all the time.
+    let share = tokens[1] as f64 / (tokens[0] + tokens[1]) as f64;
+    assert!((0.24..0.26).contains(&share), "{tokens:?}");
+}
+
+#[test]
+fn bulk_waits_for_interactive_sequences_and_is_preempted_first() {
+    let mut scheduler = scheduler(4, Limits { watermark: 0, prefill_tokens: 16, ..LIMITS });
+    let bulk = |id| {
+        let scheduling = Scheduling { priority: Priority::Bulk, ..Scheduling::default() };
+        NewSequence { scheduling, ..sequence(id, 4, 8) }
+    };
+    scheduler.submit(bulk(1)).unwrap();
+    scheduler.submit(sequence(2, 4, 8)).unwrap();
+    scheduler.submit(bulk(3)).unwrap();
+    assert_eq!(work(&advance(&mut scheduler)), [(2, 0..4, true), (1, 0..4, true), (3, 0..4, true)]);
+    // The next tokens of all three need a block each, and one is free.
+    let step = advance(&mut scheduler);
+    assert_eq!(step.preempted, [3]);
+    assert_eq!(work(&step), [(2, 4..5, true), (1, 4..5, true)]);
+}
+
+#[test]
+fn a_long_prompt_leaves_prefill_tokens_for_others() {
+    let mut scheduler = scheduler(64, LIMITS);
+    scheduler.submit(sequence(1, 80, 2)).unwrap();
+    assert_eq!(work(&advance(&mut scheduler)), [(1, 0..8, false)]);
+    scheduler.submit(sequence(2, 6, 2)).unwrap();
+    assert_eq!(work(&advance(&mut scheduler)), [(1, 8..12, false), (2, 0..4, false)]);
+    assert_eq!(work(&advance(&mut scheduler)), [(1, 12..20, false)], "nobody waits");
+}
+
 fn lose_cache(scheduler: &mut Scheduler) {
     let pool = BlockPool::new(scheduler.pool().total() as u32, scheduler.pool().block_size());
     assert_eq!(scheduler.replace_pool(pool), []);
@@ -222,12 +289,12 @@ fn a_step_from_before_a_reset_is_ignored() {
     let mut scheduler = scheduler(8, LIMITS);
     scheduler.submit(sequence(1, 16, 4)).unwrap();
     advance(&mut scheduler);
-    let stale = scheduler.next_step();
+    let stale = scheduler.next_step(usize::MAX);
     assert_eq!(work(&stale), [(1, 8..16, true)]);
     lose_cache(&mut scheduler);
-    assert_eq!(work(&scheduler.next_step()), [(1, 0..8, false)]);
+    assert_eq!(work(&scheduler.next_step(usize::MAX)), [(1, 0..8, false)]);
     scheduler.advance(&stale);
-    assert_eq!(work(&scheduler.next_step()), [(1, 0..8, false)]);
+    assert_eq!(work(&scheduler.next_step(usize::MAX)), [(1, 0..8, false)]);
 }
 
 /// Linear congruential generator.
@@ -278,7 +345,12 @@ impl Simulation {
         let ids = (0..prompt as u32).map(|at| if at < 20 { at * kind } else { at + id as u32 }).collect();
         self.next_id += 1;
         let need = (max_length - 1).div_ceil(self.scheduler.pool().block_size());
-        let result = self.scheduler.submit(NewSequence { id, scope, ids, max_length });
+        let result = self.scheduler.submit(NewSequence {
+            id,
+            scheduling: Scheduling { tenant: scope, prefix_scope: scope, ..Scheduling::default() },
+            ids,
+            max_length,
+        });
         assert_eq!(result.is_ok(), need <= self.scheduler.pool().total());
         if result.is_ok() {
             self.outputs.insert(id, output);
@@ -312,7 +384,7 @@ impl Simulation {
         let computed: HashMap<SequenceId, usize> =
             self.scheduler.running.iter().map(|sequence| (sequence.id, sequence.computed)).collect();
         let oldest = self.scheduler.running.first().map(|sequence| sequence.id);
-        let step = self.scheduler.next_step();
+        let step = self.scheduler.next_step(usize::MAX);
         self.check(&step, &computed, oldest);
         let size = self.scheduler.pool().block_size();
         for BlockCopy { source, destination } in &step.copies {
@@ -323,7 +395,14 @@ impl Simulation {
             let ids = self.scheduler.ids(work.id).unwrap();
             let table = self.scheduler.block_table(work.id).unwrap();
             let slot = |position: usize| table[position / size] as usize * size + position % size;
-            let scope = self.scheduler.running.iter().find(|other| other.id == work.id).unwrap().scope;
+            let scope = self
+                .scheduler
+                .running
+                .iter()
+                .find(|other| other.id == work.id)
+                .unwrap()
+                .scheduling
+                .prefix_scope;
             let mut hash = scope;
             for (position, &token) in ids.iter().enumerate().take(work.range.end) {
                 hash = prefix_hash(hash, token);
