@@ -44,7 +44,7 @@ fn routes(task: Task) -> &'static str {
         Task::Classify => "`/predict`",
         Task::Sparse => "`/embed_sparse` and `/similarity`",
         Task::Tokens => "`/embed_all`, `/rerank`, `/v1/rerank`, `/v2/rerank` and `/similarity`",
-        Task::Generate => "`/tokenize`",
+        Task::Generate => "`/v1/chat/completions` and `/v1/completions`",
     }
 }
 

@@ -23,6 +23,8 @@ pub struct Settings {
     pub max_values: usize,
     /// Seconds of measured work that may wait in a queue.
     pub queue_seconds: f64,
+    /// Maximum number of outputs of a model that are generated or wait.
+    pub max_generations: usize,
     /// Initial backoff before a quarantined placement is tried again.
     pub recovery_backoff: Duration,
     /// Number of threads that tokenize and parse.
@@ -76,6 +78,7 @@ impl Default for Settings {
             max_inputs: 2048,
             max_values: 4 << 20,
             queue_seconds: 2.0,
+            max_generations: 512,
             recovery_backoff: Duration::from_secs(30),
             text_threads: std::thread::available_parallelism().map_or(1, usize::from),
             memory_limit: None,

@@ -6,6 +6,7 @@ use std::time::Instant;
 
 use axum::body::Body;
 use axum::extract::Request;
+use axum::http::{HeaderValue, header};
 use axum::response::Response;
 use sconce_http::body;
 use sconce_http::keys::Principal;
@@ -15,7 +16,7 @@ use serde::de::DeserializeOwned;
 use crate::api::fields::parse;
 use crate::api::headers::write_headers;
 use crate::operations::context::{ModelChoice, RequestContext};
-use crate::operations::response::Answer;
+use crate::operations::response::{Answer, AnswerBody};
 use crate::state::app::App;
 
 /// Bodies above this many bytes are parsed on a text thread.
@@ -60,19 +61,39 @@ where
         let message = format!("no answer within {} s", limit.as_secs_f64());
         Err(Refusal::new(Kind::TimedOut, message))
     });
-    match answered {
-        Ok((Answer { body, work }, unread)) => {
-            let seconds = start.elapsed().as_secs_f64();
+    let refused = |refusal: Refusal| match resolved.get() {
+        Some(model) => refusal.for_model(model).respond(dialect),
+        None => refusal.respond(dialect),
+    };
+    let (Answer { body, work }, unread) = match answered {
+        Ok(answered) => answered,
+        Err(refusal) => return refused(refusal),
+    };
+    let (body, work, format) = match body {
+        AnswerBody::Whole(chunks) => (Body::new(chunks), work, None),
+        AnswerBody::Later(body) => match body.await {
+            Ok((chunks, work)) => (Body::new(chunks), work, None),
+            Err(refusal) => return refused(refusal),
+        },
+        AnswerBody::Events(events, record) => {
+            let format = events.format();
+            (Body::new(events), work, Some((format, record)))
+        }
+    };
+    let seconds = start.elapsed().as_secs_f64();
+    let mut response = Response::new(body);
+    write_headers(response.headers_mut(), &work, &unread, dialect, seconds);
+    if let Some((format, record)) = format {
+        // The generation records itself when it ends.
+        let headers = response.headers_mut();
+        headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(format.content_type()));
+        headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
+        response.extensions_mut().insert(record);
+    } else {
+        if work.generated.is_none() {
             app.metrics.answered(method, &work.model, &work, seconds);
-            let mut response = Response::new(Body::new(body));
-            write_headers(response.headers_mut(), &work, &unread, dialect, seconds);
-            response.extensions_mut().insert(work.record());
-            response
         }
-        Err(refusal) => match resolved.get() {
-            Some(model) => refusal.for_model(model),
-            None => refusal,
-        }
-        .respond(dialect),
+        response.extensions_mut().insert(work.record());
     }
+    response
 }

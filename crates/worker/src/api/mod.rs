@@ -1,16 +1,22 @@
 //! The HTTP API: one module per dialect, and the router.
 
+mod chat;
 mod cohere;
+mod completion;
+mod completions;
 mod docs;
 mod fields;
 mod handle;
 mod headers;
+mod logprobs;
+mod messages;
 mod meta;
 mod openai;
 mod openapi;
 mod prefix;
 mod rerank;
 pub(crate) mod router;
+mod sampling;
 mod tei;
 mod text;
 

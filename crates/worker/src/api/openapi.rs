@@ -8,14 +8,14 @@ use axum::response::{IntoResponse, Response};
 use utoipa::OpenApi;
 use utoipa::openapi::{Server, ServerBuilder, ServerVariableBuilder};
 
-use crate::api::{cohere, docs, meta, openai, rerank, tei, text};
+use crate::api::{chat, cohere, completions, docs, meta, openai, rerank, tei, text};
 use crate::state::app::App;
 
 #[derive(OpenApi)]
 #[openapi(
     info(
         title = "sconce",
-        description = "Embedding, reranking and classification with the APIs of TEI, OpenAI, Cohere and Jina"
+        description = "Embedding, reranking, classification and text generation with the APIs of TEI, OpenAI, Cohere and Jina"
     ),
     paths(
         tei::root,
@@ -31,6 +31,8 @@ use crate::state::app::App;
         openai::embeddings_short,
         openai::models,
         openai::model,
+        chat::completions,
+        completions::completions,
         rerank::first,
         rerank::second,
         cohere::embed,

@@ -10,7 +10,7 @@ use axum::routing::{MethodRouter, get, post};
 use sconce_http::refusal::{Dialect, Kind, Refusal, Refused};
 use sconce_http::{RouteRules, protect};
 
-use crate::api::{cohere, docs, meta, openai, openapi, prefix, rerank, tei, text};
+use crate::api::{chat, cohere, completions, docs, meta, openai, openapi, prefix, rerank, tei, text};
 use crate::state::app::App;
 
 /// What the HTTP edge must know about these routes.
@@ -35,6 +35,8 @@ pub(crate) fn routes() -> Vec<(&'static str, MethodRouter<Arc<App>>)> {
         ("/embeddings", post(openai::embeddings_short)),
         ("/v1/models", get(openai::models)),
         ("/v1/models/{*id}", get(openai::model)),
+        ("/v1/chat/completions", post(chat::completions)),
+        ("/v1/completions", post(completions::completions)),
         ("/v1/rerank", post(rerank::first)),
         ("/v2/rerank", post(rerank::second)),
         ("/v2/embed", post(cohere::embed)),

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use sconce::core::batch::{Batch, OutputKind};
-use sconce::{BatchOutcome, BatchOutput, Error, Model};
+use sconce::{BatchOutcome, BatchOutput, Error, GenerateOptions, Model, Task};
 
 use crate::errors;
 use crate::models::incidents::{count_fallbacks, report_incidents};
@@ -35,6 +35,9 @@ const MAX_WARM_UP_TEXTS: usize = 512;
 
 /// Warms up a model with batches of growing size and measures its throughput. `on_batch` receives the texts of each.
 pub(crate) fn warm_up(model: &Model, on_batch: &mut dyn FnMut(usize)) -> Result<Rate, Error> {
+    if model.card().task.value == Task::Generate {
+        return warm_up_generation(model, on_batch);
+    }
     let mut ids = model.encode_texts(&sconce::Prompt::NONE, &[WARM_UP_TEXT])?.remove(0).ids;
     ids.truncate(WARM_UP_TOKENS);
     let mut measured = Vec::new();
@@ -60,6 +63,22 @@ pub(crate) fn warm_up(model: &Model, on_batch: &mut dyn FnMut(usize)) -> Result<
         }
         texts *= 4;
     }
+}
+
+/// Warms up a language model with two prompts, and measures its throughput on the second.
+fn warm_up_generation(model: &Model, on_batch: &mut dyn FnMut(usize)) -> Result<Rate, Error> {
+    on_batch(1);
+    let options = GenerateOptions { max_tokens: Some(2), temperature: 0.0, ..GenerateOptions::default() };
+    let ids: Vec<u32> = model.tokens(WARM_UP_TEXT, true)?.into_iter().map(|token| token.id).collect();
+    let mut measured = Vec::new();
+    for _ in 0..2 {
+        // The second prompt begins with another token, so that no prefix of it is cached.
+        let prompt: Vec<u32> = ids.iter().copied().skip(measured.len()).collect();
+        let (tokens, began) = (prompt.len(), Instant::now());
+        model.generate_from_ids(prompt, &options)?.text()?;
+        measured.push((tokens, began.elapsed().as_secs_f64()));
+    }
+    Ok(Rate::from(&measured[1..]))
 }
 
 /// Checks of computed batches: shadow checks against the reference, and second opinions on suspect texts.

@@ -32,6 +32,7 @@ pub(crate) fn start(app: &Arc<App>, slot: &Slot, builder: ModelBuilder) -> Resul
         model,
         token_ids: slot.token_ids,
         queue,
+        generations: Arc::default(),
         loaded_at,
         concurrency,
         workers,

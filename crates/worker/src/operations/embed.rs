@@ -149,7 +149,7 @@ async fn encode(
 }
 
 /// Clients such as `LangChain` send tiktoken's ids, which are valid ids of other tokens in most vocabularies.
-fn token_ids_rejected(model: &str) -> String {
+pub(crate) fn token_ids_rejected(model: &str) -> String {
     format!(
         "`{model}` accepts texts, and the request contains token ids; ids of another tokenizer, such as tiktoken, \
          would give a wrong result\n\

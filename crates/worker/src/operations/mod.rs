@@ -4,10 +4,13 @@ mod classify;
 pub(crate) mod context;
 mod embed;
 mod enqueue;
+pub(crate) mod generate;
 pub(crate) mod inputs;
+pub(crate) mod output_parser;
 mod rerank;
 pub(crate) mod response;
+pub(crate) mod tools;
 
 pub(crate) use classify::classify;
-pub(crate) use embed::{Vectors, embed, embed_all, embed_sparse, prompt};
+pub(crate) use embed::{Vectors, embed, embed_all, embed_sparse, prompt, token_ids_rejected};
 pub(crate) use rerank::{rerank, similarity};

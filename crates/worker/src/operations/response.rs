@@ -1,9 +1,12 @@
 //! Response bodies: built of output rows and written as JSON, large ones on the text threads.
 
 use std::ops::Range;
+use std::pin::Pin;
 
+use sconce_http::event_stream::EventStream;
 use sconce_http::output::{Chunks, OutputLimits};
 use sconce_http::refusal::Refusal;
+use sconce_http::telemetry::DeferredRecord;
 use serde::Serialize;
 
 use crate::operations::context::RequestContext;
@@ -41,8 +44,30 @@ impl<T: 'static> Deferred<T> {
 
 /// A response body and the work behind it.
 pub(crate) struct Answer {
-    pub(crate) body: Chunks,
+    pub(crate) body: AnswerBody,
     pub(crate) work: Work,
+}
+
+/// A body that is not computed yet.
+pub(crate) trait LaterBody: Future<Output = Result<(Chunks, Work), Refusal>> + Send {}
+
+impl<F: Future<Output = Result<(Chunks, Work), Refusal>> + Send> LaterBody for F {}
+
+/// A response body, as far as it is computed.
+pub(crate) enum AnswerBody {
+    /// The whole body.
+    Whole(Chunks),
+    /// A body that is sent once all of it is computed. The time limit of requests does not apply to it.
+    Later(Pin<Box<dyn LaterBody>>),
+    /// Events that are sent as they arrive, and the record that they set at the end.
+    Events(EventStream, DeferredRecord),
+}
+
+/// A value as a JSON body.
+pub(crate) fn json(context: &RequestContext, value: &impl Serialize) -> Result<Chunks, Refusal> {
+    let mut output = limits(context).output();
+    output.json(value)?;
+    output.finish()
 }
 
 fn limits(context: &RequestContext) -> OutputLimits {
@@ -62,7 +87,7 @@ pub(crate) async fn write<T: Serialize + 'static>(
         output.finish()
     };
     let body = if bytes > LARGE { context.on_text_thread(0, write).await?? } else { write()? };
-    Ok(Answer { body, work })
+    Ok(Answer { body: AnswerBody::Whole(body), work })
 }
 
 /// Writes a JSON list with an item for each text, piece by piece. The texts have `bytes` each, and the list about
@@ -95,5 +120,5 @@ pub(crate) async fn write_list<T: Serialize>(
         Ok(body)
     };
     let body = context.on_text_threads(bytes, each, join).await?;
-    Ok(Answer { body, work: Work::default() })
+    Ok(Answer { body: AnswerBody::Whole(body), work: Work::default() })
 }

@@ -1,5 +1,6 @@
 //! Scheduling: the text thread pool, the queue of a model, fair queueing between tenants, and batch formation.
 
+pub(crate) mod generation_quota;
 pub(crate) mod in_flight;
 pub(crate) mod job;
 pub(crate) mod list;

@@ -1,11 +1,12 @@
-//! Prometheus metrics: TEI's under their original names, all others with the prefix `sconce_`.
+//! Prometheus metrics: TEI's and vLLM's under their original names, all others with the prefix `sconce_`.
 
-use prometheus::core::Collector;
 use prometheus::{
-    Encoder, Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGaugeVec, Opts, Registry,
-    TextEncoder, exponential_buckets,
+    Encoder, Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGaugeVec, Registry,
+    TextEncoder,
 };
 
+use crate::state::generation_metrics::GenerationMetrics;
+use crate::state::registrar::Registrar;
 use crate::state::work::Work;
 use sconce::core::report::Footprint;
 
@@ -57,6 +58,7 @@ pub(crate) struct Metrics {
     pub(crate) shadow_checks: IntCounterVec,
     /// Failed callbacks to the pool manager.
     pub(crate) callback_failures: IntCounter,
+    pub(crate) generation: GenerationMetrics,
 }
 
 /// TEI's metrics of one operation.
@@ -83,12 +85,12 @@ impl Metrics {
                 "Duration of a request in seconds",
                 &["method"],
             )?,
-            phases: make.phases("te_request")?,
+            phases: phases(&make, "te_request")?,
             input_length: make.sizes("te_request_input_length", "Tokens per request")?,
             queue_size: make.gauges("te_queue_size", "Waiting texts", &["model"])?,
             batch_size: make.sizes("te_batch_next_size", "Texts per batch")?,
             batch_tokens: make.sizes("te_batch_next_tokens", "Tokens per batch")?,
-            operations: make.operations()?,
+            operations: operations(&make)?,
             queue_tokens: make.gauges("sconce_queue_tokens", "Waiting tokens", &["model"])?,
             tokens: make.counters("sconce_tokens_computed_total", "Computed tokens", placed)?,
             batches: make.many_sizes("sconce_batch_tokens", "Tokens per batch", placed)?,
@@ -168,6 +170,7 @@ impl Metrics {
             )?,
             callback_failures: make
                 .counter("sconce_callback_failures_total", "Failed callbacks to the pool manager")?,
+            generation: GenerationMetrics::new(&make)?,
             registry,
         })
     }
@@ -204,6 +207,13 @@ impl Metrics {
             operation.duration.observe(seconds);
             observe(&operation.phases);
         }
+    }
+
+    /// Records a generation that finished.
+    pub(crate) fn generation_answered(&self, method: &str, model: &str, seconds: f64) {
+        self.successes.with_label_values(&[method]).inc();
+        self.duration.with_label_values(&[method]).observe(seconds);
+        self.answers.with_label_values(&[model, method]).inc();
     }
 
     /// Records a configured model that is not loaded yet.
@@ -254,75 +264,24 @@ impl Metrics {
     }
 }
 
-/// Creates and registers metrics.
-struct Registrar<'a> {
-    registry: &'a Registry,
+/// TEI's phases of a request.
+fn phases(make: &Registrar<'_>, prefix: &str) -> Result<[Histogram; 3], prometheus::Error> {
+    let one = |phase| make.times(&format!("{prefix}_{phase}_duration"), "Duration of this phase in seconds");
+    Ok([one(PHASES[0])?, one(PHASES[1])?, one(PHASES[2])?])
 }
 
-impl Registrar<'_> {
-    fn register<T: Collector + Clone + 'static>(&self, metric: T) -> Result<T, prometheus::Error> {
-        self.registry.register(Box::new(metric.clone()))?;
-        Ok(metric)
-    }
-
-    /// TEI's phases of a request.
-    fn phases(&self, prefix: &str) -> Result<[Histogram; 3], prometheus::Error> {
-        let one =
-            |phase| self.times(&format!("{prefix}_{phase}_duration"), "Duration of this phase in seconds");
-        Ok([one(PHASES[0])?, one(PHASES[1])?, one(PHASES[2])?])
-    }
-
-    fn operations(&self) -> Result<Vec<(&'static str, OperationMetrics)>, prometheus::Error> {
-        let operation = |name| {
-            let prefix = format!("te_{name}");
-            let operation = OperationMetrics {
-                count: self.counter(&format!("{prefix}_count"), "Requested texts")?,
-                success: self.counter(&format!("{prefix}_success"), "Successful texts")?,
-                duration: self.times(&format!("{prefix}_duration"), "Duration of a request in seconds")?,
-                phases: self.phases(&prefix)?,
-            };
-            Ok((name, operation))
+fn operations(make: &Registrar<'_>) -> Result<Vec<(&'static str, OperationMetrics)>, prometheus::Error> {
+    let operation = |name| {
+        let prefix = format!("te_{name}");
+        let operation = OperationMetrics {
+            count: make.counter(&format!("{prefix}_count"), "Requested texts")?,
+            success: make.counter(&format!("{prefix}_success"), "Successful texts")?,
+            duration: make.times(&format!("{prefix}_duration"), "Duration of a request in seconds")?,
+            phases: phases(make, &prefix)?,
         };
-        ["embed", "predict", "rerank"].into_iter().map(operation).collect()
-    }
-
-    fn counter(&self, name: &str, help: &str) -> Result<IntCounter, prometheus::Error> {
-        self.register(IntCounter::new(name, help)?)
-    }
-
-    fn counters(&self, name: &str, help: &str, labels: &[&str]) -> Result<IntCounterVec, prometheus::Error> {
-        self.register(IntCounterVec::new(Opts::new(name, help), labels)?)
-    }
-
-    fn gauges(&self, name: &str, help: &str, labels: &[&str]) -> Result<IntGaugeVec, prometheus::Error> {
-        self.register(IntGaugeVec::new(Opts::new(name, help), labels)?)
-    }
-
-    fn times(&self, name: &str, help: &str) -> Result<Histogram, prometheus::Error> {
-        self.register(Histogram::with_opts(times(name, help)?)?)
-    }
-
-    fn many_times(&self, name: &str, help: &str, labels: &[&str]) -> Result<HistogramVec, prometheus::Error> {
-        self.register(HistogramVec::new(times(name, help)?, labels)?)
-    }
-
-    fn sizes(&self, name: &str, help: &str) -> Result<Histogram, prometheus::Error> {
-        self.register(Histogram::with_opts(sizes(name, help)?)?)
-    }
-
-    fn many_sizes(&self, name: &str, help: &str, labels: &[&str]) -> Result<HistogramVec, prometheus::Error> {
-        self.register(HistogramVec::new(sizes(name, help)?, labels)?)
-    }
-}
-
-/// Duration buckets from 0.1 ms to 26 s.
-fn times(name: &str, help: &str) -> Result<HistogramOpts, prometheus::Error> {
-    Ok(HistogramOpts::new(name, help).buckets(exponential_buckets(1e-4, 2.0, 19)?))
-}
-
-/// Size buckets from 1 to 524,288.
-fn sizes(name: &str, help: &str) -> Result<HistogramOpts, prometheus::Error> {
-    Ok(HistogramOpts::new(name, help).buckets(exponential_buckets(1.0, 2.0, 20)?))
+        Ok((name, operation))
+    };
+    ["embed", "predict", "rerank"].into_iter().map(operation).collect()
 }
 
 fn saturating_i64(bytes: u64) -> i64 {

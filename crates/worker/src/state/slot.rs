@@ -10,6 +10,7 @@ use sconce::{Event, Model, Task};
 use serde::Serialize;
 use tokio::sync::watch;
 
+use crate::schedule::generation_quota::GenerationQuota;
 use crate::schedule::queue::Queue;
 use crate::state::label::short;
 use sconce::core::report::{Footprint, ModelMemory};
@@ -75,6 +76,8 @@ pub(crate) struct LoadedModel {
     /// Whether requests may send token ids.
     pub(crate) token_ids: bool,
     pub(crate) queue: Arc<Queue>,
+    /// The outputs that are generated or wait.
+    pub(crate) generations: Arc<GenerationQuota>,
     /// When it was loaded.
     pub(crate) loaded_at: Instant,
     /// Number of workers, without the spare one.

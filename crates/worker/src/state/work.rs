@@ -18,6 +18,8 @@ pub(crate) struct Work {
     pub(crate) model: String,
     pub(crate) texts: usize,
     pub(crate) tokens: usize,
+    /// Number of generated tokens.
+    pub(crate) generated: Option<usize>,
     pub(crate) truncated: Vec<Truncation>,
     /// Number of chunks whose embeddings were averaged.
     pub(crate) chunks: Option<usize>,
@@ -27,6 +29,8 @@ pub(crate) struct Work {
     pub(crate) tokenizing: Duration,
     pub(crate) queued: Duration,
     pub(crate) computing: Duration,
+    /// Time until the first generated token.
+    pub(crate) first_token: Option<Duration>,
     pub(crate) steps: Option<Steps>,
 }
 
@@ -53,10 +57,12 @@ impl Work {
             model: Some(self.model.clone()),
             texts: Some(self.texts),
             tokens: Some(self.tokens),
+            generated: self.generated,
             placement: Some(placement.clone()),
             tokenize_ms: milliseconds(self.tokenizing),
             queue_ms: milliseconds(self.queued),
             compute_ms: milliseconds(self.computing),
+            ttft_ms: self.first_token.and_then(milliseconds),
             ..RequestRecord::default()
         };
         let count = |name, count: usize| KeyValue::new(name, i64::try_from(count).unwrap_or(i64::MAX));

@@ -73,7 +73,30 @@ impl Connection {
         let length: usize = length.and_then(|(_, value)| value.parse().ok()).unwrap_or(0);
         let mut body = vec![0; length];
         self.reader.read_exact(&mut body)?;
+        if headers.iter().any(|(name, value)| name == "transfer-encoding" && value == "chunked") {
+            while let Some(chunk) = self.chunk()? {
+                body.extend(chunk);
+            }
+        }
         Ok(Answer { status, headers, body })
+    }
+
+    /// Reads the next line.
+    pub(crate) fn line(&mut self) -> io::Result<String> {
+        let mut line = String::new();
+        self.reader.read_line(&mut line)?;
+        Ok(line)
+    }
+
+    /// Reads the next chunk of a chunked body; none at its end.
+    fn chunk(&mut self) -> io::Result<Option<Vec<u8>>> {
+        let broken = |line: &str| io::Error::new(io::ErrorKind::InvalidData, line.to_owned());
+        let line = self.line()?;
+        let length = usize::from_str_radix(line.trim_end(), 16).map_err(|_| broken(&line))?;
+        let mut chunk = vec![0; length + 2];
+        self.reader.read_exact(&mut chunk)?;
+        chunk.truncate(length);
+        Ok((length > 0).then_some(chunk))
     }
 
     pub(crate) fn ask(&mut self, request: &[u8]) -> io::Result<Answer> {

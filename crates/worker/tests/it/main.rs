@@ -7,6 +7,7 @@ mod docs_page;
 mod fairness;
 mod faults;
 mod fuzz;
+mod generation;
 mod harness;
 mod invalid_requests;
 mod lifecycle;

@@ -1,0 +1,243 @@
+//! OpenAI's route `/v1/chat/completions`.
+
+use std::sync::Arc;
+
+use axum::extract::{Request, State};
+use axum::response::Response;
+use sconce::{ChatOptions, Message, Task};
+use sconce_http::event_stream::EventFormat;
+use sconce_http::refusal::{Dialect, Refusal};
+use serde::Deserialize;
+use serde_json::{Map, Value, json};
+
+use crate::api::completion::{Completion, error_event, random_id, usage};
+use crate::api::handle::handle;
+use crate::api::logprobs;
+use crate::api::messages;
+use crate::api::sampling::completion_body;
+use crate::operations::context::invalid;
+use crate::operations::generate::{
+    self, EndReason, EventWriter, FinishedOutput, Generating, GenerationEvent, PromptInput, TokenUsage,
+    ToolCall,
+};
+use crate::operations::output_parser::Delta;
+use crate::operations::response::{self, Answer, AnswerBody};
+use crate::operations::tools::{ToolChoice, Tools};
+use crate::state::app::App;
+use crate::state::slot::LoadedModel;
+
+completion_body! {
+    /// A conversation to continue.
+    struct ChatBody {
+        #[schema(value_type = Vec<Object>)]
+        messages: Vec<Message>,
+        /// The newer name of `max_tokens`.
+        max_completion_tokens: Option<usize>,
+        /// Whether log probabilities are returned.
+        #[serde(default)]
+        logprobs: bool,
+        /// Number of most likely tokens at each position, at most 20.
+        top_logprobs: Option<usize>,
+        /// Further variables of the chat template, such as `enable_thinking`.
+        #[schema(value_type = Object)]
+        chat_template_kwargs: Option<Map<String, Value>>,
+        /// Whether the prompt ends with the start of the model's turn.
+        add_generation_prompt: Option<bool>,
+        /// Tools that the model may call.
+        #[schema(value_type = Vec<Object>)]
+        tools: Option<Vec<Value>>,
+        /// `auto`, `none`, `required`, or a tool.
+        #[schema(value_type = Object)]
+        tool_choice: Option<ToolChoiceField>,
+        /// Whether the answer may have several calls. Default: true.
+        parallel_tool_calls: Option<bool>,
+    }
+}
+
+/// Whether the model calls tools.
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum ToolChoiceField {
+    Mode(ToolMode),
+    Tool { function: NamedTool },
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum ToolMode {
+    Auto,
+    None,
+    Required,
+}
+
+#[derive(Deserialize)]
+struct NamedTool {
+    name: String,
+}
+
+impl From<ToolChoiceField> for ToolChoice {
+    fn from(field: ToolChoiceField) -> ToolChoice {
+        match field {
+            ToolChoiceField::Mode(ToolMode::Auto) => ToolChoice::Auto,
+            ToolChoiceField::Mode(ToolMode::None) => ToolChoice::None,
+            ToolChoiceField::Mode(ToolMode::Required) => ToolChoice::Required,
+            ToolChoiceField::Tool { function } => ToolChoice::Named(function.name),
+        }
+    }
+}
+
+/// Continues a conversation.
+#[utoipa::path(post, path = "/v1/chat/completions", tag = "OpenAI", request_body = ChatBody, responses((status = 200, body = Object), (status = 400), (status = 404), (status = 429)))]
+pub(crate) async fn completions(State(app): State<Arc<App>>, request: Request) -> Response {
+    handle(app, Dialect::OpenAi, METHOD, request, |context, mut body: ChatBody| async move {
+        let loaded = context.loaded(body.model.as_deref(), &[Task::Generate]).await?;
+        body.max_tokens = body.max_completion_tokens.or(body.max_tokens);
+        let mut options = body.options()?;
+        if body.top_logprobs.is_some() && !body.logprobs {
+            return Err(invalid("`top_logprobs` needs `logprobs`"));
+        }
+        options.logprobs = body.logprobs.then(|| body.top_logprobs.unwrap_or(0));
+        let chat = ChatOptions {
+            variables: body.chat_template_kwargs.take().unwrap_or_default(),
+            add_generation_prompt: body.add_generation_prompt.unwrap_or(true),
+            ..ChatOptions::default()
+        };
+        let messages = messages::of_openai(std::mem::take(&mut body.messages))?;
+        let tool_choice = body.tool_choice.take().map(ToolChoice::from).unwrap_or_default();
+        let tools = Tools::new(
+            body.tools.take().unwrap_or_default(),
+            tool_choice,
+            body.parallel_tool_calls.unwrap_or(true),
+        )?;
+        let prompts = vec![PromptInput::Conversation { messages, options: chat, tools }];
+        let mut generating = generate::start(&context, &loaded, METHOD, prompts, options).await?;
+        let completion = Completion::new("chatcmpl", &loaded);
+        let work = generating.work();
+        if body.stream {
+            let writer = ChatWriter { completion, includes_usage: body.includes_usage() };
+            let record = generating.record();
+            let events = generate::event_stream(generating, writer);
+            return Ok(Answer { body: AnswerBody::Events(events, record), work });
+        }
+        let later = async move {
+            let outputs = generate::finish(&mut generating).await?;
+            let choices = outputs.iter().enumerate().map(|(index, output)| choice(&loaded, index, output));
+            let object =
+                completion.object("chat.completion", &choices.collect::<Vec<_>>(), Some(generating.usage()));
+            Ok((response::json(&context, &object)?, generating.work()))
+        };
+        Ok(Answer { body: AnswerBody::Later(Box::pin(later)), work })
+    })
+    .await
+}
+
+const METHOD: &str = "chat";
+
+fn choice(loaded: &LoadedModel, index: usize, output: &FinishedOutput) -> Value {
+    let tokens = output.tokens.iter().filter_map(|(token, _)| logprobs::chat(&loaded.model, token));
+    let tokens: Vec<Value> = tokens.collect();
+    let mut message = json!({ "role": "assistant", "content": output.text, "refusal": null });
+    if !output.reasoning.is_empty() {
+        message["reasoning_content"] = json!(output.reasoning);
+    }
+    if !output.calls.is_empty() {
+        let call = |call: &ToolCall| {
+            json!({
+                "id": random_id("call"),
+                "type": "function",
+                "function": { "name": call.name, "arguments": call.arguments },
+            })
+        };
+        message["tool_calls"] = output.calls.iter().map(call).collect();
+        if output.text.is_empty() {
+            message["content"] = Value::Null;
+        }
+    }
+    json!({
+        "index": index,
+        "message": message,
+        "logprobs": (!tokens.is_empty()).then(|| json!({ "content": tokens, "refusal": null })),
+        "finish_reason": output.reason.map(EndReason::name),
+    })
+}
+
+/// The fields of a delta.
+fn fields(delta: Delta) -> Value {
+    match delta {
+        Delta::Text(text) => json!({ "content": text }),
+        Delta::Reasoning(text) => json!({ "reasoning_content": text }),
+        Delta::Call { index, name } => {
+            let function = json!({ "name": name, "arguments": "" });
+            let call =
+                json!({ "index": index, "id": random_id("call"), "type": "function", "function": function });
+            json!({ "tool_calls": [call] })
+        }
+        Delta::Arguments { index, text } => {
+            json!({ "tool_calls": [{ "index": index, "function": { "arguments": text } }] })
+        }
+    }
+}
+
+/// Writes chunks of a chat completion.
+struct ChatWriter {
+    completion: Completion,
+    includes_usage: bool,
+}
+
+impl ChatWriter {
+    fn chunk(&self, choices: &[Value], output: &mut Vec<u8>) {
+        let mut chunk = self.completion.object("chat.completion.chunk", choices, None);
+        if self.includes_usage {
+            chunk["usage"] = Value::Null;
+        }
+        output.extend(Self::FORMAT.event(&chunk));
+    }
+
+    fn delta(&self, choice: usize, delta: &Value, logprobs: Option<Value>, output: &mut Vec<u8>) {
+        let logprobs = logprobs.map(|token| json!({ "content": [token], "refusal": null }));
+        let choice = json!({ "index": choice, "delta": delta, "logprobs": logprobs, "finish_reason": null });
+        self.chunk(&[choice], output);
+    }
+}
+
+impl EventWriter for ChatWriter {
+    const FORMAT: EventFormat = EventFormat::Sse;
+
+    fn start(&mut self, generating: &Generating, output: &mut Vec<u8>) {
+        for choice in 0..generating.choices() {
+            self.delta(choice, &json!({ "role": "assistant", "content": "" }), None, output);
+        }
+    }
+
+    fn event(&mut self, event: GenerationEvent, loaded: &LoadedModel, output: &mut Vec<u8>) {
+        match event {
+            GenerationEvent::Deltas { choice, deltas, token } => {
+                let mut logprobs = token.and_then(|token| logprobs::chat(&loaded.model, &token));
+                if deltas.is_empty() && logprobs.is_some() {
+                    self.delta(choice, &json!({ "content": "" }), logprobs.take(), output);
+                }
+                for delta in deltas {
+                    self.delta(choice, &fields(delta), logprobs.take(), output);
+                }
+            }
+            GenerationEvent::Finished { choice, reason } => {
+                let end =
+                    json!({ "index": choice, "delta": {}, "logprobs": null, "finish_reason": reason.name() });
+                self.chunk(&[end], output);
+            }
+        }
+    }
+
+    fn finish(&mut self, tokens: TokenUsage, output: &mut Vec<u8>) {
+        if self.includes_usage {
+            let mut chunk = self.completion.object("chat.completion.chunk", &[], None);
+            chunk["usage"] = usage(tokens);
+            output.extend(Self::FORMAT.event(&chunk));
+        }
+        output.extend(b"data: [DONE]\n\n");
+    }
+
+    fn fail(&mut self, refusal: &Refusal, output: &mut Vec<u8>) {
+        output.extend(error_event(refusal));
+    }
+}

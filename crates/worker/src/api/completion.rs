@@ -1,0 +1,74 @@
+//! What OpenAI's completion objects share: id, time, model, usage.
+
+use std::hash::{BuildHasher, RandomState};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use sconce_http::event_stream::EventFormat;
+use sconce_http::refusal::{Dialect, Refusal};
+use serde_json::{Value, json};
+
+use crate::operations::generate::TokenUsage;
+use crate::state::slot::LoadedModel;
+
+/// The identity of one completion.
+pub(crate) struct Completion {
+    pub(crate) id: String,
+    pub(crate) created: u64,
+    pub(crate) model: String,
+    /// Numerics class of the placement.
+    fingerprint: Option<String>,
+}
+
+impl Completion {
+    /// A completion with a random id after `prefix`.
+    pub(crate) fn new(prefix: &str, loaded: &LoadedModel) -> Completion {
+        Completion {
+            id: random_id(prefix),
+            created: unix_seconds(),
+            model: loaded.name.clone(),
+            fingerprint: loaded.model.class(),
+        }
+    }
+
+    /// The completion as an object of this kind.
+    pub(crate) fn object(&self, kind: &str, choices: &[Value], tokens: Option<TokenUsage>) -> Value {
+        let mut object = json!({
+            "id": self.id,
+            "object": kind,
+            "created": self.created,
+            "model": self.model,
+            "system_fingerprint": self.fingerprint,
+            "choices": choices,
+        });
+        if let Some(tokens) = tokens {
+            object["usage"] = usage(tokens);
+        }
+        object
+    }
+}
+
+/// A random id after `prefix`.
+pub(crate) fn random_id(prefix: &str) -> String {
+    let random = || RandomState::new().hash_one(prefix);
+    format!("{prefix}-{:016x}{:08x}", random(), random() >> 32)
+}
+
+/// Seconds since 1970.
+pub(crate) fn unix_seconds() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |now| now.as_secs())
+}
+
+/// OpenAI's usage.
+pub(crate) fn usage(tokens: TokenUsage) -> Value {
+    json!({
+        "prompt_tokens": tokens.prompt,
+        "completion_tokens": tokens.generated,
+        "total_tokens": tokens.prompt + tokens.generated,
+        "prompt_tokens_details": { "cached_tokens": tokens.cached },
+    })
+}
+
+/// An error as the last event of OpenAI's streams.
+pub(crate) fn error_event(refusal: &Refusal) -> Vec<u8> {
+    EventFormat::Sse.event(&refusal.body(Dialect::OpenAi))
+}
