@@ -12,7 +12,7 @@ use crate::weights::{Tensors, WeightsError};
 const OUTPUT_MATRICES: [&str; 2] = ["lm_head.weight", "embed_out.weight"];
 
 /// Tokens per cache block.
-pub(crate) const BLOCK_SIZE: usize = 16;
+pub(crate) const BLOCK_SIZE: usize = sconce_kernels::paged::BLOCK_SIZE;
 
 /// Checks that `batch` is a step of the model, and that its block tables cover its tokens in a cache of `blocks` blocks.
 pub(crate) fn check(d: &Description, batch: &Batch, blocks: usize) -> Result<(), EngineError> {

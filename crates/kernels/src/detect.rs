@@ -1,7 +1,7 @@
 //! Detection of the processor's bf16 instructions, which includes Linux's permission to use AMX tiles.
 
 #[cfg(target_arch = "x86_64")]
-pub(crate) use x86::{has_amx, has_avx512_bf16, has_avx512_vnni};
+pub(crate) use x86::{has_amx, has_amx_int8, has_avx512_bf16, has_avx512_vnni};
 
 /// False: only x86-64 has AMX.
 #[cfg(not(target_arch = "x86_64"))]
@@ -29,6 +29,12 @@ mod x86 {
     pub(crate) fn has_amx() -> bool {
         static GRANTED: OnceLock<bool> = OnceLock::new();
         *GRANTED.get_or_init(|| has_avx512_bf16() && has_tiles() && request_permission())
+    }
+
+    /// The same, with tiles of bytes as well.
+    pub(crate) fn has_amx_int8() -> bool {
+        static DETECTED: OnceLock<bool> = OnceLock::new();
+        *DETECTED.get_or_init(|| has_amx() && __cpuid_count(7, 0).edx & (1 << 25) != 0)
     }
 
     /// Whether the processor has AVX-512 with bf16 dot products.

@@ -24,6 +24,13 @@ pub trait Epilogue {
     fn store(&mut self, tile: OutputTile<'_>);
 }
 
+/// An epilogue whose rows can be split.
+pub trait SplitEpilogue: Epilogue + Send + Sized {
+    /// Splits before `row`. Rows of the second part count from there.
+    #[must_use]
+    fn split_rows(self, row: usize) -> (Self, Self);
+}
+
 /// A tile of the output.
 #[derive(Debug)]
 pub struct OutputTile<'a> {
@@ -87,6 +94,14 @@ impl Epilogue for Store<'_> {
     }
 }
 
+impl SplitEpilogue for Store<'_> {
+    fn split_rows(self, row: usize) -> (Self, Self) {
+        let Store { bias, activation, to, stride } = self;
+        let (first, second) = to.split_at_mut(row * stride);
+        (Store { bias, activation, to: first, stride }, Store { bias, activation, to: second, stride })
+    }
+}
+
 /// Adds `output + bias` to the destination.
 pub struct Accumulate<'a> {
     /// Bias per column.
@@ -108,6 +123,14 @@ impl Epilogue for Accumulate<'_> {
                 *to += value + bias;
             }
         }
+    }
+}
+
+impl SplitEpilogue for Accumulate<'_> {
+    fn split_rows(self, row: usize) -> (Self, Self) {
+        let Accumulate { bias, to, stride } = self;
+        let (first, second) = to.split_at_mut(row * stride);
+        (Accumulate { bias, to: first, stride }, Accumulate { bias, to: second, stride })
     }
 }
 
@@ -211,7 +234,6 @@ impl PackedMatrix {
 /// A block of output columns.
 pub struct ColumnBlock {
     first: usize,
-    rows: usize,
     columns: usize,
     values: Vec<f32>,
 }
@@ -219,7 +241,7 @@ pub struct ColumnBlock {
 impl ColumnBlock {
     /// A block of zeros from column `first` on.
     pub(crate) fn zeros(first: usize, rows: usize, columns: usize) -> ColumnBlock {
-        ColumnBlock { first, rows, columns, values: vec![0.0; rows * columns] }
+        ColumnBlock { first, columns, values: vec![0.0; rows * columns] }
     }
 
     /// The values, `[rows, columns]`.
@@ -232,8 +254,23 @@ impl ColumnBlock {
         self.first += columns;
     }
 
-    /// Passes the block to the epilogue.
-    pub fn drain(&mut self, isa: Isa, epilogue: &mut impl Epilogue) {
+    /// Each `rows` rows of the block. The rows of a tile count from its first one.
+    pub fn tiles(&mut self, rows: usize) -> impl Iterator<Item = OutputTile<'_>> {
+        let ColumnBlock { first: column, columns, ref mut values, .. } = *self;
+        values.chunks_mut((rows * columns).max(1)).map(move |values| OutputTile {
+            row: 0,
+            column,
+            rows: values.len() / columns,
+            columns,
+            values,
+            panel_width: columns,
+        })
+    }
+}
+
+impl OutputTile<'_> {
+    /// Passes the tile to an epilogue.
+    pub fn store(self, isa: Isa, epilogue: &mut impl Epilogue) {
         struct Work<'a, E>(&'a mut E, OutputTile<'a>);
         impl<E: Epilogue> Vectorized for Work<'_, E> {
             #[inline(always)]
@@ -241,13 +278,7 @@ impl ColumnBlock {
                 self.0.store(self.1);
             }
         }
-        let ColumnBlock { first: column, rows, columns, ref mut values } = *self;
-        if columns > 0 {
-            isa.run(Work(
-                epilogue,
-                OutputTile { row: 0, column, rows, columns, values, panel_width: columns },
-            ));
-        }
+        isa.run(Work(epilogue, self));
     }
 }
 

@@ -1,12 +1,15 @@
-//! Attention over a paged KV cache. Each query is computed on its own, in the order of the keys: results do not depend on
-//! the other sequences of a batch, nor on how a prompt was split into steps.
+//! Attention over a paged KV cache. Each query is computed in the order of the keys, and queries beside it do not change it:
+//! results do not depend on the other sequences of a batch, nor on how a prompt was split into steps.
 
+use std::iter::StepBy;
 use std::ops::Range;
+
+use pulp::{Simd, WithSimd};
 
 use crate::attention::{softmax, squash};
 use crate::bf16;
-use crate::isa::{Isa, Vectorized};
-use crate::rows::LANES;
+use crate::isa::Isa;
+use crate::rows::copy;
 
 /// An element of a KV cache: f32, or bf16 as its bits.
 pub trait CacheElement: Copy + Default + Send + Sync {
@@ -40,11 +43,12 @@ impl CacheElement for u16 {
     }
 }
 
-/// Layout of a cache block of one layer: `[kv_heads, block_size, head_dim]`.
+/// Tokens per cache block.
+pub const BLOCK_SIZE: usize = 16;
+
+/// Layout of a cache block of one layer: keys as `[kv_heads, head_dim, 16]`, values as `[kv_heads, 16, head_dim]`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BlockLayout {
-    /// Tokens per block.
-    pub block_size: usize,
     /// Number of KV heads.
     pub kv_heads: usize,
     /// Dimension of a head.
@@ -54,26 +58,32 @@ pub struct BlockLayout {
 impl BlockLayout {
     /// Values per block.
     pub fn values(self) -> usize {
-        self.kv_heads * self.block_size * self.head_dim
+        self.kv_heads * BLOCK_SIZE * self.head_dim
     }
 
     /// The tokens of one KV head in `block`.
     #[inline(always)]
     fn head(self, block: u32, kv_head: usize) -> Range<usize> {
-        let head = self.block_size * self.head_dim;
+        let head = BLOCK_SIZE * self.head_dim;
         let start = block as usize * self.values() + kv_head * head;
         start..start + head
     }
 
-    /// The place of one KV head of the token at `position` of a sequence with these blocks.
-    pub fn token(self, blocks: &[u32], position: usize, kv_head: usize) -> Range<usize> {
-        let head = self.head(blocks[position / self.block_size], kv_head);
-        let start = head.start + position % self.block_size * self.head_dim;
+    /// The places of the key of one KV head of the token at `position` of a sequence with these blocks.
+    pub fn key(self, blocks: &[u32], position: usize, kv_head: usize) -> StepBy<Range<usize>> {
+        let head = self.head(blocks[position / BLOCK_SIZE], kv_head);
+        (head.start + position % BLOCK_SIZE..head.end).step_by(BLOCK_SIZE)
+    }
+
+    /// The place of the value of one KV head of the token at `position`.
+    pub fn value(self, blocks: &[u32], position: usize, kv_head: usize) -> Range<usize> {
+        let head = self.head(blocks[position / BLOCK_SIZE], kv_head);
+        let start = head.start + position % BLOCK_SIZE * self.head_dim;
         start..start + self.head_dim
     }
 }
 
-/// Attention of the queries of one token that share a KV head.
+/// Attention of queries of one sequence that share a KV head.
 #[derive(Clone, Copy, Debug)]
 pub struct PagedAttention<'a, T> {
     /// Cached keys of one layer.
@@ -86,92 +96,237 @@ pub struct PagedAttention<'a, T> {
     pub blocks: &'a [u32],
     /// The KV head.
     pub kv_head: usize,
-    /// Positions that the queries attend to; at least one.
-    pub positions: (usize, usize),
     /// Factor of attention scores.
     pub scale: f32,
     /// Scores are squashed into this range by tanh.
     pub softcap: Option<f32>,
 }
 
-impl<T: CacheElement> PagedAttention<'_, T> {
-    /// Computes attention of `queries`, `[group, head_dim]`, into `output` of the same shape.
-    pub fn attend(&self, isa: Isa, queries: &[f32], scores: &mut Vec<f32>, output: &mut [f32]) {
-        isa.run(Attend { attention: self, queries, scores, output });
-    }
+/// Scratch memory, reused between calls.
+#[derive(Default)]
+pub struct PagedScratch {
+    scores: Vec<f32>,
+    /// Values of some queries, one after the other for each dimension.
+    queries: Vec<f32>,
+    /// Keys or values of a block, in f32.
+    block: Vec<f32>,
+    /// Rows of output, padded to whole vectors.
+    sums: Vec<f32>,
+}
 
-    /// Each block with the part of it that is attended to, in tokens.
-    #[inline(always)]
-    fn parts(&self) -> impl Iterator<Item = (u32, Range<usize>)> {
-        let (size, (start, end)) = (self.layout.block_size, self.positions);
-        let blocks = self.blocks.iter().enumerate().take(end.div_ceil(size)).skip(start / size);
-        blocks.map(move |(index, &block)| {
-            let first = index * size;
-            (block, start.saturating_sub(first)..(end - first).min(size))
-        })
+impl<T: CacheElement> PagedAttention<'_, T> {
+    /// Computes attention of some tokens. A token attends to its range of positions, which is not empty. It has `width`
+    /// values of queries, `[group, head_dim]`, and as many of output; tokens are `strides` apart in queries and in output.
+    #[expect(clippy::too_many_arguments, reason = "two matrices with their strides")]
+    pub fn attend(
+        &self,
+        isa: Isa,
+        positions: &[Range<usize>],
+        width: usize,
+        strides: [usize; 2],
+        queries: &[f32],
+        scratch: &mut PagedScratch,
+        output: &mut [f32],
+    ) {
+        let start = positions.iter().map(|range| range.start).min().unwrap_or(0);
+        let end = positions.iter().map(|range| range.end).max().unwrap_or(0);
+        let first = start / BLOCK_SIZE;
+        let blocks = &self.blocks[first..end.div_ceil(BLOCK_SIZE)];
+        let group = width / self.layout.head_dim;
+        isa.dispatch(Attend {
+            attention: PagedAttention { blocks, ..*self },
+            skipped: first * BLOCK_SIZE,
+            seen: start..end,
+            positions,
+            group,
+            strides,
+            queries,
+            scratch,
+            output,
+        });
     }
 }
 
 struct Attend<'a, 'b, T> {
-    attention: &'a PagedAttention<'b, T>,
+    /// With the blocks of all positions.
+    attention: PagedAttention<'a, T>,
+    /// Position of the first token of the blocks.
+    skipped: usize,
+    /// Positions that some token attends to.
+    seen: Range<usize>,
+    positions: &'a [Range<usize>],
+    /// Queries of a token.
+    group: usize,
+    strides: [usize; 2],
     queries: &'a [f32],
-    scores: &'a mut Vec<f32>,
-    output: &'a mut [f32],
+    scratch: &'b mut PagedScratch,
+    output: &'b mut [f32],
 }
 
-impl<T: CacheElement> Vectorized for Attend<'_, '_, T> {
+impl<T: CacheElement> WithSimd for Attend<'_, '_, T> {
+    type Output = ();
+
     #[inline(always)]
-    fn run(self) {
-        let Attend { attention, queries, scores, output } = self;
-        let PagedAttention { layout, kv_head, positions, .. } = *attention;
-        let (head_dim, count) = (layout.head_dim, positions.1 - positions.0);
-        let group = queries.len() / head_dim;
-        scores.clear();
-        scores.resize(group * count, 0.0);
-        let mut at = 0;
-        for (block, part) in attention.parts() {
-            let keys = &attention.keys[layout.head(block, kv_head)];
-            for key in keys[part.start * head_dim..part.end * head_dim].chunks_exact(head_dim) {
-                for (query, scores) in queries.chunks_exact(head_dim).zip(scores.chunks_exact_mut(count)) {
-                    scores[at] = dot(query, key) * attention.scale;
-                }
-                at += 1;
-            }
+    fn with_simd<S: Simd>(mut self, simd: S) {
+        let length = self.attention.blocks.len() * BLOCK_SIZE;
+        let count = self.positions.len() * self.group;
+        self.pack_queries(count);
+        self.scratch.scores.resize(count * length, 0.0);
+        for index in 0..self.attention.blocks.len() {
+            self.scores(simd, index, count);
         }
-        for scores in scores.chunks_exact_mut(count) {
-            if let Some(cap) = attention.softcap {
-                squash(scores, cap);
+        for (row, scores) in self.scratch.scores.chunks_exact_mut(length).enumerate() {
+            let seen = &self.positions[row / self.group];
+            let (before, rest) = scores.split_at_mut(seen.start - self.skipped);
+            let (own, after) = rest.split_at_mut(seen.len());
+            before.fill(0.0);
+            after.fill(0.0);
+            if let Some(cap) = self.attention.softcap {
+                squash(own, cap);
             }
-            softmax(scores);
+            softmax(own);
         }
-        output.fill(0.0);
-        let mut at = 0;
-        for (block, part) in attention.parts() {
-            let values = &attention.values[layout.head(block, kv_head)];
-            for value in values[part.start * head_dim..part.end * head_dim].chunks_exact(head_dim) {
-                for (output, scores) in output.chunks_exact_mut(head_dim).zip(scores.chunks_exact(count)) {
-                    let weight = scores[at];
-                    output.iter_mut().zip(value).for_each(|(to, x)| *to += weight * x.widen());
-                }
-                at += 1;
-            }
+        let head_dim = self.attention.layout.head_dim;
+        let padded = head_dim.next_multiple_of(S::F32_LANES);
+        self.scratch.sums.clear();
+        self.scratch.sums.resize(count * padded, 0.0);
+        for index in 0..self.attention.blocks.len() {
+            self.add_values(simd, index, count, padded);
+        }
+        for (row, sums) in self.scratch.sums.chunks_exact(padded).enumerate() {
+            let at = row / self.group * self.strides[1] + row % self.group * head_dim;
+            copy(&sums[..head_dim], &mut self.output[at..][..head_dim]);
         }
     }
 }
 
-/// A dot product with [`LANES`] partial sums.
-#[inline(always)]
-fn dot<T: CacheElement>(query: &[f32], key: &[T]) -> f32 {
-    let (query_lanes, query_rest) = query.as_chunks::<LANES>();
-    let (key_lanes, key_rest) = key.as_chunks::<LANES>();
-    let mut sums = [0.0; LANES];
-    for (query, key) in query_lanes.iter().zip(key_lanes) {
-        for ((sum, x), y) in sums.iter_mut().zip(query).zip(key) {
-            *sum += x * y.widen();
+impl<T: CacheElement> Attend<'_, '_, T> {
+    /// Interleaves the queries of each pass.
+    #[inline(always)]
+    fn pack_queries(&mut self, count: usize) {
+        let head_dim = self.attention.layout.head_dim;
+        self.scratch.queries.resize(count * head_dim, 0.0);
+        for (first, rows) in passes(count, 8) {
+            for row in first..first + rows {
+                let at = row / self.group * self.strides[0] + row % self.group * head_dim;
+                let to = self.scratch.queries[first * head_dim..].iter_mut().skip(row - first).step_by(rows);
+                to.zip(&self.queries[at..][..head_dim]).for_each(|(to, x)| *to = *x);
+            }
         }
     }
-    let rest: f32 = query_rest.iter().zip(key_rest).map(|(x, y)| x * y.widen()).sum();
-    sums.iter().sum::<f32>() + rest
+
+    /// The scores of all queries with the keys of a block.
+    #[inline(always)]
+    fn scores<S: Simd>(&mut self, simd: S, index: usize, count: usize) {
+        let PagedAttention { keys, layout, blocks, kv_head, .. } = self.attention;
+        widen(&keys[layout.head(blocks[index], kv_head)], &mut self.scratch.block);
+        for (first, rows) in passes(count, 8) {
+            match rows {
+                8 => self.some_scores::<S, 8>(simd, index, first),
+                4 => self.some_scores::<S, 4>(simd, index, first),
+                2 => self.some_scores::<S, 2>(simd, index, first),
+                _ => self.some_scores::<S, 1>(simd, index, first),
+            }
+        }
+    }
+
+    /// The scores of `R` queries from `first` on.
+    #[inline(always)]
+    fn some_scores<S: Simd, const R: usize>(&mut self, simd: S, index: usize, first: usize) {
+        let (head_dim, length) = (self.attention.layout.head_dim, self.attention.blocks.len() * BLOCK_SIZE);
+        let PagedScratch { scores, queries, block, .. } = &mut *self.scratch;
+        let queries = queries[first * head_dim..][..R * head_dim].as_chunks::<R>().0;
+        let (keys, _) = S::as_simd_f32s(block);
+        let vectors = BLOCK_SIZE / S::F32_LANES;
+        let scale = simd.splat_f32s(self.attention.scale);
+        for vector in 0..vectors {
+            let mut sums = [simd.splat_f32s(0.0); R];
+            for (keys, query) in keys.chunks_exact(vectors).zip(queries) {
+                let key = keys[vector];
+                for (sum, x) in sums.iter_mut().zip(query) {
+                    *sum = simd.mul_add_e_f32s(simd.splat_f32s(*x), key, *sum);
+                }
+            }
+            for (row, sum) in sums.into_iter().enumerate() {
+                let at = (first + row) * length + index * BLOCK_SIZE;
+                let to = S::as_mut_simd_f32s(&mut scores[at..][..BLOCK_SIZE]).0;
+                to[vector] = simd.mul_f32s(sum, scale);
+            }
+        }
+    }
+
+    /// Adds the weighted values of a block to all outputs.
+    #[inline(always)]
+    fn add_values<S: Simd>(&mut self, simd: S, index: usize, count: usize, padded: usize) {
+        let PagedAttention { values, layout, blocks, kv_head, .. } = self.attention;
+        let values = &values[layout.head(blocks[index], kv_head)];
+        self.scratch.block.resize(BLOCK_SIZE * padded, 0.0);
+        let rows = self.scratch.block.chunks_exact_mut(padded);
+        for (to, from) in rows.zip(values.chunks_exact(layout.head_dim)) {
+            to[..layout.head_dim].iter_mut().zip(from).for_each(|(to, x)| *to = x.widen());
+            to[layout.head_dim..].fill(0.0);
+        }
+        for (first, rows) in passes(count, 4) {
+            match rows {
+                4 => self.add_some_values::<S, 4>(simd, index, first, padded),
+                2 => self.add_some_values::<S, 2>(simd, index, first, padded),
+                _ => self.add_some_values::<S, 1>(simd, index, first, padded),
+            }
+        }
+    }
+
+    /// Adds the weighted values of a block to `R` outputs from `first` on.
+    #[inline(always)]
+    fn add_some_values<S: Simd, const R: usize>(
+        &mut self,
+        simd: S,
+        index: usize,
+        first: usize,
+        padded: usize,
+    ) {
+        let length = self.attention.blocks.len() * BLOCK_SIZE;
+        let start = index * BLOCK_SIZE;
+        let from = (self.seen.start - self.skipped).saturating_sub(start);
+        let to = (self.seen.end - self.skipped - start).min(BLOCK_SIZE);
+        let PagedScratch { scores, block, sums, .. } = &mut *self.scratch;
+        let mut weights = [[0.0; R]; BLOCK_SIZE];
+        for (row, scores) in scores[first * length..].chunks_exact(length).take(R).enumerate() {
+            let scores = &scores[start..][..BLOCK_SIZE];
+            weights.iter_mut().zip(scores).for_each(|(weights, score)| weights[row] = *score);
+        }
+        let vectors = padded / S::F32_LANES;
+        let values = &S::as_simd_f32s(block).0[from * vectors..to * vectors];
+        let sums = S::as_mut_simd_f32s(&mut sums[first * padded..][..R * padded]).0;
+        for vector in 0..vectors {
+            let mut own = [simd.splat_f32s(0.0); R];
+            own.iter_mut().enumerate().for_each(|(row, own)| *own = sums[row * vectors + vector]);
+            for (values, weights) in values.chunks_exact(vectors).zip(&weights[from..to]) {
+                let value = values[vector];
+                for (own, weight) in own.iter_mut().zip(weights) {
+                    *own = simd.mul_add_e_f32s(simd.splat_f32s(*weight), value, *own);
+                }
+            }
+            own.iter().enumerate().for_each(|(row, own)| sums[row * vectors + vector] = *own);
+        }
+    }
+}
+
+/// Splits `count` rows into passes of `most` rows, and powers of two below.
+#[inline(always)]
+fn passes(count: usize, most: usize) -> impl Iterator<Item = (usize, usize)> {
+    let mut first = 0;
+    std::iter::from_fn(move || {
+        let rows = if count - first >= most { most } else { 1 << (count - first).checked_ilog2()? };
+        first += rows;
+        Some((first - rows, rows))
+    })
+}
+
+/// Converts to f32.
+#[inline(always)]
+fn widen<T: CacheElement>(from: &[T], to: &mut Vec<f32>) {
+    to.resize(from.len(), 0.0);
+    to.iter_mut().zip(from).for_each(|(to, x)| *to = x.widen());
 }
 
 #[cfg(test)]
@@ -189,12 +344,18 @@ mod tests {
     }
 
     /// Attention in f64 over keys and values of the attended positions.
-    fn plain(queries: &[f32], keys: &[&[f32]], values: &[&[f32]], scale: f64, cap: Option<f64>) -> Vec<f64> {
+    fn plain(
+        queries: &[f32],
+        keys: &[Vec<f32>],
+        values: &[Vec<f32>],
+        scale: f64,
+        cap: Option<f64>,
+    ) -> Vec<f64> {
         let head_dim = keys[0].len();
         let mut output = Vec::new();
         for query in queries.chunks(head_dim) {
-            let score = |key: &&[f32]| {
-                let products = query.iter().zip(*key).map(|(x, y)| f64::from(*x) * f64::from(*y));
+            let score = |key: &Vec<f32>| {
+                let products = query.iter().zip(key).map(|(x, y)| f64::from(*x) * f64::from(*y));
                 let score = products.sum::<f64>() * scale;
                 cap.map_or(score, |cap| cap * (score / cap).tanh())
             };
@@ -211,42 +372,57 @@ mod tests {
     #[test]
     fn every_instruction_set_attends_to_the_positions_in_scattered_blocks() {
         let blocks = [5, 0, 3, 6];
-        for (head_dim, group, block_size) in [(64, 3, 16), (20, 1, 4), (8, 8, 1)] {
-            let layout = BlockLayout { block_size, kv_heads: 2, head_dim };
+        for (head_dim, group, tokens) in [(64, 3, 1), (20, 1, 5), (8, 8, 2), (80, 2, 11), (128, 1, 3)] {
+            let layout = BlockLayout { kv_heads: 2, head_dim };
             let (keys, cached) = (values(7 * layout.values(), 1), values(7 * layout.values(), 2));
-            let queries = values(group * head_dim, 3);
-            for positions in [(0, 1), (0, 2 * block_size), (1, 3 * block_size), (0, 4 * block_size)] {
-                let positions = (positions.0.min(positions.1 - 1), positions.1);
+            // Tokens are apart in queries and output.
+            let (width, strides) = (group * head_dim, [group * head_dim + 5, group * head_dim + 3]);
+            let queries = values(tokens * strides[0], 3);
+            for (last, window) in [(tokens - 1, 64), (31, 64), (47, 18), (62, 64), (40, 1)] {
+                let range = |position: usize| (position + 1).saturating_sub(window)..position + 1;
+                let positions: Vec<_> = (last + 1 - tokens..=last).map(range).collect();
                 for (softcap, kv_head) in [(None, 0), (Some(0.5), 1)] {
-                    let place = |position| layout.token(&blocks, position, kv_head);
-                    let own = |all: &'_ [f32]| -> Vec<Vec<f32>> {
-                        (positions.0..positions.1).map(|position| all[place(position)].to_vec()).collect()
+                    let attention = PagedAttention {
+                        keys: &keys[..],
+                        values: &cached[..],
+                        layout,
+                        blocks: &blocks,
+                        kv_head,
+                        scale: 0.3,
+                        softcap,
                     };
-                    let (own_keys, own_values) = (own(&keys), own(&cached));
-                    let slices = |own: &'_ [Vec<f32>]| own.to_vec();
-                    let (own_keys, own_values) = (slices(&own_keys), slices(&own_values));
-                    let wanted = plain(
-                        &queries,
-                        &own_keys.iter().map(Vec::as_slice).collect::<Vec<_>>(),
-                        &own_values.iter().map(Vec::as_slice).collect::<Vec<_>>(),
-                        0.3,
-                        softcap.map(f64::from),
-                    );
                     for isa in Isa::available() {
-                        let attention = PagedAttention {
-                            keys: &keys[..],
-                            values: &cached[..],
-                            layout,
-                            blocks: &blocks,
-                            kv_head,
-                            positions,
-                            scale: 0.3,
-                            softcap,
-                        };
-                        let mut output = vec![f32::NAN; queries.len()];
-                        attention.attend(isa, &queries, &mut Vec::new(), &mut output);
-                        for (got, wanted) in output.iter().zip(&wanted) {
-                            assert!((f64::from(*got) - wanted).abs() < 1e-5, "{isa} {positions:?}");
+                        let mut scratch = PagedScratch::default();
+                        let mut output = vec![f32::NAN; tokens * strides[1]];
+                        attention.attend(
+                            isa,
+                            &positions,
+                            width,
+                            strides,
+                            &queries,
+                            &mut scratch,
+                            &mut output,
+                        );
+                        for (token, range) in positions.iter().enumerate() {
+                            let own = &queries[token * strides[0]..][..width];
+                            let got = &output[token * strides[1]..][..width];
+                            let key =
+                                |at: usize| layout.key(&blocks, at, kv_head).map(|at| keys[at]).collect();
+                            let value = |at: usize| cached[layout.value(&blocks, at, kv_head)].to_vec();
+                            let own_keys: Vec<Vec<f32>> = range.clone().map(key).collect();
+                            let own_values: Vec<Vec<f32>> = range.clone().map(value).collect();
+                            let wanted = plain(own, &own_keys, &own_values, 0.3, softcap.map(f64::from));
+                            for (got, wanted) in got.iter().zip(&wanted) {
+                                assert!(
+                                    (f64::from(*got) - wanted).abs() < 1e-5,
+                                    "{isa} {head_dim} {range:?}"
+                                );
+                            }
+                            // The same alone, bit for bit.
+                            let mut alone = vec![f32::NAN; width];
+                            let range = std::slice::from_ref(range);
+                            attention.attend(isa, range, width, [width; 2], own, &mut scratch, &mut alone);
+                            assert_eq!(got, alone, "{isa} {head_dim} {range:?}");
                         }
                     }
                 }

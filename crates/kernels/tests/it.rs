@@ -104,7 +104,8 @@ proptest! {
             let (mut again, bias, panels) = (vec![f32::NAN; rows * outputs], vec![0.0; outputs], matrix.panels());
             for share in [0..panels / 2, panels / 2..panels] {
                 let to = &mut Store { bias: &bias, activation: Activation::Identity, to: &mut again, stride: outputs };
-                matrix.multiply_columns(&a, inputs, rows, share).drain(isa, to);
+                let mut block = matrix.multiply_columns(&a, inputs, rows, share);
+                block.tiles(rows).for_each(|tile| tile.store(isa, to));
             }
             prop_assert_eq!(again, got);
         }

@@ -6,10 +6,10 @@ use sconce_kernels::gemm::{Accumulate, GemmScratch, PackedMatrix, Store};
 use sconce_kernels::isa::Isa;
 use sconce_kernels::paged::CacheElement;
 use sconce_kernels::rope::RopeTable;
-use sconce_kernels::rows::{Activation, Norm, gate};
+use sconce_kernels::rows::{Activation, Norm};
 
 use super::kv_cache::{CachedAttention, KvCache};
-use super::matrix::Matrix;
+use super::matrix::{Matrix, each_rows, gate_rows};
 use super::scratch::ScratchMemory;
 use super::weights::{FeedForward, Layer, Linear, Packing, Table, Weights};
 use crate::description::{Description, NormPlacement};
@@ -129,15 +129,18 @@ impl<M: Matrix> ForwardF32<'_, M> {
         let heads = HeadLayout::of(d);
         let from = before(layer.attention_norms[0].as_ref(), isa, x, normed, hidden);
         let bias = &layer.qkv.bias;
-        let to = &mut Store { bias, activation: Activation::Identity, to: qkv, stride };
+        let to = Store { bias, activation: Activation::Identity, to: qkv, stride };
         layer.qkv.matrix.multiply(isa, from, hidden, tokens, gemm, to);
         let window = d.local.as_ref().filter(|_| layer.is_local).unwrap_or(&d.global);
         for (index, s) in batch.sequences.iter().enumerate() {
             let rows = &mut qkv[s.start * stride..][..s.length * stride];
             if rope_table.is_some() || layer.qk_norms.is_some() {
-                for (position, row) in (batch.cached_length(index)..).zip(rows.chunks_exact_mut(stride)) {
-                    heads.qk_norm_rope(isa, row, position, layer.qk_norms.as_ref(), rope_table);
-                }
+                each_rows(rows, stride, |first, rows| {
+                    let first = batch.cached_length(index) + first;
+                    for (position, row) in (first..).zip(rows.chunks_exact_mut(stride)) {
+                        heads.qk_norm_rope(isa, row, position, layer.qk_norms.as_ref(), rope_table);
+                    }
+                });
             }
         }
         if let Some((cache, index)) = cache {
@@ -184,7 +187,7 @@ impl<M: Matrix> ForwardF32<'_, M> {
         let (isa, hidden, stride) = (self.isa, self.d.hidden, bias.len());
         let count = rows.len() / hidden;
         let mut logits = vec![0.0; count * stride];
-        let to = &mut Store { bias, activation: Activation::Identity, to: &mut logits, stride };
+        let to = Store { bias, activation: Activation::Identity, to: &mut logits, stride };
         matrix.multiply(isa, rows, hidden, count, &mut scratch.gemm, to);
         logits
     }
@@ -215,7 +218,7 @@ impl<M: Matrix> ForwardF32<'_, M> {
             output.resize(count * d.hidden, 0.0);
             let wide = self.up(block, &input, count, wide, gated, gemm);
             let bias = &block.down.bias;
-            let to = &mut Store { bias, activation: Activation::Identity, to: &mut output, stride: d.hidden };
+            let to = Store { bias, activation: Activation::Identity, to: &mut output, stride: d.hidden };
             block.down.matrix.multiply(isa, wide, d.intermediate, count, gemm, to);
             for ((token, weight), row) in
                 own.tokens.iter().zip(own.weights).zip(output.chunks_exact(d.hidden))
@@ -242,13 +245,13 @@ impl<M: Matrix> ForwardF32<'_, M> {
         let (bias, first) =
             if d.gated { (&none, Activation::Identity) } else { (&block.up.bias, activation) };
         let wide = &mut wide[..tokens * d.up_width()];
-        let to = &mut Store { bias, activation: first, to: wide, stride: d.up_width() };
+        let to = Store { bias, activation: first, to: wide, stride: d.up_width() };
         block.up.matrix.multiply(isa, from, d.hidden, tokens, gemm, to);
         if !d.gated {
             return wide;
         }
         let gated = &mut gated[..tokens * d.intermediate];
-        gate(isa, wide, &block.up.bias, activation, gated);
+        gate_rows(isa, wide, &block.up.bias, activation, gated);
         gated
     }
 
@@ -268,13 +271,13 @@ impl<M: Matrix> ForwardF32<'_, M> {
         let ForwardF32 { d, isa, .. } = *self;
         let (bias, hidden) = (&linear.bias, d.hidden);
         if let (Some(norm), NormPlacement::Both) = (norm, d.placement) {
-            let to = &mut Store { bias, activation: Activation::Identity, to: scratch, stride: hidden };
+            let to = Store { bias, activation: Activation::Identity, to: scratch, stride: hidden };
             linear.matrix.multiply(isa, from, stride, tokens, gemm, to);
-            norm.apply(isa, scratch, hidden);
+            each_rows(scratch, hidden, |_, rows| norm.apply(isa, rows, hidden));
             x.iter_mut().zip(&*scratch).for_each(|(x, y)| *x += y);
             return;
         }
-        let to = &mut Accumulate { bias, to: x, stride: hidden };
+        let to = Accumulate { bias, to: x, stride: hidden };
         linear.matrix.multiply(isa, from, stride, tokens, gemm, to);
         if let Some(norm) = norm {
             norm.apply(isa, x, hidden);
@@ -291,7 +294,9 @@ fn before<'a>(
     hidden: usize,
 ) -> &'a [f32] {
     let Some(norm) = norm else { return x };
-    scratch.copy_from_slice(x);
-    norm.apply(isa, scratch, hidden);
+    each_rows(scratch, hidden, |first, rows| {
+        rows.copy_from_slice(&x[first * hidden..][..rows.len()]);
+        norm.apply(isa, rows, hidden);
+    });
     scratch
 }

@@ -1,13 +1,17 @@
 //! The paged KV cache of a decoder, and attention over it.
 
+use std::ops::Range;
+
 use rayon::prelude::*;
 use sconce_core::batch::Batch;
 use sconce_kernels::attention::AttentionMask;
 use sconce_kernels::isa::Isa;
-use sconce_kernels::paged::{BlockLayout, CacheElement, PagedAttention};
+use sconce_kernels::paged::{BlockLayout, CacheElement, PagedAttention, PagedScratch};
 
 use crate::description::Description;
-use crate::step::BLOCK_SIZE;
+
+/// Tokens of a prompt that attend together: they read the same keys and values.
+const TOKENS: usize = 8;
 
 /// Parameters of attention over the cache.
 pub(super) struct CachedAttention {
@@ -35,7 +39,7 @@ struct LayerCache<T> {
 impl<T: CacheElement> KvCache<T> {
     /// An empty cache.
     pub(super) fn new(d: &Description) -> KvCache<T> {
-        let layout = BlockLayout { block_size: BLOCK_SIZE, kv_heads: d.kv_heads, head_dim: d.head_dim };
+        let layout = BlockLayout { kv_heads: d.kv_heads, head_dim: d.head_dim };
         KvCache { layout, layers: vec![LayerCache::default(); d.layers] }
     }
 
@@ -91,22 +95,30 @@ impl<T: CacheElement> KvCache<T> {
     ) {
         let (layout, layer) = (self.layout, &mut self.layers[layer]);
         for head in 0..layout.kv_heads {
-            let place = layout.token(blocks, position, head);
-            layer.keys[place.clone()].copy_from_slice(&keys[head * stride..][..layout.head_dim]);
-            layer.values[place].copy_from_slice(&values[head * stride..][..layout.head_dim]);
+            let own = head * stride..head * stride + layout.head_dim;
+            for (at, x) in layout.key(blocks, position, head).zip(&keys[own.clone()]) {
+                layer.keys[at] = *x;
+            }
+            layer.values[layout.value(blocks, position, head)].copy_from_slice(&values[own]);
         }
     }
 
     /// Stores the keys and values of a token, `[kv_heads, head_dim]` each, rounded to the dtype of the cache.
-    pub(super) fn store_f32(&mut self, layer: usize, blocks: &[u32], position: usize, rows: [&[f32]; 2]) {
+    pub(super) fn store_f32(
+        &mut self,
+        layer: usize,
+        blocks: &[u32],
+        position: usize,
+        [keys, values]: [&[f32]; 2],
+    ) {
         let (layout, layer) = (self.layout, &mut self.layers[layer]);
         for head in 0..layout.kv_heads {
-            let place = layout.token(blocks, position, head);
             let own = head * layout.head_dim..(head + 1) * layout.head_dim;
-            for (to, from) in [&mut layer.keys, &mut layer.values].into_iter().zip(rows) {
-                let to = to[place.clone()].iter_mut();
-                to.zip(&from[own.clone()]).for_each(|(to, x)| *to = T::narrow(*x));
+            for (at, x) in layout.key(blocks, position, head).zip(&keys[own.clone()]) {
+                layer.keys[at] = T::narrow(*x);
             }
+            let to = layer.values[layout.value(blocks, position, head)].iter_mut();
+            to.zip(&values[own]).for_each(|(to, x)| *to = T::narrow(*x));
         }
     }
 
@@ -120,33 +132,60 @@ impl<T: CacheElement> KvCache<T> {
         (queries, stride): (&[f32], usize),
         output: &mut [f32],
     ) {
-        let (layout, layer) = (self.layout, &self.layers[layer]);
-        let tokens: Vec<(usize, usize)> = batch
-            .sequences
-            .iter()
-            .enumerate()
-            .flat_map(|(index, sequence)| {
-                let first = batch.cached_length(index);
-                (0..sequence.length).map(move |token| (index, first + token))
-            })
-            .collect();
-        let group = output.len() / tokens.len() / layout.kv_heads;
-        output.par_chunks_exact_mut(group).enumerate().for_each_init(Vec::new, |scores, (index, output)| {
-            let (token, kv_head) = (index / layout.kv_heads, index % layout.kv_heads);
-            let (sequence, position) = tokens[token];
-            let seen = how.mask.keys(position, position + 1);
-            let attention = PagedAttention {
-                keys: &layer.keys[..],
-                values: &layer.values[..],
-                layout,
-                blocks: &batch.cached[sequence].blocks,
-                kv_head,
-                positions: (seen.start, seen.end),
-                scale: how.scale,
-                softcap: how.softcap,
-            };
-            let queries = &queries[token * stride + kv_head * group..][..group];
-            attention.attend(how.isa, queries, scores, output);
+        let width = output.len() / batch.tokens();
+        let group = width / self.layout.kv_heads;
+        let threads = rayon::current_num_threads();
+        let is_long = batch.tokens() >= 2 * threads * TOKENS;
+        let mut tasks = Vec::new();
+        let mut rest = output;
+        for (sequence, s) in batch.sequences.iter().enumerate() {
+            for first in (0..s.length).step_by(if is_long { TOKENS } else { 1 }) {
+                let count = (s.length - first).min(if is_long { TOKENS } else { 1 });
+                let (own, after) = rest.split_at_mut(count * width);
+                rest = after;
+                let task = AttentionTask { sequence, first, count, kv_heads: 0..self.layout.kv_heads };
+                if is_long {
+                    tasks.push((task, own));
+                } else {
+                    // A single token is split by heads.
+                    let heads = own.chunks_exact_mut(group).enumerate();
+                    tasks.extend(heads.map(|(head, own)| {
+                        (AttentionTask { kv_heads: head..head + 1, ..task.clone() }, own)
+                    }));
+                }
+            }
+        }
+        tasks.into_par_iter().for_each_init(PagedScratch::default, |scratch, (task, output)| {
+            let AttentionTask { sequence, first, count, kv_heads } = task;
+            let row = batch.sequences[sequence].start + first;
+            let position = batch.cached_length(sequence) + first;
+            let seen = |position: usize| how.mask.keys(position, position + 1);
+            let positions: Vec<_> = (position..position + count).map(seen).collect();
+            let stride_out = output.len() / count;
+            for (index, kv_head) in kv_heads.enumerate() {
+                let attention = PagedAttention {
+                    keys: &self.layers[layer].keys[..],
+                    values: &self.layers[layer].values[..],
+                    layout: self.layout,
+                    blocks: &batch.cached[sequence].blocks,
+                    kv_head,
+                    scale: how.scale,
+                    softcap: how.softcap,
+                };
+                let queries = &queries[row * stride + kv_head * group..];
+                let output = &mut output[index * group..];
+                attention.attend(how.isa, &positions, group, [stride, stride_out], queries, scratch, output);
+            }
         });
     }
+}
+
+/// Attention of some tokens of a sequence.
+#[derive(Clone)]
+struct AttentionTask {
+    sequence: usize,
+    /// The first token, in the batch.
+    first: usize,
+    count: usize,
+    kv_heads: Range<usize>,
 }

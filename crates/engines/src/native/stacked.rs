@@ -3,11 +3,11 @@
 use std::sync::Arc;
 
 use rayon::prelude::*;
-use sconce_kernels::gemm::{ColumnBlock, Epilogue, GemmScratch, PackedMatrix};
+use sconce_kernels::gemm::{ColumnBlock, GemmScratch, PackedMatrix, SplitEpilogue};
 use sconce_kernels::isa::Isa;
 use sconce_kernels::quant::{CodeWidth, QuantMatrix, QuantizedRows};
 
-use super::matrix::Matrix;
+use super::matrix::{Matrix, store};
 use super::quantize;
 use super::weights::{Packing, Table};
 use crate::stored_tensor::StoredTensor;
@@ -56,15 +56,15 @@ impl Matrix for StackedMatrix {
         stride: usize,
         rows: usize,
         _: &mut GemmScratch,
-        epilogue: &mut impl Epilogue,
+        epilogue: impl SplitEpilogue,
     ) {
         let is_quantized = self.parts.iter().any(|part| matches!(part, Part::Quantized(_)));
+        let threads = rayon::current_num_threads();
         let quantized = if is_quantized {
-            QuantizedRows::quantize(isa, a, stride, rows, self.inputs)
+            quantize_rows(isa, a, stride, rows, self.inputs)
         } else {
             QuantizedRows::default()
         };
-        let threads = rayon::current_num_threads();
         let share = |n: usize| {
             let mut first = 0;
             let columns = self.parts.iter().map(|part| {
@@ -79,8 +79,20 @@ impl Matrix for StackedMatrix {
             1 => vec![share(0)],
             _ => (0..threads).into_par_iter().map(share).collect(),
         };
-        shares.into_iter().flatten().for_each(|mut block| block.drain(isa, epilogue));
+        store(isa, rows, shares.into_iter().flatten().collect(), epilogue);
     }
+}
+
+/// Quantizes rows, with many rows split over threads.
+fn quantize_rows(isa: Isa, a: &[f32], stride: usize, rows: usize, inputs: usize) -> QuantizedRows {
+    let mut quantized = QuantizedRows::zeros(rows, inputs);
+    let mut blocks: Vec<_> = quantized.blocks().collect();
+    if let [block] = &mut blocks[..] {
+        block.quantize(isa, a, stride);
+    } else {
+        blocks.into_par_iter().for_each(|mut block| block.quantize(isa, a, stride));
+    }
+    quantized
 }
 
 /// Packs tensors in the format of the file. Values without a file, in probes, are quantized to `width`.

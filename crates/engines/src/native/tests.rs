@@ -9,6 +9,8 @@ use super::*;
 use crate::step::BLOCK_SIZE;
 use crate::step::testing::{Stepped, description, run, scattered, tokens, uncached};
 
+const DTYPES: [Dtype; 4] = [Dtype::F32, Dtype::Bf16, Dtype::Int8, Dtype::Int4];
+
 fn decoder(d: &Description, dtype: Dtype) -> Option<NativeEncoder> {
     let engine = NativeEngine::new(2);
     match engine.encoder(d, &GeneratedTensors, dtype, LoadedOutput::Logits) {
@@ -45,7 +47,7 @@ fn steps_with_a_cache_equal_the_forward_pass_without_one() {
 #[test]
 fn a_sequence_has_the_same_logits_alone_in_a_mixed_batch_and_in_other_blocks() {
     for (model_type, dtype) in
-        [("llama", Dtype::F32), ("qwen3", Dtype::F32), ("llama", Dtype::Bf16), ("qwen3", Dtype::Bf16)]
+        ["llama", "qwen3"].into_iter().flat_map(|model_type| DTYPES.map(|dtype| (model_type, dtype)))
     {
         let d = description(model_type);
         let Some(encoder) = decoder(&d, dtype) else { continue };
@@ -63,6 +65,26 @@ fn a_sequence_has_the_same_logits_alone_in_a_mixed_batch_and_in_other_blocks() {
         run(generator, &mut [one, two, three], &[5, 5, 1, 1, 9, 19]);
         for (sequence, alone) in together.iter().zip(&alone) {
             assert_eq!(sequence.logits, *alone, "{model_type} {dtype}");
+        }
+    }
+}
+
+#[test]
+fn a_sequence_has_the_same_logits_however_its_prompt_is_split() {
+    let d = description("qwen3");
+    for dtype in DTYPES {
+        let Some(encoder) = decoder(&d, dtype) else { continue };
+        let generator = encoder.generator().expect("it is a decoder");
+        generator.reserve(16).expect("memory");
+        let ids = tokens(150, "split");
+        let of = |steps: &[usize]| {
+            let mut sequence = Stepped::new(ids.clone(), (0..10).collect());
+            run(generator, &mut [&mut sequence], steps);
+            sequence.logits
+        };
+        let whole = of(&[150]);
+        for steps in [&[1; 150][..], &[149, 1], &[64, 1, 1, 40, 44], &[7, 16, 33, 94]] {
+            assert_eq!(of(steps), whole, "{dtype} {steps:?}");
         }
     }
 }

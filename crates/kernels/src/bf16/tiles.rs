@@ -7,6 +7,7 @@ use std::marker::PhantomData;
 use super::emulated::Sums;
 use crate::detect;
 use crate::isa::Isa;
+use crate::tile_config::TileConfig;
 
 /// Proof that this process may use bf16 tiles or vectors, and 512-bit vectors.
 #[derive(Clone, Copy, Debug)]
@@ -18,16 +19,6 @@ pub struct Bf16 {
 pub struct Tiles {
     emulated: Option<Box<Sums>>,
     here: PhantomData<*const ()>,
-}
-
-/// AMX tile configuration: eight tiles of 16 rows by 64 bytes.
-#[repr(C, align(64))]
-struct Configuration {
-    palette: u8,
-    start_row: u8,
-    reserved: [u8; 14],
-    row_bytes: [u16; 16],
-    rows: [u8; 16],
 }
 
 impl Bf16 {
@@ -59,14 +50,8 @@ impl Bf16 {
         if SET_UP.get() {
             return work(&Tiles { emulated: None, here: PhantomData });
         }
-        let mut configuration =
-            Configuration { palette: 1, start_row: 0, reserved: [0; 14], row_bytes: [0; 16], rows: [0; 16] };
-        configuration.row_bytes[..8].fill(64);
-        configuration.rows[..8].fill(16);
-        // SAFETY: the proof guarantees that the instruction exists; the 64 bytes read are the structure's.
-        unsafe {
-            asm!("ldtilecfg [{0}]", in(reg) &raw const configuration, options(nostack, readonly, preserves_flags));
-        }
+        // SAFETY: the proof guarantees that the instruction exists.
+        unsafe { TileConfig::full().load() };
         SET_UP.set(true);
         let _release = Release;
         work(&Tiles { emulated: None, here: PhantomData })

@@ -4,11 +4,19 @@ use std::ops::Range;
 
 use super::format::QuantFormat;
 use super::panel::Panel;
+#[cfg(target_arch = "x86_64")]
+use super::rows::BLOCK;
 use super::rows::QuantizedRows;
+#[cfg(target_arch = "x86_64")]
+use super::tiles::ByteTiles;
 use super::{PANEL, portable};
 use crate::buffer::Buffer;
 use crate::gemm::ColumnBlock;
 use crate::isa::Isa;
+
+/// Bytes of activations that stay in the L2 cache.
+#[cfg(target_arch = "x86_64")]
+const L2_BYTES: usize = 1 << 20;
 
 /// A matrix `[outputs, inputs]` of quantized weights, packed in panels of 16 outputs. Four consecutive inputs of an output
 /// are adjacent: a word of a vector.
@@ -79,20 +87,49 @@ impl QuantMatrix {
         let first = panels.start * PANEL;
         let columns = (panels.end * PANEL).min(self.outputs).saturating_sub(first);
         let mut block = ColumnBlock::zeros(first, rows.rows(), columns);
+        self.multiply_blocks(rows, panels, &mut |row, panel, values| {
+            let at = panel * PANEL - first;
+            let width = PANEL.min(columns - at);
+            block.values_mut()[row * columns + at..][..width].copy_from_slice(&values[..width]);
+        });
+        block
+    }
+
+    /// Calls `put` with each row, panel and its products.
+    fn multiply_blocks(
+        &self,
+        rows: &QuantizedRows,
+        panels: Range<usize>,
+        put: &mut impl FnMut(usize, usize, &[f32; PANEL]),
+    ) {
+        #[cfg(target_arch = "x86_64")]
+        let rest = {
+            let blocks = rows.rows() / BLOCK;
+            let tiles = if blocks > 0 { ByteTiles::of(self.isa, self.format) } else { None };
+            if let Some(mut tiles) = tiles {
+                // Blocks that stay in the L2 cache for all panels.
+                let step = (L2_BYTES / (2 * BLOCK * self.inputs)).max(1);
+                for first in (0..blocks).step_by(step) {
+                    for number in panels.clone() {
+                        let part = first..(first + step).min(blocks);
+                        let put = &mut |row: usize, values: &[f32; PANEL]| put(row, number, values);
+                        tiles.multiply(&self.panel(number), rows, part, put);
+                    }
+                }
+                blocks * BLOCK..rows.rows()
+            } else {
+                0..rows.rows()
+            }
+        };
         for number in panels {
             let panel = self.panel(number);
-            let at = number * PANEL - first;
-            let width = PANEL.min(columns - at);
-            let mut put = |row: usize, values: &[f32; PANEL]| {
-                block.values_mut()[row * columns + at..][..width].copy_from_slice(&values[..width]);
-            };
+            let mut put = |row: usize, values: &[f32; PANEL]| put(row, number, values);
             #[cfg(target_arch = "x86_64")]
-            if super::x86::multiply(self.isa, &panel, rows, &mut put) {
+            if super::x86::multiply(self.isa, &panel, rows, rest.clone(), &mut put) {
                 continue;
             }
             self.isa.run(portable::Multiply { panel: &panel, rows, put: &mut put });
         }
-        block
     }
 
     /// The weights of output `output`, in f32.

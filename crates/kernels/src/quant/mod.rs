@@ -10,11 +10,13 @@ mod rows;
 #[cfg(test)]
 mod tests;
 #[cfg(target_arch = "x86_64")]
+mod tiles;
+#[cfg(target_arch = "x86_64")]
 mod x86;
 
 pub use format::{CodeWidth, QuantFormat, QuantRow};
 pub use matrix::QuantMatrix;
-pub use rows::QuantizedRows;
+pub use rows::{BlockMut, QuantizedRows};
 
 /// Columns of a panel, whose codes are interleaved.
 pub const PANEL: usize = 16;

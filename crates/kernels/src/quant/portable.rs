@@ -1,9 +1,9 @@
 //! Products for any instruction set, one row at a time.
 
-use super::PANEL;
 use super::format::CodeWidth;
 use super::panel::Panel;
 use super::rows::QuantizedRows;
+use super::{GROUP, PANEL};
 use crate::isa::Vectorized;
 
 /// The products of all rows with a panel.
@@ -19,21 +19,25 @@ impl<P: FnMut(usize, &[f32; PANEL])> Vectorized for Multiply<'_, P> {
         let Multiply { panel, rows, put } = self;
         let format = panel.format;
         for number in 0..rows.rows() {
-            let row = rows.row(number);
+            let row = rows.some::<1>(number);
             let mut sums = [0.0; PANEL];
             for (group, codes) in panel.codes.chunks_exact(format.group_bytes()).enumerate() {
-                let words = &row.words[group * format.group / 4..][..format.group / 4];
+                let (whole, half) = (group * format.group / GROUP, group * format.group % GROUP / 16);
+                let [inputs] = row.codes(whole);
+                let word = |at: usize| [inputs.high[4 * half + at], inputs.low[4 * half + at]];
                 let mut dots = [0; PANEL];
                 for (at, codes) in codes.as_chunks::<{ 4 * PANEL }>().0.iter().enumerate() {
                     match format.width {
-                        CodeWidth::Eight => add(codes, words[at], &mut dots),
+                        CodeWidth::Eight => add(codes, word(at), &mut dots),
                         CodeWidth::Four => {
-                            add(&codes.map(|code| code & 0x0f), words[at], &mut dots);
-                            add(&codes.map(|code| code >> 4), words[at + 4], &mut dots);
+                            add(&codes.map(|code| code & 0x0f), word(at), &mut dots);
+                            add(&codes.map(|code| code >> 4), word(at + 4), &mut dots);
                         }
                     }
                 }
-                let (scale, total) = (row.scale(group, format.group), row.sum(group, format.group));
+                let scale = row.scales(whole)[0];
+                let total =
+                    if format.group == GROUP { row.sums(whole)[0] } else { row.halves(whole)[0][half] };
                 for (column, (sum, dot)) in sums.iter_mut().zip(dots).enumerate() {
                     let (by, minimum) = panel.scale_and_minimum(group, column);
                     *sum += scale * (by * dot as f32 - minimum * total);

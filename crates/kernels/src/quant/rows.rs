@@ -2,42 +2,63 @@
 
 use super::GROUP;
 use crate::isa::{Isa, Vectorized};
+use crate::rows::{LANES, folded};
 
 /// The largest code: its high byte is 127 and its low byte 0.
-const LARGEST: f32 = 127.0 * 256.0;
+pub(super) const LARGEST: f32 = 127.0 * 256.0;
 /// Inputs per sum: the smallest group of a format.
 const SUMMED: usize = 16;
 /// Words of a group.
 const WORDS: usize = GROUP / 4;
+/// Rows of a block.
+pub(super) const BLOCK: usize = 16;
 
 /// Rows of activations, quantized to 16 bits. Each group of 32 inputs has a scale. A code is `256 · high + low`, two signed
 /// bytes, for dot products of bytes.
+///
+/// Rows are in blocks of 16, the last of which may have fewer. In a block, the rows of a group are adjacent.
 #[derive(Clone, Debug, Default)]
 pub struct QuantizedRows {
     rows: usize,
     inputs: usize,
-    /// High and low bytes of four codes.
-    words: Vec<[i32; 2]>,
+    codes: Vec<Codes>,
     /// A scale per group.
     scales: Vec<f32>,
-    /// The sum of each 16 codes.
+    /// The sum of the codes of a group.
     sums: Vec<f32>,
+    /// The sums of each 16 codes of a group.
+    halves: Vec<[f32; 2]>,
+}
+
+/// The codes of a row's group, four inputs to a word: a cache line.
+#[derive(Clone, Copy, Debug, Default)]
+#[repr(C, align(64))]
+pub(super) struct Codes {
+    pub(super) high: [i32; WORDS],
+    pub(super) low: [i32; WORDS],
 }
 
 impl QuantizedRows {
     /// Quantizes `rows` rows of `inputs` values that are `stride` apart. A group with a value that is not finite has the
     /// scale NaN, and so do its products. `inputs` is a multiple of 32.
     pub fn quantize(isa: Isa, values: &[f32], stride: usize, rows: usize, inputs: usize) -> QuantizedRows {
+        let mut quantized = QuantizedRows::zeros(rows, inputs);
+        quantized.blocks().for_each(|mut block| block.quantize(isa, values, stride));
+        quantized
+    }
+
+    /// `rows` rows of `inputs` zeros. `inputs` is a multiple of 32.
+    pub fn zeros(rows: usize, inputs: usize) -> QuantizedRows {
         assert!(inputs.is_multiple_of(GROUP), "{inputs} inputs are no whole groups");
-        let mut quantized = QuantizedRows {
+        let groups = rows * inputs / GROUP;
+        QuantizedRows {
             rows,
             inputs,
-            words: vec![[0; 2]; rows * inputs / 4],
-            scales: vec![0.0; rows * inputs / GROUP],
-            sums: vec![0.0; rows * inputs / SUMMED],
-        };
-        isa.run(Quantize { values, stride, to: &mut quantized });
-        quantized
+            codes: vec![Codes::default(); groups],
+            scales: vec![0.0; groups],
+            sums: vec![0.0; groups],
+            halves: vec![[0.0; 2]; groups],
+        }
     }
 
     /// Number of rows.
@@ -50,86 +71,157 @@ impl QuantizedRows {
         self.inputs
     }
 
-    /// One row.
+    /// The blocks of rows, to be quantized one by one.
+    pub fn blocks(&mut self) -> impl Iterator<Item = BlockMut<'_>> {
+        let (rows, size) = (self.rows, (BLOCK * self.inputs / GROUP).max(1));
+        let blocks = self.codes.chunks_mut(size).zip(self.scales.chunks_mut(size));
+        let blocks = blocks.zip(self.sums.chunks_mut(size)).zip(self.halves.chunks_mut(size)).enumerate();
+        blocks.map(move |(block, (((codes, scales), sums), halves))| {
+            let first = block * BLOCK;
+            BlockMut { first, height: BLOCK.min(rows - first), codes, scales, sums, halves }
+        })
+    }
+
+    /// `R` rows from `row` on. They are in one block.
     #[inline(always)]
-    pub(super) fn row(&self, row: usize) -> QuantizedRow<'_> {
-        let part = |per: usize| row * self.inputs / per..(row + 1) * self.inputs / per;
-        QuantizedRow {
-            words: &self.words[part(4)],
-            scales: &self.scales[part(GROUP)],
-            sums: &self.sums[part(SUMMED)],
+    pub(super) fn some<const R: usize>(&self, row: usize) -> SomeRows<'_, R> {
+        let first = row / BLOCK * BLOCK;
+        let height = BLOCK.min(self.rows - first);
+        let groups = self.inputs / GROUP;
+        assert!(row % BLOCK + R <= height, "rows of two blocks");
+        let (skipped, place) = (row % BLOCK, first * groups..(first + height) * groups);
+        SomeRows {
+            height,
+            codes: &self.codes[place.clone()][skipped..],
+            scales: &self.scales[place.clone()][skipped..],
+            sums: &self.sums[place.clone()][skipped..],
+            halves: &self.halves[place][skipped..],
         }
     }
 }
 
-/// One quantized row.
+/// `R` rows of a block.
 #[derive(Clone, Copy)]
-pub(super) struct QuantizedRow<'a> {
-    /// High and low bytes of four codes.
-    pub(super) words: &'a [[i32; 2]],
+pub(super) struct SomeRows<'a, const R: usize> {
+    /// Rows of the block: the distance between groups.
+    height: usize,
+    codes: &'a [Codes],
     scales: &'a [f32],
     sums: &'a [f32],
+    halves: &'a [[f32; 2]],
 }
 
-impl QuantizedRow<'_> {
-    /// The sum of the codes of a group of `size` inputs.
+impl<'a, const R: usize> SomeRows<'a, R> {
+    /// The codes of the 32 inputs of a group.
     #[inline(always)]
-    pub(super) fn sum(&self, group: usize, size: usize) -> f32 {
-        if size == SUMMED { self.sums[group] } else { self.sums[2 * group] + self.sums[2 * group + 1] }
+    pub(super) fn codes(&self, group: usize) -> &'a [Codes; R] {
+        rows(self.codes, group * self.height)
     }
 
-    /// The scale of the inputs of a group of `size` inputs.
+    /// The scale of each row.
     #[inline(always)]
-    pub(super) fn scale(&self, group: usize, size: usize) -> f32 {
-        self.scales[group * size / GROUP]
+    pub(super) fn scales(&self, group: usize) -> &'a [f32; R] {
+        rows(self.scales, group * self.height)
+    }
+
+    /// The sum of the codes of each row.
+    #[inline(always)]
+    pub(super) fn sums(&self, group: usize) -> &'a [f32; R] {
+        rows(self.sums, group * self.height)
+    }
+
+    /// The sums of both halves of the codes of each row.
+    #[inline(always)]
+    pub(super) fn halves(&self, group: usize) -> &'a [[f32; 2]; R] {
+        rows(self.halves, group * self.height)
     }
 }
 
-struct Quantize<'a> {
-    values: &'a [f32],
-    stride: usize,
-    to: &'a mut QuantizedRows,
+#[inline(always)]
+fn rows<T, const R: usize>(of: &[T], from: usize) -> &[T; R] {
+    &of[from..].as_chunks().0[0]
 }
 
-impl Vectorized for Quantize<'_> {
+/// A block of rows to be quantized.
+pub struct BlockMut<'a> {
+    first: usize,
+    height: usize,
+    codes: &'a mut [Codes],
+    scales: &'a mut [f32],
+    sums: &'a mut [f32],
+    halves: &'a mut [[f32; 2]],
+}
+
+impl BlockMut<'_> {
+    /// Quantizes the rows of the block. `values` are those of all rows, which are `stride` apart.
+    pub fn quantize(&mut self, isa: Isa, values: &[f32], stride: usize) {
+        #[cfg(target_arch = "x86_64")]
+        if super::x86::has_vectors(isa) {
+            // SAFETY: the processor has these instructions.
+            let group = |values: &_, codes: &mut _| unsafe { super::x86::quantize(values, codes) };
+            return self.each_group(values, stride, group);
+        }
+        isa.run(Quantize { values, stride, to: self });
+    }
+
+    /// Calls `quantize` for each group. It writes the codes, and returns the scale and the sums of both halves.
     #[inline(always)]
-    fn run(self) {
-        let Quantize { values, stride, to: QuantizedRows { rows, inputs, words, scales, sums } } = self;
-        let groups = *inputs / GROUP;
-        let (words, _) = words.as_chunks_mut::<WORDS>();
-        let (sums, _) = sums.as_chunks_mut::<2>();
-        let mut to = scales.iter_mut().zip(words).zip(sums);
-        for row in 0..*rows {
-            let (values, _) = values[row * stride..][..*inputs].as_chunks::<GROUP>();
-            for (values, ((scale, words), sums)) in values.iter().zip(to.by_ref().take(groups)) {
-                *scale = quantize(values, words, sums);
+    fn each_group(
+        &mut self,
+        values: &[f32],
+        stride: usize,
+        quantize: impl Fn(&[f32; GROUP], &mut Codes) -> (f32, [f32; 2]),
+    ) {
+        let BlockMut { first, height, codes, scales, sums, halves } = self;
+        let inputs = codes.len() / *height * GROUP;
+        for row in 0..*height {
+            let (values, _) = values[(*first + row) * stride..][..inputs].as_chunks::<GROUP>();
+            for (group, values) in values.iter().enumerate() {
+                let at = group * *height + row;
+                (scales[at], halves[at]) = quantize(values, &mut codes[at]);
+                sums[at] = halves[at][0] + halves[at][1];
             }
         }
     }
 }
 
-/// Quantizes a group and returns its scale.
+struct Quantize<'a, 'b> {
+    values: &'a [f32],
+    stride: usize,
+    to: &'a mut BlockMut<'b>,
+}
+
+impl Vectorized for Quantize<'_, '_> {
+    #[inline(always)]
+    fn run(self) {
+        self.to.each_group(self.values, self.stride, quantize);
+    }
+}
+
+/// Quantizes a group. Returns its scale and the sums of both halves.
 #[inline(always)]
-fn quantize(values: &[f32; GROUP], words: &mut [[i32; 2]; WORDS], sums: &mut [f32; 2]) -> f32 {
-    let mut largest = 0.0_f32;
+fn quantize(values: &[f32; GROUP], to: &mut Codes) -> (f32, [f32; 2]) {
+    let mut tops = [0.0_f32; LANES];
     let mut finite = true;
-    for x in values {
-        largest = largest.max(x.abs());
-        finite &= x.is_finite();
+    for values in values.as_chunks::<LANES>().0 {
+        for (top, x) in tops.iter_mut().zip(values) {
+            *top = top.max(x.abs());
+            finite &= x.is_finite();
+        }
     }
-    let scale = largest / LARGEST;
+    let scale = folded(tops, f32::max) / LARGEST;
     let inverse = if scale > 0.0 { 1.0 / scale } else { 0.0 };
-    let mut codes = [0_i32; GROUP];
-    for (code, x) in codes.iter_mut().zip(values) {
-        *code = (x * inverse).round_ties_even().clamp(-LARGEST, LARGEST) as i32;
+    let codes = values.map(|x| (x * inverse).round_ties_even().clamp(-LARGEST, LARGEST) as i32);
+    // The low byte is signed, so the high byte is the nearest.
+    let (high, low) = (codes.map(|code| ((code + 128) >> 8) as u8), codes.map(|code| code as u8));
+    for (to, bytes) in [(&mut to.high, &high), (&mut to.low, &low)] {
+        for (to, bytes) in to.iter_mut().zip(bytes.as_chunks::<4>().0) {
+            *to = i32::from_le_bytes(*bytes);
+        }
     }
-    for (words, codes) in words.iter_mut().zip(codes.as_chunks::<4>().0) {
-        // The low byte is signed, so the high byte is the nearest.
-        let high = codes.map(|code| ((code + 128) >> 8) as u8);
-        *words = [i32::from_le_bytes(high), i32::from_le_bytes(codes.map(|code| code as u8))];
-    }
-    for (sum, codes) in sums.iter_mut().zip(codes.as_chunks::<SUMMED>().0) {
+    let mut halves = [0.0; 2];
+    for (sum, codes) in halves.iter_mut().zip(codes.as_chunks::<SUMMED>().0) {
         *sum = codes.iter().sum::<i32>() as f32;
     }
-    if finite { scale } else { f32::NAN }
+    (if finite { scale } else { f32::NAN }, halves)
 }

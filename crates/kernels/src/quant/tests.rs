@@ -97,14 +97,14 @@ fn products_on_every_instruction_set_are_those_of_the_weights() {
     let (outputs, inputs) = (37, 512);
     let mut random = Random(3);
     // Integers up to 127 with 127 in every group are quantized exactly.
-    let values: Vec<f32> = (0..19 * inputs)
+    let values: Vec<f32> = (0..33 * inputs)
         .map(|at| if at % 32 == 5 { 127.0 } else { random.below(255) as f32 - 127.0 })
         .collect();
     for format in FORMATS {
         let weights = weights(format, outputs, inputs);
         for isa in Isa::available() {
             let matrix = matrix(isa, format, outputs, inputs);
-            for count in [1, 2, 3, 7, 8, 19] {
+            for count in [1, 2, 3, 7, 8, 19, 33] {
                 let rows = QuantizedRows::quantize(isa, &values, inputs, count, inputs);
                 let got = products(&matrix, &rows);
                 for (row, values) in values.chunks_exact(inputs).take(count).enumerate() {
@@ -135,6 +135,52 @@ fn a_row_alone_equals_the_same_row_in_a_batch_bit_for_bit() {
                 assert_eq!(products(&matrix, &alone), together, "{isa} {format:?} {row}");
             }
         }
+    }
+}
+
+#[test]
+fn products_of_any_number_of_rows_are_those_of_the_weights_and_of_each_row_alone() {
+    for format in FORMATS {
+        for (outputs, inputs) in [(1, format.block()), (17, 3 * format.block()), (40, 1280)] {
+            let mut random = Random(13);
+            let values: Vec<f32> = (0..130 * inputs).map(|_| random.float()).collect();
+            let weights = weights(format, outputs, inputs);
+            for isa in Isa::available() {
+                let matrix = matrix(isa, format, outputs, inputs);
+                let of = |first: usize, count: usize| {
+                    let values = &values[first * inputs..];
+                    products(&matrix, &QuantizedRows::quantize(isa, values, inputs, count, inputs))
+                };
+                let alone: Vec<f32> = (0..130).flat_map(|row| of(row, 1)).collect();
+                for (row, got) in alone.chunks_exact(outputs).enumerate() {
+                    let values = &values[row * inputs..][..inputs];
+                    for (got, weights) in got.iter().zip(&weights) {
+                        let terms = values.iter().zip(weights).map(|(x, y)| f64::from(*x) * f64::from(*y));
+                        let size: f64 = terms.clone().map(f64::abs).sum();
+                        let off = (f64::from(*got) - terms.sum::<f64>()).abs();
+                        assert!(off < 1e-4 * size, "{isa} {format:?} {row}: {off} of {size}");
+                    }
+                }
+                for count in [2, 9, 15, 16, 17, 31, 32, 48, 63, 130] {
+                    assert_eq!(of(0, count), alone[..count * outputs], "{isa} {format:?} {count} rows");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn vectors_and_tiles_have_the_same_products_bit_for_bit() {
+    let mut random = Random(17);
+    let values: Vec<f32> = (0..37 * 512).map(|_| random.float()).collect();
+    let isas = [Isa::Avx512, Isa::Avx512Bf16, Isa::Amx].map(|isa| isa.is_available().then_some(isa));
+    for format in FORMATS {
+        let all = isas.iter().flatten().map(|&isa| {
+            let rows = QuantizedRows::quantize(isa, &values, 512, 37, 512);
+            products(&matrix(isa, format, 37, 512), &rows)
+        });
+        let all: Vec<Vec<f32>> = all.collect();
+        assert!(all.windows(2).all(|pair| pair[0] == pair[1]), "{format:?}");
     }
 }
 
