@@ -1,6 +1,10 @@
 //! Products of f32 rows with quantized weights. Weights keep their codes and scales; rows are quantized to 16
-//! bits, with a scale per 32 inputs: with 8 bits, the perplexity of a small language model rises by a percent. A row of the output depends on its own input row alone.
+//! bits, with a scale per 32 inputs: with 8 bits, the perplexity of a small language model rises by a percent. A row of the
+//! output depends on its own input row alone, bit for bit, whether vectors or tiles compute it.
 
+mod codes;
+#[cfg(target_arch = "x86_64")]
+mod codes_x86;
 mod format;
 mod matrix;
 mod pack;

@@ -1,15 +1,9 @@
 //! Rows of activations, quantized to 16 bits.
 
 use super::GROUP;
+use super::codes::{Codes, quantize};
 use crate::isa::{Isa, Vectorized};
-use crate::rows::{LANES, folded};
 
-/// The largest code: its high byte is 127 and its low byte 0.
-pub(super) const LARGEST: f32 = 127.0 * 256.0;
-/// Inputs per sum: the smallest group of a format.
-const SUMMED: usize = 16;
-/// Words of a group.
-const WORDS: usize = GROUP / 4;
 /// Rows of a block.
 pub(super) const BLOCK: usize = 16;
 
@@ -28,14 +22,6 @@ pub struct QuantizedRows {
     sums: Vec<f32>,
     /// The sums of each 16 codes of a group.
     halves: Vec<[f32; 2]>,
-}
-
-/// The codes of a row's group, four inputs to a word: a cache line.
-#[derive(Clone, Copy, Debug, Default)]
-#[repr(C, align(64))]
-pub(super) struct Codes {
-    pub(super) high: [i32; WORDS],
-    pub(super) low: [i32; WORDS],
 }
 
 impl QuantizedRows {
@@ -156,9 +142,9 @@ impl BlockMut<'_> {
     /// Quantizes the rows of the block. `values` are those of all rows, which are `stride` apart.
     pub fn quantize(&mut self, isa: Isa, values: &[f32], stride: usize) {
         #[cfg(target_arch = "x86_64")]
-        if super::x86::has_vectors(isa) {
+        if super::codes_x86::has_vectors(isa) {
             // SAFETY: the processor has these instructions.
-            let group = |values: &_, codes: &mut _| unsafe { super::x86::quantize(values, codes) };
+            let group = |values: &_, codes: &mut _| unsafe { super::codes_x86::quantize(values, codes) };
             return self.each_group(values, stride, group);
         }
         isa.run(Quantize { values, stride, to: self });
@@ -196,32 +182,4 @@ impl Vectorized for Quantize<'_, '_> {
     fn run(self) {
         self.to.each_group(self.values, self.stride, quantize);
     }
-}
-
-/// Quantizes a group. Returns its scale and the sums of both halves.
-#[inline(always)]
-fn quantize(values: &[f32; GROUP], to: &mut Codes) -> (f32, [f32; 2]) {
-    let mut tops = [0.0_f32; LANES];
-    let mut finite = true;
-    for values in values.as_chunks::<LANES>().0 {
-        for (top, x) in tops.iter_mut().zip(values) {
-            *top = top.max(x.abs());
-            finite &= x.is_finite();
-        }
-    }
-    let scale = folded(tops, f32::max) / LARGEST;
-    let inverse = if scale > 0.0 { 1.0 / scale } else { 0.0 };
-    let codes = values.map(|x| (x * inverse).round_ties_even().clamp(-LARGEST, LARGEST) as i32);
-    // The low byte is signed, so the high byte is the nearest.
-    let (high, low) = (codes.map(|code| ((code + 128) >> 8) as u8), codes.map(|code| code as u8));
-    for (to, bytes) in [(&mut to.high, &high), (&mut to.low, &low)] {
-        for (to, bytes) in to.iter_mut().zip(bytes.as_chunks::<4>().0) {
-            *to = i32::from_le_bytes(*bytes);
-        }
-    }
-    let mut halves = [0.0; 2];
-    for (sum, codes) in halves.iter_mut().zip(codes.as_chunks::<SUMMED>().0) {
-        *sum = codes.iter().sum::<i32>() as f32;
-    }
-    (if finite { scale } else { f32::NAN }, halves)
 }

@@ -7,10 +7,12 @@ use std::arch::x86_64::{
 };
 use std::marker::PhantomData;
 
+use super::codes::Codes;
+use super::codes_x86::has_vectors;
 use super::format::{CodeWidth, QuantFormat};
 use super::panel::Panel;
-use super::rows::{BLOCK, Codes, QuantizedRows, SomeRows};
-use super::x86::{GroupFactors, VECTOR, add_scaled, has_vectors, joined, load, nibbles, values};
+use super::rows::{BLOCK, QuantizedRows, SomeRows};
+use super::x86::{GroupFactors, VECTOR, add_scaled, joined, load, nibbles, values};
 use super::{GROUP, PANEL};
 use crate::buffer::Buffer;
 use crate::detect::has_amx_int8;

@@ -1,55 +1,24 @@
 //! Products with AVX-512 VNNI.
 
 use std::arch::x86_64::{
-    __m512, __m512i, _CMP_LT_OQ, _mm_loadu_si128, _mm_storeu_si128, _mm256_loadu_si256, _mm512_abs_ps,
-    _mm512_add_epi32, _mm512_and_si512, _mm512_cmp_ps_mask, _mm512_cvtepi8_epi32, _mm512_cvtepi32_epi8,
-    _mm512_cvtepi32_ps, _mm512_cvtepu8_epi32, _mm512_cvtph_ps, _mm512_cvtps_epi32, _mm512_dpbusd_epi32,
-    _mm512_fmadd_ps, _mm512_fnmadd_ps, _mm512_loadu_ps, _mm512_loadu_si512, _mm512_max_ps, _mm512_mul_ps,
-    _mm512_reduce_add_epi32, _mm512_reduce_max_ps, _mm512_set1_epi8, _mm512_set1_epi32, _mm512_set1_ps,
-    _mm512_setzero_ps, _mm512_setzero_si512, _mm512_slli_epi32, _mm512_srai_epi32, _mm512_srli_epi16,
-    _mm512_storeu_ps,
+    __m512, __m512i, _mm_loadu_si128, _mm256_loadu_si256, _mm512_add_epi32, _mm512_and_si512,
+    _mm512_cvtepi8_epi32, _mm512_cvtepi32_ps, _mm512_cvtepu8_epi32, _mm512_cvtph_ps, _mm512_dpbusd_epi32,
+    _mm512_fmadd_ps, _mm512_fnmadd_ps, _mm512_loadu_si512, _mm512_mul_ps, _mm512_set1_epi8,
+    _mm512_set1_epi32, _mm512_set1_ps, _mm512_setzero_ps, _mm512_setzero_si512, _mm512_slli_epi32,
+    _mm512_srli_epi16, _mm512_storeu_ps,
 };
 use std::ops::Range;
 
+use super::codes::Codes;
+use super::codes_x86::has_vectors;
 use super::format::CodeWidth;
 use super::panel::Panel;
-use super::rows::{Codes, LARGEST, QuantizedRows, SomeRows};
+use super::rows::{QuantizedRows, SomeRows};
 use super::{GROUP, PANEL};
-use crate::detect::has_avx512_vnni;
 use crate::isa::Isa;
 
 /// Bytes of a vector.
 pub(super) const VECTOR: usize = 64;
-
-/// Whether there are vectors with dot products of bytes.
-pub(super) fn has_vectors(isa: Isa) -> bool {
-    (Isa::Avx512..=Isa::Amx).contains(&isa) && has_avx512_vnni()
-}
-
-/// Quantizes a group of activations. Returns its scale and the sums of both halves.
-#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni")]
-#[inline]
-pub(super) fn quantize(values: &[f32; GROUP], to: &mut Codes) -> (f32, [f32; 2]) {
-    // SAFETY: 32 values are two vectors.
-    let values = unsafe { [_mm512_loadu_ps(values.as_ptr()), _mm512_loadu_ps(values.as_ptr().add(16))] };
-    let [first, second] = values.map(|x| _mm512_abs_ps(x));
-    let scale = _mm512_reduce_max_ps(_mm512_max_ps(first, second)) / LARGEST;
-    let infinite = _mm512_set1_ps(f32::INFINITY);
-    let finite = [first, second].map(|x| _mm512_cmp_ps_mask::<_CMP_LT_OQ>(x, infinite));
-    let inverse = _mm512_set1_ps(if scale > 0.0 { 1.0 / scale } else { 0.0 });
-    let codes = values.map(|x| _mm512_cvtps_epi32(_mm512_mul_ps(x, inverse)));
-    for (half, codes) in codes.into_iter().enumerate() {
-        // The low byte is signed, so the high byte is the nearest.
-        let high = _mm512_srai_epi32::<8>(_mm512_add_epi32(codes, _mm512_set1_epi32(128)));
-        for (to, codes) in [(&mut to.high, high), (&mut to.low, codes)] {
-            let to: &mut [i32] = &mut to[4 * half..][..4];
-            // SAFETY: 16 bytes are four words.
-            unsafe { _mm_storeu_si128(to.as_mut_ptr().cast(), _mm512_cvtepi32_epi8(codes)) };
-        }
-    }
-    let sums = codes.map(|codes| _mm512_reduce_add_epi32(codes) as f32);
-    (if finite == [0xffff; 2] { scale } else { f32::NAN }, sums)
-}
 
 /// Multiplies some rows with a panel, if there are instructions for it. The first row begins a block.
 pub(super) fn multiply(
