@@ -142,6 +142,9 @@ fn serve(entry: &ModelEntry, values: &Values, runtime: &Runtime) -> Serve {
     if let Some(revision) = &settings.revision {
         builder = builder.revision(revision);
     }
+    if let Some(bytes) = settings.kv_cache {
+        builder = builder.kv_cache_bytes(bytes);
+    }
     let own = ModelSource::parse(source, None).name();
     let given = Some(values.name.clone()).filter(|name| !name.is_empty());
     let name = name.clone().or(given).unwrap_or_else(|| own.clone());

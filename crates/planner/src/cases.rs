@@ -9,6 +9,8 @@ const EDGES: [usize; 9] = [1, 31, 32, 33, 127, 128, 129, 300, 2100];
 /// Every length up to this one is probed, and beyond it multiples of `WIDE_TILE` with their neighbours: attention is
 /// quadratic, and all lengths of a long model would take most of an hour.
 const EVERY_LENGTH: usize = 512;
+/// The same for language models, whose prompts are computed in steps of any length beside others.
+const EVERY_PROMPT: usize = 64;
 /// The widest tile of a kernel.
 const WIDE_TILE: usize = 64;
 /// Lengths of prompts around tile sizes and cache blocks.
@@ -30,8 +32,8 @@ pub fn twins(card: &ModelCard) -> Vec<ProbeCase> {
         .map(|length| (vec![length], OutputKind::Tokens));
     let mixed = [vec![longest.min(96), 1, longest.min(7), longest.min(33)]]
         .map(|lengths| (lengths, OutputKind::Tokens));
-    let sweep =
-        (1..=longest).filter(|&length| length <= EVERY_LENGTH || matches!((length + 1) % WIDE_TILE, 0..=2));
+    let every = if generates(card) { EVERY_PROMPT } else { EVERY_LENGTH };
+    let sweep = (1..=longest).filter(|&length| length <= every || matches!((length + 1) % WIDE_TILE, 0..=2));
     let sweep = sweep.map(|length| (vec![length, (length - length / 10).max(1)], OutputKind::Pooled));
     let cases = edges.chain(mixed).chain(sweep).enumerate();
     let twins = cases.map(|(seed, (lengths, output_kind))| ProbeCase::Twin {
@@ -61,12 +63,12 @@ pub fn sweep(longest: usize) -> Vec<[usize; 2]> {
     lengths.into_iter().map(|length| [length, (length - length / 10).max(1)]).collect()
 }
 
-/// Speed cases: a single short text, a small batch, a large batch. For text generation, also decode steps of one and of
-/// eight sequences.
+/// Speed cases: a single short text, a small batch, a large batch. For text generation three prompts, and decode steps of
+/// one and of eight sequences.
 pub fn speeds(card: &ModelCard) -> Vec<ProbeCase> {
     let longest = card.max_length.value;
-    let texts = [(1, 16), (8, 128), (32, 256)]
-        .map(|(batch, length)| ProbeCase::Speed { batch, length: longest.min(length) });
+    let shapes = if generates(card) { [(1, 16), (1, 128), (1, 512)] } else { [(1, 16), (8, 128), (32, 256)] };
+    let texts = shapes.map(|(batch, length)| ProbeCase::Speed { batch, length: longest.min(length) });
     let decodes = [1, 8].map(|batch| ProbeCase::Decode { batch, cached: CACHED.min(longest - 1) });
     texts.into_iter().chain(decodes.into_iter().filter(|_| generates(card))).collect()
 }

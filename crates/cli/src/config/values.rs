@@ -49,6 +49,7 @@ pub(crate) struct Values {
     pub(crate) max_body: usize,
     pub(crate) max_answer: usize,
     pub(crate) queue_seconds: f64,
+    pub(crate) max_generations: usize,
     pub(crate) time_limit: u32,
     pub(crate) write_limit: u32,
     pub(crate) grace: u32,
@@ -72,6 +73,7 @@ struct RawModelSettings {
     band: String,
     latency: bool,
     load: String,
+    kv_cache: u64,
     token_ids: bool,
     task: String,
     pooling: String,
@@ -87,6 +89,8 @@ pub(crate) struct ModelSettings {
     pub(crate) overrides: Overrides,
     pub(crate) revision: Option<String>,
     pub(crate) when: LoadPolicy,
+    /// Bytes of the KV cache.
+    pub(crate) kv_cache: Option<u64>,
     pub(crate) token_ids: bool,
 }
 
@@ -113,6 +117,7 @@ pub(super) fn server(table: Table) -> anyhow::Result<Values> {
     within("max_answer", values.max_answer as f64, 1.0, 1024.0)?;
     within("write_limit", f64::from(values.write_limit), 1.0, 86400.0)?;
     within("queue_seconds", values.queue_seconds, 0.0, 3600.0)?;
+    within("max_generations", values.max_generations as f64, 1.0, 65536.0)?;
     within("time_limit", f64::from(values.time_limit), 1.0, 86400.0)?;
     let is_origin = |origin: &&String| {
         let host = origin.split_once("://").map_or("", |(_, host)| host);
@@ -218,7 +223,8 @@ impl RawModelSettings {
             other => bail!("`load` must be `start` or `demand`: {other}"),
         };
         let (revision, token_ids) = (parse_optional(&self.revision)?, self.token_ids);
-        Ok(ModelSettings { constraints, overrides, revision, when, token_ids })
+        let kv_cache = (self.kv_cache > 0).then_some(self.kv_cache.saturating_mul(1_000_000));
+        Ok(ModelSettings { constraints, overrides, revision, when, kv_cache, token_ids })
     }
 }
 
@@ -242,6 +248,7 @@ impl Values {
             any_model: self.any_model,
             max_inputs: self.max_inputs,
             queue_seconds: self.queue_seconds,
+            max_generations: self.max_generations,
             load_wait: seconds(self.load_wait),
             idle_unload: (self.idle_unload > 0).then(|| seconds(self.idle_unload)),
             shadow_every: self.shadow_every,

@@ -84,18 +84,23 @@ fn speed_is_taken_at_three_shapes_within_the_models_length() {
 fn decoders_are_also_tried_in_steps_and_timed_token_by_token() {
     let generating = |longest| ModelCard { task: Sourced::new(Task::Generate, "a test"), ..card(longest) };
     let steps = |longest| {
-        let cases = twins(&generating(longest)).split_off(twins(&card(longest)).len());
         let step = |case| {
-            let ProbeCase::Steps { lengths, chunk, .. } = case else { panic!("{case}") };
-            (lengths, chunk)
+            let ProbeCase::Steps { lengths, chunk, .. } = case else { return None };
+            Some((lengths, chunk))
         };
-        cases.into_iter().map(step).collect::<Vec<_>>()
+        twins(&generating(longest)).into_iter().filter_map(step).collect::<Vec<_>>()
     };
     let lengths = vec![1, 31, 32, 33, 129, 300];
     assert_eq!(steps(4096), [(lengths.clone(), 7), (lengths.clone(), 50), (lengths, 512)]);
     // A sequence goes on after its prompt.
     assert_eq!(steps(64)[0].0, [1, 31, 32, 32, 32, 32]);
-    let decodes = speeds(&generating(512)).split_off(3);
+    let whole = twins(&generating(4096)).len() - steps(4096).len();
+    // Nine edges, a mixed batch, every length up to 64, and beyond it the multiples of 64 with their neighbours.
+    assert_eq!(whole, 9 + 1 + 64 + 1 + 31 * 3, "{whole}");
+    let mut speeds_of_prompts = speeds(&generating(512));
+    let decodes = speeds_of_prompts.split_off(3);
+    let prompt = |length| ProbeCase::Speed { batch: 1, length };
+    assert_eq!(speeds_of_prompts, [prompt(16), prompt(128), prompt(512)]);
     assert_eq!(decodes, [1, 8].map(|batch| ProbeCase::Decode { batch, cached: 128 }));
     assert_eq!(speeds(&generating(64)).pop(), Some(ProbeCase::Decode { batch: 8, cached: 63 }));
 }
