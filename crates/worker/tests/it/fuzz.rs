@@ -8,7 +8,8 @@ use sconce_worker::Settings;
 use serde_json::{Value, json};
 
 use crate::client::{get, post, request, send};
-use crate::harness::{settings, tiny_with};
+use crate::generation::{folder_with_context, serve};
+use crate::harness::{TestServer, settings, tiny_with};
 
 /// Environment variable with the duration in seconds.
 const SECONDS: &str = "SCONCE_FUZZ_SECONDS";
@@ -74,7 +75,22 @@ fn bodies() -> Vec<(&'static str, Value)> {
     });
     let contents =
         json!({"inputs": [{"content": [{"type": "text", "text": "a"}]}], "embedding_types": ["int8"]});
+    let chat = json!({
+        "model": "model", "messages": [{"role": "user", "content": "w1 w2"}], "max_tokens": 4, "temperature": 0.5,
+        "top_p": 0.9, "seed": 1, "stop": ["w9"], "n": 2, "logprobs": true, "top_logprobs": 2, "tool_choice": "auto",
+        "tools": [{"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}],
+        "response_format": {"type": "text"}, "logit_bias": {"3": 1}, "chat_template_kwargs": {"a": 1},
+    });
+    let streamed = json!({
+        "messages": [{"role": "user", "content": [{"type": "text", "text": "w1"}]}], "max_completion_tokens": 4,
+        "stream": true, "stream_options": {"include_usage": true},
+    });
+    let completion =
+        json!({"prompt": ["w1", "w2"], "max_tokens": 3, "logprobs": 1, "stream": true, "min_tokens": 1});
     let mut bodies = vec![
+        ("/v1/chat/completions", chat),
+        ("/v1/chat/completions", streamed),
+        ("/v1/completions", completion),
         ("/", json!({"inputs": "a", "truncate": true})),
         ("/", json!({"inputs": {"source_sentence": "a", "sentences": ["b"]}})),
         ("/embed", json!({"inputs": ["a", "b"], "normalize": false, "dimensions": 4, "prompt_name": "x"})),
@@ -138,6 +154,9 @@ fn no_body_kills_the_process_or_is_answered_with_a_fault_of_ours() {
     };
     let servers = ["tiny-bert", "tiny-bert-rerank", "tiny-bert-classify", "tiny-bert-sparse"]
         .map(|name| tiny_with(name, settings()));
+    // Outputs without a maximum are short.
+    let folder = folder_with_context(64);
+    let servers: Vec<TestServer> = servers.into_iter().chain([serve(folder.path(), settings())]).collect();
     let bodies = bodies();
     check_coverage(&bodies, *servers[0]);
     let before = post(*servers[0], "/embed", &json!({"inputs": "before and after"})).expect(200);
@@ -167,7 +186,8 @@ fn no_body_kills_the_process_or_is_answered_with_a_fault_of_ours() {
         if method == "HEAD" {
             continue;
         }
-        let server = dice.pick(&servers);
+        let generates = path.contains("completions");
+        let server = if generates { &servers[servers.len() - 1] } else { dice.pick(&servers) };
         let mut bytes = request(method, path, headers, &bytes);
         asked += 1;
         if dice.roll(8) == 0 {

@@ -20,6 +20,11 @@ use crate::harness::{METAL, TestServer, fake_runtime, settings, shared_home, sta
 
 /// A tiny language model whose words are `w0`, `w1`, …, with a chat template.
 fn folder() -> TempDir {
+    folder_with_context(4096)
+}
+
+/// The same with another context length.
+pub(crate) fn folder_with_context(length: usize) -> TempDir {
     let vocabulary: Map<String, Value> = (0..110).map(|id| (format!("w{id}"), json!(id))).collect();
     let token = |(id, content): (u32, &str)| {
         json!({
@@ -44,6 +49,7 @@ fn folder() -> TempDir {
     write("model.safetensors", golden("model.safetensors"));
     let mut model: Value = serde_json::from_slice(&golden("config.json")).expect("JSON");
     model["tie_word_embeddings"] = json!(true);
+    model["max_position_embeddings"] = json!(length);
     write("config.json", model.to_string().into_bytes());
     write("tokenizer.json", tokenizer.to_string().into_bytes());
     write("tokenizer_config.json", config.to_string().into_bytes());
@@ -56,7 +62,7 @@ fn builder(folder: &Path) -> ModelBuilder {
     builder.task(Task::Generate).dtype(sconce::Dtype::F32)
 }
 
-fn serve(folder: &Path, settings: Settings) -> TestServer {
+pub(crate) fn serve(folder: &Path, settings: Settings) -> TestServer {
     start(builder(folder), settings, None).ready()
 }
 
