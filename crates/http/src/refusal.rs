@@ -76,6 +76,10 @@ pub enum Dialect {
     OpenAi,
     /// Cohere and Jina.
     Cohere,
+    /// Ollama.
+    Ollama,
+    /// Anthropic.
+    Anthropic,
 }
 
 /// One row of the table.
@@ -90,6 +94,22 @@ struct Row {
     openai_type: &'static str,
     /// OpenAI's `code`, the value of [`CODE_HEADER`], and the metric label.
     code: &'static str,
+}
+
+impl Row {
+    /// Anthropic's `type`.
+    fn anthropic_type(&self) -> &'static str {
+        match self.status {
+            401 => "authentication_error",
+            403 => "permission_error",
+            404 => "not_found_error",
+            413 => "request_too_large",
+            429 => "rate_limit_error",
+            500 => "api_error",
+            503 => "overloaded_error",
+            _ => "invalid_request_error",
+        }
+    }
 }
 
 const fn row(
@@ -198,6 +218,10 @@ impl Refusal {
             }
             // Cohere's clients read `message`, Jina's read `detail`.
             Dialect::Cohere => json!({ "message": self.message, "detail": self.message }),
+            Dialect::Ollama => json!({ "error": self.message }),
+            Dialect::Anthropic => {
+                json!({ "type": "error", "error": { "type": row.anthropic_type(), "message": self.message } })
+            }
         }
     }
 
@@ -282,6 +306,12 @@ mod tests {
                     json!({"error": {"message": "why", "type": openai_type, "param": null, "code": code}}),
                 ),
                 (Dialect::Cohere, status, json!({"message": "why", "detail": "why"})),
+                (Dialect::Ollama, status, json!({"error": "why"})),
+                (
+                    Dialect::Anthropic,
+                    status,
+                    json!({"type": "error", "error": {"type": anthropic(status), "message": "why"}}),
+                ),
             ] {
                 let response = refusal.respond(dialect);
                 assert_eq!(response.status().as_u16(), status, "{kind:?} {dialect:?}");
@@ -295,6 +325,20 @@ mod tests {
                 assert_eq!(written(response), body, "{kind:?} {dialect:?}");
             }
         }
+    }
+
+    /// The `type` that Anthropic documents for a status.
+    fn anthropic(status: u16) -> &'static str {
+        let types = [
+            (401, "authentication_error"),
+            (403, "permission_error"),
+            (404, "not_found_error"),
+            (413, "request_too_large"),
+            (429, "rate_limit_error"),
+            (500, "api_error"),
+            (503, "overloaded_error"),
+        ];
+        types.iter().find(|(known, _)| *known == status).map_or("invalid_request_error", |(_, kind)| kind)
     }
 
     fn written(response: Response) -> Value {

@@ -39,12 +39,12 @@ fn message(error: &Error) -> String {
 /// The routes of a task.
 fn routes(task: Task) -> &'static str {
     match task {
-        Task::Embed => "`/embed`, `/embed_all`, `/similarity` and `/v1/embeddings`",
+        Task::Embed => "`/embed`, `/embed_all`, `/similarity`, `/v1/embeddings` and `/api/embed`",
         Task::Rerank => "`/rerank`, `/v1/rerank` and `/v2/rerank`",
         Task::Classify => "`/predict`",
         Task::Sparse => "`/embed_sparse` and `/similarity`",
         Task::Tokens => "`/embed_all`, `/rerank`, `/v1/rerank`, `/v2/rerank` and `/similarity`",
-        Task::Generate => "`/v1/chat/completions` and `/v1/completions`",
+        Task::Generate => "`/v1/chat/completions`, `/v1/completions`, `/api/chat` and `/api/generate`",
     }
 }
 
@@ -75,7 +75,7 @@ mod tests {
         assert!(response.headers().contains_key(header::RETRY_AFTER));
         assert_eq!(machine.respond(Dialect::Tei).status(), 424);
         let lacking = refusal(Error::Machine("cannot spawn a thread".to_owned()));
-        for dialect in [Dialect::Tei, Dialect::OpenAi, Dialect::Cohere] {
+        for dialect in [Dialect::Tei, Dialect::OpenAi, Dialect::Cohere, Dialect::Ollama, Dialect::Anthropic] {
             let response = lacking.respond(dialect);
             assert_eq!(response.status(), 503, "{dialect:?}");
             assert!(response.headers().contains_key(header::RETRY_AFTER));

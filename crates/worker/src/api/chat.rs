@@ -10,7 +10,7 @@ use sconce_http::refusal::{Dialect, Refusal};
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
-use crate::api::completion::{Completion, error_event, random_id, usage};
+use crate::api::completion::{Completion, answer, error_event, random_id, usage};
 use crate::api::handle::handle;
 use crate::api::logprobs;
 use crate::api::messages;
@@ -21,7 +21,6 @@ use crate::operations::generate::{
     ToolCall,
 };
 use crate::operations::output_parser::Delta;
-use crate::operations::response::{self, Answer, AnswerBody};
 use crate::operations::tools::{ToolChoice, Tools};
 use crate::state::app::App;
 use crate::state::slot::LoadedModel;
@@ -110,23 +109,14 @@ pub(crate) async fn completions(State(app): State<Arc<App>>, request: Request) -
             body.parallel_tool_calls.unwrap_or(true),
         )?;
         let prompts = vec![PromptInput::Conversation { messages, options: chat, tools }];
-        let mut generating = generate::start(&context, &loaded, METHOD, prompts, options).await?;
-        let completion = Completion::new("chatcmpl", &loaded);
-        let work = generating.work();
-        if body.stream {
-            let writer = ChatWriter { completion, includes_usage: body.includes_usage() };
-            let record = generating.record();
-            let events = generate::event_stream(generating, writer);
-            return Ok(Answer { body: AnswerBody::Events(events, record), work });
-        }
-        let later = async move {
-            let outputs = generate::finish(&mut generating).await?;
+        let generating = generate::start(&context, &loaded, METHOD, prompts, options).await?;
+        let completion = Completion::new("chatcmpl-", &loaded);
+        let writer = ChatWriter { completion, includes_usage: body.includes_usage() };
+        let whole = move |writer: ChatWriter, outputs: Vec<FinishedOutput>, usage| {
             let choices = outputs.iter().enumerate().map(|(index, output)| choice(&loaded, index, output));
-            let object =
-                completion.object("chat.completion", &choices.collect::<Vec<_>>(), Some(generating.usage()));
-            Ok((response::json(&context, &object)?, generating.work()))
+            writer.completion.object("chat.completion", &choices.collect::<Vec<_>>(), Some(usage))
         };
-        Ok(Answer { body: AnswerBody::Later(Box::pin(later)), work })
+        Ok(answer(context, generating, writer, body.stream, whole))
     })
     .await
 }
@@ -143,7 +133,7 @@ fn choice(loaded: &LoadedModel, index: usize, output: &FinishedOutput) -> Value 
     if !output.calls.is_empty() {
         let call = |call: &ToolCall| {
             json!({
-                "id": random_id("call"),
+                "id": random_id("call_"),
                 "type": "function",
                 "function": { "name": call.name, "arguments": call.arguments },
             })
@@ -169,7 +159,7 @@ fn fields(delta: Delta) -> Value {
         Delta::Call { index, name } => {
             let function = json!({ "name": name, "arguments": "" });
             let call =
-                json!({ "index": index, "id": random_id("call"), "type": "function", "function": function });
+                json!({ "index": index, "id": random_id("call_"), "type": "function", "function": function });
             json!({ "tool_calls": [call] })
         }
         Delta::Arguments { index, text } => {

@@ -1,4 +1,4 @@
-//! What OpenAI's completion objects share: id, time, model, usage.
+//! What the routes of text generation share: responses, ids, time, model, usage.
 
 use std::hash::{BuildHasher, RandomState};
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -7,8 +7,32 @@ use sconce_http::event_stream::EventFormat;
 use sconce_http::refusal::{Dialect, Refusal};
 use serde_json::{Value, json};
 
-use crate::operations::generate::TokenUsage;
+use crate::operations::context::RequestContext;
+use crate::operations::generate::{self, EventWriter, FinishedOutput, Generating, TokenUsage};
+use crate::operations::response::{self, Answer, AnswerBody};
 use crate::state::slot::LoadedModel;
+
+/// The response to a generation: the events of `writer` as they arrive, or the object that `whole` makes of all outputs.
+pub(crate) fn answer<W: EventWriter>(
+    context: RequestContext,
+    mut generating: Generating,
+    writer: W,
+    streams: bool,
+    whole: impl FnOnce(W, Vec<FinishedOutput>, TokenUsage) -> Value + Send + 'static,
+) -> Answer {
+    let work = generating.work();
+    if streams {
+        let record = generating.record();
+        let events = generate::event_stream(generating, writer);
+        return Answer { body: AnswerBody::Events(events, record), work };
+    }
+    let later = async move {
+        let outputs = generate::finish(&mut generating).await?;
+        let object = whole(writer, outputs, generating.usage());
+        Ok((response::json(&context, &object)?, generating.work()))
+    };
+    Answer { body: AnswerBody::Later(Box::pin(later)), work }
+}
 
 /// The identity of one completion.
 pub(crate) struct Completion {
@@ -50,7 +74,7 @@ impl Completion {
 /// A random id after `prefix`.
 pub(crate) fn random_id(prefix: &str) -> String {
     let random = || RandomState::new().hash_one(prefix);
-    format!("{prefix}-{:016x}{:08x}", random(), random() >> 32)
+    format!("{prefix}{:016x}{:08x}", random(), random() >> 32)
 }
 
 /// Seconds since 1970.

@@ -9,7 +9,7 @@ use sconce_http::event_stream::EventFormat;
 use sconce_http::refusal::{Dialect, Refusal};
 use serde_json::{Value, json};
 
-use crate::api::completion::{Completion, error_event, usage};
+use crate::api::completion::{Completion, answer, error_event, usage};
 use crate::api::handle::handle;
 use crate::api::logprobs;
 use crate::api::sampling::completion_body;
@@ -19,7 +19,6 @@ use crate::operations::generate::{
 };
 use crate::operations::inputs::Inputs;
 use crate::operations::output_parser::Delta;
-use crate::operations::response::{self, Answer, AnswerBody};
 use crate::operations::token_ids_rejected;
 use crate::state::app::App;
 use crate::state::slot::LoadedModel;
@@ -51,24 +50,14 @@ pub(crate) async fn completions(State(app): State<Arc<App>>, request: Request) -
         }
         let prompts = prompts(std::mem::replace(&mut body.prompt, Inputs::Texts(Vec::new())));
         context.check_sizes(&vec![0; prompts.len()], 0)?;
-        let mut generating = generate::start(&context, &loaded, METHOD, prompts, options).await?;
-        let completion = Completion::new("cmpl", &loaded);
-        let work = generating.work();
-        if body.stream {
-            let written = vec![0; generating.choices()];
-            let writer = CompletionWriter { completion, includes_usage: body.includes_usage(), written };
-            let record = generating.record();
-            let events = generate::event_stream(generating, writer);
-            return Ok(Answer { body: AnswerBody::Events(events, record), work });
-        }
-        let later = async move {
-            let outputs = generate::finish(&mut generating).await?;
+        let generating = generate::start(&context, &loaded, METHOD, prompts, options).await?;
+        let (completion, written) = (Completion::new("cmpl-", &loaded), vec![0; generating.choices()]);
+        let writer = CompletionWriter { completion, includes_usage: body.includes_usage(), written };
+        let whole = move |writer: CompletionWriter, outputs: Vec<FinishedOutput>, usage| {
             let choices = outputs.iter().enumerate().map(|(index, output)| choice(&loaded, index, output));
-            let object =
-                completion.object("text_completion", &choices.collect::<Vec<_>>(), Some(generating.usage()));
-            Ok((response::json(&context, &object)?, generating.work()))
+            writer.completion.object("text_completion", &choices.collect::<Vec<_>>(), Some(usage))
         };
-        Ok(Answer { body: AnswerBody::Later(Box::pin(later)), work })
+        Ok(answer(context, generating, writer, body.stream, whole))
     })
     .await
 }

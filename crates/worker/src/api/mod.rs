@@ -11,6 +11,7 @@ mod headers;
 mod logprobs;
 mod messages;
 mod meta;
+mod ollama;
 mod openai;
 mod openapi;
 mod prefix;

@@ -8,14 +8,14 @@ use axum::response::{IntoResponse, Response};
 use utoipa::OpenApi;
 use utoipa::openapi::{Server, ServerBuilder, ServerVariableBuilder};
 
-use crate::api::{chat, cohere, completions, docs, meta, openai, rerank, tei, text};
+use crate::api::{chat, cohere, completions, docs, meta, ollama, openai, rerank, tei, text};
 use crate::state::app::App;
 
 #[derive(OpenApi)]
 #[openapi(
     info(
         title = "sconce",
-        description = "Embedding, reranking, classification and text generation with the APIs of TEI, OpenAI, Cohere and Jina"
+        description = "Embedding, reranking, classification and text generation with the APIs of TEI, OpenAI, Ollama, Cohere and Jina"
     ),
     paths(
         tei::root,
@@ -33,6 +33,13 @@ use crate::state::app::App;
         openai::model,
         chat::completions,
         completions::completions,
+        ollama::generate::chat,
+        ollama::generate::generate,
+        ollama::embed::embed,
+        ollama::models::tags,
+        ollama::models::show,
+        ollama::models::ps,
+        ollama::models::version,
         rerank::first,
         rerank::second,
         cohere::embed,

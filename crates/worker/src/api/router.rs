@@ -10,7 +10,7 @@ use axum::routing::{MethodRouter, get, post};
 use sconce_http::refusal::{Dialect, Kind, Refusal, Refused};
 use sconce_http::{RouteRules, protect};
 
-use crate::api::{chat, cohere, completions, docs, meta, openai, openapi, prefix, rerank, tei, text};
+use crate::api::{chat, cohere, completions, docs, meta, ollama, openai, openapi, prefix, rerank, tei, text};
 use crate::state::app::App;
 
 /// What the HTTP edge must know about these routes.
@@ -37,6 +37,13 @@ pub(crate) fn routes() -> Vec<(&'static str, MethodRouter<Arc<App>>)> {
         ("/v1/models/{*id}", get(openai::model)),
         ("/v1/chat/completions", post(chat::completions)),
         ("/v1/completions", post(completions::completions)),
+        ("/api/chat", post(ollama::generate::chat)),
+        ("/api/generate", post(ollama::generate::generate)),
+        ("/api/embed", post(ollama::embed::embed)),
+        ("/api/tags", get(ollama::models::tags)),
+        ("/api/show", post(ollama::models::show)),
+        ("/api/ps", get(ollama::models::ps)),
+        ("/api/version", get(ollama::models::version)),
         ("/v1/rerank", post(rerank::first)),
         ("/v2/rerank", post(rerank::second)),
         ("/v2/embed", post(cohere::embed)),
@@ -70,6 +77,7 @@ fn dialect(path: &str) -> Dialect {
         "/v1/rerank" | "/v2/rerank" | "/v2/embed" => Dialect::Cohere,
         "/embeddings" => Dialect::OpenAi,
         path if path.starts_with("/v1/") => Dialect::OpenAi,
+        path if path.starts_with("/api/") => Dialect::Ollama,
         _ => Dialect::Tei,
     }
 }

@@ -11,6 +11,9 @@ use crate::client::{get, post, request, send};
 use crate::generation::{folder_with_context, serve};
 use crate::harness::{TestServer, settings, tiny_with};
 
+/// Parts of paths that need a language model.
+const GENERATING: [&str; 3] = ["completions", "/api/chat", "/api/generate"];
+
 /// Environment variable with the duration in seconds.
 const SECONDS: &str = "SCONCE_FUZZ_SECONDS";
 
@@ -112,10 +115,20 @@ fn bodies() -> Vec<(&'static str, Value)> {
             "/v2/rerank",
             json!({"model": "model", "query": "a", "documents": ["b"], "max_tokens_per_doc": 4096}),
         ),
+        ("/api/chat", json!({"messages": [{"role": "user", "content": "a"}], "options": {"num_predict": 3}})),
+        (
+            "/api/generate",
+            json!({"prompt": "a", "raw": true, "options": {"num_predict": 3}, "format": "json"}),
+        ),
+        ("/api/embed", json!({"model": "model:latest", "input": ["a", "b"], "truncate": false})),
+        ("/api/show", json!({"model": "model"})),
         ("/v2/embed", cohere),
         ("/v2/embed", contents),
     ];
     let plain = [
+        "/api/ps",
+        "/api/tags",
+        "/api/version",
         "/docs",
         "/health",
         "/info",
@@ -186,7 +199,7 @@ fn no_body_kills_the_process_or_is_answered_with_a_fault_of_ours() {
         if method == "HEAD" {
             continue;
         }
-        let generates = path.contains("completions");
+        let generates = GENERATING.iter().any(|known| path.contains(known));
         let server = if generates { &servers[servers.len() - 1] } else { dice.pick(&servers) };
         let mut bytes = request(method, path, headers, &bytes);
         asked += 1;

@@ -19,7 +19,7 @@ use crate::client::{Answer, Connection, get, metric, post, post_with, request};
 use crate::harness::{METAL, TestServer, fake_runtime, settings, shared_home, start};
 
 /// A tiny language model whose words are `w0`, `w1`, …, with a chat template.
-fn folder() -> TempDir {
+pub(crate) fn folder() -> TempDir {
     folder_with_context(4096)
 }
 

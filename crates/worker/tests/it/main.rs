@@ -14,6 +14,7 @@ mod lifecycle;
 mod limits;
 mod minilm;
 mod multi_model;
+mod ollama;
 mod provers;
 mod second_opinions;
 mod tls_and_cors;
