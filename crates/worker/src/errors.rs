@@ -44,7 +44,9 @@ fn routes(task: Task) -> &'static str {
         Task::Classify => "`/predict`",
         Task::Sparse => "`/embed_sparse` and `/similarity`",
         Task::Tokens => "`/embed_all`, `/rerank`, `/v1/rerank`, `/v2/rerank` and `/similarity`",
-        Task::Generate => "`/v1/chat/completions`, `/v1/completions`, `/api/chat` and `/api/generate`",
+        Task::Generate => {
+            "`/v1/chat/completions`, `/v1/completions`, `/v1/responses`, `/v1/messages`, `/api/chat` and `/api/generate`"
+        }
     }
 }
 

@@ -59,6 +59,8 @@ pub(super) enum Event {
     Finished {
         choice: usize,
         reason: FinishReason,
+        /// Index of the stop string that ended it.
+        stop: Option<usize>,
         tokens: usize,
     },
     /// The placement that computed the last step.
@@ -79,6 +81,8 @@ pub struct GenerationSummary {
     pub generated_tokens: usize,
     /// Why each output ended; none while it runs.
     pub finish_reasons: Vec<Option<FinishReason>>,
+    /// Index in [`GenerateOptions::stop`](crate::GenerateOptions::stop) of the stop string that ended each output.
+    pub stop_strings: Vec<Option<usize>>,
     /// The placements that computed it.
     pub placements: Vec<Placement>,
     /// Their numerics classes.
@@ -104,8 +108,9 @@ impl Generation {
         (prompt_tokens, choices): (usize, usize),
         model: Box<dyn Send>,
     ) -> Generation {
-        let finish_reasons = vec![None; choices];
-        let summary = GenerationSummary { prompt_tokens, finish_reasons, ..GenerationSummary::default() };
+        let (finish_reasons, stop_strings) = (vec![None; choices], vec![None; choices]);
+        let summary =
+            GenerationSummary { prompt_tokens, finish_reasons, stop_strings, ..GenerationSummary::default() };
         Generation { events, cancelled, summary, running: choices, _model: model }
     }
 
@@ -147,8 +152,9 @@ impl Generation {
             let Poll::Ready(event) = receive(&self.events) else { return Poll::Pending };
             match event {
                 Some(Event::Piece(piece)) => return Poll::Ready(Some(Ok(piece))),
-                Some(Event::Finished { choice, reason, tokens }) => {
+                Some(Event::Finished { choice, reason, stop, tokens }) => {
                     self.summary.finish_reasons[choice] = Some(reason);
+                    self.summary.stop_strings[choice] = stop;
                     self.summary.generated_tokens += tokens;
                     self.running -= 1;
                 }

@@ -124,17 +124,18 @@ impl OutputSequence {
             None => false,
         };
         let piece = self.detokenizer.push(token);
-        let (text, stopped) = if self.generated <= self.options.min_tokens {
-            (self.stop.skip(&piece), false)
+        let (text, stop) = if self.generated <= self.options.min_tokens {
+            (self.stop.skip(&piece), None)
         } else {
             let output = self.stop.push(&piece);
-            (output.text, output.stop.is_some())
+            (output.text, output.stop)
         };
-        if stopped {
+        if stop.is_some() {
             self.send(Event::Piece(self.piece(text, Some(sampled))));
             self.send(Event::Finished {
                 choice: self.choice,
                 reason: FinishReason::Stop,
+                stop,
                 tokens: self.generated,
             });
             return Ok(Next::Finished);
@@ -180,7 +181,8 @@ impl OutputSequence {
         if !text.is_empty() || sampled.is_some() {
             self.send(Event::Piece(self.piece(text, sampled)));
         }
-        self.send(Event::Finished { choice: self.choice, reason, tokens: self.generated });
+        let stop = last.stop;
+        self.send(Event::Finished { choice: self.choice, reason, stop, tokens: self.generated });
     }
 
     /// Ends at the maximum length.

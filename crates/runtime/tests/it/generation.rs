@@ -152,6 +152,11 @@ fn text_ends_at_end_tokens_stop_strings_and_the_maximum_and_choices_differ() {
         run(GenerateOptions { stop: vec![format!("{} {}", words[2], words[3])], ..greedy(40) });
     assert_eq!(reason, Some(FinishReason::Stop));
     assert!(whole.starts_with(&text) && !text.contains(&format!("{} {}", words[2], words[3])), "{text}");
+    let stop = vec!["never there".to_owned(), words[2].clone()];
+    let options = GenerateOptions { stop, ..greedy(40) };
+    let mut generation = model.generate_from_ids(prompt(5, 9), &options).expect("a valid request");
+    assert!(generation.all(|piece| piece.is_ok()));
+    assert_eq!(generation.summary().stop_strings, [Some(1)]);
     let (text, _, _) = run(GenerateOptions { allowed_tokens: Some(vec![7, 9]), ..greedy(10) });
     assert!(text.split_whitespace().all(|word| ["w7", "w9"].contains(&word)), "{text}");
     let options = GenerateOptions { n: 3, ..sampled(3, 12) };

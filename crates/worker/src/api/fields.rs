@@ -5,7 +5,7 @@ use serde::de::DeserializeOwned;
 use sconce_http::refusal::{Kind, Refusal};
 
 /// Fields that change the result in some API. A route rejects those that it does not support.
-const RESULT_FIELDS: [&str; 49] = [
+const RESULT_FIELDS: [&str; 50] = [
     "activation",
     "audio",
     "bad_words",
@@ -32,6 +32,7 @@ const RESULT_FIELDS: [&str; 49] = [
     "max_chunks_per_doc",
     "max_tokens_per_doc",
     "max_tokens_per_query",
+    "mcp_servers",
     "mirostat",
     "modalities",
     "normalize",

@@ -1,5 +1,6 @@
 //! The HTTP API: one module per dialect, and the router.
 
+mod anthropic;
 mod chat;
 mod cohere;
 mod completion;
@@ -8,6 +9,7 @@ mod docs;
 mod fields;
 mod handle;
 mod headers;
+mod llama_cpp;
 mod logprobs;
 mod messages;
 mod meta;
@@ -16,6 +18,7 @@ mod openai;
 mod openapi;
 mod prefix;
 mod rerank;
+mod responses;
 pub(crate) mod router;
 mod sampling;
 mod tei;

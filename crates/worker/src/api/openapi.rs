@@ -8,14 +8,16 @@ use axum::response::{IntoResponse, Response};
 use utoipa::OpenApi;
 use utoipa::openapi::{Server, ServerBuilder, ServerVariableBuilder};
 
-use crate::api::{chat, cohere, completions, docs, meta, ollama, openai, rerank, tei, text};
+use crate::api::{
+    anthropic, chat, cohere, completions, docs, llama_cpp, meta, ollama, openai, rerank, responses, tei, text,
+};
 use crate::state::app::App;
 
 #[derive(OpenApi)]
 #[openapi(
     info(
         title = "sconce",
-        description = "Embedding, reranking, classification and text generation with the APIs of TEI, OpenAI, Ollama, Cohere and Jina"
+        description = "Embedding, reranking, classification and text generation with the APIs of TEI, OpenAI, Anthropic, Ollama, Cohere and Jina"
     ),
     paths(
         tei::root,
@@ -25,6 +27,7 @@ use crate::state::app::App;
         tei::rerank,
         tei::predict,
         tei::similarity,
+        llama_cpp::apply_template,
         text::tokenize,
         text::decode,
         openai::embeddings,
@@ -33,6 +36,9 @@ use crate::state::app::App;
         openai::model,
         chat::completions,
         completions::completions,
+        responses::responses,
+        anthropic::messages,
+        anthropic::count_tokens,
         ollama::generate::chat,
         ollama::generate::generate,
         ollama::embed::embed,

@@ -10,7 +10,10 @@ use axum::routing::{MethodRouter, get, post};
 use sconce_http::refusal::{Dialect, Kind, Refusal, Refused};
 use sconce_http::{RouteRules, protect};
 
-use crate::api::{chat, cohere, completions, docs, meta, ollama, openai, openapi, prefix, rerank, tei, text};
+use crate::api::{
+    anthropic, chat, cohere, completions, docs, llama_cpp, meta, ollama, openai, openapi, prefix, rerank,
+    responses, tei, text,
+};
 use crate::state::app::App;
 
 /// What the HTTP edge must know about these routes.
@@ -27,6 +30,7 @@ pub(crate) fn routes() -> Vec<(&'static str, MethodRouter<Arc<App>>)> {
         ("/rerank", post(tei::rerank)),
         ("/predict", post(tei::predict)),
         ("/similarity", post(tei::similarity)),
+        ("/apply-template", post(llama_cpp::apply_template)),
         ("/tokenize", post(text::tokenize)),
         ("/decode", post(text::decode)),
         ("/info", get(meta::info)),
@@ -37,6 +41,9 @@ pub(crate) fn routes() -> Vec<(&'static str, MethodRouter<Arc<App>>)> {
         ("/v1/models/{*id}", get(openai::model)),
         ("/v1/chat/completions", post(chat::completions)),
         ("/v1/completions", post(completions::completions)),
+        ("/v1/responses", post(responses::responses)),
+        ("/v1/messages", post(anthropic::messages)),
+        ("/v1/messages/count_tokens", post(anthropic::count_tokens)),
         ("/api/chat", post(ollama::generate::chat)),
         ("/api/generate", post(ollama::generate::generate)),
         ("/api/embed", post(ollama::embed::embed)),
@@ -75,7 +82,8 @@ pub(crate) fn router(app: &Arc<App>) -> Router {
 fn dialect(path: &str) -> Dialect {
     match path {
         "/v1/rerank" | "/v2/rerank" | "/v2/embed" => Dialect::Cohere,
-        "/embeddings" => Dialect::OpenAi,
+        "/v1/messages" | "/v1/messages/count_tokens" => Dialect::Anthropic,
+        "/embeddings" | "/apply-template" => Dialect::OpenAi,
         path if path.starts_with("/v1/") => Dialect::OpenAi,
         path if path.starts_with("/api/") => Dialect::Ollama,
         _ => Dialect::Tei,

@@ -1,4 +1,4 @@
-//! TEI's routes `/tokenize` and `/decode`.
+//! TEI's routes `/tokenize` and `/decode`. `/tokenize` also takes llama.cpp's requests.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use crate::api::handle::handle;
+use crate::api::llama_cpp;
 use crate::errors::refusal;
 use crate::operations::context::{ANY, invalid};
 use crate::operations::inputs::Inputs;
@@ -26,10 +27,20 @@ const DECODE_EXPANSION: usize = 2;
 #[derive(Deserialize, ToSchema)]
 pub(crate) struct TokenizeBody {
     #[schema(value_type = Object, example = "What is Deep Learning?")]
-    inputs: Inputs,
+    inputs: Option<Inputs>,
     #[serde(default = "default_true")]
     add_special_tokens: bool,
     prompt_name: Option<String>,
+    /// The text in llama.cpp's requests, in place of `inputs`. The response is `{"tokens": [ids]}`.
+    content: Option<String>,
+    /// Whether special tokens are added to `content`.
+    #[serde(default)]
+    add_special: bool,
+    /// Only true: special tokens in `content` are recognized.
+    parse_special: Option<bool>,
+    /// Whether the response to `content` has the texts of the tokens.
+    #[serde(default)]
+    with_pieces: bool,
 }
 
 /// Token ids to decode.
@@ -62,18 +73,29 @@ fn default_true() -> bool {
 pub(crate) async fn tokenize(State(app): State<Arc<App>>, request: Request) -> Response {
     handle(app, Dialect::Tei, "tokenize", request, |context, body: TokenizeBody| async move {
         let loaded = context.loaded(None, &ANY).await?;
-        let prompt_name = prompt(&loaded, body.prompt_name, body.inputs.has_ids())?;
+        let inputs = match (body.inputs, body.content) {
+            (Some(inputs), None) => inputs,
+            (None, Some(_)) if body.parse_special == Some(false) => {
+                return Err(invalid("`parse_special: false` is not supported"));
+            }
+            (None, Some(text)) => {
+                return llama_cpp::tokenize(&context, loaded, text, body.add_special, body.with_pieces).await;
+            }
+            (Some(_), Some(_)) => return Err(invalid("`inputs` and `content` are mutually exclusive")),
+            (None, None) => return Err(invalid("missing field `inputs`")),
+        };
+        let prompt_name = prompt(&loaded, body.prompt_name, inputs.has_ids())?;
         let prompt = prompt_name.and_then(|name| loaded.model.card().prompts.value.get(&name).cloned());
-        if matches!(body.inputs, Inputs::Ids(_) | Inputs::ManyIds(_)) {
+        if matches!(inputs, Inputs::Ids(_) | Inputs::ManyIds(_)) {
             return Err(invalid("`inputs` must be texts, not token ids"));
         }
-        let bytes = body.inputs.bytes();
+        let bytes = inputs.bytes();
         context.check_sizes(&bytes, 0)?;
         let special = body.add_special_tokens;
         let counted = Arc::new(AtomicUsize::new(0));
         let tokens = Arc::clone(&counted);
         let item = move |at: usize| -> Result<Vec<SimpleToken>, Refusal> {
-            let text = &body.inputs.texts()[at];
+            let text = &inputs.texts()[at];
             let pieces = match &prompt {
                 None => loaded.model.tokens(text, special).map_err(refusal)?,
                 Some(prompt) => loaded.model.tokens(&format!("{prompt}{text}"), special).map_err(refusal)?,

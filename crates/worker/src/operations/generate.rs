@@ -52,8 +52,10 @@ pub(crate) enum GenerationEvent {
 /// Why an output ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum EndReason {
-    /// An end token or a stop string.
+    /// An end token.
     Stop,
+    /// The stop string of this index.
+    StopString(usize),
     /// The maximum number of tokens.
     Length,
     /// The model called tools.
@@ -64,7 +66,7 @@ impl EndReason {
     /// The name that OpenAI's API uses.
     pub(crate) fn name(self) -> &'static str {
         match self {
-            EndReason::Stop => FinishReason::Stop.name(),
+            EndReason::Stop | EndReason::StopString(_) => FinishReason::Stop.name(),
             EndReason::Length => FinishReason::Length.name(),
             EndReason::ToolCalls => "tool_calls",
         }
@@ -127,10 +129,7 @@ impl PromptInput {
         match self {
             PromptInput::Text(text) => text.len(),
             PromptInput::Ids(ids) => 4 * ids.len(),
-            PromptInput::Conversation { messages, tools, .. } => {
-                let messages = messages.iter().map(|message| json_bytes(&message.0)).sum::<usize>();
-                messages + tools.definitions.iter().map(json_bytes).sum::<usize>()
-            }
+            PromptInput::Conversation { messages, tools, .. } => conversation_bytes(messages, tools),
         }
     }
 
@@ -169,6 +168,21 @@ struct Prepared {
     parser: OutputParser,
 }
 
+/// Bytes of a conversation.
+pub(super) fn conversation_bytes(messages: &[Message], tools: &Tools) -> usize {
+    let messages = messages.iter().map(|message| json_bytes(&message.0)).sum::<usize>();
+    messages + tools.definitions.iter().map(json_bytes).sum::<usize>()
+}
+
+/// Rejects prompts of too many bytes.
+pub(super) fn check_bytes(bytes: usize) -> Result<(), Refusal> {
+    if bytes > MAX_PROMPT {
+        let message = format!("a prompt has at most {MAX_PROMPT} bytes, and this one {bytes}");
+        return Err(Refusal::new(Kind::TooLarge, message));
+    }
+    Ok(())
+}
+
 /// Bytes of a value as JSON.
 fn json_bytes(value: &impl serde::Serialize) -> usize {
     serde_json::to_vec(value).map_or(0, |bytes| bytes.len())
@@ -194,10 +208,7 @@ pub(crate) async fn start(
         Refusal::new(Kind::Overloaded, message)
     })?;
     let bytes = prompts.iter().map(PromptInput::bytes).sum();
-    if bytes > MAX_PROMPT {
-        let message = format!("a prompt has at most {MAX_PROMPT} bytes, and this one {bytes}");
-        return Err(Refusal::new(Kind::TooLarge, message));
-    }
+    check_bytes(bytes)?;
     let tenant = principal.tenant.0;
     let priority = match context.priority {
         Some(Priority::Bulk) => sconce::Priority::Bulk,
@@ -321,7 +332,8 @@ impl Generating {
     /// Adds the ends of outputs that were not reported yet.
     fn report_ends(&mut self, at: usize) {
         let RunningPrompt { stream, reported, parsers, .. } = &mut self.prompts[at];
-        for (index, reason) in stream.summary().finish_reasons.iter().enumerate() {
+        let summary = stream.summary();
+        for (index, reason) in summary.finish_reasons.iter().enumerate() {
             if let (Some(reason), false) = (reason, reported[index]) {
                 reported[index] = true;
                 let (choice, parser) = (at * self.outputs + index, &mut parsers[index]);
@@ -332,7 +344,9 @@ impl Generating {
                 let reason = match reason {
                     FinishReason::Length => EndReason::Length,
                     FinishReason::Stop if parser.has_calls() => EndReason::ToolCalls,
-                    FinishReason::Stop => EndReason::Stop,
+                    FinishReason::Stop => {
+                        summary.stop_strings[index].map_or(EndReason::Stop, EndReason::StopString)
+                    }
                 };
                 self.ends.push(reason.name());
                 self.events.push_back(GenerationEvent::Finished { choice, reason });

@@ -12,7 +12,8 @@ use crate::generation::{folder_with_context, serve};
 use crate::harness::{TestServer, settings, tiny_with};
 
 /// Parts of paths that need a language model.
-const GENERATING: [&str; 3] = ["completions", "/api/chat", "/api/generate"];
+const GENERATING: [&str; 6] =
+    ["completions", "/v1/responses", "/v1/messages", "/apply-template", "/api/chat", "/api/generate"];
 
 /// Environment variable with the duration in seconds.
 const SECONDS: &str = "SCONCE_FUZZ_SECONDS";
@@ -115,6 +116,11 @@ fn bodies() -> Vec<(&'static str, Value)> {
             "/v2/rerank",
             json!({"model": "model", "query": "a", "documents": ["b"], "max_tokens_per_doc": 4096}),
         ),
+        ("/v1/responses", json!({"input": "a", "instructions": "b", "max_output_tokens": 3})),
+        ("/apply-template", json!({"messages": [{"role": "user", "content": "a"}]})),
+        ("/tokenize", json!({"content": "a", "with_pieces": true})),
+        ("/v1/messages", json!({"messages": [{"role": "user", "content": "a"}], "max_tokens": 3})),
+        ("/v1/messages/count_tokens", json!({"messages": [{"role": "user", "content": "a"}], "system": "b"})),
         ("/api/chat", json!({"messages": [{"role": "user", "content": "a"}], "options": {"num_predict": 3}})),
         (
             "/api/generate",

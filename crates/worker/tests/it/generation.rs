@@ -93,6 +93,20 @@ fn events(answer: &Answer) -> (Vec<Value>, bool) {
     (values, done == 1)
 }
 
+/// The values of named events, whose names are their types.
+pub(crate) fn named_events(answer: &Answer) -> Vec<Value> {
+    assert_eq!(answer.header("content-type"), Some("text/event-stream"), "{}", answer.text());
+    let text = answer.text();
+    let value = |event: &str| {
+        let (name, data) = event.split_once('\n').unwrap_or_else(|| panic!("{event}"));
+        let data = data.strip_prefix("data: ").unwrap_or_else(|| panic!("{event}"));
+        let value: Value = serde_json::from_str(data).expect("JSON");
+        assert_eq!(name.strip_prefix("event: "), value["type"].as_str());
+        value
+    };
+    text.split_terminator("\n\n").map(value).collect()
+}
+
 /// The text of a choice in a stream of chat chunks.
 fn streamed(values: &[Value], choice: u64) -> String {
     let chunks = values.iter().flat_map(|value| value["choices"].as_array().expect("choices"));
@@ -352,6 +366,32 @@ fn prefixes_are_shared_within_a_tenant_only() {
     assert_eq!(cached("first-key"), 0);
     assert_eq!(cached("other-key"), 0, "another tenant's prompt");
     assert_eq!(cached("first-key"), 96, "all whole blocks of 103 tokens");
+}
+
+#[test]
+fn prompts_are_rendered_and_tokenized_as_llama_cpp_does() {
+    let folder = folder();
+    let server = serve(folder.path(), settings());
+    let body = json!({"messages": [{"role": "user", "content": "w4 w5"}]});
+    let prompt = post(*server, "/apply-template", &body).expect(200)["prompt"].clone();
+    assert_eq!(prompt, "<|user|> w4 w5<|end|><|assistant|>");
+    let ids = |text: &Value| {
+        let tei =
+            post(*server, "/tokenize", &json!({"inputs": text, "add_special_tokens": false})).expect(200);
+        let tokens = tei[0].as_array().expect("tokens").iter();
+        tokens.map(|token| token["id"].clone()).collect::<Vec<Value>>()
+    };
+    assert_eq!(ids(&prompt).len(), 5, "control tokens are recognized");
+    let tokens = post(*server, "/tokenize", &json!({"content": prompt})).expect(200);
+    assert_eq!(tokens, json!({"tokens": ids(&prompt)}));
+    let pieces = post(*server, "/tokenize", &json!({"content": "w4", "with_pieces": true})).expect(200);
+    assert_eq!(pieces, json!({"tokens": [{"id": 4, "piece": "w4"}]}));
+    for wrong in
+        [json!({}), json!({"inputs": "a", "content": "a"}), json!({"content": "a", "parse_special": false})]
+    {
+        post(*server, "/tokenize", &wrong).expect(422);
+    }
+    post(*server, "/apply-template", &json!({"messages": []})).expect(400);
 }
 
 #[test]

@@ -1,5 +1,6 @@
 //! Integration tests of the worker: real sockets, real models, and fake engines with injected faults.
 
+mod anthropic;
 mod client;
 mod dashboard;
 mod dialects;
@@ -16,6 +17,7 @@ mod minilm;
 mod multi_model;
 mod ollama;
 mod provers;
+mod responses;
 mod second_opinions;
 mod tls_and_cors;
 mod traces;
