@@ -4,7 +4,11 @@ Called by scripts/clients: chat-clients.py ADDRESS MODEL
 """
 
 import json
+import os
 import sys
+
+# litellm would fetch a list of prices.
+os.environ["LITELLM_LOCAL_MODEL_COST_MAP"] = "True"
 
 import anthropic
 import litellm
@@ -106,8 +110,8 @@ assert refused(ollama.ResponseError, lambda: client.embed(model, "a")).status_co
 
 # anthropic
 client = anthropic.Anthropic(base_url=address, api_key="any", max_retries=0)
-arguments = {"model": model, "messages": messages, "temperature": 0, "max_tokens": 40}
-# LangChain and others send parameters that a newer client deprecates; they are part of the protocol.
+# The client has no `temperature`; the protocol has.
+arguments = {"model": model, "messages": messages, "extra_body": {"temperature": 0}, "max_tokens": 40}
 answer = client.messages.create(**arguments)
 assert answer.content[0].text == expected and answer.stop_reason == "end_turn", answer
 tokens = client.messages.count_tokens(model=model, messages=messages).input_tokens
@@ -134,6 +138,7 @@ structured = chat.bind(max_tokens=100).bind(response_format=form)
 is_person(structured.invoke(person).content)
 
 # litellm
+litellm.suppress_debug_info = True
 for provider, base in (("openai", f"{address}/v1"), ("ollama_chat", address), ("anthropic", address)):
     arguments = {
         "model": f"{provider}/{model}", "api_base": base, "api_key": "any", "messages": messages, "temperature": 0,
