@@ -349,11 +349,8 @@ impl<'a> Assembly<'a> {
                 concatenate(parts.collect::<Result<Vec<_>, _>>()?, inputs)
             }
             TensorLayout::Swapped(name) => {
-                let Linear { weight, mut bias, .. } = linear(name, whole)?;
-                let mut weight = weight.into_f32();
-                weight.rotate_left(whole / 2 * inputs);
-                bias.rotate_left(whole / 2);
-                Linear { weight: Weight::F32(weight), bias, inputs }
+                let order: Vec<usize> = (whole / 2..whole).chain(0..whole / 2).collect();
+                reordered(linear(name, whole)?, &order)
             }
             TensorLayout::PerHead(name) => {
                 group_by_part(linear(name, whole)?, self.d.head_dim, self.d.kv_heads)
@@ -422,13 +419,10 @@ impl<'a> Assembly<'a> {
             }
             // Keys are the second part of the QKV projection, queries the first.
             let own = (1 - part) * width;
-            let shared = match &qkv.weight {
-                Weight::F32(values) => values.get(own * d.hidden..(own + width) * d.hidden),
-                Weight::Stored(_) => None,
-            };
-            let linear = if let (true, Some(values)) = (disentangle.share_att_key, shared) {
+            let linear = if disentangle.share_att_key {
+                let weight = Weight::F32(qkv.weight.values(own * d.hidden..(own + width) * d.hidden));
                 let bias = qkv.bias[own..own + width].to_vec();
-                Linear { weight: Weight::F32(values.to_vec()), bias, inputs: d.hidden }
+                Linear { weight, bias, inputs: d.hidden }
             } else {
                 let bias = self.resolve(&[names.relative_projections[part]], layer, ".bias");
                 let biased = self.from.shape(&bias).is_some();
@@ -449,17 +443,20 @@ fn concatenate(parts: Vec<Linear>, inputs: usize) -> Linear {
 
 /// Reorders the outputs from queries, keys and values per KV head to all queries, all keys, all values.
 fn group_by_part(from: Linear, head: usize, kv_heads: usize) -> Linear {
-    let (inputs, group) = (from.inputs, from.outputs() / head / kv_heads);
+    let group = from.outputs() / head / kv_heads;
     let parts = [0..group - 2, group - 2..group - 1, group - 1..group];
     let order = |part: std::ops::Range<usize>| {
         (0..kv_heads).flat_map(move |n| part.clone().map(move |at| n * group + at))
     };
-    let order: Vec<usize> = parts.into_iter().flat_map(order).collect();
-    let pick = |values: &[f32], width: usize| -> Vec<f32> {
-        order.iter().flat_map(|n| &values[n * head * width..][..head * width]).copied().collect()
-    };
-    let bias = pick(&from.bias, 1);
-    Linear { weight: Weight::F32(pick(&from.weight.into_f32(), inputs)), bias, inputs }
+    let heads = parts.into_iter().flat_map(order);
+    let order: Vec<usize> = heads.flat_map(|n| n * head..(n + 1) * head).collect();
+    reordered(from, &order)
+}
+
+/// The outputs of `order`.
+fn reordered(Linear { weight, bias, inputs }: Linear, order: &[usize]) -> Linear {
+    let bias = order.iter().map(|&output| bias[output]).collect();
+    Linear { weight: weight.reordered(order, inputs), bias, inputs }
 }
 
 /// Values times a factor.

@@ -18,4 +18,13 @@ impl StoredTensor {
     pub fn dequantize(&self) -> Vec<f32> {
         self.stored.dequantize(&self.bytes)
     }
+
+    /// The rows of `order`. Rows are whole blocks, so this needs no conversion.
+    pub(crate) fn reordered(&self, order: impl Iterator<Item = usize>) -> StoredTensor {
+        let row = self.bytes.len() / self.shape[0].max(1);
+        let bytes: Vec<u8> = order.flat_map(|index| &self.bytes[index * row..][..row]).copied().collect();
+        let mut shape = self.shape.clone();
+        shape[0] = bytes.len() / row.max(1);
+        StoredTensor { stored: self.stored, shape, bytes }
+    }
 }

@@ -142,26 +142,20 @@ impl Tensors for GgufFiles {
         let tensor = StoredTensor { stored: info.stored, shape: info.shape.clone(), bytes };
         Ok(Some(match change {
             Change::None => tensor,
-            Change::SplitPairs { heads } => split_pairs(tensor, *heads),
+            Change::SplitPairs { heads } => split_pairs(&tensor, *heads),
             Change::SubtractOne => subtract_one(&tensor),
         }))
     }
 }
 
-/// Reorders the rows of each head from adjacent rotary pairs to two halves. Rows are whole blocks, so this needs no
-/// conversion.
-fn split_pairs(tensor: StoredTensor, heads: usize) -> StoredTensor {
-    let rows = tensor.shape[0];
-    let (row, pairs) = (tensor.bytes.len() / rows, rows / heads / 2);
-    let mut bytes = Vec::with_capacity(tensor.bytes.len());
-    for head in tensor.bytes.chunks_exact(2 * pairs * row) {
-        for half in 0..2 {
-            for pair in 0..pairs {
-                bytes.extend(&head[(2 * pair + half) * row..][..row]);
-            }
-        }
-    }
-    StoredTensor { bytes, ..tensor }
+/// Reorders the rows of each head from adjacent rotary pairs to two halves.
+fn split_pairs(tensor: &StoredTensor, heads: usize) -> StoredTensor {
+    let pairs = tensor.shape[0] / heads / 2;
+    let half = |first: usize| (0..pairs).map(move |pair| first + 2 * pair);
+    tensor.reordered((0..heads).flat_map(|head| {
+        let first = head * 2 * pairs;
+        half(first).chain(half(first + 1))
+    }))
 }
 
 fn subtract_one(tensor: &StoredTensor) -> StoredTensor {

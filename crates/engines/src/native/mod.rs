@@ -73,7 +73,8 @@ impl NativeEngine {
             }
             Dtype::Int8 | Dtype::Int4 => {
                 let width = if dtype == Dtype::Int8 { CodeWidth::Eight } else { CodeWidth::Four };
-                let packing = PackStored { isa: self.isa, width };
+                let generated = tensors.generated().then_some(width);
+                let packing = PackStored { isa: self.isa, generated };
                 NativeEncoder::stored(description, tensors, &packing, output, threads)
                     .map_err(|error| load_failed(&error))
             }

@@ -21,7 +21,7 @@ pub(super) fn pack(isa: Isa, tensor: &StoredTensor) -> Option<QuantMatrix> {
 }
 
 /// Quantizes values `[outputs, inputs]` to 16 levels between the minimum and the maximum of each 32 inputs; none if inputs
-/// are no whole groups. Generated weights are on such levels and stay as they are.
+/// are no whole groups. Generated weights are on such levels and stay as they are; others would be rounded.
 pub(super) fn values(
     isa: Isa,
     width: CodeWidth,

@@ -95,10 +95,11 @@ fn quantize_rows(isa: Isa, a: &[f32], stride: usize, rows: usize, inputs: usize)
     quantized
 }
 
-/// Packs tensors in the format of the file. Values without a file, in probes, are quantized to `width`.
+/// Packs tensors in the format of the file. Other values stay floats, unless they are generated.
 pub(super) struct PackStored {
     pub(super) isa: Isa,
-    pub(super) width: CodeWidth,
+    /// The code width of generated weights; none if weights are trained.
+    pub(super) generated: Option<CodeWidth>,
 }
 
 impl PackStored {
@@ -120,7 +121,9 @@ impl Packing<StackedMatrix> for PackStored {
         let parts = match weight {
             Weight::Stored(tensors) => tensors.iter().map(|tensor| self.part(tensor)).collect(),
             Weight::F32(values) => {
-                let quantized = quantize::values(self.isa, self.width, &values, outputs, inputs);
+                let quantized = self
+                    .generated
+                    .and_then(|width| quantize::values(self.isa, width, &values, outputs, inputs));
                 let float = || Part::Float(PackedMatrix::pack(self.isa, &values, outputs, inputs));
                 vec![quantized.map_or_else(float, |matrix| Part::Quantized(Arc::new(matrix)))]
             }

@@ -1,13 +1,22 @@
-//! Tests of generation: steps with a KV cache against the forward pass without one.
+//! Tests of generation: steps with a KV cache against the forward pass without one. Tests of quantized weights.
 
+use std::cell::RefCell;
+use std::collections::HashMap;
+
+use half::f16;
 use sconce_core::batch::{Batch, CachedSequence, OutputKind};
 use sconce_core::engine::{Encoder, EngineError};
 use sconce_core::placement::Dtype;
+use serde_json::json;
 
 use super::encoder::{LoadedOutput, NativeEncoder};
 use super::*;
+use crate::gguf::blocks::StoredType;
 use crate::step::BLOCK_SIZE;
 use crate::step::testing::{Stepped, description, run, scattered, tokens, uncached};
+use crate::stored_tensor::StoredTensor;
+use crate::testing::card;
+use crate::weights::{seed, uniform};
 
 const DTYPES: [Dtype; 4] = [Dtype::F32, Dtype::Bf16, Dtype::Int8, Dtype::Int4];
 
@@ -125,4 +134,87 @@ fn steps_outside_their_blocks_are_refused() {
     assert!(matches!(generator.reserve(usize::MAX / 1024), Err(EngineError::OutOfMemory(_))));
     let plain = NativeEngine::new(1).encoder(&d, &GeneratedTensors, Dtype::F32, LoadedOutput::Hidden);
     assert!(plain.expect("f32").generator().is_none());
+}
+
+/// Records the shapes of the tensors that a model reads.
+#[derive(Default)]
+struct Recorded(RefCell<HashMap<String, Vec<usize>>>);
+
+impl Tensors for Recorded {
+    fn shape(&self, name: &str) -> Option<Vec<usize>> {
+        GeneratedTensors.shape(name)
+    }
+
+    fn read(&self, name: &str, shape: &[usize]) -> Result<Vec<f32>, WeightsError> {
+        self.0.borrow_mut().insert(name.to_owned(), shape.to_vec());
+        GeneratedTensors.read(name, shape)
+    }
+
+    fn generated(&self) -> bool {
+        true
+    }
+}
+
+/// Trained weights: matrices in `Q8_0` with codes of all 256 levels, and other tensors in f32.
+struct Quantized(HashMap<String, Vec<usize>>);
+
+impl Tensors for Quantized {
+    fn shape(&self, name: &str) -> Option<Vec<usize>> {
+        self.0.get(name).cloned()
+    }
+
+    fn stored(&self, name: &str) -> Result<Option<StoredTensor>, WeightsError> {
+        let Some(shape) = self.0.get(name) else { return Ok(None) };
+        let values = GeneratedTensors.read(name, shape)?;
+        let stored =
+            if shape.len() == 2 && !name.contains("embed") { StoredType::Q8_0 } else { StoredType::F32 };
+        let bytes = if stored == StoredType::F32 {
+            values.into_iter().flat_map(f32::to_le_bytes).collect()
+        } else {
+            let mut state = seed(name);
+            let scale = f16::from_f32(1.7 / (shape[1] as f32).sqrt() / 127.0).to_le_bytes();
+            let block = |_| {
+                let codes = (0..32).map(|_| (uniform(&mut state) * 127.0) as i8 as u8);
+                scale.into_iter().chain(codes).collect::<Vec<u8>>()
+            };
+            (0..values.len() / 32).flat_map(block).collect()
+        };
+        Ok(Some(StoredTensor { stored, shape: shape.clone(), bytes }))
+    }
+}
+
+#[test]
+fn trained_weights_of_fused_layouts_are_not_rounded() {
+    let config = json!({
+        "num_hidden_layers": 2, "hidden_size": 64, "num_attention_heads": 4, "intermediate_size": 96,
+        "vocab_size": 101, "max_position_embeddings": 128,
+    });
+    let engine = NativeEngine::new(2);
+    let mut batch = Batch::new(OutputKind::Tokens);
+    batch.push(&tokens(40, "fused"), &[0; 40], 0);
+    for (model_type, fused) in
+        [("gpt_neox", "query_key_value"), ("falcon", "query_key_value"), ("new", "up_gate")]
+    {
+        let mut config = config.clone();
+        config["model_type"] = model_type.into();
+        if model_type == "new" {
+            config["position_embedding_type"] = "rope".into();
+        }
+        let d = describe(&card(config)).expect("the family is known");
+        let recorded = Recorded::default();
+        engine.encoder(&d, &recorded, Dtype::F32, LoadedOutput::Hidden).expect("it is generated");
+        let shapes = recorded.0.into_inner();
+        assert!(shapes.keys().any(|name| name.contains(fused)), "{shapes:?}");
+        let weights = Quantized(shapes);
+        let hidden = |dtype| {
+            let encoder = engine.encoder(&d, &weights, dtype, LoadedOutput::Hidden).expect("it loads");
+            encoder.encode(&batch).expect("it is well formed").into_rows().values
+        };
+        let (wanted, got) = (hidden(Dtype::F32), hidden(Dtype::Int8));
+        let square = |values: &mut dyn Iterator<Item = f32>| values.map(|x| f64::from(x * x)).sum::<f64>();
+        let error = square(&mut got.iter().zip(&wanted).map(|(x, y)| x - y));
+        let error = (error / square(&mut wanted.iter().copied())).sqrt();
+        println!("{model_type}: {error:.4}");
+        assert!(error < 0.01, "{model_type} is off by {error}");
+    }
 }

@@ -7,7 +7,10 @@ use sconce::card::{self, CardError, Overrides};
 use sconce::{ModelSource, PoolingMode, Task};
 use sconce_core::card::Format;
 use sconce_core::engine::ModelSpec;
-use sconce_core::placement::Dtype;
+use sconce_core::placement::{Dtype, EngineId};
+use sconce_engines::gguf::header::{Header, TensorInfo};
+use sconce_testkit::compare::largest;
+use sconce_testkit::gguf::{self, Tensor};
 use sconce_testkit::goldens::{self, Golden, apart};
 
 use crate::decoders;
@@ -87,6 +90,92 @@ fn logits_are_those_of_the_model_of_the_hub() {
                 assert!(worst < TOLERANCE, "{engine} {name} of {context} is off by {worst}");
             }
         }
+    }
+}
+
+/// A golden whose matrices are quantized to `Q4_0` or `Q8_0`, where rows are whole blocks.
+fn quantized(name: &str, dtype: Dtype) -> Vec<u8> {
+    let path = file(name);
+    let (whole, header) =
+        (fs::read(&path).expect("the golden is there"), Header::read(&path).expect("a file"));
+    let tensor = |info: &TensorInfo| {
+        let bytes = &whole[info.start as usize..][..info.length as usize];
+        let row = info.shape[info.shape.len() - 1];
+        // Rotary factors and routers are never quantized.
+        let is_matrix = info.shape.len() > 1 && row.is_multiple_of(32) && !info.name.contains("gate_inp");
+        let (kind, bytes) = match (is_matrix, dtype) {
+            (false, _) => (0, bytes.to_vec()),
+            (true, Dtype::Int4) => (
+                2,
+                blocks(bytes, 7.0, |codes| {
+                    let code = |code: f32| (code + 8.0) as u8;
+                    codes[..16]
+                        .iter()
+                        .zip(&codes[16..])
+                        .map(|(low, high)| code(*low) | code(*high) << 4)
+                        .collect()
+                }),
+            ),
+            (true, _) => {
+                (8, blocks(bytes, 127.0, |codes| codes.iter().map(|code| *code as i8 as u8).collect()))
+            }
+        };
+        let sizes = info.shape.iter().rev().map(|size| *size as u64).collect();
+        Tensor { name: info.name.clone(), sizes, kind, bytes }
+    };
+    let tensors: Vec<Tensor> = header.tensors.iter().map(tensor).collect();
+    // The header up to the first tensor is metadata.
+    let first = gguf::string(&tensors[0].name);
+    let metadata = whole.windows(first.len()).position(|bytes| bytes == first).expect("it is named");
+    let rest = gguf::file(&[], &tensors)[24..].to_vec();
+    // Data starts at a multiple of 32 bytes.
+    let infos: usize =
+        tensors.iter().map(|tensor| 8 + tensor.name.len() + 4 + 8 * tensor.sizes.len() + 4 + 8).sum();
+    let mut bytes = [&whole[..metadata], &rest[..infos]].concat();
+    bytes.resize(bytes.len().next_multiple_of(32), 0);
+    bytes.extend(&rest[(24 + infos).next_multiple_of(32) - 24..]);
+    bytes
+}
+
+/// Blocks of 32 values: an f16 scale that is a power of two, and the codes, at most `max_code`, as `pack` stores them.
+fn blocks(bytes: &[u8], max_code: f32, pack: impl Fn(&[f32]) -> Vec<u8>) -> Vec<u8> {
+    let values: Vec<f32> = bytes.as_chunks().0.iter().map(|bytes| f32::from_le_bytes(*bytes)).collect();
+    let block = |values: &[f32]| {
+        let most = largest(values.iter().map(|value| f64::from(value.abs()))) as f32;
+        let power = ((most / max_code).log2().ceil() as i32).clamp(-14, 15);
+        let codes: Vec<f32> = values.iter().map(|value| (value / 2_f32.powi(power)).round()).collect();
+        let scale = (((power + 15) as u16) << 10).to_le_bytes();
+        [&scale[..], &pack(&codes)].concat()
+    };
+    values.chunks_exact(32).flat_map(block).collect()
+}
+
+#[test]
+fn quantized_weights_of_every_layout_compute_as_the_same_weights_in_f32() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("model.gguf");
+    for (name, dtype) in GENERATE.into_iter().flat_map(|name| [(name, Dtype::Int8), (name, Dtype::Int4)]) {
+        fs::write(&path, quantized(&format!("tiny-{name}-generate.gguf"), dtype)).expect("writes");
+        let overrides = Overrides { max_length: Some(128), ..Overrides::default() };
+        let spec = card::read(name, &path, &overrides).expect("it is a model");
+        assert_eq!(spec.card.weights[0].stored, dtype, "{name}");
+        let ids: Vec<u32> = (0..60).map(|n| n * 37 % 128).collect();
+        let logits = |engine, dtype| {
+            let encoder = load_on(engine, &spec, dtype).expect("it loads");
+            decoders::logits(encoder.as_ref(), &[&ids], 64, 60).remove(0)
+        };
+        let (wanted, got) = (logits(EngineId::Candle, Dtype::F32), logits(EngineId::Native, dtype));
+        let square = |values: &mut dyn Iterator<Item = f32>| values.map(|x| f64::from(x * x)).sum::<f64>();
+        let error = |(got, wanted): (&Vec<f32>, &Vec<f32>)| {
+            let error = square(&mut got.iter().zip(wanted).map(|(x, y)| x - y));
+            (error / square(&mut wanted.iter().copied())).sqrt()
+        };
+        // The median: rounded activations can send a token to another expert.
+        let mut errors: Vec<f64> = got.iter().zip(&wanted).map(error).collect();
+        errors.sort_by(f64::total_cmp);
+        let error = errors[errors.len() / 2];
+        println!("{name} {dtype}: {error:.4}");
+        assert!(error < 0.01, "{name} {dtype} is off by {error}");
     }
 }
 
