@@ -4,3 +4,4 @@ mod executor;
 mod run_delay;
 
 pub(crate) use executor::{DeviceExecutors, ExecutorError, Loaded, panic_message};
+pub(crate) use run_delay::RunDelays;

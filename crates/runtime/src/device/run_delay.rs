@@ -1,10 +1,11 @@
-//! Run-queue delay of this process's threads. On a busy machine, work is slow without being hung.
+//! Run-queue delay of a process's threads. On a busy machine, work is slow without being hung.
 
 use std::collections::HashMap;
 use std::fs;
+use std::path::Path;
 use std::time::Duration;
 
-/// Time that each thread of this process was runnable but not running. Empty on systems other than Linux, where wall
+/// Time that each thread of a process was runnable but not running. Empty on systems other than Linux, where wall
 /// time alone decides.
 #[derive(Default)]
 pub(crate) struct RunDelays {
@@ -12,8 +13,18 @@ pub(crate) struct RunDelays {
 }
 
 impl RunDelays {
+    /// Of this process.
     pub(crate) fn now() -> RunDelays {
-        let tasks = fs::read_dir("/proc/self/task").into_iter().flatten().flatten();
+        RunDelays::read(Path::new("/proc/self/task"))
+    }
+
+    /// Of the process `id`; empty if it has ended.
+    pub(crate) fn of_process(id: u32) -> RunDelays {
+        RunDelays::read(&Path::new("/proc").join(id.to_string()).join("task"))
+    }
+
+    fn read(tasks: &Path) -> RunDelays {
+        let tasks = fs::read_dir(tasks).into_iter().flatten().flatten();
         let delay = |task: fs::DirEntry| {
             let statistics = fs::read_to_string(task.path().join("schedstat")).ok()?;
             Some((task.file_name().into_string().ok()?, run_delay(&statistics)?))
@@ -36,18 +47,40 @@ fn run_delay(statistics: &str) -> Option<Duration> {
 }
 
 #[cfg(test)]
+impl RunDelays {
+    /// Threads with these delays.
+    pub(crate) fn of_threads(threads: &[(&str, Duration)]) -> RunDelays {
+        RunDelays { by_thread: threads.iter().map(|&(thread, delay)| (thread.to_owned(), delay)).collect() }
+    }
+}
+
+#[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
     fn the_largest_delay_of_any_thread_counts_and_new_threads_count_in_full() {
-        let delays = |of: &[(&str, u64)]| RunDelays {
-            by_thread: of.iter().map(|&(thread, ns)| (thread.to_owned(), Duration::from_nanos(ns))).collect(),
+        let delays = |of: &[(&str, u64)]| {
+            let threads: Vec<_> = of.iter().map(|&(thread, ns)| (thread, Duration::from_nanos(ns))).collect();
+            RunDelays::of_threads(&threads)
         };
         let earlier = delays(&[("1", 500), ("2", 100), ("3", 900)]);
         assert_eq!(delays(&[("1", 600), ("2", 400)]).longest_since(&earlier), Duration::from_nanos(300));
         assert_eq!(delays(&[("1", 600), ("4", 700)]).longest_since(&earlier), Duration::from_nanos(700));
         assert_eq!(RunDelays::default().longest_since(&earlier), Duration::ZERO);
+    }
+
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn the_threads_of_a_child_are_read_until_it_ends() {
+        let mut child = std::process::Command::new("sleep").arg("60").spawn().expect("`sleep` is there");
+        let id = child.id();
+        let (own, alive) = (RunDelays::now(), RunDelays::of_process(id));
+        child.kill().expect("it runs");
+        child.wait().expect("it ends");
+        assert_eq!(alive.by_thread.keys().collect::<Vec<_>>(), [&id.to_string()]);
+        assert!(own.by_thread.contains_key(&std::process::id().to_string()));
+        assert!(RunDelays::of_process(id).by_thread.is_empty());
     }
 
     #[test]

@@ -15,7 +15,9 @@ use sconce_core::placement::Placement;
 use sconce_core::probe::Sample;
 
 use super::child::run_case;
+use super::deadline;
 use super::request::{ProbeRequest, ProbeResults, ends_run};
+use crate::device::RunDelays;
 use crate::digest::hash;
 
 /// Runs probe cases on a watched thread.
@@ -66,7 +68,7 @@ impl InProcessProver {
         });
         let mut results = ProbeResults::new();
         for case in &request.cases {
-            let result = match lines.recv_timeout(time_limit) {
+            let result = match deadline::receive(&lines, time_limit, RunDelays::now) {
                 Ok(result) => result,
                 Err(RecvTimeoutError::Timeout) => {
                     Err(Obstacle::TimedOut { case: case.to_string(), seconds: time_limit.as_secs_f64() })

@@ -16,7 +16,9 @@ use sconce_core::probe::{Prediction, Sample};
 use serde::Deserialize;
 
 use super::child::{CHILD_ARGUMENT, RESULT_PREFIX};
+use super::deadline;
 use super::request::{ProbeRequest, ProbeResults, ends_run};
+use crate::device::RunDelays;
 use crate::memory::resident_of;
 
 /// The command that starts a prover process.
@@ -120,9 +122,10 @@ fn collect_results(
         // The loop below detects a child that exits before it reads.
         thread::spawn(move || input.write_all(&text));
     }
+    let id = child.id();
     let mut results = ProbeResults::new();
     for case in &request.cases {
-        let result = match lines.recv_timeout(time_limit) {
+        let result = match deadline::receive(&lines, time_limit, || RunDelays::of_process(id)) {
             Ok(line) => parse_result(&line),
             Err(RecvTimeoutError::Timeout) => {
                 Err(Obstacle::TimedOut { case: case.to_string(), seconds: time_limit.as_secs_f64() })

@@ -2,6 +2,7 @@
 
 pub(crate) mod canary;
 mod child;
+mod deadline;
 mod fingerprint;
 mod gather;
 mod in_process;

@@ -24,7 +24,8 @@ impl Prover {
         Prover::InProcess(InProcessProver::new(folder))
     }
 
-    /// Runs the cases, each within `time_limit`. Calls `progress` with the number of completed cases.
+    /// Runs the cases, each within `time_limit`. Time that threads wait for a CPU does not count, up to four times the
+    /// limit in all. Calls `progress` with the number of completed cases.
     pub(crate) fn run(
         &self,
         engine: &Arc<dyn Engine>,
