@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
 use sconce::card::Overrides;
+use sconce::core::device::UnknownName;
 use sconce::planner::evidence::Goal;
 use sconce::{Band, Constraints, Device, Dtype, EngineId, GenerateOptions, PoolingMode, Task};
 
@@ -347,15 +348,44 @@ pub(crate) struct Bench {
     /// Use these texts instead of the built-in ones: a file as for `embed`
     #[arg(long, value_name = "FILE")]
     pub(crate) input: Option<PathBuf>,
-    /// Number of rounds; the fastest counts
+    /// Number of rounds, of which the fastest counts; for a language model, chats per client
     #[arg(long, value_name = "N", default_value = "3", value_parser = clap::value_parser!(u16).range(1..))]
     pub(crate) rounds: u16,
-    /// Plot throughput by batch size and text length, and the roofline of this machine: FILE.svg or FILE.png
+    /// Plot throughput by batch size and text length, and the roofline of this machine, or throughput and latency of chats
+    /// by concurrency: FILE.svg or FILE.png
     #[arg(long, value_name = "FILE")]
     pub(crate) plot: Option<PathBuf>,
     /// Print JSON
     #[arg(long)]
     pub(crate) json: bool,
+    /// Numbers of concurrent chats of `--task chat`
+    #[arg(
+        long,
+        value_name = "N,N",
+        help_heading = "Language models",
+        value_delimiter = ',',
+        default_value = "1,8,32",
+        value_parser = clap::value_parser!(u16).range(1..)
+    )]
+    pub(crate) concurrency: Vec<u16>,
+    /// Tokens of each prompt, without the chat template
+    #[arg(
+        long,
+        value_name = "N",
+        help_heading = "Language models",
+        default_value = "256",
+        value_parser = clap::value_parser!(u32).range(8..)
+    )]
+    pub(crate) input_tokens: u32,
+    /// Tokens of each answer
+    #[arg(
+        long,
+        value_name = "N",
+        help_heading = "Language models",
+        default_value = "128",
+        value_parser = clap::value_parser!(u32).range(2..)
+    )]
+    pub(crate) output_tokens: u32,
     /// Also benchmark this server with the same texts; repeatable
     #[arg(
         long,
@@ -487,11 +517,16 @@ pub(crate) struct ModelArguments {
     pub(crate) offline: bool,
 }
 
+/// A task by its name; `chat` is `generate`.
+fn task(name: &str) -> Result<Task, UnknownName> {
+    if name == "chat" { Ok(Task::Generate) } else { name.parse() }
+}
+
 /// Overrides of a model's card.
 #[derive(Clone, Args)]
 pub(crate) struct ModelOverrides {
     /// Task of the model: embed, rerank, classify, sparse, tokens, generate
-    #[arg(long, help_heading = "Model overrides")]
+    #[arg(long, help_heading = "Model overrides", value_parser = task)]
     pub(crate) task: Option<Task>,
     /// Pooling: `cls`, `max`, `mean`, `mean_sqrt_len`, `weighted_mean`, `last_token`
     #[arg(long, help_heading = "Model overrides")]

@@ -1,5 +1,6 @@
 //! Fakes, tiny models and goldens for sconce's tests.
 
+pub mod chat_model;
 pub mod compare;
 pub mod conformance;
 pub mod fake;

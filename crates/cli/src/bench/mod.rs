@@ -1,6 +1,8 @@
 //! `sconce bench`: benchmarks a model on every viable placement, and other servers, in alternating rounds so that
-//! noise affects all equally.
+//! noise affects all equally. Language models are benchmarked as servers of chats.
 
+mod chat;
+mod figure;
 mod plot;
 mod point;
 mod report;
@@ -14,7 +16,7 @@ use std::process::ExitCode;
 
 use sconce::prove::ProofDepth;
 use sconce::tokenize::ModelTokenizer;
-use sconce::{ModelCost, ModelSource, Peak};
+use sconce::{ModelCost, ModelSource, Peak, Task};
 
 use crate::arguments;
 use crate::input::Input;
@@ -26,6 +28,9 @@ use server::Server;
 
 pub(crate) fn run(arguments: &arguments::Bench) -> anyhow::Result<ExitCode> {
     let plot = arguments.plot.as_deref().map(Plot::at).transpose()?;
+    if arguments.model.overrides().task == Some(Task::Generate) {
+        return chat::run(arguments, plot);
+    }
     let texts = match &arguments.input {
         Some(path) => {
             let mut texts = Vec::new();
@@ -52,6 +57,10 @@ pub(crate) fn run(arguments: &arguments::Bench) -> anyhow::Result<ExitCode> {
         .for_constraints(&arguments.model.constraints());
     let subject =
         runtime.model_spec(&source, &arguments.model.overrides(), &mut |event| bars.draw(&event))?;
+    if subject.card.task.value == Task::Generate {
+        bars.clear();
+        return chat::run(arguments, plot);
+    }
     let plan = runtime
         .plan(&subject, &arguments.model.constraints(), ProofDepth::Canary, &mut |event| bars.draw(&event))?;
     if plan.chosen.is_none() {
@@ -87,7 +96,7 @@ pub(crate) fn run(arguments: &arguments::Bench) -> anyhow::Result<ExitCode> {
         runners,
     };
     if let Some(plot) = plot {
-        plot.draw(&report)?;
+        plot.draw(&figure::figure(&report))?;
     }
     if arguments.json {
         print_json(&report.json())?;

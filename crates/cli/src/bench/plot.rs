@@ -1,6 +1,5 @@
-//! Plots throughput by batch size and by text length, a line per runner, and the roofline of this machine.
+//! Draws a figure of four charts with a common legend, as SVG or PNG.
 
-use std::fmt::Write as _;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
@@ -9,12 +8,7 @@ use plotters::coord::Shift;
 use plotters::prelude::*;
 use plotters::style::text_anchor::{HPos, Pos, VPos};
 use plotters::style::{FontStyle, register_font};
-use sconce::Device;
-use sconce::core::placement::Dtype;
 
-use super::point::Point;
-use super::report::Report;
-use super::runner::Runner;
 use crate::output_file::OutputFile;
 
 const SIZE: (u32, u32) = (1280, 980);
@@ -26,7 +20,7 @@ const FONT: &str = "sans-serif";
 const INK: RGBColor = RGBColor(40, 40, 40);
 const GREY: RGBColor = RGBColor(120, 120, 120);
 /// The color-blind-safe palette of Okabe and Ito.
-const COLORS: [RGBColor; 7] = [
+pub(super) const COLORS: [RGBColor; 7] = [
     RGBColor(0, 114, 178),
     RGBColor(213, 94, 0),
     RGBColor(0, 158, 115),
@@ -49,20 +43,27 @@ enum Kind {
     Png,
 }
 
+/// Four charts and their legend.
+pub(super) struct Figure {
+    pub(super) title: String,
+    pub(super) legend: Vec<(String, RGBColor)>,
+    pub(super) panels: [Panel; 4],
+}
+
 /// The line of one runner.
-struct Line {
-    color: RGBColor,
-    points: Vec<(f64, f64)>,
+pub(super) struct Line {
+    pub(super) color: RGBColor,
+    pub(super) points: Vec<(f64, f64)>,
 }
 
 /// One chart.
-struct Panel {
-    title: String,
-    x_label: &'static str,
-    y_label: &'static str,
-    lines: Vec<Line>,
+pub(super) struct Panel {
+    pub(super) title: String,
+    pub(super) x_label: &'static str,
+    pub(super) y_label: &'static str,
+    pub(super) lines: Vec<Line>,
     /// Gray lines, each with a label at its right end.
-    bounds: Vec<(Vec<(f64, f64)>, String)>,
+    pub(super) bounds: Vec<(Vec<(f64, f64)>, String)>,
 }
 
 impl Plot {
@@ -79,18 +80,18 @@ impl Plot {
         Ok(Plot { path: path.to_owned(), file, kind })
     }
 
-    pub(super) fn draw(self, report: &Report<'_>) -> anyhow::Result<()> {
+    pub(super) fn draw(self, figure: &Figure) -> anyhow::Result<()> {
         register_font(FONT, FontStyle::Normal, dejavu::sans::regular())
             .map_err(|_| anyhow!("could not load the font"))?;
         let path = self.file.path();
         let drawn = match self.kind {
             Kind::Svg => {
                 let area = SVGBackend::new(&path, SIZE).into_drawing_area();
-                draw_all(&area, report).map_err(anyhow::Error::from)
+                draw_all(&area, figure).map_err(anyhow::Error::from)
             }
             Kind::Png => {
                 let area = BitMapBackend::new(&path, SIZE).into_drawing_area();
-                draw_all(&area, report).map_err(anyhow::Error::from)
+                draw_all(&area, figure).map_err(anyhow::Error::from)
             }
         };
         drawn.with_context(|| format!("could not draw: `{}`", self.path.display()))?;
@@ -101,127 +102,28 @@ impl Plot {
 type Area<B> = DrawingArea<B, Shift>;
 type Drawn<B> = Result<(), DrawingAreaErrorKind<<B as DrawingBackend>::ErrorType>>;
 
-fn draw_all<B: DrawingBackend>(area: &Area<B>, report: &Report<'_>) -> Drawn<B> {
+fn draw_all<B: DrawingBackend>(area: &Area<B>, figure: &Figure) -> Drawn<B> {
     area.fill(&WHITE)?;
-    let runners: Vec<(&Runner, RGBColor)> = report
-        .runners
-        .iter()
-        .filter(|runner| !runner.sweep.by_batch.is_empty())
-        .zip(COLORS.into_iter().cycle())
-        .collect();
-    let rows = runners.chunks(LEGEND_COLUMNS as usize).map(|_| LEGEND_ROW).sum::<i32>();
+    let rows = figure.legend.chunks(LEGEND_COLUMNS as usize).map(|_| LEGEND_ROW).sum::<i32>();
     let (head, rest) = area.split_vertically(HEAD);
     let (legend_area, panels) = rest.split_vertically(rows + 8);
-    head.draw(&Text::new(
-        format!("sconce bench: {}", report.model),
-        (20, 16),
-        (FONT, 22).into_font().color(&INK),
-    ))?;
-    legend(&legend_area, report, &runners)?;
-
-    let lines = |points: &dyn Fn(&Runner) -> Vec<(f64, f64)>| {
-        let line = |(runner, color): &(&Runner, RGBColor)| Line { color: *color, points: points(runner) };
-        runners.iter().map(line).collect::<Vec<_>>()
-    };
-    let batch =
-        |runner: &Runner| runner.sweep.by_batch.iter().map(|p| (p.texts as f64, p.texts_per_s())).collect();
-    let of = |rate: fn(&Point) -> f64| {
-        move |runner: &Runner| runner.sweep.by_length.iter().map(|p| (p.length(), rate(p))).collect()
-    };
-    let all = [
-        Panel {
-            title: "texts/s by batch, texts of 64 tokens".to_owned(),
-            x_label: "texts per call",
-            y_label: "texts/s",
-            lines: lines(&batch),
-            bounds: Vec::new(),
-        },
-        Panel {
-            title: "texts/s by length, 32 texts per call".to_owned(),
-            x_label: "tokens per text",
-            y_label: "texts/s",
-            lines: lines(&of(Point::texts_per_s)),
-            bounds: Vec::new(),
-        },
-        Panel {
-            title: "tokens/s by length, 32 texts per call".to_owned(),
-            x_label: "tokens per text",
-            y_label: "tokens/s",
-            lines: lines(&of(Point::tokens_per_s)),
-            bounds: Vec::new(),
-        },
-        roofline(report, &runners),
-    ];
-    for (panel, area) in all.iter().zip(panels.split_evenly((2, 2))) {
+    head.draw(&Text::new(figure.title.clone(), (20, 16), (FONT, 22).into_font().color(&INK)))?;
+    draw_legend(&legend_area, &figure.legend)?;
+    for (panel, area) in figure.panels.iter().zip(panels.split_evenly((2, 2))) {
         chart(&area, panel)?;
     }
     area.present()
 }
 
-/// The legend.
-fn legend<B: DrawingBackend>(
-    area: &Area<B>,
-    report: &Report<'_>,
-    runners: &[(&Runner, RGBColor)],
-) -> Drawn<B> {
+fn draw_legend<B: DrawingBackend>(area: &Area<B>, names: &[(String, RGBColor)]) -> Drawn<B> {
     let places = (0..).flat_map(|row| (0..LEGEND_COLUMNS).map(move |column| (row, column)));
-    let several = |runner: &Runner| {
-        let weights = |other: &Runner| other.placement().map(|placement| placement.weights.clone());
-        runners.iter().any(|(other, _)| other.placement().is_some() && weights(other) != weights(runner))
-    };
-    for ((row, column), (runner, color)) in places.zip(runners) {
+    for ((row, column), (name, color)) in places.zip(names) {
         let (x, y) = (20 + column * LEGEND_WIDTH, 12 + row * LEGEND_ROW);
         area.draw(&PathElement::new(vec![(x, y), (x + 30, y)], color.stroke_width(3)))?;
         area.draw(&Circle::new((x + 15, y), 4, color.filled()))?;
-        let mut name = match runner.placement() {
-            Some(placement) if !several(runner) => {
-                format!("{} {} {}", placement.engine, placement.device, placement.dtype)
-            }
-            Some(_) | None => runner.name(),
-        };
-        let _ = write!(name, ", {} texts/s", number(report.lengths.len() as f64 / runner.seconds));
-        if let Some(share) = report.gemm_share(runner) {
-            let _ = write!(name, ", {:.0} % of GEMM peak", share * 100.0);
-        }
-        area.draw(&Text::new(name, (x + 40, y - 7), (FONT, 15).into_font().color(&INK)))?;
+        area.draw(&Text::new(name.clone(), (x + 40, y - 7), (FONT, 15).into_font().color(&INK)))?;
     }
     Ok(())
-}
-
-/// The roofline: each runner with one short text and with growing batches, below the limits of bandwidth and GEMM.
-fn roofline(report: &Report<'_>, runners: &[(&Runner, RGBColor)]) -> Panel {
-    let peak = &report.peak;
-    let mut lines = Vec::new();
-    for (runner, color) in runners {
-        let placement = runner.placement().filter(|placement| placement.device == Device::Cpu);
-        let (Some(placement), Some(work)) = (placement, report.work) else { continue };
-        let point = |length: usize, texts: usize, seconds: f64| {
-            let flops = work.flops(&vec![length; texts]);
-            (flops / work.bytes(placement.dtype), flops / seconds / 1e9)
-        };
-        let latency = point(report.short, 1, runner.latency);
-        let batches = runner.sweep.by_batch.iter();
-        let batches = batches.map(|p| point(p.length().round() as usize, p.texts, p.seconds));
-        lines.push(Line { color: *color, points: [latency].into_iter().chain(batches).collect() });
-    }
-    let across = range(lines.iter().flat_map(|line| &line.points).map(|point| point.0));
-    let bound = |dtype: Dtype| {
-        let most = peak.gflops(dtype)?;
-        let corner = most / peak.bandwidth_gb_s;
-        let mut points = vec![(corner.clamp(across.start, across.end), most), (across.end, most)];
-        if corner > across.start {
-            points.insert(0, (across.start, across.start * peak.bandwidth_gb_s));
-        }
-        Some((points, format!("{dtype} GEMM, {most:.0} GFLOP/s")))
-    };
-    let bounds = [Dtype::F32, Dtype::Bf16].into_iter().filter_map(bound).collect();
-    Panel {
-        title: format!("roofline of this machine: {:.1} GB/s memory bandwidth", peak.bandwidth_gb_s),
-        x_label: "arithmetic intensity (FLOP per byte of weights): one short text, then growing batches",
-        y_label: "GFLOP/s",
-        lines,
-        bounds,
-    }
 }
 
 fn chart<B: DrawingBackend>(area: &Area<B>, panel: &Panel) -> Drawn<B> {
@@ -269,7 +171,7 @@ fn chart<B: DrawingBackend>(area: &Area<B>, panel: &Panel) -> Drawn<B> {
 }
 
 /// The range of the positive values, never empty.
-fn range(values: impl Iterator<Item = f64>) -> Range<f64> {
+pub(super) fn range(values: impl Iterator<Item = f64>) -> Range<f64> {
     let (least, most) = values
         .filter(|value| value.is_finite() && *value > 0.0)
         .fold((f64::INFINITY, 0.0_f64), |(least, most), value| (least.min(value), most.max(value)));
@@ -290,7 +192,7 @@ fn doublings(range: &Range<f64>) -> Vec<f64> {
 }
 
 /// `950`, `12k`, `1.5M`.
-fn number(value: f64) -> String {
+pub(super) fn number(value: f64) -> String {
     let short = |value: f64| {
         let text = format!("{value:.1}");
         text.strip_suffix(".0").map_or(text.clone(), str::to_owned)

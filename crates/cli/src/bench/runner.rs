@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 use sconce::core::placement::Dtype;
-use sconce::{Constraints, EngineId, Model, Placement, Runtime};
+use sconce::{Constraints, EngineId, Model, ModelBuilder, Placement, Runtime};
 
 use super::point::Sweep;
 use super::server::Server;
@@ -58,20 +58,7 @@ impl Runner {
         placement: &Placement,
         bars: &mut ProgressBars,
     ) -> anyhow::Result<Runner> {
-        let constraints = Constraints {
-            engine: Some(placement.engine),
-            device: Some(placement.device),
-            dtype: Some(placement.dtype),
-            weights: Some(placement.weights.clone()),
-            ..arguments.constraints()
-        };
-        let mut builder = Model::builder(&arguments.model)
-            .runtime(runtime)
-            .constraints(constraints)
-            .overrides(arguments.overrides());
-        if let Some(revision) = &arguments.revision {
-            builder = builder.revision(revision);
-        }
+        let builder = builder(arguments, runtime, placement);
         let model = Box::new(builder.open_with_progress(&mut |event| bars.draw(&event))?);
         model.embed(&[SHORT])?;
         Ok(Runner::new(Target::Placement { placement: placement.clone(), model }))
@@ -133,6 +120,25 @@ impl Runner {
             },
         };
         Ok(Some((started.elapsed().as_secs_f64(), vectors)))
+    }
+}
+
+/// Opens the model on `placement`.
+pub(super) fn builder(arguments: &ModelArguments, runtime: &Runtime, placement: &Placement) -> ModelBuilder {
+    let constraints = Constraints {
+        engine: Some(placement.engine),
+        device: Some(placement.device),
+        dtype: Some(placement.dtype),
+        weights: Some(placement.weights.clone()),
+        ..arguments.constraints()
+    };
+    let builder = Model::builder(&arguments.model)
+        .runtime(runtime)
+        .constraints(constraints)
+        .overrides(arguments.overrides());
+    match &arguments.revision {
+        Some(revision) => builder.revision(revision),
+        None => builder,
     }
 }
 

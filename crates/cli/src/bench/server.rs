@@ -15,6 +15,8 @@ const MAX_TEXTS: usize = 32;
 const MAX_RESPONSE: u64 = 256 << 20;
 /// Maximum length of a server's error message.
 const MAX_ERROR_CHARS: usize = 300;
+/// The route of chat completions.
+pub(super) const CHAT: &str = "/v1/chat/completions";
 /// Environment variable with the API key of an `OpenAI`-compatible server.
 const KEY: &str = "OPENAI_API_KEY";
 
@@ -65,27 +67,45 @@ impl Server {
         Ok(vectors)
     }
 
+    /// The model name of requests.
+    pub(super) fn model(&self) -> &str {
+        &self.model
+    }
+
     fn request(&self, texts: &[&str]) -> anyhow::Result<Vec<u8>> {
-        let url = self.url();
         let (path, body) = match self.spec.kind {
             Kind::Tei => ("/embed", json!({ "inputs": texts, "truncate": true })),
             Kind::OpenAi => {
                 ("/v1/embeddings", json!({ "model": self.model, "input": texts, "encoding_format": "float" }))
             }
         };
+        let body = self.post(path, &body)?.into_with_config().limit(MAX_RESPONSE).read_to_vec();
+        body.map_err(|error| self.transport_error(&error))
+    }
+
+    /// Sends a body, and returns that of a response with status 200.
+    pub(super) fn post(&self, path: &str, body: &Value) -> anyhow::Result<ureq::Body> {
+        let url = self.url();
         let mut request = self.agent.post(format!("{url}{path}"));
         if let Some(key) = &self.key {
             request = request.header("Authorization", format!("Bearer {key}"));
         }
         let response = request.send_json(body).map_err(|error| self.transport_error(&error))?;
         let status = response.status().as_u16();
-        let body = response.into_body().into_with_config().limit(MAX_RESPONSE).read_to_vec();
+        let body = response.into_body();
         if status == 200 {
-            return body.map_err(|error| self.transport_error(&error));
+            return Ok(body);
         }
+        let body = body.into_with_config().limit(MAX_RESPONSE).read_to_vec();
         let message = error_message(&body.unwrap_or_default());
+        let is_chat = path == CHAT;
         let hint = match status {
             401 | 403 => format!("set {KEY} to a valid API key"),
+            404 if is_chat => "check the URL, and the model name in `--against-model`".to_owned(),
+            400 | 413 | 422 if is_chat => {
+                "the server must accept `ignore_eos`, and prompts and outputs of this length".to_owned()
+            }
+            429 if is_chat => "raise the server's rate limit, or lower `--concurrency`".to_owned(),
             404 => "check the kind of server: `tei=` uses /embed, `openai=` uses /v1/embeddings".to_owned(),
             413 | 422 => {
                 format!("the server must accept {MAX_TEXTS} texts per request, and texts of this length")
@@ -98,7 +118,7 @@ impl Server {
         bail!("`{url}{path}` returned {status}{message}\nhint: {hint}")
     }
 
-    fn transport_error(&self, error: &ureq::Error) -> anyhow::Error {
+    pub(super) fn transport_error(&self, error: &ureq::Error) -> anyhow::Error {
         let url = self.url();
         if matches!(error, ureq::Error::Timeout(_)) {
             let seconds = self.timeout.as_secs();
@@ -109,7 +129,7 @@ impl Server {
 }
 
 /// The error message in a response, on one line.
-fn error_message(body: &[u8]) -> String {
+pub(super) fn error_message(body: &[u8]) -> String {
     let text = String::from_utf8_lossy(body);
     let value: Value = serde_json::from_str(&text).unwrap_or_default();
     let pointers = ["/error/message", "/error", "/message", "/detail"];

@@ -1,6 +1,7 @@
 //! Integration tests of the command, in one binary to link once.
 
 mod bench;
+mod bench_chat;
 mod bundle;
 mod chat;
 mod command;

@@ -1,6 +1,5 @@
 //! Text generation over HTTP: OpenAI's routes, streams, cancellation, limits, faults and shutdown.
 
-use std::fs;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -9,10 +8,10 @@ use std::time::{Duration, Instant};
 
 use sconce::{EngineId, GenerateOptions, Message, Model, ModelBuilder, Task};
 use sconce_http::{Keys, Settings as HttpSettings};
+use sconce_testkit::chat_model;
 use sconce_testkit::fake::{BatchFault, FakeEngine, Fault};
-use sconce_testkit::goldens;
 use sconce_worker::Settings;
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 use tempfile::TempDir;
 
 use crate::client::{Answer, Connection, get, metric, post, post_with, request};
@@ -25,34 +24,8 @@ pub(crate) fn folder() -> TempDir {
 
 /// The same with another context length.
 pub(crate) fn folder_with_context(length: usize) -> TempDir {
-    let vocabulary: Map<String, Value> = (0..110).map(|id| (format!("w{id}"), json!(id))).collect();
-    let token = |(id, content): (u32, &str)| {
-        json!({
-            "id": id, "content": content, "special": true, "normalized": false, "lstrip": false, "rstrip": false,
-            "single_word": false,
-        })
-    };
-    let tokens = [(111, "<|user|>"), (112, "<|assistant|>"), (113, "<|end|>")].map(token);
-    let tokenizer = json!({
-        "version": "1.0",
-        "added_tokens": tokens,
-        "pre_tokenizer": { "type": "Whitespace" },
-        "model": { "type": "WordLevel", "vocab": vocabulary, "unk_token": "w3" },
-    });
-    let template = "{% for message in messages %}{% if message.role == 'user' %}<|user|>{% else %}<|assistant|>{% endif %} \
-                    {{ message.content }}<|end|>{% endfor %}{% if add_generation_prompt %}<|assistant|>{% endif %}";
-    let config = json!({ "chat_template": template, "eos_token": "<|end|>" });
     let folder = tempfile::tempdir().expect("a folder");
-    let write =
-        |name: &str, bytes: Vec<u8>| fs::write(folder.path().join(name), bytes).expect("it is written");
-    let golden = |name: &str| fs::read(goldens::folder("tiny-llama").join(name)).expect("a golden");
-    write("model.safetensors", golden("model.safetensors"));
-    let mut model: Value = serde_json::from_slice(&golden("config.json")).expect("JSON");
-    model["tie_word_embeddings"] = json!(true);
-    model["max_position_embeddings"] = json!(length);
-    write("config.json", model.to_string().into_bytes());
-    write("tokenizer.json", tokenizer.to_string().into_bytes());
-    write("tokenizer_config.json", config.to_string().into_bytes());
+    chat_model::write(folder.path(), length);
     folder
 }
 
