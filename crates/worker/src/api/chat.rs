@@ -86,7 +86,7 @@ impl From<ToolChoiceField> for ToolChoice {
 }
 
 /// Continues a conversation.
-#[utoipa::path(post, path = "/v1/chat/completions", tag = "OpenAI", request_body = ChatBody, responses((status = 200, body = Object), (status = 400), (status = 404), (status = 429)))]
+#[utoipa::path(post, path = "/v1/chat/completions", tag = "OpenAI", request_body(content = ChatBody, example = json!({"messages": [{"role": "user", "content": "What is a sconce?"}], "max_tokens": 64})), responses((status = 200, body = Object), (status = 400), (status = 404), (status = 429)))]
 pub(crate) async fn completions(State(app): State<Arc<App>>, request: Request) -> Response {
     handle(app, Dialect::OpenAi, METHOD, request, |context, mut body: ChatBody| async move {
         let loaded = context.loaded(body.model.as_deref(), &[Task::Generate]).await?;

@@ -37,7 +37,7 @@ completion_body! {
 }
 
 /// Continues prompts.
-#[utoipa::path(post, path = "/v1/completions", tag = "OpenAI", request_body = CompletionBody, responses((status = 200, body = Object), (status = 400), (status = 404), (status = 429)))]
+#[utoipa::path(post, path = "/v1/completions", tag = "OpenAI", request_body(content = CompletionBody, example = json!({"prompt": "Once upon a time", "max_tokens": 32})), responses((status = 200, body = Object), (status = 400), (status = 404), (status = 429)))]
 pub(crate) async fn completions(State(app): State<Arc<App>>, request: Request) -> Response {
     handle(app, Dialect::OpenAi, METHOD, request, |context, mut body: CompletionBody| async move {
         let loaded = context.loaded(body.model.as_deref(), &[Task::Generate]).await?;

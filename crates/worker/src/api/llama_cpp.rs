@@ -41,7 +41,7 @@ pub(crate) struct TemplateBody {
 }
 
 /// Renders the prompt of a conversation.
-#[utoipa::path(post, path = "/apply-template", tag = "llama.cpp", request_body = TemplateBody, responses((status = 200, body = Object), (status = 400), (status = 404), (status = 429)))]
+#[utoipa::path(post, path = "/apply-template", tag = "llama.cpp", request_body(content = TemplateBody, example = json!({"messages": [{"role": "user", "content": "What is a sconce?"}]})), responses((status = 200, body = Object), (status = 400), (status = 404), (status = 429)))]
 pub(crate) async fn apply_template(State(app): State<Arc<App>>, request: Request) -> Response {
     handle(app, Dialect::OpenAi, "apply_template", request, |context, body: TemplateBody| async move {
         let loaded = context.loaded(body.model.as_deref(), &[Task::Generate]).await?;

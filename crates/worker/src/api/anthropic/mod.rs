@@ -94,7 +94,7 @@ impl MessagesBody {
 }
 
 /// Continues a conversation.
-#[utoipa::path(post, path = "/v1/messages", tag = "Anthropic", request_body = MessagesBody, responses((status = 200, body = Object), (status = 400), (status = 404), (status = 429)))]
+#[utoipa::path(post, path = "/v1/messages", tag = "Anthropic", request_body(content = MessagesBody, example = json!({"max_tokens": 64, "messages": [{"role": "user", "content": "What is a sconce?"}]})), responses((status = 200, body = Object), (status = 400), (status = 404), (status = 429)))]
 pub(crate) async fn messages(State(app): State<Arc<App>>, request: Request) -> Response {
     handle(app, Dialect::Anthropic, METHOD, request, |context, mut body: MessagesBody| async move {
         let loaded = context.loaded(body.model.as_deref(), &[Task::Generate]).await?;
@@ -115,7 +115,7 @@ pub(crate) async fn messages(State(app): State<Arc<App>>, request: Request) -> R
 const METHOD: &str = "messages";
 
 /// Counts the tokens of a conversation.
-#[utoipa::path(post, path = "/v1/messages/count_tokens", tag = "Anthropic", request_body = CountBody, responses((status = 200, body = Object), (status = 400), (status = 404), (status = 429)))]
+#[utoipa::path(post, path = "/v1/messages/count_tokens", tag = "Anthropic", request_body(content = CountBody, example = json!({"messages": [{"role": "user", "content": "What is a sconce?"}]})), responses((status = 200, body = Object), (status = 400), (status = 404), (status = 429)))]
 pub(crate) async fn count_tokens(State(app): State<Arc<App>>, request: Request) -> Response {
     handle(app, Dialect::Anthropic, "count_tokens", request, |context, body: CountBody| async move {
         let loaded = context.loaded(body.model.as_deref(), &[Task::Generate]).await?;

@@ -20,6 +20,7 @@ use crate::state::app::App;
 
 /// Texts to embed.
 #[derive(Deserialize, ToSchema)]
+#[schema(as = OllamaEmbedBody)]
 pub(crate) struct EmbedBody {
     model: Option<String>,
     #[schema(value_type = Object, example = "a text")]
@@ -36,6 +37,7 @@ pub(crate) struct EmbedBody {
 
 /// L2-normalized embeddings.
 #[derive(Serialize, ToSchema)]
+#[schema(as = OllamaEmbedResponse)]
 pub(crate) struct EmbedResponse {
     model: String,
     embeddings: Vec<Vec<f32>>,

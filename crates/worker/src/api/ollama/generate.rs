@@ -27,6 +27,7 @@ use crate::state::work::Work;
 
 /// A conversation to continue.
 #[derive(Deserialize, ToSchema)]
+#[schema(as = OllamaChatBody)]
 pub(crate) struct ChatBody {
     model: Option<String>,
     /// Without messages, the model is loaded.
@@ -53,6 +54,7 @@ pub(crate) struct ChatBody {
 
 /// A prompt to continue.
 #[derive(Deserialize, ToSchema)]
+#[schema(as = OllamaGenerateBody)]
 pub(crate) struct GenerateBody {
     model: Option<String>,
     /// Without a prompt, the model is loaded.
@@ -90,7 +92,7 @@ pub(crate) struct GenerateBody {
 }
 
 /// Continues a conversation.
-#[utoipa::path(post, path = "/api/chat", tag = "Ollama", request_body = ChatBody, responses((status = 200, body = Object), (status = 400), (status = 404), (status = 429)))]
+#[utoipa::path(post, path = "/api/chat", tag = "Ollama", request_body(content = ChatBody, example = json!({"messages": [{"role": "user", "content": "What is a sconce?"}], "stream": false})), responses((status = 200, body = Object), (status = 400), (status = 404), (status = 429)))]
 pub(crate) async fn chat(State(app): State<Arc<App>>, request: Request) -> Response {
     handle(app, Dialect::Ollama, CHAT, request, |context, body: ChatBody| async move {
         let began = Instant::now();
@@ -107,7 +109,7 @@ pub(crate) async fn chat(State(app): State<Arc<App>>, request: Request) -> Respo
 }
 
 /// Continues a prompt.
-#[utoipa::path(post, path = "/api/generate", tag = "Ollama", request_body = GenerateBody, responses((status = 200, body = Object), (status = 400), (status = 404), (status = 429)))]
+#[utoipa::path(post, path = "/api/generate", tag = "Ollama", request_body(content = GenerateBody, example = json!({"prompt": "What is a sconce?", "stream": false})), responses((status = 200, body = Object), (status = 400), (status = 404), (status = 429)))]
 pub(crate) async fn generate(State(app): State<Arc<App>>, request: Request) -> Response {
     handle(app, Dialect::Ollama, GENERATE, request, |context, body: GenerateBody| async move {
         let began = Instant::now();

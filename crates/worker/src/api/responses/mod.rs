@@ -166,7 +166,7 @@ fn structured(format: &Value) -> Result<Option<StructuredOutput>, Refusal> {
 }
 
 /// Answers an input.
-#[utoipa::path(post, path = "/v1/responses", tag = "OpenAI", request_body = ResponsesBody, responses((status = 200, body = Object), (status = 400), (status = 404), (status = 429)))]
+#[utoipa::path(post, path = "/v1/responses", tag = "OpenAI", request_body(content = ResponsesBody, example = json!({"input": "What is a sconce?", "max_output_tokens": 64})), responses((status = 200, body = Object), (status = 400), (status = 404), (status = 429)))]
 pub(crate) async fn responses(State(app): State<Arc<App>>, request: Request) -> Response {
     handle(app, Dialect::OpenAi, METHOD, request, |context, mut body: ResponsesBody| async move {
         let loaded = context.loaded(body.model.as_deref(), &[Task::Generate]).await?;
