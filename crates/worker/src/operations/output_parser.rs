@@ -81,6 +81,8 @@ enum State {
     BeforeCall,
     /// In a call.
     Call(CallScanner),
+    /// After calls that are the whole answer: what follows is dropped.
+    Ended,
 }
 
 impl OutputParser {
@@ -122,6 +124,7 @@ impl OutputParser {
         let rest = take(&mut self.buffer);
         match std::mem::replace(&mut self.state, State::Text { trims: false }) {
             State::Reasoning { .. } => reasoning(rest.trim_end(), &mut deltas),
+            State::Ended => {}
             State::BeforeCall if self.calls > 0 => {}
             State::Start { .. } | State::Text { .. } | State::BeforeCall => text(&rest, &mut deltas),
             State::Call(call) => text(&call.abandon(), &mut deltas),
@@ -193,6 +196,10 @@ impl OutputParser {
                 self.buffer.drain(..end);
                 false
             }
+            State::Ended => {
+                self.buffer.clear();
+                false
+            }
             State::BeforeCall => {
                 let Some(at) = self.buffer.find(|one: char| !one.is_whitespace() && !"[],;".contains(one))
                 else {
@@ -216,6 +223,7 @@ impl OutputParser {
                     return true;
                 }
                 if self.calls > 0 {
+                    self.state = State::Ended;
                     self.buffer.clear();
                 } else {
                     text(&take(&mut self.buffer), deltas);
