@@ -1,8 +1,10 @@
 //! Parses the text of a language model into an answer, reasoning and tool calls, while it is generated.
 
+mod call_scanner;
+
 use std::mem::take;
 
-use serde_json::Value;
+use self::call_scanner::CallScanner;
 
 const THINK: &str = "<think>";
 const END_THINK: &str = "</think>";
@@ -134,112 +136,130 @@ impl OutputParser {
 
     /// Parses a part of the buffer. Returns whether there may be more to parse.
     fn advance(&mut self, deltas: &mut Vec<Delta>) -> bool {
-        match &mut self.state {
-            State::Start { may_think } => {
-                let (may_think, seen) = (*may_think, self.buffer.trim_start());
-                let marks = [(may_think, THINK), (self.tools == Some(ToolFormat::Mistral), TOOL_CALLS)];
-                let python = (self.tools == Some(ToolFormat::Llama), PYTHON_TAG);
-                let mut marks = marks.into_iter().chain([python]).filter(|(is_used, _)| *is_used);
-                if seen.is_empty()
-                    || marks.clone().any(|(_, mark)| mark.len() > seen.len() && mark.starts_with(seen))
-                {
-                    return false;
-                }
-                if let Some((_, mark)) = marks.find(|(_, mark)| seen.starts_with(mark)) {
-                    self.buffer = seen[mark.len()..].to_owned();
-                    self.state =
-                        if mark == THINK { State::Reasoning { is_empty: true } } else { State::BeforeCall };
-                } else {
-                    let opens = match self.tools {
-                        Some(ToolFormat::Llama) => seen.starts_with('{'),
-                        Some(ToolFormat::Mistral) => seen.starts_with('['),
-                        Some(ToolFormat::Hermes) | None => false,
-                    };
-                    self.state = if opens { State::BeforeCall } else { State::Text { trims: false } };
-                }
-                true
-            }
-            State::Reasoning { is_empty } => {
-                if *is_empty {
-                    self.buffer.drain(..self.buffer.len() - self.buffer.trim_start().len());
-                }
-                if let Some(at) = self.buffer.find(END_THINK) {
-                    reasoning(self.buffer[..at].trim_end(), deltas);
-                    self.buffer.drain(..at + END_THINK.len());
-                    self.state = State::Text { trims: true };
-                    return true;
-                }
-                let end = self.buffer[..self.buffer.len() - held(&self.buffer, END_THINK)].trim_end().len();
-                *is_empty &= end == 0;
-                reasoning(&self.buffer[..end], deltas);
-                self.buffer.drain(..end);
-                false
-            }
-            State::Text { trims } => {
-                if *trims {
-                    self.buffer.drain(..self.buffer.len() - self.buffer.trim_start().len());
-                    *trims = self.buffer.is_empty();
-                }
-                if self.tools != Some(ToolFormat::Hermes) {
-                    text(&take(&mut self.buffer), deltas);
-                    return false;
-                }
-                if let Some(at) = self.buffer.find(CALL) {
-                    text(self.buffer[..at].trim_end(), deltas);
-                    self.buffer.drain(..at + CALL.len());
-                    self.state = State::BeforeCall;
-                    return true;
-                }
-                // White space before a call is not part of the answer.
-                let end = self.buffer[..self.buffer.len() - held(&self.buffer, CALL)].trim_end().len();
-                text(&self.buffer[..end], deltas);
-                self.buffer.drain(..end);
-                false
-            }
+        match self.state {
+            State::Start { may_think } => self.start(may_think),
+            State::Reasoning { is_empty } => self.reasoning(is_empty, deltas),
+            State::Text { trims } => self.text(trims, deltas),
+            State::BeforeCall => self.before_call(),
+            State::Call(_) => self.call(deltas),
             State::Ended => {
                 self.buffer.clear();
                 false
             }
-            State::BeforeCall => {
-                let Some(at) = self.buffer.find(|one: char| !one.is_whitespace() && !"[],;".contains(one))
-                else {
-                    return false;
-                };
-                if self.buffer[at..].starts_with('{') {
-                    self.buffer.drain(..at);
-                    self.state = State::Call(CallScanner::default());
-                    return true;
-                }
-                if self.tools == Some(ToolFormat::Hermes) {
-                    // The end of a call, or something else after its mark.
-                    self.buffer.drain(..at);
-                    if END_CALL.len() > self.buffer.len() && END_CALL.starts_with(self.buffer.as_str()) {
-                        return false;
-                    }
-                    if let Some(rest) = self.buffer.strip_prefix(END_CALL) {
-                        self.buffer = rest.to_owned();
-                    }
-                    self.state = State::Text { trims: true };
-                    return true;
-                }
-                if self.calls > 0 {
-                    self.state = State::Ended;
-                    self.buffer.clear();
-                } else {
-                    text(&take(&mut self.buffer), deltas);
-                    self.state = State::Text { trims: false };
-                }
-                false
-            }
-            State::Call(call) => {
-                let used = call.push(&self.buffer, self.calls, deltas);
-                self.buffer.drain(..used);
-                let Some(is_call) = call.ended(self.calls, deltas) else { return false };
-                self.calls += usize::from(is_call);
-                self.state = if is_call { State::BeforeCall } else { State::Text { trims: false } };
-                true
-            }
         }
+    }
+
+    fn start(&mut self, may_think: bool) -> bool {
+        let seen = self.buffer.trim_start();
+        let marks = [
+            (may_think, THINK),
+            (self.tools == Some(ToolFormat::Mistral), TOOL_CALLS),
+            (self.tools == Some(ToolFormat::Llama), PYTHON_TAG),
+        ];
+        let mut marks = marks.into_iter().filter(|(is_used, _)| *is_used).map(|(_, mark)| mark);
+        if seen.is_empty() || marks.clone().any(|mark| mark.len() > seen.len() && mark.starts_with(seen)) {
+            return false;
+        }
+        if let Some(mark) = marks.find(|mark| seen.starts_with(mark)) {
+            self.buffer = seen[mark.len()..].to_owned();
+            self.state = if mark == THINK { State::Reasoning { is_empty: true } } else { State::BeforeCall };
+        } else {
+            let is_call = match self.tools {
+                Some(ToolFormat::Llama) => seen.starts_with('{'),
+                Some(ToolFormat::Mistral) => seen.starts_with('['),
+                Some(ToolFormat::Hermes) | None => false,
+            };
+            self.state = if is_call { State::BeforeCall } else { State::Text { trims: false } };
+        }
+        true
+    }
+
+    fn reasoning(&mut self, is_empty: bool, deltas: &mut Vec<Delta>) -> bool {
+        if is_empty {
+            self.trim_start();
+        }
+        if let Some(before) = self.take_through(END_THINK) {
+            reasoning(&before, deltas);
+            self.state = State::Text { trims: true };
+            return true;
+        }
+        let before = self.take_before(END_THINK);
+        self.state = State::Reasoning { is_empty: is_empty && before.is_empty() };
+        reasoning(&before, deltas);
+        false
+    }
+
+    fn text(&mut self, trims: bool, deltas: &mut Vec<Delta>) -> bool {
+        if trims {
+            self.trim_start();
+            self.state = State::Text { trims: self.buffer.is_empty() };
+        }
+        if self.tools != Some(ToolFormat::Hermes) {
+            text(&take(&mut self.buffer), deltas);
+            return false;
+        }
+        if let Some(before) = self.take_through(CALL) {
+            text(&before, deltas);
+            self.state = State::BeforeCall;
+            return true;
+        }
+        text(&self.take_before(CALL), deltas);
+        false
+    }
+
+    fn before_call(&mut self) -> bool {
+        let Some(at) = self.buffer.find(|one: char| !one.is_whitespace() && !"[],;".contains(one)) else {
+            return false;
+        };
+        if self.buffer[at..].starts_with('{') {
+            self.buffer.drain(..at);
+            self.state = State::Call(CallScanner::default());
+            return true;
+        }
+        if self.tools == Some(ToolFormat::Hermes) {
+            // The end of a call, or something else after its mark.
+            self.buffer.drain(..at);
+            if END_CALL.len() > self.buffer.len() && END_CALL.starts_with(self.buffer.as_str()) {
+                return false;
+            }
+            if let Some(rest) = self.buffer.strip_prefix(END_CALL) {
+                self.buffer = rest.to_owned();
+            }
+            self.state = State::Text { trims: true };
+            return true;
+        }
+        // Where calls are the whole answer, nothing follows them, and text that is no call is an answer.
+        self.state = if self.calls > 0 { State::Ended } else { State::Text { trims: false } };
+        true
+    }
+
+    fn call(&mut self, deltas: &mut Vec<Delta>) -> bool {
+        let State::Call(call) = &mut self.state else { return false };
+        let used = call.push(&self.buffer, self.calls, deltas);
+        self.buffer.drain(..used);
+        let Some(is_call) = call.ended(self.calls, deltas) else { return false };
+        self.calls += usize::from(is_call);
+        self.state = if is_call { State::BeforeCall } else { State::Text { trims: false } };
+        true
+    }
+
+    fn trim_start(&mut self) {
+        self.buffer.drain(..self.buffer.len() - self.buffer.trim_start().len());
+    }
+
+    /// Removes the text to the end of `mark`. Returns what precedes it, without the white space at its end.
+    fn take_through(&mut self, mark: &str) -> Option<String> {
+        let at = self.buffer.find(mark)?;
+        let before = self.buffer[..at].trim_end().to_owned();
+        self.buffer.drain(..at + mark.len());
+        Some(before)
+    }
+
+    /// Removes the text that precedes `mark` wherever that begins: not the white space at the end, and not what
+    /// may be the beginning of `mark`.
+    fn take_before(&mut self, mark: &str) -> String {
+        let end = self.buffer[..self.buffer.len() - held(&self.buffer, mark)].trim_end().len();
+        self.buffer.drain(..end).collect()
     }
 }
 
@@ -259,109 +279,6 @@ fn reasoning(text: &str, deltas: &mut Vec<Delta>) {
 fn held(text: &str, mark: &str) -> usize {
     let longest = text.len().min(mark.len() - 1);
     (1..=longest).rev().find(|length| text.ends_with(&mark[..*length])).unwrap_or(0)
-}
-
-/// Scans the JSON object of a call.
-#[derive(Clone, Debug, Default)]
-struct CallScanner {
-    text: String,
-    depth: usize,
-    in_string: bool,
-    escaped: bool,
-    /// Where the arguments begin, once the name is known, and how many bytes of `text` were reported.
-    arguments: Option<usize>,
-    reported: usize,
-    /// Whether the arguments are complete.
-    closed: bool,
-}
-
-impl CallScanner {
-    /// Scans to the end of the object or of `text`. Returns the number of bytes that it used.
-    fn push(&mut self, text: &str, index: usize, deltas: &mut Vec<Delta>) -> usize {
-        let mut used = text.len();
-        for (at, one) in text.char_indices() {
-            self.text.push(one);
-            if self.in_string {
-                (self.escaped, self.in_string) = (one == '\\' && !self.escaped, self.escaped || one != '"');
-            } else {
-                match one {
-                    '"' => self.in_string = true,
-                    '{' | '[' => self.depth += 1,
-                    '}' | ']' => self.depth = self.depth.saturating_sub(1),
-                    _ => {}
-                }
-            }
-            if self.arguments.is_none() && (one == '{') && self.depth == 2 {
-                self.begin(index, deltas);
-            }
-            if self.arguments.is_some() && !self.closed && self.depth == 1 && !self.in_string {
-                self.closed = true;
-                self.report(index, deltas);
-            }
-            if self.depth == 0 {
-                used = at + one.len_utf8();
-                break;
-            }
-        }
-        if self.arguments.is_some() && !self.closed {
-            self.report(index, deltas);
-        }
-        used
-    }
-
-    /// Reports the name if the object that just began is the arguments.
-    fn begin(&mut self, index: usize, deltas: &mut Vec<Delta>) {
-        let head = self.text[..self.text.len() - 1].trim_end();
-        let Some(head) = head.strip_suffix(':').map(str::trim_end) else { return };
-        let head = ["\"arguments\"", "\"parameters\""].iter().find_map(|key| head.strip_suffix(key));
-        let Some(head) = head.and_then(|head| head.trim_end().strip_suffix(',')) else { return };
-        if let Ok(object) = serde_json::from_str::<Value>(&format!("{head}}}"))
-            && let Some(name) = object["name"].as_str()
-        {
-            deltas.push(Delta::Call { index, name: name.to_owned() });
-            self.reported = self.text.len() - 1;
-            self.arguments = Some(self.reported);
-        }
-    }
-
-    /// Reports the next part of the arguments.
-    fn report(&mut self, index: usize, deltas: &mut Vec<Delta>) {
-        let text = self.text[self.reported..].to_owned();
-        self.reported = self.text.len();
-        if !text.is_empty() {
-            deltas.push(Delta::Arguments { index, text });
-        }
-    }
-
-    /// Whether the object is complete, and then whether it was a call. What is no call is text.
-    fn ended(&mut self, index: usize, deltas: &mut Vec<Delta>) -> Option<bool> {
-        if self.depth > 0 {
-            return None;
-        }
-        if self.arguments.is_some() {
-            return Some(true);
-        }
-        let object: Value = serde_json::from_str(&self.text).unwrap_or_default();
-        let Some(name) = object["name"].as_str() else {
-            text(&take(&mut self.text), deltas);
-            return Some(false);
-        };
-        let arguments = object.get("arguments").or(object.get("parameters"));
-        let arguments = match arguments {
-            None | Some(Value::Null) => "{}".to_owned(),
-            // Some models write the arguments as a string of JSON.
-            Some(Value::String(text)) => text.clone(),
-            Some(other) => other.to_string(),
-        };
-        deltas.push(Delta::Call { index, name: name.to_owned() });
-        deltas.push(Delta::Arguments { index, text: arguments });
-        Some(true)
-    }
-
-    /// The text of a call that did not begin.
-    fn abandon(self) -> String {
-        if self.arguments.is_some() { String::new() } else { self.text }
-    }
 }
 
 #[cfg(test)]

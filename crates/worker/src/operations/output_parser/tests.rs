@@ -101,6 +101,24 @@ fn what_is_no_call_is_text() {
 }
 
 #[test]
+fn what_follows_calls_that_are_the_answer_is_dropped() {
+    let call = "{\"name\": \"f\", \"arguments\": {}}";
+    let calls = [("f", "{}")];
+    for (template, output) in [
+        (LLAMA, format!("{call}<tool_call>{call}{call}")),
+        (LLAMA, format!("{call} and more")),
+        (MISTRAL, format!("[{call}] and {call}")),
+    ] {
+        assert_eq!(whole(template, &output), expected("", "", &calls), "{output}");
+        let characters = (0..output.len()).map(|at| &output[at..=at]);
+        let pieces = parsed(OutputParser::of(template, "", true), characters);
+        assert_eq!(pieces, expected("", "", &calls), "{output}, one character after the other");
+    }
+    let hermes = whole(QWEN, &format!("<tool_call>{call}</tool_call> and more"));
+    assert_eq!(hermes, expected("and more", "", &calls), "calls stand between text");
+}
+
+#[test]
 fn arguments_are_streamed() {
     let mut parser = OutputParser::of(QWEN, "", true);
     assert_eq!(parser.push("<tool_call>{\"name\": \"f\", \"arguments\": "), []);
