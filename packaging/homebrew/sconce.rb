@@ -2,7 +2,7 @@
 #
 # Set URL and hash at each release.
 class Sconce < Formula
-  desc "Runs embedding models on the best place that provably works, and shows the proof"
+  desc "Runs embedding and language models on placements proven on your machine"
   homepage "https://example.org/sconce"
   url "https://example.org/sconce/archive/v0.1.0.tar.gz"
   sha256 "0000000000000000000000000000000000000000000000000000000000000000"

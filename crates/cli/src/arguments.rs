@@ -44,7 +44,7 @@ pub(crate) enum Command {
     Verify(Verify),
     /// Benchmark the model on every viable placement, in alternating rounds
     Bench(Bench),
-    /// Serve models over HTTP with the APIs of OpenAI, TEI, Cohere and Jina
+    /// Serve models over HTTP with the APIs of OpenAI, Anthropic, Ollama, TEI, Cohere and Jina
     Serve(Flags),
     /// Show the effective settings of `serve` and the origin of each
     Config(Config),

@@ -86,6 +86,11 @@ impl Edge {
         })
     }
 
+    /// Charges tokens of work that is done already, even if they overdraw the rate limit.
+    pub fn debit(&self, principal: Principal, tokens: usize) {
+        self.rate_limiters.debit(principal, tokens);
+    }
+
     /// Returns tokens that were charged for work that was then refused.
     pub fn refund(&self, principal: Principal, tokens: usize) {
         self.rate_limiters.refund(principal, tokens);

@@ -28,10 +28,17 @@ impl RateLimiters {
         let Some(rate) = principal.rate else { return Ok(()) };
         let now = Instant::now();
         let mut buckets = self.buckets.lock().unwrap_or_else(PoisonError::into_inner);
-        let full = TokenBucket { tokens: BURST_SECONDS * rate, updated: now };
-        let bucket = buckets.entry(principal.tenant).or_insert(full);
+        let bucket = buckets.entry(principal.tenant).or_insert(TokenBucket::full(rate, now));
         *bucket = bucket.charged(rate, tokens, now)?;
         Ok(())
+    }
+
+    /// Takes `tokens` from the bucket of a tenant, even if it is empty.
+    pub(crate) fn debit(&self, principal: Principal, tokens: usize) {
+        let Some(rate) = principal.rate else { return };
+        let mut buckets = self.buckets.lock().unwrap_or_else(PoisonError::into_inner);
+        let bucket = buckets.entry(principal.tenant).or_insert(TokenBucket::full(rate, Instant::now()));
+        bucket.tokens -= tokens as f64;
     }
 
     /// Returns tokens that were charged for work that was then refused.
@@ -44,6 +51,10 @@ impl RateLimiters {
 }
 
 impl TokenBucket {
+    fn full(rate: f64, now: Instant) -> TokenBucket {
+        TokenBucket { tokens: BURST_SECONDS * rate, updated: now }
+    }
+
     /// Refills the bucket up to `now` and takes `tokens`.
     fn charged(self, rate: f64, tokens: usize, now: Instant) -> Result<TokenBucket, f64> {
         let refill = rate * now.saturating_duration_since(self.updated).as_secs_f64();
@@ -69,6 +80,17 @@ mod tests {
             rate_limiters.charge(principal, 1000).expect("the bucket is not empty");
             rate_limiters.refund(principal, 1000);
         }
+    }
+
+    #[test]
+    fn work_that_is_done_overdraws_an_empty_bucket() {
+        let (rate_limiters, principal) =
+            (RateLimiters::default(), Principal { rate: Some(100.0), ..Principal::default() });
+        for _ in 0..3 {
+            rate_limiters.debit(principal, 10_000);
+        }
+        let wait = rate_limiters.charge(principal, 0).expect_err("the bucket is empty");
+        assert!((250.0..300.0).contains(&wait), "{wait}");
     }
 
     #[test]

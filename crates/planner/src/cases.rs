@@ -11,6 +11,8 @@ const EDGES: [usize; 9] = [1, 31, 32, 33, 127, 128, 129, 300, 2100];
 const EVERY_LENGTH: usize = 512;
 /// The same for language models, whose prompts are computed in steps of any length beside others.
 const EVERY_PROMPT: usize = 64;
+/// Maximum length of their sweep: longer prompts are computed in several steps, with the KV cache.
+const LONGEST_PROMPT: usize = 512;
 /// The widest tile of a kernel.
 const WIDE_TILE: usize = 64;
 /// Lengths of prompts around tile sizes and cache blocks.
@@ -32,8 +34,12 @@ pub fn twins(card: &ModelCard) -> Vec<ProbeCase> {
         .map(|length| (vec![length], OutputKind::Tokens));
     let mixed = [vec![longest.min(96), 1, longest.min(7), longest.min(33)]]
         .map(|lengths| (lengths, OutputKind::Tokens));
-    let every = if generates(card) { EVERY_PROMPT } else { EVERY_LENGTH };
-    let sweep = (1..=longest).filter(|&length| length <= every || matches!((length + 1) % WIDE_TILE, 0..=2));
+    let (every, end) = if generates(card) {
+        (EVERY_PROMPT, longest.min(LONGEST_PROMPT + 1))
+    } else {
+        (EVERY_LENGTH, longest)
+    };
+    let sweep = (1..=end).filter(|&length| length <= every || matches!((length + 1) % WIDE_TILE, 0..=2));
     let sweep = sweep.map(|length| (vec![length, (length - length / 10).max(1)], OutputKind::Pooled));
     let cases = edges.chain(mixed).chain(sweep).enumerate();
     let twins = cases.map(|(seed, (lengths, output_kind))| ProbeCase::Twin {

@@ -127,16 +127,23 @@ impl Error {
             | Error::Sequence(_)
             | Error::WrongTask { .. }
             | Error::Tokenizer(TokenizerError::ControlToken(_))
-            | Error::Template(TemplateError::Raised(_) | TemplateError::Unknown { .. }) => {
-                ErrorCause::Request
-            }
+            | Error::Template(
+                // A conversation that the template can't render.
+                TemplateError::Missing
+                | TemplateError::Unknown { .. }
+                | TemplateError::Raised(_)
+                | TemplateError::Failed { .. }
+                | TemplateError::Steps(_)
+                | TemplateError::Bytes(_)
+                | TemplateError::Depth(_),
+            ) => ErrorCause::Request,
             Error::Source(SourceError::Hub(_) | SourceError::NotFound { .. })
             | Error::Template(TemplateError::Thread(_))
             | Error::NoPlacement { .. }
             | Error::Machine(_) => ErrorCause::Machine,
             Error::Card(_)
             | Error::Tokenizer(_)
-            | Error::Template(_)
+            | Error::Template(TemplateError::Syntax(_))
             | Error::Source(SourceError::Bundle(_)) => ErrorCause::Model,
         }
     }

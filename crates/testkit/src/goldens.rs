@@ -161,3 +161,14 @@ pub fn cosine(a: &[f32], b: &[f64]) -> f64 {
     let b = length(b.iter().map(|x| x * x).sum());
     dot / (a * b)
 }
+
+/// The chat template of a real model, such as `qwen3`.
+///
+/// # Panics
+///
+/// If there is none of that name.
+pub fn chat_template(name: &str) -> String {
+    let file = fs::read(folder("chat-templates").join("chat-templates.json")).expect("a golden");
+    let file: serde_json::Value = serde_json::from_slice(&file).expect("JSON");
+    file["templates"][name]["template"].as_str().expect("a template").to_owned()
+}

@@ -1,8 +1,10 @@
 //! Fakes, tiny models and goldens for sconce's tests.
 
+pub mod byte_model;
 pub mod chat_model;
 pub mod compare;
 pub mod conformance;
+pub mod draws;
 pub mod fake;
 pub mod gguf;
 pub mod goldens;

@@ -24,7 +24,7 @@ impl Args for Flags {
         let models = Arg::new("models")
             .value_name("MODEL")
             .num_args(0..)
-            .help("Model folders, ids on the Hugging Face Hub, or bundles [default: the models of the configuration file]");
+            .help("Model folders, GGUF files, ids on the Hugging Face Hub, or bundles [default: the models of the configuration file]");
         let model = Arg::new("model")
             .long("model")
             .value_name("PATH")

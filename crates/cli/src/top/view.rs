@@ -47,10 +47,13 @@ pub(crate) fn render(url: &str, before: &Sample, now: &Sample, history: &[f64]) 
         ]);
         for (model, placement) in &executors {
             let on = [("model", model.as_str()), ("placement", placement.as_str())];
-            let (tokens, batches) =
-                (rate("sconce_batch_tokens_sum", &on), rate("sconce_batch_tokens_count", &on));
+            let tokens = rate("sconce_tokens_computed_total", &on);
+            // Encoders compute batches, and language models steps.
+            let batches = rate("sconce_batch_tokens_count", &on) + rate("sconce_generation_steps_total", &on);
             let concurrency = now.sum("sconce_concurrency", &on).max(1.0);
-            let busy = (rate("sconce_batch_seconds_sum", &on) / concurrency).min(1.0);
+            let busy = rate("sconce_batch_seconds_sum", &on) / concurrency
+                + rate("sconce_generation_step_seconds_total", &on);
+            let busy = busy.min(1.0);
             rows.add_row(vec![
                 placement.clone(),
                 model.clone(),
@@ -100,7 +103,9 @@ fn models(now: &Sample, rate: &impl Fn(&str, &[(&str, &str)]) -> f64) -> String 
             text(&model["serving"]["placement"]),
             text(&model["serving"]["band"]),
             short(rate("sconce_tokens_computed_total", &of)),
-            short(now.sum("te_queue_size", &of)),
+            short(
+                now.sum("te_queue_size", &of) + now.sum("vllm:num_requests_waiting", &[("model_name", name)]),
+            ),
             short(now.sum("sconce_queue_tokens", &of)),
             short(now.sum("sconce_guard_trips_total", &of)),
             short(now.sum("sconce_fallbacks_total", &of)),

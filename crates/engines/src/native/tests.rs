@@ -4,8 +4,8 @@ use std::cell::RefCell;
 use std::collections::HashMap;
 
 use half::f16;
-use sconce_core::batch::{Batch, CachedSequence, OutputKind};
-use sconce_core::engine::{Encoder, EngineError};
+use sconce_core::batch::{Batch, OutputKind};
+use sconce_core::engine::Encoder;
 use sconce_core::placement::Dtype;
 use serde_json::json;
 
@@ -13,7 +13,9 @@ use super::encoder::{LoadedOutput, NativeEncoder};
 use super::*;
 use crate::gguf::blocks::StoredType;
 use crate::step::BLOCK_SIZE;
-use crate::step::testing::{Stepped, description, run, scattered, tokens, uncached};
+use crate::step::testing::{
+    Stepped, description, refuses_steps_outside_blocks, run, scattered, tokens, uncached,
+};
 use crate::stored_tensor::StoredTensor;
 use crate::testing::card;
 use crate::weights::{seed, uniform};
@@ -118,20 +120,7 @@ fn steps_outside_their_blocks_are_refused() {
     let d = description("llama");
     let encoder = decoder(&d, Dtype::F32).expect("f32");
     let generator = encoder.generator().expect("it is a decoder");
-    generator.reserve(2).expect("memory");
-    let step = |count: usize, length: usize, blocks: &[u32]| {
-        let mut step = Batch::new(OutputKind::Logits);
-        step.push_cached(&vec![1; count], CachedSequence { length, blocks: blocks.to_vec(), logits: 1 });
-        generator.step(&step)
-    };
-    assert!(step(BLOCK_SIZE, 0, &[1]).is_ok());
-    for (count, length, blocks) in
-        [(BLOCK_SIZE + 1, 0, &[1][..]), (1, BLOCK_SIZE, &[0]), (1, 0, &[2]), (1, 600, &[0, 1]), (1, 0, &[])]
-    {
-        let refused = step(count, length, blocks);
-        assert!(matches!(refused, Err(EngineError::Malformed(_))), "{count} {length} {blocks:?}");
-    }
-    assert!(matches!(generator.reserve(usize::MAX / 1024), Err(EngineError::OutOfMemory(_))));
+    refuses_steps_outside_blocks(generator);
     let plain = NativeEngine::new(1).encoder(&d, &GeneratedTensors, Dtype::F32, LoadedOutput::Hidden);
     assert!(plain.expect("f32").generator().is_none());
 }

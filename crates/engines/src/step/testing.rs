@@ -1,7 +1,7 @@
 //! Helpers for tests of generators: tiny decoders, sequences computed in steps, and the forward pass without a cache.
 
 use sconce_core::batch::{Batch, CachedSequence, Output, OutputKind};
-use sconce_core::engine::Encoder;
+use sconce_core::engine::{Encoder, EngineError};
 use sconce_core::generator::Generator;
 use serde_json::json;
 
@@ -88,4 +88,23 @@ pub(crate) fn run(generator: &dyn Generator, sequences: &mut [&mut Stepped], ste
 /// Blocks in an order that no sequence would have by itself.
 pub(crate) fn scattered(count: usize, first: u32) -> Vec<u32> {
     (0..count as u32).map(|block| first + (block * 7 + 3) % count as u32).collect()
+}
+
+/// Checks that steps with blocks that are too few, unknown or not reserved are refused.
+pub(crate) fn refuses_steps_outside_blocks(generator: &dyn Generator) {
+    let block_size = generator.cache_layout().block_size;
+    generator.reserve(2).expect("memory");
+    let step = |count: usize, length: usize, blocks: &[u32]| {
+        let mut step = Batch::new(OutputKind::Logits);
+        step.push_cached(&vec![1; count], CachedSequence { length, blocks: blocks.to_vec(), logits: 1 });
+        generator.step(&step)
+    };
+    assert!(step(block_size, 0, &[1]).is_ok());
+    for (count, length, blocks) in
+        [(block_size + 1, 0, &[1][..]), (1, block_size, &[0]), (1, 0, &[2]), (1, 600, &[0, 1]), (1, 0, &[])]
+    {
+        let refused = step(count, length, blocks);
+        assert!(matches!(refused, Err(EngineError::Malformed(_))), "{count} {length} {blocks:?}");
+    }
+    assert!(matches!(generator.reserve(usize::MAX / 1024), Err(EngineError::OutOfMemory(_))));
 }

@@ -29,8 +29,6 @@ const LIMITS: ParserLimits = ParserLimits {
     precompute_large_lexemes: true,
     verbose_errors: false,
 };
-/// Whitespace between the tokens of JSON. It is bounded, so that a model can't continue it forever.
-const JSON_WHITESPACE: &str = r" |\n{1,2}[ \t]{0,20}";
 /// Stack of the thread that compiles.
 const STACK_BYTES: usize = 128 << 20;
 /// Maximum length of a token in the trie. Longer ones are never sampled.
@@ -120,7 +118,7 @@ fn json_grammar(schema: &Value) -> Result<TopLevelGrammar, String> {
             return Err(format!("it must be an object or `true`: {}", reason(&other.to_string())));
         }
     };
-    schema.insert("x-guidance".to_owned(), json!({ "whitespace_pattern": JSON_WHITESPACE }));
+    StructuredOutput::bound_whitespace(&mut schema);
     Ok(TopLevelGrammar::from_json_schema(Value::Object(schema)))
 }
 

@@ -263,11 +263,15 @@ impl Scheduler {
         self.schedule_running(&mut step, &mut budget, true);
         budget.tokens += reserved;
         // Half of the prefill tokens are for waiting sequences: a long prompt delays short ones by at most twice their time.
-        let kept = if self.waiting.is_empty() { 0 } else { budget.prefill / 2 };
+        let can_admit = !self.waiting.is_empty()
+            && self.running.len() < self.limits.sequences
+            && self.pool.free() > self.limits.watermark;
+        let kept = if can_admit { budget.prefill / 2 } else { 0 };
         budget.prefill -= kept;
         self.schedule_running(&mut step, &mut budget, false);
         budget.prefill += kept;
         if step.preempted.is_empty() {
+            self.make_room(&mut step, &mut budget);
             self.admit(&mut step, &mut budget);
         }
         step.copies = budget.copies.into_iter().map(|(_, copy)| copy).collect();
@@ -294,16 +298,20 @@ impl Scheduler {
         if need > have { Err(AdmissionError::DoesNotFit { length, need, have }) } else { Ok(()) }
     }
 
-    /// Preempts every sequence, and continues with the empty blocks of `pool`. Returns the sequences that can't fit in it,
-    /// which are removed.
+    /// Preempts every sequence, and continues with the empty blocks of `pool`. Sequences end where it ends. Returns those
+    /// that are too long for it already, which are removed.
     pub(crate) fn replace_pool(&mut self, pool: BlockPool) -> Vec<(SequenceId, AdmissionError)> {
         while self.preempt(0).is_some() {}
         self.pool = pool;
         let waiting = std::mem::take(&mut self.waiting);
         let mut refused = Vec::new();
-        for sequence in waiting {
-            match self.fits(sequence.max_length) {
-                Ok(()) => self.waiting.push_back(sequence),
+        let capacity = self.pool.total() * self.pool.block_size();
+        for mut sequence in waiting {
+            match self.fits(sequence.ids.len() + 1) {
+                Ok(()) => {
+                    sequence.max_length = sequence.max_length.min(capacity + 1);
+                    self.waiting.push_back(sequence);
+                }
                 Err(error) => {
                     self.share.leave(sequence.scheduling.tenant);
                     refused.push((sequence.id, error));
@@ -328,11 +336,34 @@ impl Scheduler {
     /// preempted; the last itself skips the step.
     fn schedule(&mut self, at: usize, step: &mut Step, budget: &mut Budget) {
         while !self.compute(at, step, budget) {
-            let Some(id) = self.preempt(at + 1) else { return };
-            step.preempted.push(id);
-            budget.copies.retain(|(holder, _)| *holder != id);
-            step.work.retain(|work| work.id != id);
+            if !self.preempt_in(at + 1, step, budget) {
+                return;
+            }
         }
+    }
+
+    /// Preempts a bulk sequence if an interactive one waits and as many run as may.
+    fn make_room(&mut self, step: &mut Step, budget: &mut Budget) {
+        let is_interactive = |sequence: &Sequence| sequence.scheduling.priority == Priority::Interactive;
+        let waits = self.next_waiting().is_some_and(|at| is_interactive(&self.waiting[at]));
+        if waits && self.running.len() >= self.limits.sequences.max(1) {
+            let bulk = self.running.partition_point(is_interactive);
+            self.preempt_in(bulk, step, budget);
+        }
+    }
+
+    /// Preempts one of the running sequences from the index `first` on, and removes its work from the step. Returns false
+    /// if there is none.
+    fn preempt_in(&mut self, first: usize, step: &mut Step, budget: &mut Budget) -> bool {
+        let Some(id) = self.preempt(first) else { return false };
+        step.preempted.push(id);
+        budget.copies.retain(|(holder, _)| *holder != id);
+        if let Some(at) = step.work.iter().position(|work| work.id == id) {
+            let tokens = step.work.remove(at).range.len();
+            budget.tokens += tokens;
+            budget.prefill += if tokens > 1 { tokens } else { 0 };
+        }
+        true
     }
 
     /// Adds the next tokens of a running sequence to the step. Returns false if that needs a free block.

@@ -1,6 +1,6 @@
 //! The step loop of a model: one thread that computes the next tokens of all its generations in one running batch.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::AtomicBool;
 use std::sync::mpsc::{self, Receiver, Sender};
@@ -296,12 +296,17 @@ impl Running {
             return Err(Error::Machine("the schedule has no work for its sequences".to_owned()));
         }
         let copies = copies.collect();
-        let constrained: Vec<&mut OutputSequence> =
-            self.outputs.values_mut().filter(|output| output.needs_mask()).collect();
+        let sampled: HashSet<SequenceId> =
+            step.work.iter().filter(|work| work.needs_logits).map(|work| work.id).collect();
+        let outputs =
+            self.outputs.iter_mut().filter(|(id, output)| sampled.contains(id) && output.needs_mask());
+        let mut constrained: Vec<&mut OutputSequence> = outputs.map(|(_, output)| output).collect();
+        let threads = thread::available_parallelism().map_or(1, usize::from);
+        let share = constrained.len().div_ceil(threads).max(1);
         let stepped = thread::scope(|scope| {
             // Masks are computed beside the step.
-            if !constrained.is_empty() {
-                scope.spawn(|| constrained.into_iter().for_each(OutputSequence::prepare_mask));
+            for outputs in constrained.chunks_mut(share) {
+                scope.spawn(|| outputs.iter_mut().for_each(|output| output.prepare_mask()));
             }
             self.serving.step(decoder, copies, batch)
         });
@@ -316,8 +321,10 @@ impl Running {
         scheduler.advance(&step);
         let single = step.work.iter().filter(|work| work.range.len() == 1).count();
         let prefill = step.work.iter().map(|work| work.range.len()).sum::<usize>() - single;
-        self.prefill_budget.observe(single, prefill, began.elapsed().as_secs_f64());
+        let took = began.elapsed();
+        self.prefill_budget.observe(single, prefill, took.as_secs_f64());
         self.load.steps += 1;
+        self.load.step_time += took;
         self.load.decode_tokens += single as u64;
         self.load.prefill_tokens += prefill as u64;
         self.load.preemptions += step.preempted.len() as u64;

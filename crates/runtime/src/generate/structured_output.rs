@@ -1,6 +1,6 @@
 //! Structured output: what a generated text must match.
 
-use serde_json::Value;
+use serde_json::{Map, Value, json};
 
 /// Maximum length of a schema, an expression or a grammar in bytes.
 const MAX_BYTES: usize = 128 << 10;
@@ -20,7 +20,16 @@ pub enum StructuredOutput {
     Grammar(String),
 }
 
+/// Whitespace between the tokens of JSON. It is bounded, so that a model can't continue it forever.
+const JSON_WHITESPACE: &str = r" |\n{1,2}[ \t]{0,20}";
+
 impl StructuredOutput {
+    /// Adds to a JSON schema that whitespace is bounded. Schemas in a [`Grammar`](StructuredOutput::Grammar) need it; a
+    /// [`JsonSchema`](StructuredOutput::JsonSchema) gets it by itself.
+    pub fn bound_whitespace(schema: &mut Map<String, Value>) {
+        schema.insert("x-guidance".to_owned(), json!({ "whitespace_pattern": JSON_WHITESPACE }));
+    }
+
     /// What it is, for messages.
     pub(super) fn name(&self) -> &'static str {
         match self {

@@ -2,6 +2,8 @@
 
 use std::time::{Instant, SystemTime};
 
+use sconce_testkit::draws::{Draws, fuzz_inputs};
+use sconce_testkit::goldens;
 use serde_json::{Value as Json, json};
 
 use super::{Rendered, TemplateError, Variable, render};
@@ -97,6 +99,26 @@ fn hostile_templates_are_stopped_soon() {
         assert!(took < 5000, "{took} ms: {name}");
         assert!(error.to_string().starts_with("the chat template "), "{error}: {name}");
     }
+}
+
+#[test]
+fn mutated_templates_never_panic_and_are_stopped_soon() {
+    let names = ["deepseek_v3", "gemma3", "llama3_1", "mistral_nemo", "qwen2_5", "qwen3", "smollm2"];
+    let corpus = names.map(|name| goldens::chat_template(name).into_bytes());
+    let messages = json!([
+        { "role": "system", "content": "be brief" }, { "role": "user", "content": "x" },
+        { "role": "assistant", "content": "y" }, { "role": "user", "content": "z" },
+    ]);
+    let (mut draws, mut rendered_ones) = (Draws(6), 0);
+    for _ in 0..fuzz_inputs(2000) {
+        let mut bytes = corpus[draws.below(corpus.len())].clone();
+        draws.mutate(&mut bytes, &corpus[draws.clone().below(corpus.len())]);
+        let template = String::from_utf8_lossy(&bytes);
+        let start = Instant::now();
+        rendered_ones += usize::from(rendered(&template, &messages).is_ok());
+        assert!(start.elapsed().as_secs() < 5, "{template}");
+    }
+    assert!(rendered_ones > 0, "no mutated template is valid");
 }
 
 #[test]

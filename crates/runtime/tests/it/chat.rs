@@ -109,7 +109,7 @@ fn conversations_that_can_not_be_rendered_are_refused() {
     };
     let missing = refused(&without, &[Message::user("w1")]);
     assert!(matches!(missing, Error::Template(TemplateError::Missing)), "{missing}");
-    assert_eq!(missing.cause(), ErrorCause::Model);
+    assert_eq!(missing.cause(), ErrorCause::Request);
     let template =
         "{% if messages[0].role != 'user' %}{{ raise_exception('users first') }}{% endif %}{{ 1 + '' }}";
     let model = open(&home, &folder(&json!({ "chat_template": template })));

@@ -10,7 +10,7 @@ use std::time::Duration;
 use futures_core::Stream;
 use sconce::{
     Device, Dtype, EngineId, Error, FinishReason, GenerateOptions, GenerationStream, GenerationSummary,
-    Model, Task,
+    Model, Scheduling, Task,
 };
 use sconce_testkit::fake::{BatchFault, Fault};
 use serde_json::{Value, json};
@@ -124,6 +124,48 @@ fn a_seed_gives_the_same_tokens_alone_and_beside_others_and_after_preemption() {
     let refused = small.generate_from_ids(prompt(1, 8), &long).expect("a valid request").text();
     let Err(Error::Request(message)) = refused else { panic!("{refused:?}") };
     assert!(message.contains("does not fit in the KV cache"), "{message}");
+}
+
+#[test]
+fn conversations_compute_a_shared_system_prompt_once() {
+    const TURNS: usize = 8;
+    let home = Home::new();
+    let folder = folder("tiny-llama").setting("config.json", "max_position_embeddings", json!(4096));
+    let model = open(&home, &folder, EngineId::Native, Dtype::F32, None);
+    let prefill = || model.generation_load().expect("it generates").prefill_tokens;
+    // The number of tokens that are sent, and all answers. Without a cache, each request has a scope of its own.
+    let converse = |number: usize, is_cached: bool| {
+        let (mut sent, mut history) = (0, prompt(7, 1000));
+        for turn in 0..TURNS {
+            let request = 1 + TURNS * number + turn;
+            history.extend(prompt(request, 60));
+            sent += history.len();
+            let prefix_scope = if is_cached { 0 } else { request as u64 };
+            let scheduling = Scheduling { prefix_scope, ..Scheduling::default() };
+            let generation = model.generate_scheduled(history.clone(), &greedy(64), scheduling);
+            let pieces = generation.expect("a valid request").map(|piece| piece.expect("it generates"));
+            history.extend(pieces.filter_map(|piece| piece.token).map(|token| token.id));
+        }
+        (sent, history)
+    };
+    let conversations = |count: usize, is_cached: bool| -> Vec<(usize, Vec<u32>)> {
+        let converse = &converse;
+        thread::scope(|scope| {
+            let all: Vec<_> =
+                (0..count).map(|number| scope.spawn(move || converse(number, is_cached))).collect();
+            all.into_iter().map(|one| one.join().expect("no panic")).collect()
+        })
+    };
+    let cached = conversations(50, true);
+    let computed = prefill();
+    let sent: usize = cached.iter().map(|(sent, _)| sent).sum();
+    println!("{computed} of {sent} tokens of prompts were computed");
+    assert!(computed * 100 <= 15 * sent as u64, "{computed} of {sent}");
+    // Some of them again, without the cache.
+    let uncached = conversations(6, false);
+    assert_eq!(uncached, cached[..6]);
+    let sent: usize = uncached.iter().map(|(sent, _)| sent).sum();
+    assert!((prefill() - computed) * 100 >= 99 * sent as u64, "nothing was cached");
 }
 
 #[test]

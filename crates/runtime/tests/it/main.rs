@@ -19,6 +19,7 @@ mod heads;
 mod hub;
 mod in_process_prover;
 mod llama_cpp;
+mod long_context;
 mod minilm;
 mod models_page;
 mod mutations;

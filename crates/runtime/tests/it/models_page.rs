@@ -47,9 +47,9 @@ fn page(known: &str) -> String {
          A family is known by the `model_type` of a model's `config.json`. What its config says and its description \
          can't honour is refused by name, and so is a tensor of a layer that has no place; an unknown `model_type` is \
          refused with the nearest known one and what is missing.\n\n\
-         Weights are read from `model*.safetensors`, whole or in shards, stored as f32, f16 or bf16. Every \
-         family embeds, and gives the vectors of its tokens. The models named have the family's config; which real weights the tests run, CONTRIBUTING.md \
-         says.\n\n\
+         Weights are safetensors (f32, f16 or bf16, whole or in shards) or a GGUF file. Every \
+         family embeds, and gives the vectors of its tokens. The models named have the family's config. `scripts/parts` downloads the \
+         real models of the tests.\n\n\
          | family | `model_type` | other tasks | models of it |\n|---|---|---|---|\n",
     );
     for family in FAMILIES {

@@ -8,80 +8,18 @@ use sconce::{
     Device, Dtype, EngineId, Error, FinishReason, GenerateOptions, Model, ModelBuilder, StructuredOutput,
     Task,
 };
+use sconce_testkit::byte_model;
+use sconce_testkit::draws::Draws;
 use sconce_testkit::fake::{BatchFault, Fault};
 use serde_json::{Map, Value, json};
 
 use crate::fakes::{METAL, Stage, candle};
-use crate::support::{Copy, Home, read_tensors, write_tensors};
-
-/// Tokens of the model: the bytes, words, the end token.
-const TOKENS: usize = 320;
-const END: usize = 300;
-const WORDS: [&str; 14] =
-    ["{\"", "\":", "\",", "\"}", "true", "false", "null", "é", "中", "ab", "10", "}]", " [", ", \""];
-
-/// A random generator: `SplitMix64`.
-struct Draws(u64);
-
-impl Draws {
-    fn below(&mut self, limit: usize) -> usize {
-        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let mut value = self.0;
-        value = (value ^ (value >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        value = (value ^ (value >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-        (value ^ (value >> 31)) as usize % limit
-    }
-
-    fn chance(&mut self, percent: usize) -> bool {
-        self.below(100) < percent
-    }
-}
+use crate::support::{Copy, Home};
 
 /// A tiny Llama with random embeddings of a byte-complete vocabulary.
 fn folder() -> Copy {
-    let mut characters: Vec<char> = ('!'..='~').chain('¡'..='¬').chain('®'..='ÿ').collect();
-    characters.extend('\u{100}'..='\u{143}');
-    let byte_level = |text: &str| -> String {
-        let stands_for = |byte: u8| match byte {
-            b'!'..=b'~' | 0xA1..=0xAC | 0xAE..=0xFF => char::from(byte),
-            0..=0x20 => char::from_u32(0x100 + u32::from(byte)).expect("a character"),
-            0x7F..=0xA0 => char::from_u32(0x121 + u32::from(byte - 0x7F)).expect("a character"),
-            0xAD => '\u{143}',
-        };
-        text.bytes().map(stands_for).collect()
-    };
-    let mut tokens: Vec<String> = characters.iter().map(ToString::to_string).collect();
-    assert_eq!(tokens.len(), 256);
-    tokens.extend(WORDS.map(byte_level));
-    tokens.extend((tokens.len()..TOKENS).map(|id| format!("<unused{id}>")));
-    "<end>".clone_into(&mut tokens[END]);
-    let added: Vec<Value> = (256 + WORDS.len()..TOKENS)
-        .map(|id| {
-            json!({
-                "id": id, "content": tokens[id], "special": true, "single_word": false, "lstrip": false,
-                "rstrip": false, "normalized": false,
-            })
-        })
-        .collect();
-    let vocabulary: Map<String, Value> =
-        tokens.into_iter().zip(0..).map(|(token, id)| (token, json!(id))).collect();
-    let byte_level =
-        json!({ "type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": false });
-    let tokenizer = json!({
-        "version": "1.0", "added_tokens": added, "pre_tokenizer": byte_level, "decoder": byte_level,
-        "model": { "type": "BPE", "vocab": vocabulary, "merges": [] },
-    });
-    let folder = Copy::of("tiny-llama").with("tokenizer.json", tokenizer.to_string());
-    let folder = folder.setting("config.json", "tie_word_embeddings", json!(true));
-    let folder = folder.setting("config.json", "vocab_size", json!(TOKENS));
-    let folder = folder.setting("config.json", "eos_token_id", json!(END));
-    let path = folder.file("model.safetensors");
-    let (mut tensors, mut draws) = (read_tensors(&path), Draws(1));
-    let embeddings =
-        tensors.iter_mut().find(|tensor| tensor.name == "embed_tokens.weight").expect("embeddings");
-    embeddings.shape[0] = TOKENS;
-    embeddings.values = (0..TOKENS * 32).map(|_| draws.below(2000) as f32 / 1000.0 - 1.0).collect();
-    write_tensors(&path, &tensors);
+    let folder = Copy::of("tiny-llama");
+    byte_model::write(folder.path(), None);
     folder
 }
 

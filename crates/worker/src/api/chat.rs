@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use axum::extract::{Request, State};
 use axum::response::Response;
-use sconce::{ChatOptions, Message, Task};
+use sconce::{ChatOptions, GeneratedToken, Message, Task};
 use sconce_http::event_stream::EventFormat;
 use sconce_http::refusal::{Dialect, Refusal};
 use serde::Deserialize;
@@ -17,8 +17,7 @@ use crate::api::messages;
 use crate::api::sampling::completion_body;
 use crate::operations::context::invalid;
 use crate::operations::generate::{
-    self, EndReason, EventWriter, FinishedOutput, Generating, GenerationEvent, PromptInput, TokenUsage,
-    ToolCall,
+    self, EndReason, EventWriter, FinishedOutput, Generating, PromptInput, TokenUsage, ToolCall,
 };
 use crate::operations::output_parser::Delta;
 use crate::operations::tools::{ToolChoice, Tools};
@@ -33,7 +32,7 @@ completion_body! {
         /// The newer name of `max_tokens`.
         max_completion_tokens: Option<usize>,
         /// Whether log probabilities are returned.
-        #[serde(default)]
+        #[serde(default, deserialize_with = "crate::api::sampling::nullable")]
         logprobs: bool,
         /// Number of most likely tokens at each position, at most 20.
         top_logprobs: Option<usize>,
@@ -111,9 +110,10 @@ pub(crate) async fn completions(State(app): State<Arc<App>>, request: Request) -
         let prompts = vec![PromptInput::Conversation { messages, options: chat, tools }];
         let generating = generate::start(&context, &loaded, METHOD, prompts, options).await?;
         let completion = Completion::new("chatcmpl-", &loaded);
-        let writer = ChatWriter { completion, includes_usage: body.includes_usage() };
-        let whole = move |writer: ChatWriter, outputs: Vec<FinishedOutput>, usage| {
-            let choices = outputs.iter().enumerate().map(|(index, output)| choice(&loaded, index, output));
+        let writer = ChatWriter { completion, includes_usage: body.includes_usage(), loaded };
+        let whole = |writer: ChatWriter, outputs: Vec<FinishedOutput>, usage| {
+            let choices =
+                outputs.iter().enumerate().map(|(index, output)| choice(&writer.loaded, index, output));
             writer.completion.object("chat.completion", &choices.collect::<Vec<_>>(), Some(usage))
         };
         Ok(answer(context, generating, writer, body.stream, whole))
@@ -172,6 +172,7 @@ fn fields(delta: Delta) -> Value {
 struct ChatWriter {
     completion: Completion,
     includes_usage: bool,
+    loaded: Arc<LoadedModel>,
 }
 
 impl ChatWriter {
@@ -199,23 +200,25 @@ impl EventWriter for ChatWriter {
         }
     }
 
-    fn event(&mut self, event: GenerationEvent, loaded: &LoadedModel, output: &mut Vec<u8>) {
-        match event {
-            GenerationEvent::Deltas { choice, deltas, token } => {
-                let mut logprobs = token.and_then(|token| logprobs::chat(&loaded.model, &token));
-                if deltas.is_empty() && logprobs.is_some() {
-                    self.delta(choice, &json!({ "content": "" }), logprobs.take(), output);
-                }
-                for delta in deltas {
-                    self.delta(choice, &fields(delta), logprobs.take(), output);
-                }
-            }
-            GenerationEvent::Finished { choice, reason } => {
-                let end =
-                    json!({ "index": choice, "delta": {}, "logprobs": null, "finish_reason": reason.name() });
-                self.chunk(&[end], output);
-            }
+    fn deltas(
+        &mut self,
+        choice: usize,
+        deltas: Vec<Delta>,
+        token: Option<GeneratedToken>,
+        output: &mut Vec<u8>,
+    ) {
+        let mut logprobs = token.and_then(|token| logprobs::chat(&self.loaded.model, &token));
+        if deltas.is_empty() && logprobs.is_some() {
+            self.delta(choice, &json!({ "content": "" }), logprobs.take(), output);
         }
+        for delta in deltas {
+            self.delta(choice, &fields(delta), logprobs.take(), output);
+        }
+    }
+
+    fn end(&mut self, choice: usize, reason: EndReason, output: &mut Vec<u8>) {
+        let end = json!({ "index": choice, "delta": {}, "logprobs": null, "finish_reason": reason.name() });
+        self.chunk(&[end], output);
     }
 
     fn finish(&mut self, tokens: TokenUsage, output: &mut Vec<u8>) {

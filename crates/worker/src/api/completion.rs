@@ -28,8 +28,9 @@ pub(crate) fn answer<W: EventWriter>(
     }
     let later = async move {
         let outputs = generate::finish(&mut generating).await?;
-        let object = whole(writer, outputs, generating.usage());
-        Ok((response::json(&context, &object)?, generating.work()))
+        let (bytes, usage) = (outputs.iter().map(FinishedOutput::bytes).sum(), generating.usage());
+        let body = response::write_body(&context, bytes, move || whole(writer, outputs, usage)).await?;
+        Ok((body, generating.work()))
     };
     Answer { body: AnswerBody::Later(Box::pin(later)), work }
 }
@@ -89,6 +90,7 @@ pub(crate) fn usage(tokens: TokenUsage) -> Value {
         "completion_tokens": tokens.generated,
         "total_tokens": tokens.prompt + tokens.generated,
         "prompt_tokens_details": { "cached_tokens": tokens.cached },
+        "completion_tokens_details": { "reasoning_tokens": tokens.reasoning },
     })
 }
 

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use axum::extract::{Request, State};
 use axum::response::Response;
-use sconce::Task;
+use sconce::{GeneratedToken, Task};
 use sconce_http::event_stream::EventFormat;
 use sconce_http::refusal::{Dialect, Refusal};
 use serde_json::{Value, json};
@@ -15,7 +15,7 @@ use crate::api::logprobs;
 use crate::api::sampling::completion_body;
 use crate::operations::context::invalid;
 use crate::operations::generate::{
-    self, EndReason, EventWriter, FinishedOutput, Generating, GenerationEvent, PromptInput, TokenUsage,
+    self, EndReason, EventWriter, FinishedOutput, Generating, PromptInput, TokenUsage,
 };
 use crate::operations::inputs::Inputs;
 use crate::operations::output_parser::Delta;
@@ -52,9 +52,10 @@ pub(crate) async fn completions(State(app): State<Arc<App>>, request: Request) -
         context.check_sizes(&vec![0; prompts.len()], 0)?;
         let generating = generate::start(&context, &loaded, METHOD, prompts, options).await?;
         let (completion, written) = (Completion::new("cmpl-", &loaded), vec![0; generating.choices()]);
-        let writer = CompletionWriter { completion, includes_usage: body.includes_usage(), written };
-        let whole = move |writer: CompletionWriter, outputs: Vec<FinishedOutput>, usage| {
-            let choices = outputs.iter().enumerate().map(|(index, output)| choice(&loaded, index, output));
+        let writer = CompletionWriter { completion, includes_usage: body.includes_usage(), loaded, written };
+        let whole = |writer: CompletionWriter, outputs: Vec<FinishedOutput>, usage| {
+            let choices =
+                outputs.iter().enumerate().map(|(index, output)| choice(&writer.loaded, index, output));
             writer.completion.object("text_completion", &choices.collect::<Vec<_>>(), Some(usage))
         };
         Ok(answer(context, generating, writer, body.stream, whole))
@@ -88,6 +89,7 @@ fn choice(loaded: &LoadedModel, index: usize, output: &FinishedOutput) -> Value 
 struct CompletionWriter {
     completion: Completion,
     includes_usage: bool,
+    loaded: Arc<LoadedModel>,
     /// Characters that were written of each output.
     written: Vec<usize>,
 }
@@ -107,27 +109,29 @@ impl EventWriter for CompletionWriter {
 
     fn start(&mut self, _: &Generating, _: &mut Vec<u8>) {}
 
-    fn event(&mut self, event: GenerationEvent, loaded: &LoadedModel, output: &mut Vec<u8>) {
-        match event {
-            GenerationEvent::Deltas { choice, deltas, token } => {
-                let text: String = deltas.into_iter().map(Delta::into_text).collect();
-                let written = &mut self.written[choice];
-                let offset = *written;
-                *written += text.chars().count();
-                let token = token.filter(|token| token.logprob.is_some()).map(|token| (token, text.clone()));
-                let logprobs = token.map(|token| logprobs::completion(&loaded.model, &[token], offset));
-                if !text.is_empty() || logprobs.is_some() {
-                    let choice =
-                        json!({ "index": choice, "text": text, "logprobs": logprobs, "finish_reason": null });
-                    self.chunk(choice, output);
-                }
-            }
-            GenerationEvent::Finished { choice, reason } => {
-                let end =
-                    json!({ "index": choice, "text": "", "logprobs": null, "finish_reason": reason.name() });
-                self.chunk(end, output);
-            }
+    fn deltas(
+        &mut self,
+        choice: usize,
+        deltas: Vec<Delta>,
+        token: Option<GeneratedToken>,
+        output: &mut Vec<u8>,
+    ) {
+        let text: String = deltas.into_iter().map(Delta::into_text).collect();
+        let written = &mut self.written[choice];
+        let offset = *written;
+        *written += text.chars().count();
+        let token = token.filter(|token| token.logprob.is_some()).map(|token| (token, text.clone()));
+        let logprobs = token.map(|token| logprobs::completion(&self.loaded.model, &[token], offset));
+        if !text.is_empty() || logprobs.is_some() {
+            let choice =
+                json!({ "index": choice, "text": text, "logprobs": logprobs, "finish_reason": null });
+            self.chunk(choice, output);
         }
+    }
+
+    fn end(&mut self, choice: usize, reason: EndReason, output: &mut Vec<u8>) {
+        let end = json!({ "index": choice, "text": "", "logprobs": null, "finish_reason": reason.name() });
+        self.chunk(end, output);
     }
 
     fn finish(&mut self, tokens: TokenUsage, output: &mut Vec<u8>) {

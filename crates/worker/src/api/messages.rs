@@ -12,6 +12,17 @@ pub(crate) fn of_openai(mut messages: Vec<Message>) -> Result<Vec<Message>, Refu
         if !fields.get("role").is_some_and(Value::is_string) {
             return Err(invalid(format!("message {at} has no `role`")));
         }
+        // Chat templates know the older name only.
+        if fields.get("role").is_some_and(|role| role == "developer") {
+            fields.insert("role".to_owned(), "system".into());
+        }
+        if !fields.contains_key("content") {
+            // A message of calls has no text.
+            if !fields.contains_key("tool_calls") {
+                return Err(invalid(format!("message {at} has no `content`")));
+            }
+            fields.insert("content".to_owned(), "".into());
+        }
         if let Some(Value::Array(parts)) = fields.get("content") {
             let text = text_of_parts(parts).map_err(|kind| {
                 invalid(format!("message {at} has a part of type `{kind}`, and the model reads text only"))
@@ -39,7 +50,7 @@ fn text_of_parts(parts: &[Value]) -> Result<String, String> {
 
 /// Parses the arguments of a tool call, which OpenAI's API writes as a string of JSON.
 fn parse_arguments(call: &mut Value) {
-    let arguments = &mut call["function"]["arguments"];
+    let Some(arguments) = call.pointer_mut("/function/arguments") else { return };
     if let Some(parsed) = arguments.as_str().and_then(|text| serde_json::from_str::<Value>(text).ok()) {
         *arguments = parsed;
     }
@@ -68,6 +79,15 @@ mod tests {
         };
         assert_eq!(converted(call(json!("{\"a\": 1}"))), Ok(call(json!({"a": 1}))));
         assert_eq!(converted(call(json!("no json"))), Ok(call(json!("no json"))));
+        for calls in
+            [json!(["x"]), json!([{"function": "x"}]), json!([{"function": {"arguments": 1}}]), json!({})]
+        {
+            let message = json!({"role": "assistant", "content": "", "tool_calls": calls});
+            let bare = json!({"role": "assistant", "tool_calls": calls});
+            assert_eq!([converted(message.clone()), converted(bare)], [Ok(message.clone()), Ok(message)]);
+        }
+        let developer = converted(json!({"role": "developer", "content": "a"}));
+        assert_eq!(developer, Ok(json!({"role": "system", "content": "a"})));
     }
 
     #[test]
@@ -78,5 +98,6 @@ mod tests {
             Err("message 0 has a part of type `image_url`, and the model reads text only".to_owned())
         );
         assert_eq!(converted(json!({"content": "a"})), Err("message 0 has no `role`".to_owned()));
+        assert_eq!(converted(json!({"role": "user"})), Err("message 0 has no `content`".to_owned()));
     }
 }

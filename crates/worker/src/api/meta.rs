@@ -79,11 +79,10 @@ pub(crate) async fn metrics(State(app): State<Arc<App>>) -> Response {
         if let Some((loaded, placement)) =
             loaded.as_ref().and_then(|loaded| Some((loaded, loaded.model.placement()?)))
         {
+            let placement = short(&placement);
             let concurrency = i64::try_from(loaded.model.concurrency()).unwrap_or(i64::MAX);
-            app.metrics.concurrency.with_label_values(&[&slot.name, &short(&placement)]).set(concurrency);
-        }
-        if let Some(load) = loaded.as_ref().and_then(|loaded| loaded.model.generation_load()) {
-            app.metrics.generation.load(&slot.name, &load);
+            app.metrics.concurrency.with_label_values(&[&slot.name, &placement]).set(concurrency);
+            app.metrics.generation_load(&slot.name, &placement, || loaded.model.generation_load());
         }
         let rate = loaded.map_or(0.0, |loaded| loaded.queue.rate().tokens_per_second);
         app.metrics.rate.with_label_values(&name).set(rate as i64);

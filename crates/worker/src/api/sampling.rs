@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use sconce::{GenerateOptions, StructuredOutput};
 use sconce_http::refusal::Refusal;
-use serde::Deserialize;
+use serde::{Deserialize, Deserializer};
 use serde_json::Value;
 use utoipa::ToSchema;
 
@@ -35,9 +35,9 @@ macro_rules! completion_body {
             stop: Option<crate::api::sampling::Stop>,
             stop_token_ids: Option<Vec<u32>>,
             n: Option<usize>,
-            #[serde(default)]
+            #[serde(default, deserialize_with = "crate::api::sampling::nullable")]
             ignore_eos: bool,
-            #[serde(default)]
+            #[serde(default, deserialize_with = "crate::api::sampling::nullable")]
             stream: bool,
             stream_options: Option<crate::api::sampling::StreamOptions>,
             response_format: Option<crate::api::sampling::ResponseFormat>,
@@ -77,6 +77,18 @@ macro_rules! completion_body {
 }
 pub(crate) use completion_body;
 
+/// The seed of a request. As in vLLM and Ollama, -1 is a random one.
+pub(crate) fn seed(seed: Option<i64>) -> Option<u64> {
+    seed.filter(|seed| *seed != -1).map(i64::cast_unsigned)
+}
+
+/// A value that may be `null`, which is the default.
+pub(crate) fn nullable<'de, D: Deserializer<'de>, T: Default + Deserialize<'de>>(
+    deserializer: D,
+) -> Result<T, D::Error> {
+    Ok(Option::deserialize(deserializer)?.unwrap_or_default())
+}
+
 /// One stop string or several.
 #[derive(Deserialize)]
 #[serde(untagged)]
@@ -98,7 +110,7 @@ impl Stop {
 #[derive(Deserialize, ToSchema)]
 pub(crate) struct StreamOptions {
     /// Whether the last event has the usage.
-    #[serde(default)]
+    #[serde(default, deserialize_with = "nullable")]
     pub(crate) include_usage: bool,
 }
 
@@ -178,7 +190,7 @@ pub(crate) fn options(sampling: Sampling) -> Result<GenerateOptions, Refusal> {
         frequency_penalty: sampling.frequency_penalty.unwrap_or(default.frequency_penalty),
         presence_penalty: sampling.presence_penalty.unwrap_or(default.presence_penalty),
         logit_bias,
-        seed: sampling.seed.map(i64::cast_unsigned),
+        seed: seed(sampling.seed),
         stop: sampling.stop.map(Stop::strings).unwrap_or_default(),
         stop_tokens: sampling.stop_token_ids,
         n: sampling.n.unwrap_or(1),
@@ -244,7 +256,7 @@ mod tests {
         let body = json!({
             "max_tokens": 9, "min_tokens": 2, "temperature": 0.5, "top_k": -1, "top_p": 0.9, "min_p": 0.1,
             "repetition_penalty": 1.5, "frequency_penalty": 0.5, "presence_penalty": -0.5, "logit_bias": {"7": -3},
-            "seed": -1, "stop": "a", "stop_token_ids": [3], "n": 2, "ignore_eos": true,
+            "seed": -2, "stream": null, "stop": "a", "stop_token_ids": [3], "n": 2, "ignore_eos": true,
             "response_format": {"type": "json_schema", "json_schema": {"name": "s", "schema": {"type": "string"}}},
         });
         let expected = GenerateOptions {
@@ -257,7 +269,7 @@ mod tests {
             frequency_penalty: 0.5,
             presence_penalty: -0.5,
             logit_bias: BTreeMap::from([(7, -3.0)]),
-            seed: Some(u64::MAX),
+            seed: Some(u64::MAX - 1),
             stop: vec!["a".to_owned()],
             stop_tokens: vec![3],
             n: 2,

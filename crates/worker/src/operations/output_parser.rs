@@ -1,10 +1,12 @@
 //! Parses the text of a language model into an answer, reasoning and tool calls, while it is generated.
 
 mod call_scanner;
+mod delta;
 
 use std::mem::take;
 
-use self::call_scanner::CallScanner;
+use self::call_scanner::{CallScanner, Ended};
+pub(crate) use self::delta::Delta;
 
 const THINK: &str = "<think>";
 const END_THINK: &str = "</think>";
@@ -34,29 +36,6 @@ impl ToolFormat {
             ("\"parameters\": ", ToolFormat::Llama),
         ];
         formats.into_iter().find(|(mark, _)| template.contains(mark)).map(|(_, format)| format)
-    }
-}
-
-/// Part of an output.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Delta {
-    /// Text of the answer.
-    Text(String),
-    /// Text before the answer.
-    Reasoning(String),
-    /// A call of this tool begins. Calls are numbered from 0.
-    Call { index: usize, name: String },
-    /// The next part of the arguments, which are JSON.
-    Arguments { index: usize, text: String },
-}
-
-impl Delta {
-    /// Its text, whatever it is part of.
-    pub(crate) fn into_text(self) -> String {
-        match self {
-            Delta::Text(text) | Delta::Reasoning(text) | Delta::Arguments { text, .. } => text,
-            Delta::Call { .. } => String::new(),
-        }
     }
 }
 
@@ -112,6 +91,11 @@ impl OutputParser {
         self.calls > 0
     }
 
+    /// Whether the next text is part of the reasoning.
+    pub(crate) fn is_reasoning(&self) -> bool {
+        matches!(self.state, State::Reasoning { .. })
+    }
+
     /// Parses the next text.
     pub(crate) fn push(&mut self, text: &str) -> Vec<Delta> {
         self.buffer += text;
@@ -128,6 +112,8 @@ impl OutputParser {
             State::Reasoning { .. } => reasoning(rest.trim_end(), &mut deltas),
             State::Ended => {}
             State::BeforeCall if self.calls > 0 => {}
+            // Nothing follows calls that are the whole answer.
+            State::Call(_) if self.calls > 0 && self.tools != Some(ToolFormat::Hermes) => {}
             State::Start { .. } | State::Text { .. } | State::BeforeCall => text(&rest, &mut deltas),
             State::Call(call) => text(&call.abandon(), &mut deltas),
         }
@@ -212,8 +198,10 @@ impl OutputParser {
             return false;
         };
         if self.buffer[at..].starts_with('{') {
-            self.buffer.drain(..at);
-            self.state = State::Call(CallScanner::default());
+            let before: String = self.buffer.drain(..at).collect();
+            // After a mark, white space is no part of a text.
+            let before = if self.tools == Some(ToolFormat::Hermes) { String::new() } else { before };
+            self.state = State::Call(CallScanner::new(before));
             return true;
         }
         if self.tools == Some(ToolFormat::Hermes) {
@@ -237,9 +225,19 @@ impl OutputParser {
         let State::Call(call) = &mut self.state else { return false };
         let used = call.push(&self.buffer, self.calls, deltas);
         self.buffer.drain(..used);
-        let Some(is_call) = call.ended(self.calls, deltas) else { return false };
-        self.calls += usize::from(is_call);
-        self.state = if is_call { State::BeforeCall } else { State::Text { trims: false } };
+        let is_marked = self.tools == Some(ToolFormat::Hermes);
+        self.state = match call.ended(self.calls, is_marked, deltas) {
+            None => return false,
+            Some(Ended::Call) => {
+                self.calls += 1;
+                State::BeforeCall
+            }
+            Some(Ended::Text(_)) if self.calls > 0 && !is_marked => State::Ended,
+            Some(Ended::Text(object)) => {
+                text(&object, deltas);
+                State::Text { trims: false }
+            }
+        };
         true
     }
 

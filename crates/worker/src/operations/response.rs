@@ -80,14 +80,22 @@ pub(crate) async fn write<T: Serialize + 'static>(
     result: Deferred<T>,
 ) -> Result<Answer, Refusal> {
     let Deferred { work, bytes, build } = result;
+    Ok(Answer { body: AnswerBody::Whole(write_body(context, bytes, build).await?), work })
+}
+
+/// Builds a value of about `bytes` bytes and writes it as JSON.
+pub(crate) async fn write_body<T: Serialize + 'static>(
+    context: &RequestContext,
+    bytes: usize,
+    build: impl FnOnce() -> T + Send + 'static,
+) -> Result<Chunks, Refusal> {
     let limits = limits(context);
     let write = move || {
         let mut output = limits.output();
         output.json(&build())?;
         output.finish()
     };
-    let body = if bytes > LARGE { context.on_text_thread(0, write).await?? } else { write()? };
-    Ok(Answer { body: AnswerBody::Whole(body), work })
+    if bytes > LARGE { context.on_text_thread(0, write).await? } else { write() }
 }
 
 /// Writes a JSON list with an item for each text, piece by piece. The texts have `bytes` each, and the list about

@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 
 use sconce::StructuredOutput;
 use sconce_http::refusal::Refusal;
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 use crate::operations::context::invalid;
 use crate::operations::output_parser::ToolFormat;
@@ -99,14 +99,20 @@ impl Tools {
             rules.push(format!("call{at}"));
             let none = || json!({ "type": "object", "properties": {}, "additionalProperties": false });
             let parameters = tool["function"].get("parameters").filter(|schema| !schema.is_null());
-            let parameters = parameters.cloned().unwrap_or_else(none);
-            let schema = json!({
-                "type": "object",
-                "properties": { "name": { "const": tool["function"]["name"] }, key: parameters },
-                "required": ["name", key],
-                "additionalProperties": false,
-            });
-            let _ = writeln!(grammar, "call{at}: %json {schema}");
+            let mut parameters = parameters.cloned().unwrap_or_else(none);
+            let mut schema = Map::new();
+            // References count from the root of a schema.
+            for definitions in ["$defs", "definitions"] {
+                let found = parameters.as_object_mut().and_then(|object| object.remove(definitions));
+                schema.extend(found.map(|found| (definitions.to_owned(), found)));
+            }
+            let properties = json!({ "name": { "const": tool["function"]["name"] }, key: parameters });
+            schema.insert("type".to_owned(), "object".into());
+            schema.insert("properties".to_owned(), properties);
+            schema.insert("required".to_owned(), json!(["name", key]));
+            schema.insert("additionalProperties".to_owned(), false.into());
+            StructuredOutput::bound_whitespace(&mut schema);
+            let _ = writeln!(grammar, "call{at}: %json {}", Value::Object(schema));
         }
         let _ = writeln!(grammar, "call: {}", rules.join(" | "));
         Ok(Some(StructuredOutput::Grammar(grammar)))

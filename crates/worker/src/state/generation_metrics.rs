@@ -1,8 +1,10 @@
 //! Metrics of text generation, under vLLM's names.
 
+use std::collections::HashMap;
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use prometheus::{GaugeVec, HistogramOpts, HistogramVec, IntCounterVec, IntGaugeVec, Opts};
+use prometheus::{CounterVec, GaugeVec, HistogramOpts, HistogramVec, IntCounterVec, IntGaugeVec, Opts};
 use sconce::GenerationLoad;
 
 use crate::state::registrar::Registrar;
@@ -16,7 +18,7 @@ const BETWEEN_TOKENS: [f64; 15] =
 /// Buckets of times of a request, in seconds.
 const REQUEST: [f64; 14] = [0.1, 0.3, 0.5, 0.8, 1.0, 1.5, 2.5, 5.0, 10.0, 20.0, 40.0, 60.0, 120.0, 480.0];
 
-/// Metrics of text generation by `model_name`.
+/// Metrics of text generation by `model_name`, and of its steps by `model` and `placement`.
 pub(crate) struct GenerationMetrics {
     running: IntGaugeVec,
     waiting: IntGaugeVec,
@@ -31,6 +33,10 @@ pub(crate) struct GenerationMetrics {
     between_tokens: HistogramVec,
     request: HistogramVec,
     decode: HistogramVec,
+    steps: IntCounterVec,
+    step_seconds: CounterVec,
+    /// The load of each model that was recorded last.
+    recorded: Mutex<HashMap<String, GenerationLoad>>,
 }
 
 /// One finished request.
@@ -52,6 +58,8 @@ impl GenerationMetrics {
             let options = HistogramOpts::new(name, help).buckets(buckets.to_vec());
             make.register(HistogramVec::new(options, by_model)?)
         };
+        let placed = &["model", "placement"];
+        let seconds = Opts::new("sconce_generation_step_seconds_total", "Time of the steps in seconds");
         let usage = Opts::new("vllm:kv_cache_usage_perc", "Used part of the KV cache: 1 is all of it");
         Ok(GenerationMetrics {
             running: make.gauges("vllm:num_requests_running", "Outputs in the running batch", by_model)?,
@@ -86,6 +94,9 @@ impl GenerationMetrics {
                 "Time from the first to the last token in seconds",
                 &REQUEST,
             )?,
+            steps: make.counters("sconce_generation_steps_total", "Steps of generations", placed)?,
+            step_seconds: make.register(CounterVec::new(seconds, placed)?)?,
+            recorded: Mutex::default(),
         })
     }
 
@@ -112,22 +123,41 @@ impl GenerationMetrics {
         }
     }
 
-    /// Records the load of a model's step loop.
-    pub(crate) fn load(&self, model: &str, load: &GenerationLoad) {
+    /// Records the load of a model's step loop, which `read` reads. Returns the number of tokens that were computed since
+    /// the last time.
+    pub(super) fn load(
+        &self,
+        model: &str,
+        placement: &str,
+        read: impl FnOnce() -> Option<GenerationLoad>,
+    ) -> u64 {
+        // Read under the lock: of two readers at once, the later one has the later load.
+        let mut recorded = self.recorded.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(load) = read() else { return 0 };
         let name = [model];
         let gauge = |count: usize| i64::try_from(count).unwrap_or(i64::MAX);
         self.running.with_label_values(&name).set(gauge(load.running));
         self.waiting.with_label_values(&name).set(gauge(load.waiting));
         let used = load.used_blocks as f64 / load.blocks.max(1) as f64;
         self.cache_usage.with_label_values(&name).set(used);
-        for (counter, total) in [
-            (&self.preemptions, load.preemptions),
-            (&self.prefix_queries, load.prefix_queries),
-            (&self.prefix_hits, load.prefix_hits),
-        ] {
-            let counter = counter.with_label_values(&name);
-            // A model that was loaded again counts from 0.
-            counter.inc_by(total.saturating_sub(counter.get()));
+        let earlier = recorded.insert(model.to_owned(), load);
+        let gained = load.since(&earlier.unwrap_or_default());
+        self.preemptions.with_label_values(&name).inc_by(gained.preemptions);
+        self.prefix_queries.with_label_values(&name).inc_by(gained.prefix_queries);
+        self.prefix_hits.with_label_values(&name).inc_by(gained.prefix_hits);
+        let placed = [model, placement];
+        self.steps.with_label_values(&placed).inc_by(gained.steps);
+        self.step_seconds.with_label_values(&placed).inc_by(gained.step_time.as_secs_f64());
+        gained.prefill_tokens + gained.decode_tokens
+    }
+
+    /// Records that a model was unloaded: nothing runs or waits.
+    pub(super) fn unloaded(&self, model: &str) {
+        let name = [model];
+        if self.recorded.lock().unwrap_or_else(PoisonError::into_inner).remove(model).is_some() {
+            self.running.with_label_values(&name).set(0);
+            self.waiting.with_label_values(&name).set(0);
+            self.cache_usage.with_label_values(&name).set(0.0);
         }
     }
 }

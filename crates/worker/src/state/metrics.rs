@@ -8,6 +8,7 @@ use prometheus::{
 use crate::state::generation_metrics::GenerationMetrics;
 use crate::state::registrar::Registrar;
 use crate::state::work::Work;
+use sconce::GenerationLoad;
 use sconce::core::report::Footprint;
 
 /// The metrics of one server.
@@ -235,6 +236,7 @@ impl Metrics {
     /// Records an unload.
     pub(crate) fn unloaded(&self, model: &str, reason: &str) {
         self.unloads.with_label_values(&[model, reason]).inc();
+        self.generation.unloaded(model);
         self.ready.with_label_values(&[model]).set(0);
     }
 
@@ -254,6 +256,17 @@ impl Metrics {
         self.tokens.with_label_values(&[model, placement]).inc_by(tokens as u64);
         self.batches.with_label_values(&[model, placement]).observe(tokens as f64);
         self.seconds.with_label_values(&[model, placement]).observe(seconds);
+    }
+
+    /// Records the load of a model's generations, if it generates.
+    pub(crate) fn generation_load(
+        &self,
+        model: &str,
+        placement: &str,
+        read: impl FnOnce() -> Option<GenerationLoad>,
+    ) {
+        let tokens = self.generation.load(model, placement, read);
+        self.tokens.with_label_values(&[model, placement]).inc_by(tokens);
     }
 
     /// All metrics in Prometheus text format.

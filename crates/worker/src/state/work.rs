@@ -32,6 +32,7 @@ pub(crate) struct Work {
     /// Time until the first generated token.
     pub(crate) first_token: Option<Duration>,
     pub(crate) steps: Option<Steps>,
+    pub(crate) generation: Option<GenerationTimes>,
 }
 
 /// Times of the steps of a request.
@@ -45,8 +46,29 @@ pub(crate) struct Steps {
     pub(crate) batches: Vec<BatchTiming>,
 }
 
+/// Times of a generation with a first token.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct GenerationTimes {
+    pub(crate) arrived: Instant,
+    pub(crate) tokenized: Instant,
+    pub(crate) first_token: Instant,
+    pub(crate) ended: Instant,
+    /// Tokens of the prompts that were in the prefix cache.
+    pub(crate) cached: usize,
+}
+
+/// Adds the values that are not there yet.
+pub(crate) fn extend_new<T: Clone + PartialEq>(values: &mut Vec<T>, others: &[T]) {
+    for other in others {
+        if !values.contains(other) {
+            values.push(other.clone());
+        }
+    }
+}
+
 impl Work {
-    /// The work as fields of the log line and as spans: tokenize, queue, and batch with compute for each batch.
+    /// The work as fields of the log line and as spans: tokenize, queue, and batch with compute for each batch; of a
+    /// generation tokenize, prefill, decode.
     pub(crate) fn record(&self) -> RequestRecord {
         if self.texts == 0 {
             return RequestRecord::default();
@@ -66,13 +88,25 @@ impl Work {
             ..RequestRecord::default()
         };
         let count = |name, count: usize| KeyValue::new(name, i64::try_from(count).unwrap_or(i64::MAX));
-        let Some(steps) = &self.steps else { return record };
-        let attributes = vec![
+        let mut attributes = vec![
             KeyValue::new("sconce.model", self.model.clone()),
             count("sconce.texts", self.texts),
             count("sconce.tokens", self.tokens),
-            count("sconce.batches", steps.batches.len()),
         ];
+        if let Some(times) = &self.generation {
+            let mut prefill = SpanRecord::new("prefill", times.tokenized, times.first_token);
+            prefill.attributes =
+                vec![count("sconce.tokens", self.tokens), count("sconce.cached_tokens", times.cached)];
+            let mut decode = SpanRecord::new("decode", times.first_token, times.ended);
+            decode.attributes = vec![
+                count("sconce.generated_tokens", self.generated.unwrap_or(0)),
+                KeyValue::new("sconce.placement", placement),
+            ];
+            let spans = vec![SpanRecord::new("tokenize", times.arrived, times.tokenized), prefill, decode];
+            return RequestRecord { attributes, spans, ..record };
+        }
+        let Some(steps) = &self.steps else { return record };
+        attributes.push(count("sconce.batches", steps.batches.len()));
         let mut spans = vec![SpanRecord::new("tokenize", steps.arrived, steps.tokenized)];
         spans.extend(steps.batches.first().map(|first| SpanRecord::new("queue", steps.queued, first.began)));
         spans.extend(steps.batches.iter().take(MAX_BATCH_SPANS).map(|batch| {

@@ -9,6 +9,7 @@ use sconce_worker::Settings;
 use serde_json::{Value, json};
 
 use crate::client::{Connection, get, metric, post, post_with, request};
+use crate::generation;
 use crate::harness::{METAL, fake, fake_builder, settings, start};
 
 const DASHBOARD: &str = include_str!("../../../../packaging/grafana/sconce.json");
@@ -123,7 +124,10 @@ fn pages() -> Vec<String> {
     while metric(*watched, "sconce_unloads_total") < 0.5 {
         std::thread::sleep(Duration::from_millis(20));
     }
-    [*server, *small, *watched].map(|address| get(address, "/metrics").text()).to_vec()
+    let folder = generation::folder();
+    let language = generation::serve(folder.path(), settings());
+    post(*language, "/v1/completions", &json!({"prompt": "w4 w5", "max_tokens": 4})).expect(200);
+    [*server, *small, *watched, *language].map(|address| get(address, "/metrics").text()).to_vec()
 }
 
 #[test]

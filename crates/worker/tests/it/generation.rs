@@ -49,7 +49,7 @@ fn serve_fake(engine: FakeEngine, settings: Settings) -> (TestServer, Arc<Atomic
 }
 
 /// The values of the events of a stream, and whether it ended with `[DONE]`.
-fn events(answer: &Answer) -> (Vec<Value>, bool) {
+pub(crate) fn events(answer: &Answer) -> (Vec<Value>, bool) {
     assert_eq!(answer.header("content-type"), Some("text/event-stream"), "{}", answer.text());
     let (text, mut values, mut done) = (answer.text(), Vec::new(), 0);
     for event in text.split_terminator("\n\n") {
@@ -118,6 +118,7 @@ fn a_chat_is_what_the_library_answers_as_a_whole_and_as_a_stream() {
     let usage = json!({
         "prompt_tokens": 6, "completion_tokens": 12, "total_tokens": 18,
         "prompt_tokens_details": {"cached_tokens": 0},
+        "completion_tokens_details": {"reasoning_tokens": 0},
     });
     assert_eq!(whole["usage"], usage);
     let body = chat(&json!({"stream": true, "stream_options": {"include_usage": true}, "n": 2}));
@@ -324,6 +325,17 @@ fn shutdown_ends_a_stream_with_one_event() {
 }
 
 #[test]
+fn a_request_has_no_more_outputs_than_may_be_generated() {
+    let folder = folder();
+    let server = serve(folder.path(), Settings { max_generations: 6, ..settings() });
+    let prompts = |count: usize| json!({"prompt": vec!["w4"; count], "n": 2, "max_tokens": 1});
+    assert_eq!(post(*server, "/v1/completions", &prompts(3)).expect(200)["choices"][5]["index"], 5);
+    let refused = post(*server, "/v1/completions", &prompts(4));
+    assert_eq!(refused.status, 400);
+    assert!(refused.text().contains("at most 6 outputs, and this one 8"), "{}", refused.text());
+}
+
+#[test]
 fn prefixes_are_shared_within_a_tenant_only() {
     let folder = folder();
     let keys = Keys::read("first-key\nother-key\n").expect("keys");
@@ -388,4 +400,7 @@ fn metrics_have_the_names_of_vllm() {
     ] {
         assert!(text.lines().any(|known| known == line), "{line} in\n{text}");
     }
+    // Two prompts of six tokens and 11 steps after each; a load also computes some steps.
+    assert!(metric(*server, "sconce_tokens_computed_total") >= 34.0, "{text}");
+    assert!(metric(*server, "sconce_generation_steps_total") >= 24.0, "{text}");
 }

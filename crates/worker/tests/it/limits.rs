@@ -13,6 +13,7 @@ use sconce_worker::{LoadPolicy, Serve, Server, Settings};
 use serde_json::{Value, json};
 
 use crate::client::{Connection, get, post, post_with, request, send};
+use crate::generation;
 use crate::harness::{METAL, TestServer, fake_builder, settings, start, tiny_builder, tiny_with};
 
 /// Maximum body in the test of all routes.
@@ -48,6 +49,8 @@ fn largest() -> Vec<(&'static str, &'static str, Value)> {
             "/v1/embeddings",
             json!({"input": texts, "truncate": true, "encoding_format": "base64"}),
         ),
+        ("tiny-bert", "/api/embed", json!({"input": texts})),
+        ("tiny-bert", "/api/show", json!({"model": "model", "unknown": texts})),
         ("tiny-bert", "/embeddings", json!({"input": texts, "truncate": true})),
         ("tiny-bert", "/v2/embed", json!({"texts": texts, "embedding_types": types})),
         ("tiny-bert-sparse", "/embed_sparse", json!({"inputs": texts})),
@@ -104,20 +107,46 @@ fn spin() {
     });
 }
 
-/// Routes of text generation, whose prompts are bounded by the context of the model, and of Ollama: their largest inputs are
-/// not measured yet.
-const NOT_MEASURED: [&str; 10] = [
-    "/api/chat",
-    "/api/embed",
-    "/api/generate",
-    "/api/show",
-    "/apply-template",
-    "/v1/chat/completions",
-    "/v1/completions",
-    "/v1/messages",
-    "/v1/messages/count_tokens",
-    "/v1/responses",
+/// Route, a body with this text as its prompt, and whether a prompt beyond the context is an error.
+type PromptRoute = (&'static str, fn(&str) -> Value, bool);
+
+/// The routes of text generation.
+const PROMPTS: [PromptRoute; 8] = [
+    ("/v1/chat/completions", |text| json!({"messages": conversation(text), "max_tokens": 4}), true),
+    ("/v1/completions", |text| json!({"prompt": text, "max_tokens": 4}), true),
+    ("/v1/responses", |text| json!({"input": text, "max_output_tokens": 4}), true),
+    ("/v1/messages", |text| json!({"model": "model", "messages": conversation(text), "max_tokens": 4}), true),
+    ("/v1/messages/count_tokens", |text| json!({"model": "model", "messages": conversation(text)}), false),
+    ("/api/chat", |text| json!({"messages": conversation(text), "options": {"num_predict": 4}}), true),
+    ("/api/generate", |text| json!({"prompt": text, "options": {"num_predict": 4}}), true),
+    ("/apply-template", |text| json!({"messages": conversation(text)}), false),
 ];
+
+fn conversation(text: &str) -> Value {
+    json!([{"role": "user", "content": text}])
+}
+
+/// Settings of a server whose bodies have up to [`BODY`] bytes.
+fn large_bodies() -> Settings {
+    Settings { http: HttpSettings { max_body: BODY + (64 << 10), ..settings().http }, ..settings() }
+}
+
+/// Sends a request twice at once and returns the statuses. `/livez` is answered meanwhile.
+fn twice(address: SocketAddr, what: &str, path: &str, body: &Value, idle: Duration) -> Vec<u16> {
+    let bytes = request("POST", path, &[], body.to_string().as_bytes());
+    let began = Instant::now();
+    let mut statuses = Vec::new();
+    let busy = p99_beside(address, || {
+        statuses = thread::scope(|scope| {
+            let ask = || scope.spawn(|| send(address, &bytes).expect("an answer").status);
+            [ask(), ask()].map(|one| one.join().expect("no panic")).to_vec()
+        });
+    });
+    println!("{what} {path}: {statuses:?} in {:?}, p99 {busy:?}, {idle:?} idle", began.elapsed());
+    // Other processes on the machine slow it down as well.
+    assert!(busy < Duration::from_millis(50) + 3 * idle, "{what} {path}: {busy:?}, {idle:?} idle");
+    statuses
+}
 
 #[test]
 fn livez_is_answered_while_every_route_has_its_largest_input_twice() {
@@ -126,38 +155,43 @@ fn livez_is_answered_while_every_route_has_its_largest_input_twice() {
     for name in
         ["tiny-bert", "tiny-bert-sparse", "tiny-bert-classify", "tiny-bert-rerank", "tiny-bert-tokens-plain"]
     {
-        let server = tiny_with(
-            name,
-            Settings { http: HttpSettings { max_body: BODY + (64 << 10), ..settings().http }, ..settings() },
-        );
+        let server = tiny_with(name, large_bodies());
         let address = *server;
         if described.is_empty() {
             let paths = get(address, "/openapi.json").json()["paths"].as_object().expect("paths").clone();
             let posts = paths.iter().filter(|(_, methods)| methods.get("post").is_some());
-            let measured = |path: &String| path != "/v1/drain" && !NOT_MEASURED.contains(&path.as_str());
-            described = posts.map(|(path, _)| path.clone()).filter(measured).collect();
+            described = posts.map(|(path, _)| path.clone()).filter(|path| path != "/v1/drain").collect();
         }
         let idle = p99_beside(address, spin);
         for (_, path, body) in bodies.iter().filter(|(model, ..)| *model == name) {
-            let bytes = request("POST", path, &[], body.to_string().as_bytes());
-            let began = Instant::now();
-            let mut statuses = Vec::new();
-            let busy = p99_beside(address, || {
-                statuses = thread::scope(|scope| {
-                    let ask = || scope.spawn(|| send(address, &bytes).expect("an answer").status);
-                    [ask(), ask()].map(|one| one.join().expect("no panic")).to_vec()
-                });
-            });
-            println!("{name} {path}: {statuses:?} in {:?}, p99 {busy:?}, {idle:?} idle", began.elapsed());
+            let statuses = twice(address, name, path, body, idle);
             assert!(statuses.contains(&200), "{name} {path}: {statuses:?}");
             assert!(statuses.iter().all(|status| [200, 429].contains(status)), "{name} {path}: {statuses:?}");
-            // Other processes on the machine slow it down as well.
-            assert!(busy < Duration::from_millis(50) + 3 * idle, "{name} {path}: {busy:?}, {idle:?} idle");
         }
     }
-    let walked = |path: &&String| !bodies.iter().any(|(_, walked, _)| walked == path);
-    let missing: Vec<&String> = described.iter().filter(walked).collect();
+    let measured = |path: &&String| {
+        bodies
+            .iter()
+            .map(|(_, path, _)| path)
+            .chain(PROMPTS.iter().map(|(path, ..)| path))
+            .any(|one| one == path)
+    };
+    let missing: Vec<&String> = described.iter().filter(|path| !measured(path)).collect();
     assert!(missing.is_empty(), "no largest input for {missing:?}");
+}
+
+#[test]
+fn livez_is_answered_while_prompts_fill_the_context_and_the_body() {
+    let folder = generation::folder();
+    let server = generation::serve(folder.path(), large_bodies());
+    let idle = p99_beside(*server, spin);
+    // The context is 4,096 tokens.
+    let (context, largest) = ("w4 ".repeat(4000), "w4 ".repeat(BODY / 3));
+    for (path, body, is_limited) in PROMPTS {
+        assert_eq!(twice(*server, "context", path, &body(&context), idle), [200, 200], "{path}");
+        let expected = if is_limited { 400 } else { 200 };
+        assert_eq!(twice(*server, "body", path, &body(&largest), idle), [expected; 2], "{path}");
+    }
 }
 
 #[test]

@@ -20,4 +20,5 @@ mod provers;
 mod responses;
 mod second_opinions;
 mod tls_and_cors;
+mod tools;
 mod traces;

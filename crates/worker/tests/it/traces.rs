@@ -13,6 +13,7 @@ use sconce_worker::Settings;
 use serde_json::{Value, json};
 
 use crate::client::{get, post, post_with};
+use crate::generation;
 use crate::harness::{METAL, TestServer, fake_builder, settings, start};
 
 const TRACE: &str = "4bf92f3577b34da6a3ce929d0e0e4736";
@@ -186,6 +187,31 @@ fn a_request_is_a_span_of_its_caller_with_four_parts_whose_times_add_up() {
     assert!(start.starts_with("post /v1/traces ") && start.contains("x-key: secret"), "{start}");
     let resource = &body["resourceSpans"][0]["resource"];
     assert_eq!(attribute(resource, "service.name")["stringValue"], "lamps");
+}
+
+#[test]
+fn a_generation_has_spans_of_its_prompt_and_its_tokens() {
+    let receiver = Receiver::start(0);
+    let telemetry = TelemetryConfig { traces: Some(receiver.collector()), ..TelemetryConfig::default() };
+    let settings = Settings { http: HttpSettings { telemetry, ..settings().http }, ..settings() };
+    let folder = generation::folder();
+    let server = generation::serve(folder.path(), settings);
+    for stream in [false, true] {
+        let trace = if stream { TRACE.to_owned() } else { "2".repeat(32) };
+        let header = format!("00-{trace}-{CALLER}-01");
+        let body = json!({"prompt": "w4 w5 w6", "max_tokens": 5, "ignore_eos": true, "stream": stream});
+        let answer = post_with(*server, "/v1/completions", &[("traceparent", &header)], &body);
+        assert_eq!(answer.status, 200, "{}", answer.text());
+        let mut spans = receiver.trace(&trace, 4);
+        spans.sort_by_key(|span| times(span).0);
+        let names: Vec<&str> = spans.iter().filter_map(|span| span["name"].as_str()).collect();
+        assert_eq!(names, ["/v1/completions", "tokenize", "prefill", "decode"]);
+        assert_eq!(attribute(&spans[2], "sconce.tokens")["intValue"], "3");
+        assert_eq!(attribute(&spans[3], "sconce.generated_tokens")["intValue"], "5");
+        assert_eq!(attribute(&spans[3], "sconce.placement")["stringValue"], "native/cpu/f32");
+        assert_eq!((times(&spans[1]).1, times(&spans[2]).1), (times(&spans[2]).0, times(&spans[3]).0));
+        assert!(times(&spans[3]).1 <= times(&spans[0]).1);
+    }
 }
 
 #[test]

@@ -1,7 +1,6 @@
 //! Steps with a KV cache against the forward pass without one, on both paths.
 
-use sconce_core::batch::{Batch, CachedSequence, OutputKind};
-use sconce_core::engine::{Encoder, EngineError};
+use sconce_core::engine::Encoder;
 use sconce_core::placement::Dtype;
 use sconce_testkit::compare::{largest, max_difference};
 
@@ -12,7 +11,9 @@ use crate::candle::tests::{cpu, every_kind};
 use crate::candle::{CandleEngine, logits_head};
 use crate::description::Description;
 use crate::step::BLOCK_SIZE;
-use crate::step::testing::{Stepped, description, run, scattered, tokens, uncached};
+use crate::step::testing::{
+    Stepped, description, refuses_steps_outside_blocks, run, scattered, tokens, uncached,
+};
 use crate::weights::GeneratedTensors;
 
 const PATHS: [ForwardPath; 2] = [ForwardPath::Fused, ForwardPath::Portable];
@@ -144,20 +145,7 @@ fn a_copied_block_continues_like_its_source() {
 fn steps_outside_their_blocks_are_refused() {
     let encoder = decoder(ForwardPath::Fused, &description("llama"), Dtype::F32);
     let generator = encoder.generator().expect("it generates");
-    generator.reserve(2).expect("memory");
-    let step = |count: usize, length: usize, blocks: &[u32]| {
-        let mut step = Batch::new(OutputKind::Logits);
-        step.push_cached(&vec![1; count], CachedSequence { length, blocks: blocks.to_vec(), logits: 1 });
-        generator.step(&step)
-    };
-    assert!(step(BLOCK_SIZE, 0, &[1]).is_ok());
-    for (count, length, blocks) in
-        [(BLOCK_SIZE + 1, 0, &[1][..]), (1, BLOCK_SIZE, &[0]), (1, 0, &[2]), (1, 600, &[0, 1]), (1, 0, &[])]
-    {
-        let refused = step(count, length, blocks);
-        assert!(matches!(refused, Err(EngineError::Malformed(_))), "{count} {length} {blocks:?}");
-    }
-    assert!(matches!(generator.reserve(usize::MAX / 1024), Err(EngineError::OutOfMemory(_))));
+    refuses_steps_outside_blocks(generator);
     let layout = generator.cache_layout();
     // Keys and values of two layers with two KV heads of 20 values.
     assert_eq!((layout.block_size, layout.block_bytes), (16, 2 * 2 * 16 * 2 * 20 * 4));

@@ -1,10 +1,14 @@
 //! Valid headers are read whole; invalid ones are rejected with the value.
 
+use std::fs;
 use std::time::{Duration, Instant};
 
 use proptest::prelude::*;
+use sconce_testkit::draws::{Draws, fuzz_inputs};
 use sconce_testkit::gguf::{self, Tensor, Value};
+use sconce_testkit::goldens;
 
+use super::super::config::hub_config;
 use super::super::metadata::Value as Found;
 use super::*;
 
@@ -159,6 +163,34 @@ fn the_largest_header_is_rejected_within_a_tenth_of_a_second() {
     // Other processes may take the CPU meanwhile.
     let best = (0..5).map(|_| measure()).min().expect("five measurements");
     assert!(best < Duration::from_millis(100), "{best:?}");
+}
+
+#[test]
+fn mutated_headers_of_models_never_panic() {
+    let folder = goldens::folder("gguf");
+    let files = fs::read_dir(folder).expect("goldens").map(|file| fs::read(file.expect("a file").path()));
+    // Headers, with the length of their file.
+    let corpus: Vec<(Vec<u8>, u64)> = files
+        .map(|bytes| {
+            let mut bytes = bytes.expect("it is read");
+            let length = bytes.len() as u64;
+            let header = parse(&bytes).expect("it is valid");
+            bytes.truncate(header.tensors.iter().map(|tensor| tensor.start).min().unwrap_or(length) as usize);
+            (bytes, length)
+        })
+        .collect();
+    let (mut draws, mut read) = (Draws(5), 0);
+    for _ in 0..fuzz_inputs(20_000) {
+        let (mut bytes, length) = corpus[draws.below(corpus.len())].clone();
+        draws.mutate(&mut bytes, &corpus[draws.clone().below(corpus.len())].0);
+        if let Ok(header) = Header::parse(&bytes[..], length) {
+            read += 1;
+            let end = header.tensors.iter().map(|tensor| tensor.start + tensor.length).max();
+            assert!(end.unwrap_or(0) <= length);
+            let _ = hub_config(&[header], &|_| None);
+        }
+    }
+    assert!(read > 0, "no mutated header is valid");
 }
 
 proptest! {

@@ -246,6 +246,36 @@ fn bulk_waits_for_interactive_sequences_and_is_preempted_first() {
 }
 
 #[test]
+fn an_interactive_sequence_takes_the_place_of_a_bulk_one() {
+    let mut scheduler = scheduler(32, Limits { sequences: 2, ..LIMITS });
+    for id in [1, 2] {
+        let scheduling = Scheduling { priority: Priority::Bulk, ..Scheduling::default() };
+        scheduler.submit(NewSequence { scheduling, ..sequence(id, 2, 20) }).unwrap();
+    }
+    assert_eq!(work(&advance(&mut scheduler)), [(1, 0..2, true), (2, 0..2, true)]);
+    scheduler.submit(sequence(3, 2, 2)).unwrap();
+    let step = advance(&mut scheduler);
+    assert_eq!(step.preempted, [2]);
+    assert_eq!(work(&step), [(1, 2..3, true), (3, 0..2, true)]);
+    scheduler.submit(sequence(4, 2, 2)).unwrap();
+    assert_eq!(advance(&mut scheduler).preempted, [1]);
+    scheduler.submit(sequence(5, 2, 2)).unwrap();
+    assert!(advance(&mut scheduler).preempted.is_empty(), "interactive sequences stay");
+}
+
+#[test]
+fn sequences_end_where_a_smaller_pool_ends() {
+    let mut scheduler = scheduler(32, LIMITS);
+    scheduler.submit(sequence(1, 4, 100)).unwrap();
+    scheduler.submit(sequence(2, 12, 100)).unwrap();
+    // Two blocks of four tokens, and one token that is not computed.
+    let refused = scheduler.replace_pool(BlockPool::new(2, 4));
+    assert_eq!(refused.iter().map(|(id, _)| *id).collect::<Vec<_>>(), [2]);
+    let continues: Vec<bool> = (0..5).map(|_| scheduler.append(1, 7)).collect();
+    assert_eq!(continues, [true, true, true, true, false]);
+}
+
+#[test]
 fn a_long_prompt_leaves_prefill_tokens_for_others() {
     let mut scheduler = scheduler(64, LIMITS);
     scheduler.submit(sequence(1, 80, 2)).unwrap();
@@ -342,12 +372,13 @@ impl Simulation {
         let prompt = self.random.below(max_prompt) + 1;
         let output = self.random.below(max_output) + 1;
         let (id, max_length) = (self.next_id, prompt + output);
+        let priority = if self.random.below(4) == 0 { Priority::Bulk } else { Priority::Interactive };
         let ids = (0..prompt as u32).map(|at| if at < 20 { at * kind } else { at + id as u32 }).collect();
         self.next_id += 1;
         let need = (max_length - 1).div_ceil(self.scheduler.pool().block_size());
         let result = self.scheduler.submit(NewSequence {
             id,
-            scheduling: Scheduling { tenant: scope, prefix_scope: scope, ..Scheduling::default() },
+            scheduling: Scheduling { tenant: scope, prefix_scope: scope, priority },
             ids,
             max_length,
         });
@@ -383,7 +414,11 @@ impl Simulation {
     fn step(&mut self) {
         let computed: HashMap<SequenceId, usize> =
             self.scheduler.running.iter().map(|sequence| (sequence.id, sequence.computed)).collect();
-        let oldest = self.scheduler.running.first().map(|sequence| sequence.id);
+        // Bulk sequences make progress only if no interactive one waits.
+        let is_interactive = |sequence: &&Sequence| sequence.scheduling.priority == Priority::Interactive;
+        let waits = self.scheduler.waiting.iter().any(|sequence| is_interactive(&sequence));
+        let oldest = self.scheduler.running.first().filter(|oldest| is_interactive(oldest) || !waits);
+        let oldest = oldest.map(|sequence| sequence.id);
         let step = self.scheduler.next_step(usize::MAX);
         self.check(&step, &computed, oldest);
         let size = self.scheduler.pool().block_size();
@@ -458,7 +493,7 @@ impl Simulation {
             assert!(step.copies[..at].iter().all(|other| other.destination != copy.destination), "{step:?}");
         }
         assert!(self.scheduler.waiting.iter().is_sorted_by_key(|sequence| sequence.arrival));
-        assert!(self.scheduler.running.iter().is_sorted_by_key(|sequence| sequence.arrival));
+        assert!(self.scheduler.running.iter().is_sorted_by_key(Sequence::order));
         assert!(self.scheduler.waiting.iter().all(|sequence| sequence.table.blocks().is_empty()));
     }
 
@@ -516,7 +551,7 @@ fn many_sequences_over_ten_thousand_steps_leave_nothing_behind() {
     }
     simulation.drain();
     assert!(
-        simulation.preemptions > 0 && most_running == 64,
+        simulation.preemptions > 0 && most_running > 60,
         "{} preemptions, {most_running} running",
         simulation.preemptions
     );

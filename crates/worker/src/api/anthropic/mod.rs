@@ -41,7 +41,7 @@ pub(crate) struct MessagesBody {
     tool_choice: Option<ToolChoiceField>,
     thinking: Option<Thinking>,
     output_config: Option<OutputConfig>,
-    #[serde(default)]
+    #[serde(default, deserialize_with = "crate::api::sampling::nullable")]
     stream: bool,
 }
 

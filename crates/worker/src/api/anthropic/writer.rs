@@ -1,15 +1,13 @@
 //! The objects and events of Anthropic's `/v1/messages`.
 
+use sconce::GeneratedToken;
 use sconce_http::event_stream::{EventFormat, named_event};
 use sconce_http::refusal::{Dialect, Refusal};
 use serde_json::{Value, json};
 
 use crate::api::completion::random_id;
-use crate::operations::generate::{
-    EndReason, EventWriter, FinishedOutput, Generating, GenerationEvent, TokenUsage, ToolCall,
-};
+use crate::operations::generate::{EndReason, EventWriter, FinishedOutput, Generating, TokenUsage, ToolCall};
 use crate::operations::output_parser::Delta;
-use crate::state::slot::LoadedModel;
 
 /// Writes a message, as events or as one object.
 pub(super) struct Writer {
@@ -52,7 +50,7 @@ impl Writer {
     }
 
     /// Why it ended, and the stop string that ended it.
-    fn end(&self, reason: EndReason) -> (&'static str, Option<&str>) {
+    fn stop_reason(&self, reason: EndReason) -> (&'static str, Option<&str>) {
         match reason {
             EndReason::Stop => ("end_turn", None),
             EndReason::StopString(index) => ("stop_sequence", self.stop.get(index).map(String::as_str)),
@@ -73,7 +71,7 @@ impl Writer {
             content.push(json!({ "type": "text", "text": output.text }));
         }
         content.extend(output.calls.iter().filter_map(tool_use));
-        let (reason, stop) = self.end(output.reason.unwrap_or(EndReason::Stop));
+        let (reason, stop) = self.stop_reason(output.reason.unwrap_or(EndReason::Stop));
         let mut message = self.message(&content, usage);
         message["stop_reason"] = reason.into();
         message["stop_sequence"] = stop.into();
@@ -152,22 +150,19 @@ impl EventWriter for Writer {
         event("message_start", json!({ "message": message }), output);
     }
 
-    fn event(&mut self, event: GenerationEvent, _: &LoadedModel, output: &mut Vec<u8>) {
-        match event {
-            GenerationEvent::Deltas { deltas, .. } => {
-                for delta in deltas {
-                    self.delta(delta, output);
-                }
-            }
-            GenerationEvent::Finished { reason, .. } => {
-                self.close(output);
-                self.reason = reason;
-            }
+    fn deltas(&mut self, _: usize, deltas: Vec<Delta>, _: Option<GeneratedToken>, output: &mut Vec<u8>) {
+        for delta in deltas {
+            self.delta(delta, output);
         }
     }
 
+    fn end(&mut self, _: usize, reason: EndReason, output: &mut Vec<u8>) {
+        self.close(output);
+        self.reason = reason;
+    }
+
     fn finish(&mut self, usage: TokenUsage, output: &mut Vec<u8>) {
-        let (reason, stop) = self.end(self.reason);
+        let (reason, stop) = self.stop_reason(self.reason);
         let delta = json!({ "stop_reason": reason, "stop_sequence": stop });
         event("message_delta", json!({ "delta": delta, "usage": written_usage(usage) }), output);
         event("message_stop", json!({}), output);
@@ -217,7 +212,7 @@ mod tests {
         }
         writer.close(&mut output);
         writer.reason = EndReason::ToolCalls;
-        writer.finish(TokenUsage { prompt: 5, cached: 2, generated: 7 }, &mut output);
+        writer.finish(TokenUsage { prompt: 5, cached: 2, generated: 7, reasoning: 1 }, &mut output);
         let values = values(output);
         let (mut blocks, mut ends): (Vec<Value>, usize) = (Vec::new(), 0);
         for value in &values {
@@ -266,9 +261,9 @@ mod tests {
 
     #[test]
     fn the_stop_string_is_named_and_an_error_is_an_event() {
-        assert_eq!(writer().end(EndReason::StopString(1)), ("stop_sequence", Some("b")));
-        assert_eq!(writer().end(EndReason::Length), ("max_tokens", None));
-        assert_eq!(writer().end(EndReason::Stop), ("end_turn", None));
+        assert_eq!(writer().stop_reason(EndReason::StopString(1)), ("stop_sequence", Some("b")));
+        assert_eq!(writer().stop_reason(EndReason::Length), ("max_tokens", None));
+        assert_eq!(writer().stop_reason(EndReason::Stop), ("end_turn", None));
         let mut output = Vec::new();
         writer().fail(&Refusal::new(Kind::NotReady, "why"), &mut output);
         assert_eq!(values(output)[0]["error"], json!({"type": "overloaded_error", "message": "why"}));

@@ -63,7 +63,7 @@ pub(crate) struct GenerateBody {
     /// System prompt.
     system: Option<String>,
     /// Whether the prompt is used without the chat template.
-    #[serde(default)]
+    #[serde(default, deserialize_with = "crate::api::sampling::nullable")]
     raw: bool,
     /// Not supported.
     #[serde(default)]

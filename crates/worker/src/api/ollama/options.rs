@@ -6,7 +6,7 @@ use serde::Deserialize;
 use serde_json::{Map, Value};
 use utoipa::ToSchema;
 
-use crate::api::sampling::Stop;
+use crate::api::sampling::{Stop, seed};
 use crate::errors::refusal;
 use crate::operations::context::invalid;
 use crate::state::slot::LoadedModel;
@@ -61,7 +61,7 @@ impl Options {
             repetition_penalty: self.repeat_penalty.unwrap_or(default.repetition_penalty),
             presence_penalty: self.presence_penalty.unwrap_or(default.presence_penalty),
             frequency_penalty: self.frequency_penalty.unwrap_or(default.frequency_penalty),
-            seed: self.seed.map(i64::cast_unsigned),
+            seed: seed(self.seed),
             stop: self.stop.map(Stop::strings).unwrap_or_default(),
             ..default
         };

@@ -2,16 +2,14 @@
 
 use std::time::{Duration, Instant, SystemTime};
 
+use sconce::GeneratedToken;
 use sconce_http::event_stream::EventFormat;
 use sconce_http::refusal::{Dialect, Refusal};
 use serde_json::{Value, json};
 
 use crate::api::ollama::{nanoseconds, timestamp};
-use crate::operations::generate::{
-    EndReason, EventWriter, FinishedOutput, Generating, GenerationEvent, TokenUsage, ToolCall,
-};
+use crate::operations::generate::{EndReason, EventWriter, FinishedOutput, Generating, TokenUsage, ToolCall};
 use crate::operations::output_parser::Delta;
-use crate::state::slot::LoadedModel;
 
 /// The shape of the objects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -69,7 +67,7 @@ impl Writer {
     }
 
     /// Adds the end of the generation to an object.
-    fn end(&self, object: &mut Value, usage: TokenUsage) {
+    fn add_end(&self, object: &mut Value, usage: TokenUsage) {
         let Times { began, load, first_token } = self.times;
         let total = began.elapsed();
         // Tool calls end like any answer.
@@ -98,7 +96,7 @@ impl Writer {
         let output = outputs.first().unwrap_or(&empty);
         self.reason = output.reason.unwrap_or(EndReason::Stop);
         let mut object = self.object(&output.text, &output.reasoning, &output.calls);
-        self.end(&mut object, usage);
+        self.add_end(&mut object, usage);
         object
     }
 
@@ -137,23 +135,20 @@ impl EventWriter for Writer {
 
     fn start(&mut self, _: &Generating, _: &mut Vec<u8>) {}
 
-    fn event(&mut self, event: GenerationEvent, _: &LoadedModel, output: &mut Vec<u8>) {
-        match event {
-            GenerationEvent::Deltas { deltas, .. } => {
-                for delta in deltas {
-                    self.delta(delta, output);
-                }
-            }
-            GenerationEvent::Finished { reason, .. } => {
-                self.flush(output);
-                self.reason = reason;
-            }
+    fn deltas(&mut self, _: usize, deltas: Vec<Delta>, _: Option<GeneratedToken>, output: &mut Vec<u8>) {
+        for delta in deltas {
+            self.delta(delta, output);
         }
+    }
+
+    fn end(&mut self, _: usize, reason: EndReason, output: &mut Vec<u8>) {
+        self.flush(output);
+        self.reason = reason;
     }
 
     fn finish(&mut self, usage: TokenUsage, output: &mut Vec<u8>) {
         let mut object = self.object("", "", &[]);
-        self.end(&mut object, usage);
+        self.add_end(&mut object, usage);
         output.extend(Self::FORMAT.event(&object));
     }
 
@@ -179,7 +174,7 @@ mod tests {
             writer.delta(delta, &mut output);
         }
         writer.flush(&mut output);
-        writer.finish(TokenUsage { prompt: 3, cached: 1, generated: 2 }, &mut output);
+        writer.finish(TokenUsage { prompt: 3, cached: 1, generated: 2, reasoning: 0 }, &mut output);
         let text = String::from_utf8(output).expect("text");
         let mut lines: Vec<Value> =
             text.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect();
@@ -233,7 +228,7 @@ mod tests {
             reason: Some(EndReason::Length),
             ..FinishedOutput::default()
         };
-        let usage = TokenUsage { prompt: 3, cached: 1, generated: 2 };
+        let usage = TokenUsage { prompt: 3, cached: 1, generated: 2, reasoning: 0 };
         let whole = writer(Shape::Generate).whole(&[output], usage);
         assert_eq!((&whole["response"], &whole["thinking"]), (&json!("a"), &json!("b")));
         assert_eq!((&whole["done"], &whole["done_reason"]), (&json!(true), &json!("length")));

@@ -44,7 +44,7 @@ pub(crate) struct ResponsesBody {
     reasoning: Option<Reasoning>,
     #[schema(value_type = Object)]
     metadata: Option<Value>,
-    #[serde(default)]
+    #[serde(default, deserialize_with = "crate::api::sampling::nullable")]
     stream: bool,
     /// Not used: nothing is stored.
     #[serde(rename = "store")]
@@ -55,7 +55,7 @@ pub(crate) struct ResponsesBody {
     #[schema(value_type = Object)]
     conversation: Option<Value>,
     /// Not supported.
-    #[serde(default)]
+    #[serde(default, deserialize_with = "crate::api::sampling::nullable")]
     background: bool,
     /// Only `disabled`.
     truncation: Option<String>,

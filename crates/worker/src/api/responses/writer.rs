@@ -1,15 +1,13 @@
 //! The objects and events of OpenAI's Responses API.
 
+use sconce::GeneratedToken;
 use sconce_http::event_stream::{EventFormat, named_event};
 use sconce_http::refusal::Refusal;
 use serde_json::{Value, json};
 
 use crate::api::completion::random_id;
-use crate::operations::generate::{
-    EndReason, EventWriter, FinishedOutput, Generating, GenerationEvent, TokenUsage, ToolCall,
-};
+use crate::operations::generate::{EndReason, EventWriter, FinishedOutput, Generating, TokenUsage, ToolCall};
 use crate::operations::output_parser::Delta;
-use crate::state::slot::LoadedModel;
 
 /// Writes a response, as events or as one object.
 pub(super) struct Writer {
@@ -163,7 +161,7 @@ impl Writer {
 
     /// Begins an item.
     fn begin(&mut self, item: Item, output: &mut Vec<u8>) {
-        self.end("completed", output);
+        self.close("completed", output);
         let index = self.items.len();
         let added = json!({ "output_index": index, "item": item.object("in_progress") });
         self.event("response.output_item.added", added, output);
@@ -177,7 +175,7 @@ impl Writer {
     }
 
     /// Ends the open item.
-    fn end(&mut self, status: &str, output: &mut Vec<u8>) {
+    fn close(&mut self, status: &str, output: &mut Vec<u8>) {
         let Some(item) = self.open.take() else { return };
         let index = self.items.len();
         let mut done = json!({ "item_id": item.id, "output_index": index });
@@ -210,7 +208,7 @@ fn written_usage(usage: TokenUsage) -> Value {
         "input_tokens": usage.prompt,
         "input_tokens_details": { "cached_tokens": usage.cached },
         "output_tokens": usage.generated,
-        "output_tokens_details": { "reasoning_tokens": 0 },
+        "output_tokens_details": { "reasoning_tokens": usage.reasoning },
         "total_tokens": usage.prompt + usage.generated,
     })
 }
@@ -224,18 +222,15 @@ impl EventWriter for Writer {
         }
     }
 
-    fn event(&mut self, event: GenerationEvent, _: &LoadedModel, output: &mut Vec<u8>) {
-        match event {
-            GenerationEvent::Deltas { deltas, .. } => {
-                for delta in deltas {
-                    self.delta(delta, output);
-                }
-            }
-            GenerationEvent::Finished { reason, .. } => {
-                self.reason = reason;
-                self.end(self.status(), output);
-            }
+    fn deltas(&mut self, _: usize, deltas: Vec<Delta>, _: Option<GeneratedToken>, output: &mut Vec<u8>) {
+        for delta in deltas {
+            self.delta(delta, output);
         }
+    }
+
+    fn end(&mut self, _: usize, reason: EndReason, output: &mut Vec<u8>) {
+        self.reason = reason;
+        self.close(self.status(), output);
     }
 
     fn finish(&mut self, usage: TokenUsage, output: &mut Vec<u8>) {
@@ -245,7 +240,7 @@ impl EventWriter for Writer {
     }
 
     fn fail(&mut self, refusal: &Refusal, output: &mut Vec<u8>) {
-        self.end("incomplete", output);
+        self.close("incomplete", output);
         let mut response = self.object("failed", None);
         response["error"] = json!({ "code": "server_error", "message": refusal.message });
         self.event("response.failed", json!({ "response": response }), output);
@@ -303,8 +298,8 @@ mod tests {
             writer.delta(delta, &mut output);
         }
         writer.reason = EndReason::ToolCalls;
-        writer.end("completed", &mut output);
-        writer.finish(TokenUsage { prompt: 5, cached: 2, generated: 7 }, &mut output);
+        writer.close("completed", &mut output);
+        writer.finish(TokenUsage { prompt: 5, cached: 2, generated: 7, reasoning: 1 }, &mut output);
         let values = values(output);
         let names: Vec<&str> =
             values.iter().filter_map(|value| value["type"].as_str()?.strip_prefix("response.")).collect();

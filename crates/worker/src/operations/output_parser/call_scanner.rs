@@ -4,11 +4,13 @@ use std::mem::take;
 
 use serde_json::Value;
 
-use super::{Delta, text};
+use super::delta::Delta;
 
 /// Scans the JSON object of a call.
 #[derive(Clone, Debug, Default)]
 pub(super) struct CallScanner {
+    /// What came before the object, such as the bracket of a list.
+    before: String,
     text: String,
     depth: usize,
     in_string: bool,
@@ -20,7 +22,18 @@ pub(super) struct CallScanner {
     closed: bool,
 }
 
+/// What an object was.
+pub(super) enum Ended {
+    Call,
+    /// No call, with what came before it.
+    Text(String),
+}
+
 impl CallScanner {
+    pub(super) fn new(before: String) -> CallScanner {
+        CallScanner { before, ..CallScanner::default() }
+    }
+
     /// Scans to the end of the object or of `text`. Returns the number of bytes that it used.
     pub(super) fn push(&mut self, text: &str, index: usize, deltas: &mut Vec<Delta>) -> usize {
         let mut used = text.len();
@@ -78,20 +91,18 @@ impl CallScanner {
         }
     }
 
-    /// Whether the object is complete, and then whether it was a call. What is no call is text.
-    pub(super) fn ended(&mut self, index: usize, deltas: &mut Vec<Delta>) -> Option<bool> {
+    /// What the object was, if it is complete. A call has arguments, unless a mark says that it is one.
+    pub(super) fn ended(&mut self, index: usize, is_marked: bool, deltas: &mut Vec<Delta>) -> Option<Ended> {
         if self.depth > 0 {
             return None;
         }
         if self.arguments.is_some() {
-            return Some(true);
+            return Some(Ended::Call);
         }
         let object: Value = serde_json::from_str(&self.text).unwrap_or_default();
-        let Some(name) = object["name"].as_str() else {
-            text(&take(&mut self.text), deltas);
-            return Some(false);
-        };
         let arguments = object.get("arguments").or(object.get("parameters"));
+        let name = object["name"].as_str().filter(|_| is_marked || arguments.is_some());
+        let Some(name) = name else { return Some(Ended::Text(take(&mut self.before) + &self.text)) };
         let arguments = match arguments {
             None | Some(Value::Null) => "{}".to_owned(),
             // Some models write the arguments as a string of JSON.
@@ -100,11 +111,11 @@ impl CallScanner {
         };
         deltas.push(Delta::Call { index, name: name.to_owned() });
         deltas.push(Delta::Arguments { index, text: arguments });
-        Some(true)
+        Some(Ended::Call)
     }
 
     /// The text of a call that did not begin.
     pub(super) fn abandon(self) -> String {
-        if self.arguments.is_some() { String::new() } else { self.text }
+        if self.arguments.is_some() { String::new() } else { self.before + &self.text }
     }
 }

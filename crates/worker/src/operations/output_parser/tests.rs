@@ -91,6 +91,13 @@ fn what_is_no_call_is_text() {
     assert_eq!(whole(LLAMA, "{\"answer\": 1} and more"), expected("{\"answer\": 1} and more", "", &[]));
     assert_eq!(whole(LLAMA, "{\"answer\": "), expected("{\"answer\": ", "", &[]));
     assert_eq!(whole(MISTRAL, "[1, 2]"), expected("[1, 2]", "", &[]));
+    for (template, json) in [
+        (MISTRAL, "[{\"a\": 1}, {\"b\": 2}]"),
+        (MISTRAL, " [ {\"a\": "),
+        (LLAMA, "{\"name\": \"Al\", \"age\": 3}"),
+    ] {
+        assert_eq!(whole(template, json), expected(json, "", &[]));
+    }
     assert_eq!(whole(MISTRAL, "[, "), expected("[, ", "", &[]));
     assert_eq!(whole(QWEN, "<tool_call>no json"), expected("no json", "", &[]));
     let cut = "<tool_call>{\"name\": \"f\", \"arguments\": {\"a\": ";

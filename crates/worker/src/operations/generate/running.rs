@@ -1,86 +1,33 @@
-//! Text generation: prompts or a conversation to a stream of events, within the limits of the server.
+//! A running generation: prompts within the limits of the server, and the events of their outputs.
 
 use std::collections::VecDeque;
 use std::future::poll_fn;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 use std::time::{Duration, Instant};
 
 use futures_core::Stream;
-use sconce::{
-    ChatOptions, FinishReason, GenerateOptions, GeneratedToken, GenerationStream, Message, Model, Scheduling,
-};
-use sconce_http::event_stream::{EventFormat, EventStream};
+use sconce::{FinishReason, GenerateOptions, GenerationStream, GenerationSummary, Scheduling};
 use sconce_http::keys::Principal;
 use sconce_http::memory_budget::Reservation;
 use sconce_http::refusal::{Kind, Refusal};
 use sconce_http::telemetry::DeferredRecord;
 
+use super::event::{EndReason, GenerationEvent, TokenUsage};
+use super::prompt::{Prepared, PromptInput, check_bytes};
 use crate::errors::refusal;
 use crate::operations::context::{RequestContext, invalid};
-use crate::operations::output_parser::{Delta, OutputParser};
-use crate::operations::tools::Tools;
+use crate::operations::output_parser::OutputParser;
 use crate::schedule::generation_quota::GenerationPermit;
 use crate::schedule::next_batch::Priority;
 use crate::state::app::App;
 use crate::state::generation_metrics::FinishedGeneration;
 use crate::state::slot::LoadedModel;
-use crate::state::work::Work;
+use crate::state::work::{GenerationTimes, Work, extend_new};
 
-/// Maximum bytes of a prompt or of the texts of a conversation.
-const MAX_PROMPT: usize = 4 << 20;
 /// Bytes that a token takes while its request is in flight.
 const TOKEN_BYTES: usize = 16;
-
-/// What is continued.
-pub(crate) enum PromptInput {
-    Text(String),
-    Ids(Vec<u32>),
-    Conversation { messages: Vec<Message>, options: ChatOptions, tools: Tools },
-}
-
-/// What a generation reports.
-#[derive(Debug, PartialEq)]
-pub(crate) enum GenerationEvent {
-    /// The next parts of an output, and the token that they come from, unless they were held back until the end.
-    Deltas { choice: usize, deltas: Vec<Delta>, token: Option<GeneratedToken> },
-    /// An output ended.
-    Finished { choice: usize, reason: EndReason },
-}
-
-/// Why an output ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum EndReason {
-    /// An end token.
-    Stop,
-    /// The stop string of this index.
-    StopString(usize),
-    /// The maximum number of tokens.
-    Length,
-    /// The model called tools.
-    ToolCalls,
-}
-
-impl EndReason {
-    /// The name that OpenAI's API uses.
-    pub(crate) fn name(self) -> &'static str {
-        match self {
-            EndReason::Stop | EndReason::StopString(_) => FinishReason::Stop.name(),
-            EndReason::Length => FinishReason::Length.name(),
-            EndReason::ToolCalls => "tool_calls",
-        }
-    }
-}
-
-/// Tokens of a request.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct TokenUsage {
-    pub(crate) prompt: usize,
-    /// Tokens of the prompt that were in the prefix cache.
-    pub(crate) cached: usize,
-    pub(crate) generated: usize,
-}
 
 /// A running generation of one or more prompts. Dropping it cancels it.
 pub(crate) struct Generating {
@@ -91,7 +38,7 @@ pub(crate) struct Generating {
     closing: Pin<Box<dyn Future<Output = ()> + Send>>,
     state: State,
     app: Arc<App>,
-    pub(crate) loaded: Arc<LoadedModel>,
+    loaded: Arc<LoadedModel>,
     principal: Principal,
     method: &'static str,
     arrived: Instant,
@@ -100,11 +47,13 @@ pub(crate) struct Generating {
     /// Time of the last token of each output.
     last_token: Vec<Option<Instant>>,
     generated: usize,
+    /// Generated tokens of a reasoning.
+    reasoning: usize,
     /// Why outputs ended.
     ends: Vec<&'static str>,
     record: DeferredRecord,
     _permit: GenerationPermit,
-    _memory: Reservation,
+    memory: Reservation,
 }
 
 /// One prompt and its outputs.
@@ -124,70 +73,6 @@ enum State {
     Failed,
 }
 
-impl PromptInput {
-    fn bytes(&self) -> usize {
-        match self {
-            PromptInput::Text(text) => text.len(),
-            PromptInput::Ids(ids) => 4 * ids.len(),
-            PromptInput::Conversation { messages, tools, .. } => conversation_bytes(messages, tools),
-        }
-    }
-
-    /// The token ids, the options with what the chat template adds to them, and the parser of the output.
-    fn prepare(self, model: &Model, mut options: GenerateOptions) -> Result<Prepared, Refusal> {
-        let (ids, parser) = match self {
-            PromptInput::Text(text) => {
-                let tokens = model.tokens(&text, true).map_err(refusal)?;
-                (tokens.into_iter().map(|token| token.id).collect(), OutputParser::plain())
-            }
-            PromptInput::Ids(ids) => (ids, OutputParser::plain()),
-            PromptInput::Conversation { messages, options: mut chat, tools } => {
-                let callable = tools.are_callable();
-                let template = model.chat_template(&chat).map_err(refusal)?;
-                if let Some(calls) = tools.structured_output(template)?
-                    && options.structured_output.replace(calls).is_some()
-                {
-                    return Err(invalid("a required tool call and `response_format` exclude each other"));
-                }
-                chat.tools = callable.then_some(tools.definitions);
-                let prompt = model.chat_prompt(&messages, &chat).map_err(refusal)?;
-                if !options.ignore_eos {
-                    options.stop_tokens.extend(prompt.stop_tokens);
-                }
-                (prompt.ids, OutputParser::of(template, &prompt.text, callable))
-            }
-        };
-        Ok(Prepared { ids, options, parser })
-    }
-}
-
-/// A prompt that is ready to be continued.
-struct Prepared {
-    ids: Vec<u32>,
-    options: GenerateOptions,
-    parser: OutputParser,
-}
-
-/// Bytes of a conversation.
-pub(super) fn conversation_bytes(messages: &[Message], tools: &Tools) -> usize {
-    let messages = messages.iter().map(|message| json_bytes(&message.0)).sum::<usize>();
-    messages + tools.definitions.iter().map(json_bytes).sum::<usize>()
-}
-
-/// Rejects prompts of too many bytes.
-pub(super) fn check_bytes(bytes: usize) -> Result<(), Refusal> {
-    if bytes > MAX_PROMPT {
-        let message = format!("a prompt has at most {MAX_PROMPT} bytes, and this one {bytes}");
-        return Err(Refusal::new(Kind::TooLarge, message));
-    }
-    Ok(())
-}
-
-/// Bytes of a value as JSON.
-fn json_bytes(value: &impl serde::Serialize) -> usize {
-    serde_json::to_vec(value).map_or(0, |bytes| bytes.len())
-}
-
 /// Starts to generate, and waits for the first event, so that what fails before it is an error response.
 pub(crate) async fn start(
     context: &RequestContext,
@@ -201,8 +86,11 @@ pub(crate) async fn start(
     // A key without tokens left costs no more work.
     app.edge.charge(principal, 0)?;
     let outputs = options.n.max(1);
-    let limit = app.settings().max_generations;
-    let permit = loaded.generations.admit(principal.tenant, outputs * prompts.len(), limit);
+    let (all, limit) = (outputs * prompts.len(), app.settings().max_generations);
+    if all > limit {
+        return Err(invalid(format!("a request has at most {limit} outputs, and this one {all}")));
+    }
+    let permit = loaded.generations.admit(principal.tenant, all, limit);
     let permit = permit.ok_or_else(|| {
         let message = format!("the model generates as many outputs as it may: {limit}");
         Refusal::new(Kind::Overloaded, message)
@@ -257,10 +145,11 @@ pub(crate) async fn start(
         tokenizing: arrived.elapsed(),
         first_token: None,
         generated: 0,
+        reasoning: 0,
         ends: Vec::new(),
         record: DeferredRecord::default(),
         _permit: permit,
-        _memory: memory,
+        memory,
     };
     poll_fn(|context| generating.poll_first(context)).await?;
     Ok(generating)
@@ -269,7 +158,7 @@ pub(crate) async fn start(
 impl Generating {
     /// Waits until an event is there.
     fn poll_first(&mut self, context: &mut Context<'_>) -> Poll<Result<(), Refusal>> {
-        match std::task::ready!(self.poll_event(context)) {
+        match ready!(self.poll_event(context)) {
             Some(Err(refusal)) => Poll::Ready(Err(refusal)),
             Some(Ok(event)) => {
                 self.events.push_front(event);
@@ -279,7 +168,11 @@ impl Generating {
         }
     }
 
-    fn poll_event(&mut self, context: &mut Context<'_>) -> Poll<Option<Result<GenerationEvent, Refusal>>> {
+    /// The next event, if it is there; none after the last.
+    pub(super) fn poll_event(
+        &mut self,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<GenerationEvent, Refusal>>> {
         loop {
             if let Some(event) = self.events.pop_front() {
                 return Poll::Ready(Some(Ok(event)));
@@ -307,10 +200,12 @@ impl Generating {
                         progressed = true;
                         self.report_ends(at);
                         let choice = at * self.outputs + piece.choice;
+                        let parser = &mut self.prompts[at].parsers[piece.choice];
+                        let is_reasoning = parser.is_reasoning();
+                        let deltas = parser.push(&piece.text);
                         if piece.token.is_some() {
-                            self.count_token(choice);
+                            self.count_token(choice, is_reasoning);
                         }
-                        let deltas = self.prompts[at].parsers[piece.choice].push(&piece.text);
                         let token = piece.token;
                         self.events.push_back(GenerationEvent::Deltas { choice, deltas, token });
                     }
@@ -354,9 +249,10 @@ impl Generating {
         }
     }
 
-    fn count_token(&mut self, choice: usize) {
+    fn count_token(&mut self, choice: usize, is_reasoning: bool) {
         let now = Instant::now();
         self.generated += 1;
+        self.reasoning += usize::from(is_reasoning);
         self.first_token.get_or_insert(now);
         if let Some(last) = self.last_token[choice].replace(now) {
             self.app.metrics.generation.token(&self.loaded.name, now - last);
@@ -371,12 +267,16 @@ impl Generating {
     /// Tokens so far.
     pub(crate) fn usage(&self) -> TokenUsage {
         let summaries = self.prompts.iter().map(|prompt| prompt.stream.summary());
-        let add = |usage: TokenUsage, summary: &sconce::GenerationSummary| TokenUsage {
+        let add = |usage: TokenUsage, summary: &GenerationSummary| TokenUsage {
             prompt: usage.prompt + summary.prompt_tokens,
             cached: usage.cached + summary.cached_tokens,
             ..usage
         };
-        TokenUsage { generated: self.generated, ..summaries.fold(TokenUsage::default(), add) }
+        TokenUsage {
+            generated: self.generated,
+            reasoning: self.reasoning,
+            ..summaries.fold(TokenUsage::default(), add)
+        }
     }
 
     /// The work so far, for headers and the log.
@@ -390,20 +290,31 @@ impl Generating {
             tokenizing: self.tokenizing,
             computing: self.arrived.elapsed().saturating_sub(self.tokenizing),
             first_token: self.first_token.map(|first| first - self.arrived),
+            generation: self.first_token.map(|first_token| GenerationTimes {
+                arrived: self.arrived,
+                tokenized: self.arrived + self.tokenizing,
+                first_token,
+                ended: Instant::now(),
+                cached: usage.cached,
+            }),
             ..Work::default()
         };
         for prompt in &self.prompts {
             let summary = prompt.stream.summary();
-            let new =
-                |known: &Vec<sconce::Placement>, placement: &sconce::Placement| !known.contains(placement);
-            let placements = summary.placements.iter().filter(|placement| new(&work.placements, placement));
-            let placements: Vec<sconce::Placement> = placements.cloned().collect();
-            work.placements.extend(placements);
-            let classes = summary.classes.iter().filter(|class| !work.classes.contains(class));
-            let classes: Vec<String> = classes.cloned().collect();
-            work.classes.extend(classes);
+            extend_new(&mut work.placements, &summary.placements);
+            extend_new(&mut work.classes, &summary.classes);
         }
         work
+    }
+
+    /// Reserves `bytes` more until the generation ends.
+    pub(super) fn reserve(&mut self, bytes: usize) -> Result<(), Refusal> {
+        self.memory.grow(bytes)
+    }
+
+    /// Counts an error that ends the events.
+    pub(super) fn refused(&self, refusal: &Refusal) {
+        self.app.metrics.refused(refusal.code());
     }
 
     /// The record of the request, set at its end.
@@ -435,130 +346,8 @@ impl Drop for Generating {
             first_token: self.first_token.map(|first| first - self.arrived),
             total,
         });
-        // What is generated is charged even if it overdraws the limit: the next request waits for it.
-        let _ = self.app.edge.charge(self.principal, usage.generated);
+        // It may overdraw the rate limit: the next request waits for it.
+        self.app.edge.debit(self.principal, usage.generated);
         self.record.set(self.work().record());
     }
-}
-
-/// Writes the events of a generation in the format of an API.
-pub(crate) trait EventWriter: Send + Unpin + 'static {
-    /// How events are written.
-    const FORMAT: EventFormat;
-
-    /// Writes what comes before the first event.
-    fn start(&mut self, generating: &Generating, output: &mut Vec<u8>);
-
-    /// Writes an event.
-    fn event(&mut self, event: GenerationEvent, loaded: &LoadedModel, output: &mut Vec<u8>);
-
-    /// Writes the end of all outputs.
-    fn finish(&mut self, usage: TokenUsage, output: &mut Vec<u8>);
-
-    /// Writes an error, which is the last event.
-    fn fail(&mut self, refusal: &Refusal, output: &mut Vec<u8>);
-}
-
-/// The events of a generation as a response body.
-pub(crate) fn event_stream<W: EventWriter>(generating: Generating, writer: W) -> EventStream {
-    EventStream::new(W::FORMAT, WrittenEvents { generating, writer, started: false, ended: false })
-}
-
-struct WrittenEvents<W> {
-    generating: Generating,
-    writer: W,
-    started: bool,
-    ended: bool,
-}
-
-impl<W: EventWriter> Stream for WrittenEvents<W> {
-    type Item = Vec<u8>;
-
-    fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Vec<u8>>> {
-        let WrittenEvents { generating, writer, started, ended } = &mut *self;
-        if *ended {
-            return Poll::Ready(None);
-        }
-        let mut output = Vec::new();
-        if !std::mem::replace(started, true) {
-            writer.start(generating, &mut output);
-        }
-        // Events that are there already are written together.
-        loop {
-            match generating.poll_event(context) {
-                Poll::Pending => break,
-                Poll::Ready(Some(Ok(event))) => writer.event(event, &generating.loaded, &mut output),
-                Poll::Ready(Some(Err(refusal))) => {
-                    generating.app.metrics.refused(refusal.code());
-                    writer.fail(&refusal, &mut output);
-                    *ended = true;
-                    break;
-                }
-                Poll::Ready(None) => {
-                    writer.finish(generating.usage(), &mut output);
-                    *ended = true;
-                    break;
-                }
-            }
-        }
-        if output.is_empty() { Poll::Pending } else { Poll::Ready(Some(output)) }
-    }
-}
-
-/// One output of a finished generation.
-#[derive(Debug, Default)]
-pub(crate) struct FinishedOutput {
-    pub(crate) text: String,
-    pub(crate) reasoning: String,
-    pub(crate) calls: Vec<ToolCall>,
-    pub(crate) reason: Option<EndReason>,
-    /// Its tokens, each with the text that it added.
-    pub(crate) tokens: Vec<(GeneratedToken, String)>,
-}
-
-/// A call of a tool.
-#[derive(Debug, Default)]
-pub(crate) struct ToolCall {
-    pub(crate) name: String,
-    /// JSON.
-    pub(crate) arguments: String,
-}
-
-impl FinishedOutput {
-    fn add(&mut self, delta: Delta) {
-        match delta {
-            Delta::Text(text) => self.text += &text,
-            Delta::Reasoning(text) => self.reasoning += &text,
-            Delta::Call { name, .. } => self.calls.push(ToolCall { name, arguments: String::new() }),
-            Delta::Arguments { text, .. } => {
-                if let Some(call) = self.calls.last_mut() {
-                    call.arguments += &text;
-                }
-            }
-        }
-    }
-}
-
-/// Waits for all outputs.
-pub(crate) async fn finish(generating: &mut Generating) -> Result<Vec<FinishedOutput>, Refusal> {
-    let mut outputs: Vec<FinishedOutput> =
-        (0..generating.choices()).map(|_| FinishedOutput::default()).collect();
-    while let Some(event) = generating.next().await {
-        match event? {
-            GenerationEvent::Deltas { choice, deltas, token } => {
-                let output = &mut outputs[choice];
-                let before = output.text.len();
-                for delta in deltas {
-                    output.add(delta);
-                }
-                // Tokens are kept only where their log probabilities were requested.
-                let text = output.text[before..].to_owned();
-                output
-                    .tokens
-                    .extend(token.filter(|token| token.logprob.is_some()).map(|token| (token, text)));
-            }
-            GenerationEvent::Finished { choice, reason } => outputs[choice].reason = Some(reason),
-        }
-    }
-    Ok(outputs)
 }
