@@ -119,7 +119,7 @@ fn conversations_that_can_not_be_rendered_are_refused() {
     let failed = refused(&model, &[Message::user("w1")]);
     assert_eq!(
         (failed.cause(), failed.to_string().contains("line 1")),
-        (ErrorCause::Model, true),
+        (ErrorCause::Request, true),
         "{failed}"
     );
     assert!(refused(&model, &[]).to_string().contains("at least one message"));
