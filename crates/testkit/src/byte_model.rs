@@ -33,6 +33,7 @@ pub fn write(folder: &Path, chat_template: Option<&str>) {
     config["tie_word_embeddings"] = json!(true);
     config["vocab_size"] = json!(TOKENS);
     config["eos_token_id"] = json!(END);
+    config["architectures"] = json!(["LlamaForCausalLM"]);
     put("config.json", &config);
     put("tokenizer.json", &tokenizer());
     if let Some(template) = chat_template {

@@ -16,9 +16,9 @@ pub(crate) fn of_openai(mut messages: Vec<Message>) -> Result<Vec<Message>, Refu
         if fields.get("role").is_some_and(|role| role == "developer") {
             fields.insert("role".to_owned(), "system".into());
         }
-        if !fields.contains_key("content") {
-            // A message of calls has no text.
-            if !fields.contains_key("tool_calls") {
+        if fields.get("content").is_none_or(Value::is_null) {
+            // An answer of calls has no text, and chat templates search in it.
+            if fields.get("role").is_none_or(|role| role != "assistant") {
                 return Err(invalid(format!("message {at} has no `content`")));
             }
             fields.insert("content".to_owned(), "".into());
@@ -74,7 +74,7 @@ mod tests {
         let joined = converted(json!({"role": "user", "content": parts}));
         assert_eq!(joined, Ok(json!({"role": "user", "content": "a\nb"})));
         let call = |arguments: Value| {
-            json!({"role": "assistant", "content": null,
+            json!({"role": "assistant", "content": "",
                    "tool_calls": [{"id": "1", "type": "function", "function": {"name": "f", "arguments": arguments}}]})
         };
         assert_eq!(converted(call(json!("{\"a\": 1}"))), Ok(call(json!({"a": 1}))));
@@ -83,8 +83,12 @@ mod tests {
             [json!(["x"]), json!([{"function": "x"}]), json!([{"function": {"arguments": 1}}]), json!({})]
         {
             let message = json!({"role": "assistant", "content": "", "tool_calls": calls});
-            let bare = json!({"role": "assistant", "tool_calls": calls});
-            assert_eq!([converted(message.clone()), converted(bare)], [Ok(message.clone()), Ok(message)]);
+            for bare in [
+                json!({"role": "assistant", "tool_calls": calls}),
+                json!({"role": "assistant", "content": null, "tool_calls": calls}),
+            ] {
+                assert_eq!(converted(bare), Ok(message.clone()));
+            }
         }
         let developer = converted(json!({"role": "developer", "content": "a"}));
         assert_eq!(developer, Ok(json!({"role": "system", "content": "a"})));
