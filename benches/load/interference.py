@@ -77,8 +77,10 @@ class Gaps:
 def long_prompt(options):
     """Times between tokens of four streams, alone and while a prompt of about 8,000 tokens is computed."""
     rows = []
-    with Worker(options.target, MODEL) as worker:
+    with Worker(options.target, MODEL, "--time-limit", "300") as worker:
         gaps = Gaps(worker, tokens=128)
+        tokens = json.loads(post(worker.connect(), "/tokenize", {"content": words(2000)})[2])["tokens"]
+        length = int(2000 * 7800 / len(tokens))
         with Clients(4, gaps.request):
             time.sleep(2)
             for _ in range(options.pairs):
@@ -86,7 +88,7 @@ def long_prompt(options):
                 time.sleep(options.seconds / 4)
                 alone = gaps.take()
                 began = time.monotonic()
-                status, *_ = stream(worker, body(words(6000), 1, stream=True))
+                status, *_ = stream(worker, body(words(length), 1, stream=True))
                 assert status == 200, status
                 beside = gaps.take()
                 p99 = [1e3 * percentile(one, 0.99) for one in (alone, beside)]

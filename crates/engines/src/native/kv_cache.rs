@@ -133,50 +133,87 @@ impl<T: CacheElement> KvCache<T> {
         output: &mut [f32],
     ) {
         let width = output.len() / batch.tokens();
-        let group = width / self.layout.kv_heads;
-        let threads = rayon::current_num_threads();
+        let (kv_heads, threads) = (self.layout.kv_heads, rayon::current_num_threads());
+        let group = width / kv_heads;
         let is_long = batch.tokens() >= 2 * threads * TOKENS;
-        let mut tasks = Vec::new();
+        let (mut tasks, mut few) = (Vec::new(), Vec::new());
         let mut rest = output;
         for (sequence, s) in batch.sequences.iter().enumerate() {
-            for first in (0..s.length).step_by(if is_long { TOKENS } else { 1 }) {
-                let count = (s.length - first).min(if is_long { TOKENS } else { 1 });
+            for first in (0..s.length).step_by(TOKENS) {
+                let count = (s.length - first).min(TOKENS);
                 let (own, after) = rest.split_at_mut(count * width);
                 rest = after;
-                let task = AttentionTask { sequence, first, count, kv_heads: 0..self.layout.kv_heads };
+                let task = AttentionTask { sequence, first, count, kv_heads: 0..kv_heads };
                 if is_long {
                     tasks.push((task, own));
-                } else {
+                } else if count == 1 {
                     // A single token is split by heads.
                     let heads = own.chunks_exact_mut(group).enumerate();
-                    tasks.extend(heads.map(|(head, own)| {
-                        (AttentionTask { kv_heads: head..head + 1, ..task.clone() }, own)
-                    }));
+                    tasks.extend(heads.map(|(head, own)| (task.of_head(head), own)));
+                } else {
+                    few.push((task, own));
                 }
             }
         }
-        tasks.into_par_iter().for_each_init(PagedScratch::default, |scratch, (task, output)| {
-            let AttentionTask { sequence, first, count, kv_heads } = task;
-            let row = batch.sequences[sequence].start + first;
-            let position = batch.cached_length(sequence) + first;
-            let seen = |position: usize| how.mask.keys(position, position + 1);
-            let positions: Vec<_> = (position..position + count).map(seen).collect();
-            let stride_out = output.len() / count;
-            for (index, kv_head) in kv_heads.enumerate() {
-                let attention = PagedAttention {
-                    keys: &self.layers[layer].keys[..],
-                    values: &self.layers[layer].values[..],
-                    layout: self.layout,
-                    blocks: &batch.cached[sequence].blocks,
-                    kv_head,
-                    scale: how.scale,
-                    softcap: how.softcap,
-                };
-                let queries = &queries[row * stride + kv_head * group..];
-                let output = &mut output[index * group..];
-                attention.attend(how.isa, &positions, group, [stride, stride_out], queries, scratch, output);
-            }
-        });
+        let attend = |scratch: &mut PagedScratch, task: &AttentionTask, output: &mut [f32]| {
+            self.attend_task(layer, batch, how, (queries, stride, group), task, scratch, output);
+        };
+        let all = || {
+            tasks.into_par_iter().for_each_init(PagedScratch::default, |scratch, (task, output)| {
+                attend(scratch, &task, output);
+            });
+        };
+        // The outputs of a head are not contiguous.
+        let by_heads = || {
+            few.into_par_iter().for_each(|(task, output)| {
+                let heads = (0..kv_heads).into_par_iter().map_init(PagedScratch::default, |scratch, head| {
+                    let mut own = vec![0.0; task.count * group];
+                    attend(scratch, &task.of_head(head), &mut own);
+                    own
+                });
+                for (head, own) in heads.collect::<Vec<_>>().iter().enumerate() {
+                    for (to, from) in output.chunks_exact_mut(width).zip(own.chunks_exact(group)) {
+                        to[head * group..][..group].copy_from_slice(from);
+                    }
+                }
+            });
+        };
+        rayon::join(all, by_heads);
+    }
+
+    /// Attention of a task. Queries of a token are contiguous, tokens are `stride` apart, and a KV head has `group` values of
+    /// queries.
+    #[expect(clippy::too_many_arguments, reason = "queries and output of one task")]
+    fn attend_task(
+        &self,
+        layer: usize,
+        batch: &Batch,
+        how: &CachedAttention,
+        (queries, stride, group): (&[f32], usize, usize),
+        task: &AttentionTask,
+        scratch: &mut PagedScratch,
+        output: &mut [f32],
+    ) {
+        let AttentionTask { sequence, first, count, ref kv_heads } = *task;
+        let row = batch.sequences[sequence].start + first;
+        let position = batch.cached_length(sequence) + first;
+        let seen = |position: usize| how.mask.keys(position, position + 1);
+        let positions: Vec<_> = (position..position + count).map(seen).collect();
+        let stride_out = output.len() / count;
+        for (index, kv_head) in kv_heads.clone().enumerate() {
+            let attention = PagedAttention {
+                keys: &self.layers[layer].keys[..],
+                values: &self.layers[layer].values[..],
+                layout: self.layout,
+                blocks: &batch.cached[sequence].blocks,
+                kv_head,
+                scale: how.scale,
+                softcap: how.softcap,
+            };
+            let queries = &queries[row * stride + kv_head * group..];
+            let output = &mut output[index * group..];
+            attention.attend(how.isa, &positions, group, [stride, stride_out], queries, scratch, output);
+        }
     }
 }
 
@@ -188,4 +225,11 @@ struct AttentionTask {
     first: usize,
     count: usize,
     kv_heads: Range<usize>,
+}
+
+impl AttentionTask {
+    /// The part of one KV head.
+    fn of_head(&self, head: usize) -> AttentionTask {
+        AttentionTask { kv_heads: head..head + 1, ..self.clone() }
+    }
 }

@@ -2,7 +2,7 @@
 //! time between the tokens of other sequences.
 
 /// Fewest tokens of a chunk beside decodes.
-const MIN_TOKENS: usize = 16;
+const MIN_TOKENS: usize = 8;
 /// Tokens of a chunk beside decodes until both are measured.
 const FIRST_TOKENS: usize = 64;
 /// Weight of a new measurement in the moving averages.
