@@ -1,4 +1,4 @@
-//! Real models and libraries that `scripts/parts` puts in `target/parts`.
+//! Real models, libraries and servers that `scripts/parts` puts in `target/parts`.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -23,4 +23,12 @@ pub fn onnxruntime() -> PathBuf {
         path.file_name().is_some_and(|name| name.to_string_lossy().starts_with("libonnxruntime."))
     };
     entries.map(|entry| entry.path()).find(is_it).expect("the part holds the library")
+}
+
+/// The NATS server.
+///
+/// # Panics
+/// If it was not fetched.
+pub fn nats_server() -> PathBuf {
+    folder("nats").join("nats-server")
 }

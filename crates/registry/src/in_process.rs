@@ -1,0 +1,182 @@
+//! A registry and leases within one process.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use async_trait::async_trait;
+use tokio::sync::{Notify, watch};
+use tokio::task::AbortHandle;
+
+use crate::boot::BootId;
+use crate::lease::{Lease, LeaseGrant};
+use crate::member_map::MemberMap;
+use crate::record::{Heartbeat, Registration, check_id, encode_both};
+use crate::registry::{Registry, RegistryError};
+use crate::watcher::{Watcher, until};
+
+/// A registry and leases for a pool within one process.
+#[derive(Debug)]
+pub struct InProcess {
+    members: Arc<Members>,
+    /// Registrations that were accepted and not removed, of all boots.
+    registered: Mutex<HashMap<(String, BootId), Arc<Registration>>>,
+    leases: Mutex<Leases>,
+    expiry: AbortHandle,
+}
+
+#[derive(Debug)]
+struct Members {
+    map: watch::Sender<MemberMap>,
+    /// Wakes the task that expires members.
+    registered: Notify,
+}
+
+#[derive(Debug, Default)]
+struct Leases {
+    held: HashMap<String, Held>,
+    last_fence: u64,
+}
+
+#[derive(Debug)]
+struct Held {
+    id: BootId,
+    expires: Instant,
+}
+
+impl InProcess {
+    /// An empty registry, with a task that expires members.
+    ///
+    /// # Panics
+    /// Outside of a Tokio runtime.
+    pub fn new() -> InProcess {
+        let mut map = MemberMap::default();
+        map.connect(Instant::now());
+        let members = Arc::new(Members { map: watch::Sender::new(map), registered: Notify::new() });
+        let expiry = tokio::spawn(expire(Arc::clone(&members))).abort_handle();
+        InProcess { members, registered: Mutex::default(), leases: Mutex::default(), expiry }
+    }
+
+    /// The error of a worker of which a newer boot is alive.
+    fn superseded(&self, worker_id: &str, boot_id: BootId) -> Option<RegistryError> {
+        let newer = self.members.map.borrow().live_boot(worker_id)?;
+        (newer > boot_id).then(|| RegistryError::Superseded { worker_id: worker_id.to_owned(), newer })
+    }
+
+    /// Writes both records.
+    fn write(&self, registration: Arc<Registration>, heartbeat: Heartbeat) -> Result<(), RegistryError> {
+        let (worker_id, now) = (registration.worker_id.clone(), Instant::now());
+        if let Some(error) = self.superseded(&worker_id, heartbeat.boot_id) {
+            return Err(error);
+        }
+        self.members.map.send_modify(|map| {
+            map.heartbeat(&worker_id, heartbeat, now);
+            map.register(registration, now);
+        });
+        self.members.registered.notify_one();
+        Ok(())
+    }
+}
+
+impl Default for InProcess {
+    fn default() -> InProcess {
+        InProcess::new()
+    }
+}
+
+impl Drop for InProcess {
+    fn drop(&mut self) {
+        self.expiry.abort();
+    }
+}
+
+/// Expires members at their deadlines. A heartbeat only moves a deadline back; a registration may add an earlier one.
+async fn expire(members: Arc<Members>) {
+    loop {
+        let deadline = members.map.borrow().next_deadline();
+        tokio::select! {
+            () = members.registered.notified() => {}
+            () = until(deadline) => members.map.send_modify(|map| map.expire(Instant::now())),
+        }
+    }
+}
+
+#[async_trait]
+impl Registry for InProcess {
+    async fn register(&self, registration: Registration, heartbeat: Heartbeat) -> Result<(), RegistryError> {
+        encode_both(&registration, &heartbeat)?;
+        let (key, registration) =
+            ((registration.worker_id.clone(), registration.boot_id), Arc::new(registration));
+        self.write(Arc::clone(&registration), heartbeat)?;
+        lock(&self.registered).insert(key, registration);
+        Ok(())
+    }
+
+    async fn heartbeat(&self, worker_id: &str, heartbeat: Heartbeat) -> Result<(), RegistryError> {
+        heartbeat.encode()?;
+        let registration = lock(&self.registered).get(&(worker_id.to_owned(), heartbeat.boot_id)).cloned();
+        let not_registered = || RegistryError::NotRegistered { worker_id: worker_id.to_owned() };
+        self.write(registration.ok_or_else(not_registered)?, heartbeat)
+    }
+
+    async fn deregister(&self, worker_id: &str, boot_id: BootId) -> Result<(), RegistryError> {
+        lock(&self.registered).remove(&(worker_id.to_owned(), boot_id));
+        self.members.map.send_if_modified(|map| {
+            let is_live = map.live_boot(worker_id) == Some(boot_id);
+            if is_live {
+                map.deregister(worker_id);
+            }
+            is_live
+        });
+        Ok(())
+    }
+
+    fn watch(&self) -> Watcher {
+        Watcher::new(self.members.map.subscribe())
+    }
+}
+
+#[async_trait]
+impl Lease for InProcess {
+    async fn acquire(
+        &self,
+        name: &str,
+        holder: &str,
+        ttl: Duration,
+    ) -> Result<Option<LeaseGrant>, RegistryError> {
+        check_id("lease name", name)?;
+        let (mut leases, now) = (lock(&self.leases), Instant::now());
+        if leases.held.get(name).is_some_and(|held| held.expires > now) {
+            return Ok(None);
+        }
+        leases.last_fence += 1;
+        let (id, fence, expires) = (BootId::random(), leases.last_fence, now + ttl);
+        leases.held.insert(name.to_owned(), Held { id, expires });
+        let (name, holder) = (name.to_owned(), holder.to_owned());
+        Ok(Some(LeaseGrant { name, holder, id, revision: 0, fence, ttl, expires }))
+    }
+
+    async fn renew(&self, grant: &mut LeaseGrant) -> Result<(), RegistryError> {
+        let (mut leases, now) = (lock(&self.leases), Instant::now());
+        match leases.held.get_mut(&grant.name) {
+            Some(held) if held.id == grant.id && held.expires > now => {
+                held.expires = now + grant.ttl;
+                grant.expires = held.expires;
+                Ok(())
+            }
+            _ => Err(RegistryError::LeaseLost { name: grant.name.clone() }),
+        }
+    }
+
+    async fn release(&self, grant: LeaseGrant) -> Result<(), RegistryError> {
+        let mut leases = lock(&self.leases);
+        if leases.held.get(&grant.name).is_some_and(|held| held.id == grant.id) {
+            leases.held.remove(&grant.name);
+        }
+        Ok(())
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,0 +1,341 @@
+//! The records of a worker: the registration, written on change, and the heartbeat, written at an interval.
+//!
+//! Both are JSON that workers and gateways of different versions read: names of tasks, devices and obstacles are
+//! strings, and unknown fields are ignored.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+
+use crate::boot::BootId;
+
+/// Maximum size of a heartbeat as JSON.
+pub const MAX_HEARTBEAT_BYTES: usize = 400;
+/// Maximum size of a registration as JSON: half of the maximum payload of NATS.
+pub const MAX_REGISTRATION_BYTES: usize = 512 * 1024;
+/// Maximum size of a worker id.
+const MAX_ID_BYTES: usize = 128;
+/// Minimum retention of a registration after the last heartbeat.
+const MIN_RETENTION: Duration = Duration::from_mins(1);
+
+/// What a worker has and offers.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Registration {
+    /// Id of the worker, unique in its pool. It stays the same when the worker restarts.
+    pub worker_id: String,
+    /// Id of this start of the worker.
+    pub boot_id: BootId,
+    /// URL of its API.
+    pub url: String,
+    /// Version of sconce.
+    pub version: String,
+    /// Time to live of a heartbeat in milliseconds: a worker without a heartbeat for so long is no member.
+    pub ttl_ms: u64,
+    /// Its models, loaded or not.
+    #[serde(default)]
+    pub models: Vec<ModelRecord>,
+}
+
+impl Registration {
+    /// Time to live of a heartbeat.
+    pub fn ttl(&self) -> Duration {
+        Duration::from_millis(self.ttl_ms)
+    }
+
+    /// How long the registration is kept after the last heartbeat, for a worker that comes back.
+    pub fn retention(&self) -> Duration {
+        (self.ttl() * 10).max(MIN_RETENTION)
+    }
+
+    /// The registration as JSON.
+    pub fn encode(&self) -> Result<Vec<u8>, RecordError> {
+        check_id("worker id", &self.worker_id)?;
+        if self.ttl_ms == 0 {
+            return Err(RecordError::Invalid { field: "ttl_ms", value: "0".to_owned() });
+        }
+        encode("registration", self, MAX_REGISTRATION_BYTES)
+    }
+
+    /// Parses a registration.
+    pub fn decode(json: &[u8]) -> Result<Registration, RecordError> {
+        decode("registration", json)
+    }
+}
+
+/// A model of a worker.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ModelRecord {
+    /// Its name in requests.
+    pub model: String,
+    /// Its other names in requests.
+    #[serde(default)]
+    pub aliases: Vec<String>,
+    /// Its task, such as `embed`.
+    pub task: String,
+    /// Maximum number of tokens of a sequence.
+    pub max_length: usize,
+    /// Its placements on this worker, usable or not.
+    #[serde(default)]
+    pub placements: Vec<PlacementRecord>,
+}
+
+/// A placement of a model, as `engine/device/dtype`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct PlacementRecord {
+    /// Its name.
+    pub placement: String,
+    /// Whether it serves requests.
+    pub active: bool,
+    /// Numerics class of its outputs, if it is proved.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub class: Option<String>,
+    /// Accuracy band, if it is proved.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub band: Option<String>,
+    /// Why it can't be used.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub obstacle: Option<ObstacleRecord>,
+}
+
+/// Why a placement can't be used.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ObstacleRecord {
+    /// The stable code.
+    pub code: String,
+    /// The explanation.
+    pub message: String,
+}
+
+/// The state of a worker, written at an interval. At most [`MAX_HEARTBEAT_BYTES`] as JSON.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Heartbeat {
+    /// Id of this start of the worker.
+    #[serde(rename = "boot")]
+    pub boot_id: BootId,
+    /// Number of this heartbeat, which grows within a boot.
+    #[serde(rename = "seq")]
+    pub sequence: u64,
+    /// Whether the worker takes requests.
+    pub state: WorkerState,
+    /// Work that it has accepted.
+    pub load: Load,
+    /// Measured throughput by request size.
+    pub rates: Rates,
+    /// Free memory by device in MiB, such as `cuda:0`.
+    #[serde(default, rename = "free")]
+    pub free_memory: BTreeMap<String, u64>,
+}
+
+impl Heartbeat {
+    /// The heartbeat as JSON.
+    pub fn encode(&self) -> Result<Vec<u8>, RecordError> {
+        for (field, value) in [
+            ("rates.small", self.rates.small),
+            ("rates.medium", self.rates.medium),
+            ("rates.large", self.rates.large),
+            ("load.latency", self.load.latency),
+        ] {
+            if !value.is_finite() || value < 0.0 {
+                return Err(RecordError::Invalid { field, value: value.to_string() });
+            }
+        }
+        encode("heartbeat", self, MAX_HEARTBEAT_BYTES)
+    }
+
+    /// Parses a heartbeat.
+    pub fn decode(json: &[u8]) -> Result<Heartbeat, RecordError> {
+        decode("heartbeat", json)
+    }
+}
+
+/// Whether a worker takes requests.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum WorkerState {
+    /// Models are being proved or loaded.
+    Starting,
+    /// It takes requests.
+    Ready,
+    /// It takes no requests until it is resumed.
+    Paused,
+    /// It finishes the requests in flight and stops.
+    Draining,
+    /// It takes requests, but a placement is quarantined or a model is missing.
+    Degraded,
+}
+
+/// Work that a worker has accepted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Load {
+    /// Requests in flight.
+    pub requests: u32,
+    /// Tokens in queues and in running batches.
+    pub tokens: u64,
+    /// Latency of one short request in seconds, without waiting.
+    pub latency: f32,
+}
+
+/// Measured throughput in tokens per second by request size; 0 while unknown.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Rates {
+    /// Single short texts.
+    #[serde(rename = "s")]
+    pub small: f32,
+    /// Several texts of medium length.
+    #[serde(rename = "m")]
+    pub medium: f32,
+    /// Many long texts.
+    #[serde(rename = "l")]
+    pub large: f32,
+}
+
+/// A record that can't be written or read.
+#[derive(Debug, thiserror::Error)]
+pub enum RecordError {
+    /// The record is too large.
+    #[error("the {record} has {size} bytes, more than the maximum of {max}")]
+    TooLarge {
+        /// `registration` or `heartbeat`.
+        record: &'static str,
+        /// Its size as JSON.
+        size: usize,
+        /// Maximum size.
+        max: usize,
+    },
+    /// A field has a value that is not allowed.
+    #[error("`{value}` is not a valid {field}")]
+    Invalid {
+        /// The field.
+        field: &'static str,
+        /// Its value.
+        value: String,
+    },
+    /// The JSON can't be written or read.
+    #[error("the {record} is not valid: {source}")]
+    Json {
+        /// `registration` or `heartbeat`.
+        record: &'static str,
+        /// Why.
+        source: serde_json::Error,
+    },
+}
+
+/// Checks a registration with its heartbeat, and returns both as JSON.
+pub(crate) fn encode_both(
+    registration: &Registration,
+    heartbeat: &Heartbeat,
+) -> Result<(Vec<u8>, Vec<u8>), RecordError> {
+    if registration.boot_id != heartbeat.boot_id {
+        return Err(RecordError::Invalid {
+            field: "heartbeat.boot_id",
+            value: heartbeat.boot_id.to_string(),
+        });
+    }
+    Ok((registration.encode()?, heartbeat.encode()?))
+}
+
+/// Checks the id of a worker or a lease.
+pub(crate) fn check_id(field: &'static str, id: &str) -> Result<(), RecordError> {
+    if id.is_empty() || id.len() > MAX_ID_BYTES {
+        return Err(RecordError::Invalid { field, value: id.to_owned() });
+    }
+    Ok(())
+}
+
+fn encode<T: Serialize>(record: &'static str, value: &T, max: usize) -> Result<Vec<u8>, RecordError> {
+    let json = serde_json::to_vec(value).map_err(|source| RecordError::Json { record, source })?;
+    if json.len() > max {
+        return Err(RecordError::TooLarge { record, size: json.len(), max });
+    }
+    Ok(json)
+}
+
+fn decode<T: DeserializeOwned>(record: &'static str, json: &[u8]) -> Result<T, RecordError> {
+    serde_json::from_slice(json).map_err(|source| RecordError::Json { record, source })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A worker with eight accelerators, near the end of long counters.
+    fn largest() -> Heartbeat {
+        let mut free_memory: BTreeMap<String, u64> =
+            (0..8).map(|index| (format!("cuda:{index}"), 196_608)).collect();
+        free_memory.insert("cpu".to_owned(), 6_291_456);
+        Heartbeat {
+            boot_id: BootId::random(),
+            sequence: 9_999_999_999,
+            state: WorkerState::Degraded,
+            load: Load { requests: 100_000, tokens: 9_999_999_999, latency: 0.123_456_79 },
+            rates: Rates { small: 123_456.79, medium: 1_234_567.9, large: 9_876_543.0 },
+            free_memory,
+        }
+    }
+
+    #[test]
+    fn the_largest_heartbeat_is_within_the_limit() {
+        let heartbeat = largest();
+        let json = heartbeat.encode().unwrap();
+        assert!(json.len() <= MAX_HEARTBEAT_BYTES, "{} bytes", json.len());
+        assert_eq!(Heartbeat::decode(&json).unwrap(), heartbeat);
+    }
+
+    #[test]
+    fn a_larger_heartbeat_is_refused() {
+        let mut heartbeat = largest();
+        heartbeat.free_memory.extend((8..32).map(|index| (format!("cuda:{index}"), 196_608)));
+        let error = heartbeat.encode().unwrap_err();
+        assert!(matches!(error, RecordError::TooLarge { max: 400, .. }), "{error}");
+    }
+
+    #[test]
+    fn rates_are_finite() {
+        for rate in [f32::NAN, f32::INFINITY, -1.0] {
+            let mut heartbeat = largest();
+            heartbeat.rates.medium = rate;
+            let error = heartbeat.encode().unwrap_err();
+            assert_eq!(error.to_string(), format!("`{rate}` is not a valid rates.medium"));
+        }
+    }
+
+    #[test]
+    fn states_are_lowercase_words() {
+        let states = [
+            (WorkerState::Starting, "starting"),
+            (WorkerState::Ready, "ready"),
+            (WorkerState::Paused, "paused"),
+            (WorkerState::Draining, "draining"),
+            (WorkerState::Degraded, "degraded"),
+        ];
+        for (state, word) in states {
+            assert_eq!(serde_json::to_value(state).unwrap(), word);
+        }
+    }
+
+    #[test]
+    fn a_registration_of_a_newer_version_is_read() {
+        let json = format!(
+            r#"{{"worker_id": "seven", "boot_id": "{}", "url": "http://seven:8080", "version": "9.0.0",
+                "ttl_ms": 3000, "colour": "blue", "models": [{{"model": "minilm", "task": "dream",
+                "max_length": 256, "placements": [{{"placement": "candle/rocm:0/f16", "active": false,
+                "obstacle": {{"code": "unheard_of", "message": "no", "extra": 1}}}}]}}]}}"#,
+            BootId::random()
+        );
+        let registration = Registration::decode(json.as_bytes()).unwrap();
+        assert_eq!(registration.models[0].task, "dream");
+        assert_eq!(registration.retention(), MIN_RETENTION);
+        let again = Registration::decode(&registration.encode().unwrap()).unwrap();
+        assert_eq!(again, registration);
+    }
+
+    #[test]
+    fn a_worker_id_is_neither_empty_nor_long() {
+        for id in [String::new(), "x".repeat(129)] {
+            assert!(check_id("worker id", &id).is_err());
+        }
+        assert!(check_id("worker id", "Büro 7 / links").is_ok());
+    }
+}
