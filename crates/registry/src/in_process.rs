@@ -40,7 +40,7 @@ struct Leases {
 
 #[derive(Debug)]
 struct Held {
-    id: BootId,
+    fence: u64,
     expires: Instant,
 }
 
@@ -150,27 +150,26 @@ impl Lease for InProcess {
             return Ok(None);
         }
         leases.last_fence += 1;
-        let (id, fence, expires) = (BootId::random(), leases.last_fence, now + ttl);
-        leases.held.insert(name.to_owned(), Held { id, expires });
+        let (fence, expires) = (leases.last_fence, now + ttl);
+        leases.held.insert(name.to_owned(), Held { fence, expires });
         let (name, holder) = (name.to_owned(), holder.to_owned());
-        Ok(Some(LeaseGrant { name, holder, id, revision: 0, fence, ttl, expires }))
+        Ok(Some(LeaseGrant { name, holder, fence, ttl, expires }))
     }
 
     async fn renew(&self, grant: &mut LeaseGrant) -> Result<(), RegistryError> {
         let (mut leases, now) = (lock(&self.leases), Instant::now());
-        match leases.held.get_mut(&grant.name) {
-            Some(held) if held.id == grant.id && held.expires > now => {
-                held.expires = now + grant.ttl;
-                grant.expires = held.expires;
-                Ok(())
-            }
-            _ => Err(RegistryError::LeaseLost { name: grant.name.clone() }),
-        }
+        let held = leases.held.get_mut(&grant.name);
+        let Some(held) = held.filter(|held| held.fence == grant.fence && held.expires > now) else {
+            return Err(RegistryError::LeaseLost { name: grant.name.clone() });
+        };
+        held.expires = now + grant.ttl;
+        grant.expires = held.expires;
+        Ok(())
     }
 
     async fn release(&self, grant: LeaseGrant) -> Result<(), RegistryError> {
         let mut leases = lock(&self.leases);
-        if leases.held.get(&grant.name).is_some_and(|held| held.id == grant.id) {
+        if leases.held.get(&grant.name).is_some_and(|held| held.fence == grant.fence) {
             leases.held.remove(&grant.name);
         }
         Ok(())

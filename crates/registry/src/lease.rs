@@ -4,7 +4,6 @@ use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
 
-use crate::boot::BootId;
 use crate::registry::RegistryError;
 
 /// Grants exclusive rights by name. A lease that is not renewed within its time to live is free again.
@@ -28,14 +27,10 @@ pub trait Lease: Send + Sync {
 }
 
 /// A lease that was acquired.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub struct LeaseGrant {
     pub(crate) name: String,
     pub(crate) holder: String,
-    /// Identifies the acquisition.
-    pub(crate) id: BootId,
-    /// Revision of the lease's entry after the last write.
-    pub(crate) revision: u64,
     pub(crate) fence: u64,
     pub(crate) ttl: Duration,
     pub(crate) expires: Instant,
@@ -45,6 +40,11 @@ impl LeaseGrant {
     /// Name of the lease.
     pub fn name(&self) -> &str {
         &self.name
+    }
+
+    /// Who holds it, for people to read.
+    pub fn holder(&self) -> &str {
+        &self.holder
     }
 
     /// Fencing token: greater than that of every earlier holder of the same lease.

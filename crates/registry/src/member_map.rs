@@ -29,6 +29,7 @@ pub struct Member<'a> {
 pub struct MemberMap {
     entries: BTreeMap<String, Entry>,
     connected_since: Option<Instant>,
+    expirations: u64,
 }
 
 #[derive(Clone, Debug)]
@@ -76,6 +77,11 @@ impl MemberMap {
     /// The member with this id.
     pub fn get(&self, worker_id: &str) -> Option<Member<'_>> {
         self.entries.get(worker_id)?.member()
+    }
+
+    /// How often a member has expired.
+    pub fn expirations(&self) -> u64 {
+        self.expirations
     }
 
     /// The newest boot of this worker with a live heartbeat.
@@ -141,6 +147,7 @@ impl MemberMap {
             && entry.heartbeat.is_some()
             && now.duration_since(since) > entry.ttl()
         {
+            self.expirations += u64::from(entry.member().is_some());
             entry.silence(now);
         }
     }
@@ -154,6 +161,7 @@ impl MemberMap {
             if entry.deadline() > now {
                 return true;
             }
+            self.expirations += u64::from(entry.member().is_some());
             let was_live = entry.heartbeat.is_some();
             entry.silence(now);
             was_live && entry.registration.is_some()

@@ -62,8 +62,10 @@ fn a_member_expires_by_the_clock_and_returns_with_a_heartbeat() {
     assert_eq!(map.next_deadline(), Some(start + TTL));
     map.expire(start + TTL.mul_f32(0.99));
     assert_eq!(map.len(), 1);
+    assert_eq!(map.expirations(), 0);
     map.expire(start + TTL);
     assert!(map.is_empty());
+    assert_eq!(map.expirations(), 1);
     // The registration outlives the heartbeat.
     assert!(map.heartbeat("seven", heartbeat(boot, 2), start + TTL * 2));
     assert_eq!(map.len(), 1);
@@ -104,6 +106,7 @@ fn an_expiry_of_the_backend_counts_once_connected_for_the_time_to_live() {
     map.heartbeat_expired("seven", later + Duration::from_millis(1));
     assert!(map.is_empty());
     map.heartbeat_expired("unknown", later);
+    assert_eq!(map.expirations(), 1);
 }
 
 #[test]

@@ -9,7 +9,6 @@ use serde::{Deserialize, Serialize};
 use super::connection::{Bucket, Revision, WriteError};
 use super::keys;
 use super::members::NatsRegistry;
-use crate::boot::BootId;
 use crate::lease::{Lease, LeaseGrant};
 use crate::record::check_id;
 use crate::registry::RegistryError;
@@ -17,8 +16,8 @@ use crate::registry::RegistryError;
 /// The value of a lease's key.
 #[derive(Debug, Serialize, Deserialize)]
 struct Held {
-    /// Identifies the acquisition.
-    id: BootId,
+    /// Fencing token of the acquisition; 0 in its first write, whose revision is the token.
+    fence: u64,
     holder: String,
 }
 
@@ -30,7 +29,7 @@ impl NatsRegistry {
 
     /// Writes the lease if the last write to its key has the number `expected`.
     async fn write_lease(&self, store: &Store, grant: &LeaseGrant, expected: u64) -> Result<u64, WriteError> {
-        let held = Held { id: grant.id, holder: grant.holder.clone() };
+        let held = Held { fence: grant.fence, holder: grant.holder.clone() };
         let json = serde_json::to_vec(&held)
             .map_err(|error| WriteError::Other(self.connection.unavailable(error)))?;
         self.connection.write(store, &keys::encode(&grant.name), json, grant.ttl, expected).await
@@ -40,7 +39,8 @@ impl NatsRegistry {
     async fn last_of(&self, store: &Store, grant: &LeaseGrant) -> Result<Option<Revision>, RegistryError> {
         let last = self.connection.read(store, &keys::encode(&grant.name)).await?;
         let held = last.value.as_deref().and_then(|json| serde_json::from_slice::<Held>(json).ok());
-        Ok(held.is_some_and(|held| held.id == grant.id).then_some(last))
+        let fence = held.map(|held| if held.fence == 0 { last.number } else { held.fence });
+        Ok((fence == Some(grant.fence)).then_some(last))
     }
 
     fn lease_failed(&self, error: WriteError) -> RegistryError {
@@ -69,15 +69,13 @@ impl Lease for NatsRegistry {
         let mut grant = LeaseGrant {
             name: name.to_owned(),
             holder: holder.to_owned(),
-            id: BootId::random(),
-            revision: 0,
             fence: 0,
             ttl,
             expires: Instant::now() + ttl,
         };
         match self.write_lease(&store, &grant, last.number).await {
             Ok(number) => {
-                (grant.revision, grant.fence) = (number, number);
+                grant.fence = number;
                 Ok(Some(grant))
             }
             Err(WriteError::Conflict) => Ok(None),
@@ -87,19 +85,14 @@ impl Lease for NatsRegistry {
 
     async fn renew(&self, grant: &mut LeaseGrant) -> Result<(), RegistryError> {
         let (store, start) = (self.leases().await?, Instant::now());
-        let mut outcome = self.write_lease(&store, grant, grant.revision).await;
-        if matches!(outcome, Err(WriteError::Conflict)) {
-            // The answer to an earlier renewal may have been lost.
-            if let Some(last) = self.last_of(&store, grant).await? {
-                outcome = self.write_lease(&store, grant, last.number).await;
-            }
-        }
-        match outcome {
-            Ok(number) => {
-                (grant.revision, grant.expires) = (number, start + grant.ttl);
+        let is_lost = || RegistryError::LeaseLost { name: grant.name.clone() };
+        let last = self.last_of(&store, grant).await?.ok_or_else(is_lost)?;
+        match self.write_lease(&store, grant, last.number).await {
+            Ok(_) => {
+                grant.expires = start + grant.ttl;
                 Ok(())
             }
-            Err(WriteError::Conflict) => Err(RegistryError::LeaseLost { name: grant.name.clone() }),
+            Err(WriteError::Conflict) => Err(is_lost()),
             Err(error) => Err(self.lease_failed(error)),
         }
     }

@@ -23,7 +23,7 @@ const ATTEMPTS: usize = 16;
 /// A registry and leases on NATS JetStream KV (NATS 2.11 or later).
 ///
 /// A key of a heartbeat expires after its time to live. The key of a registration is written on change, at intervals,
-/// and after a reconnection. Writes are compare-and-set: a boot that was superseded learns it from its next heartbeat.
+/// and when the server has lost it. Writes are compare-and-set: a boot that was superseded learns it from its next heartbeat.
 #[derive(Debug)]
 pub struct NatsRegistry {
     pub(super) connection: Arc<Connection>,
@@ -41,8 +41,6 @@ struct Worker {
 /// The last complete registration.
 #[derive(Clone, Debug)]
 struct Written {
-    /// Number of the connection.
-    epoch: u64,
     at: Instant,
     store: Store,
     /// Revision of the heartbeat's key.
@@ -64,7 +62,7 @@ impl NatsRegistry {
     ) -> Result<Written, RegistryError> {
         let (registration_json, heartbeat_json) = encode_both(registration, heartbeat)?;
         let connection = &self.connection;
-        let epoch = connection.ready().await?.epoch;
+        connection.ready().await?;
         let worker_id = &registration.worker_id;
         let (registration_key, heartbeat_key) = (keys::registration(worker_id), keys::heartbeat(worker_id));
         let mut store = connection.bucket(Bucket::Members).await?;
@@ -85,7 +83,7 @@ impl NatsRegistry {
                 Ok(number)
             };
             match written.await {
-                Ok(heartbeat) => return Ok(Written { epoch, at: Instant::now(), store, heartbeat }),
+                Ok(heartbeat) => return Ok(Written { at: Instant::now(), store, heartbeat }),
                 Err(WriteError::Conflict) => {}
                 Err(WriteError::NoBucket) => store = connection.bucket(Bucket::Members).await?,
                 Err(WriteError::Other(error)) => return Err(error),
@@ -100,18 +98,16 @@ impl NatsRegistry {
         worker: &Worker,
         heartbeat: &Heartbeat,
     ) -> Result<Option<u64>, RegistryError> {
-        let epoch = self.connection.ready().await?.epoch;
+        self.connection.ready().await?;
         let registration = &worker.registration;
-        let is_fresh = |written: &&Written| {
-            written.epoch == epoch && written.at.elapsed() < registration.retention() / 3
-        };
+        let is_fresh = |written: &&Written| written.at.elapsed() < registration.retention() / 3;
         let Some(written) = worker.written.as_ref().filter(is_fresh) else { return Ok(None) };
         let (key, json) = (keys::heartbeat(&registration.worker_id), heartbeat.encode()?);
         let outcome =
             self.connection.write(&written.store, &key, json, registration.ttl(), written.heartbeat).await;
         match outcome {
             Ok(number) => Ok(Some(number)),
-            // It expired, another boot wrote it, or the answer to the last write was lost.
+            // It expired, another boot wrote it, the answer to the last write was lost, or the server lost its data.
             Err(WriteError::Conflict | WriteError::NoBucket) => Ok(None),
             Err(WriteError::Other(error)) => Err(error),
         }

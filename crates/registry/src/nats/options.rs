@@ -9,7 +9,7 @@ use async_nats::{ConnectOptions, ServerAddr};
 use crate::registry::RegistryError;
 
 /// Maximum delay between two attempts to connect.
-const MAX_RECONNECT_DELAY: Duration = Duration::from_secs(1);
+const MAX_RECONNECT_DELAY: Duration = Duration::from_millis(500);
 
 /// How to reach NATS.
 #[derive(Clone, Debug)]

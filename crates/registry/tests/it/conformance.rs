@@ -97,14 +97,14 @@ pub(crate) async fn a_heartbeat_is_updated(pool: Pool) {
 
 pub(crate) async fn a_late_watcher_sees_all_members(pool: Pool) {
     let mut workers: Vec<Worker> =
-        (0..10).map(|index| Worker::new(pool.handle(index), &format!("w{index}"), TTL)).collect();
+        (0..10).map(|index| Worker::new(pool.handle(index), &format!("w{index}"), TTL * 5)).collect();
     for worker in &mut workers {
         worker.register().await.unwrap();
     }
     // The registration of the first is newer than its heartbeat.
     workers[0].register().await.unwrap();
     let mut watcher = pool.handle(2).watch();
-    wait_for(&mut watcher, "ten members", Duration::from_secs(1), |map| map.len() == 10).await;
+    wait_for(&mut watcher, "ten members", SOON, |map| map.len() == 10).await;
 }
 
 pub(crate) async fn a_silent_worker_expires(pool: Pool) {
