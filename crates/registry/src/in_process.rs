@@ -11,7 +11,7 @@ use tokio::task::AbortHandle;
 use crate::boot::BootId;
 use crate::lease::{Lease, LeaseGrant};
 use crate::member_map::MemberMap;
-use crate::record::{Heartbeat, Registration, check_id, encode_both};
+use crate::record::{Heartbeat, Registration, check_id, check_ttl, encode_both};
 use crate::registry::{Registry, RegistryError};
 use crate::watcher::{Watcher, until};
 
@@ -145,6 +145,7 @@ impl Lease for InProcess {
         ttl: Duration,
     ) -> Result<Option<LeaseGrant>, RegistryError> {
         check_id("lease name", name)?;
+        check_ttl(ttl)?;
         let (mut leases, now) = (lock(&self.leases), Instant::now());
         if leases.held.get(name).is_some_and(|held| held.expires > now) {
             return Ok(None);

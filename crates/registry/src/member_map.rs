@@ -61,7 +61,7 @@ impl Entry {
     }
 
     /// Drops the heartbeat. The registration stays, for a worker that comes back.
-    fn silence(&mut self, now: Instant) {
+    fn drop_heartbeat(&mut self, now: Instant) {
         self.heartbeat = None;
         self.registration = self.waiting.take().or(self.registration.take());
         self.renewed = now;
@@ -148,7 +148,7 @@ impl MemberMap {
             && now.duration_since(since) > entry.ttl()
         {
             self.expirations += u64::from(entry.member().is_some());
-            entry.silence(now);
+            entry.drop_heartbeat(now);
         }
     }
 
@@ -163,7 +163,7 @@ impl MemberMap {
             }
             self.expirations += u64::from(entry.member().is_some());
             let was_live = entry.heartbeat.is_some();
-            entry.silence(now);
+            entry.drop_heartbeat(now);
             was_live && entry.registration.is_some()
         });
     }

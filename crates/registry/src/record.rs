@@ -17,6 +17,8 @@ pub const MAX_HEARTBEAT_BYTES: usize = 400;
 pub const MAX_REGISTRATION_BYTES: usize = 512 * 1024;
 /// Maximum size of a worker id.
 const MAX_ID_BYTES: usize = 128;
+/// Maximum time to live of a heartbeat or a lease.
+const MAX_TTL: Duration = Duration::from_hours(24);
 /// Minimum retention of a registration after the last heartbeat.
 const MIN_RETENTION: Duration = Duration::from_mins(1);
 
@@ -31,7 +33,7 @@ pub struct Registration {
     pub url: String,
     /// Version of sconce.
     pub version: String,
-    /// Time to live of a heartbeat in milliseconds: a worker without a heartbeat for so long is no member.
+    /// Time to live of a heartbeat in milliseconds. A member without a heartbeat for this long expires.
     pub ttl_ms: u64,
     /// Its models, loaded or not.
     #[serde(default)]
@@ -39,9 +41,9 @@ pub struct Registration {
 }
 
 impl Registration {
-    /// Time to live of a heartbeat.
+    /// Time to live of a heartbeat, at most a day.
     pub fn ttl(&self) -> Duration {
-        Duration::from_millis(self.ttl_ms)
+        Duration::from_millis(self.ttl_ms).min(MAX_TTL)
     }
 
     /// How long the registration is kept after the last heartbeat, for a worker that comes back.
@@ -52,9 +54,7 @@ impl Registration {
     /// The registration as JSON.
     pub fn encode(&self) -> Result<Vec<u8>, RecordError> {
         check_id("worker id", &self.worker_id)?;
-        if self.ttl_ms == 0 {
-            return Err(RecordError::Invalid { field: "ttl_ms", value: "0".to_owned() });
-        }
+        check_ttl(Duration::from_millis(self.ttl_ms))?;
         encode("registration", self, MAX_REGISTRATION_BYTES)
     }
 
@@ -244,6 +244,14 @@ pub(crate) fn check_id(field: &'static str, id: &str) -> Result<(), RecordError>
     Ok(())
 }
 
+/// Checks a time to live.
+pub(crate) fn check_ttl(ttl: Duration) -> Result<(), RecordError> {
+    if ttl.is_zero() || ttl > MAX_TTL {
+        return Err(RecordError::Invalid { field: "time to live", value: format!("{ttl:?}") });
+    }
+    Ok(())
+}
+
 fn encode<T: Serialize>(record: &'static str, value: &T, max: usize) -> Result<Vec<u8>, RecordError> {
     let json = serde_json::to_vec(value).map_err(|source| RecordError::Json { record, source })?;
     if json.len() > max {
@@ -257,85 +265,4 @@ fn decode<T: DeserializeOwned>(record: &'static str, json: &[u8]) -> Result<T, R
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// A worker with eight accelerators, near the end of long counters.
-    fn largest() -> Heartbeat {
-        let mut free_memory: BTreeMap<String, u64> =
-            (0..8).map(|index| (format!("cuda:{index}"), 196_608)).collect();
-        free_memory.insert("cpu".to_owned(), 6_291_456);
-        Heartbeat {
-            boot_id: BootId::random(),
-            sequence: 9_999_999_999,
-            state: WorkerState::Degraded,
-            load: Load { requests: 100_000, tokens: 9_999_999_999, latency: 0.123_456_79 },
-            rates: Rates { small: 123_456.79, medium: 1_234_567.9, large: 9_876_543.0 },
-            free_memory,
-        }
-    }
-
-    #[test]
-    fn the_largest_heartbeat_is_within_the_limit() {
-        let heartbeat = largest();
-        let json = heartbeat.encode().unwrap();
-        assert!(json.len() <= MAX_HEARTBEAT_BYTES, "{} bytes", json.len());
-        assert_eq!(Heartbeat::decode(&json).unwrap(), heartbeat);
-    }
-
-    #[test]
-    fn a_larger_heartbeat_is_refused() {
-        let mut heartbeat = largest();
-        heartbeat.free_memory.extend((8..32).map(|index| (format!("cuda:{index}"), 196_608)));
-        let error = heartbeat.encode().unwrap_err();
-        assert!(matches!(error, RecordError::TooLarge { max: 400, .. }), "{error}");
-    }
-
-    #[test]
-    fn rates_are_finite() {
-        for rate in [f32::NAN, f32::INFINITY, -1.0] {
-            let mut heartbeat = largest();
-            heartbeat.rates.medium = rate;
-            let error = heartbeat.encode().unwrap_err();
-            assert_eq!(error.to_string(), format!("`{rate}` is not a valid rates.medium"));
-        }
-    }
-
-    #[test]
-    fn states_are_lowercase_words() {
-        let states = [
-            (WorkerState::Starting, "starting"),
-            (WorkerState::Ready, "ready"),
-            (WorkerState::Paused, "paused"),
-            (WorkerState::Draining, "draining"),
-            (WorkerState::Degraded, "degraded"),
-        ];
-        for (state, word) in states {
-            assert_eq!(serde_json::to_value(state).unwrap(), word);
-        }
-    }
-
-    #[test]
-    fn a_registration_of_a_newer_version_is_read() {
-        let json = format!(
-            r#"{{"worker_id": "seven", "boot_id": "{}", "url": "http://seven:8080", "version": "9.0.0",
-                "ttl_ms": 3000, "colour": "blue", "models": [{{"model": "minilm", "task": "dream",
-                "max_length": 256, "placements": [{{"placement": "candle/rocm:0/f16", "active": false,
-                "obstacle": {{"code": "unheard_of", "message": "no", "extra": 1}}}}]}}]}}"#,
-            BootId::random()
-        );
-        let registration = Registration::decode(json.as_bytes()).unwrap();
-        assert_eq!(registration.models[0].task, "dream");
-        assert_eq!(registration.retention(), MIN_RETENTION);
-        let again = Registration::decode(&registration.encode().unwrap()).unwrap();
-        assert_eq!(again, registration);
-    }
-
-    #[test]
-    fn a_worker_id_is_neither_empty_nor_long() {
-        for id in [String::new(), "x".repeat(129)] {
-            assert!(check_id("worker id", &id).is_err());
-        }
-        assert!(check_id("worker id", "Büro 7 / links").is_ok());
-    }
-}
+mod tests;

@@ -10,7 +10,7 @@ use super::connection::{Bucket, Revision, WriteError};
 use super::keys;
 use super::members::NatsRegistry;
 use crate::lease::{Lease, LeaseGrant};
-use crate::record::check_id;
+use crate::record::{check_id, check_ttl};
 use crate::registry::RegistryError;
 
 /// The value of a lease's key.
@@ -61,6 +61,7 @@ impl Lease for NatsRegistry {
         ttl: Duration,
     ) -> Result<Option<LeaseGrant>, RegistryError> {
         check_id("lease name", name)?;
+        check_ttl(ttl)?;
         let store = self.leases().await?;
         let last = self.connection.read(&store, &keys::encode(name)).await?;
         if last.value.is_some() {

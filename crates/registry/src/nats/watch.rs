@@ -90,6 +90,10 @@ async fn expire(
     map: &watch::Sender<MemberMap>,
 ) -> Result<(), RegistryError> {
     let now = Instant::now();
+    // Heartbeats have moved the deadline since it was read.
+    if map.borrow().next_deadline().is_none_or(|deadline| deadline > now) {
+        return Ok(());
+    }
     store.stream.get_info().await.map_err(|error| connection.unavailable(error))?;
     while let Some(Some(Ok(entry))) = ready(entries).await {
         apply(map, &entry);
@@ -104,7 +108,8 @@ fn apply(map: &watch::Sender<MemberMap>, entry: &Entry) -> bool {
     let Some(key) = MemberKey::parse(&entry.key) else { return false };
     let invalid = |error: RecordError| warn!(key = entry.key, %error, "a record was ignored");
     match (key, entry.operation) {
-        (MemberKey::Registration(_), Operation::Put) => match Registration::decode(&entry.value) {
+        (MemberKey::Registration(id), Operation::Put) => match Registration::decode(&entry.value) {
+            Ok(registration) if registration.worker_id != id => false,
             Ok(registration) => map.send_if_modified(|map| map.register(Arc::new(registration), now)),
             Err(error) => {
                 invalid(error);

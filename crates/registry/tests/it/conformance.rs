@@ -202,8 +202,10 @@ pub(crate) async fn invalid_records_are_refused(pool: Pool) {
     heartbeat.rates.small = f32::NAN;
     let outcome = pool.handle(0).register(worker.registration.clone(), heartbeat).await;
     assert!(matches!(outcome, Err(RegistryError::Record(_))));
-    let outcome = pool.handle(0).acquire("", "me", TTL).await;
-    assert!(matches!(outcome, Err(RegistryError::Record(_))));
+    for (name, ttl) in [("", TTL), ("place", Duration::ZERO), ("place", Duration::MAX)] {
+        let outcome = pool.handle(0).acquire(name, "me", ttl).await;
+        assert!(matches!(outcome, Err(RegistryError::Record(_))), "{outcome:?}");
+    }
 }
 
 pub(crate) async fn one_of_16_acquires_a_lease(pool: Pool) {
