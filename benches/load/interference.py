@@ -186,11 +186,11 @@ def tenants(options):
         cache = 16 * 128 * 30 * 3 * 64 * 2 * 2 / 1e6
         with Worker(options.target, MODEL, "--api-key-file", keys.name, "--kv-cache", f"{cache:.0f}") as worker:
             tokens, running, lock = Counter(), [], threading.Lock()
+            bearer = lambda key: {"authorization": f"Bearer {key}"}
 
             def request(key):
                 connection = worker.connect(300)
-                headers = {"authorization": f"Bearer {key}"}
-                status, _, answer = post(connection, "/v1/chat/completions", body(words(10), 64), headers)
+                status, _, answer = post(connection, "/v1/chat/completions", body(words(10), 64), bearer(key))
                 connection.close()
                 assert status == 200, answer
                 with lock:
@@ -204,7 +204,7 @@ def tenants(options):
                     running.clear()
                     until = time.monotonic() + options.seconds
                     while time.monotonic() < until:
-                        running.append(worker.metric("vllm:num_requests_running"))
+                        running.append(worker.metric("vllm:num_requests_running", bearer("few")))
                         time.sleep(0.2)
                     with lock:
                         many, few = tokens["many"], tokens["few"]

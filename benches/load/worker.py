@@ -78,17 +78,17 @@ class Worker:
     def connect(self, seconds=60):
         return http.client.HTTPConnection(*self.address, timeout=seconds)
 
-    def get(self, path):
+    def get(self, path, headers={}):
         connection = self.connect()
-        connection.request("GET", path)
+        connection.request("GET", path, headers=headers)
         answer = connection.getresponse()
         body = answer.read()
         connection.close()
         return answer.status, body
 
-    def metric(self, name):
+    def metric(self, name, headers={}):
         """The sum of a metric over its labels."""
-        lines = self.get("/metrics")[1].decode().splitlines()
+        lines = self.get("/metrics", headers)[1].decode().splitlines()
         return sum(float(line.rsplit(" ", 1)[1]) for line in lines if re.match(rf"{name}[ {{]", line))
 
     def memory(self):
