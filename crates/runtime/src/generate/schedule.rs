@@ -257,6 +257,8 @@ impl Scheduler {
             prefill: self.limits.prefill_tokens.min(prefill_tokens).max(1),
             copies: Vec::new(),
         };
+        step.preempted.extend(self.make_room());
+        let made_room = step.preempted.len();
         // One token is reserved for the oldest sequence, which would starve behind decodes.
         let reserved = usize::from(self.running.first().is_some_and(|oldest| oldest.remaining() > 1));
         budget.tokens -= reserved;
@@ -270,8 +272,8 @@ impl Scheduler {
         budget.prefill -= kept;
         self.schedule_running(&mut step, &mut budget, false);
         budget.prefill += kept;
-        if step.preempted.is_empty() {
-            self.make_room(&mut step, &mut budget);
+        // Without free blocks nothing is admitted.
+        if step.preempted.len() == made_room {
             self.admit(&mut step, &mut budget);
         }
         step.copies = budget.copies.into_iter().map(|(_, copy)| copy).collect();
@@ -343,13 +345,11 @@ impl Scheduler {
     }
 
     /// Preempts a bulk sequence if an interactive one waits and as many run as may.
-    fn make_room(&mut self, step: &mut Step, budget: &mut Budget) {
+    fn make_room(&mut self) -> Option<SequenceId> {
         let is_interactive = |sequence: &Sequence| sequence.scheduling.priority == Priority::Interactive;
         let waits = self.next_waiting().is_some_and(|at| is_interactive(&self.waiting[at]));
-        if waits && self.running.len() >= self.limits.sequences.max(1) {
-            let bulk = self.running.partition_point(is_interactive);
-            self.preempt_in(bulk, step, budget);
-        }
+        let is_full = self.running.len() >= self.limits.sequences.max(1);
+        if waits && is_full { self.preempt(self.running.partition_point(is_interactive)) } else { None }
     }
 
     /// Preempts one of the running sequences from the index `first` on, and removes its work from the step. Returns false
@@ -358,11 +358,7 @@ impl Scheduler {
         let Some(id) = self.preempt(first) else { return false };
         step.preempted.push(id);
         budget.copies.retain(|(holder, _)| *holder != id);
-        if let Some(at) = step.work.iter().position(|work| work.id == id) {
-            let tokens = step.work.remove(at).range.len();
-            budget.tokens += tokens;
-            budget.prefill += if tokens > 1 { tokens } else { 0 };
-        }
+        step.work.retain(|work| work.id != id);
         true
     }
 
