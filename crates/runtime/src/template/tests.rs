@@ -112,7 +112,8 @@ fn mutated_templates_never_panic_and_are_stopped_soon() {
     let (mut draws, mut rendered_ones) = (Draws(6), 0);
     for _ in 0..fuzz_inputs(2000) {
         let mut bytes = corpus[draws.below(corpus.len())].clone();
-        draws.mutate(&mut bytes, &corpus[draws.clone().below(corpus.len())]);
+        let other = draws.below(corpus.len());
+        draws.mutate(&mut bytes, &corpus[other]);
         let template = String::from_utf8_lossy(&bytes);
         let start = Instant::now();
         rendered_ones += usize::from(rendered(&template, &messages).is_ok());

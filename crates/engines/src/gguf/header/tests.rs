@@ -182,7 +182,8 @@ fn mutated_headers_of_models_never_panic() {
     let (mut draws, mut read) = (Draws(5), 0);
     for _ in 0..fuzz_inputs(20_000) {
         let (mut bytes, length) = corpus[draws.below(corpus.len())].clone();
-        draws.mutate(&mut bytes, &corpus[draws.clone().below(corpus.len())].0);
+        let other = draws.below(corpus.len());
+        draws.mutate(&mut bytes, &corpus[other].0);
         if let Ok(header) = Header::parse(&bytes[..], length) {
             read += 1;
             let end = header.tensors.iter().map(|tensor| tensor.start + tensor.length).max();

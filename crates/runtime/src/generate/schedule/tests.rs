@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::time::Instant;
 
 use proptest::prelude::*;
+use sconce_testkit::draws::Draws;
 
 use super::*;
 
@@ -327,21 +328,11 @@ fn a_step_from_before_a_reset_is_ignored() {
     assert_eq!(work(&scheduler.next_step(usize::MAX)), [(1, 0..8, false)]);
 }
 
-/// Linear congruential generator.
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, bound: usize) -> usize {
-        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        (self.0 >> 33) as usize % bound
-    }
-}
-
 /// An engine that computes no numbers: each position of the cache has a hash of the tokens up to it.
 struct Simulation {
     scheduler: Scheduler,
     cache: Vec<u64>,
-    random: Random,
+    random: Draws,
     next_id: SequenceId,
     /// Remaining output tokens of each sequence.
     outputs: HashMap<SequenceId, usize>,
@@ -358,7 +349,7 @@ impl Simulation {
         Self {
             scheduler: Scheduler::new(BlockPool::new(blocks, block_size), limits),
             cache: vec![0; blocks as usize * block_size],
-            random: Random(seed),
+            random: Draws(seed),
             next_id: 0,
             outputs: HashMap::new(),
             steps: 0,
