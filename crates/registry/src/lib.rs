@@ -1,12 +1,11 @@
 //! Members of a pool of workers, and leases. A worker writes a [`Registration`] on change and a [`Heartbeat`] at an
 //! interval; a gateway watches them and routes by its local [`MemberMap`] alone. [`InProcess`] serves one machine;
-//! `NatsRegistry` (feature `nats`) serves many.
+//! [`NatsRegistry`] serves many.
 
 mod boot;
 mod in_process;
 mod lease;
 mod member_map;
-#[cfg(feature = "nats")]
 pub mod nats;
 mod record;
 mod registry;
@@ -16,7 +15,6 @@ pub use boot::{BootId, InvalidBootId};
 pub use in_process::InProcess;
 pub use lease::{Lease, LeaseGrant};
 pub use member_map::{Member, MemberMap};
-#[cfg(feature = "nats")]
 pub use nats::{NatsAuth, NatsOptions, NatsRegistry, NatsTls};
 pub use record::{
     Heartbeat, Load, MAX_HEARTBEAT_BYTES, MAX_REGISTRATION_BYTES, ModelRecord, ObstacleRecord,

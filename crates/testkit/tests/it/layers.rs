@@ -60,9 +60,7 @@ fn crates_depend_on_lower_layers_only() {
     for one in &CRATES {
         for Dependency { package, dev } in dependencies(one.folder) {
             let ours = CRATES.iter().any(|other| other.package == package);
-            // A crate depends on itself in tests to enable its features there.
-            let in_tests = dev && (package == TESTKIT || package == one.package);
-            let allowed = one.uses.contains(&package.as_str()) || in_tests;
+            let allowed = one.uses.contains(&package.as_str()) || dev && package == TESTKIT;
             if ours && !allowed {
                 complaints.push(format!(
                     "crates/{}/Cargo.toml: `{package}` is not a layer below this crate: move the code, or change \
