@@ -10,7 +10,7 @@ use sconce_http::refusal::{Dialect, Refusal};
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
-use crate::api::completion::{Completion, answer, error_event, random_id, usage};
+use crate::api::completion::{ChunkWriter, Completion, answer, random_id};
 use crate::api::handle::handle;
 use crate::api::logprobs;
 use crate::api::messages;
@@ -109,12 +109,13 @@ pub(crate) async fn completions(State(app): State<Arc<App>>, request: Request) -
         )?;
         let prompts = vec![PromptInput::Conversation { messages, options: chat, tools }];
         let generating = generate::start(&context, &loaded, METHOD, prompts, options).await?;
-        let completion = Completion::new("chatcmpl-", &loaded);
-        let writer = ChatWriter { completion, includes_usage: body.includes_usage(), loaded };
+        let (completion, includes_usage) = (Completion::new("chatcmpl-", &loaded), body.includes_usage());
+        let chunks = ChunkWriter { completion, kind: "chat.completion.chunk", includes_usage };
+        let writer = ChatWriter { chunks, loaded };
         let whole = |writer: ChatWriter, outputs: Vec<FinishedOutput>, usage| {
             let choices =
                 outputs.iter().enumerate().map(|(index, output)| choice(&writer.loaded, index, output));
-            writer.completion.object("chat.completion", &choices.collect::<Vec<_>>(), Some(usage))
+            writer.chunks.completion.object("chat.completion", &choices.collect::<Vec<_>>(), Some(usage))
         };
         Ok(answer(context, generating, writer, body.stream, whole))
     })
@@ -170,24 +171,15 @@ fn fields(delta: Delta) -> Value {
 
 /// Writes chunks of a chat completion.
 struct ChatWriter {
-    completion: Completion,
-    includes_usage: bool,
+    chunks: ChunkWriter,
     loaded: Arc<LoadedModel>,
 }
 
 impl ChatWriter {
-    fn chunk(&self, choices: &[Value], output: &mut Vec<u8>) {
-        let mut chunk = self.completion.object("chat.completion.chunk", choices, None);
-        if self.includes_usage {
-            chunk["usage"] = Value::Null;
-        }
-        output.extend(Self::FORMAT.event(&chunk));
-    }
-
     fn delta(&self, choice: usize, delta: &Value, logprobs: Option<Value>, output: &mut Vec<u8>) {
         let logprobs = logprobs.map(|token| json!({ "content": [token], "refusal": null }));
         let choice = json!({ "index": choice, "delta": delta, "logprobs": logprobs, "finish_reason": null });
-        self.chunk(&[choice], output);
+        self.chunks.chunk(choice, output);
     }
 }
 
@@ -218,19 +210,14 @@ impl EventWriter for ChatWriter {
 
     fn end(&mut self, choice: usize, reason: EndReason, output: &mut Vec<u8>) {
         let end = json!({ "index": choice, "delta": {}, "logprobs": null, "finish_reason": reason.name() });
-        self.chunk(&[end], output);
+        self.chunks.chunk(end, output);
     }
 
     fn finish(&mut self, tokens: TokenUsage, output: &mut Vec<u8>) {
-        if self.includes_usage {
-            let mut chunk = self.completion.object("chat.completion.chunk", &[], None);
-            chunk["usage"] = usage(tokens);
-            output.extend(Self::FORMAT.event(&chunk));
-        }
-        output.extend(b"data: [DONE]\n\n");
+        self.chunks.finish(tokens, output);
     }
 
     fn fail(&mut self, refusal: &Refusal, output: &mut Vec<u8>) {
-        output.extend(error_event(refusal));
+        ChunkWriter::fail(refusal, output);
     }
 }

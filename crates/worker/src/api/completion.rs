@@ -72,6 +72,38 @@ impl Completion {
     }
 }
 
+/// Writes the chunks of a completion as events.
+pub(crate) struct ChunkWriter {
+    pub(crate) completion: Completion,
+    /// What the chunks are.
+    pub(crate) kind: &'static str,
+    /// Whether a last chunk has the usage, and every other one an empty one.
+    pub(crate) includes_usage: bool,
+}
+
+impl ChunkWriter {
+    pub(crate) fn chunk(&self, choice: Value, output: &mut Vec<u8>) {
+        let mut chunk = self.completion.object(self.kind, &[choice], None);
+        if self.includes_usage {
+            chunk["usage"] = Value::Null;
+        }
+        output.extend(EventFormat::Sse.event(&chunk));
+    }
+
+    /// Writes the end of all outputs.
+    pub(crate) fn finish(&self, tokens: TokenUsage, output: &mut Vec<u8>) {
+        if self.includes_usage {
+            output.extend(EventFormat::Sse.event(&self.completion.object(self.kind, &[], Some(tokens))));
+        }
+        output.extend(b"data: [DONE]\n\n");
+    }
+
+    /// Writes an error, which is the last event.
+    pub(crate) fn fail(refusal: &Refusal, output: &mut Vec<u8>) {
+        output.extend(EventFormat::Sse.event(&refusal.body(Dialect::OpenAi)));
+    }
+}
+
 /// A random id after `prefix`.
 pub(crate) fn random_id(prefix: &str) -> String {
     let random = || RandomState::new().hash_one(prefix);
@@ -92,9 +124,4 @@ pub(crate) fn usage(tokens: TokenUsage) -> Value {
         "prompt_tokens_details": { "cached_tokens": tokens.cached },
         "completion_tokens_details": { "reasoning_tokens": tokens.reasoning },
     })
-}
-
-/// An error as the last event of OpenAI's streams.
-pub(crate) fn error_event(refusal: &Refusal) -> Vec<u8> {
-    EventFormat::Sse.event(&refusal.body(Dialect::OpenAi))
 }

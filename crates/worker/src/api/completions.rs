@@ -9,7 +9,7 @@ use sconce_http::event_stream::EventFormat;
 use sconce_http::refusal::{Dialect, Refusal};
 use serde_json::{Value, json};
 
-use crate::api::completion::{Completion, answer, error_event, usage};
+use crate::api::completion::{ChunkWriter, Completion, answer};
 use crate::api::handle::handle;
 use crate::api::logprobs;
 use crate::api::sampling::completion_body;
@@ -51,12 +51,13 @@ pub(crate) async fn completions(State(app): State<Arc<App>>, request: Request) -
         let prompts = prompts(std::mem::replace(&mut body.prompt, Inputs::Texts(Vec::new())));
         context.check_sizes(&vec![0; prompts.len()], 0)?;
         let generating = generate::start(&context, &loaded, METHOD, prompts, options).await?;
-        let (completion, written) = (Completion::new("cmpl-", &loaded), vec![0; generating.choices()]);
-        let writer = CompletionWriter { completion, includes_usage: body.includes_usage(), loaded, written };
+        let (completion, includes_usage) = (Completion::new("cmpl-", &loaded), body.includes_usage());
+        let chunks = ChunkWriter { completion, kind: "text_completion", includes_usage };
+        let writer = CompletionWriter { chunks, loaded, written: vec![0; generating.choices()] };
         let whole = |writer: CompletionWriter, outputs: Vec<FinishedOutput>, usage| {
             let choices =
                 outputs.iter().enumerate().map(|(index, output)| choice(&writer.loaded, index, output));
-            writer.completion.object("text_completion", &choices.collect::<Vec<_>>(), Some(usage))
+            writer.chunks.completion.object("text_completion", &choices.collect::<Vec<_>>(), Some(usage))
         };
         Ok(answer(context, generating, writer, body.stream, whole))
     })
@@ -87,21 +88,10 @@ fn choice(loaded: &LoadedModel, index: usize, output: &FinishedOutput) -> Value 
 
 /// Writes chunks of a text completion.
 struct CompletionWriter {
-    completion: Completion,
-    includes_usage: bool,
+    chunks: ChunkWriter,
     loaded: Arc<LoadedModel>,
     /// Characters that were written of each output.
     written: Vec<usize>,
-}
-
-impl CompletionWriter {
-    fn chunk(&self, choice: Value, output: &mut Vec<u8>) {
-        let mut chunk = self.completion.object("text_completion", &[choice], None);
-        if self.includes_usage {
-            chunk["usage"] = Value::Null;
-        }
-        output.extend(Self::FORMAT.event(&chunk));
-    }
 }
 
 impl EventWriter for CompletionWriter {
@@ -125,25 +115,20 @@ impl EventWriter for CompletionWriter {
         if !text.is_empty() || logprobs.is_some() {
             let choice =
                 json!({ "index": choice, "text": text, "logprobs": logprobs, "finish_reason": null });
-            self.chunk(choice, output);
+            self.chunks.chunk(choice, output);
         }
     }
 
     fn end(&mut self, choice: usize, reason: EndReason, output: &mut Vec<u8>) {
         let end = json!({ "index": choice, "text": "", "logprobs": null, "finish_reason": reason.name() });
-        self.chunk(end, output);
+        self.chunks.chunk(end, output);
     }
 
     fn finish(&mut self, tokens: TokenUsage, output: &mut Vec<u8>) {
-        if self.includes_usage {
-            let mut chunk = self.completion.object("text_completion", &[], None);
-            chunk["usage"] = usage(tokens);
-            output.extend(Self::FORMAT.event(&chunk));
-        }
-        output.extend(b"data: [DONE]\n\n");
+        self.chunks.finish(tokens, output);
     }
 
     fn fail(&mut self, refusal: &Refusal, output: &mut Vec<u8>) {
-        output.extend(error_event(refusal));
+        ChunkWriter::fail(refusal, output);
     }
 }
