@@ -5,19 +5,16 @@ use sconce_worker::Settings;
 use serde_json::{Value, json};
 
 use crate::client::{post, post_with};
-use crate::generation::{folder, named_events, serve};
+use crate::generation::{folder, named_events, serve, with_fields};
 use crate::harness::{TestServer, settings};
 
 /// A request for 12 greedy tokens.
 fn body(extra: &Value) -> Value {
-    let mut body = json!({
+    let body = json!({
         "model": "model", "max_tokens": 12, "temperature": 0, "system": "w9",
         "messages": [{"role": "user", "content": "w4 w5 w6"}],
     });
-    for (name, value) in extra.as_object().expect("fields") {
-        body[name] = value.clone();
-    }
-    body
+    with_fields(body, extra)
 }
 
 /// The answer of OpenAI's route to the same conversation.

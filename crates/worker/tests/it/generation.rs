@@ -87,15 +87,19 @@ fn streamed(values: &[Value], choice: u64) -> String {
     own.filter_map(|chunk| chunk["delta"]["content"].as_str().or(chunk["text"].as_str())).collect()
 }
 
+/// A body with further fields, or other values of its own.
+pub(crate) fn with_fields(mut body: Value, fields: &Value) -> Value {
+    let fields = fields.as_object().expect("fields").clone();
+    body.as_object_mut().expect("an object").extend(fields);
+    body
+}
+
 fn chat(extra: &Value) -> Value {
-    let mut body = json!({
+    let body = json!({
         "model": "model", "messages": [{"role": "user", "content": "w4 w5 w6"}], "max_tokens": 12, "temperature": 0,
         "ignore_eos": true,
     });
-    for (name, value) in extra.as_object().expect("fields") {
-        body[name] = value.clone();
-    }
-    body
+    with_fields(body, extra)
 }
 
 #[test]
@@ -142,9 +146,8 @@ fn completions_continue_several_prompts_with_log_probabilities() {
     let folder = folder();
     let server = serve(folder.path(), settings());
     let body = |extra: Value| {
-        let mut body = json!({"prompt": ["w4 w5", "w7"], "max_tokens": 5, "temperature": 0, "logprobs": 2});
-        body.as_object_mut().expect("fields").extend(extra.as_object().expect("fields").clone());
-        body
+        let body = json!({"prompt": ["w4 w5", "w7"], "max_tokens": 5, "temperature": 0, "logprobs": 2});
+        with_fields(body, &extra)
     };
     let whole = post(*server, "/v1/completions", &body(json!({}))).expect(200);
     let choices = whole["choices"].as_array().expect("choices");

@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use crate::client::{Answer, get, post};
-use crate::generation::{folder, serve};
+use crate::generation::{folder, serve, with_fields};
 use crate::harness::{settings, tiny};
 
 /// The lines of a stream.
@@ -14,12 +14,8 @@ fn lines(answer: &Answer) -> Vec<Value> {
 
 /// A request for 12 greedy tokens.
 fn body(extra: &Value) -> Value {
-    let mut body =
-        json!({"model": "model", "options": {"temperature": 0, "num_predict": 12}, "stream": false});
-    for (name, value) in extra.as_object().expect("fields") {
-        body[name] = value.clone();
-    }
-    body
+    let body = json!({"model": "model", "options": {"temperature": 0, "num_predict": 12}, "stream": false});
+    with_fields(body, extra)
 }
 
 #[test]

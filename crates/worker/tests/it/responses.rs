@@ -3,18 +3,15 @@
 use serde_json::{Value, json};
 
 use crate::client::post;
-use crate::generation::{folder, named_events, serve};
+use crate::generation::{folder, named_events, serve, with_fields};
 use crate::harness::settings;
 
 /// A request for 12 greedy tokens.
 fn body(extra: &Value) -> Value {
-    let mut body = json!({
+    let body = json!({
         "model": "model", "max_output_tokens": 12, "temperature": 0, "instructions": "w9", "input": "w4 w5 w6",
     });
-    for (name, value) in extra.as_object().expect("fields") {
-        body[name] = value.clone();
-    }
-    body
+    with_fields(body, extra)
 }
 
 #[test]

@@ -6,7 +6,7 @@ use sconce_testkit::{byte_model, goldens};
 use serde_json::{Value, json};
 
 use crate::client::post;
-use crate::generation::{events, named_events, serve};
+use crate::generation::{events, named_events, serve, with_fields};
 use crate::harness::{TestServer, settings};
 
 /// A server of a random model with the chat template of a real one.
@@ -32,15 +32,12 @@ fn parameters() -> Value {
 fn request(seed: usize, fields: &Value) -> Value {
     let tool = |name: &str, parameters: Value| json!({"type": "function", "function": {"name": name, "parameters": parameters}});
     let zone = json!({"type": "object", "properties": {"zone": {"enum": ["UTC", "CET"]}}, "required": ["zone"], "additionalProperties": false});
-    let mut body = json!({
+    let body = json!({
         "messages": [{"role": "user", "content": "What is the weather?"}],
         "tools": [tool("weather", parameters()), tool("time", zone)],
         "tool_choice": "required", "temperature": 1, "seed": seed, "max_tokens": 600,
     });
-    for (name, value) in fields.as_object().expect("fields") {
-        body[name] = value.clone();
-    }
-    body
+    with_fields(body, fields)
 }
 
 /// Checks the arguments of a call.
