@@ -1,4 +1,4 @@
-//! The HTTP edge and the registry depend on no model code, so that a gateway binary stays small.
+//! The HTTP edge, the registry and the pool depend on no model code, so that a gateway binary stays small.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -11,7 +11,7 @@ use crate::tree::{expect_none, root};
 const FORBIDDEN: [&str; 6] = ["candle", "tokenizers", "ort", "hf-hub", "sconce-engines", "sconce-kernels"];
 
 #[test]
-fn the_http_edge_and_the_registry_depend_on_no_model_code() {
+fn the_http_edge_the_registry_and_the_pool_depend_on_no_model_code() {
     let lock = fs::read_to_string(root().join("Cargo.lock")).expect("Cargo.lock is committed");
     let lock: Table = lock.parse().expect("Cargo.lock is TOML");
     let packages = lock["package"].as_array().expect("packages");
@@ -23,7 +23,9 @@ fn the_http_edge_and_the_registry_depend_on_no_model_code() {
         let names = dependencies.filter_map(|text| text.as_str()?.split(' ').next());
         edges.entry(name).or_default().extend(names);
     }
-    for (package, known) in [("sconce-http", "hyper"), ("sconce-registry", "async-nats")] {
+    for (package, known) in
+        [("sconce-http", "hyper"), ("sconce-registry", "async-nats"), ("sconce-pool", "sconce-registry")]
+    {
         let (mut seen, mut open) = (BTreeSet::from([package]), vec![package]);
         while let Some(name) = open.pop() {
             open.extend(edges[name].iter().copied().filter(|next| seen.insert(next)));

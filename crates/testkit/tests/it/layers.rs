@@ -14,7 +14,7 @@ struct Crate {
 }
 
 /// From the bottom up: a crate depends only on crates above it in this list.
-const CRATES: [Crate; 11] = [
+const CRATES: [Crate; 12] = [
     Crate { folder: "core", package: "sconce-core", uses: &[] },
     Crate { folder: "testkit", package: TESTKIT, uses: &["sconce-core"] },
     Crate { folder: "planner", package: "sconce-planner", uses: &["sconce-core"] },
@@ -27,6 +27,7 @@ const CRATES: [Crate; 11] = [
     },
     Crate { folder: "registry", package: "sconce-registry", uses: &[] },
     Crate { folder: "http", package: "sconce-http", uses: &[] },
+    Crate { folder: "pool", package: "sconce-pool", uses: &["sconce-registry"] },
     Crate { folder: "worker", package: "sconce-worker", uses: &["sconce", "sconce-http"] },
     Crate { folder: "manifest", package: "sconce-manifest", uses: &[] },
     Crate { folder: "cli", package: "sconce-cli", uses: &["sconce", "sconce-worker", "sconce-manifest"] },

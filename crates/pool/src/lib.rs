@@ -1,0 +1,11 @@
+//! A pool of workers as one service. The decisions are pure: clock and random source are arguments, and the members
+//! are a [`MemberMap`](sconce_registry::MemberMap).
+
+pub mod balancer;
+pub mod breaker;
+pub mod choose;
+pub mod class;
+mod index;
+pub mod random;
+pub mod size;
+mod workers;
