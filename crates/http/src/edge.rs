@@ -82,7 +82,7 @@ impl Edge {
     pub fn charge(&self, principal: Principal, tokens: usize) -> Result<(), Refusal> {
         self.rate_limiters.charge(principal, tokens).map_err(|seconds| {
             let message = "the key has used up its rate limit of tokens per second";
-            Refusal::new(Kind::Overloaded, message).retry_after(seconds)
+            Refusal::new(Kind::RateLimited, message).retry_after(seconds)
         })
     }
 
@@ -118,5 +118,79 @@ impl Edge {
     /// Whether shutdown has begun.
     pub fn is_shutting_down(&self) -> bool {
         self.shutting_down.load(Ordering::Relaxed)
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use std::time::Duration;
+
+    use axum::http::header;
+    use tokio::time::timeout;
+
+    use super::*;
+    use crate::keys::TenantId;
+    use crate::memory_budget::RequestMemory;
+
+    /// An edge with the probe `/livez`, the public route `/docs`, and the dialect of OpenAI below `/v1`.
+    pub(crate) fn edge(settings: Settings) -> Edge {
+        let dialect = |path: &str| if path.starts_with("/v1/") { Dialect::OpenAi } else { Dialect::Tei };
+        let rules = RouteRules { probes: &["/livez"], public: &["/docs"], dialect };
+        Edge::new(settings, rules, SocketAddr::from(([127, 0, 0, 1], 80)))
+    }
+
+    #[test]
+    fn probes_and_public_routes_need_no_key() {
+        let edge = edge(Settings::default());
+        for (path, probe, public) in [
+            ("/livez", true, true),
+            ("/docs", false, true),
+            ("/embed", false, false),
+            ("/livez/", false, false),
+            ("/docs/embed", false, false),
+        ] {
+            assert_eq!((edge.is_probe(path), edge.is_public(path)), (probe, public), "{path}");
+        }
+    }
+
+    #[test]
+    fn a_key_beyond_its_rate_limit_is_told_when_to_retry() {
+        let edge = edge(Settings::default());
+        let principal = Principal { tenant: TenantId(1), rate: Some(10.0), operator: false };
+        edge.charge(principal, 100).expect("a full bucket may be overdrawn");
+        let refusal = edge.charge(principal, 1).expect_err("80 tokens are overdrawn");
+        assert_eq!((refusal.kind, refusal.code()), (Kind::RateLimited, "rate_limited"));
+        let response = refusal.respond(Dialect::Tei);
+        assert_eq!(response.headers()[header::RETRY_AFTER], "8");
+        edge.refund(principal, 100);
+        edge.charge(principal, 0).expect("refused work costs nothing");
+        edge.debit(principal, 1000);
+        edge.charge(principal, 1).expect_err("work that is done overdraws the bucket");
+    }
+
+    #[test]
+    fn reloaded_settings_apply_to_the_next_request() {
+        let edge = edge(Settings { max_body: 1, max_bodies: 10, ..Settings::default() });
+        assert_eq!((edge.settings().max_body, edge.settings().max_bodies), (1, 10));
+        let [one, other] = [1, 1].map(|tenant| RequestMemory::new(&edge.memory, TenantId(tenant)));
+        let _held = one.reserve(10).expect("capacity");
+        assert!(other.reserve(1).is_err());
+        edge.reload(Settings { max_body: 2, max_bodies: 20, ..Settings::default() });
+        assert_eq!((edge.settings().max_body, edge.settings().max_bodies), (2, 20));
+        assert!(other.reserve(10).is_ok() && other.reserve(11).is_err());
+    }
+
+    #[tokio::test]
+    async fn responses_end_when_streams_are_closed_and_not_when_shutdown_begins() {
+        let edge = edge(Settings::default());
+        assert!(!edge.is_shutting_down());
+        edge.begin_shutdown();
+        assert!(edge.is_shutting_down());
+        let mut before = Box::pin(edge.closing());
+        let early = timeout(Duration::from_millis(20), &mut before).await;
+        assert!(early.is_err(), "requests in flight may finish");
+        edge.close_streams();
+        before.await;
+        edge.closing().await;
     }
 }
