@@ -24,13 +24,11 @@ impl FairQuota {
         self.usage.iter().map(|(_, held)| held).sum()
     }
 
-    /// Whether a tenant may acquire `amount`: an empty quota admits any amount; otherwise the total must stay within `limit`
-    /// or the tenant within its fair share of it.
+    /// Whether a tenant may acquire `amount`. A tenant without usage is admitted with any amount; otherwise the total must
+    /// stay within `limit` or the tenant within its fair share of it.
     pub fn admits(&self, tenant: TenantId, amount: usize, limit: usize) -> bool {
-        let total = self.total();
         let own = self.usage.iter().find(|(known, _)| *known == tenant).map_or(0, |(_, held)| *held);
-        let tenants = self.usage.len() + usize::from(own == 0);
-        total == 0 || total + amount <= limit || tenants > 1 && (own == 0 || own + amount <= limit / tenants)
+        own == 0 || self.total() + amount <= limit || own + amount <= limit / self.usage.len()
     }
 }
 
