@@ -82,3 +82,130 @@ async fn authenticate(State(edge): State<Arc<Edge>>, mut request: Request, next:
     }
     response
 }
+
+#[cfg(test)]
+mod tests {
+    use axum::body::{Body, to_bytes};
+    use axum::routing::get;
+    use axum::{Extension, Json};
+    use serde_json::{Value, json};
+    use tower::ServiceExt;
+
+    use super::*;
+    use crate::edge::tests::edge;
+    use crate::keys::{Keys, Principal};
+    use crate::settings::Settings;
+
+    /// Answers whether the request is trusted and the rate of its principal.
+    async fn answer(Extension(trusted): Extension<Trusted>, request: Request) -> Json<Value> {
+        let principal = request.extensions().get::<Principal>();
+        Json(json!([trusted.0, principal.map(|principal| principal.rate)]))
+    }
+
+    fn server(settings: Settings) -> (Arc<Edge>, Router) {
+        let edge = Arc::new(edge(settings));
+        let routes = ["/embed", "/v1/embeddings", "/livez", "/docs"];
+        let routes = routes.iter().fold(Router::new(), |router, path| router.route(path, get(answer)));
+        let routes = routes.route("/large", get(async || StatusCode::PAYLOAD_TOO_LARGE));
+        (Arc::clone(&edge), protect(routes, &edge))
+    }
+
+    fn with_keys() -> Settings {
+        Settings { keys: Keys::read("one rate=5").expect("a key"), ..Settings::default() }
+    }
+
+    async fn ask(router: &Router, path: &str, headers: &[(&str, &str)]) -> Response {
+        let mut request = Request::builder().uri(path);
+        for (name, value) in headers {
+            request = request.header(*name, *value);
+        }
+        let request = request.body(Body::empty()).expect("a request");
+        router.clone().oneshot(request).await.expect("no fault")
+    }
+
+    async fn json(response: Response) -> Value {
+        let bytes = to_bytes(response.into_body(), 1 << 20).await.expect("a body");
+        serde_json::from_slice(&bytes).expect("JSON")
+    }
+
+    #[tokio::test]
+    async fn a_request_needs_a_valid_key_and_is_told_what_is_wrong() {
+        let (_, router) = server(with_keys());
+        for (headers, message) in
+            [(&[][..], "requires an API key"), (&[("x-api-key", "two")], "does not know the key")]
+        {
+            let refused = ask(&router, "/embed", headers).await;
+            assert_eq!(refused.status(), StatusCode::UNAUTHORIZED);
+            assert_eq!(refused.headers()["x-sconce-code"], "invalid_api_key");
+            let body = json(refused).await;
+            assert!(body["error"].as_str().is_some_and(|error| error.contains(message)), "{body}");
+            let body = json(ask(&router, "/v1/embeddings", headers).await).await;
+            assert_eq!(body["error"]["code"], "invalid_api_key", "the dialect of the path: {body}");
+        }
+        let response = ask(&router, "/embed", &[("x-api-key", "one"), ("host", "any.example")]).await;
+        assert_eq!(response.status(), StatusCode::OK);
+        assert!(response.headers().contains_key("traceparent"));
+        let tenant = response.extensions().get::<Principal>().map(|principal| principal.rate);
+        assert_eq!(tenant, Some(Some(5.0)), "the log names the key");
+        assert_eq!(json(response).await, json!([true, 5.0]));
+    }
+
+    #[tokio::test]
+    async fn a_public_route_needs_no_key_but_trusts_only_its_holder() {
+        let (_, router) = server(with_keys());
+        for path in ["/livez", "/docs"] {
+            for headers in [&[][..], &[("x-api-key", "two")]] {
+                let response = ask(&router, path, headers).await;
+                assert_eq!(response.status(), StatusCode::OK, "{path}");
+                assert_eq!(json(response).await, json!([false, null]), "{path}");
+            }
+            let response = ask(&router, path, &[("x-api-key", "one")]).await;
+            assert_eq!(json(response).await, json!([true, 5.0]), "{path}");
+        }
+    }
+
+    #[tokio::test]
+    async fn without_keys_only_known_hosts_are_served() {
+        let (_, router) = server(Settings::default());
+        let rebound = [("host", "evil.example")];
+        let refused = ask(&router, "/embed", &rebound).await;
+        assert_eq!(refused.status(), StatusCode::FORBIDDEN);
+        let body = json(refused).await;
+        let hint = "hint: `sconce serve --allowed-hosts evil.example`";
+        assert!(body["error"].as_str().is_some_and(|error| error.contains(hint)), "{body}");
+        let probed = ask(&router, "/livez", &rebound).await;
+        assert_eq!(probed.status(), StatusCode::OK, "an orchestrator may use any name");
+        assert_eq!(json(probed).await[0], false, "paths of the machine are not shown");
+        let local = ask(&router, "/embed", &[("host", "localhost:80")]).await;
+        assert_eq!(json(local).await, json!([true, null]));
+        let allowed_hosts = vec!["evil.example".to_owned()];
+        let (_, router) = server(Settings { allowed_hosts, ..Settings::default() });
+        assert_eq!(ask(&router, "/embed", &rebound).await.status(), StatusCode::OK);
+    }
+
+    #[tokio::test]
+    async fn connections_are_closed_during_shutdown_and_after_a_body_that_is_too_large() {
+        let (edge, router) = server(Settings::default());
+        let closes = async |path| {
+            let response = ask(&router, path, &[]).await;
+            response.headers().get(header::CONNECTION).is_some_and(|value| value == "close")
+        };
+        assert!(!closes("/embed").await);
+        assert!(closes("/large").await, "the rest of the body may still arrive");
+        edge.begin_shutdown();
+        assert!(closes("/embed").await);
+    }
+
+    #[tokio::test]
+    async fn a_preflight_request_needs_no_key() {
+        let cors_origins = vec!["https://app.example".to_owned()];
+        let (_, router) = server(Settings { cors_origins, ..with_keys() });
+        let preflight = Request::options("/embed")
+            .header("origin", "https://app.example")
+            .header("access-control-request-method", "POST");
+        let preflight = preflight.body(Body::empty()).expect("a request");
+        let response = router.oneshot(preflight).await.expect("no fault");
+        assert_eq!(response.status(), StatusCode::OK);
+        assert_eq!(response.headers()["access-control-allow-origin"], "https://app.example");
+    }
+}
