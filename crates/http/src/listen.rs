@@ -119,3 +119,125 @@ fn is_persistent(error: &io::Error) -> bool {
         io::ErrorKind::ConnectionAborted | io::ErrorKind::ConnectionReset | io::ErrorKind::ConnectionRefused
     )
 }
+
+#[cfg(test)]
+mod tests {
+    use std::io::{Read, Write};
+    use std::net::SocketAddr;
+    use std::sync::atomic::{AtomicBool, Ordering};
+
+    use axum::Router;
+    use axum::extract::State;
+    use axum::routing::get;
+    use tokio::sync::{Notify, oneshot};
+
+    use super::*;
+    use crate::edge::tests::edge;
+    use crate::settings::Settings;
+
+    /// A server on `address`. `/slow` notifies `started` and responds once streams are closed.
+    struct Server {
+        address: SocketAddr,
+        edge: Arc<Edge>,
+        started: Arc<Notify>,
+        stop: oneshot::Sender<()>,
+    }
+
+    /// Serves until the test stops the server. Returns whether `on_drained` was called.
+    async fn serve(settings: Settings, test: impl AsyncFnOnce(Server)) -> bool {
+        let (edge, started) = (Arc::new(edge(settings)), Arc::new(Notify::new()));
+        let state = (Arc::clone(&edge), Arc::clone(&started));
+        let slow = async |State((edge, started)): State<(Arc<Edge>, Arc<Notify>)>| {
+            let closing = edge.closing();
+            started.notify_one();
+            closing.await;
+            "closed"
+        };
+        let routes = Router::new().route("/", get(async || "hello")).route("/slow", get(slow));
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+        let address = listener.local_addr().expect("an address");
+        let (stop, stopped) = oneshot::channel::<()>();
+        let stopped = async {
+            let _ = stopped.await;
+        };
+        let drained = AtomicBool::new(false);
+        let on_drained = || drained.store(true, Ordering::Relaxed);
+        tokio::join!(
+            listen(Arc::clone(&edge), listener, routes.with_state(state), stopped, on_drained),
+            test(Server { address, edge, started, stop })
+        );
+        drained.load(Ordering::Relaxed)
+    }
+
+    /// Sends a request and returns the response.
+    fn request(address: SocketAddr, path: &'static str) -> impl Future<Output = io::Result<String>> {
+        let response = tokio::task::spawn_blocking(move || {
+            let mut stream = std::net::TcpStream::connect(address)?;
+            stream.set_read_timeout(Some(Duration::from_secs(20)))?;
+            write!(stream, "GET {path} HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n")?;
+            let mut response = String::new();
+            stream.read_to_string(&mut response)?;
+            Ok(response)
+        });
+        async move { response.await.expect("no panic") }
+    }
+
+    #[tokio::test]
+    async fn requests_are_served_until_shutdown() {
+        let drained = serve(Settings::default(), async |server| {
+            for _ in 0..3 {
+                let response = request(server.address, "/").await.expect("a response");
+                assert!(response.starts_with("HTTP/1.1 200") && response.ends_with("hello"), "{response}");
+            }
+            assert!(!server.edge.is_shutting_down());
+            server.stop.send(()).expect("it is serving");
+        });
+        assert!(drained.await);
+    }
+
+    #[tokio::test]
+    async fn a_response_that_is_being_sent_ends_within_the_grace_time() {
+        let grace = Duration::from_secs(2);
+        let drained =
+            serve(Settings { grace, linger: Duration::ZERO, ..Settings::default() }, async |server| {
+                let slow = request(server.address, "/slow");
+                server.started.notified().await;
+                server.stop.send(()).expect("it is serving");
+                tokio::select! {
+                    biased;
+                    () = server.edge.closing() => {}
+                    () = tokio::time::sleep(grace) => panic!("the grace time is over"),
+                }
+                let response = slow.await.expect("a response");
+                assert!(response.ends_with("closed"), "{response}");
+            });
+        assert!(drained.await);
+    }
+
+    #[cfg(unix)]
+    #[tokio::test]
+    async fn a_listener_that_fails_is_not_polled_without_a_pause() {
+        // A connected socket is readable, but can not accept.
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+        let mut client =
+            std::net::TcpStream::connect(listener.local_addr().expect("an address")).expect("a connection");
+        let (connected, _) = listener.accept().expect("a connection");
+        client.write_all(b"a").expect("a byte is sent");
+        connected.set_nonblocking(true).expect("a socket");
+        let socket = std::net::TcpListener::from(std::os::fd::OwnedFd::from(connected));
+        let (listener, permits) = (TcpListener::from_std(socket).expect("a socket"), Semaphore::new(1));
+        let (began, permits) = (std::time::Instant::now(), Arc::new(permits));
+        assert!(accept(&listener, &permits).await.is_none());
+        assert!(began.elapsed() >= PAUSE);
+        assert_eq!(permits.available_permits(), 1);
+    }
+
+    #[test]
+    fn a_client_that_left_does_not_delay_the_next_one() {
+        for kind in [io::ErrorKind::ConnectionAborted, io::ErrorKind::ConnectionReset] {
+            assert!(!is_persistent(&kind.into()), "{kind}");
+        }
+        let no_descriptors = io::Error::from_raw_os_error(24);
+        assert!(is_persistent(&no_descriptors) && is_persistent(&io::ErrorKind::OutOfMemory.into()));
+    }
+}

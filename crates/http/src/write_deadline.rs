@@ -116,10 +116,24 @@ mod tests {
 
     const TIMEOUT: Duration = Duration::from_millis(20);
 
-    /// Accepts `refill` bytes after each stall.
+    /// Accepts `refill` bytes after each stall, and sends `ping`.
     struct Client {
         window: usize,
         refill: usize,
+        /// Whether a flush and a shutdown complete.
+        flushes: bool,
+        vectored: bool,
+    }
+
+    impl AsyncRead for Client {
+        fn poll_read(
+            self: Pin<&mut Self>,
+            _: &mut Context<'_>,
+            buffer: &mut ReadBuf<'_>,
+        ) -> Poll<io::Result<()>> {
+            buffer.put_slice(b"ping");
+            Poll::Ready(Ok(()))
+        }
     }
 
     impl AsyncWrite for Client {
@@ -137,12 +151,25 @@ mod tests {
             Poll::Ready(Ok(taken))
         }
 
-        fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
-            Poll::Ready(Ok(()))
+        fn poll_write_vectored(
+            self: Pin<&mut Self>,
+            context: &mut Context<'_>,
+            slices: &[io::IoSlice<'_>],
+        ) -> Poll<io::Result<usize>> {
+            let bytes: Vec<u8> = slices.iter().flat_map(|slice| slice.to_vec()).collect();
+            self.poll_write(context, &bytes)
         }
 
-        fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
-            Poll::Pending
+        fn is_write_vectored(&self) -> bool {
+            self.vectored
+        }
+
+        fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+            if self.flushes { Poll::Ready(Ok(())) } else { Poll::Pending }
+        }
+
+        fn poll_shutdown(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+            self.poll_flush(context)
         }
     }
 
@@ -156,7 +183,8 @@ mod tests {
 
     fn run(refill: usize, steps: impl AsyncFnOnce(&mut WriteDeadline<Client>)) {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().expect("a runtime");
-        let mut stream = WriteDeadline::new(Client { window: 64, refill }, TIMEOUT);
+        let mut stream =
+            WriteDeadline::new(Client { window: 64, refill, flushes: true, vectored: true }, TIMEOUT);
         runtime.block_on(steps(&mut stream));
     }
 
@@ -172,8 +200,48 @@ mod tests {
                 assert!(timed_out(write(stream, 4 * MIN_PROGRESS).await), "{refill}");
             });
         }
+    }
+
+    #[test]
+    fn a_flush_and_a_shutdown_that_stall_time_out() {
+        type Poller = fn(Pin<&mut WriteDeadline<Client>>, &mut Context<'_>) -> Poll<io::Result<()>>;
+        let (flush, shutdown): (Poller, Poller) = (AsyncWrite::poll_flush, AsyncWrite::poll_shutdown);
+        for poll in [flush, shutdown] {
+            run(0, async |stream| {
+                let end = async |stream: &mut WriteDeadline<Client>| {
+                    poll_fn(|context| poll(Pin::new(&mut *stream), context)).await
+                };
+                end(stream).await.expect("nothing is buffered");
+                stream.stream.flushes = false;
+                assert!(timed_out(end(stream).await));
+            });
+        }
+    }
+
+    #[test]
+    fn vectored_writes_have_the_same_timeout() {
         run(0, async |stream| {
-            assert!(timed_out(poll_fn(|context| Pin::new(&mut *stream).poll_shutdown(context)).await));
+            assert!(stream.is_write_vectored());
+            let slices = [io::IoSlice::new(&[0; 60]), io::IoSlice::new(&[0; 60])];
+            let mut write = async || {
+                poll_fn(|context| Pin::new(&mut *stream).poll_write_vectored(context, &slices)).await
+            };
+            assert_eq!(write().await.expect("the window is open"), 64);
+            assert!(timed_out(write().await.map(drop)));
+            stream.stream.vectored = false;
+            assert!(!stream.is_write_vectored(), "as the stream");
+        });
+    }
+
+    #[test]
+    fn a_client_that_does_not_read_may_still_send() {
+        run(0, async |stream| {
+            write(stream, 64).await.expect("the first bytes fit into the window");
+            assert!(timed_out(write(stream, 1).await));
+            let mut bytes = [0; 8];
+            let mut buffer = ReadBuf::new(&mut bytes);
+            poll_fn(|context| Pin::new(&mut *stream).poll_read(context, &mut buffer)).await.expect("bytes");
+            assert_eq!(buffer.filled(), b"ping");
         });
     }
 
