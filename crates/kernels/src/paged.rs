@@ -7,7 +7,7 @@ use std::ops::Range;
 use pulp::{Simd, WithSimd};
 
 use crate::attention::{softmax, squash};
-use crate::bf16;
+use crate::bf16::{self, Bf16};
 use crate::isa::Isa;
 use crate::rows::copy;
 
@@ -17,6 +17,8 @@ pub trait CacheElement: Copy + Default + Send + Sync {
     fn widen(self) -> f32;
     /// The nearest element.
     fn narrow(value: f32) -> Self;
+    /// The elements as bits of bf16, if they are bf16.
+    fn as_bf16(elements: &[Self]) -> Option<&[u16]>;
 }
 
 impl CacheElement for f32 {
@@ -29,6 +31,10 @@ impl CacheElement for f32 {
     fn narrow(value: f32) -> f32 {
         value
     }
+
+    fn as_bf16(_: &[f32]) -> Option<&[u16]> {
+        None
+    }
 }
 
 impl CacheElement for u16 {
@@ -40,6 +46,10 @@ impl CacheElement for u16 {
     #[inline(always)]
     fn narrow(value: f32) -> u16 {
         bf16::narrow(value)
+    }
+
+    fn as_bf16(elements: &[u16]) -> Option<&[u16]> {
+        Some(elements)
     }
 }
 
@@ -63,7 +73,7 @@ impl BlockLayout {
 
     /// The tokens of one KV head in `block`.
     #[inline(always)]
-    fn head(self, block: u32, kv_head: usize) -> Range<usize> {
+    pub(crate) fn head(self, block: u32, kv_head: usize) -> Range<usize> {
         let head = BLOCK_SIZE * self.head_dim;
         let start = block as usize * self.values() + kv_head * head;
         start..start + head
@@ -114,32 +124,57 @@ pub struct PagedScratch {
     sums: Vec<f32>,
 }
 
+/// Queries of some tokens of a sequence that share a KV head.
+#[derive(Clone, Copy, Debug)]
+pub struct PagedQueries<'a> {
+    /// The positions that each token attends to, not empty.
+    pub positions: &'a [Range<usize>],
+    /// Values of a token, `[group, head_dim]`.
+    pub width: usize,
+    /// Values from one token to the next, in the queries and in the output.
+    pub strides: [usize; 2],
+    /// The queries.
+    pub values: &'a [f32],
+}
+
+impl PagedQueries<'_> {
+    /// The positions that some token attends to.
+    pub(crate) fn seen(&self) -> Range<usize> {
+        let start = self.positions.iter().map(|range| range.start).min().unwrap_or(0);
+        let end = self.positions.iter().map(|range| range.end).max().unwrap_or(0);
+        start..end
+    }
+}
+
 impl<T: CacheElement> PagedAttention<'_, T> {
-    /// Computes attention of some tokens. A token attends to its range of positions, which is not empty. It has `width`
-    /// values of queries, `[group, head_dim]`, and as many of output; tokens are `strides` apart in queries and in output.
-    #[expect(clippy::too_many_arguments, reason = "two matrices with their strides")]
+    /// Number of queries that should attend together with `isa`: they read the same keys and values.
+    pub fn queries(isa: Isa) -> usize {
+        if T::as_bf16(&[]).is_some() && Bf16::on_tiles(isa).is_some() { 64 } else { 8 }
+    }
+
+    /// Computes attention of some queries.
     pub fn attend(
         &self,
         isa: Isa,
-        positions: &[Range<usize>],
-        width: usize,
-        strides: [usize; 2],
-        queries: &[f32],
+        queries: PagedQueries<'_>,
         scratch: &mut PagedScratch,
         output: &mut [f32],
     ) {
-        let start = positions.iter().map(|range| range.start).min().unwrap_or(0);
-        let end = positions.iter().map(|range| range.end).max().unwrap_or(0);
-        let first = start / BLOCK_SIZE;
-        let blocks = &self.blocks[first..end.div_ceil(BLOCK_SIZE)];
-        let group = width / self.layout.head_dim;
+        if let Some(unit) = Bf16::on_tiles(isa)
+            && let (Some(keys), Some(values)) = (T::as_bf16(self.keys), T::as_bf16(self.values))
+        {
+            let PagedAttention { layout, blocks, kv_head, scale, softcap, .. } = *self;
+            let attention = PagedAttention { keys, values, layout, blocks, kv_head, scale, softcap };
+            return attention.attend_on_tiles(unit, queries, output);
+        }
+        let seen = queries.seen();
+        let first = seen.start / BLOCK_SIZE;
+        let blocks = &self.blocks[first..seen.end.div_ceil(BLOCK_SIZE)];
         isa.dispatch(Attend {
             attention: PagedAttention { blocks, ..*self },
             skipped: first * BLOCK_SIZE,
-            seen: start..end,
-            positions,
-            group,
-            strides,
+            seen,
+            group: queries.width / self.layout.head_dim,
             queries,
             scratch,
             output,
@@ -154,11 +189,9 @@ struct Attend<'a, 'b, T> {
     skipped: usize,
     /// Positions that some token attends to.
     seen: Range<usize>,
-    positions: &'a [Range<usize>],
     /// Queries of a token.
     group: usize,
-    strides: [usize; 2],
-    queries: &'a [f32],
+    queries: PagedQueries<'a>,
     scratch: &'b mut PagedScratch,
     output: &'b mut [f32],
 }
@@ -169,14 +202,14 @@ impl<T: CacheElement> WithSimd for Attend<'_, '_, T> {
     #[inline(always)]
     fn with_simd<S: Simd>(mut self, simd: S) {
         let length = self.attention.blocks.len() * BLOCK_SIZE;
-        let count = self.positions.len() * self.group;
+        let count = self.queries.positions.len() * self.group;
         self.pack_queries(count);
         self.scratch.scores.resize(count * length, 0.0);
         for index in 0..self.attention.blocks.len() {
             self.scores(simd, index, count);
         }
         for (row, scores) in self.scratch.scores.chunks_exact_mut(length).enumerate() {
-            let seen = &self.positions[row / self.group];
+            let seen = &self.queries.positions[row / self.group];
             let (before, rest) = scores.split_at_mut(seen.start - self.skipped);
             let (own, after) = rest.split_at_mut(seen.len());
             before.fill(0.0);
@@ -194,7 +227,7 @@ impl<T: CacheElement> WithSimd for Attend<'_, '_, T> {
             self.add_values(simd, index, count, padded);
         }
         for (row, sums) in self.scratch.sums.chunks_exact(padded).enumerate() {
-            let at = row / self.group * self.strides[1] + row % self.group * head_dim;
+            let at = row / self.group * self.queries.strides[1] + row % self.group * head_dim;
             copy(&sums[..head_dim], &mut self.output[at..][..head_dim]);
         }
     }
@@ -208,9 +241,9 @@ impl<T: CacheElement> Attend<'_, '_, T> {
         self.scratch.queries.resize(count * head_dim, 0.0);
         for (first, rows) in passes(count, 8) {
             for row in first..first + rows {
-                let at = row / self.group * self.strides[0] + row % self.group * head_dim;
+                let at = row / self.group * self.queries.strides[0] + row % self.group * head_dim;
                 let to = self.scratch.queries[first * head_dim..].iter_mut().skip(row - first).step_by(rows);
-                to.zip(&self.queries[at..][..head_dim]).for_each(|(to, x)| *to = *x);
+                to.zip(&self.queries.values[at..][..head_dim]).for_each(|(to, x)| *to = *x);
             }
         }
     }
@@ -330,103 +363,4 @@ fn widen<T: CacheElement>(from: &[T], to: &mut Vec<f32>) {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// Values between -1 and 1.
-    fn values(count: usize, seed: u32) -> Vec<f32> {
-        let mut state = seed;
-        let mut next = || {
-            state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
-            (state >> 8) as f32 / (1 << 23) as f32 - 1.0
-        };
-        (0..count).map(|_| next()).collect()
-    }
-
-    /// Attention in f64 over keys and values of the attended positions.
-    fn plain(
-        queries: &[f32],
-        keys: &[Vec<f32>],
-        values: &[Vec<f32>],
-        scale: f64,
-        cap: Option<f64>,
-    ) -> Vec<f64> {
-        let head_dim = keys[0].len();
-        let mut output = Vec::new();
-        for query in queries.chunks(head_dim) {
-            let score = |key: &Vec<f32>| {
-                let products = query.iter().zip(key).map(|(x, y)| f64::from(*x) * f64::from(*y));
-                let score = products.sum::<f64>() * scale;
-                cap.map_or(score, |cap| cap * (score / cap).tanh())
-            };
-            let weights: Vec<f64> = keys.iter().map(|key| score(key).exp()).collect();
-            let total: f64 = weights.iter().sum();
-            output.extend((0..head_dim).map(|d| {
-                let weighted = weights.iter().zip(values).map(|(weight, value)| weight * f64::from(value[d]));
-                weighted.sum::<f64>() / total
-            }));
-        }
-        output
-    }
-
-    #[test]
-    fn every_instruction_set_attends_to_the_positions_in_scattered_blocks() {
-        let blocks = [5, 0, 3, 6];
-        for (head_dim, group, tokens) in [(64, 3, 1), (20, 1, 5), (8, 8, 2), (80, 2, 11), (128, 1, 3)] {
-            let layout = BlockLayout { kv_heads: 2, head_dim };
-            let (keys, cached) = (values(7 * layout.values(), 1), values(7 * layout.values(), 2));
-            // Tokens are apart in queries and output.
-            let (width, strides) = (group * head_dim, [group * head_dim + 5, group * head_dim + 3]);
-            let queries = values(tokens * strides[0], 3);
-            for (last, window) in [(tokens - 1, 64), (31, 64), (47, 18), (62, 64), (40, 1)] {
-                let range = |position: usize| (position + 1).saturating_sub(window)..position + 1;
-                let positions: Vec<_> = (last + 1 - tokens..=last).map(range).collect();
-                for (softcap, kv_head) in [(None, 0), (Some(0.5), 1)] {
-                    let attention = PagedAttention {
-                        keys: &keys[..],
-                        values: &cached[..],
-                        layout,
-                        blocks: &blocks,
-                        kv_head,
-                        scale: 0.3,
-                        softcap,
-                    };
-                    for isa in Isa::available() {
-                        let mut scratch = PagedScratch::default();
-                        let mut output = vec![f32::NAN; tokens * strides[1]];
-                        attention.attend(
-                            isa,
-                            &positions,
-                            width,
-                            strides,
-                            &queries,
-                            &mut scratch,
-                            &mut output,
-                        );
-                        for (token, range) in positions.iter().enumerate() {
-                            let own = &queries[token * strides[0]..][..width];
-                            let got = &output[token * strides[1]..][..width];
-                            let key =
-                                |at: usize| layout.key(&blocks, at, kv_head).map(|at| keys[at]).collect();
-                            let value = |at: usize| cached[layout.value(&blocks, at, kv_head)].to_vec();
-                            let own_keys: Vec<Vec<f32>> = range.clone().map(key).collect();
-                            let own_values: Vec<Vec<f32>> = range.clone().map(value).collect();
-                            let wanted = plain(own, &own_keys, &own_values, 0.3, softcap.map(f64::from));
-                            for (got, wanted) in got.iter().zip(&wanted) {
-                                assert!(
-                                    (f64::from(*got) - wanted).abs() < 1e-5,
-                                    "{isa} {head_dim} {range:?}"
-                                );
-                            }
-                            // The same alone, bit for bit.
-                            let mut alone = vec![f32::NAN; width];
-                            let range = std::slice::from_ref(range);
-                            attention.attend(isa, range, width, [width; 2], own, &mut scratch, &mut alone);
-                            assert_eq!(got, alone, "{isa} {head_dim} {range:?}");
-                        }
-                    }
-                }
-            }
-        }
-    }
-}
+mod tests;

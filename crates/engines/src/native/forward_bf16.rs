@@ -236,7 +236,7 @@ impl ForwardBf16<'_> {
         let mut output = vec![0.0; queries.len()];
         let queries = (&queries[..], d.query_width());
         let (scale, softcap) = (d.scale as f32, d.softcap());
-        let how = CachedAttention { mask, scale, softcap, isa: Isa::Avx512 };
+        let how = CachedAttention { mask, scale, softcap, isa: self.unit.isa() };
         cache.attend(layer, batch, &how, queries, &mut output);
         let mut row = vec![0; d.heads * wide];
         for (token, output) in output.chunks_exact(d.query_width()).enumerate() {

@@ -6,12 +6,9 @@ use rayon::prelude::*;
 use sconce_core::batch::Batch;
 use sconce_kernels::attention::AttentionMask;
 use sconce_kernels::isa::Isa;
-use sconce_kernels::paged::{BlockLayout, CacheElement, PagedAttention, PagedScratch};
+use sconce_kernels::paged::{BlockLayout, CacheElement, PagedAttention, PagedQueries, PagedScratch};
 
 use crate::description::Description;
-
-/// Tokens of a prompt that attend together: they read the same keys and values.
-const TOKENS: usize = 8;
 
 /// Parameters of attention over the cache.
 pub(super) struct CachedAttention {
@@ -135,12 +132,13 @@ impl<T: CacheElement> KvCache<T> {
         let width = output.len() / batch.tokens();
         let (kv_heads, threads) = (self.layout.kv_heads, rayon::current_num_threads());
         let group = width / kv_heads;
-        let is_long = batch.tokens() >= 2 * threads * TOKENS;
+        let most = (PagedAttention::<T>::queries(how.isa) * self.layout.head_dim / group).max(8);
+        let is_long = batch.tokens() >= 2 * threads * most;
         let (mut tasks, mut few) = (Vec::new(), Vec::new());
         let mut rest = output;
         for (sequence, s) in batch.sequences.iter().enumerate() {
-            for first in (0..s.length).step_by(TOKENS) {
-                let count = (s.length - first).min(TOKENS);
+            for first in (0..s.length).step_by(most) {
+                let count = (s.length - first).min(most);
                 let (own, after) = rest.split_at_mut(count * width);
                 rest = after;
                 let task = AttentionTask { sequence, first, count, kv_heads: 0..kv_heads };
@@ -210,9 +208,13 @@ impl<T: CacheElement> KvCache<T> {
                 scale: how.scale,
                 softcap: how.softcap,
             };
-            let queries = &queries[row * stride + kv_head * group..];
-            let output = &mut output[index * group..];
-            attention.attend(how.isa, &positions, group, [stride, stride_out], queries, scratch, output);
+            let queries = PagedQueries {
+                positions: &positions,
+                width: group,
+                strides: [stride, stride_out],
+                values: &queries[row * stride + kv_head * group..],
+            };
+            attention.attend(how.isa, queries, scratch, &mut output[index * group..]);
         }
     }
 }

@@ -19,6 +19,8 @@ mod gemm;
 #[cfg(target_arch = "x86_64")]
 mod norm;
 #[cfg(target_arch = "x86_64")]
+mod paged;
+#[cfg(target_arch = "x86_64")]
 mod softmax;
 #[cfg(target_arch = "x86_64")]
 mod tiles;

@@ -31,6 +31,16 @@ impl Bf16 {
         }
     }
 
+    /// The instruction set.
+    pub fn isa(self) -> Isa {
+        if self.tiles { Isa::Amx } else { Isa::Avx512Bf16 }
+    }
+
+    /// The proof for AMX tiles, which compute 16 rows as fast as one.
+    pub fn on_tiles(isa: Isa) -> Option<Bf16> {
+        Bf16::of(isa).filter(|unit| unit.tiles)
+    }
+
     /// Runs `work` with this thread's tiles configured, and releases them afterwards; reentrant.
     pub fn with_tiles<T>(self, work: impl FnOnce(&Tiles) -> T) -> T {
         thread_local! {

@@ -7,6 +7,7 @@ use super::attention_head::AttentionHeadBf16;
 use super::epilogue::EpilogueBf16;
 use super::panels::Panels;
 use crate::isa::Isa;
+use crate::paged::{PagedAttention, PagedQueries};
 use crate::rows::{Activation, Norm};
 
 /// Proof that tiles can be used; can't be constructed here.
@@ -19,6 +20,16 @@ pub struct Tiles(Infallible);
 impl Bf16 {
     /// None.
     pub fn of(_: Isa) -> Option<Bf16> {
+        None
+    }
+
+    /// Can't be called.
+    pub fn isa(self) -> Isa {
+        match self.0 {}
+    }
+
+    /// None.
+    pub fn on_tiles(_: Isa) -> Option<Bf16> {
         None
     }
 
@@ -86,6 +97,13 @@ impl AttentionHeadBf16<'_> {
         _panel: usize,
     ) {
         match tiles.0 {}
+    }
+}
+
+impl PagedAttention<'_, u16> {
+    /// Can't be called.
+    pub(crate) fn attend_on_tiles(&self, unit: Bf16, _: PagedQueries<'_>, _output: &mut [f32]) {
+        match unit.0 {}
     }
 }
 
