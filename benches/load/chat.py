@@ -25,12 +25,12 @@ def body(prompt, tokens, **fields):
     return json.dumps({"messages": messages, "max_tokens": tokens, "temperature": 0, "ignore_eos": True, **fields})
 
 
-def stream(worker, request, leave_after=None):
+def stream(worker, request, leave_after=None, headers={}, on_event=lambda: None):
     """The text, the terminal events, and the times of the first event and of the gaps between events."""
     connection = worker.connect(300)
     began = last = time.monotonic()
     try:
-        connection.request("POST", "/v1/chat/completions", request, {"content-type": "application/json"})
+        connection.request("POST", "/v1/chat/completions", request, {"content-type": "application/json", **headers})
         answer = connection.getresponse()
         if answer.status != 200:
             answer.read()
@@ -52,6 +52,7 @@ def stream(worker, request, leave_after=None):
                 continue
             delta = event["choices"][0]["delta"].get("content") if event["choices"] else None
             if delta:
+                on_event()
                 now = time.monotonic()
                 if first is None:
                     first = now - began
