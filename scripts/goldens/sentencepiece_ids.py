@@ -4,10 +4,11 @@
     python scripts/goldens/sentencepiece_ids.py
 
 `llama` is BPE with byte fallback and a space before the text, as Llama 2 has it. `gemma` is BPE without that space, with
-runs of spaces and line breaks as user-defined symbols. Token types are those of GGUF. User-defined symbols are written
-with plain spaces, as converters to GGUF write them.
+runs of spaces and line breaks as user-defined symbols. `unigram` normalizes by NFKC, as XLM-RoBERTa and T5 do. Token types
+are those of GGUF. User-defined symbols are written with plain spaces, as converters to GGUF write them.
 """
 
+import base64
 import importlib.metadata
 import io
 import json
@@ -27,6 +28,7 @@ BPE = {"model_type": "bpe", "byte_fallback": True, "split_digits": True, "normal
        "remove_extra_whitespaces": False, "allow_whitespace_only_pieces": True}
 MODELS = {
     "llama": {**BPE, "vocab_size": 700},
+    "unigram": {"model_type": "unigram", "vocab_size": 400, "normalization_rule_name": "nmt_nfkc"},
     "gemma": {**BPE, "vocab_size": 700, "add_dummy_prefix": False,
               "user_defined_symbols": ["\u2581" * n for n in range(2, 9)] + ["\n" * n for n in range(1, 5)] + ["<b>"]},
 }
@@ -65,6 +67,7 @@ def golden(settings: dict) -> dict:
         "scores": [p.score for p in model.pieces],
         "types": [p.type for p in model.pieces],
         "space_prefix": model.normalizer_spec.add_dummy_prefix,
+        **({"map": base64.b64encode(charsmap).decode()} if (charsmap := model.normalizer_spec.precompiled_charsmap) else {}),
         "texts": [{"text": text, "ids": processor.encode(text), "decoded": processor.decode(processor.encode(text))}
                   for text in texts],
     }

@@ -16,6 +16,8 @@ pub enum Value {
     String(String),
     /// An array of strings.
     Strings(Vec<String>),
+    /// An array of bytes.
+    U8s(Vec<u8>),
     /// An array of signed 32-bit integers.
     I32s(Vec<i32>),
     /// An array of 32-bit floats.
@@ -52,6 +54,7 @@ pub fn value(value: &Value) -> Vec<u8> {
             let strings = texts.iter().flat_map(|text| string(text));
             (9, array(8, texts.len()).into_iter().chain(strings).collect())
         }
+        Value::U8s(values) => (9, array(0, values.len()).into_iter().chain(values.iter().copied()).collect()),
         Value::I32s(values) => {
             let numbers = values.iter().flat_map(|value| value.to_le_bytes());
             (9, array(5, values.len()).into_iter().chain(numbers).collect())

@@ -1,8 +1,10 @@
-//! Loads the tokenizer of a GGUF file from its metadata: a WordPiece vocabulary, byte-level BPE, or SentencePiece BPE.
+//! Loads the tokenizer of a GGUF file from its metadata: a WordPiece vocabulary, byte-level BPE, or SentencePiece with BPE or
+//! Unigram.
 
 mod byte_level;
 mod parts;
 mod sentence_piece;
+mod unigram;
 
 use std::path::Path;
 
@@ -33,6 +35,7 @@ fn from_metadata(metadata: &Metadata) -> Result<Tokenizer, TokenizerError> {
         ("bert", Some(tokens)) => from_pieces(metadata, tokens),
         ("gpt2", Some(tokens)) => byte_level::load(metadata, tokens),
         ("llama", Some(tokens)) => sentence_piece::load(metadata, tokens),
+        ("t5", Some(tokens)) => unigram::load(metadata, tokens),
         _ => Err(TokenizerError::UnknownModel { model: model.to_owned() }),
     }
 }

@@ -3,6 +3,8 @@
 use std::fs::{self, Metadata};
 use std::path::{Path, PathBuf};
 
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
 use sconce_engines::regular_file;
 use serde_json::Value;
 use tokenizers::models::ModelWrapper;
@@ -15,6 +17,7 @@ use tokenizers::processors::bert::BertProcessing;
 use tokenizers::processors::roberta::RobertaProcessing;
 use tokenizers::{AddedToken, Tokenizer};
 
+use super::character_map;
 use super::error::TokenizerError;
 use super::regex_cost::{self, TooSlow};
 
@@ -75,6 +78,7 @@ pub(super) fn check(tokenizer: &Tokenizer) -> Result<(), TokenizerError> {
         longest_replacement(&normalizer),
         MAX_REPLACEMENT_BYTES,
     )?;
+    check_character_maps(&normalizer)?;
     regex_cost::check(tokenizer).map_err(|TooSlow { bytes, took, most }| TokenizerError::TooSlow {
         bytes,
         took,
@@ -84,6 +88,15 @@ pub(super) fn check(tokenizer: &Tokenizer) -> Result<(), TokenizerError> {
 
 pub(super) fn check_limit(what: &'static str, value: usize, most: usize) -> Result<(), TokenizerError> {
     if value > most { Err(TokenizerError::LimitExceeded { what, value, most }) } else { Ok(()) }
+}
+
+/// Checks the character maps of a normalizer and its parts.
+fn check_character_maps(normalizer: &Value) -> Result<(), TokenizerError> {
+    if let Some(map) = normalizer["precompiled_charsmap"].as_str() {
+        let map = STANDARD.decode(map).map_err(|error| TokenizerError::Tokenizer(error.into()))?;
+        character_map::check(&map)?;
+    }
+    normalizer["normalizers"].as_array().into_iter().flatten().try_for_each(check_character_maps)
 }
 
 /// Length of the longest replacement text in a normalizer and its parts.

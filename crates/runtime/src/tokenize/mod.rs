@@ -1,5 +1,6 @@
 //! Text to token ids: tokenizer files, truncation, pairs, templates and late-interaction queries.
 
+mod character_map;
 mod error;
 mod gguf;
 mod load;

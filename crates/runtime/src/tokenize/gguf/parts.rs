@@ -1,10 +1,10 @@
-//! Parts that all BPE tokenizers of GGUF files have: added tokens, and begin and end tokens.
+//! Parts that all BPE and Unigram tokenizers of GGUF files have: added tokens, and begin and end tokens.
 
 use sconce_engines::gguf::added_tokens::added_tokens;
 use sconce_engines::gguf::metadata::{Metadata, StringArray, Value};
 use serde::de::DeserializeOwned;
 use serde_json::{Map, json};
-use tokenizers::models::bpe::BPE;
+use tokenizers::models::ModelWrapper;
 use tokenizers::{
     AddedToken, DecoderWrapper, NormalizerWrapper, PostProcessorWrapper, PreTokenizerWrapper, Tokenizer,
 };
@@ -37,7 +37,7 @@ pub(super) fn added(metadata: &Metadata) -> Vec<AddedToken> {
 
 /// A tokenizer of this model and these parts.
 pub(super) fn assemble(
-    model: BPE,
+    model: impl Into<ModelWrapper>,
     parts: Parts,
     metadata: &Metadata,
     tokens: &StringArray,

@@ -74,15 +74,20 @@ fn normalized(token: &str) -> String {
 }
 
 /// The pieces of a vocabulary.
-struct Pieces {
+pub(super) struct Pieces {
     /// By id.
-    texts: Vec<String>,
-    scores: Vec<f64>,
-    types: Vec<u64>,
+    pub(super) texts: Vec<String>,
+    pub(super) scores: Vec<f64>,
+    pub(super) types: Vec<u64>,
 }
 
 impl Pieces {
-    fn read(metadata: &Metadata, tokens: &StringArray, prefix: bool) -> Result<Pieces, TokenizerError> {
+    /// Reads the pieces. Without a space before the text, user-defined ones are written as in a normalized text.
+    pub(super) fn read(
+        metadata: &Metadata,
+        tokens: &StringArray,
+        prefix: bool,
+    ) -> Result<Pieces, TokenizerError> {
         let numbers = |name, key| {
             let numbers = parts::value(metadata, name).and_then(Value::as_numbers);
             let numbers = numbers.ok_or(TokenizerError::Incomplete { key })?;
@@ -128,4 +133,4 @@ impl Pieces {
 }
 
 #[cfg(test)]
-mod tests;
+pub(super) mod tests;

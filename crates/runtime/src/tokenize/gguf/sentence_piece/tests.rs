@@ -8,7 +8,7 @@ use super::super::tests::tokenizer_of;
 use super::*;
 
 /// A vocabulary with the ids that `sentencepiece` gives.
-fn golden(name: &str) -> Json {
+pub(in crate::tokenize::gguf) fn golden(name: &str) -> Json {
     let path = goldens::folder("sentencepiece").join(name);
     serde_json::from_slice(&std::fs::read(path).expect("the golden is there")).expect("JSON")
 }
@@ -17,9 +17,9 @@ fn strings(golden: &Json) -> Vec<String> {
     golden["tokens"].as_array().expect("a list").iter().filter_map(Json::as_str).map(str::to_owned).collect()
 }
 
-type Entries = Vec<(&'static str, Value)>;
+pub(in crate::tokenize::gguf) type Entries = Vec<(&'static str, Value)>;
 
-fn metadata(golden: &Json) -> Entries {
+pub(in crate::tokenize::gguf) fn metadata(golden: &Json) -> Entries {
     let numbers = |key: &str| golden[key].as_array().expect("a list").iter().filter_map(Json::as_f64);
     vec![
         ("tokenizer.ggml.model", Value::String("llama".to_owned())),
@@ -32,7 +32,7 @@ fn metadata(golden: &Json) -> Entries {
     ]
 }
 
-fn ids(tokenizer: &Tokenizer, text: &str, special: bool) -> Vec<u32> {
+pub(in crate::tokenize::gguf) fn ids(tokenizer: &Tokenizer, text: &str, special: bool) -> Vec<u32> {
     tokenizer.encode(text, special).expect("it is text").get_ids().to_vec()
 }
 
