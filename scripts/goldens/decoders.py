@@ -203,14 +203,31 @@ def published_qwen3_moe(config: dict, weights: dict) -> tuple[dict, dict]:
     return config, split_experts(weights, ("gate_proj", "up_proj", "down_proj"), "", "")
 
 
+def multimodal(model_type: str, published: Callable[[dict, dict], tuple[dict, dict]]):
+    """The same text model within a checkpoint that also has a vision model."""
+    def change(config: dict, weights: dict) -> tuple[dict, dict]:
+        text, weights = published(config, weights)
+        weights = {f"language_model.{name}": tensor for name, tensor in weights.items()}
+        vision = ["vision_tower.vision_model.embeddings.position_embedding.weight",
+                  "multi_modal_projector.mm_input_projection_weight"]
+        architecture = f"{model_type.capitalize()}ForConditionalGeneration"
+        config = {"architectures": [architecture], "model_type": model_type, "text_config": text, "vision_config": {}}
+        return config, weights | {name: torch.ones(2, 2) for name in vision}
+    return change
+
+
+def published_mistral(config: dict, weights: dict) -> tuple[dict, dict]:
+    return older(config, rope_theta=config["rope_parameters"]["rope_theta"]), weights
+
+
 DECODERS = [
     Decoder("tiny-llama-generate", lambda: llama(LLAMA3 | {"rope_theta": 500000.0}, head_dim=16),
             lambda config, weights: (older(config, rope_theta=500000.0, rope_scaling=LLAMA3), weights)),
     Decoder("tiny-llama-linear-generate", lambda: llama(LINEAR | {"rope_theta": 10000.0}, tie_word_embeddings=True)),
     Decoder("tiny-llama-yarn-generate", lambda: llama(YARN | {"rope_theta": 10000.0}, head_dim=16),
             lambda config, weights: (older(config, rope_theta=10000.0, rope_scaling=YARN), weights)),
-    Decoder("tiny-mistral-generate", mistral,
-            lambda config, weights: (older(config, rope_theta=config["rope_parameters"]["rope_theta"]), weights)),
+    Decoder("tiny-mistral-generate", mistral, published_mistral),
+    Decoder("tiny-mistral3-generate", mistral, multimodal("mistral3", published_mistral)),
     Decoder("tiny-qwen2-generate", qwen2),
     Decoder("tiny-qwen3-generate", qwen3),
     Decoder("tiny-smollm3-generate", smollm3),
@@ -218,6 +235,7 @@ DECODERS = [
     Decoder("tiny-gemma2-generate", gemma2,
             lambda config, weights: (older(config, rope_theta=config["rope_parameters"]["rope_theta"]), weights)),
     Decoder("tiny-gemma3-generate", gemma3, published_gemma3),
+    Decoder("tiny-gemma3-multimodal-generate", gemma3, multimodal("gemma3", published_gemma3)),
     Decoder("tiny-phi3-generate", phi3, published_phi3),
     Decoder("tiny-phi3-window-generate", phi3_window),
     Decoder("tiny-phi-generate", phi, published_partial(0.5)),

@@ -13,7 +13,7 @@ use crate::weights::{Tensors, WeightsError};
 
 /// Tensors that checkpoints carry without effect on the output: position ids, BERT's pooler, pretraining heads, a
 /// decoder, a vision model.
-const IDLE: [&str; 22] = [
+const IDLE: [&str; 24] = [
     "position_ids",
     "inv_freq",
     "pooler.",
@@ -31,6 +31,8 @@ const IDLE: [&str; 22] = [
     "generator_",
     "discriminator_predictions.",
     "vision_model.",
+    "vision_tower.",
+    "multi_modal_projector.",
     "visual_projection.",
     "text_projection.",
     "logit_scale",

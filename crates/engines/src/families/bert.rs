@@ -14,6 +14,7 @@ pub(super) const BERT: Family = Family {
     model_types: &["bert"],
     condition: None,
     nested_config: None,
+    default_sizes: &[],
     examples: "all-MiniLM-L6-v2, bge-*-v1.5, e5-*-v2, gte-small/base/large, mxbai-embed-large-v1",
     goldens: &["tiny-bert"],
     generation_goldens: &[],

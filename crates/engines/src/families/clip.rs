@@ -12,6 +12,7 @@ pub(super) const CLIP: Family = Family {
     model_types: &["clip_text_model", "clip"],
     condition: None,
     nested_config: Some("text_config"),
+    default_sizes: &[],
     examples: "clip-vit-base-patch32, clip-vit-large-patch14",
     goldens: &["tiny-clip"],
     generation_goldens: &[],

@@ -16,6 +16,8 @@ pub struct Family {
     pub condition: Option<(&'static str, &'static str)>,
     /// The key of the nested config that describes the text model; none if it is the whole config.
     pub nested_config: Option<&'static str>,
+    /// Sizes that configs may omit, by key.
+    pub default_sizes: &'static [(&'static str, usize)],
     /// Well-known models of the family.
     pub examples: &'static str,
     /// The goldens that the family is tested against.

@@ -64,6 +64,7 @@ pub(super) const GEMMA3: Family = Family {
     model_types: &["gemma3_text"],
     condition: None,
     nested_config: None,
+    default_sizes: &[],
     examples: "gemma-3-270m-it, gemma-3-1b-it, embeddinggemma-300m",
     goldens: &["tiny-gemma3", "tiny-gemma3-causal"],
     generation_goldens: &["tiny-gemma3-generate"],
@@ -98,3 +99,58 @@ pub(super) const GEMMA3: Family = Family {
         ..names::LLAMA
     },
 };
+
+/// Gemma3's text model in a checkpoint that also has a vision model, which is not read.
+pub(super) const GEMMA3_MULTIMODAL: Family = Family {
+    name: "Gemma3 multimodal (text only)",
+    model_types: &["gemma3"],
+    nested_config: Some("text_config"),
+    default_sizes: &[
+        ("num_attention_heads", 8),
+        ("vocab_size", 262_208),
+        ("max_position_embeddings", 131_072),
+    ],
+    examples: "gemma-3-4b-it, gemma-3-12b-it, gemma-3-27b-it",
+    goldens: &[],
+    generation_goldens: &["tiny-gemma3-multimodal-generate"],
+    describe: |c, d| {
+        // Published configs omit what is the same as in the 4B model.
+        d.kv_heads = 4;
+        d.head_dim = 256;
+        if c.size(&["sliding_window"]).is_none() {
+            return Err(c.unsupported("sliding_window"));
+        }
+        (GEMMA3.describe)(c, d)
+    },
+    ..GEMMA3
+};
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use crate::describe::from_config;
+    use crate::families::sizes;
+
+    #[test]
+    fn sizes_that_a_multimodal_config_omits_are_those_of_the_4b_model() {
+        let config = json!({
+            "model_type": "gemma3",
+            "mm_tokens_per_image": 256,
+            "text_config": {
+                "hidden_size": 2560, "intermediate_size": 10240, "model_type": "gemma3_text",
+                "num_hidden_layers": 34, "rope_scaling": {"factor": 8.0, "rope_type": "linear"},
+                "sliding_window": 1024
+            },
+            "vision_config": {"hidden_size": 1152, "num_hidden_layers": 27}
+        });
+        let d = from_config(&config, &sizes(&config)).expect("it is described");
+        assert_eq!([d.layers, d.hidden, d.heads, d.kv_heads, d.head_dim], [34, 2560, 8, 4, 256]);
+        assert_eq!([d.vocabulary, d.max_length, d.intermediate], [262_208, 131_072, 10_240]);
+        assert!((d.scale - 1.0 / 16.0).abs() < 1e-12);
+        let window = d.local.as_ref().and_then(|window| window.before);
+        assert_eq!(window, Some(1023));
+        let local: Vec<bool> = (0..7).map(|layer| d.is_local(layer)).collect();
+        assert_eq!(local, [true, true, true, true, true, false, true]);
+    }
+}

@@ -13,6 +13,7 @@ pub(super) const GTE: Family = Family {
     model_types: &["new", "gte"],
     condition: None,
     nested_config: None,
+    default_sizes: &[],
     examples: "gte-base-en-v1.5, gte-large-en-v1.5, gte-multilingual-base, -reranker-base, snowflake-arctic-embed-m-v2.0",
     goldens: &["tiny-gte"],
     generation_goldens: &[],

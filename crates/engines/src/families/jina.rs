@@ -13,6 +13,7 @@ pub(super) const JINA: Family = Family {
     model_types: &["bert"],
     condition: Some(("position_embedding_type", "alibi")),
     nested_config: None,
+    default_sizes: &[],
     examples: "jina-embeddings-v2-small-en, jina-embeddings-v2-base-en, -de, -es, -zh, jina-reranker-v1-*",
     goldens: &["tiny-jina"],
     generation_goldens: &[],

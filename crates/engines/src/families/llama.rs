@@ -17,7 +17,7 @@ pub(super) fn decoder(c: &Config<'_>, d: &mut Description) -> Result<(), Unsuppo
     d.final_norm = true;
     d.epsilon = c.number(&["rms_norm_eps"], 1e-6);
     d.gated = true;
-    d.kv_heads = c.size(&["num_key_value_heads"]).unwrap_or(d.heads);
+    d.kv_heads = c.size(&["num_key_value_heads"]).unwrap_or(d.kv_heads);
     d.head_dim = c.size(&["head_dim"]).unwrap_or(d.head_dim);
     d.scale = 1.0 / (d.head_dim as f64).sqrt();
     let bias = c.flag("attention_bias", false);
@@ -55,6 +55,7 @@ pub(super) const LLAMA: Family = Family {
     model_types: &["llama"],
     condition: None,
     nested_config: None,
+    default_sizes: &[],
     examples: "Llama-3.2-1B-Instruct, SmolLM2-135M-Instruct, TinyLlama-1.1B",
     goldens: &["tiny-llama"],
     generation_goldens: &["tiny-llama-generate", "tiny-llama-linear-generate", "tiny-llama-yarn-generate"],
@@ -78,6 +79,17 @@ pub(super) const MISTRAL: Family = Family {
         Ok(())
     },
     ..LLAMA
+};
+
+/// Mistral in a checkpoint that also has a vision model, which is not read.
+pub(super) const MISTRAL3: Family = Family {
+    name: "Mistral3 multimodal (text only)",
+    model_types: &["mistral3"],
+    nested_config: Some("text_config"),
+    examples: "Mistral-Small-3.2-24B-Instruct",
+    goldens: &[],
+    generation_goldens: &["tiny-mistral3-generate"],
+    ..MISTRAL
 };
 
 /// Sliding windows from layer `max_window_layers` on.

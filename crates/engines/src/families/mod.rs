@@ -38,12 +38,14 @@ pub const FAMILIES: &[&Family] = &[
     &clip::CLIP,
     &llama::LLAMA,
     &llama::MISTRAL,
+    &llama::MISTRAL3,
     &llama::QWEN2,
     &llama::QWEN3,
     &llama::SMOLLM3,
     &gemma::GEMMA,
     &gemma::GEMMA2,
     &gemma::GEMMA3,
+    &gemma::GEMMA3_MULTIMODAL,
     &phi::PHI3,
     &phi::PHI,
     &moe::MIXTRAL,
@@ -78,11 +80,19 @@ pub(crate) fn root(config: &Value) -> &Value {
     within.filter(|part| part.is_object()).unwrap_or(config)
 }
 
-/// The sizes in a config, under any of the keys that families use. A missing size is zero, which every description
-/// rejects.
+/// The sizes in a config, under any of the keys that families use, or their defaults. A missing size is zero, which every
+/// description rejects.
 pub fn sizes(config: &Value) -> Sizes {
     let root = root(config);
-    let size = |names: &[&str]| names.iter().find_map(|name| root[*name].as_u64()).unwrap_or(0) as usize;
+    let defaults = of(config).map_or(&[][..], |family| family.default_sizes);
+    let default =
+        |names: &[&str]| defaults.iter().find(|(name, _)| *name == names[0]).map_or(0, |(_, size)| *size);
+    let size = |names: &[&str]| {
+        names
+            .iter()
+            .find_map(|name| root[*name].as_u64())
+            .map_or_else(|| default(names), |size| size as usize)
+    };
     let [layers, hidden, heads, intermediate, vocabulary, positions] = SIZES.map(size);
     Sizes { layers, hidden, heads, intermediate, vocabulary, positions }
 }

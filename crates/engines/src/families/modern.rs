@@ -12,6 +12,7 @@ pub(super) const MODERN: Family = Family {
     model_types: &["modernbert"],
     condition: None,
     nested_config: None,
+    default_sizes: &[],
     examples: "gte-modernbert-base, modernbert-embed-base",
     goldens: &["tiny-modernbert"],
     generation_goldens: &[],

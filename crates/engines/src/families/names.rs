@@ -31,7 +31,14 @@ pub(super) const BERT: TensorNames = TensorNames {
 
 /// Tensor names of Llama.
 pub(super) const LLAMA: TensorNames = TensorNames {
-    prefixes: &["", "model.", "language_model.", "model.language_model.", "0.auto_model."],
+    prefixes: &[
+        "",
+        "model.",
+        "language_model.",
+        "language_model.model.",
+        "model.language_model.",
+        "0.auto_model.",
+    ],
     token_embeddings: &["embed_tokens.weight"],
     embedding_norm: &[],
     qkv: &[

@@ -13,6 +13,7 @@ pub(super) const NOMIC: Family = Family {
     model_types: &["nomic_bert"],
     condition: None,
     nested_config: None,
+    default_sizes: &[],
     examples: "nomic-embed-text-v1, nomic-embed-text-v1.5",
     goldens: &["tiny-nomic"],
     generation_goldens: &[],

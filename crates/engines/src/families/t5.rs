@@ -12,6 +12,7 @@ pub(super) const T5: Family = Family {
     model_types: &["t5"],
     condition: None,
     nested_config: None,
+    default_sizes: &[],
     examples: "sentence-t5-*, gtr-t5-*",
     goldens: &["tiny-t5", "tiny-t5-gated"],
     generation_goldens: &[],
