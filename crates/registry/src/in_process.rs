@@ -1,4 +1,4 @@
-//! A registry and leases within one process.
+//! A registry, leases and bindings within one process.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -8,6 +8,7 @@ use async_trait::async_trait;
 use tokio::sync::{Notify, watch};
 use tokio::task::AbortHandle;
 
+use crate::bindings::Bindings;
 use crate::boot::BootId;
 use crate::lease::{Lease, LeaseGrant};
 use crate::member_map::MemberMap;
@@ -15,13 +16,14 @@ use crate::record::{Heartbeat, Registration, check_id, check_ttl, encode_both};
 use crate::registry::{Registry, RegistryError};
 use crate::watcher::{Watcher, until};
 
-/// A registry and leases for a pool within one process.
+/// A registry, leases and bindings for a pool within one process.
 #[derive(Debug)]
 pub struct InProcess {
     members: Arc<Members>,
     /// Registrations that were accepted and not removed, of all boots.
     registered: Mutex<HashMap<(String, BootId), Arc<Registration>>>,
     leases: Mutex<Leases>,
+    bindings: Mutex<HashMap<String, String>>,
     expiry: AbortHandle,
 }
 
@@ -54,7 +56,13 @@ impl InProcess {
         map.connect(Instant::now());
         let members = Arc::new(Members { map: watch::Sender::new(map), registered: Notify::new() });
         let expiry = tokio::spawn(expire(Arc::clone(&members))).abort_handle();
-        InProcess { members, registered: Mutex::default(), leases: Mutex::default(), expiry }
+        InProcess {
+            members,
+            registered: Mutex::default(),
+            leases: Mutex::default(),
+            bindings: Mutex::default(),
+            expiry,
+        }
     }
 
     /// The error of a worker of which a newer boot is alive.
@@ -174,6 +182,20 @@ impl Lease for InProcess {
             leases.held.remove(&grant.name);
         }
         Ok(())
+    }
+}
+
+#[async_trait]
+impl Bindings for InProcess {
+    async fn bind(&self, name: &str, value: &str) -> Result<String, RegistryError> {
+        check_id("bound name", name)?;
+        check_id("bound value", value)?;
+        Ok(lock(&self.bindings).entry(name.to_owned()).or_insert_with(|| value.to_owned()).clone())
+    }
+
+    async fn bound(&self, name: &str) -> Result<Option<String>, RegistryError> {
+        check_id("bound name", name)?;
+        Ok(lock(&self.bindings).get(name).cloned())
     }
 }
 

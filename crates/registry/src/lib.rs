@@ -1,7 +1,8 @@
-//! Members of a pool of workers, and leases. A worker writes a [`Registration`] on change and a [`Heartbeat`] at an
+//! Members of a pool of workers, leases and bindings. A worker writes a [`Registration`] on change and a [`Heartbeat`] at an
 //! interval; a gateway watches them and routes by its local [`MemberMap`] alone. [`InProcess`] serves one machine;
 //! [`NatsRegistry`] serves many.
 
+mod bindings;
 mod boot;
 mod in_process;
 mod lease;
@@ -11,6 +12,7 @@ mod record;
 mod registry;
 mod watcher;
 
+pub use bindings::Bindings;
 pub use boot::{BootId, InvalidBootId};
 pub use in_process::InProcess;
 pub use lease::{Lease, LeaseGrant};

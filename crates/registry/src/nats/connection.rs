@@ -44,6 +44,8 @@ pub(super) enum Bucket {
     Members,
     /// On disk: a lease stays held over a restart of NATS.
     Leases,
+    /// On disk: a name stays bound.
+    Bindings,
 }
 
 /// The last write to a key.
@@ -112,6 +114,7 @@ impl Connection {
         let (suffix, storage) = match bucket {
             Bucket::Members => ("members", StorageType::Memory),
             Bucket::Leases => ("leases", StorageType::File),
+            Bucket::Bindings => ("bindings", StorageType::File),
         };
         let name = self.options.bucket(suffix)?;
         if let Ok(store) = self.jetstream.get_key_value(&name).await {
@@ -151,6 +154,17 @@ impl Connection {
     ) -> Result<u64, WriteError> {
         let message = PublishMessage::build().payload(value.into()).ttl(whole_seconds(ttl));
         self.publish(store, key, message, expected).await
+    }
+
+    /// Writes a value that does not expire, if the last write to the key has the number `expected`.
+    pub(super) async fn write_durable(
+        &self,
+        store: &Store,
+        key: &str,
+        value: Vec<u8>,
+        expected: u64,
+    ) -> Result<u64, WriteError> {
+        self.publish(store, key, PublishMessage::build().payload(value.into()), expected).await
     }
 
     /// Deletes a key, if the last write to it has the number `expected`. Watchers can tell it from an expiration.

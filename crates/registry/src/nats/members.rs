@@ -20,7 +20,7 @@ use crate::watcher::Watcher;
 /// Attempts of a write that others interfere with.
 const ATTEMPTS: usize = 16;
 
-/// A registry and leases on NATS JetStream KV (NATS 2.11 or later).
+/// A registry, leases and bindings on NATS JetStream KV (NATS 2.11 or later).
 ///
 /// A key of a heartbeat expires after its time to live. The key of a registration is written on change, at intervals,
 /// and when the server has lost it. Writes are compare-and-set: a boot that was superseded learns it from its next heartbeat.

@@ -1,5 +1,6 @@
-//! A registry and leases on NATS JetStream KV.
+//! A registry, leases and bindings on NATS JetStream KV.
 
+mod bindings;
 mod connection;
 mod keys;
 mod leases;

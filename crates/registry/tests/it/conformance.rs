@@ -41,6 +41,8 @@ macro_rules! conformance {
             a_lease_expires_and_is_taken_over
             a_released_lease_expires_again
             a_renewed_lease_stays
+            a_name_keeps_its_first_value
+            one_of_16_binds_a_name
         }
     };
 }
@@ -303,4 +305,33 @@ pub(crate) async fn a_renewed_lease_stays(pool: Pool) {
     }
     first.release(grant).await.unwrap();
     assert!(second.acquire("place", "second", TTL).await.unwrap().is_some());
+}
+
+pub(crate) async fn a_name_keeps_its_first_value(pool: Pool) {
+    let (first, second) = (pool.handle(0), pool.handle(1));
+    assert_eq!(first.bound("Büro 7/*.>").await.unwrap(), None);
+    assert_eq!(first.bind("Büro 7/*.>", "aaa-half").await.unwrap(), "aaa-half");
+    assert_eq!(second.bind("Büro 7/*.>", "bbb-half").await.unwrap(), "aaa-half");
+    assert_eq!(second.bound("Büro 7/*.>").await.unwrap().as_deref(), Some("aaa-half"));
+    assert_eq!(second.bind("another", "bbb-half").await.unwrap(), "bbb-half");
+    for (name, value) in [("", "a"), ("a", ""), (&*"a".repeat(1000), "a")] {
+        let outcome = first.bind(name, value).await;
+        assert!(matches!(outcome, Err(RegistryError::Record(_))), "{outcome:?}");
+    }
+}
+
+pub(crate) async fn one_of_16_binds_a_name(pool: Pool) {
+    for round in 0..10 {
+        let tasks: Vec<_> = (0..16)
+            .map(|index| {
+                let handle = pool.handle(index);
+                tokio::spawn(async move { handle.bind(&format!("n{round}"), &format!("v{index}")).await })
+            })
+            .collect();
+        let mut values = HashSet::new();
+        for task in tasks {
+            values.insert(task.await.unwrap().unwrap());
+        }
+        assert_eq!(values.len(), 1, "in round {round}: {values:?}");
+    }
 }

@@ -42,6 +42,7 @@ async fn members_and_leases_survive_a_restart_of_the_server() {
     let mut watcher = gateway.watch();
     wait_for(&mut watcher, "four members", SOON, |map| map.len() == 4).await;
     let mut lease = gateway.acquire("place", "gateway", TTL * 30).await.unwrap().unwrap();
+    assert_eq!(gateway.bind("index", "aaa-half").await.unwrap(), "aaa-half");
 
     server.kill();
     wait_for(&mut watcher, "the watcher notices", SOON, |map| !map.is_connected()).await;
@@ -72,6 +73,7 @@ async fn members_and_leases_survive_a_restart_of_the_server() {
 
     assert!(connect(&server).await.acquire("place", "other", TTL).await.unwrap().is_none());
     gateway.renew(&mut lease).await.unwrap();
+    assert_eq!(gateway.bind("index", "bbb-half").await.unwrap(), "aaa-half", "a binding is durable");
     // A watcher that starts now sees them too.
     let mut late = connect(&server).await.watch();
     wait_for(&mut late, "three members", SOON, |map| map.len() == 3).await;

@@ -5,16 +5,16 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use sconce_registry::{
-    BootId, Heartbeat, Lease, Load, MemberMap, Rates, Registration, Registry, RegistryError, Watcher,
-    WorkerState,
+    Bindings, BootId, Heartbeat, Lease, Load, MemberMap, Rates, Registration, Registry, RegistryError,
+    Watcher, WorkerState,
 };
 
 use crate::server::Server;
 
-/// A registry that also grants leases.
-pub(crate) trait Backend: Registry + Lease {}
+/// A registry that also grants leases and binds names.
+pub(crate) trait Backend: Registry + Lease + Bindings {}
 
-impl<T: Registry + Lease> Backend for T {}
+impl<T: Registry + Lease + Bindings> Backend for T {}
 
 /// A backend for one test.
 pub(crate) struct Pool {
