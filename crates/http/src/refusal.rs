@@ -65,6 +65,10 @@ pub enum Kind {
     Model,
     /// No placement can compute the request.
     Machine,
+    /// No worker serves the numerics class that the request is pinned to.
+    ClassUnavailable,
+    /// The workers of a pool failed or could not be reached.
+    WorkerFailed,
 }
 
 /// The API dialect of an error body.
@@ -105,7 +109,7 @@ impl Row {
             404 => "not_found_error",
             413 => "request_too_large",
             429 => "rate_limit_error",
-            500 => "api_error",
+            500 | 502 => "api_error",
             503 => "overloaded_error",
             _ => "invalid_request_error",
         }
@@ -123,6 +127,42 @@ const fn row(
 }
 
 impl Kind {
+    /// All kinds.
+    pub const ALL: [Kind; 22] = [
+        Kind::Syntax,
+        Kind::Validation,
+        Kind::Empty,
+        Kind::TooLong,
+        Kind::DoesNotFit,
+        Kind::Unusual,
+        Kind::TooLarge,
+        Kind::Encoding,
+        Kind::WrongTask,
+        Kind::UnknownModel,
+        Kind::NoRoute,
+        Kind::Method,
+        Kind::Unauthorized,
+        Kind::Forbidden,
+        Kind::Overloaded,
+        Kind::RateLimited,
+        Kind::TimedOut,
+        Kind::NotReady,
+        Kind::Model,
+        Kind::Machine,
+        Kind::ClassUnavailable,
+        Kind::WorkerFailed,
+    ];
+
+    /// The kind with this code.
+    pub fn of_code(code: &str) -> Option<Kind> {
+        Kind::ALL.into_iter().find(|kind| kind.code() == code)
+    }
+
+    /// The code, which is also the metric label.
+    pub fn code(self) -> &'static str {
+        self.row().code
+    }
+
     fn row(self) -> Row {
         let (invalid, server) = ("invalid_request_error", "server_error");
         match self {
@@ -146,12 +186,23 @@ impl Kind {
             Kind::NotReady => row(503, 503, "Unhealthy", server, "not_ready"),
             Kind::Model => row(424, 500, "Backend", server, "model_fault"),
             Kind::Machine => row(424, 503, "Backend", server, "no_placement"),
+            Kind::ClassUnavailable => row(503, 503, "Unhealthy", server, "class_unavailable"),
+            Kind::WorkerFailed => row(502, 502, "Unhealthy", server, "worker_failed"),
         }
     }
 
     /// Whether the request may succeed later on the same server.
     fn is_retryable(self) -> bool {
-        matches!(self, Kind::Overloaded | Kind::RateLimited | Kind::TimedOut | Kind::NotReady | Kind::Machine)
+        matches!(
+            self,
+            Kind::Overloaded
+                | Kind::RateLimited
+                | Kind::TimedOut
+                | Kind::NotReady
+                | Kind::Machine
+                | Kind::ClassUnavailable
+                | Kind::WorkerFailed
+        )
     }
 }
 
@@ -294,9 +345,11 @@ mod tests {
             (Kind::NotReady, 503, "Unhealthy", 503, server, "not_ready", true),
             (Kind::Model, 424, "Backend", 500, server, "model_fault", false),
             (Kind::Machine, 424, "Backend", 503, server, "no_placement", true),
+            (Kind::ClassUnavailable, 503, "Unhealthy", 503, server, "class_unavailable", true),
+            (Kind::WorkerFailed, 502, "Unhealthy", 502, server, "worker_failed", true),
         ] {
             let refusal = Refusal::new(kind, "why").for_model("some").for_model("other");
-            assert_eq!(refusal.code(), code);
+            assert_eq!((refusal.code(), Kind::of_code(code)), (code, Some(kind)));
             let refused = Refused { code, model: Some("some".to_owned()) };
             for (dialect, status, body) in [
                 (Dialect::Tei, tei, json!({"error": "why", "error_type": tei_type})),
@@ -336,6 +389,7 @@ mod tests {
             (413, "request_too_large"),
             (429, "rate_limit_error"),
             (500, "api_error"),
+            (502, "api_error"),
             (503, "overloaded_error"),
         ];
         types.iter().find(|(known, _)| *known == status).map_or("invalid_request_error", |(_, kind)| kind)

@@ -11,4 +11,4 @@ pub use export::Collector;
 pub use log::LogFormat;
 pub(crate) use record::record;
 pub use sink::{Telemetry, TelemetryConfig};
-pub use span::{DeferredRecord, RequestRecord, SpanRecord};
+pub use span::{DeferredRecord, RequestRecord, SpanRecord, Traceparent};

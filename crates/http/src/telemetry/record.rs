@@ -19,7 +19,7 @@ use crate::keys::{Keys, Principal};
 use crate::refusal::Refused;
 use crate::telemetry::context;
 use crate::telemetry::sink::Telemetry;
-use crate::telemetry::span::{DeferredRecord, RequestRecord, SpanRecord};
+use crate::telemetry::span::{DeferredRecord, RequestRecord, SpanRecord, Traceparent};
 
 /// Status of requests whose client left before the response, as nginx logs it.
 const CLIENT_CLOSED_REQUEST: u16 = 499;
@@ -29,7 +29,7 @@ pub(crate) async fn record(
     telemetry: &Arc<Telemetry>,
     keys: &Keys,
     is_probe: impl Fn(&str) -> bool,
-    request: Request,
+    mut request: Request,
     next: Next,
 ) -> Response {
     let route = request.extensions().get::<MatchedPath>();
@@ -54,8 +54,12 @@ pub(crate) async fn record(
         record: RequestRecord::default(),
         deferred: None,
     };
+    let traceparent = HeaderValue::from_str(&context::traceparent(pending.span.span_context())).ok();
+    if let Some(value) = &traceparent {
+        request.extensions_mut().insert(Traceparent(value.clone()));
+    }
     let mut response = next.run(request).await;
-    if let Ok(value) = HeaderValue::from_str(&context::traceparent(pending.span.span_context())) {
+    if let Some(value) = traceparent {
         response.headers_mut().insert("traceparent", value);
     }
     pending.status = response.status().as_u16();

@@ -3,7 +3,13 @@
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
+use axum::http::HeaderValue;
 use opentelemetry::KeyValue;
+
+/// Request extension: the value of `traceparent` for requests that a handler sends, which makes their spans children of
+/// the request's span.
+#[derive(Clone, Debug)]
+pub struct Traceparent(pub HeaderValue);
 
 /// What a handler adds to the record of its request: it puts this into the response's extensions.
 #[derive(Clone, Debug, Default)]
