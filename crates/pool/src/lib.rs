@@ -5,6 +5,7 @@ pub mod balancer;
 pub mod breaker;
 pub mod choose;
 pub mod class;
+pub mod gateway;
 pub mod hedge;
 mod index;
 pub mod place;

@@ -27,7 +27,7 @@ const CRATES: [Crate; 12] = [
     },
     Crate { folder: "registry", package: "sconce-registry", uses: &[] },
     Crate { folder: "http", package: "sconce-http", uses: &[] },
-    Crate { folder: "pool", package: "sconce-pool", uses: &["sconce-registry"] },
+    Crate { folder: "pool", package: "sconce-pool", uses: &["sconce-registry", "sconce-http"] },
     Crate { folder: "worker", package: "sconce-worker", uses: &["sconce", "sconce-http"] },
     Crate { folder: "manifest", package: "sconce-manifest", uses: &[] },
     Crate { folder: "cli", package: "sconce-cli", uses: &["sconce", "sconce-worker", "sconce-manifest"] },
@@ -42,8 +42,8 @@ const RESTRICTED: [(&str, &[&str]); 7] = [
     ("ort", &["engines"]),
     ("tokenizers", &["runtime"]),
     ("anyhow", &["cli"]),
-    ("axum", &["http", "worker"]),
-    ("tokio", &["http", "registry", "worker"]),
+    ("axum", &["http", "pool", "worker"]),
+    ("tokio", &["http", "pool", "registry", "worker"]),
     ("async-nats", &["registry"]),
 ];
 

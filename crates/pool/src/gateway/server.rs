@@ -1,0 +1,88 @@
+//! The server of a gateway.
+
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use hyper::Request;
+use hyper::body::Incoming;
+use sconce_http::{Edge, listen};
+use sconce_registry::{Bindings, Registry, RegistryError};
+use tokio::net::TcpListener;
+use tokio::task::AbortHandle;
+use tower::util::MapRequest;
+
+use super::client;
+use super::hedging::Hedging;
+use super::liveness::Liveness;
+use super::members::Members;
+use super::metrics::Metrics;
+use super::pin::Pins;
+use super::router::{RULES, router, strip};
+use super::settings::GatewaySettings;
+use super::state::Gateway;
+
+/// Why a gateway failed.
+#[derive(Debug, thiserror::Error)]
+pub enum GatewayError {
+    /// A socket, a file or a thread could not be used.
+    #[error("the gateway can't run: {0}")]
+    Io(#[from] io::Error),
+    /// The address can't be used.
+    #[error("could not listen on: `{address}`")]
+    Listen {
+        /// The address.
+        address: SocketAddr,
+        /// Why.
+        source: io::Error,
+    },
+    /// A setting is not valid.
+    #[error("{0}")]
+    Settings(String),
+    /// A metric could not be registered.
+    #[error("metrics can't be registered: {0}")]
+    Metrics(#[from] prometheus::Error),
+    /// The options of the registry are not valid.
+    #[error(transparent)]
+    Registry(#[from] RegistryError),
+}
+
+/// Serves the workers of a registry on `listener` until `stop` completes, then shuts down gracefully.
+pub async fn serve(
+    listener: TcpListener,
+    registry: &dyn Registry,
+    bindings: Arc<dyn Bindings>,
+    settings: GatewaySettings,
+    stop: impl Future<Output = ()>,
+) -> Result<(), GatewayError> {
+    let address = listener.local_addr()?;
+    let gateway = Arc::new(Gateway {
+        edge: Arc::new(Edge::new(settings.http.clone(), RULES, address)),
+        metrics: Metrics::new()?,
+        client: client::new(settings.worker_authority.as_deref())?,
+        members: Arc::new(Members::new(registry.watch())),
+        liveness: Arc::default(),
+        hedging: Hedging::default(),
+        pins: Pins::new(bindings),
+        settings,
+    });
+    let members = Arc::clone(&gateway.members);
+    let _follow = AbortOnDrop(tokio::spawn(async move { members.follow().await }).abort_handle());
+    let liveness: Arc<Liveness> = Arc::clone(&gateway.liveness);
+    let watching = liveness.watch(gateway.members.watcher.clone(), gateway.client.clone());
+    let _watch = AbortOnDrop(tokio::spawn(watching).abort_handle());
+    let named = Arc::clone(&gateway);
+    let strip = move |request: Request<Incoming>| strip(&named, request);
+    let service = MapRequest::new(router(&gateway), strip);
+    listen(Arc::clone(&gateway.edge), listener, service, stop, || ()).await;
+    Ok(())
+}
+
+/// A task that ends with the server.
+struct AbortOnDrop(AbortHandle);
+
+impl Drop for AbortOnDrop {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}

@@ -1,0 +1,25 @@
+//! State that all requests of a gateway share.
+
+use std::sync::Arc;
+
+use sconce_http::Edge;
+
+use super::client::WorkerClient;
+use super::hedging::Hedging;
+use super::liveness::Liveness;
+use super::members::Members;
+use super::metrics::Metrics;
+use super::pin::Pins;
+use super::settings::GatewaySettings;
+
+/// State that all requests of a gateway share.
+pub(super) struct Gateway {
+    pub(super) settings: GatewaySettings,
+    pub(super) edge: Arc<Edge>,
+    pub(super) metrics: Metrics,
+    pub(super) client: WorkerClient,
+    pub(super) members: Arc<Members>,
+    pub(super) liveness: Arc<Liveness>,
+    pub(super) hedging: Hedging,
+    pub(super) pins: Pins,
+}

@@ -1,0 +1,17 @@
+//! Tests of the pool.
+
+// `allow-unwrap-in-tests` does not cover functions that tests call.
+#![allow(clippy::unwrap_used)]
+
+mod client;
+mod faults;
+mod forwarding;
+mod harness;
+mod latency;
+mod model_name;
+mod nats;
+mod nats_server;
+mod pages;
+mod pins;
+mod stand_in;
+mod streams;

@@ -1,0 +1,91 @@
+//! Gateways on NATS.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use sconce_pool::gateway::GatewaySettings;
+use sconce_registry::{NatsOptions, NatsRegistry, Registry};
+use tokio::time::sleep;
+
+use crate::harness::{Backend, CLASS, Gateway};
+use crate::nats_server::Server;
+use crate::stand_in::{StandIn, TTL};
+
+async fn connect(server: &Server) -> Arc<NatsRegistry> {
+    Arc::new(NatsRegistry::connect(NatsOptions::new([server.url()])).await.unwrap())
+}
+
+async fn gateway(server: &Server) -> Gateway {
+    Gateway::start(connect(server).await as Arc<dyn Backend>, GatewaySettings::default()).await
+}
+
+async fn worker(server: &Server, id: &str, class: &str) -> StandIn {
+    StandIn::start(connect(server).await as Arc<dyn Registry>, id, class, 1000.0).await
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn routing_continues_while_nats_is_away() {
+    let mut server = Server::start("");
+    let workers = [worker(&server, "w0", CLASS).await, worker(&server, "w1", CLASS).await];
+    let gateway = gateway(&server).await;
+    gateway.wait_for_members(2).await;
+    let index = [("x-sconce-index", "docs")];
+    assert!(gateway.client.embed(&index).await.is_ok());
+    server.kill();
+    let start = std::time::Instant::now();
+    let mut sent = 0;
+    while start.elapsed() < TTL * 2 {
+        assert!(gateway.client.embed(&[]).await.is_ok());
+        assert!(gateway.client.embed(&index).await.is_ok(), "a known binding needs no NATS");
+        sent += 2;
+        sleep(Duration::from_millis(10)).await;
+    }
+    let report = gateway.client.get("/v1/report").await.json();
+    assert_eq!(report["registry"]["connected"], false);
+    assert_eq!(report["members"].as_array().unwrap().len(), 2, "the last map is kept");
+    // A worker that dies meanwhile is found by its circuit breaker.
+    workers[0].kill();
+    for _ in 0..100 {
+        assert!(gateway.client.embed(&[]).await.is_ok());
+    }
+    let unknown = gateway.client.embed(&[("x-sconce-index", "new")]).await;
+    assert_eq!(unknown.status, 503, "a new binding needs NATS");
+    server.restart();
+    let back = std::time::Instant::now();
+    gateway.wait_for_members(1).await;
+    println!("{sent} requests without NATS; whole {:?} after its return", back.elapsed());
+    assert!(gateway.client.embed(&[("x-sconce-index", "new")]).await.is_ok());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn two_gateways_never_mix_the_classes_of_an_index() {
+    let server = Server::start("");
+    let classes = ["aaaaaaaaaaaa-exact", "bbbbbbbbbbbb-coarse"];
+    let _workers = [worker(&server, "f32", classes[0]).await, worker(&server, "int8", classes[1]).await];
+    let gateways = [gateway(&server).await, gateway(&server).await];
+    for gateway in &gateways {
+        gateway.wait_for_members(2).await;
+    }
+    let count = std::env::var("SCONCE_PINNED").ok().and_then(|count| count.parse().ok()).unwrap_or(2000);
+    let mut tasks = Vec::new();
+    for task in 0..8 {
+        let client = gateways[task % 2].client.clone();
+        tasks.push(tokio::spawn(async move {
+            let mut seen = Vec::new();
+            for _ in 0..count / 8 {
+                let answer = client.embed(&[("x-sconce-index", "docs")]).await;
+                assert!(answer.is_ok(), "{}", answer.text());
+                assert_eq!(answer.json()["class"], answer.header("x-sconce-class"));
+                seen.push(answer.header("x-sconce-class").to_owned());
+            }
+            seen
+        }));
+    }
+    let mut seen = Vec::new();
+    for task in tasks {
+        seen.extend(task.await.unwrap());
+    }
+    let first = seen[0].clone();
+    assert!(seen.iter().all(|class| *class == first), "one class");
+    println!("{} pinned requests over two classes: all of {first}", seen.len());
+}
