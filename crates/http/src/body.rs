@@ -149,8 +149,9 @@ mod tests {
         for headers in [HeaderMap::new(), announcing(4)] {
             let body = pieces(["abc", "d"], End::Complete);
             assert_eq!(read_4(&headers, body).await, Ok(b"abcd".to_vec()));
-            let body = pieces(["abc", "de"], End::Stalled);
-            assert_eq!(read_4(&headers, body).await, Err(Kind::TooLarge));
+            for body in [pieces(["abc", "de"], End::Stalled), pieces(["abcde"], End::Stalled)] {
+                assert_eq!(read_4(&headers, body).await, Err(Kind::TooLarge));
+            }
         }
         assert_eq!(read_4(&announcing(2), Body::from("ab")).await, Ok(b"ab".to_vec()));
         let waiting = pieces([], End::Stalled);

@@ -190,7 +190,8 @@ pub(crate) mod tests {
         let early = timeout(Duration::from_millis(20), &mut before).await;
         assert!(early.is_err(), "requests in flight may finish");
         edge.close_streams();
-        before.await;
-        edge.closing().await;
+        for closing in [before, Box::pin(edge.closing())] {
+            timeout(Duration::from_secs(20), closing).await.expect("responses must end now");
+        }
     }
 }

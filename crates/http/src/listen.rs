@@ -162,10 +162,13 @@ mod tests {
         };
         let drained = AtomicBool::new(false);
         let on_drained = || drained.store(true, Ordering::Relaxed);
-        tokio::join!(
-            listen(Arc::clone(&edge), listener, routes.with_state(state), stopped, on_drained),
-            test(Server { address, edge, started, stop })
-        );
+        let both = async {
+            tokio::join!(
+                listen(Arc::clone(&edge), listener, routes.with_state(state), stopped, on_drained),
+                test(Server { address, edge, started, stop })
+            )
+        };
+        tokio::time::timeout(Duration::from_secs(30), both).await.expect("it serves and stops");
         drained.load(Ordering::Relaxed)
     }
 
