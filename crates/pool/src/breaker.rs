@@ -105,6 +105,11 @@ impl Breaker {
         }
     }
 
+    /// Whether the circuit is closed and the last outcome was no failure.
+    pub fn is_healthy(&self) -> bool {
+        matches!(self.state, State::Closed { .. }) && self.consecutive == 0
+    }
+
     /// When a request may be sent again, unless it may be sent now.
     pub fn retry_at(&self, options: &BreakerOptions) -> Option<Instant> {
         match self.state {

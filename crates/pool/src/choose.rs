@@ -187,17 +187,23 @@ impl<'a> Chooser<'a> {
     ) -> Result<Candidate<'a>, NoWorker> {
         let first = match self.draw_available(groups, total, random) {
             Some(candidate) => candidate,
-            None => self.draw_from_list(groups, random).ok_or_else(|| self.why_none(groups, true))?,
+            None => [true, false]
+                .into_iter()
+                .find_map(|healthy| self.draw_from_list(groups, healthy, random))
+                .ok_or_else(|| self.why_none(groups, true))?,
         };
         let second = self.draw_available(groups, total, random);
         Ok(second.filter(|second| second.finish < first.finish).unwrap_or(first))
     }
 
-    /// Draws until a worker is available, but not for long.
+    /// Draws until a worker is available, but not for long. A retry is no probe: it goes to a worker that did not fail
+    /// last.
     fn draw_available(&self, groups: &'a [Group], total: f64, random: &mut Random) -> Option<Candidate<'a>> {
+        let is_retry = !self.request.exclude.is_empty();
         (0..MAX_DRAWS).find_map(|_| {
             let (slot, rate) = self.draw(groups, random.fraction() * total)?;
-            self.candidate(slot, rate)
+            let candidate = self.candidate(slot, rate)?;
+            (!is_retry || candidate.worker.breaker().is_healthy()).then_some(candidate)
         })
     }
 
@@ -217,9 +223,15 @@ impl<'a> Chooser<'a> {
     }
 
     /// A weighted draw from the available workers, which takes time in proportion to all workers.
-    fn draw_from_list(&self, groups: &'a [Group], random: &mut Random) -> Option<Candidate<'a>> {
+    fn draw_from_list(
+        &self,
+        groups: &'a [Group],
+        healthy: bool,
+        random: &mut Random,
+    ) -> Option<Candidate<'a>> {
         let (mut total, mut drawn) = (0.0, None);
-        for (candidate, rate) in self.candidates(groups, true) {
+        let candidates = self.candidates(groups, true);
+        for (candidate, rate) in candidates.filter(|(one, _)| !healthy || one.worker.breaker().is_healthy()) {
             total += rate;
             if random.fraction() * total < rate {
                 drawn = Some(candidate);
@@ -252,7 +264,7 @@ impl<'a> Chooser<'a> {
         if self.is_excluded(worker) || worker.unavailable(self.options, self.now).is_some() {
             return None;
         }
-        let tokens = worker.queued().saturating_add(self.request.tokens);
+        let tokens = worker.queued(rate, self.now).saturating_add(self.request.tokens);
         Some(Candidate { slot, worker, finish: tokens as f64 / rate + worker.latency() })
     }
 

@@ -10,6 +10,9 @@ use sconce_registry::{MemberMap, WorkerState};
 const WINDOW: Duration = Duration::from_secs(10);
 /// How long placement is held.
 const HOLD: Duration = Duration::from_mins(1);
+/// How long the replicas of a worker that vanished still count. Workers that a partition cuts off expire one after
+/// another, within an interval of their heartbeats.
+const SETTLE: Duration = Duration::from_secs(3);
 /// More than one in this many workers must vanish.
 const FRACTION: usize = 5;
 /// Minimum number of workers that must vanish.
@@ -45,6 +48,13 @@ impl VanishGuard {
             self.held_until = Some(now + HOLD);
         }
         self.members = members;
+    }
+
+    /// Whether a worker vanished a moment ago. Its replicas should still count, until it is known whether others vanish
+    /// too.
+    pub fn has_just_vanished(&self, worker_id: &str, now: Instant) -> bool {
+        let at = self.vanished.get(worker_id).filter(|_| !self.members.contains_key(worker_id));
+        at.is_some_and(|at| now.saturating_duration_since(*at) < SETTLE)
     }
 
     /// Whether nothing may be moved now.
@@ -111,6 +121,21 @@ mod tests {
         assert!(holds(10, 4, Duration::from_secs(3), WorkerState::Ready));
         assert!(!holds(10, 9, Duration::from_secs(6), WorkerState::Ready));
         assert!(!holds(10, 9, Duration::ZERO, WorkerState::Draining));
+    }
+
+    #[test]
+    fn a_worker_that_vanished_counts_for_a_moment() {
+        let (mut map, mut guard, now) = (MemberMap::default(), VanishGuard::default(), Instant::now());
+        (0..2).for_each(|id| join(&mut map, id, WorkerState::Ready, now));
+        guard.update(&map, now);
+        assert!(!guard.has_just_vanished("0", now));
+        map.deregister("0");
+        guard.update(&map, now);
+        assert!(guard.has_just_vanished("0", now) && !guard.has_just_vanished("1", now));
+        assert!(!guard.has_just_vanished("0", now + SETTLE));
+        join(&mut map, 0, WorkerState::Ready, now);
+        guard.update(&map, now);
+        assert!(!guard.has_just_vanished("0", now), "it is back");
     }
 
     #[test]

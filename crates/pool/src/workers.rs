@@ -24,6 +24,8 @@ pub(crate) struct Worker {
     pub(crate) incarnation: u64,
     /// The last reported load: of a heartbeat or of an answer.
     load: Load,
+    /// When it arrived.
+    reported: Instant,
     /// Number of the last report.
     report: u64,
     /// Tokens sent since the last report, without those that are done.
@@ -87,9 +89,12 @@ impl Worker {
         is_ready(&self.heartbeat)
     }
 
-    /// Tokens that a new request waits for.
-    pub(crate) fn queued(&self) -> u64 {
-        self.load.tokens.saturating_add(self.since_report).max(self.in_flight)
+    /// Tokens that a new request waits for. The reported ones are served at `rate` tokens per second since the report;
+    /// without that, all gateways avoid a worker that had a long queue until it reports again, and it runs idle.
+    pub(crate) fn queued(&self, rate: f64, now: Instant) -> u64 {
+        let served = rate * now.saturating_duration_since(self.reported).as_secs_f64();
+        let reported = self.load.tokens.saturating_sub(served as u64);
+        reported.saturating_add(self.since_report).max(self.in_flight)
     }
 
     /// Latency of one short request in seconds, without waiting.
@@ -120,12 +125,13 @@ impl Worker {
             changes.members |= self.is_ready() != is_ready(member.heartbeat);
             changes.rates |= self.heartbeat.rates != member.heartbeat.rates;
             self.heartbeat = Arc::clone(member.heartbeat);
-            self.report(member.heartbeat.load);
+            self.report(member.heartbeat.load, member.received);
         }
     }
 
-    fn report(&mut self, load: Load) {
+    fn report(&mut self, load: Load, now: Instant) {
         self.load = load;
+        self.reported = now;
         self.report += 1;
         self.since_report = 0;
     }
@@ -152,6 +158,8 @@ pub(crate) struct Workers {
     by_id: HashMap<Box<str>, u32>,
     updates: u64,
     incarnations: u64,
+    /// The time of the last request that started or finished.
+    last: Option<Instant>,
 }
 
 impl Workers {
@@ -201,6 +209,7 @@ impl Workers {
             hash: stable_hash(id.as_bytes()),
             incarnation: self.incarnations,
             load: member.heartbeat.load,
+            reported: member.received,
             report: 0,
             since_report: 0,
             in_flight: 0,
@@ -234,6 +243,7 @@ impl Workers {
         options: &BreakerOptions,
         now: Instant,
     ) -> Option<Ticket> {
+        self.last = Some(now);
         let worker = self.of_incarnation(slot, incarnation)?;
         worker.in_flight = worker.in_flight.saturating_add(tokens);
         worker.since_report = worker.since_report.saturating_add(tokens);
@@ -268,8 +278,9 @@ impl Workers {
 
     /// Takes the load that an answer reports.
     pub(crate) fn observe_load(&mut self, ticket: &Ticket, load: Load) {
+        let last = self.last;
         if let Some(worker) = self.of_incarnation(ticket.slot, ticket.incarnation) {
-            worker.report(load);
+            worker.report(load, last.unwrap_or(worker.reported));
         }
     }
 

@@ -272,6 +272,17 @@ fn requests_in_flight_count_until_they_finish() {
 }
 
 #[test]
+fn the_reported_queue_is_served_meanwhile() {
+    let mut pool = Pool::of(&[Made { tokens: 1000, ..made(100.0) }]);
+    let predicted = |pool: &Pool| pool.choose(&request("minilm")).unwrap().predicted.as_secs_f64();
+    assert!((predicted(&pool) - 11.0).abs() < 0.1);
+    pool.now += Duration::from_secs(4);
+    assert!((predicted(&pool) - 7.0).abs() < 0.1);
+    pool.now += Duration::from_secs(40);
+    assert!((predicted(&pool) - 1.0).abs() < 0.1);
+}
+
+#[test]
 fn an_excluded_worker_is_not_chosen_again() {
     let pool = Pool::of(&[made(1.0), made(1_000_000.0)]);
     for seed in 0..100 {
@@ -295,6 +306,19 @@ fn open_circuits_get_one_probe_after_the_backoff() {
     assert!(matches!(pool.choose(&request("minilm")), Err(NoWorker::AllOpen { .. })));
     pool.balancer.finish(ticket, Outcome::Success, pool.now);
     assert!(pool.choose(&request("minilm")).is_ok());
+}
+
+#[test]
+fn a_retry_avoids_workers_that_failed_last() {
+    let mut pool = Pool::of(&[made(100.0), made(100_000.0), made(100.0)]);
+    pool.send("w1", Outcome::Failure);
+    let retry = Request { exclude: &["w2"], ..request("minilm") };
+    assert_eq!(pool.counts(3, &retry), [10_000, 0, 0]);
+    assert!(pool.counts(3, &request("minilm"))[1] > 9000, "a first attempt does not");
+    let other = Request { exclude: &["w0", "w2"], ..retry };
+    assert_eq!(pool.counts(3, &other), [0, 10_000, 0], "unless there is no other");
+    pool.send("w1", Outcome::Success);
+    assert!(pool.counts(3, &retry)[1] > 9000);
 }
 
 #[test]

@@ -39,6 +39,7 @@ fn consecutive_failures_open_the_circuit() {
         send(&mut breaker, false, now);
     }
     assert!(breaker.admits(&OPTIONS, now), "a success starts the count over");
+    assert!(!breaker.is_healthy(), "the last one failed");
     assert_eq!(breaker.retry_at(&OPTIONS), None);
     send(&mut breaker, false, now);
     assert!(!breaker.admits(&OPTIONS, now));
@@ -89,8 +90,10 @@ fn one_probe_passes_at_a_time_and_backoff_doubles_up_to_its_maximum() {
     }
     assert_eq!(backoff, OPTIONS.max_backoff);
     now += backoff;
+    assert!(!breaker.is_healthy());
     send(&mut breaker, true, now);
     assert_eq!(breaker.circuit(now), Circuit::Closed);
+    assert!(breaker.is_healthy());
 }
 
 #[test]

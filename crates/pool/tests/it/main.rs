@@ -13,5 +13,7 @@ mod nats;
 mod nats_server;
 mod pages;
 mod pins;
+mod placement;
+mod simulation;
 mod stand_in;
 mod streams;
