@@ -1,22 +1,23 @@
-//! A registry, leases and bindings within one process.
+//! A registry, leases, bindings and messages within one process.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
-use tokio::sync::{Notify, watch};
+use tokio::sync::{Notify, mpsc, watch};
 use tokio::task::AbortHandle;
 
 use crate::bindings::Bindings;
 use crate::boot::BootId;
+use crate::broadcast::{Broadcast, MAX_WAITING, Subscription};
 use crate::lease::{Lease, LeaseGrant};
 use crate::member_map::MemberMap;
 use crate::record::{Heartbeat, Registration, check_id, check_ttl, encode_both};
 use crate::registry::{Registry, RegistryError};
 use crate::watcher::{Watcher, until};
 
-/// A registry, leases and bindings for a pool within one process.
+/// A registry, leases, bindings and messages for a pool within one process.
 #[derive(Debug)]
 pub struct InProcess {
     members: Arc<Members>,
@@ -24,6 +25,7 @@ pub struct InProcess {
     registered: Mutex<HashMap<(String, BootId), Arc<Registration>>>,
     leases: Mutex<Leases>,
     bindings: Mutex<HashMap<String, String>>,
+    subscribers: Mutex<HashMap<String, Vec<mpsc::Sender<Vec<u8>>>>>,
     expiry: AbortHandle,
 }
 
@@ -61,6 +63,7 @@ impl InProcess {
             registered: Mutex::default(),
             leases: Mutex::default(),
             bindings: Mutex::default(),
+            subscribers: Mutex::default(),
             expiry,
         }
     }
@@ -196,6 +199,27 @@ impl Bindings for InProcess {
     async fn bound(&self, name: &str) -> Result<Option<String>, RegistryError> {
         check_id("bound name", name)?;
         Ok(lock(&self.bindings).get(name).cloned())
+    }
+}
+
+#[async_trait]
+impl Broadcast for InProcess {
+    async fn publish(&self, topic: &str, message: Vec<u8>) -> Result<(), RegistryError> {
+        check_id("topic", topic)?;
+        if let Some(subscribers) = lock(&self.subscribers).get_mut(topic) {
+            subscribers.retain(|subscriber| !subscriber.is_closed());
+            for subscriber in subscribers {
+                let _ = subscriber.try_send(message.clone());
+            }
+        }
+        Ok(())
+    }
+
+    async fn subscribe(&self, topic: &str) -> Result<Subscription, RegistryError> {
+        check_id("topic", topic)?;
+        let (sender, receiver) = mpsc::channel(MAX_WAITING);
+        lock(&self.subscribers).entry(topic.to_owned()).or_default().push(sender);
+        Ok(Subscription::new(receiver))
     }
 }
 

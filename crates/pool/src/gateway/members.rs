@@ -170,6 +170,11 @@ impl Names {
         names
     }
 
+    /// Whether no worker has registered a model.
+    pub(super) fn is_empty(&self) -> bool {
+        self.models.is_empty()
+    }
+
     /// All names and aliases.
     pub(super) fn all(&self) -> impl Iterator<Item = &str> {
         self.models.keys().chain(&self.aliases).map(String::as_str)

@@ -5,9 +5,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use axum::http::{HeaderMap, HeaderName};
 use sconce_http::refusal::{Kind, Refusal};
-use sconce_registry::{Bindings, Registration};
+use sconce_registry::Registration;
 use tracing::warn;
 
+use super::backend::Backend;
 use super::headers::{CLASS_HEADER, INDEX_HEADER};
 use super::members::Members;
 use super::refusals::no_worker;
@@ -21,13 +22,13 @@ const MAX_CACHED: usize = 65_536;
 
 /// The bindings of indexes to classes.
 pub(super) struct Pins {
-    bindings: Arc<dyn Bindings>,
+    bindings: Arc<dyn Backend>,
     /// Bindings never change.
     cache: Mutex<HashMap<String, NumericsClass>>,
 }
 
 impl Pins {
-    pub(super) fn new(bindings: Arc<dyn Bindings>) -> Pins {
+    pub(super) fn new(bindings: Arc<dyn Backend>) -> Pins {
         Pins { bindings, cache: Mutex::default() }
     }
 

@@ -54,7 +54,7 @@ pub(super) async fn forward(
     let answered = async {
         let job = prepare(&gateway, route, &parts, body).await?;
         let attempt = attempts::run(&gateway, &job).await;
-        let attempt = attempt.inspect_err(|_| gateway.edge.refund(job.principal, job.tokens as usize))?;
+        let attempt = attempt.inspect_err(|_| gateway.rate_limits.refund(job.principal, job.tokens))?;
         Ok((job, attempt))
     };
     match answered.await {
@@ -81,7 +81,7 @@ async fn prepare(
     let settings = gateway.edge.settings();
     let started = Instant::now();
     let principal = parts.extensions.get::<Principal>().copied().unwrap_or_default();
-    gateway.edge.charge(principal, 0)?;
+    gateway.rate_limits.charge(principal, 0)?;
     let memory = RequestMemory::new(&gateway.edge.memory, principal.tenant);
     let (body, reservation) = body::read(&settings, &memory, &parts.headers, body).await?;
     let path_model = parts.extensions.get::<PathModel>();
@@ -108,7 +108,7 @@ async fn prepare(
     let request = Request { tasks: route.tasks, ..Request::new(&model, tokens) };
     let pin = gateway.pins.pin(&parts.headers, &gateway.members, &request).await;
     let pin = pin.map_err(|refusal| refusal.for_model(&model))?;
-    gateway.edge.charge(principal, tokens as usize)?;
+    gateway.rate_limits.charge(principal, tokens)?;
     let prefix = if route.generates() { prefix::of(&outgoing.body) } else { None };
     let outgoing = Arc::new(outgoing);
     Ok(Job { route, model, pin, tokens, prefix, outgoing, principal, _reservation: reservation })
@@ -123,6 +123,9 @@ fn model(
     body: &[u8],
 ) -> Result<String, Refusal> {
     let known = gateway.members.names();
+    if known.is_empty() {
+        return Err(Refusal::new(Kind::NotReady, "no worker of the pool has registered a model"));
+    }
     let in_body = model_name::in_body(body, route.body_name)?;
     let named = match path_model {
         Some(path_model) => Some(path_model.name.clone()),
@@ -210,11 +213,10 @@ fn deliver(gateway: &Arc<Gateway>, job: &Job, attempt: Attempt, account: Account
 
 /// Corrects the charge of a request by the tokens that the worker counted.
 fn settle(gateway: &Gateway, job: &Job, succeeded: bool, counted: Option<usize>) {
-    let estimate = job.tokens as usize;
-    let tokens = if succeeded { counted.unwrap_or(estimate) } else { 0 };
-    if tokens > estimate {
-        gateway.edge.debit(job.principal, tokens - estimate);
+    let tokens = if succeeded { counted.map_or(job.tokens, |tokens| tokens as u64) } else { 0 };
+    if tokens > job.tokens {
+        gateway.rate_limits.debit(job.principal, tokens - job.tokens);
     } else {
-        gateway.edge.refund(job.principal, estimate - tokens);
+        gateway.rate_limits.refund(job.principal, job.tokens - tokens);
     }
 }

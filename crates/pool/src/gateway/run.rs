@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use sconce_registry::{Bindings, NatsOptions, NatsRegistry};
+use sconce_registry::{NatsOptions, NatsRegistry};
 use tokio::net::TcpListener;
 
 use super::server::{GatewayError, serve};
@@ -32,7 +32,7 @@ pub fn run(settings: RunSettings, on_listening: impl FnOnce(SocketAddr)) -> Resu
         let listener = listener.map_err(|source| GatewayError::Listen { address, source })?;
         let registry = Arc::new(NatsRegistry::connect(nats).await?);
         on_listening(listener.local_addr()?);
-        serve(listener, registry.as_ref(), Arc::clone(&registry) as Arc<dyn Bindings>, gateway, stop).await
+        serve(listener, registry, gateway, stop).await
     });
     runtime.shutdown_background();
     served

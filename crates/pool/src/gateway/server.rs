@@ -7,17 +7,18 @@ use std::sync::Arc;
 use hyper::Request;
 use hyper::body::Incoming;
 use sconce_http::{Edge, listen};
-use sconce_registry::{Bindings, Registry, RegistryError};
+use sconce_registry::RegistryError;
 use tokio::net::TcpListener;
-use tokio::task::AbortHandle;
+use tokio::task::JoinSet;
 use tower::util::MapRequest;
 
+use super::backend::Backend;
 use super::client;
 use super::hedging::Hedging;
-use super::liveness::Liveness;
 use super::members::Members;
 use super::metrics::Metrics;
 use super::pin::Pins;
+use super::rate_limits::RateLimits;
 use super::router::{RULES, router, strip};
 use super::settings::GatewaySettings;
 use super::state::Gateway;
@@ -47,42 +48,36 @@ pub enum GatewayError {
     Registry(#[from] RegistryError),
 }
 
-/// Serves the workers of a registry on `listener` until `stop` completes, then shuts down gracefully.
+/// Serves the workers that `backend` knows on `listener` until `stop` completes, then shuts down gracefully.
 pub async fn serve(
     listener: TcpListener,
-    registry: &dyn Registry,
-    bindings: Arc<dyn Bindings>,
+    backend: Arc<dyn Backend>,
     settings: GatewaySettings,
     stop: impl Future<Output = ()>,
 ) -> Result<(), GatewayError> {
     let address = listener.local_addr()?;
+    let edge = Arc::new(Edge::new(settings.http.clone(), RULES, address));
     let gateway = Arc::new(Gateway {
-        edge: Arc::new(Edge::new(settings.http.clone(), RULES, address)),
+        rate_limits: Arc::new(RateLimits::new(&edge)),
+        edge,
         metrics: Metrics::new()?,
         client: client::new(settings.worker_authority.as_deref())?,
-        members: Arc::new(Members::new(registry.watch())),
+        members: Arc::new(Members::new(backend.watch())),
         liveness: Arc::default(),
         hedging: Hedging::default(),
-        pins: Pins::new(bindings),
+        pins: Pins::new(Arc::clone(&backend)),
         settings,
     });
+    let mut tasks = JoinSet::new();
     let members = Arc::clone(&gateway.members);
-    let _follow = AbortOnDrop(tokio::spawn(async move { members.follow().await }).abort_handle());
-    let liveness: Arc<Liveness> = Arc::clone(&gateway.liveness);
-    let watching = liveness.watch(gateway.members.watcher.clone(), gateway.client.clone());
-    let _watch = AbortOnDrop(tokio::spawn(watching).abort_handle());
+    tasks.spawn(async move { members.follow().await });
+    let liveness = Arc::clone(&gateway.liveness);
+    tasks.spawn(liveness.watch(gateway.members.watcher.clone(), gateway.client.clone()));
+    tasks.spawn(Arc::clone(&gateway.rate_limits).tell(Arc::clone(&backend)));
+    tasks.spawn(Arc::clone(&gateway.rate_limits).listen(backend));
     let named = Arc::clone(&gateway);
     let strip = move |request: Request<Incoming>| strip(&named, request);
     let service = MapRequest::new(router(&gateway), strip);
     listen(Arc::clone(&gateway.edge), listener, service, stop, || ()).await;
     Ok(())
-}
-
-/// A task that ends with the server.
-struct AbortOnDrop(AbortHandle);
-
-impl Drop for AbortOnDrop {
-    fn drop(&mut self) {
-        self.0.abort();
-    }
 }

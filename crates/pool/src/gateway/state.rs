@@ -10,6 +10,7 @@ use super::liveness::Liveness;
 use super::members::Members;
 use super::metrics::Metrics;
 use super::pin::Pins;
+use super::rate_limits::RateLimits;
 use super::settings::GatewaySettings;
 
 /// State that all requests of a gateway share.
@@ -22,4 +23,5 @@ pub(super) struct Gateway {
     pub(super) liveness: Arc<Liveness>,
     pub(super) hedging: Hedging,
     pub(super) pins: Pins,
+    pub(super) rate_limits: Arc<RateLimits>,
 }

@@ -184,6 +184,9 @@ async fn paused_workers_get_no_requests_and_a_pool_without_any_says_so() {
     let answer = gateway.client.embed(&[]).await;
     assert_eq!((answer.status, answer.header("x-sconce-code")), (503, "not_ready"), "{}", answer.text());
     assert_eq!(gateway.client.get("/readyz").await.status, 503);
+    let (empty, _, _registry) = pool(0).await;
+    let answer = empty.client.embed(&[]).await;
+    assert_eq!((answer.status, answer.header("x-sconce-code")), (503, "not_ready"), "{}", answer.text());
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -3,19 +3,14 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use sconce_pool::gateway::{GatewaySettings, serve};
-use sconce_registry::{Bindings, InProcess, Registry};
+use sconce_pool::gateway::{Backend, GatewaySettings, serve};
+use sconce_registry::{InProcess, Registry};
 use tokio::net::TcpListener;
 use tokio::sync::oneshot;
 use tokio::time::sleep;
 
 use crate::client::Client;
 use crate::stand_in::StandIn;
-
-/// A registry that also binds names.
-pub(crate) trait Backend: Registry + Bindings {}
-
-impl<T: Registry + Bindings> Backend for T {}
 
 /// A class of the tests.
 pub(crate) const CLASS: &str = "aaaaaaaaaaaa-half";
@@ -32,11 +27,10 @@ impl Gateway {
         let address = listener.local_addr().unwrap();
         let (stop, stopped) = oneshot::channel();
         tokio::spawn(async move {
-            let bindings: Arc<dyn Bindings> = Arc::clone(&registry) as Arc<dyn Bindings>;
             let stop = async {
                 let _: Result<(), _> = stopped.await;
             };
-            serve(listener, &*registry, bindings, settings, stop).await.unwrap();
+            serve(listener, registry, settings, stop).await.unwrap();
         });
         Gateway { client: Client::new(address), _stop: stop }
     }

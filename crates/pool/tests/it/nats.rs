@@ -3,11 +3,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use sconce_pool::gateway::GatewaySettings;
+use sconce_pool::gateway::{Backend, GatewaySettings};
 use sconce_registry::{NatsOptions, NatsRegistry, Registry};
 use tokio::time::sleep;
 
-use crate::harness::{Backend, CLASS, Gateway};
+use crate::harness::{CLASS, Gateway};
 use crate::nats_server::Server;
 use crate::stand_in::{StandIn, TTL};
 
@@ -88,4 +88,46 @@ async fn two_gateways_never_mix_the_classes_of_an_index() {
     let first = seen[0].clone();
     assert!(seen.iter().all(|class| *class == first), "one class");
     println!("{} pinned requests over two classes: all of {first}", seen.len());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn two_gateways_hold_the_rate_of_a_key_together() {
+    const RATE: usize = 200;
+    let server = Server::start("");
+    let _worker = worker(&server, "w0", CLASS).await;
+    let mut settings = GatewaySettings::default();
+    settings.http.keys = sconce_http::Keys::read(&format!("one rate={RATE}\nother operator")).unwrap();
+    let mut gateways = Vec::new();
+    for _ in 0..2 {
+        gateways.push(Gateway::start(connect(&server).await as Arc<dyn Backend>, settings.clone()).await);
+    }
+    sleep(Duration::from_millis(300)).await;
+    let seconds = 6;
+    let tasks: Vec<_> = (0..8)
+        .map(|task| {
+            let client = gateways[task % 2].client.clone();
+            tokio::spawn(async move {
+                let (start, mut tokens) = (std::time::Instant::now(), 0);
+                while start.elapsed() < Duration::from_secs(seconds) {
+                    let answer = client.embed(&[("authorization", "Bearer one")]).await;
+                    if answer.is_ok() {
+                        tokens += answer.header("x-sconce-tokens").parse::<usize>().unwrap();
+                    } else {
+                        assert_eq!((answer.status, answer.header("x-sconce-code")), (429, "rate_limited"));
+                        sleep(Duration::from_millis(20)).await;
+                    }
+                }
+                tokens
+            })
+        })
+        .collect();
+    let mut tokens = 0;
+    for task in tasks {
+        tokens += task.await.unwrap();
+    }
+    // A bucket starts with two seconds of its rate.
+    let allowed = RATE as f64 * (seconds as f64 + 2.0);
+    let ratio = tokens as f64 / allowed;
+    println!("{tokens} tokens through two gateways, {allowed} allowed: {ratio:.3}");
+    assert!((0.9..1.1).contains(&ratio), "{ratio}");
 }

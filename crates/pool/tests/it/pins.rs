@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
-use sconce_pool::gateway::GatewaySettings;
+use sconce_pool::gateway::{Backend, GatewaySettings};
 use sconce_registry::{InProcess, Registry};
 
-use crate::harness::{Backend, Gateway};
+use crate::harness::Gateway;
 use crate::stand_in::StandIn;
 
 /// Classes of two workers with the same weights, and one with others.

@@ -9,7 +9,7 @@ use async_nats::jetstream::kv::{Config, Operation, Store};
 use async_nats::jetstream::message::PublishMessage;
 use async_nats::jetstream::stream::StorageType;
 use async_nats::jetstream::{self, Context};
-use async_nats::{Event, connect_with_options};
+use async_nats::{Client, Event, connect_with_options};
 use tokio::sync::watch;
 use tokio::time::timeout;
 use tracing::{debug, warn};
@@ -23,6 +23,7 @@ const MARKER_TTL: Duration = Duration::from_mins(1);
 /// A connection to NATS, which reconnects by itself.
 #[derive(Debug)]
 pub(super) struct Connection {
+    pub(super) client: Client,
     jetstream: Context,
     options: NatsOptions,
     state: watch::Receiver<State>,
@@ -85,9 +86,9 @@ impl Connection {
             backend: backend(&options),
             reason: error.to_string(),
         })?;
-        let mut jetstream = jetstream::new(client);
+        let mut jetstream = jetstream::new(client.clone());
         jetstream.set_timeout(options.timeout);
-        Ok(Connection { jetstream, options, state, last_error })
+        Ok(Connection { client, jetstream, options, state, last_error })
     }
 
     /// The state, for those who wait for changes.
@@ -107,6 +108,11 @@ impl Connection {
         }
         let last_error = self.last_error.lock().unwrap_or_else(PoisonError::into_inner).clone();
         Err(self.unavailable(last_error.unwrap_or_else(|| "no connection".to_owned())))
+    }
+
+    /// The subject of a topic of this pool.
+    pub(super) fn subject(&self, topic: &str) -> Result<String, RegistryError> {
+        Ok(format!("{}.{topic}", self.options.bucket("topics")?))
     }
 
     /// Opens a bucket, and creates it if it does not exist.

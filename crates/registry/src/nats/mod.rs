@@ -1,6 +1,7 @@
-//! A registry, leases and bindings on NATS JetStream KV.
+//! A registry, leases and bindings on NATS JetStream KV, and messages on NATS.
 
 mod bindings;
+mod broadcast;
 mod connection;
 mod keys;
 mod leases;

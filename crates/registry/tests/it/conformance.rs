@@ -43,6 +43,7 @@ macro_rules! conformance {
             a_renewed_lease_stays
             a_name_keeps_its_first_value
             one_of_16_binds_a_name
+            messages_reach_all_subscribers_of_their_topic
         }
     };
 }
@@ -334,4 +335,27 @@ pub(crate) async fn one_of_16_binds_a_name(pool: Pool) {
         }
         assert_eq!(values.len(), 1, "in round {round}: {values:?}");
     }
+}
+
+pub(crate) async fn messages_reach_all_subscribers_of_their_topic(pool: Pool) {
+    let (first, second) = (pool.handle(0), pool.handle(1));
+    let mut subscriptions =
+        [first.subscribe("usage.*").await.unwrap(), second.subscribe("usage.*").await.unwrap()];
+    let mut other = second.subscribe("other").await.unwrap();
+    // NATS answers in the order of requests, but the subscriptions are of several connections.
+    sleep(Duration::from_millis(200)).await;
+    for number in 0..50_u8 {
+        pool.handle(usize::from(number) % 2).publish("usage.*", vec![number]).await.unwrap();
+    }
+    for subscription in &mut subscriptions {
+        let mut numbers = HashSet::new();
+        for _ in 0..50 {
+            let message = tokio::time::timeout(SOON, subscription.next()).await.unwrap().unwrap();
+            numbers.insert(message[0]);
+        }
+        assert_eq!(numbers.len(), 50);
+    }
+    first.publish("other", b"end".to_vec()).await.unwrap();
+    let message = tokio::time::timeout(SOON, other.next()).await.unwrap();
+    assert_eq!(message.as_deref(), Some(&b"end"[..]), "messages of another topic do not arrive");
 }

@@ -5,16 +5,16 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use sconce_registry::{
-    Bindings, BootId, Heartbeat, Lease, Load, MemberMap, Rates, Registration, Registry, RegistryError,
-    Watcher, WorkerState,
+    Bindings, BootId, Broadcast, Heartbeat, Lease, Load, MemberMap, Rates, Registration, Registry,
+    RegistryError, Watcher, WorkerState,
 };
 
 use crate::server::Server;
 
-/// A registry that also grants leases and binds names.
-pub(crate) trait Backend: Registry + Lease + Bindings {}
+/// A registry that also grants leases, binds names and sends messages.
+pub(crate) trait Backend: Registry + Lease + Bindings + Broadcast {}
 
-impl<T: Registry + Lease + Bindings> Backend for T {}
+impl<T: Registry + Lease + Bindings + Broadcast> Backend for T {}
 
 /// A backend for one test.
 pub(crate) struct Pool {
