@@ -144,8 +144,9 @@ fn values_that_no_query_attends_to_may_be_nan_and_those_of_a_query_are_reported(
                 softcap: None,
             };
             let mut output = vec![0.0; 32];
-            let queries =
-                PagedQueries { positions: &[0..last + 1], width: 32, strides: [32; 2], values: &[0.5; 32] };
+            let seen = 0..last + 1;
+            let positions = std::slice::from_ref(&seen);
+            let queries = PagedQueries { positions, width: 32, strides: [32; 2], values: &[0.5; 32] };
             attention.attend(isa, queries, &mut PagedScratch::default(), &mut output);
             assert!(output.iter().all(|x| x.is_nan() == is_nan), "{isa} {last}: {output:?}");
         }
