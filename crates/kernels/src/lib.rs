@@ -14,6 +14,7 @@ pub mod buffer;
 mod detect;
 pub mod gemm;
 pub mod isa;
+mod kv_blocks;
 pub mod math;
 pub mod memory;
 pub mod paged;

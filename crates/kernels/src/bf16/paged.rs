@@ -18,7 +18,7 @@ use super::tiles::{Bf16, Tiles};
 use super::vectors::{add, load, power_of_two, round, store};
 use crate::attention::squash;
 use crate::buffer::Buffer;
-use crate::paged::{BLOCK_SIZE, PagedAttention, PagedQueries};
+use crate::kv_blocks::{BLOCK_SIZE, PagedAttention, PagedQueries};
 
 /// Keys of a pass.
 const KEYS: usize = 128;

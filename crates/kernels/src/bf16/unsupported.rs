@@ -7,7 +7,7 @@ use super::attention_head::AttentionHeadBf16;
 use super::epilogue::EpilogueBf16;
 use super::panels::Panels;
 use crate::isa::Isa;
-use crate::paged::{PagedAttention, PagedQueries};
+use crate::kv_blocks::{PagedAttention, PagedQueries};
 use crate::rows::{Activation, Norm};
 
 /// Proof that tiles can be used; can't be constructed here.

@@ -76,14 +76,14 @@ fn check<T: CacheElement>(
     }
 }
 
-/// Checks tokens at several places of a sequence with these blocks.
-fn check_places<T: CacheElement>(isa: Isa, blocks: &[u32], places: &[(usize, usize)], tolerance: f64) {
+/// Checks tokens at several cases of a sequence with these blocks.
+fn check_cases<T: CacheElement>(isa: Isa, blocks: &[u32], cases: &[(usize, usize)], tolerance: f64) {
     let count = blocks.iter().max().map_or(0, |last| *last as usize + 1);
     for (head_dim, group, tokens) in [(64, 3, 1), (20, 1, 5), (8, 8, 2), (80, 2, 11), (128, 1, 40)] {
         let layout = BlockLayout { kv_heads: 2, head_dim };
         let (keys, values) =
             (cached::<T>(count * layout.values(), 1), cached::<T>(count * layout.values(), 2));
-        for &(last, window) in places {
+        for &(last, window) in cases {
             let last = last.max(tokens - 1);
             let range = |position: usize| (position + 1).saturating_sub(window)..position + 1;
             let positions: Vec<_> = (last + 1 - tokens..=last).map(range).collect();
@@ -106,18 +106,18 @@ fn check_places<T: CacheElement>(isa: Isa, blocks: &[u32], places: &[(usize, usi
 #[test]
 fn every_instruction_set_attends_to_the_positions_in_scattered_blocks() {
     for isa in Isa::available() {
-        check_places::<f32>(isa, &[5, 0, 3, 6], &[(0, 64), (31, 64), (47, 18), (62, 64), (40, 1)], 1e-5);
+        check_cases::<f32>(isa, &[5, 0, 3, 6], &[(0, 64), (31, 64), (47, 18), (62, 64), (40, 1)], 1e-5);
     }
 }
 
 #[test]
 fn keys_in_bf16_are_attended_to_over_several_passes() {
     let blocks: Vec<u32> = (0..24).map(|block| (block * 7 + 3) % 24).collect();
-    let places = [(0, 999), (127, 999), (128, 999), (383, 999), (300, 140), (260, 5), (256, 1)];
+    let cases = [(0, 999), (127, 999), (128, 999), (383, 999), (300, 140), (260, 5), (256, 1)];
     for isa in Isa::available() {
         // Tiles round probabilities to bf16.
         let tolerance = if Bf16::on_tiles(isa).is_some() { 4e-3 } else { 1e-5 };
-        check_places::<u16>(isa, &blocks, &places, tolerance);
+        check_cases::<u16>(isa, &blocks, &cases, tolerance);
     }
 }
 

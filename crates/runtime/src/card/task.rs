@@ -42,10 +42,16 @@ pub(super) fn find(
     if class.ends_with("ForSequenceClassification") {
         return Sourced::new(if labels(config) == 1 { Task::Rerank } else { Task::Classify }, "config.json");
     }
-    if class.ends_with("ForCausalLM") && modules.is_none() && sentence.is_none() {
+    if generates(class, config) && modules.is_none() && sentence.is_none() {
         return Sourced::new(Task::Generate, "config.json");
     }
     Sourced::new(Task::Embed, if modules.is_some() { "modules.json" } else { "config.json" })
+}
+
+/// Whether a model of this class generates text: a decoder, or a decoder beside a vision model.
+fn generates(class: &str, config: &Value) -> bool {
+    let has_text_model = || config["text_config"].is_object();
+    class.ends_with("ForCausalLM") || class.ends_with("ForConditionalGeneration") && has_text_model()
 }
 
 /// Class name of each module.
@@ -79,6 +85,7 @@ mod tests {
             ("HF_ColBERT", 1, Task::Tokens),
             ("BertForMaskedLM", 1, Task::Embed),
             ("LlamaForCausalLM", 1, Task::Generate),
+            ("T5ForConditionalGeneration", 1, Task::Embed),
         ];
         for (class, count, task) in classes {
             let config = json!({ "architectures": [class], "num_labels": count });

@@ -3,7 +3,6 @@
 //! `tokenizers` follows it without bounds checks of its own, so an invalid map would panic on some text.
 
 use super::error::TokenizerError;
-use super::load::check_limit;
 
 /// Limit of the units of the trie. Published ones have a tenth.
 const MAX_UNITS: usize = 1 << 19;
@@ -13,7 +12,10 @@ pub(super) fn check(map: &[u8]) -> Result<(), TokenizerError> {
     let invalid = || TokenizerError::Tokenizer("its character map is not valid".into());
     let (size, rest) = map.split_first_chunk::<4>().ok_or_else(invalid)?;
     let units = u32::from_le_bytes(*size) as usize / 4;
-    check_limit("units of the character map", units, MAX_UNITS)?;
+    if units > MAX_UNITS {
+        let what = "units of the character map";
+        return Err(TokenizerError::LimitExceeded { what, value: units, most: MAX_UNITS });
+    }
     let (trie, replacements) = rest.split_at_checked(units * 4).ok_or_else(invalid)?;
     let trie = trie.as_chunks::<4>().0.iter().map(|bytes| Unit(u32::from_le_bytes(*bytes)));
     let trie: Vec<Unit> = trie.collect();

@@ -45,6 +45,8 @@ pub(crate) fn load(folder: &Path) -> Result<Tokenizer, TokenizerError> {
     let file = |name: &str| folder.join(name);
     let tokenizer = if file("tokenizer.json").is_file() {
         let bytes = read(&file("tokenizer.json"), MAX_FILE_BYTES)?;
+        // `tokenizers` normalizes added tokens while it parses.
+        check_character_maps(&normalizer(&bytes))?;
         Tokenizer::from_bytes(bytes).map_err(TokenizerError::Tokenizer)?
     } else if file("vocab.txt").is_file() {
         read(&file("vocab.txt"), MAX_FILE_BYTES)?;
@@ -78,7 +80,6 @@ pub(super) fn check(tokenizer: &Tokenizer) -> Result<(), TokenizerError> {
         longest_replacement(&normalizer),
         MAX_REPLACEMENT_BYTES,
     )?;
-    check_character_maps(&normalizer)?;
     regex_cost::check(tokenizer).map_err(|TooSlow { bytes, took, most }| TokenizerError::TooSlow {
         bytes,
         took,
@@ -88,6 +89,16 @@ pub(super) fn check(tokenizer: &Tokenizer) -> Result<(), TokenizerError> {
 
 pub(super) fn check_limit(what: &'static str, value: usize, most: usize) -> Result<(), TokenizerError> {
     if value > most { Err(TokenizerError::LimitExceeded { what, value, most }) } else { Ok(()) }
+}
+
+/// The normalizer in a `tokenizer.json`; null if it has none.
+fn normalizer(tokenizer: &[u8]) -> Value {
+    #[derive(serde::Deserialize)]
+    struct File {
+        #[serde(default)]
+        normalizer: Value,
+    }
+    serde_json::from_slice::<File>(tokenizer).map_or(Value::Null, |file| file.normalizer)
 }
 
 /// Checks the character maps of a normalizer and its parts.

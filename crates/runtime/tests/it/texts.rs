@@ -255,6 +255,20 @@ fn a_tokenizer_that_would_cost_minutes_or_gigabytes_is_refused() {
 }
 
 #[test]
+fn a_tokenizer_with_an_invalid_character_map_is_refused() {
+    let part = |map: &str| json!({ "type": "Precompiled", "precompiled_charsmap": map });
+    // No trie, and a trie whose first unit leads beyond it.
+    for map in ["AAAA", "BAAAAAAAAAA=", "not base64"] {
+        for normalizer in [part(map), json!({ "type": "Sequence", "normalizers": [part(map)] })] {
+            let copy =
+                Copy::of("tiny-bert").json("tokenizer.json", |json| json["normalizer"] = normalizer.clone());
+            let refused = ModelTokenizer::open(copy.path(), &spec("tiny-bert").card).err();
+            assert!(refused.is_some(), "{normalizer}");
+        }
+    }
+}
+
+#[test]
 fn a_text_that_is_too_long_is_refused_before_it_is_tokenized() {
     let tokens =
         ModelTokenizer::open(&goldens::folder("tiny-bert"), &spec("tiny-bert").card).expect("a tokenizer");

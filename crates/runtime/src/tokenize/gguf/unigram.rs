@@ -9,6 +9,7 @@ use tokenizers::models::unigram::Unigram;
 
 use super::parts::{self, Parts};
 use super::sentence_piece::Pieces;
+use crate::tokenize::character_map;
 use crate::tokenize::error::TokenizerError;
 use crate::tokenize::token_bytes::WORD_START;
 
@@ -29,6 +30,7 @@ pub(super) fn load(metadata: &Metadata, tokens: &StringArray) -> Result<Tokenize
         let byte = |byte: Value| byte.as_u64().and_then(|byte| u8::try_from(byte).ok());
         let map: Option<Vec<u8>> = map.iter().map(byte).collect();
         let map = map.ok_or(TokenizerError::Incomplete { key: "tokenizer.ggml.precompiled_charsmap" })?;
+        character_map::check(&map)?;
         normalizers.push(json!({ "type": "Precompiled", "precompiled_charsmap": STANDARD.encode(map) }));
     }
     if is_set("remove_extra_whitespaces") {
