@@ -7,7 +7,7 @@ use std::task::Poll;
 use std::time::Duration;
 
 use sconce_http::refusal::Refusal;
-use tokio::time::{Instant, sleep_until};
+use tokio::time::{Instant, sleep, sleep_until};
 
 use super::attempt::{Attempt, AttemptError, send};
 use super::job::Job;
@@ -19,6 +19,11 @@ use crate::choose::NoWorker;
 
 /// Maximum number of attempts, with those that did not reach a worker.
 const MAX_ATTEMPTS: usize = 4;
+
+/// Maximum time to wait while all circuits are open.
+const MAX_WAIT: Duration = Duration::from_secs(1);
+/// Interval of attempts meanwhile.
+const POLL_INTERVAL: Duration = Duration::from_millis(25);
 
 type Running = Pin<Box<dyn Future<Output = Attempt> + Send>>;
 
@@ -53,7 +58,7 @@ pub(super) async fn run(gateway: &Arc<Gateway>, job: &Job) -> Result<Attempt, Re
 
 impl Attempts<'_> {
     async fn run(&mut self) -> Result<Attempt, Refusal> {
-        let predicted = self.start().map_err(|reason| no_worker(&reason, &self.job.model))?;
+        let predicted = self.first().await.map_err(|reason| no_worker(&reason, &self.job.model))?;
         let mut hedge_at = self.hedge_delay(predicted).map(|delay| Instant::now() + delay);
         loop {
             let attempt = tokio::select! {
@@ -109,6 +114,17 @@ impl Attempts<'_> {
             let is_first = self.tried.first().is_some_and(|first| first == attempt.choice.worker_id());
             let label = if is_first { "first" } else { "second" };
             self.gateway.metrics.hedges.with_label_values(&[label]).inc();
+        }
+    }
+
+    /// Starts the first attempt. While all circuits are open, waits for one that admits a probe, but not for long.
+    async fn first(&mut self) -> Result<Duration, NoWorker> {
+        let give_up = self.job.outgoing.deadline.min(Instant::now() + MAX_WAIT);
+        loop {
+            match self.start() {
+                Err(NoWorker::AllOpen { .. }) if Instant::now() < give_up => sleep(POLL_INTERVAL).await,
+                started => return started,
+            }
         }
     }
 

@@ -1,5 +1,8 @@
 //! Events of an answer that a gateway passes on: whole events only, so that a broken stream can end with an error event.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
 use hyper::body::Bytes;
 use sconce_http::event_stream::{EventFormat, named_event};
 use sconce_http::refusal::{Dialect, Refusal};
@@ -32,6 +35,8 @@ pub(super) struct Events {
     terminal: bool,
     /// Events of OpenAI's `/v1/responses`, which are numbered.
     sequence: usize,
+    /// Events that were passed on, which are about as many as generated tokens.
+    count: Arc<AtomicU64>,
 }
 
 impl Events {
@@ -40,12 +45,25 @@ impl Events {
         let media_type = content_type.split(|byte| *byte == b';').next().unwrap_or_default();
         let formats = [EventFormat::Sse, EventFormat::JsonLines];
         let format = formats.into_iter().find(|format| format.content_type().as_bytes() == media_type)?;
-        Some(Events { format, path, dialect, held: Vec::new(), terminal: false, sequence: 0 })
+        Some(Events {
+            format,
+            path,
+            dialect,
+            held: Vec::new(),
+            terminal: false,
+            sequence: 0,
+            count: Arc::default(),
+        })
     }
 
     /// How events are written.
     pub(super) fn format(&self) -> EventFormat {
         self.format
+    }
+
+    /// The number of events that were passed on, while they are.
+    pub(super) fn counter(&self) -> Arc<AtomicU64> {
+        Arc::clone(&self.count)
     }
 
     /// Takes the next bytes of a worker, and returns the whole events.
@@ -59,6 +77,7 @@ impl Events {
         };
         if !whole.is_empty() {
             self.terminal = self.is_terminal(&whole);
+            self.count.fetch_add(count(&whole, self.separator()) as u64, Ordering::Relaxed);
             if self.path == "/v1/responses" {
                 self.sequence += count(&whole, b"\"sequence_number\":");
             }
@@ -153,6 +172,7 @@ mod tests {
         assert_eq!(events.push(Bytes::from("\": 3}\n")), "");
         assert_eq!(events.push(Bytes::from("\n: keep")), "data: {\"a\": 3}\n\n");
         assert_eq!(events.finish(), ": keep");
+        assert_eq!(events.counter().load(Ordering::Relaxed), 3);
         let mut events = chat();
         let long = "a".repeat(MAX_HELD + 1);
         assert_eq!(events.push(Bytes::from(long.clone())).len(), long.len(), "memory is bounded");

@@ -1,6 +1,7 @@
 //! The way of a request through a gateway: body, model, pin, attempts, answer.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use axum::body::Body;
@@ -191,7 +192,12 @@ fn deliver(gateway: &Arc<Gateway>, job: &Job, attempt: Attempt, account: Account
     let deadline =
         if job.route.generates() { Instant::now() + GENERATION_LIMIT } else { job.outgoing.deadline };
     let worker = choice.worker_id().to_owned();
+    let generated = events.as_ref().map(Events::counter);
+    let (rate_limits, principal) = (Arc::clone(&gateway.rate_limits), job.principal);
     let on_end = move |end: End| {
+        if let Some(generated) = generated {
+            rate_limits.debit(principal, generated.load(Ordering::Relaxed));
+        }
         drop((tracking, reservation));
         let (of_attempt, of_request, label) = match end {
             End::Complete => (Outcome::Success, outcome, outcome.label()),

@@ -206,3 +206,71 @@ async fn a_straggler_is_hedged() {
     println!("{slow} of 10 requests waited for the straggler; all took {:?}", start.elapsed());
     assert!(slow <= 2, "{slow}");
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn every_request_has_one_outcome() {
+    let count = std::env::var("SCONCE_ACCOUNTED").ok().and_then(|count| count.parse().ok()).unwrap_or(1600);
+    let (gateway, workers, _registry) = pool(3).await;
+    let answered = Duration::from_micros(500);
+    let tasks: Vec<_> = (0..16)
+        .map(|_| {
+            let client = gateway.client.clone();
+            tokio::spawn(async move {
+                let mut seen = [0; 3];
+                for number in 0..count / 16 {
+                    let path = if number % 10 == 0 { "/no/such/route" } else { "/v1/embeddings" };
+                    let body = if number % 7 == 0 { "no JSON" } else { r#"{"model": "m", "input": "a"}"# };
+                    let answer = client.post(path, &[], body).await;
+                    let outcome = match answer.status {
+                        200 if answer.complete => 0,
+                        500.. => 2,
+                        _ => 1,
+                    };
+                    // Routes that do not exist are not forwarded.
+                    seen[outcome] += usize::from(path != "/no/such/route");
+                }
+                seen
+            })
+        })
+        .collect();
+    let chaos = tokio::spawn(async move {
+        for round in 0.. {
+            let states = [
+                Behaviour::Answer(answered, 16),
+                Behaviour::Answer(answered, 100_000),
+                Behaviour::Answer(answered, 1_000_000),
+                Behaviour::Refuse(503, "not_ready", 1),
+                Behaviour::Refuse(429, "overloaded", 1),
+                Behaviour::Refuse(500, "model_fault", 1),
+            ];
+            for (index, worker) in workers.iter().enumerate() {
+                // The first worker fails seldom, so that most requests are answered.
+                let state = if index == 0 { (round % 20) / 19 * 5 } else { (round + index) % states.len() };
+                worker.state.set(states[state].clone());
+            }
+            sleep(Duration::from_millis(100)).await;
+        }
+    });
+    let mut seen = [0; 3];
+    for task in tasks {
+        for (all, one) in seen.iter_mut().zip(task.await.unwrap()) {
+            *all += one;
+        }
+    }
+    chaos.abort();
+    let [ok, refused, failed, cancelled] = gateway.outcomes().await;
+    println!("sent {}: ok {ok}, refused {refused}, failed {failed}", seen.iter().sum::<usize>());
+    assert_eq!(([ok, refused, failed], cancelled), (seen, 0));
+    assert!(ok > 0 && refused > 0);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_short_outage_of_the_only_worker_ends_with_its_circuit() {
+    let (gateway, workers, _registry) = pool(1).await;
+    workers[0].state.set(Behaviour::Refuse(500, "model_fault", 1));
+    while gateway.client.get("/v1/report").await.json()["members"][0]["circuit"] == "closed" {
+        assert_eq!(gateway.client.embed(&[]).await.status, 500);
+    }
+    workers[0].state.set(Behaviour::Answer(Duration::ZERO, 1));
+    assert!(gateway.client.embed(&[]).await.is_ok(), "the request waits for the probe");
+}

@@ -17,3 +17,4 @@ mod placement;
 mod simulation;
 mod stand_in;
 mod streams;
+mod throughput;

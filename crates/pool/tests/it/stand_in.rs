@@ -24,6 +24,8 @@ use tokio::time::sleep;
 
 /// Time to live of a heartbeat.
 pub(crate) const TTL: Duration = Duration::from_secs(2);
+/// Tokens of a request of the tests, as a gateway estimates them.
+pub(crate) const TOKENS: usize = 10;
 const INTERVAL: Duration = Duration::from_millis(250);
 
 /// What a stand-in does with requests.
@@ -33,6 +35,8 @@ pub(crate) enum Behaviour {
     Answer(Duration, usize),
     /// Refuses with a status, a code and `Retry-After`.
     Refuse(u16, &'static str, u64),
+    /// Answers one request after another, each after this time.
+    Serial(Duration),
     /// Sends this many events with a pause before each, and the end.
     Stream(usize, Duration),
 }
@@ -49,6 +53,9 @@ pub(crate) struct State {
     pub(crate) last_headers: Mutex<BTreeMap<String, String>>,
     pub(crate) last_path: Mutex<String>,
     reported: Mutex<WorkerState>,
+    /// Held while a request is computed.
+    computing: tokio::sync::Mutex<()>,
+    waiting: AtomicUsize,
 }
 
 impl State {
@@ -98,10 +105,12 @@ impl StandIn {
             last_headers: Mutex::default(),
             last_path: Mutex::default(),
             reported: Mutex::new(WorkerState::Ready),
+            computing: tokio::sync::Mutex::new(()),
+            waiting: AtomicUsize::new(0),
         });
         let server = tokio::spawn(accept(listener, Arc::clone(&state)));
         let registration = registration(id, &url, class);
-        let heartbeat = heartbeat(&registration, 1, rate, WorkerState::Ready);
+        let heartbeat = heartbeat(&registration, 1, rate, WorkerState::Ready, 0);
         let _ = registry.register(registration.clone(), heartbeat).await;
         let beating = beat(registry, registration.clone(), rate, Arc::clone(&state));
         StandIn { state, registration, server, heartbeats: tokio::spawn(beating) }
@@ -144,12 +153,18 @@ fn registration(id: &str, url: &str, class: &str) -> Registration {
     }
 }
 
-fn heartbeat(registration: &Registration, sequence: u64, rate: f32, state: WorkerState) -> Heartbeat {
+fn heartbeat(
+    registration: &Registration,
+    sequence: u64,
+    rate: f32,
+    state: WorkerState,
+    waiting: usize,
+) -> Heartbeat {
     Heartbeat {
         boot_id: registration.boot_id,
         sequence,
         state,
-        load: Load { requests: 0, tokens: 0, latency: 0.001 },
+        load: Load { requests: waiting as u32, tokens: (waiting * TOKENS) as u64, latency: 0.001 },
         rates: Rates { small: rate, medium: rate, large: rate },
         free_memory: BTreeMap::new(),
     }
@@ -160,7 +175,8 @@ async fn beat(registry: Arc<dyn Registry>, registration: Registration, rate: f32
         sleep(INTERVAL).await;
         state.thaw().await;
         let worker_state = *state.reported.lock().unwrap();
-        let heartbeat = heartbeat(&registration, sequence, rate, worker_state);
+        let waiting = state.waiting.load(Ordering::SeqCst);
+        let heartbeat = heartbeat(&registration, sequence, rate, worker_state, waiting);
         let _ = registry.heartbeat(&registration.worker_id, heartbeat).await;
     }
 }
@@ -204,6 +220,15 @@ async fn answer(state: Arc<State>, request: Request<Incoming>) -> Result<Respons
             );
             let response = response.header("content-type", "application/json").header("x-sconce-tokens", "5");
             response.body(Events::whole(&text)).unwrap()
+        }
+        Behaviour::Serial(time) => {
+            state.waiting.fetch_add(1, Ordering::SeqCst);
+            let computing = state.computing.lock().await;
+            sleep(time).await;
+            drop(computing);
+            let waiting = state.waiting.fetch_sub(1, Ordering::SeqCst) - 1;
+            let load = format!("requests={waiting}, tokens={}", waiting * TOKENS);
+            response.header("x-sconce-load", load).body(Events::whole("{}")).unwrap()
         }
         Behaviour::Refuse(status, code, seconds) => {
             let response =
