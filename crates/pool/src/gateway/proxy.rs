@@ -83,12 +83,12 @@ async fn prepare(
     let started = Instant::now();
     let principal = parts.extensions.get::<Principal>().copied().unwrap_or_default();
     gateway.rate_limits.charge(principal, 0)?;
+    let asked = headers::time_limit(&parts.headers)?;
     let memory = RequestMemory::new(&gateway.edge.memory, principal.tenant);
     let (body, reservation) = body::read(&settings, &memory, &parts.headers, body).await?;
     let path_model = parts.extensions.get::<PathModel>();
     let model = model(gateway, route, path_model, &parts.headers, &body)?;
     let tokens = (body.len() as u64 / BYTES_PER_TOKEN).max(1);
-    let asked = headers::time_limit(&parts.headers);
     let limit = if route.generates() { GENERATION_LIMIT } else { settings.time_limit };
     let deadline = started + asked.map_or(limit, |asked| asked.min(limit));
     let path = match path_model {

@@ -69,7 +69,7 @@ async fn a_worker_that_dies_under_load_costs_no_request() {
     assert_eq!(workers[1].state.count(), before, "the dead worker gets nothing");
     let (sent, failures) = load.stop().await;
     assert!(failures.is_empty(), "{} of {sent} failed: {:?}", failures.len(), failures.first());
-    assert!(sent > 300, "{sent}");
+    assert!(sent > 30, "{sent}");
     let [ok, refused, failed, cancelled] = gateway.outcomes().await;
     assert_eq!((ok, refused, failed, cancelled), (sent, 0, 0, 0), "every request is accounted for");
     println!("{sent} requests, none failed");

@@ -62,6 +62,9 @@ async fn keys_and_limits_are_those_of_a_worker() {
     let registry = std::sync::Arc::new(sconce_registry::InProcess::new());
     let worker = crate::stand_in::StandIn::start(registry.clone(), "w0", crate::harness::CLASS, 100.0).await;
     let gateway = crate::harness::Gateway::start(registry, settings).await;
+    while gateway.client.get("/readyz").await.status != 200 {
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
     tokio::time::sleep(Duration::from_millis(100)).await;
     assert_eq!(gateway.client.embed(&[]).await.status, 401);
     assert_eq!(gateway.client.get("/readyz").await.status, 200, "probes need no key");

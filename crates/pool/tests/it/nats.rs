@@ -92,7 +92,7 @@ async fn two_gateways_never_mix_the_classes_of_an_index() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn two_gateways_hold_the_rate_of_a_key_together() {
-    const RATE: usize = 200;
+    const RATE: usize = 50;
     let server = Server::start("");
     let _worker = worker(&server, "w0", CLASS).await;
     let mut settings = GatewaySettings::default();
@@ -101,7 +101,13 @@ async fn two_gateways_hold_the_rate_of_a_key_together() {
     for _ in 0..2 {
         gateways.push(Gateway::start(connect(&server).await as Arc<dyn Backend>, settings.clone()).await);
     }
-    sleep(Duration::from_millis(300)).await;
+    for gateway in &gateways {
+        while gateway.client.get("/readyz").await.status != 200 {
+            sleep(Duration::from_millis(20)).await;
+        }
+    }
+    // The map is followed at an interval, and subscriptions begin in the background.
+    sleep(Duration::from_millis(500)).await;
     let seconds = 6;
     let tasks: Vec<_> = (0..8)
         .map(|task| {
