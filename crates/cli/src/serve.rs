@@ -36,7 +36,9 @@ fn start(flags: &Flags, all: Effective, values: &Values) -> anyhow::Result<Serve
     let settings = settings(values)?;
     let address = SocketAddr::new(values.host, values.port);
     check_exposure(values.host, &settings, values)?;
-    if values.host.is_unspecified() && settings.worker.callback.is_some() && settings.worker.url.is_none() {
+    let worker = &settings.worker;
+    let is_member = worker.callback.is_some() || worker.registry.is_some();
+    if values.host.is_unspecified() && is_member && worker.url.is_none() {
         bail!(
             "cannot advertise an unspecified address: `{}`\nhint: set `--advertise-url http://NAME:PORT`",
             values.host

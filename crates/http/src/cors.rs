@@ -4,7 +4,7 @@ use axum::http::{HeaderName, HeaderValue, Method};
 use tower_http::cors::{AllowHeaders, AllowOrigin, CorsLayer};
 
 /// Response headers that scripts may read.
-const EXPOSED: [&str; 10] = [
+const EXPOSED: [&str; 11] = [
     "x-sconce-model",
     "x-sconce-placement",
     "x-sconce-class",
@@ -13,6 +13,7 @@ const EXPOSED: [&str; 10] = [
     "x-sconce-chunks",
     "x-sconce-ignored",
     "x-sconce-code",
+    "x-sconce-load",
     "server-timing",
     "retry-after",
 ];

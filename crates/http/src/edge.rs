@@ -156,7 +156,7 @@ pub(crate) mod tests {
     #[test]
     fn a_key_beyond_its_rate_limit_is_told_when_to_retry() {
         let edge = edge(Settings::default());
-        let principal = Principal { tenant: TenantId(1), rate: Some(10.0), operator: false };
+        let principal = Principal { tenant: TenantId(1), rate: Some(10.0), ..Principal::default() };
         edge.charge(principal, 100).expect("a full bucket may be overdrawn");
         let refusal = edge.charge(principal, 1).expect_err("80 tokens are overdrawn");
         assert_eq!((refusal.kind, refusal.code()), (Kind::RateLimited, "rate_limited"));

@@ -55,6 +55,8 @@ pub struct EventStream {
     keep_alive: Duration,
     idle: Pin<Box<Sleep>>,
     ended: bool,
+    /// Dropped with the body.
+    held: Option<Box<dyn Send>>,
 }
 
 impl EventStream {
@@ -69,7 +71,14 @@ impl EventStream {
         keep_alive: Duration,
     ) -> EventStream {
         let idle = Box::pin(sleep(keep_alive));
-        EventStream { format, events: Box::pin(events), keep_alive, idle, ended: false }
+        EventStream { format, events: Box::pin(events), keep_alive, idle, ended: false, held: None }
+    }
+
+    /// Holds `guard` until the body is dropped.
+    #[must_use]
+    pub fn holding(mut self, guard: impl Send + 'static) -> EventStream {
+        self.held = Some(Box::new(guard));
+        self
     }
 
     /// How its events are written.

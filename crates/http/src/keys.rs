@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use axum::http::{HeaderMap, header};
+use axum::http::{HeaderMap, HeaderName, header};
 use sha2::{Digest, Sha256};
 use subtle::ConstantTimeEq;
 
@@ -18,6 +18,7 @@ struct Key {
     name: Option<String>,
     rate: Option<f64>,
     operator: bool,
+    pool: bool,
 }
 
 /// Why a request is not authorized.
@@ -38,11 +39,50 @@ pub struct Principal {
     pub rate: Option<f64>,
     /// Whether it may use operator routes, such as `/v1/drain`, if these are restricted.
     pub operator: bool,
+    /// Whether it is a gateway of a pool, which may name the tenant of a request.
+    pub pool: bool,
+}
+
+/// The header by which a gateway names the tenant of a request.
+pub const TENANT_HEADER: HeaderName = HeaderName::from_static("x-sconce-tenant");
+
+/// Maximum bytes of a tenant's name.
+const MAX_TENANT: usize = 256;
+
+/// Why a request may not name its tenant.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum TenantError {
+    /// Its key is not marked ` pool`.
+    #[error("only a key marked `pool` may send `x-sconce-tenant`")]
+    Forbidden,
+    /// The name is empty, too long, or not text.
+    #[error("`x-sconce-tenant` is a text of 1 to {MAX_TENANT} bytes")]
+    Invalid,
+}
+
+impl Principal {
+    /// The principal of a request with these headers: the tenant that a gateway names has the limits of the gateway's key,
+    /// and a share of its own.
+    pub fn forwarding(self, headers: &HeaderMap) -> Result<Principal, TenantError> {
+        let Some(name) = headers.get(TENANT_HEADER) else { return Ok(self) };
+        if !self.pool {
+            return Err(TenantError::Forbidden);
+        }
+        let name = name.to_str().ok().map(str::trim).filter(|name| (1..=MAX_TENANT).contains(&name.len()));
+        let hash = Sha256::digest(name.ok_or(TenantError::Invalid)?);
+        Ok(Principal { tenant: TenantId::of_hash(&hash.into()), ..self })
+    }
 }
 
 /// The tenant of a key: an opaque id derived from the hash of the key.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct TenantId(pub u64);
+
+impl TenantId {
+    fn of_hash(hash: &[u8; 32]) -> TenantId {
+        TenantId(hash.first_chunk().map_or(0, |start| u64::from_le_bytes(*start)))
+    }
+}
 
 /// Why a line of a key file is invalid.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -55,8 +95,8 @@ pub enum KeyError {
     Rate(usize),
     /// The key or an attribute is malformed.
     #[error(
-        "a line must be a key without spaces, optionally followed by ` name=NAME`, ` rate=N` and ` operator` in this \
-         order: line {0}"
+        "a line must be a key without spaces, optionally followed by ` name=NAME`, ` rate=N`, ` operator` and ` pool` in \
+         this order: line {0}"
     )]
     Words(usize),
     /// The file contains no key.
@@ -66,8 +106,8 @@ pub enum KeyError {
 
 impl Keys {
     /// Parses one key per line, in plain text or as `sha256:HEX`. Optional attributes follow in this order: ` name=NAME` for
-    /// the log, ` rate=N` for a rate limit in tokens per second, and ` operator`, which restricts operator routes to these
-    /// keys. Empty lines and lines that begin with `#` are ignored.
+    /// the log, ` rate=N` for a rate limit in tokens per second, ` operator`, which restricts operator routes to these
+    /// keys, and ` pool` for a gateway, which may name the tenant of a request. Empty lines and lines that begin with `#` are ignored.
     pub fn read(text: &str) -> Result<Keys, KeyError> {
         let mut keys = Vec::new();
         for (number, line) in text.lines().enumerate() {
@@ -75,10 +115,13 @@ impl Keys {
             if line.is_empty() || line.starts_with('#') {
                 continue;
             }
-            let (line, operator) = match line.strip_suffix(" operator") {
-                Some(line) => (line.trim_end(), true),
-                None => (line, false),
-            };
+            let marked =
+                |line: &'_ str, mark: &str| line.strip_suffix(mark).map(|line| line.trim_end().len());
+            let pool = marked(line, " pool");
+            let line = &line[..pool.unwrap_or(line.len())];
+            let operator = marked(line, " operator");
+            let line = &line[..operator.unwrap_or(line.len())];
+            let (operator, pool) = (operator.is_some(), pool.is_some());
             let (line, rate) = match line.rsplit_once(" rate=") {
                 None => (line, None),
                 Some((line, rate)) => {
@@ -98,7 +141,7 @@ impl Keys {
                 Some(hex) => parse_hash(hex).ok_or(KeyError::Hash(number + 1))?,
                 None => Sha256::digest(line).into(),
             };
-            keys.push(Key { hash, name: name.map(str::to_owned), rate, operator });
+            keys.push(Key { hash, name: name.map(str::to_owned), rate, operator, pool });
         }
         if keys.is_empty() { Err(KeyError::None) } else { Ok(Keys { keys }) }
     }
@@ -148,7 +191,8 @@ impl Keys {
         for key in &self.keys {
             if bool::from(key.hash.ct_eq(&hash)) {
                 let operator = key.operator || found.is_some_and(|other| other.operator);
-                found = Some(Principal { tenant: key.tenant(), rate: key.rate, operator });
+                let pool = key.pool || found.is_some_and(|other| other.pool);
+                found = Some(Principal { tenant: key.tenant(), rate: key.rate, operator, pool });
             }
         }
         found
@@ -157,7 +201,7 @@ impl Keys {
 
 impl Key {
     fn tenant(&self) -> TenantId {
-        TenantId(self.hash.first_chunk().map_or(0, |start| u64::from_le_bytes(*start)))
+        TenantId::of_hash(&self.hash)
     }
 }
 
@@ -259,6 +303,25 @@ mod tests {
             ["web", "jobs"]
         );
         assert_eq!(Keys::default().name(principal("foo").tenant), format!("sha256:{}", &FOO[..8]));
+    }
+
+    #[test]
+    fn only_a_pool_key_names_the_tenant_of_a_request() {
+        let keys = Keys::read("one rate=5 operator pool\ntwo operator\nthree pool\n").expect("three keys");
+        let principal = |key: &str| keys.admit(&headers("x-api-key", key)).expect("it is authorized");
+        let marks = ["one", "two", "three"].map(|key| (principal(key).operator, principal(key).pool));
+        assert_eq!(marks, [(true, true), (true, false), (false, true)]);
+        assert_eq!(Keys::read("one pool operator").err(), Some(KeyError::Words(1)), "the order counts");
+        let forwarded = |key: &str, name: &str| principal(key).forwarding(&headers("x-sconce-tenant", name));
+        let (a, b) = (forwarded("one", "a").expect("a tenant"), forwarded("three", "b").expect("a tenant"));
+        assert_ne!(a.tenant, b.tenant);
+        assert_eq!(a.tenant, forwarded("three", "a").expect("a tenant").tenant, "whatever the gateway");
+        assert_eq!(a, Principal { tenant: a.tenant, ..principal("one") }, "the limits are those of the key");
+        assert_eq!(forwarded("two", "a"), Err(TenantError::Forbidden));
+        assert_eq!(principal("two").forwarding(&HeaderMap::new()), Ok(principal("two")));
+        for wrong in ["", "  ", &"a".repeat(257), "caf\u{e9}"] {
+            assert_eq!(forwarded("one", wrong), Err(TenantError::Invalid), "{wrong}");
+        }
     }
 
     #[test]

@@ -11,7 +11,7 @@ use axum::response::Response;
 use crate::cors;
 use crate::edge::Edge;
 use crate::hosts;
-use crate::keys::Denied;
+use crate::keys::{Denied, Principal, TenantError};
 use crate::refusal::{Kind, Refusal};
 use crate::telemetry;
 
@@ -63,16 +63,23 @@ async fn authenticate(State(edge): State<Arc<Edge>>, mut request: Request, next:
     if let (false, Err(refusal)) = (public, host) {
         return refusal.respond(dialect);
     }
-    let admitted = edge.settings().keys.admit(request.headers());
+    let settings = edge.settings();
+    let keys = &settings.keys;
+    let admitted = keys.admit(request.headers());
     request.extensions_mut().insert(Trusted(admitted.is_ok() && known_host));
     let unauthorized = |message| Refusal::new(Kind::Unauthorized, message).respond(dialect);
     let mut response = match admitted {
-        Ok(principal) => {
-            request.extensions_mut().insert(principal);
-            let mut response = next.run(request).await;
-            response.extensions_mut().insert(principal);
-            response
-        }
+        // Without keys all requests have one tenant.
+        Ok(principal) if keys.is_empty() => admit(principal, request, next).await,
+        Ok(principal) => match principal.forwarding(request.headers()) {
+            Ok(principal) => admit(principal, request, next).await,
+            Err(error @ TenantError::Forbidden) => {
+                Refusal::new(Kind::Forbidden, error.to_string()).respond(dialect)
+            }
+            Err(error @ TenantError::Invalid) => {
+                Refusal::new(Kind::Validation, error.to_string()).respond(dialect)
+            }
+        },
         Err(_) if public => next.run(request).await,
         Err(Denied::Missing) => unauthorized("this server requires an API key: `Authorization: Bearer KEY`"),
         Err(Denied::Unknown) => unauthorized("this server does not know the key that was sent"),
@@ -80,6 +87,14 @@ async fn authenticate(State(edge): State<Arc<Edge>>, mut request: Request, next:
     if edge.is_shutting_down() || response.status() == StatusCode::PAYLOAD_TOO_LARGE {
         response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
     }
+    response
+}
+
+/// Runs the handlers for a principal, which the response names for log and metrics.
+async fn admit(principal: Principal, mut request: Request, next: Next) -> Response {
+    request.extensions_mut().insert(principal);
+    let mut response = next.run(request).await;
+    response.extensions_mut().insert(principal);
     response
 }
 

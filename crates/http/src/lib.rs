@@ -5,6 +5,7 @@
 
 pub mod body;
 mod cors;
+pub mod deadline;
 pub mod edge;
 pub mod event_stream;
 pub mod fair_quota;
@@ -22,7 +23,7 @@ pub mod tls;
 mod write_deadline;
 
 pub use edge::{Edge, RouteRules};
-pub use keys::{KeyError, Keys, Principal, TenantId};
+pub use keys::{KeyError, Keys, Principal, TENANT_HEADER, TenantError, TenantId};
 pub use layers::{Trusted, protect};
 pub use listen::listen;
 pub use refusal::{Dialect, Kind, Refusal};

@@ -61,6 +61,8 @@ pub enum Kind {
     TimedOut,
     /// The model is not loaded, or the server is shutting down.
     NotReady,
+    /// An operator has paused the server.
+    Paused,
     /// The model files are invalid.
     Model,
     /// No placement can compute the request.
@@ -128,7 +130,7 @@ const fn row(
 
 impl Kind {
     /// All kinds.
-    pub const ALL: [Kind; 22] = [
+    pub const ALL: [Kind; 23] = [
         Kind::Syntax,
         Kind::Validation,
         Kind::Empty,
@@ -147,6 +149,7 @@ impl Kind {
         Kind::RateLimited,
         Kind::TimedOut,
         Kind::NotReady,
+        Kind::Paused,
         Kind::Model,
         Kind::Machine,
         Kind::ClassUnavailable,
@@ -184,6 +187,7 @@ impl Kind {
             Kind::RateLimited => row(429, 429, "Overloaded", "rate_limit_error", "rate_limited"),
             Kind::TimedOut => row(503, 503, "Overloaded", server, "timed_out"),
             Kind::NotReady => row(503, 503, "Unhealthy", server, "not_ready"),
+            Kind::Paused => row(503, 503, "Unhealthy", server, "paused"),
             Kind::Model => row(424, 500, "Backend", server, "model_fault"),
             Kind::Machine => row(424, 503, "Backend", server, "no_placement"),
             Kind::ClassUnavailable => row(503, 503, "Unhealthy", server, "class_unavailable"),
@@ -199,6 +203,7 @@ impl Kind {
                 | Kind::RateLimited
                 | Kind::TimedOut
                 | Kind::NotReady
+                | Kind::Paused
                 | Kind::Machine
                 | Kind::ClassUnavailable
                 | Kind::WorkerFailed
@@ -253,7 +258,7 @@ impl Refusal {
 
     /// The code of the refusal, which is also its metric label.
     pub fn code(&self) -> &'static str {
-        self.kind.row().code
+        self.kind.code()
     }
 
     /// The error body in a dialect.
@@ -343,6 +348,7 @@ mod tests {
             (Kind::RateLimited, 429, "Overloaded", 429, rate, "rate_limited", true),
             (Kind::TimedOut, 503, "Overloaded", 503, server, "timed_out", true),
             (Kind::NotReady, 503, "Unhealthy", 503, server, "not_ready", true),
+            (Kind::Paused, 503, "Unhealthy", 503, server, "paused", true),
             (Kind::Model, 424, "Backend", 500, server, "model_fault", false),
             (Kind::Machine, 424, "Backend", 503, server, "no_placement", true),
             (Kind::ClassUnavailable, 503, "Unhealthy", 503, server, "class_unavailable", true),

@@ -88,7 +88,7 @@ impl Failure<'_> {
                     ("timed_out", _) => (Outcome::Cancelled, false),
                     ("rate_limited", _) => (Outcome::Success, false),
                     // An unknown code of a newer worker, or none, as of a proxy.
-                    ("overloaded", _) | (_, 429) => (busy, true),
+                    ("overloaded" | "paused", _) | (_, 429) => (busy, true),
                     (_, 500..) => (Outcome::Failure, true),
                     _ => (Outcome::Success, false),
                 }
@@ -143,6 +143,7 @@ mod tests {
             ("forbidden", 403, ok, false),
             ("overloaded", 429, busy, true),
             ("rate_limited", 429, ok, false),
+            ("paused", 503, busy, true),
             ("timed_out", 503, Outcome::Cancelled, false),
             ("not_ready", 503, failed, true),
             ("model_fault", 500, failed, true),

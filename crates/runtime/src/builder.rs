@@ -8,7 +8,7 @@ use sconce_core::placement::{Dtype, EngineId, Placement};
 use sconce_planner::band::Band;
 use sconce_planner::cases::CANARIES;
 use sconce_planner::evidence::Goal;
-use sconce_planner::plan::{Constraints, plan};
+use sconce_planner::plan::{Constraints, Plan, Refusal, plan};
 
 use crate::card::Overrides;
 use crate::error::Error;
@@ -21,6 +21,18 @@ use crate::prove::{GatheredEvidence, ProofDepth, canary};
 use crate::runtime::Runtime;
 use crate::source::ModelSource;
 use crate::tokenize::ModelTokenizer;
+
+/// What a load of a model takes, as far as it is known before the model is proved.
+#[derive(Clone, Debug)]
+pub struct LoadForecast {
+    /// The card. The identity of weights is empty while their hashes are not recorded.
+    pub card: ModelCard,
+    /// The plan by stored evidence.
+    pub plan: Plan,
+    /// Memory of the weights on the chosen placement; on the largest one that may be chosen, while none is proved. `None`
+    /// if no placement can be used.
+    pub claim: Option<Claim>,
+}
 
 /// Builder of a [`Model`].
 #[derive(Clone, Default)]
@@ -161,6 +173,21 @@ impl ModelBuilder {
         let chosen = plan.chosen.as_ref().and_then(|chosen| Claim::of(&spec.card, &chosen.placement));
         let constraints = Box::new(self.constraints.clone());
         chosen.ok_or_else(|| Error::NoPlacement { plan: Box::new(plan), constraints })
+    }
+
+    /// What a load of the model takes, by its card and by stored evidence: nothing is proved, and weights are not fetched.
+    pub fn forecast(&self) -> Result<LoadForecast, Error> {
+        let runtime = self.clone().get_or_create_runtime();
+        let source =
+            ModelSource::parse(&self.name, self.revision.as_deref()).for_constraints(&self.constraints);
+        let spec = runtime.peek_spec(&source, &self.overrides)?;
+        check_weights(&spec.card, &self.constraints)?;
+        let plan = runtime.plan_from_store(&spec, &self.constraints);
+        let untried = plan.refused.iter().filter(|refused| matches!(refused.why, Refusal::NotTried));
+        let claims = untried.filter_map(|refused| Claim::of(&spec.card, &refused.placement));
+        let chosen = plan.chosen.as_ref().and_then(|chosen| Claim::of(&spec.card, &chosen.placement));
+        let claim = chosen.or_else(|| claims.max_by_key(|claim| claim.bytes));
+        Ok(LoadForecast { card: spec.card, plan, claim })
     }
 
     /// Estimated main memory of a prover child for the model's weights, in bytes. 0 if they are already proved.

@@ -40,7 +40,17 @@ pub(crate) fn card(
     offline: bool,
     bundles: &Path,
 ) -> Result<ModelCard, Error> {
-    let read = |folder: &Path| Ok(card::read(&source.to_string(), folder, overrides)?.card);
+    Ok(spec(source, overrides, offline, bundles)?.card)
+}
+
+/// Reads the card and lists the files, without fetching weights. The files of a model on the hub are gone afterwards.
+pub(crate) fn spec(
+    source: &ModelSource,
+    overrides: &Overrides,
+    offline: bool,
+    bundles: &Path,
+) -> Result<ModelSpec, Error> {
+    let read = |folder: &Path| Ok(card::read(&source.to_string(), folder, overrides)?);
     with_config_files(source, offline, bundles, read)
 }
 

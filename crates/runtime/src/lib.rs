@@ -33,7 +33,7 @@ mod source;
 mod template;
 pub mod tokenize;
 
-pub use builder::ModelBuilder;
+pub use builder::{LoadForecast, ModelBuilder};
 pub use chat::{ChatOptions, ChatPrompt, Message};
 pub use error::{Error, ErrorCause, Retry, SequenceError};
 pub use event::Event;
@@ -46,7 +46,7 @@ pub use generate::{
     GenerationStream, GenerationSummary, InvalidOption, Piece, Priority, Scheduling, StructuredOutput,
 };
 pub use inspect::{Inspection, inspect};
-pub use memory::{Claim, MemoryAccount, MemoryPurpose, limit_arenas, peak, resident};
+pub use memory::{Claim, MemoryAccount, MemoryPurpose, available, limit_arenas, peak, resident};
 pub use model::Model;
 pub use operations::chunk::Chunk;
 pub use operations::classify::{Classifications, ClassifyOptions, LabelScore};

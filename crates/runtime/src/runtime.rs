@@ -24,6 +24,7 @@ use crate::error::Error;
 use crate::event::Event;
 use crate::hardware;
 use crate::home::default_home;
+use crate::inspect;
 use crate::memory::{MemoryAccount, MemoryPurpose};
 use crate::prove::store::Store;
 use crate::prove::{self, CanaryTexts, GatheredEvidence, Gatherer, Launch, OpFindings, ProofDepth, Prover};
@@ -333,6 +334,8 @@ impl Runtime {
             spec,
             texts,
             bypass_store: false,
+            stored_only: false,
+            missing: false,
             events,
         }
     }
@@ -357,6 +360,24 @@ impl Runtime {
     ) -> Result<Plan, Error> {
         let GatheredEvidence { grid, evidence, .. } = self.gather_evidence(spec, depth, &|_| true, events)?;
         Ok(plan(&spec.card, &grid, &evidence, constraints))
+    }
+
+    /// Plans the placement of a model from stored evidence: nothing is proved, and placements without evidence are refused
+    /// as not tried.
+    pub(crate) fn plan_from_store(&self, spec: &ModelSpec, constraints: &Constraints) -> Plan {
+        let mut ignore = |_: Event<'_>| {};
+        let mut gatherer = Gatherer { stored_only: true, ..self.gatherer(spec, None, &mut ignore) };
+        let admits = |placement: &Placement| constraints.admits(placement);
+        let GatheredEvidence { grid, evidence, .. } =
+            gatherer.gather(self.grid(spec), ProofDepth::Twin, &admits);
+        plan(&spec.card, &grid, &evidence, constraints)
+    }
+
+    /// Reads the card of a model without fetching its weights. The weights have an identity if their hashes are recorded.
+    pub(crate) fn peek_spec(&self, source: &ModelSource, overrides: &Overrides) -> Result<ModelSpec, Error> {
+        let mut spec = inspect::spec(source, overrides, self.inner.offline, &self.inner.bundles)?;
+        self.inner.contents.identify_recorded(&mut spec);
+        Ok(spec)
     }
 
     pub(crate) fn engine(&self, placement: &Placement) -> Result<&Arc<dyn Engine>, Obstacle> {

@@ -9,4 +9,5 @@ pub mod fake;
 pub mod gguf;
 pub mod goldens;
 pub mod hub_server;
+pub mod nats;
 pub mod parts;

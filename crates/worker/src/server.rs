@@ -9,12 +9,14 @@ use hyper::Request;
 use hyper::body::Incoming;
 use sconce::{ModelBuilder, Runtime};
 use sconce_http::{Edge, listen};
+use sconce_registry::RegistryError;
 use tokio_util::sync::CancellationToken;
 use tower::util::MapRequest;
 
 use crate::api::router::{RULES, router};
 use crate::api::strip;
-use crate::heartbeat;
+use crate::member::callback;
+use crate::member::registration::{Member, connect};
 use crate::models::manager::{Command, ManagedModel, ModelManager};
 use crate::schedule::text_pool::TextPool;
 use crate::settings::Settings;
@@ -34,6 +36,9 @@ pub enum ServeError {
     /// A socket or a thread could not be created.
     #[error("the server cannot run")]
     Io(#[from] io::Error),
+    /// The registry can't be used.
+    #[error(transparent)]
+    Registry(#[from] RegistryError),
     /// A metric could not be registered.
     #[error("metrics cannot be registered")]
     Metrics(#[from] prometheus::Error),
@@ -101,6 +106,16 @@ impl Server {
         let app = Arc::new(app.with_runtimes(runtimes));
         let runtime =
             tokio::runtime::Builder::new_multi_thread().enable_all().thread_name("sconce-http").build()?;
+        let url = worker.url.clone().unwrap_or_else(|| format!("{scheme}://{address}"));
+        let member = match worker.registry.clone() {
+            None => None,
+            Some(registry) => Some(Member {
+                app: Arc::clone(&app),
+                registry: runtime.block_on(connect(registry))?,
+                worker_id: worker.id.clone(),
+                url: url.clone(),
+            }),
+        };
         let signal = stop.clone();
         let shared = Arc::clone(&app);
         let body = move || -> Result<(), ServeError> {
@@ -115,12 +130,13 @@ impl Server {
                 })?
             };
             let heartbeat = {
-                let (app, url) = (Arc::clone(&app), worker.url.clone());
-                let url = url.unwrap_or_else(|| format!("{scheme}://{address}"));
+                let app = Arc::clone(&app);
                 thread::Builder::new()
                     .name("sconce-heartbeat".to_owned())
-                    .spawn(move || heartbeat::run(&app, &url, &worker))?
+                    .spawn(move || callback::run(&app, &url, &worker))?
             };
+            let ended = CancellationToken::new();
+            let member = member.map(|member| runtime.spawn(member.run(ended.clone())));
             runtime.block_on(async {
                 let listener = tokio::net::TcpListener::from_std(listener)?;
                 let named = Arc::clone(&app);
@@ -128,6 +144,10 @@ impl Server {
                 let service = MapRequest::new(router(&app), strip);
                 let stop = signal.cancelled();
                 listen(Arc::clone(&app.edge), listener, service, stop, || app.close_queues()).await;
+                ended.cancel();
+                if let Some(member) = member {
+                    let _ = member.await;
+                }
                 io::Result::Ok(())
             })?;
             runtime.shutdown_background();

@@ -1,9 +1,11 @@
 //! Settings of a worker.
 
 use std::fmt;
+use std::sync::Arc;
 use std::time::Duration;
 
 use axum::http::Uri;
+use sconce_registry::{NatsOptions, Registry};
 
 /// Maximum number of inputs that a body is parsed for at all.
 pub(crate) const MAX_INPUTS: usize = 1 << 14;
@@ -42,19 +44,39 @@ pub struct Settings {
 }
 
 /// The registration of a worker in a pool.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default)]
 pub struct Worker {
-    /// Its id.
+    /// Its id, unique in its pool.
     pub id: String,
     /// The URL that it is reached by, if that is not the address that it listens on.
     pub url: Option<String>,
-    /// Where it registers.
+    /// The pool manager that it calls.
     pub callback: Option<Callback>,
-    /// Interval of heartbeats.
+    /// Interval of heartbeats to the pool manager.
     pub heartbeat: Option<Duration>,
+    /// The registry of its pool.
+    pub registry: Option<PoolRegistry>,
 }
 
-/// Where a worker registers and sends heartbeats.
+/// The registry of a pool.
+#[derive(Clone)]
+pub enum PoolRegistry {
+    /// On NATS.
+    Nats(Box<NatsOptions>),
+    /// Shared with others in this process.
+    Shared(Arc<dyn Registry>),
+}
+
+impl fmt::Debug for PoolRegistry {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            PoolRegistry::Nats(options) => options.fmt(f),
+            PoolRegistry::Shared(_) => f.write_str("Shared"),
+        }
+    }
+}
+
+/// A pool manager that a worker calls.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Callback {
     /// The URL of the calls.

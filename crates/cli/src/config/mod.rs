@@ -2,6 +2,7 @@
 
 mod flags;
 mod keys;
+mod pool;
 mod values;
 
 use std::fmt;
@@ -221,5 +222,7 @@ impl Effective {
     }
 }
 
+#[cfg(test)]
+mod pool_tests;
 #[cfg(test)]
 mod tests;

@@ -10,7 +10,7 @@ use sconce::card::Overrides;
 use sconce::planner::evidence::Goal;
 use sconce::{Band, Constraints, Device, Runtime};
 use sconce_worker::http::{Collector, Keys, LogFormat, Settings as HttpSettings, TelemetryConfig, Tls};
-use sconce_worker::{Callback, LoadPolicy, Settings, Worker};
+use sconce_worker::{LoadPolicy, Settings};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use toml::{Table, Value};
@@ -38,6 +38,13 @@ pub(crate) struct Values {
     pub(crate) tls_key: String,
     pub(crate) cors_origins: Vec<String>,
     pub(crate) worker_id: String,
+    pub(crate) registry: Vec<String>,
+    pub(crate) pool: String,
+    pub(crate) registry_token_file: String,
+    pub(crate) registry_nkey_file: String,
+    pub(crate) registry_ca: String,
+    pub(crate) registry_certificate: String,
+    pub(crate) registry_key: String,
     pub(crate) callback_url: String,
     pub(crate) callback_token_file: String,
     pub(crate) advertise_url: String,
@@ -152,7 +159,7 @@ pub(super) fn entry(name: Option<String>, table: &Table, mut all: Table) -> anyh
     Ok(ModelEntry { name, source, aliases, settings: read::<RawModelSettings>(all)?.parse()? })
 }
 
-fn is_url(text: &str) -> bool {
+pub(super) fn is_url(text: &str) -> bool {
     text.starts_with("http://") || text.starts_with("https://")
 }
 
@@ -255,27 +262,6 @@ impl Values {
             memory_limit: (self.memory_limit > 0).then_some(self.memory_limit * 1_000_000),
             ..Settings::default()
         }
-    }
-
-    /// The pool settings. Reads the token file.
-    pub(crate) fn worker(&self) -> anyhow::Result<Worker> {
-        let text = |text: &String| Some(text.clone()).filter(|text| !text.is_empty());
-        let token = match text(&self.callback_token_file) {
-            None => String::new(),
-            Some(path) => {
-                let read =
-                    std::fs::read_to_string(&path).with_context(|| format!("could not read: `{path}`"))?;
-                read.trim().to_owned()
-            }
-        };
-        let heartbeat = (self.heartbeat > 0).then(|| Duration::from_secs(self.heartbeat.into()));
-        for (name, url) in [("callback_url", &self.callback_url), ("advertise_url", &self.advertise_url)] {
-            if !url.is_empty() && !is_url(url) {
-                bail!("`{name}` must start with `http://` or `https://`: `{url}`");
-            }
-        }
-        let callback = text(&self.callback_url).map(|url| Callback { url, token });
-        Ok(Worker { id: self.worker_id.clone(), url: text(&self.advertise_url), callback, heartbeat })
     }
 
     /// The telemetry settings. OpenTelemetry's environment variables apply where no key is set; the exporter reads

@@ -94,6 +94,17 @@ impl Contents {
         Ok(known.map(|(path, hashed)| (path, hashed.sha256)).collect())
     }
 
+    /// Sets the identity of a model's weights if the hashes of all its files are recorded. Reads no file.
+    pub(crate) fn identify_recorded(&self, spec: &mut ModelSpec) {
+        let is_recorded = |path: &PathBuf| {
+            let metadata = fs::metadata(path);
+            metadata.is_ok_and(|metadata| self.recorded(&absolute(path), &stamp(&metadata)).is_some())
+        };
+        if files(spec).iter().all(is_recorded) {
+            let _ = self.identify(spec, &mut |_| {});
+        }
+    }
+
     /// Hashes of `files`, from records or from their content, several files in parallel.
     fn hash_all(
         &self,

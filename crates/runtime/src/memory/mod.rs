@@ -7,5 +7,5 @@ mod process;
 pub use account::{MemoryAccount, MemoryPurpose};
 pub use claim::Claim;
 pub(crate) use claim::prover_bytes;
-pub(crate) use process::{available, resident_of};
-pub use process::{limit_arenas, peak, resident};
+pub(crate) use process::resident_of;
+pub use process::{available, limit_arenas, peak, resident};

@@ -18,7 +18,7 @@ pub(crate) fn resident_of(id: u32) -> Option<u64> {
 }
 
 /// Available main memory in bytes, of the machine and of this process's cgroup. `None` if the system does not report it.
-pub(crate) fn available() -> Option<u64> {
+pub fn available() -> Option<u64> {
     let mut system = System::new().ok()?;
     system.refresh_memory();
     let limit = system.cgroup_limits().map_or(u64::MAX, |limits| limits.free_memory);

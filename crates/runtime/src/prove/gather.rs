@@ -60,6 +60,10 @@ pub(crate) struct Gatherer<'a> {
     pub(crate) texts: Option<&'a CanaryTexts>,
     /// Ignore stored evidence, and store none.
     pub(crate) bypass_store: bool,
+    /// Read stored evidence only: placements without it have no findings.
+    pub(crate) stored_only: bool,
+    /// Whether stored evidence was missing since the last placement.
+    pub(crate) missing: bool,
     pub(crate) events: &'a mut dyn FnMut(Event<'_>),
 }
 
@@ -97,6 +101,9 @@ impl Gatherer<'_> {
                 findings.speed = Some(self.speed(&placement, &mut references));
             }
             proved += usize::from(references.probes > before);
+            if std::mem::take(&mut self.missing) {
+                continue;
+            }
             evidence.insert(placement, findings);
         }
         GatheredEvidence { grid, evidence, proved }
@@ -185,6 +192,10 @@ impl Gatherer<'_> {
         let key = Key { kind, fingerprint: &fingerprint, subject, placement };
         let attempts = match self.store.get(&key) {
             Lookup::Found(found) => return found,
+            Lookup::Missing | Lookup::Retry(..) if self.stored_only => {
+                self.missing = true;
+                return Err(Obstacle::LoadFailed { reason: "it is not proved".to_owned() });
+            }
             Lookup::Missing => 0,
             Lookup::Retry(why, attempts) => {
                 (self.events)(Event::Retrying { placement, attempt: attempts + 1, why: &why });

@@ -28,7 +28,7 @@ const CRATES: [Crate; 12] = [
     Crate { folder: "registry", package: "sconce-registry", uses: &[] },
     Crate { folder: "http", package: "sconce-http", uses: &[] },
     Crate { folder: "pool", package: "sconce-pool", uses: &["sconce-registry", "sconce-http"] },
-    Crate { folder: "worker", package: "sconce-worker", uses: &["sconce", "sconce-http"] },
+    Crate { folder: "worker", package: "sconce-worker", uses: &["sconce", "sconce-http", "sconce-registry"] },
     Crate { folder: "manifest", package: "sconce-manifest", uses: &[] },
     Crate { folder: "cli", package: "sconce-cli", uses: &["sconce", "sconce-worker", "sconce-manifest"] },
 ];

@@ -2,15 +2,15 @@
 
 use std::future::Future;
 use std::sync::{Arc, OnceLock};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use axum::body::Body;
 use axum::extract::Request;
 use axum::http::{HeaderValue, header};
 use axum::response::Response;
-use sconce_http::body;
 use sconce_http::keys::Principal;
 use sconce_http::refusal::{Dialect, Kind, Refusal};
+use sconce_http::{body, deadline};
 use serde::de::DeserializeOwned;
 
 use crate::api::fields::parse;
@@ -34,7 +34,7 @@ where
     T: DeserializeOwned + Send + 'static,
     O: Future<Output = Result<Answer, Refusal>>,
 {
-    let start = Instant::now();
+    let (start, in_flight) = (Instant::now(), app.requests.begin());
     app.metrics.requests.with_label_values(&[method]).inc();
     let (parts, body) = request.into_parts();
     let settings = app.settings();
@@ -57,10 +57,14 @@ where
         Ok((operation(context, parsed).await?, unread))
     };
     let limit = settings.http.time_limit;
-    let answered = tokio::time::timeout(limit, answering).await.unwrap_or_else(|_| {
-        let message = format!("no answer within {} s", limit.as_secs_f64());
-        Err(Refusal::new(Kind::TimedOut, message))
-    });
+    let timed_out =
+        |limit: Duration| Refusal::new(Kind::TimedOut, format!("no answer within {} s", limit.as_secs_f64()));
+    let deadline = match deadline::remaining(&parts.headers) {
+        Ok(deadline) => deadline,
+        Err(refusal) => return refusal.respond(dialect),
+    };
+    let limit = deadline.map_or(limit, |deadline| deadline.min(limit));
+    let answered = tokio::time::timeout(limit, answering).await.unwrap_or_else(|_| Err(timed_out(limit)));
     let refused = |refusal: Refusal| match resolved.get() {
         Some(model) => refusal.for_model(model).respond(dialect),
         None => refusal.respond(dialect),
@@ -71,13 +75,16 @@ where
     };
     let (body, work, format) = match body {
         AnswerBody::Whole(chunks) => (Body::new(chunks), work, None),
-        AnswerBody::Later(body) => match body.await {
-            Ok((chunks, work)) => (Body::new(chunks), work, None),
-            Err(refusal) => return refused(refusal),
-        },
+        AnswerBody::Later(body) => {
+            match within(deadline.and_then(|deadline| start.checked_add(deadline)), body).await {
+                Some(Ok((chunks, work))) => (Body::new(chunks), work, None),
+                Some(Err(refusal)) => return refused(refusal),
+                None => return refused(timed_out(deadline.unwrap_or(limit))),
+            }
+        }
         AnswerBody::Events(events, record) => {
             let format = events.format();
-            (Body::new(events), work, Some((format, record)))
+            (Body::new(events.holding(in_flight)), work, Some((format, record)))
         }
     };
     let seconds = start.elapsed().as_secs_f64();
@@ -96,4 +103,12 @@ where
         response.extensions_mut().insert(work.record());
     }
     response
+}
+
+/// The output of `future`; `None` if a deadline passes first.
+async fn within<F: Future>(deadline: Option<Instant>, future: F) -> Option<F::Output> {
+    match deadline {
+        None => Some(future.await),
+        Some(deadline) => tokio::time::timeout_at(deadline.into(), future).await.ok(),
+    }
 }

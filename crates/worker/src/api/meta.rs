@@ -1,24 +1,23 @@
-//! Operational routes: probes, metrics, report, drain, and TEI's `/info`.
+//! Operational routes: probes, metrics, report, and TEI's `/info`.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use axum::extract::{Request, State};
-use axum::http::{HeaderMap, StatusCode, header};
+use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::{Extension, Json};
 use sconce::Task;
 use serde_json::{Value, json};
 
-use crate::models::readiness::{NotReady, check_readiness, phase};
+use crate::models::readiness::{NotReady, check_readiness, phase, worker_state};
 use crate::models::report::report_of;
 use crate::operations::context::{ANY, ModelChoice};
 use crate::state::app::{App, Scope};
 use crate::state::label::short;
 use crate::state::slot::{LoadedModel, Phase};
 use sconce_http::Trusted;
-use sconce_http::keys::Principal;
-use sconce_http::refusal::{Dialect, Kind, Refusal};
+use sconce_http::refusal::{CODE_HEADER, Dialect, Kind, Refusal};
 
 /// Liveness probe.
 #[utoipa::path(get, path = "/livez", tag = "probes", responses((status = 200)))]
@@ -36,12 +35,19 @@ pub(crate) async fn readyz(
     trusted: Extension<Trusted>,
 ) -> Response {
     match check_readiness(&app, scope.map(|Extension(scope)| scope), trusted.0.0) {
-        None => Json(json!({ "ready": true })).into_response(),
+        None => Json(json!({ "ready": true, "state": worker_state(&app) })).into_response(),
         Some(NotReady { reason, models }) => {
-            let body = Json(json!({ "ready": false, "reason": reason, "not_ready": models }));
-            (StatusCode::SERVICE_UNAVAILABLE, [(header::RETRY_AFTER, "1")], body).into_response()
+            let state = worker_state(&app);
+            let body = json!({ "ready": false, "state": state, "reason": reason, "not_ready": models });
+            let headers = [(header::RETRY_AFTER, "1"), (CODE_HEADER, not_ready_kind(&app).code())];
+            (StatusCode::SERVICE_UNAVAILABLE, headers, Json(body)).into_response()
         }
     }
+}
+
+/// The kind of refusal of a worker that is not ready.
+fn not_ready_kind(app: &App) -> Kind {
+    if app.is_paused() && !app.is_shutting_down() { Kind::Paused } else { Kind::NotReady }
 }
 
 /// Startup probe with the phase of each model.
@@ -50,9 +56,12 @@ pub(crate) async fn startupz(State(app): State<Arc<App>>, trusted: Extension<Tru
     let models: BTreeMap<&str, Phase> =
         app.slots.iter().map(|slot| (slot.name.as_str(), phase(slot, trusted.0.0))).collect();
     let started = !app.slots.iter().any(|slot| slot.is_starting());
-    let status = if started { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
     let seconds = app.started.elapsed().as_secs_f64();
-    (status, Json(json!({ "started": started, "seconds": seconds, "models": models }))).into_response()
+    let body = Json(json!({ "started": started, "seconds": seconds, "models": models }));
+    if started {
+        return body.into_response();
+    }
+    (StatusCode::SERVICE_UNAVAILABLE, [(CODE_HEADER, Kind::NotReady.code())], body).into_response()
 }
 
 /// TEI's readiness probe.
@@ -64,7 +73,7 @@ pub(crate) async fn health(
 ) -> Response {
     match check_readiness(&app, scope.map(|Extension(scope)| scope), trusted.0.0) {
         None => StatusCode::OK.into_response(),
-        Some(NotReady { reason, .. }) => Refusal::new(Kind::NotReady, reason).respond(Dialect::Tei),
+        Some(NotReady { reason, .. }) => Refusal::new(not_ready_kind(&app), reason).respond(Dialect::Tei),
     }
 }
 
@@ -96,38 +105,6 @@ pub(crate) async fn metrics(State(app): State<Arc<App>>) -> Response {
 #[utoipa::path(get, path = "/v1/report", tag = "operation", responses((status = 200, body = Object)))]
 pub(crate) async fn report(State(app): State<Arc<App>>) -> Response {
     Json(report_of(&app)).into_response()
-}
-
-/// Begins graceful shutdown, as SIGTERM does.
-///
-/// The server is not ready at once, and requests in flight are finished. If operator keys are configured, only they are
-/// allowed.
-#[utoipa::path(post, path = "/v1/drain", tag = "operation", responses((status = 202), (status = 403)))]
-pub(crate) async fn drain(State(app): State<Arc<App>>, request: Request) -> Response {
-    let principal = request.extensions().get::<Principal>().copied().unwrap_or_default();
-    let refused = if is_cross_origin(request.headers()) {
-        Some("cross-origin requests may not drain a worker")
-    } else if app.settings().http.keys.has_operators() && !principal.operator {
-        Some("draining a worker requires an operator key")
-    } else {
-        None
-    };
-    if let Some(message) = refused {
-        let refusal = Refusal::new(Kind::Forbidden, message);
-        return refusal.respond(Dialect::OpenAi);
-    }
-    app.drain();
-    (StatusCode::ACCEPTED, Json(json!({ "draining": true }))).into_response()
-}
-
-/// Whether a browser sent the request for a page of another origin.
-fn is_cross_origin(headers: &HeaderMap) -> bool {
-    let header = |name: &str| headers.get(name).map(|value| value.to_str().unwrap_or("?"));
-    match (header("sec-fetch-site"), header("origin")) {
-        (Some(site), _) => site != "same-origin" && site != "none",
-        (None, Some(origin)) => origin.split_once("://").map(|(_, host)| host) != header("host"),
-        (None, None) => false,
-    }
 }
 
 /// TEI's model info.

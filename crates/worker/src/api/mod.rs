@@ -16,6 +16,7 @@ mod meta;
 mod ollama;
 mod openai;
 mod openapi;
+mod operator;
 mod prefix;
 mod rerank;
 mod responses;

@@ -9,7 +9,8 @@ use utoipa::OpenApi;
 use utoipa::openapi::{Server, ServerBuilder, ServerVariableBuilder};
 
 use crate::api::{
-    anthropic, chat, cohere, completions, docs, llama_cpp, meta, ollama, openai, rerank, responses, tei, text,
+    anthropic, chat, cohere, completions, docs, llama_cpp, meta, ollama, openai, operator, rerank, responses,
+    tei, text,
 };
 use crate::state::app::App;
 
@@ -56,7 +57,9 @@ use crate::state::app::App;
         meta::startupz,
         meta::metrics,
         meta::report,
-        meta::drain,
+        operator::drain,
+        operator::pause,
+        operator::resume,
         serve,
         docs::page,
     )

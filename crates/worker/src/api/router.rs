@@ -4,17 +4,22 @@ use std::sync::Arc;
 
 use axum::Router;
 use axum::extract::{Request, State};
+use axum::http::{HeaderName, HeaderValue};
 use axum::middleware::{self, Next};
 use axum::response::Response;
 use axum::routing::{MethodRouter, get, post};
 use sconce_http::refusal::{Dialect, Kind, Refusal, Refused};
-use sconce_http::{RouteRules, protect};
+use sconce_http::{Principal, RouteRules, protect};
 
 use crate::api::{
-    anthropic, chat, cohere, completions, docs, llama_cpp, meta, ollama, openai, openapi, prefix, rerank,
-    responses, tei, text,
+    anthropic, chat, cohere, completions, docs, llama_cpp, meta, ollama, openai, openapi, operator, prefix,
+    rerank, responses, tei, text,
 };
+use crate::models::load::{header_value, load_of};
 use crate::state::app::App;
+
+/// The header with the load of the worker.
+const LOAD_HEADER: HeaderName = HeaderName::from_static("x-sconce-load");
 
 /// What the HTTP edge must know about these routes.
 pub(crate) const RULES: RouteRules =
@@ -55,7 +60,9 @@ pub(crate) fn routes() -> Vec<(&'static str, MethodRouter<Arc<App>>)> {
         ("/v2/rerank", post(rerank::second)),
         ("/v2/embed", post(cohere::embed)),
         ("/v1/report", get(meta::report)),
-        ("/v1/drain", post(meta::drain)),
+        ("/v1/drain", post(operator::drain)),
+        ("/v1/pause", post(operator::pause)),
+        ("/v1/resume", post(operator::resume)),
         ("/metrics", get(meta::metrics)),
         ("/livez", get(meta::livez)),
         ("/readyz", get(meta::readyz)),
@@ -74,8 +81,8 @@ pub(crate) fn router(app: &Arc<App>) -> Router {
         .fallback(no_such_route)
         .method_not_allowed_fallback(method_not_allowed)
         .with_state(Arc::clone(app));
-    let counted = middleware::from_fn_with_state(Arc::clone(app), count_refusals);
-    protect(routes, &app.edge).layer(counted)
+    let observed = middleware::from_fn_with_state(Arc::clone(app), observe);
+    protect(routes, &app.edge).layer(observed)
 }
 
 /// The dialect of errors on a path.
@@ -105,11 +112,16 @@ async fn method_not_allowed(request: Request) -> Response {
     Refusal::new(Kind::Method, "method not allowed on this route").respond(dialect(request.uri().path()))
 }
 
-/// Counts refusals by code.
-async fn count_refusals(State(app): State<Arc<App>>, request: Request, next: Next) -> Response {
-    let response = next.run(request).await;
+/// Counts refusals by code, and adds the load of the worker to answers to authorized requests.
+async fn observe(State(app): State<Arc<App>>, request: Request, next: Next) -> Response {
+    let mut response = next.run(request).await;
     if let Some(refused) = response.extensions().get::<Refused>() {
         app.metrics.refused(refused.code);
+    }
+    if response.extensions().get::<Principal>().is_some()
+        && let Ok(load) = HeaderValue::from_str(&header_value(&load_of(&app)))
+    {
+        response.headers_mut().insert(LOAD_HEADER, load);
     }
     response
 }

@@ -16,7 +16,6 @@ use crate::models::shadow::ShadowChecks;
 use crate::schedule::job::BatchTiming;
 use crate::schedule::list::Entry;
 use crate::schedule::queue::ActiveBatch;
-use crate::schedule::rate::Rate;
 use crate::state::app::App;
 use crate::state::label::short;
 use crate::state::slot::LoadedModel;
@@ -33,8 +32,8 @@ const WARM_UP_SECONDS: f64 = 0.05;
 /// Maximum texts of a warm-up batch.
 const MAX_WARM_UP_TEXTS: usize = 512;
 
-/// Warms up a model with batches of growing size and measures its throughput. `on_batch` receives the texts of each.
-pub(crate) fn warm_up(model: &Model, on_batch: &mut dyn FnMut(usize)) -> Result<Rate, Error> {
+/// Warms up a model with batches of growing size. Returns tokens and seconds of each. `on_batch` receives its texts.
+pub(crate) fn warm_up(model: &Model, on_batch: &mut dyn FnMut(usize)) -> Result<Vec<(usize, f64)>, Error> {
     if model.card().task.value == Task::Generate {
         return warm_up_generation(model, on_batch);
     }
@@ -59,14 +58,14 @@ pub(crate) fn warm_up(model: &Model, on_batch: &mut dyn FnMut(usize)) -> Result<
         }
         measured.push((tokens, seconds));
         if seconds > WARM_UP_SECONDS || texts >= MAX_WARM_UP_TEXTS {
-            return Ok(Rate::from(&measured));
+            return Ok(measured);
         }
         texts *= 4;
     }
 }
 
-/// Warms up a language model with two prompts, and measures its throughput on the second.
-fn warm_up_generation(model: &Model, on_batch: &mut dyn FnMut(usize)) -> Result<Rate, Error> {
+/// Warms up a language model with two prompts. Returns tokens and seconds of the second.
+fn warm_up_generation(model: &Model, on_batch: &mut dyn FnMut(usize)) -> Result<Vec<(usize, f64)>, Error> {
     on_batch(1);
     let options = GenerateOptions { max_tokens: Some(2), temperature: 0.0, ..GenerateOptions::default() };
     let ids: Vec<u32> = model.tokens(WARM_UP_TEXT, true)?.into_iter().map(|token| token.id).collect();
@@ -78,7 +77,7 @@ fn warm_up_generation(model: &Model, on_batch: &mut dyn FnMut(usize)) -> Result<
         model.generate_from_ids(prompt, &options)?.text()?;
         measured.push((tokens, began.elapsed().as_secs_f64()));
     }
-    Ok(Rate::from(&measured[1..]))
+    Ok(measured.split_off(1))
 }
 
 /// Checks of computed batches: shadow checks against the reference, and second opinions on suspect texts.
@@ -205,6 +204,7 @@ mod tests {
     use crate::schedule::job::{Job, PENDING};
     use crate::schedule::next_batch::Priority;
     use crate::schedule::queue::Queue;
+    use crate::schedule::rate::Rate;
     use sconce_http::keys::TenantId;
 
     #[test]

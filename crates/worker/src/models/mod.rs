@@ -3,6 +3,7 @@
 pub(crate) mod batch_worker;
 mod eviction;
 mod incidents;
+pub(crate) mod load;
 pub(crate) mod manager;
 mod memory_estimator;
 pub(crate) mod readiness;

@@ -1,4 +1,8 @@
-//! Readiness of the server or of one model, and the reason if it is not ready.
+//! Readiness of the server or of one model, the reason if it is not ready, and the state of the worker.
+
+use std::sync::Arc;
+
+use sconce_registry::WorkerState;
 
 use crate::state::app::{App, Scope};
 use crate::state::slot::{LoadedModel, Phase, Slot};
@@ -15,10 +19,32 @@ pub(crate) struct NotReady {
     pub(crate) models: Vec<String>,
 }
 
+/// The state of the worker.
+pub(crate) fn worker_state(app: &App) -> WorkerState {
+    let is_impaired = |slot: &Arc<Slot>| {
+        slot.last_load_failed() || slot.loaded().is_some_and(|loaded| !loaded.model.quarantined().is_empty())
+    };
+    if app.is_draining() {
+        WorkerState::Draining
+    } else if app.is_paused() {
+        WorkerState::Paused
+    } else if app.slots.iter().any(|slot| slot.is_starting()) {
+        WorkerState::Starting
+    } else if app.slots.iter().any(is_impaired) {
+        WorkerState::Degraded
+    } else {
+        WorkerState::Ready
+    }
+}
+
 /// Checks the server, or the one model of `scope`; `None` if it is ready.
 pub(crate) fn check_readiness(app: &App, scope: Option<Scope>, trusted: bool) -> Option<NotReady> {
+    let server = |reason: &str| Some(NotReady { reason: reason.to_owned(), models: Vec::new() });
     if app.is_shutting_down() {
-        return Some(NotReady { reason: "the server is shutting down".to_owned(), models: Vec::new() });
+        return server("the server is shutting down");
+    }
+    if app.is_paused() {
+        return server("the worker is paused");
     }
     let indices = app.slot_indices(scope);
     let all_failed = app.slots[indices.clone()].iter().all(|slot| slot.last_load_failed());

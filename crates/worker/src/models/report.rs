@@ -4,21 +4,31 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use sconce::core::report::{ModelReport, ProcessMemory, ServingReport, WorkerReport};
+use sconce_registry::WorkerState;
+use serde::Serialize;
 
-use crate::models::readiness::check_readiness;
+use crate::models::readiness::{check_readiness, worker_state};
 use crate::state::app::App;
 use crate::state::label::short;
 use crate::state::slot::{LoadedModel, Slot};
 
+/// The report of a worker with its state.
+#[derive(Serialize)]
+pub(crate) struct StateReport {
+    state: WorkerState,
+    #[serde(flatten)]
+    report: WorkerReport,
+}
+
 /// The report of a worker: the response of `/v1/report`, and part of every heartbeat.
-pub(crate) fn report_of(app: &App) -> WorkerReport {
+pub(crate) fn report_of(app: &App) -> StateReport {
     let models: Vec<ModelReport> = app.slots.iter().map(model).collect();
     let distinct = |value: fn(&ServingReport) -> Option<&String>| -> BTreeSet<String> {
         models.iter().filter_map(|model| value(model.serving.as_ref()?)).cloned().collect()
     };
     let settings = app.settings();
     let limit = settings.memory_limit;
-    WorkerReport {
+    let report = WorkerReport {
         version: env!("CARGO_PKG_VERSION").to_owned(),
         worker_id: settings.worker.id.clone(),
         ready: check_readiness(app, None, true).is_none(),
@@ -27,7 +37,8 @@ pub(crate) fn report_of(app: &App) -> WorkerReport {
         backend: distinct(|serving| serving.backend.as_ref()),
         memory: ProcessMemory { resident: sconce::resident(), provers: app.provers(), limit },
         models,
-    }
+    };
+    StateReport { state: worker_state(app), report }
 }
 
 fn model(slot: &Arc<Slot>) -> ModelReport {

@@ -13,6 +13,7 @@ use crate::models::recovery;
 use crate::models::second_opinion::SecondOpinions;
 use crate::models::shadow::ShadowChecks;
 use crate::schedule::queue::Queue;
+use crate::schedule::rate::Rate;
 use crate::state::app::App;
 use crate::state::label::short;
 use crate::state::slot::{LoadedModel, Phase, Slot};
@@ -21,9 +22,10 @@ use crate::state::slot::{LoadedModel, Phase, Slot};
 pub(crate) fn start(app: &Arc<App>, slot: &Slot, builder: ModelBuilder) -> Result<Arc<LoadedModel>, Error> {
     let model = builder.open_with_progress(&mut |event| incidents::handle_event(app, slot, &event))?;
     incidents::report_downgrades(app, &slot.name, &model);
-    let rate = warm_up(&model, &mut |texts| slot.enter(Phase::WarmingUp { texts }));
+    let warm_up = warm_up(&model, &mut |texts| slot.enter(Phase::WarmingUp { texts }));
     incidents::report_downgrades(app, &slot.name, &model);
-    let rate = rate?;
+    let warm_up = warm_up?;
+    let rate = Rate::from(&warm_up);
     let queue = Arc::new(Queue::new(rate, app.settings().queue_seconds));
     let (name, loaded_at, concurrency, workers) =
         (slot.name.clone(), Instant::now(), model.concurrency(), Mutex::default());
@@ -33,6 +35,7 @@ pub(crate) fn start(app: &Arc<App>, slot: &Slot, builder: ModelBuilder) -> Resul
         token_ids: slot.token_ids,
         queue,
         generations: Arc::default(),
+        warm_up,
         loaded_at,
         concurrency,
         workers,

@@ -138,8 +138,11 @@ impl RequestContext {
         self.body = Some(body);
     }
 
-    /// Rejects the request before its body is read if the queue is full already.
+    /// Rejects the request before its body is read if the worker is paused or the queue is full already.
     pub(crate) fn shed(&self) -> Result<(), Refusal> {
+        if self.app.is_paused() {
+            return Err(Refusal::new(Kind::Paused, "the worker is paused"));
+        }
         if let [slot] = &self.app.slots[self.app.slot_indices(self.choice.scope)]
             && let Some(loaded) = slot.loaded()
         {

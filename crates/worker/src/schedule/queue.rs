@@ -40,6 +40,8 @@ struct State {
     in_flight: InFlight,
     /// Number of batches in flight that are bulk.
     bulk_in_flight: usize,
+    /// Tokens of batches in flight.
+    tokens_in_flight: usize,
     closed: bool,
 }
 
@@ -47,6 +49,7 @@ struct State {
 pub(crate) struct ActiveBatch<'a> {
     pub(crate) entries: Vec<Entry>,
     pub(crate) began: Instant,
+    tokens: usize,
     priority: Priority,
     /// Whether the spare worker took it.
     spare: bool,
@@ -72,8 +75,9 @@ impl ActiveBatch<'_> {
 
 impl Drop for ActiveBatch<'_> {
     fn drop(&mut self) {
+        let mut state = self.queue.lock();
+        state.tokens_in_flight -= self.tokens;
         if !self.spare {
-            let mut state = self.queue.lock();
             state.in_flight.update(Instant::now(), -1);
             state.bulk_in_flight -= usize::from(self.priority == Priority::Bulk);
         }
@@ -97,6 +101,7 @@ impl Queue {
             interactive_at: None,
             in_flight: InFlight::new(),
             bulk_in_flight: 0,
+            tokens_in_flight: 0,
             closed: false,
         };
         Queue { state: Mutex::new(state), wake: Condvar::new(), wake_spare: Condvar::new() }
@@ -194,6 +199,8 @@ impl Queue {
             if let Some(selection) = next_batch(&interactive, &bulk, now, &budget, traffic) {
                 let priority = selection.priority;
                 let entries = state.list(priority).take(&selection.members);
+                let tokens = entries.iter().map(Entry::tokens).sum();
+                state.tokens_in_flight += tokens;
                 let worker_seconds = state.in_flight.update(now, isize::from(!spare));
                 if !spare {
                     state.last = priority;
@@ -206,6 +213,7 @@ impl Queue {
                 return Some(ActiveBatch {
                     entries,
                     began: now,
+                    tokens,
                     priority,
                     spare,
                     concurrency,
@@ -238,6 +246,11 @@ impl Queue {
             let backlog = list.backlog();
             (texts + list.len() + backlog.0, tokens + list.tokens() + backlog.1)
         })
+    }
+
+    /// Tokens that wait or are in flight.
+    pub(crate) fn unfinished_tokens(&self) -> usize {
+        self.size().1 + self.lock().tokens_in_flight
     }
 
     /// Closes the queue: workers end once it is empty.

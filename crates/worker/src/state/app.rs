@@ -1,7 +1,7 @@
 //! State that all requests share: settings, model slots, metrics, text threads.
 
 use std::ops::Range;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
@@ -13,6 +13,7 @@ use tokio_util::sync::CancellationToken;
 use crate::schedule::text_pool::TextPool;
 use crate::settings::Settings;
 use crate::state::metrics::Metrics;
+use crate::state::requests::RequestCounter;
 use crate::state::slot::{LoadedModel, Slot, TaskStatus};
 
 /// State that all requests share.
@@ -30,6 +31,9 @@ pub(crate) struct App {
     /// Sends a load command for a slot to the model manager.
     send_load: Box<dyn Fn(usize) + Send + Sync>,
     stop: CancellationToken,
+    paused: AtomicBool,
+    /// Requests that are being answered.
+    pub(crate) requests: RequestCounter,
     pub(crate) started: Instant,
 }
 
@@ -57,6 +61,8 @@ impl App {
             reserved: AtomicU64::new(0),
             send_load: Box::new(send_load),
             stop,
+            paused: AtomicBool::new(false),
+            requests: RequestCounter::default(),
             started: Instant::now(),
         }
     }
@@ -98,6 +104,25 @@ impl App {
     /// Begins graceful shutdown, as SIGTERM does.
     pub(crate) fn drain(&self) {
         self.stop.cancel();
+    }
+
+    /// Whether graceful shutdown was requested.
+    pub(crate) fn is_draining(&self) -> bool {
+        self.stop.is_cancelled()
+    }
+
+    /// Refuses new requests, or accepts them again.
+    pub(crate) fn set_paused(&self, paused: bool) {
+        self.paused.store(paused, Ordering::SeqCst);
+    }
+
+    pub(crate) fn is_paused(&self) -> bool {
+        self.paused.load(Ordering::SeqCst)
+    }
+
+    /// The distinct runtimes of the models.
+    pub(crate) fn runtimes(&self) -> &[Runtime] {
+        &self.runtimes
     }
 
     pub(crate) fn is_shutting_down(&self) -> bool {

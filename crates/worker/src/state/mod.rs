@@ -5,5 +5,6 @@ pub(crate) mod generation_metrics;
 pub(crate) mod label;
 pub(crate) mod metrics;
 mod registrar;
+pub(crate) mod requests;
 pub(crate) mod slot;
 pub(crate) mod work;

@@ -78,6 +78,8 @@ pub(crate) struct LoadedModel {
     pub(crate) queue: Arc<Queue>,
     /// The outputs that are generated or wait.
     pub(crate) generations: Arc<GenerationQuota>,
+    /// Tokens and seconds of the warm-up batches, the smallest first.
+    pub(crate) warm_up: Vec<(usize, f64)>,
     /// When it was loaded.
     pub(crate) loaded_at: Instant,
     /// Number of workers, without the spare one.

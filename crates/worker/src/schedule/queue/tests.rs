@@ -201,7 +201,16 @@ fn taken(queue: &Queue, began: Instant, priority: Priority, spare: bool) -> Acti
     let worker_seconds = state.in_flight.update(began, isize::from(!spare));
     state.bulk_in_flight += usize::from(!spare && priority == Priority::Bulk);
     drop(state);
-    ActiveBatch { entries: Vec::new(), began, priority, spare, concurrency: 2, worker_seconds, queue }
+    ActiveBatch {
+        entries: Vec::new(),
+        began,
+        tokens: 0,
+        priority,
+        spare,
+        concurrency: 2,
+        worker_seconds,
+        queue,
+    }
 }
 
 #[test]

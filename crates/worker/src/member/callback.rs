@@ -1,4 +1,4 @@
-//! The heartbeat client: registers the worker with the manager of a pool, sends heartbeats, and deregisters.
+//! The callback client: tells the manager of a pool that the worker is ready, sends heartbeats, and says when it stops.
 
 use std::cell::Cell;
 use std::sync::Arc;

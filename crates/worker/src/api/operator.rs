@@ -1,0 +1,75 @@
+//! Routes of operators: drain, pause, resume. If operator keys are configured, only they are allowed.
+
+use std::sync::Arc;
+
+use axum::Json;
+use axum::extract::{Request, State};
+use axum::http::{HeaderMap, StatusCode};
+use axum::response::{IntoResponse, Response};
+use sconce_http::keys::Principal;
+use sconce_http::refusal::{Dialect, Kind, Refusal};
+use serde_json::json;
+
+use crate::models::readiness::worker_state;
+use crate::state::app::App;
+
+/// Begins graceful shutdown, as SIGTERM does.
+///
+/// The server is not ready at once, and requests in flight are finished. If operator keys are configured, only they are
+/// allowed.
+#[utoipa::path(post, path = "/v1/drain", tag = "operation", responses((status = 202), (status = 403)))]
+pub(crate) async fn drain(State(app): State<Arc<App>>, request: Request) -> Response {
+    if let Err(refusal) = authorize(&app, &request, "drain") {
+        return refusal.respond(Dialect::OpenAi);
+    }
+    app.drain();
+    (StatusCode::ACCEPTED, Json(json!({ "draining": true }))).into_response()
+}
+
+/// Refuses new requests until the worker is resumed.
+///
+/// They get 503 with the code `paused`. Requests in flight are finished; `requests` counts them. Models stay loaded. If
+/// operator keys are configured, only they are allowed.
+#[utoipa::path(post, path = "/v1/pause", tag = "operation", responses((status = 200, body = Object), (status = 403)))]
+pub(crate) async fn pause(State(app): State<Arc<App>>, request: Request) -> Response {
+    set_paused(&app, &request, "pause", true)
+}
+
+/// Accepts requests again.
+///
+/// If operator keys are configured, only they are allowed.
+#[utoipa::path(post, path = "/v1/resume", tag = "operation", responses((status = 200, body = Object), (status = 403)))]
+pub(crate) async fn resume(State(app): State<Arc<App>>, request: Request) -> Response {
+    set_paused(&app, &request, "resume", false)
+}
+
+fn set_paused(app: &App, request: &Request, action: &str, paused: bool) -> Response {
+    if let Err(refusal) = authorize(app, request, action) {
+        return refusal.respond(Dialect::OpenAi);
+    }
+    app.set_paused(paused);
+    Json(json!({ "state": worker_state(app), "requests": app.requests.count() })).into_response()
+}
+
+/// Rejects requests that may not operate the worker.
+fn authorize(app: &App, request: &Request, action: &str) -> Result<(), Refusal> {
+    let principal = request.extensions().get::<Principal>().copied().unwrap_or_default();
+    let message = if is_cross_origin(request.headers()) {
+        format!("cross-origin requests may not {action} a worker")
+    } else if app.settings().http.keys.has_operators() && !principal.operator {
+        format!("only an operator key may {action} a worker")
+    } else {
+        return Ok(());
+    };
+    Err(Refusal::new(Kind::Forbidden, message))
+}
+
+/// Whether a browser sent the request for a page of another origin.
+fn is_cross_origin(headers: &HeaderMap) -> bool {
+    let header = |name: &str| headers.get(name).map(|value| value.to_str().unwrap_or("?"));
+    match (header("sec-fetch-site"), header("origin")) {
+        (Some(site), _) => site != "same-origin" && site != "none",
+        (None, Some(origin)) => origin.split_once("://").map(|(_, host)| host) != header("host"),
+        (None, None) => false,
+    }
+}
