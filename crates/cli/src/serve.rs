@@ -4,13 +4,14 @@
 
 use std::net::{IpAddr, SocketAddr, TcpListener};
 use std::process::ExitCode;
+use std::sync::Arc;
 
 use anyhow::{Context, bail};
-use sconce::{Model, ModelSource, Runtime};
+use sconce::{Model, ModelBuilder, ModelSource, Runtime};
 use sconce_worker::http::LogFormat;
-use sconce_worker::{Serve, ServeError, Server, Settings};
+use sconce_worker::{ModelLoader, Serve, ServeError, Server, Settings};
 
-use crate::config::{API_KEY_VARIABLE, Effective, Flags, ModelEntry, Values, effective};
+use crate::config::{API_KEY_VARIABLE, Effective, Flags, ModelEntry, ModelSettings, Values, effective};
 use crate::terminal::{eprint_line, print_error};
 
 pub(crate) fn run(flags: &Flags) -> anyhow::Result<ExitCode> {
@@ -46,7 +47,7 @@ fn start(flags: &Flags, all: Effective, values: &Values) -> anyhow::Result<Serve
     }
     let runtime = values.runtime();
     let entries = all.entries()?;
-    if entries.is_empty() {
+    if entries.is_empty() && values.model_sources.is_empty() {
         bail!("no model to serve\nhint: run `sconce serve MODEL`, or set `models` in the configuration file");
     }
     if entries.len() > 1 && !values.name.is_empty() {
@@ -61,7 +62,7 @@ fn start(flags: &Flags, all: Effective, values: &Values) -> anyhow::Result<Serve
     let listener = TcpListener::bind(address).with_context(|| format!("could not listen on: `{address}`"))?;
     let log = settings.http.telemetry.log.unwrap_or_default();
     let mut has_keys = !settings.http.keys.is_empty();
-    let server = Server::start(listener, models, settings)?;
+    let server = Server::start_with(listener, models, Some(loader(&all, &runtime)?), settings)?;
     server.stop_on_signals()?;
     let flags = flags.clone();
     server.reload_on_signal(move || reload(&flags, &all, &mut has_keys, log))?;
@@ -134,9 +135,13 @@ fn settings(values: &Values) -> anyhow::Result<Settings> {
     Ok(settings)
 }
 
-/// The server's description of a model.
-fn serve(entry: &ModelEntry, values: &Values, runtime: &Runtime) -> Serve {
-    let ModelEntry { name, source, aliases, settings } = entry;
+/// Builds models that operators add at run time, with the settings that all models share.
+fn loader(all: &Effective, runtime: &Runtime) -> anyhow::Result<ModelLoader> {
+    let (settings, runtime) = (all.entry_of("")?.settings, runtime.clone());
+    Ok(Arc::new(move |source| builder(source, &settings, &runtime)))
+}
+
+fn builder(source: &str, settings: &ModelSettings, runtime: &Runtime) -> ModelBuilder {
     let mut builder = Model::builder(source)
         .runtime(runtime)
         .constraints(settings.constraints.clone())
@@ -147,6 +152,13 @@ fn serve(entry: &ModelEntry, values: &Values, runtime: &Runtime) -> Serve {
     if let Some(bytes) = settings.kv_cache {
         builder = builder.kv_cache_bytes(bytes);
     }
+    builder
+}
+
+/// The server's description of a model.
+fn serve(entry: &ModelEntry, values: &Values, runtime: &Runtime) -> Serve {
+    let ModelEntry { name, source, aliases, settings } = entry;
+    let builder = builder(source, settings, runtime);
     let own = ModelSource::parse(source, None).name();
     let given = Some(values.name.clone()).filter(|name| !name.is_empty());
     let name = name.clone().or(given).unwrap_or_else(|| own.clone());

@@ -16,6 +16,7 @@ mod server;
 mod settings;
 mod state;
 
+pub use models::catalog::ModelLoader;
 pub use sconce_http as http;
 pub use sconce_registry as registry;
 pub use server::{Serve, ServeError, Server};

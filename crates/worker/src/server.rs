@@ -2,7 +2,7 @@
 
 use std::io;
 use std::net::{SocketAddr, TcpListener};
-use std::sync::{Arc, mpsc};
+use std::sync::{Arc, Mutex, mpsc};
 use std::thread;
 
 use hyper::Request;
@@ -17,7 +17,9 @@ use crate::api::router::{RULES, router};
 use crate::api::strip;
 use crate::member::callback;
 use crate::member::registration::{Member, connect};
+use crate::models::catalog::{Catalog, ModelLoader};
 use crate::models::manager::{Command, ManagedModel, ModelManager};
+use crate::models::memory_estimator::MemoryEstimator;
 use crate::schedule::text_pool::TextPool;
 use crate::settings::Settings;
 use crate::state::app::App;
@@ -70,6 +72,16 @@ impl Server {
     /// Starts to serve on `listener` at once and loads models in the background. If every model fails to load, the server
     /// stops with the first failure.
     pub fn start(listener: TcpListener, serve: Vec<Serve>, settings: Settings) -> Result<Server, ServeError> {
+        Server::start_with(listener, serve, None, settings)
+    }
+
+    /// Like [`start`](Server::start). Operators may add models of the allowed sources, which `loader` builds.
+    pub fn start_with(
+        listener: TcpListener,
+        serve: Vec<Serve>,
+        loader: Option<ModelLoader>,
+        settings: Settings,
+    ) -> Result<Server, ServeError> {
         let address = listener.local_addr()?;
         listener.set_nonblocking(true)?;
         if settings.memory_limit.is_some() {
@@ -80,8 +92,9 @@ impl Server {
         }
         let (mut slots, mut models) = (Vec::new(), Vec::new());
         for Serve { name, aliases, builder, load, token_ids } in serve {
-            slots.push(Arc::new(Slot::new(name, aliases, load, token_ids)));
-            models.push(ManagedModel::new(builder));
+            let slot = Arc::new(Slot::new(name, aliases, load, token_ids));
+            slots.push(Arc::clone(&slot));
+            models.push(ManagedModel::new(slot, builder));
         }
         let (commands, receiver) = mpsc::channel();
         let text_pool = TextPool::start(settings.text_threads, MAX_WAITING_TEXT)?;
@@ -89,17 +102,24 @@ impl Server {
         let worker = settings.worker.clone();
         let scheme = if settings.http.tls.is_some() { "https" } else { "http" };
         let mut runtimes: Vec<Runtime> = Vec::new();
-        for runtime in models.iter().map(|model: &ManagedModel| &model.runtime) {
-            if !runtimes.contains(runtime) {
-                runtimes.push(runtime.clone());
+        let of_loader = loader.as_ref().map(|loader| loader("").get_or_create_runtime());
+        let of_models = models.iter().map(|model: &ManagedModel| model.runtime.clone());
+        for runtime in of_models.chain(of_loader) {
+            if !runtimes.contains(&runtime) {
+                runtimes.push(runtime);
             }
         }
+        let path = runtimes.first().map(|runtime| runtime.evidence().0.with_file_name("load-memory.jsonl"));
+        let estimator = path.map_or_else(MemoryEstimator::default, |path| MemoryEstimator::open(&path));
+        let estimator = Arc::new(Mutex::new(estimator));
+        let catalog =
+            loader.map(|loader| Arc::new(Catalog::new(loader, Arc::clone(&estimator), commands.clone())));
         let metrics = Metrics::new()?;
         let edge = Arc::new(Edge::new(settings.edge(), RULES, address));
         let send_load = {
             let commands = commands.clone();
-            move |index| {
-                let _ = commands.send(Command::Load(index));
+            move |slot| {
+                let _ = commands.send(Command::Load(slot));
             }
         };
         let app = App::new(settings, edge, metrics, text_pool, slots, send_load, stop.clone());
@@ -122,7 +142,7 @@ impl Server {
             let manager = {
                 let (app, signal) = (Arc::clone(&app), signal.clone());
                 thread::Builder::new().name("sconce-manager".to_owned()).spawn(move || {
-                    let result = ModelManager::new(app, models, commands).run(&receiver);
+                    let result = ModelManager::new(app, models, estimator, commands).run(&receiver);
                     if result.is_err() {
                         signal.cancel();
                     }
@@ -141,7 +161,7 @@ impl Server {
                 let listener = tokio::net::TcpListener::from_std(listener)?;
                 let named = Arc::clone(&app);
                 let strip = move |request: Request<Incoming>| strip(&named, request);
-                let service = MapRequest::new(router(&app), strip);
+                let service = MapRequest::new(router(&app, catalog), strip);
                 let stop = signal.cancelled();
                 listen(Arc::clone(&app.edge), listener, service, stop, || app.close_queues()).await;
                 ended.cancel();

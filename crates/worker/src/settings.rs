@@ -39,6 +39,8 @@ pub struct Settings {
     pub load_wait: Duration,
     /// One batch in this many is computed again on the reference. 0 turns the check off.
     pub shadow_every: u64,
+    /// Sources that operators may load at run time. One that ends with `*` is a prefix.
+    pub model_sources: Vec<String>,
     /// Its registration in a pool.
     pub worker: Worker,
 }
@@ -107,6 +109,7 @@ impl Default for Settings {
             idle_unload: None,
             load_wait: Duration::from_secs(30),
             shadow_every: 0,
+            model_sources: Vec::new(),
             worker: Worker::default(),
         }
     }

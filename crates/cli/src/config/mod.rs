@@ -14,7 +14,7 @@ use toml::{Table, Value};
 pub(crate) use flags::Flags;
 pub(crate) use keys::TEMPLATE;
 use keys::{Key, keys, nearest};
-pub(crate) use values::{ModelEntry, Values};
+pub(crate) use values::{ModelEntry, ModelSettings, Values};
 
 /// Prefix of environment variables. Kubernetes sets `SCONCE_PORT` for a service called `sconce`.
 const PREFIX: &str = "SCONCE_SERVE_";
@@ -208,6 +208,12 @@ impl Effective {
             values::entry(name.clone(), table, self.table(true)).with_context(|| context)
         };
         self.models.iter().map(one).collect()
+    }
+
+    /// A model that is added at run time, with the settings that all models share.
+    pub(crate) fn entry_of(&self, source: &str) -> anyhow::Result<ModelEntry> {
+        let table = Table::from_iter([("source".to_owned(), Value::String(source.to_owned()))]);
+        values::entry(None, &table, self.table(true))
     }
 
     /// The changed keys that take effect only after a restart.

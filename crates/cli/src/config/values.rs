@@ -31,6 +31,7 @@ pub(crate) struct Values {
     pub(crate) load_wait: u32,
     pub(crate) idle_unload: u32,
     pub(crate) memory_limit: u64,
+    pub(crate) model_sources: Vec<String>,
     pub(crate) shadow_every: u64,
     pub(crate) host: IpAddr,
     pub(crate) port: u16,
@@ -258,6 +259,7 @@ impl Values {
             max_generations: self.max_generations,
             load_wait: seconds(self.load_wait),
             idle_unload: (self.idle_unload > 0).then(|| seconds(self.idle_unload)),
+            model_sources: self.model_sources.clone(),
             shadow_every: self.shadow_every,
             memory_limit: (self.memory_limit > 0).then_some(self.memory_limit * 1_000_000),
             ..Settings::default()

@@ -34,7 +34,7 @@ pub(crate) async fn readyz(
     scope: Option<Extension<Scope>>,
     trusted: Extension<Trusted>,
 ) -> Response {
-    match check_readiness(&app, scope.map(|Extension(scope)| scope), trusted.0.0) {
+    match check_readiness(&app, scope.as_deref(), trusted.0.0) {
         None => Json(json!({ "ready": true, "state": worker_state(&app) })).into_response(),
         Some(NotReady { reason, models }) => {
             let state = worker_state(&app);
@@ -53,9 +53,10 @@ fn not_ready_kind(app: &App) -> Kind {
 /// Startup probe with the phase of each model.
 #[utoipa::path(get, path = "/startupz", tag = "probes", responses((status = 200), (status = 503)))]
 pub(crate) async fn startupz(State(app): State<Arc<App>>, trusted: Extension<Trusted>) -> Response {
+    let slots = app.slots();
     let models: BTreeMap<&str, Phase> =
-        app.slots.iter().map(|slot| (slot.name.as_str(), phase(slot, trusted.0.0))).collect();
-    let started = !app.slots.iter().any(|slot| slot.is_starting());
+        slots.iter().map(|slot| (slot.name.as_str(), phase(slot, trusted.0.0))).collect();
+    let started = !slots.iter().any(|slot| slot.is_starting());
     let seconds = app.started.elapsed().as_secs_f64();
     let body = Json(json!({ "started": started, "seconds": seconds, "models": models }));
     if started {
@@ -71,7 +72,7 @@ pub(crate) async fn health(
     scope: Option<Extension<Scope>>,
     trusted: Extension<Trusted>,
 ) -> Response {
-    match check_readiness(&app, scope.map(|Extension(scope)| scope), trusted.0.0) {
+    match check_readiness(&app, scope.as_deref(), trusted.0.0) {
         None => StatusCode::OK.into_response(),
         Some(NotReady { reason, .. }) => Refusal::new(not_ready_kind(&app), reason).respond(Dialect::Tei),
     }
@@ -81,7 +82,7 @@ pub(crate) async fn health(
 #[utoipa::path(get, path = "/metrics", tag = "operation", responses((status = 200)))]
 pub(crate) async fn metrics(State(app): State<Arc<App>>) -> Response {
     app.metrics.memory(sconce::resident(), app.provers(), app.settings().memory_limit);
-    for slot in &app.slots {
+    for slot in &*app.slots() {
         let loaded = slot.loaded();
         let (texts, tokens) = loaded.as_ref().map_or((0, 0), |loaded| loaded.queue.size());
         let name = [slot.name.as_str()];

@@ -1,6 +1,7 @@
 //! The HTTP API: one module per dialect, and the router.
 
 mod anthropic;
+mod catalog;
 mod chat;
 mod cohere;
 mod completion;

@@ -169,8 +169,8 @@ fn object(app: &App, slot: &Slot) -> ModelObject {
 /// Lists the models.
 #[utoipa::path(get, path = "/v1/models", tag = "OpenAI", responses((status = 200, body = ModelList)))]
 pub(crate) async fn models(State(app): State<Arc<App>>, scope: Option<Extension<Scope>>) -> Response {
-    let indices = app.slot_indices(scope.map(|Extension(scope)| scope));
-    let data = app.slots[indices].iter().map(|slot| object(&app, slot)).collect();
+    let slots = app.slots_in(scope.as_deref());
+    let data = slots.iter().map(|slot| object(&app, slot)).collect();
     Json(ModelList { object: "list", data }).into_response()
 }
 
@@ -181,8 +181,8 @@ pub(crate) async fn model(
     scope: Option<Extension<Scope>>,
     Path(id): Path<String>,
 ) -> Response {
-    match app.slot(scope.map(|Extension(scope)| scope), &id) {
-        Ok(slot) => Json(object(&app, slot)).into_response(),
+    match app.slot(scope.as_deref(), &id) {
+        Ok(slot) => Json(object(&app, &slot)).into_response(),
         Err(refusal) => refusal.respond(Dialect::OpenAi),
     }
 }

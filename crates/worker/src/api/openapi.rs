@@ -9,8 +9,8 @@ use utoipa::OpenApi;
 use utoipa::openapi::{Server, ServerBuilder, ServerVariableBuilder};
 
 use crate::api::{
-    anthropic, chat, cohere, completions, docs, llama_cpp, meta, ollama, openai, operator, rerank, responses,
-    tei, text,
+    anthropic, catalog, chat, cohere, completions, docs, llama_cpp, meta, ollama, openai, operator, rerank,
+    responses, tei, text,
 };
 use crate::state::app::App;
 
@@ -35,6 +35,9 @@ use crate::state::app::App;
         openai::embeddings_short,
         openai::models,
         openai::model,
+        catalog::load,
+        catalog::unload,
+        catalog::fit,
         chat::completions,
         completions::completions,
         responses::responses,
@@ -76,7 +79,8 @@ pub(crate) async fn serve(State(app): State<Arc<App>>) -> Response {
 
 /// Base URLs: the root, and the prefix of each model.
 fn servers(app: &App) -> Vec<Server> {
-    let names: Vec<&str> = app.slots.iter().map(|slot| slot.name.as_str()).collect();
+    let slots = app.slots();
+    let names: Vec<&str> = slots.iter().map(|slot| slot.name.as_str()).collect();
     let first = names.first().copied().unwrap_or_default();
     let variable = ServerVariableBuilder::new().default_value(first).enum_values(Some(names.iter().copied()));
     let one = ServerBuilder::new()

@@ -52,12 +52,12 @@ fn set_paused(app: &App, request: &Request, action: &str, paused: bool) -> Respo
 }
 
 /// Rejects requests that may not operate the worker.
-fn authorize(app: &App, request: &Request, action: &str) -> Result<(), Refusal> {
+pub(super) fn authorize(app: &App, request: &Request, action: &str) -> Result<(), Refusal> {
     let principal = request.extensions().get::<Principal>().copied().unwrap_or_default();
     let message = if is_cross_origin(request.headers()) {
-        format!("cross-origin requests may not {action} a worker")
+        format!("cross-origin requests may not {action} this worker")
     } else if app.settings().http.keys.has_operators() && !principal.operator {
-        format!("only an operator key may {action} a worker")
+        format!("only an operator key may {action} this worker")
     } else {
         return Ok(());
     };

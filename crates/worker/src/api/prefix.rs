@@ -1,34 +1,39 @@
 //! The prefix `/models/NAME/…`, which selects a model by path for clients that can only configure a base URL.
 
+use std::sync::Arc;
+
 use axum::http::Request;
 use axum::http::uri::{PathAndQuery, Uri};
 
 use crate::state::app::{App, Scope};
+use crate::state::slot::Slot;
 
 /// The path prefix.
 pub(super) const PREFIX: &str = "/models/";
 
 /// Strips `/models/NAME` from the path of a request and inserts the [`Scope`] extension.
 pub(crate) fn strip<B>(app: &App, mut request: Request<B>) -> Request<B> {
-    if let Some((index, uri)) = stripped(app, request.uri()) {
+    if let Some((slot, uri)) = stripped(app, request.uri()) {
         *request.uri_mut() = uri;
-        request.extensions_mut().insert(Scope(index));
+        request.extensions_mut().insert(Scope(slot));
     }
     request
 }
 
-fn stripped(app: &App, uri: &Uri) -> Option<(usize, Uri)> {
+fn stripped(app: &App, uri: &Uri) -> Option<(Arc<Slot>, Uri)> {
     let path = uri.path().strip_prefix(PREFIX)?;
-    let names = |index: usize| std::iter::once(&app.slots[index].name).chain(&app.slots[index].aliases);
-    let rests = (0..app.slots.len())
-        .flat_map(|index| names(index).filter_map(move |name| Some((index, after(path, name)?))));
+    let slots = app.slots();
+    let rests = slots.iter().flat_map(|slot| {
+        let names = std::iter::once(&slot.name).chain(&slot.aliases);
+        names.filter_map(move |name| Some((slot, after(path, name)?)))
+    });
     // The longest matching name wins.
-    let (index, rest) = rests.min_by_key(|(_, rest)| rest.len())?;
+    let (slot, rest) = rests.min_by_key(|(_, rest)| rest.len())?;
     let rest = if rest.is_empty() { "/" } else { rest };
     let query = uri.query().map(|query| format!("?{query}")).unwrap_or_default();
     let mut parts = uri.clone().into_parts();
     parts.path_and_query = Some(format!("{rest}{query}").parse::<PathAndQuery>().ok()?);
-    Some((index, Uri::from_parts(parts).ok()?))
+    Some((Arc::clone(slot), Uri::from_parts(parts).ok()?))
 }
 
 /// The rest of `path` after a leading `name`, which may be percent-encoded. The name must end at a segment boundary.

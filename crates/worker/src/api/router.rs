@@ -2,19 +2,20 @@
 
 use std::sync::Arc;
 
-use axum::Router;
 use axum::extract::{Request, State};
 use axum::http::{HeaderName, HeaderValue};
 use axum::middleware::{self, Next};
 use axum::response::Response;
 use axum::routing::{MethodRouter, get, post};
+use axum::{Extension, Router};
 use sconce_http::refusal::{Dialect, Kind, Refusal, Refused};
 use sconce_http::{Principal, RouteRules, protect};
 
 use crate::api::{
-    anthropic, chat, cohere, completions, docs, llama_cpp, meta, ollama, openai, openapi, operator, prefix,
-    rerank, responses, tei, text,
+    anthropic, catalog, chat, cohere, completions, docs, llama_cpp, meta, ollama, openai, openapi, operator,
+    prefix, rerank, responses, tei, text,
 };
+use crate::models::catalog::Catalog;
 use crate::models::load::{header_value, load_of};
 use crate::state::app::App;
 
@@ -42,8 +43,8 @@ pub(crate) fn routes() -> Vec<(&'static str, MethodRouter<Arc<App>>)> {
         ("/health", get(meta::health)),
         ("/v1/embeddings", post(openai::embeddings)),
         ("/embeddings", post(openai::embeddings_short)),
-        ("/v1/models", get(openai::models)),
-        ("/v1/models/{*id}", get(openai::model)),
+        ("/v1/models", get(openai::models).post(catalog::load)),
+        ("/v1/models/{*id}", get(openai::model).delete(catalog::unload)),
         ("/v1/chat/completions", post(chat::completions)),
         ("/v1/completions", post(completions::completions)),
         ("/v1/responses", post(responses::responses)),
@@ -61,6 +62,7 @@ pub(crate) fn routes() -> Vec<(&'static str, MethodRouter<Arc<App>>)> {
         ("/v2/embed", post(cohere::embed)),
         ("/v1/report", get(meta::report)),
         ("/v1/drain", post(operator::drain)),
+        ("/v1/fit", post(catalog::fit)),
         ("/v1/pause", post(operator::pause)),
         ("/v1/resume", post(operator::resume)),
         ("/metrics", get(meta::metrics)),
@@ -73,7 +75,7 @@ pub(crate) fn routes() -> Vec<(&'static str, MethodRouter<Arc<App>>)> {
 }
 
 /// The routes with the middleware around them.
-pub(crate) fn router(app: &Arc<App>) -> Router {
+pub(crate) fn router(app: &Arc<App>, catalog: Option<Arc<Catalog>>) -> Router {
     let add = |router: Router<Arc<App>>, (path, handlers)| router.route(path, handlers);
     let routes = routes()
         .into_iter()
@@ -81,6 +83,10 @@ pub(crate) fn router(app: &Arc<App>) -> Router {
         .fallback(no_such_route)
         .method_not_allowed_fallback(method_not_allowed)
         .with_state(Arc::clone(app));
+    let routes = match catalog {
+        Some(catalog) => routes.layer(Extension(catalog)),
+        None => routes,
+    };
     let observed = middleware::from_fn_with_state(Arc::clone(app), observe);
     protect(routes, &app.edge).layer(observed)
 }

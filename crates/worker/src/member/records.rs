@@ -2,16 +2,13 @@
 
 use std::collections::BTreeMap;
 
+use sconce::Device;
 use sconce::core::device::DeviceKind;
-use sconce::planner::plan::Refusal;
-use sconce::{Device, Placement, Plan};
-use sconce_registry::{
-    BootId, Heartbeat, Load, ModelRecord, ObstacleRecord, PlacementRecord, Rates, RecordError, WorkerState,
-};
+use sconce_registry::{BootId, Heartbeat, Load, ModelRecord, Rates, RecordError, WorkerState};
 
 use crate::models::load::load_of;
+use crate::models::placement_records::placements;
 use crate::state::app::App;
-use crate::state::label::short;
 use crate::state::slot::{LoadedModel, Slot, TaskStatus};
 
 /// Bytes of a MiB.
@@ -19,7 +16,7 @@ const MIB: u64 = 1 << 20;
 
 /// The models of the worker, loaded or not.
 pub(super) fn models(app: &App) -> Vec<ModelRecord> {
-    app.slots.iter().map(|slot| model(slot)).collect()
+    app.slots().iter().map(|slot| model(slot)).collect()
 }
 
 fn model(slot: &Slot) -> ModelRecord {
@@ -39,42 +36,10 @@ fn model(slot: &Slot) -> ModelRecord {
     }
 }
 
-/// The placements of a plan: those that work, and those that have an obstacle.
-fn placements(plan: &Plan, active: Option<&Placement>, class: Option<&String>) -> Vec<PlacementRecord> {
-    let viable = plan.viable().map(|viable| {
-        let is_active = Some(&viable.placement) == active;
-        PlacementRecord {
-            placement: short(&viable.placement),
-            active: is_active,
-            class: class.filter(|_| is_active).cloned(),
-            band: Some(viable.band.to_string()),
-            obstacle: None,
-        }
-    });
-    let refused = plan.refused.iter().filter_map(|refused| {
-        let (band, obstacle) = match &refused.why {
-            Refusal::Obstacle(obstacle) => (None, (obstacle.code(), obstacle.to_string())),
-            Refusal::Band { band, error, .. } => {
-                (Some(band.to_string()), ("band", format!("distance from the reference: {error}")))
-            }
-            Refusal::NotRequested | Refusal::NotTried => return None,
-        };
-        let (code, message) = obstacle;
-        let obstacle = Some(ObstacleRecord { code: code.to_owned(), message });
-        Some(PlacementRecord {
-            placement: short(&refused.placement),
-            active: false,
-            class: None,
-            band,
-            obstacle,
-        })
-    });
-    viable.chain(refused).collect()
-}
-
 /// A heartbeat of the worker. Rates and latency are those of the model that was used last.
 pub(super) fn heartbeat(app: &App, state: WorkerState, boot_id: BootId, sequence: u64) -> Heartbeat {
-    let loaded = app.slots.iter().filter_map(|slot| Some((slot.last_used(), slot.loaded()?)));
+    let slots = app.slots();
+    let loaded = slots.iter().filter_map(|slot| Some((slot.last_used(), slot.loaded()?)));
     let last_used = loaded.max_by_key(|(used, _)| *used).map(|(_, loaded)| loaded);
     let (rates, latency) = last_used.map_or((Rates::default(), 0.0), |loaded| speed(&loaded));
     let load = Load { latency, ..load_of(app) };
@@ -109,12 +74,13 @@ fn free_memory(app: &App) -> BTreeMap<String, u64> {
     let mut free: BTreeMap<String, u64> =
         main.map(|bytes| (Device::Cpu.to_string(), bytes / MIB)).into_iter().collect();
     let gpus = app.runtimes().first().into_iter().flat_map(|runtime| &runtime.hardware().gpus);
+    let slots = app.slots();
     for gpu in gpus {
         let Some((kind @ (DeviceKind::Metal | DeviceKind::Cuda), memory)) = gpu.kind.zip(gpu.memory) else {
             continue;
         };
         let device = kind.device(gpu.index);
-        let loaded = app.slots.iter().filter_map(|slot| slot.loaded());
+        let loaded = slots.iter().filter_map(|slot| slot.loaded());
         let used: u64 = loaded.map(|loaded| loaded.model.memory().total(device)).sum();
         free.insert(device.to_string(), memory.saturating_sub(used) / MIB);
     }

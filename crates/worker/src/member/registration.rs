@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use sconce_registry::{BootId, NatsRegistry, Registration, Registry, RegistryError};
+use sconce_registry::{BootId, NatsRegistry, Registration, Registry, RegistryError, WorkerState};
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
@@ -79,6 +79,7 @@ impl Member {
             }
             tokio::select! {
                 () = tokio::time::sleep(POLL_INTERVAL) => {}
+                () = app.drained(), if last_state != Some(WorkerState::Draining) => {}
                 () = ended.cancelled() => {}
             }
         }

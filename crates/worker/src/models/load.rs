@@ -11,7 +11,7 @@ use crate::state::slot::LoadedModel;
 /// The load of the worker, without its latency.
 pub(crate) fn load_of(app: &App) -> Load {
     let mut load = Load { requests: app.requests.count(), ..Load::default() };
-    for loaded in app.slots.iter().filter_map(|slot| slot.loaded()) {
+    for loaded in app.slots().iter().filter_map(|slot| slot.loaded()) {
         load.tokens += unfinished_tokens(&loaded);
     }
     load

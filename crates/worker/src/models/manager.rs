@@ -3,7 +3,7 @@
 
 use std::sync::atomic::Ordering;
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -28,14 +28,18 @@ const SHORT_POLL_INTERVAL: Duration = Duration::from_millis(1);
 /// Maximum time that a startup model waits for earlier ones, to keep the configured order.
 const ORDER_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// A command to the manager. Models are named by the index of their slot.
+/// A command to the manager.
 pub(crate) enum Command {
     /// Prepare and load a model for a request.
-    Load(usize),
+    Load(Arc<Slot>),
     /// Load a model that is prepared, or record why it failed.
-    Prepared(usize, Prepared),
+    Prepared(Arc<Slot>, Prepared),
     /// Free memory for provers that take this many bytes. Replies whether they fit.
-    ReserveProver { index: usize, bytes: u64, may_evict: bool, reply: Sender<Result<bool, Error>> },
+    ReserveProver { slot: Arc<Slot>, bytes: u64, may_evict: bool, reply: Sender<Result<bool, Error>> },
+    /// Manage another model.
+    Add(Box<ManagedModel>),
+    /// Unload a model that requests no longer find, and forget it.
+    Remove(Arc<Slot>),
 }
 
 /// A model that is downloaded and proved, but not loaded.
@@ -48,17 +52,25 @@ pub(crate) struct Prepared {
     prover_bytes: u64,
 }
 
-/// A configured model, which can be loaded repeatedly.
+/// A model, which can be loaded repeatedly.
 #[derive(Clone)]
 pub(crate) struct ManagedModel {
+    slot: Arc<Slot>,
     builder: ModelBuilder,
     pub(crate) runtime: Runtime,
+    /// Whether it was added at run time. If it can't be loaded, the server goes on.
+    is_added: bool,
 }
 
 impl ManagedModel {
-    pub(crate) fn new(mut builder: ModelBuilder) -> ManagedModel {
+    pub(crate) fn new(slot: Arc<Slot>, mut builder: ModelBuilder) -> ManagedModel {
         let runtime = builder.get_or_create_runtime();
-        ManagedModel { builder, runtime }
+        ManagedModel { slot, builder, runtime, is_added: false }
+    }
+
+    /// A model that is added at run time.
+    pub(crate) fn added(slot: Arc<Slot>, builder: ModelBuilder) -> ManagedModel {
+        ManagedModel { is_added: true, ..ManagedModel::new(slot, builder) }
     }
 }
 
@@ -66,13 +78,13 @@ impl ManagedModel {
 pub(crate) struct ModelManager {
     app: Arc<App>,
     models: Vec<ManagedModel>,
-    estimator: MemoryEstimator,
+    estimator: Arc<Mutex<MemoryEstimator>>,
     /// For the threads that prepare models.
     commands: Sender<Command>,
     /// Held while a model is proved: concurrent proofs would distort each other's measurements.
     proving: Arc<Mutex<()>>,
     /// Models to load, in the order in which they were prepared.
-    prepared: Vec<(usize, Prepared)>,
+    prepared: Vec<(Arc<Slot>, Prepared)>,
     /// Resident bytes of the process without models.
     baseline: u64,
     /// Whether any model was ever loaded.
@@ -82,11 +94,14 @@ pub(crate) struct ModelManager {
 }
 
 impl ModelManager {
-    pub(crate) fn new(app: Arc<App>, models: Vec<ManagedModel>, commands: Sender<Command>) -> ModelManager {
-        let path = models.first().map(|model| model.runtime.evidence().0.with_file_name("load-memory.jsonl"));
-        let estimator = path.map_or_else(MemoryEstimator::default, |path| MemoryEstimator::open(&path));
-        for slot in &app.slots {
-            app.metrics.listed(&slot.name);
+    pub(crate) fn new(
+        app: Arc<App>,
+        models: Vec<ManagedModel>,
+        estimator: Arc<Mutex<MemoryEstimator>>,
+        commands: Sender<Command>,
+    ) -> ModelManager {
+        for model in &models {
+            app.metrics.listed(&model.slot.name);
         }
         let baseline = resident().unwrap_or(0);
         let (proving, prepared) = (Arc::default(), Vec::new());
@@ -105,12 +120,12 @@ impl ModelManager {
 
     /// Runs until the server stops. If every model fails to load, returns the first failure.
     pub(crate) fn run(mut self, commands: &Receiver<Command>) -> Result<(), Error> {
-        for index in 0..self.app.slots.len() {
+        for model in &self.models {
             // Startup models do not evict each other.
-            if self.app.slots[index].is_starting() {
-                self.prepare(index, false);
+            if model.slot.is_starting() {
+                self.prepare(model, false);
             } else {
-                self.read_card(index);
+                read_card(model);
             }
         }
         while !self.app.is_shutting_down() {
@@ -123,10 +138,19 @@ impl ModelManager {
             let is_idle = command.is_none();
             for command in command.into_iter().chain(commands.try_iter()) {
                 match command {
-                    Command::Load(index) => self.prepare(index, true),
-                    Command::Prepared(index, prepared) => self.prepared.push((index, prepared)),
-                    Command::ReserveProver { index, bytes, may_evict, reply } => {
-                        let fits = self.free_memory(index, bytes, may_evict);
+                    Command::Load(slot) => {
+                        if let Some(index) = self.position(&slot) {
+                            self.prepare(&self.models[index], true);
+                        }
+                    }
+                    Command::Prepared(slot, prepared) => self.prepared.push((slot, prepared)),
+                    Command::Add(model) => {
+                        self.app.metrics.listed(&model.slot.name);
+                        self.models.push(*model);
+                    }
+                    Command::Remove(slot) => self.remove(&slot),
+                    Command::ReserveProver { slot, bytes, may_evict, reply } => {
+                        let fits = self.free_memory(&slot, bytes, may_evict);
                         if matches!(fits, Ok(true)) {
                             self.app.reserved.store(bytes, Ordering::Relaxed);
                         }
@@ -135,7 +159,7 @@ impl ModelManager {
                 }
             }
             match self.next() {
-                Some((index, prepared)) => self.load_or_fail(index, prepared)?,
+                Some((slot, prepared)) => self.load_or_fail(&slot, prepared)?,
                 None if is_idle => self.evict(),
                 None => {}
             }
@@ -144,16 +168,17 @@ impl ModelManager {
     }
 
     /// Downloads and proves a model on a separate thread.
-    fn prepare(&self, index: usize, may_evict: bool) {
-        let (app, model) = (Arc::clone(&self.app), self.models[index].clone());
+    fn prepare(&self, model: &ManagedModel, may_evict: bool) {
+        let (app, model) = (Arc::clone(&self.app), model.clone());
+        let slot = Arc::clone(&model.slot);
         let commands = self.commands.clone();
         let proving = Arc::clone(&self.proving);
         let began = Instant::now();
         let prepare = move || {
-            let slot = &app.slots[index];
+            let slot = &model.slot;
             slot.enter(Phase::Loading);
             if slot.task() == TaskStatus::Pending {
-                read_task(slot, &model);
+                read_task(&model);
             }
             let prover_bytes = prover_claim(&app, slot, &model);
             let bytes = *prover_bytes.as_ref().unwrap_or(&0);
@@ -162,7 +187,7 @@ impl ModelManager {
             if bytes > 0 {
                 slot.enter(Phase::Queued);
                 proof = Some(proving.lock().unwrap_or_else(PoisonError::into_inner));
-                fits = reserve_prover(&commands, index, bytes, may_evict);
+                fits = reserve_prover(&commands, slot, bytes, may_evict);
             }
             if matches!(fits, Ok(false)) {
                 slot.end_startup();
@@ -186,53 +211,68 @@ impl ModelManager {
                 slot.enter(Phase::Queued);
             }
             let prepared = Prepared { may_evict, began, claim, prover_bytes: bytes };
-            let _ = commands.send(Command::Prepared(index, prepared));
+            let _ = commands.send(Command::Prepared(Arc::clone(slot), prepared));
         };
         if let Err(error) = spawn("sconce-prepare", prepare) {
             let prepared = Prepared { may_evict, began, claim: Err(error), prover_bytes: 0 };
-            let _ = self.commands.send(Command::Prepared(index, prepared));
+            let _ = self.commands.send(Command::Prepared(slot, prepared));
         }
     }
 
-    /// Reads the task of a model that is loaded on demand.
-    fn read_card(&self, index: usize) {
-        let (app, model) = (Arc::clone(&self.app), self.models[index].clone());
-        if spawn("sconce-card", move || read_task(&app.slots[index], &model)).is_err() {
-            self.app.slots[index].set_task(TaskStatus::Unavailable);
-        }
+    /// The position of a model, unless it was removed.
+    fn position(&self, slot: &Arc<Slot>) -> Option<usize> {
+        self.models.iter().position(|model| Arc::ptr_eq(&model.slot, slot))
+    }
+
+    /// Unloads a model and forgets it. A load in progress is dropped when it is prepared.
+    fn remove(&mut self, slot: &Arc<Slot>) {
+        let Some(index) = self.position(slot) else { return };
+        self.unload(index, "removal");
+        self.models.remove(index);
+        // Requests that wait for it end.
+        slot.fail("the model was removed".to_owned());
     }
 
     /// The next model to load: startup models in configured order, then requested models in order of preparation. A
     /// startup model waits briefly for earlier ones whose files are still being read, so that the configured order
     /// decides which models fit into memory.
-    fn next(&mut self) -> Option<(usize, Prepared)> {
-        let order = |(position, (index, prepared)): &(usize, &(usize, Prepared))| {
-            (prepared.may_evict, if prepared.may_evict { *position } else { *index })
+    fn next(&mut self) -> Option<(Arc<Slot>, Prepared)> {
+        let index_of = |slot: &Arc<Slot>| self.position(slot).unwrap_or(0);
+        let order = |(position, (slot, prepared)): &(usize, &(Arc<Slot>, Prepared))| {
+            (prepared.may_evict, if prepared.may_evict { *position } else { index_of(slot) })
         };
-        let (position, (index, prepared)) = self.prepared.iter().enumerate().min_by_key(order)?;
-        let is_reading = |slot: &Arc<Slot>| slot.is_starting() && matches!(slot.phase(), Phase::Loading);
+        let (position, (slot, prepared)) = self.prepared.iter().enumerate().min_by_key(order)?;
+        let is_reading =
+            |model: &ManagedModel| model.slot.is_starting() && matches!(model.slot.phase(), Phase::Loading);
         let waits = !prepared.may_evict && prepared.began.elapsed() < ORDER_TIMEOUT;
-        if waits && self.app.slots[..*index].iter().any(is_reading) {
+        if waits && self.models[..index_of(slot)].iter().any(is_reading) {
             return None;
         }
         Some(self.prepared.remove(position))
     }
 
     /// Loads a prepared model and records a failure. If every model has failed, returns the first failure.
-    fn load_or_fail(&mut self, index: usize, prepared: Prepared) -> Result<(), Error> {
+    fn load_or_fail(&mut self, slot: &Arc<Slot>, prepared: Prepared) -> Result<(), Error> {
+        let Some(index) = self.position(slot) else { return Ok(()) };
         if let Err(error) = self.load(index, prepared) {
-            let (slot, why) = (&self.app.slots[index], error.to_string());
+            let why = error.to_string();
             // Probes retry the load; the same failure is logged once.
             if slot.fail(why.clone()) {
                 self.app.edge.telemetry.log(|| warn!(model = slot.name, why, "model failed to load"));
             }
-            self.failure.get_or_insert(error);
+            if !self.models[index].is_added {
+                self.failure.get_or_insert(error);
+            }
         }
-        let all_failed = self.app.slots.iter().all(|slot| slot.last_load_failed());
+        let all_failed = self.models.iter().all(|model| !model.is_added && model.slot.last_load_failed());
         match self.failure.take_if(|_| all_failed && !self.any_loaded) {
             Some(error) => Err(error),
             None => Ok(()),
         }
+    }
+
+    fn estimator(&self) -> MutexGuard<'_, MemoryEstimator> {
+        self.estimator.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn limit(&self) -> Option<u64> {
@@ -241,34 +281,33 @@ impl ModelManager {
 
     /// The loaded models.
     fn loaded(&self) -> Vec<EvictionCandidate> {
-        let model = |(index, slot): (usize, &Arc<Slot>)| {
-            let last_used = slot.last_used();
-            slot.loaded().map(|loaded| EvictionCandidate {
+        let model = |(index, model): (usize, &ManagedModel)| {
+            let last_used = model.slot.last_used();
+            model.slot.loaded().map(|loaded| EvictionCandidate {
                 slot: index,
                 loaded_at: loaded.loaded_at,
                 last_used,
             })
         };
-        self.app.slots.iter().enumerate().filter_map(model).collect()
+        self.models.iter().enumerate().filter_map(model).collect()
     }
 
     /// Loads a model. If it does not fit and may not evict others, it stays unloaded until a request needs it.
     fn load(&mut self, index: usize, prepared: Prepared) -> Result<(), Error> {
         let Prepared { may_evict, began, claim, prover_bytes } = prepared;
-        let app = Arc::clone(&self.app);
-        let slot = &app.slots[index];
+        let (app, model) = (Arc::clone(&self.app), self.models[index].clone());
+        let slot = &model.slot;
         if slot.loaded().is_some() {
             return Ok(());
         }
         let claim = claim?;
-        let estimated = self.estimator.estimate(&load(&claim));
+        let estimated = self.estimator().estimate(&load(&claim));
         // The prover of the real weights exits before they are loaded.
-        if !self.free_memory(index, estimated.peak.max(prover_bytes), may_evict)? {
+        if !self.free_memory(slot, estimated.peak.max(prover_bytes), may_evict)? {
             slot.end_startup();
             slot.enter(Phase::Unloaded);
             return Ok(());
         }
-        let model = &self.models[index];
         model.runtime.release_free_memory();
         let before = resident().unwrap_or(0);
         let _ = peak();
@@ -277,15 +316,16 @@ impl ModelManager {
         let after = resident().unwrap_or(0);
         let grown = |bytes: u64| bytes.saturating_sub(before);
         let measured = Footprint { resident: grown(after), peak: grown(peak().unwrap_or(after).max(after)) };
-        self.estimator.record(load(&loaded.model.claim().unwrap_or(claim)), estimated, measured);
+        let (loaded_as, took) = (load(&loaded.model.claim().unwrap_or(claim)), began.elapsed());
+        self.estimator().record(loaded_as, estimated, measured, took);
         app.metrics.loaded(&slot.name, estimated, measured);
-        slot.publish(loaded, estimated, measured, began.elapsed());
+        slot.publish(loaded, estimated, measured, took);
         self.any_loaded = true;
         self.enforce_limit(index)
     }
 
     /// Evicts other models until `bytes` fit into the memory limit. Returns whether they fit.
-    fn free_memory(&mut self, index: usize, bytes: u64, may_evict: bool) -> Result<bool, Error> {
+    fn free_memory(&mut self, slot: &Arc<Slot>, bytes: u64, may_evict: bool) -> Result<bool, Error> {
         loop {
             let (limit, now) = (self.app.settings().models_limit(), Instant::now());
             let (resident, provers) = (resident().unwrap_or(0), self.app.prover_memory());
@@ -297,7 +337,7 @@ impl ModelManager {
                     return Err(Error::Machine("the server is shutting down".to_owned()));
                 }
                 Admission::Wait(time) => {
-                    self.app.slots[index].enter(Phase::WaitingForMemory);
+                    slot.enter(Phase::WaitingForMemory);
                     thread::sleep(time.min(POLL_INTERVAL));
                 }
                 Admission::Never => return Err(self.does_not_fit(bytes)),
@@ -324,7 +364,7 @@ impl ModelManager {
             }
         }
         let now = resident().unwrap_or(0);
-        if self.limit().is_some_and(|limit| now > limit) && self.app.slots[index].loaded().is_some() {
+        if self.limit().is_some_and(|limit| now > limit) && self.models[index].slot.loaded().is_some() {
             self.unload(index, "memory_limit");
             return Err(self.does_not_fit(now.saturating_sub(self.baseline)));
         }
@@ -336,7 +376,8 @@ impl ModelManager {
         let (idle, now) = (self.app.settings().idle_unload, Instant::now());
         for model in self.loaded() {
             let is_idle = idle.is_some_and(|idle| now.saturating_duration_since(model.last_used) > idle);
-            if is_idle && self.app.slots[model.slot].loaded().is_some_and(|loaded| !loaded.is_busy(true)) {
+            let slot = &self.models[model.slot].slot;
+            if is_idle && slot.loaded().is_some_and(|loaded| !loaded.is_busy(true)) {
                 self.unload(model.slot, "idle");
             }
         }
@@ -351,7 +392,7 @@ impl ModelManager {
 
     /// Withdraws a model, waits for its requests in flight, and releases its memory.
     fn unload(&mut self, index: usize, reason: &str) {
-        let slot = &self.app.slots[index];
+        let slot = &self.models[index].slot;
         let Some(loaded) = slot.withdraw() else { return };
         self.app.metrics.unloaded(&slot.name, reason);
         self.app.edge.telemetry.log(|| info!(model = slot.name, reason, "model unloaded"));
@@ -379,23 +420,31 @@ fn prover_claim(app: &App, slot: &Slot, model: &ManagedModel) -> Result<u64, Err
 /// Asks the manager to free memory for a prover. Returns whether it fits.
 fn reserve_prover(
     commands: &Sender<Command>,
-    index: usize,
+    slot: &Arc<Slot>,
     bytes: u64,
     may_evict: bool,
 ) -> Result<bool, Error> {
     let (reply, response) = mpsc::channel();
-    let _ = commands.send(Command::ReserveProver { index, bytes, may_evict, reply });
+    let _ = commands.send(Command::ReserveProver { slot: Arc::clone(slot), bytes, may_evict, reply });
     response.recv().unwrap_or_else(|_| Err(Error::Machine("the server is shutting down".to_owned())))
 }
 
+/// Reads the task of a model that is loaded on demand, on a separate thread.
+fn read_card(model: &ManagedModel) {
+    let own = model.clone();
+    if spawn("sconce-card", move || read_task(&own)).is_err() {
+        model.slot.set_task(TaskStatus::Unavailable);
+    }
+}
+
 /// Reads the task of a model from its card.
-fn read_task(slot: &Slot, model: &ManagedModel) {
+fn read_task(model: &ManagedModel) {
     let card = model.builder.card();
-    slot.set_task(card.map_or(TaskStatus::Unavailable, |card| TaskStatus::Known(card.task.value)));
+    model.slot.set_task(card.map_or(TaskStatus::Unavailable, |card| TaskStatus::Known(card.task.value)));
 }
 
 /// The input of the estimator.
-fn load(claim: &Claim) -> Load {
+pub(super) fn load(claim: &Claim) -> Load {
     Load {
         identity: claim.identity.clone(),
         placement: claim.placement.to_string(),

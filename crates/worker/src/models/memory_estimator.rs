@@ -3,6 +3,7 @@
 use std::fs::{self, File};
 use std::io::Write;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
@@ -27,6 +28,9 @@ pub(crate) struct LoadRecord {
     pub(crate) weights: u64,
     pub(crate) estimated: Footprint,
     pub(crate) measured: Footprint,
+    /// How long it took from the request to load it; 0 if unknown.
+    #[serde(default)]
+    pub(crate) seconds: f64,
 }
 
 /// A load to estimate.
@@ -58,10 +62,26 @@ impl MemoryEstimator {
         estimate(&self.records, load)
     }
 
+    /// The expected seconds of a load: the median of recent loads of the same model and placement, else of all loads on the
+    /// same backend in proportion to the weights. `None` without such loads.
+    pub(crate) fn expected_seconds(&self, load: &Load) -> Option<f64> {
+        let timed = || self.records.iter().rev().filter(|record| record.seconds > 0.0);
+        let same =
+            |record: &&LoadRecord| record.identity == load.identity && record.placement == load.placement;
+        let own: Vec<f64> = timed().filter(same).take(RECENT_LOADS).map(|record| record.seconds).collect();
+        if !own.is_empty() {
+            return Some(median(own.into_iter()));
+        }
+        let similar = timed().filter(|record| record.backend == load.backend && record.weights > 0);
+        let ratios: Vec<f64> = similar.map(|record| record.seconds / record.weights as f64).collect();
+        (!ratios.is_empty()).then(|| median(ratios.into_iter()) * load.weights as f64)
+    }
+
     /// Records a load and rewrites the file atomically. If writing fails, records stay in memory.
-    pub(crate) fn record(&mut self, load: Load, estimated: Footprint, measured: Footprint) {
+    pub(crate) fn record(&mut self, load: Load, estimated: Footprint, measured: Footprint, took: Duration) {
         let Load { identity, placement, backend, weights } = load;
-        self.records.push(LoadRecord { identity, placement, backend, weights, estimated, measured });
+        let seconds = took.as_secs_f64();
+        self.records.push(LoadRecord { identity, placement, backend, weights, estimated, measured, seconds });
         if self.records.len() > MAX_RECORDS {
             self.records.remove(0);
         }
@@ -132,7 +152,12 @@ mod tests {
         let mut estimator = MemoryEstimator::open(&path);
         let first = estimator.estimate(&load("a", 100 << 20));
         assert_eq!(first, Footprint { resident: 173 << 20, peak: 273 << 20 });
-        estimator.record(load("a", 100 << 20), first, Footprint { resident: 120 << 20, peak: 150 << 20 });
+        estimator.record(
+            load("a", 100 << 20),
+            first,
+            Footprint { resident: 120 << 20, peak: 150 << 20 },
+            Duration::from_secs(2),
+        );
         assert_eq!(
             estimator.estimate(&load("b", 200 << 20)),
             Footprint { resident: 240 << 20, peak: 300 << 20 }
@@ -142,6 +167,7 @@ mod tests {
                 load("a", 100 << 20),
                 first,
                 Footprint { resident: stays << 20, peak: stays << 20 },
+                Duration::from_secs(2),
             );
         }
         assert_eq!(
@@ -160,7 +186,7 @@ mod tests {
         let bytes = Footprint { resident: 1, peak: 1 };
         for number in 0..=MAX_RECORDS {
             assert_eq!(estimator.records.len(), number);
-            estimator.record(load(&number.to_string(), 1), bytes, bytes);
+            estimator.record(load(&number.to_string(), 1), bytes, bytes, Duration::from_secs(2));
         }
         let (first, last) = (&estimator.records[0], &estimator.records[MAX_RECORDS - 1]);
         assert_eq!((first.identity.as_str(), &last.identity), ("1", &MAX_RECORDS.to_string()));
@@ -176,7 +202,7 @@ mod tests {
         let record = |backend: &str, weights| {
             let Load { identity, placement, .. } = load("old", weights);
             let (backend, estimated) = (backend.to_owned(), measured);
-            LoadRecord { identity, placement, backend, weights, estimated, measured }
+            LoadRecord { identity, placement, backend, weights, estimated, measured, seconds: 0.0 }
         };
         estimator.records = vec![record("native/bf16", 100 << 20), record("candle/f32", 0)];
         assert_eq!(estimator.estimate(&unknown), first);
@@ -191,7 +217,12 @@ mod tests {
         let mut estimator = MemoryEstimator::open(&path);
         let taken = |resident: u64| Footprint { resident, peak: 2 * resident };
         for number in 1..=(MAX_RECORDS as u64 + 3) {
-            estimator.record(load(&format!("model {number}"), 1), taken(7), taken(number));
+            estimator.record(
+                load(&format!("model {number}"), 1),
+                taken(7),
+                taken(number),
+                Duration::from_secs(2),
+            );
             if number > 3 && number < MAX_RECORDS as u64 {
                 continue;
             }
@@ -223,6 +254,7 @@ mod tests {
                     weights,
                     estimated: Footprint::default(),
                     measured: Footprint { resident, peak },
+                    seconds: 0.0,
                 }
             };
         let own = load("a", 100);
@@ -246,13 +278,38 @@ mod tests {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("load-memory.jsonl");
         let mut estimator = MemoryEstimator::open(&path);
-        estimator.record(load("a", 1), Footprint::default(), Footprint { resident: 5, peak: 6 });
+        estimator.record(
+            load("a", 1),
+            Footprint::default(),
+            Footprint { resident: 5, peak: 6 },
+            Duration::from_secs(2),
+        );
         let text = fs::read_to_string(&path).expect("a file");
         fs::write(&path, format!("no line\n{text}{{}}\n")).expect("a file");
         assert_eq!(MemoryEstimator::open(&path).records, estimator.records);
         // Records that cannot be written stay in memory.
         let mut blocked = MemoryEstimator::open(&path.join("below a file"));
-        blocked.record(load("a", 1), Footprint::default(), Footprint { resident: 5, peak: 6 });
+        blocked.record(
+            load("a", 1),
+            Footprint::default(),
+            Footprint { resident: 5, peak: 6 },
+            Duration::from_secs(2),
+        );
         assert_eq!(blocked.estimate(&load("a", 1)), Footprint { resident: 5, peak: 6 });
+    }
+
+    #[test]
+    fn the_time_of_a_load_is_that_of_earlier_loads() {
+        let mut estimator = MemoryEstimator::default();
+        let (bytes, weights) = (Footprint::default(), 100 << 20);
+        assert_eq!(estimator.expected_seconds(&load("a", weights)), None);
+        for seconds in [9, 2, 3, 4] {
+            estimator.record(load("a", weights), bytes, bytes, Duration::from_secs(seconds));
+        }
+        assert_eq!(estimator.expected_seconds(&load("a", weights)), Some(3.0), "of the last three");
+        let other = estimator.expected_seconds(&load("b", 2 * weights)).expect("a proportion");
+        assert!((other - 8.0).abs() < 1e-6, "twice the median of all: {other}");
+        let elsewhere = Load { backend: "other".to_owned(), ..load("b", weights) };
+        assert_eq!(estimator.expected_seconds(&elsewhere), None);
     }
 }

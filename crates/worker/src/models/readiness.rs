@@ -24,13 +24,14 @@ pub(crate) fn worker_state(app: &App) -> WorkerState {
     let is_impaired = |slot: &Arc<Slot>| {
         slot.last_load_failed() || slot.loaded().is_some_and(|loaded| !loaded.model.quarantined().is_empty())
     };
+    let slots = app.slots();
     if app.is_draining() {
         WorkerState::Draining
     } else if app.is_paused() {
         WorkerState::Paused
-    } else if app.slots.iter().any(|slot| slot.is_starting()) {
+    } else if slots.iter().any(|slot| slot.is_starting()) {
         WorkerState::Starting
-    } else if app.slots.iter().any(is_impaired) {
+    } else if slots.iter().any(is_impaired) {
         WorkerState::Degraded
     } else {
         WorkerState::Ready
@@ -38,7 +39,7 @@ pub(crate) fn worker_state(app: &App) -> WorkerState {
 }
 
 /// Checks the server, or the one model of `scope`; `None` if it is ready.
-pub(crate) fn check_readiness(app: &App, scope: Option<Scope>, trusted: bool) -> Option<NotReady> {
+pub(crate) fn check_readiness(app: &App, scope: Option<&Scope>, trusted: bool) -> Option<NotReady> {
     let server = |reason: &str| Some(NotReady { reason: reason.to_owned(), models: Vec::new() });
     if app.is_shutting_down() {
         return server("the server is shutting down");
@@ -46,26 +47,25 @@ pub(crate) fn check_readiness(app: &App, scope: Option<Scope>, trusted: bool) ->
     if app.is_paused() {
         return server("the worker is paused");
     }
-    let indices = app.slot_indices(scope);
-    let all_failed = app.slots[indices.clone()].iter().all(|slot| slot.last_load_failed());
-    let reason = |index: usize| {
-        let slot = &app.slots[index];
+    let slots = app.slots_in(scope);
+    let all_failed = slots.iter().all(|slot| slot.last_load_failed());
+    let reason = |slot: &Arc<Slot>| {
         if all_failed || slot.blocks_readiness() {
-            return Some((index, phase(slot, trusted).reason()));
+            return Some(phase(slot, trusted).reason());
         }
-        slot.loaded().and_then(|loaded| out_of_service(&loaded, trusted)).map(|why| (index, why))
+        slot.loaded().and_then(|loaded| out_of_service(&loaded, trusted))
     };
-    let not_ready: Vec<(usize, String)> = indices.filter_map(reason).collect();
+    let not_ready: Vec<(&Arc<Slot>, String)> =
+        slots.iter().filter_map(|slot| Some((slot, reason(slot)?))).collect();
     // Probes retry failed loads: an orchestrator sends no requests to a server that is not ready.
-    let failed = not_ready.iter().filter(|(index, _)| app.slots[*index].last_load_failed());
-    failed.for_each(|(index, _)| app.request_load(*index));
+    let failed = not_ready.iter().filter(|(slot, _)| slot.last_load_failed());
+    failed.for_each(|(slot, _)| app.request_load(slot));
     if not_ready.is_empty() {
         return None;
     }
-    let name = |index: usize| app.slots[index].name.clone();
     let reasons: Vec<String> =
-        not_ready.iter().map(|(index, why)| format!("`{}`: {why}", name(*index))).collect();
-    let models = not_ready.iter().map(|(index, _)| name(*index)).collect();
+        not_ready.iter().map(|(slot, why)| format!("`{}`: {why}", slot.name)).collect();
+    let models = not_ready.iter().map(|(slot, _)| slot.name.clone()).collect();
     Some(NotReady { reason: reasons.join("; "), models })
 }
 

@@ -22,7 +22,7 @@ pub(crate) struct StateReport {
 
 /// The report of a worker: the response of `/v1/report`, and part of every heartbeat.
 pub(crate) fn report_of(app: &App) -> StateReport {
-    let models: Vec<ModelReport> = app.slots.iter().map(model).collect();
+    let models: Vec<ModelReport> = app.slots().iter().map(model).collect();
     let distinct = |value: fn(&ServingReport) -> Option<&String>| -> BTreeSet<String> {
         models.iter().filter_map(|model| value(model.serving.as_ref()?)).cloned().collect()
     };

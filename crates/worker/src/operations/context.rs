@@ -60,7 +60,12 @@ impl ModelChoice {
         let mut preferences = header("prefer").into_iter().flat_map(|all| all.split([',', ';']));
         let wait = preferences.find_map(|one| one.trim().strip_prefix("wait=")?.parse().ok());
         let model = header("x-sconce-model").map(str::to_owned);
-        ModelChoice { scope: extensions.get().copied(), model, wait: wait.map(Duration::from_secs) }
+        ModelChoice { scope: extensions.get().cloned(), model, wait: wait.map(Duration::from_secs) }
+    }
+
+    /// How long the request waits for a model, if it says so.
+    pub(crate) fn wait(&self) -> Option<Duration> {
+        self.wait
     }
 
     /// The loaded model called `name`, or the one that the header names, or the only one with one of `tasks`.
@@ -72,7 +77,7 @@ impl ModelChoice {
     ) -> Result<Arc<LoadedModel>, Refusal> {
         let settings = app.settings();
         let wait = self.wait.unwrap_or(settings.load_wait).min(settings.http.time_limit);
-        app.loaded(self.scope, name.or(self.model.as_deref()), tasks, wait).await
+        app.loaded(self.scope.as_ref(), name.or(self.model.as_deref()), tasks, wait).await
     }
 }
 
@@ -143,7 +148,7 @@ impl RequestContext {
         if self.app.is_paused() {
             return Err(Refusal::new(Kind::Paused, "the worker is paused"));
         }
-        if let [slot] = &self.app.slots[self.app.slot_indices(self.choice.scope)]
+        if let [slot] = &*self.app.slots_in(self.choice.scope.as_ref())
             && let Some(loaded) = slot.loaded()
         {
             let priority = self.priority.unwrap_or(Priority::Interactive);

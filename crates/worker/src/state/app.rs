@@ -1,6 +1,5 @@
 //! State that all requests share: settings, model slots, metrics, text threads.
 
-use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::{Duration, Instant};
@@ -23,13 +22,13 @@ pub(crate) struct App {
     pub(crate) edge: Arc<Edge>,
     pub(crate) metrics: Metrics,
     pub(crate) text_pool: TextPool,
-    pub(crate) slots: Vec<Arc<Slot>>,
+    slots: RwLock<Arc<[Arc<Slot>]>>,
     /// The distinct runtimes of the models.
     runtimes: Vec<Runtime>,
     /// Bytes reserved for a prover that is about to start.
     pub(crate) reserved: AtomicU64,
     /// Sends a load command for a slot to the model manager.
-    send_load: Box<dyn Fn(usize) + Send + Sync>,
+    send_load: Box<dyn Fn(Arc<Slot>) + Send + Sync>,
     stop: CancellationToken,
     paused: AtomicBool,
     /// Requests that are being answered.
@@ -37,9 +36,9 @@ pub(crate) struct App {
     pub(crate) started: Instant,
 }
 
-/// The index of the slot that the path `/models/NAME/…` selects: the request can use no other model.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Scope(pub(crate) usize);
+/// The slot that the path `/models/NAME/…` selects: the request can use no other model.
+#[derive(Clone)]
+pub(crate) struct Scope(pub(crate) Arc<Slot>);
 
 impl App {
     pub(crate) fn new(
@@ -48,7 +47,7 @@ impl App {
         metrics: Metrics,
         text_pool: TextPool,
         slots: Vec<Arc<Slot>>,
-        send_load: impl Fn(usize) + Send + Sync + 'static,
+        send_load: impl Fn(Arc<Slot>) + Send + Sync + 'static,
         stop: CancellationToken,
     ) -> App {
         App {
@@ -56,7 +55,7 @@ impl App {
             edge,
             metrics,
             text_pool,
-            slots,
+            slots: RwLock::new(slots.into()),
             runtimes: Vec::new(),
             reserved: AtomicU64::new(0),
             send_load: Box::new(send_load),
@@ -74,7 +73,7 @@ impl App {
 
     /// Applies other settings. Threads and the maximum number of connections stay.
     pub(crate) fn reload(&self, settings: Settings) {
-        for loaded in self.slots.iter().filter_map(|slot| slot.loaded()) {
+        for loaded in self.slots().iter().filter_map(|slot| slot.loaded()) {
             loaded.queue.set_limit(settings.queue_seconds);
         }
         self.edge.reload(settings.edge());
@@ -106,6 +105,11 @@ impl App {
         self.stop.cancel();
     }
 
+    /// Completes when graceful shutdown is requested.
+    pub(crate) async fn drained(&self) {
+        self.stop.cancelled().await;
+    }
+
     /// Whether graceful shutdown was requested.
     pub(crate) fn is_draining(&self) -> bool {
         self.stop.is_cancelled()
@@ -131,45 +135,68 @@ impl App {
 
     /// Closes all queues, so that their workers end.
     pub(crate) fn close_queues(&self) {
-        for loaded in self.slots.iter().filter_map(|slot| slot.loaded()) {
+        for loaded in self.slots().iter().filter_map(|slot| slot.loaded()) {
             loaded.queue.close();
         }
     }
 
-    /// The slots that a request may use: the one that its path names, or all.
-    pub(crate) fn slot_indices(&self, scope: Option<Scope>) -> Range<usize> {
-        scope.map_or(0..self.slots.len(), |Scope(index)| index..index + 1)
+    /// All models, in the order in which they were added.
+    pub(crate) fn slots(&self) -> Arc<[Arc<Slot>]> {
+        Arc::clone(&self.slots.read().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// The index of the model called `name`. Without a name: the only model, or the only one with one of `tasks`.
-    fn resolve(&self, scope: Option<Scope>, name: Option<&str>, tasks: &[Task]) -> Result<usize, Refusal> {
-        let mut indices = self.slot_indices(scope);
+    /// The slots that a request may use: the one that its path names, or all.
+    pub(crate) fn slots_in(&self, scope: Option<&Scope>) -> Arc<[Arc<Slot>]> {
+        scope.map_or_else(|| self.slots(), |Scope(slot)| Arc::new([Arc::clone(slot)]))
+    }
+
+    /// Adds a model, whose name must be new.
+    pub(crate) fn add_slot(&self, slot: Arc<Slot>) {
+        let mut slots = self.slots.write().unwrap_or_else(PoisonError::into_inner);
+        *slots = slots.iter().cloned().chain([slot]).collect();
+    }
+
+    /// Removes a model: requests no longer find it.
+    pub(crate) fn remove_slot(&self, slot: &Arc<Slot>) {
+        let mut slots = self.slots.write().unwrap_or_else(PoisonError::into_inner);
+        *slots = slots.iter().filter(|other| !Arc::ptr_eq(other, slot)).cloned().collect();
+    }
+
+    /// The model called `name`. Without a name: the only model, or the only one with one of `tasks`.
+    fn resolve(
+        &self,
+        scope: Option<&Scope>,
+        name: Option<&str>,
+        tasks: &[Task],
+    ) -> Result<Arc<Slot>, Refusal> {
+        let slots = self.slots_in(scope);
         if let Some(name) = name {
-            if let Some(index) = indices.clone().find(|&index| self.slots[index].has_name(name)) {
-                return Ok(index);
+            if let Some(slot) = slots.iter().find(|slot| slot.has_name(name)) {
+                return Ok(Arc::clone(slot));
             }
             if !self.settings().any_model {
-                let names = self.names(indices);
-                let message = format!("unknown model `{name}`; available: {names}");
+                let message = format!("unknown model `{name}`; available: {}", names(slots.iter()));
                 return Err(Refusal::new(Kind::UnknownModel, message).for_model(name));
             }
         }
-        match (indices.next(), indices.next()) {
-            (Some(only), None) => Ok(only),
+        match &*slots {
+            [only] => Ok(Arc::clone(only)),
             _ => self.resolve_by_task(tasks),
         }
     }
 
     /// The only model whose task is one of `tasks`.
-    fn resolve_by_task(&self, tasks: &[Task]) -> Result<usize, Refusal> {
-        let has_task = |&index: &usize| matches!(self.slots[index].task(), TaskStatus::Known(task) if tasks.contains(&task));
-        let matching: Vec<usize> = (0..self.slots.len()).filter(has_task).collect();
-        let pending = self.slots.iter().find(|slot| slot.task() == TaskStatus::Pending);
+    fn resolve_by_task(&self, tasks: &[Task]) -> Result<Arc<Slot>, Refusal> {
+        let slots = self.slots();
+        let has_task =
+            |slot: &&Arc<Slot>| matches!(slot.task(), TaskStatus::Known(task) if tasks.contains(&task));
+        let matching: Vec<&Arc<Slot>> = slots.iter().filter(has_task).collect();
+        let pending = slots.iter().find(|slot| slot.task() == TaskStatus::Pending);
         match (matching.as_slice(), pending) {
-            ([only], None) => Ok(*only),
+            ([only], None) => Ok(Arc::clone(only)),
             ([], None) => {
                 let tasks: Vec<String> = tasks.iter().map(|task| format!("`{task}`")).collect();
-                let names = self.names(0..self.slots.len());
+                let names = names(slots.iter());
                 let message = format!("no model has the task {}; available: {names}", tasks.join(" or "));
                 Err(Refusal::new(Kind::UnknownModel, message))
             }
@@ -182,7 +209,7 @@ impl App {
                 Err(Refusal::new(Kind::NotReady, message))
             }
             ([_, _, ..], _) => {
-                let names = self.names(matching.iter().copied());
+                let names = names(matching.into_iter());
                 let message = format!(
                     "the request names no model, and several match: {names}\n\
                      hint: name one in `model`, `x-sconce-model` or the path `/models/NAME/…`"
@@ -192,41 +219,35 @@ impl App {
         }
     }
 
-    /// The names of models for a message.
-    fn names(&self, indices: impl Iterator<Item = usize>) -> String {
-        indices.map(|index| format!("`{}`", self.slots[index].name)).collect::<Vec<_>>().join(", ")
-    }
-
     /// Requests that a model is loaded, unless it is loaded, loading, or failed a moment ago.
-    pub(crate) fn request_load(&self, index: usize) {
-        if self.slots[index].request_load() {
-            (self.send_load)(index);
+    pub(crate) fn request_load(&self, slot: &Arc<Slot>) {
+        if slot.request_load() {
+            (self.send_load)(Arc::clone(slot));
         }
     }
 
     /// The slot called `name`.
-    pub(crate) fn slot(&self, scope: Option<Scope>, name: &str) -> Result<&Arc<Slot>, Refusal> {
-        self.resolve(scope, Some(name), &[]).map(|index| &self.slots[index])
+    pub(crate) fn slot(&self, scope: Option<&Scope>, name: &str) -> Result<Arc<Slot>, Refusal> {
+        self.resolve(scope, Some(name), &[])
     }
 
     /// The loaded model called `name`, or the only one with one of `tasks`. Requests a load if it is not loaded, and waits for
     /// it up to `wait`.
     pub(crate) async fn loaded(
         &self,
-        scope: Option<Scope>,
+        scope: Option<&Scope>,
         name: Option<&str>,
         tasks: &[Task],
         wait: Duration,
     ) -> Result<Arc<LoadedModel>, Refusal> {
-        let index = self.resolve(scope, name, tasks)?;
-        let slot = &self.slots[index];
+        let slot = self.resolve(scope, name, tasks)?;
         let mut phases = slot.phases();
         let began = tokio::time::Instant::now();
         loop {
             if let Some(loaded) = slot.acquire() {
                 return Ok(loaded);
             }
-            self.request_load(index);
+            self.request_load(&slot);
             let may_wait = !slot.has_failed() && !self.is_shutting_down();
             if !may_wait || tokio::time::timeout_at(began + wait, phases.changed()).await.is_err() {
                 let load_seconds = slot.memory().map_or(1.0, |memory| memory.load_seconds);
@@ -237,6 +258,11 @@ impl App {
             }
         }
     }
+}
+
+/// The names of models for a message.
+fn names<'a>(slots: impl Iterator<Item = &'a Arc<Slot>>) -> String {
+    slots.map(|slot| format!("`{}`", slot.name)).collect::<Vec<_>>().join(", ")
 }
 
 #[cfg(test)]
@@ -268,7 +294,10 @@ mod tests {
 
     /// The index of the slot, or the kind of the refusal.
     fn resolve(app: &App, scope: Option<usize>, name: Option<&str>, tasks: &[Task]) -> Result<usize, Kind> {
-        app.resolve(scope.map(Scope), name, tasks).map_err(|refusal| refusal.kind)
+        let slots = app.slots();
+        let scope = scope.map(|index| Scope(Arc::clone(&slots[index])));
+        let slot = app.resolve(scope.as_ref(), name, tasks).map_err(|refusal| refusal.kind)?;
+        Ok(slots.iter().position(|other| Arc::ptr_eq(other, &slot)).expect("one of them"))
     }
 
     #[test]
@@ -300,6 +329,17 @@ mod tests {
         let none = app(false, &[("a", RERANK), ("b", TaskStatus::Pending)]);
         assert_eq!(resolve(&none, None, None, &tasks), Err(Kind::NotReady));
         assert_eq!(resolve(&none, None, Some("b"), &tasks), Ok(1), "a name is enough");
+    }
+
+    #[test]
+    fn a_model_is_found_until_it_is_removed() {
+        let app = app(false, &[("a", EMBED)]);
+        let slot = Arc::new(Slot::new("b".to_owned(), Vec::new(), LoadPolicy::OnDemand, false));
+        app.add_slot(Arc::clone(&slot));
+        assert_eq!(resolve(&app, None, Some("b"), &[]), Ok(1));
+        app.remove_slot(&slot);
+        assert_eq!(resolve(&app, None, Some("b"), &[]), Err(Kind::UnknownModel));
+        assert_eq!(app.slots().len(), 1);
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! Integration tests of the worker: real sockets, real models, and fake engines with injected faults.
 
 mod anthropic;
+mod catalog;
 mod client;
 mod dashboard;
 mod dialects;

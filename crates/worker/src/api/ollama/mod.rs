@@ -13,7 +13,7 @@ use crate::state::app::App;
 /// The model that a request names: `NAME:latest` is `NAME`, unless a model has the longer name.
 fn model_name<'a>(app: &App, name: Option<&'a str>) -> Option<&'a str> {
     let name = name.filter(|name| !name.is_empty())?;
-    let is_known = |name: &str| app.slots.iter().any(|slot| slot.has_name(name));
+    let is_known = |name: &str| app.slots().iter().any(|slot| slot.has_name(name));
     Some(name.strip_suffix(":latest").filter(|_| !is_known(name)).unwrap_or(name))
 }
 

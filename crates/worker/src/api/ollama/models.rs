@@ -35,17 +35,16 @@ pub(crate) struct ShowBody {
 /// Lists the models.
 #[utoipa::path(get, path = "/api/tags", tag = "Ollama", responses((status = 200, body = Object)))]
 pub(crate) async fn tags(State(app): State<Arc<App>>, scope: Option<Extension<Scope>>) -> Response {
-    let indices = app.slot_indices(scope.map(|Extension(scope)| scope));
-    let models: Vec<Value> =
-        app.slots[indices].iter().map(|slot| entry(&app, slot, slot.loaded().as_deref())).collect();
+    let slots = app.slots_in(scope.as_deref());
+    let models: Vec<Value> = slots.iter().map(|slot| entry(&app, slot, slot.loaded().as_deref())).collect();
     Json(json!({ "models": models })).into_response()
 }
 
 /// Lists the loaded models.
 #[utoipa::path(get, path = "/api/ps", tag = "Ollama", responses((status = 200, body = Object)))]
 pub(crate) async fn ps(State(app): State<Arc<App>>, scope: Option<Extension<Scope>>) -> Response {
-    let indices = app.slot_indices(scope.map(|Extension(scope)| scope));
-    let loaded = app.slots[indices].iter().filter_map(|slot| Some((slot, slot.loaded()?)));
+    let slots = app.slots_in(scope.as_deref());
+    let loaded = slots.iter().filter_map(|slot| Some((slot, slot.loaded()?)));
     let models: Vec<Value> = loaded
         .map(|(slot, loaded)| {
             let mut entry = entry(&app, slot, Some(&loaded));

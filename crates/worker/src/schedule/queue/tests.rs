@@ -242,3 +242,14 @@ fn the_rate_counts_batches_that_run_at_once() {
     assert!((rate_after(2, false) - 1300.0).abs() < 1.0, "{}", rate_after(2, false));
     assert!((rate_after(1, true) - 1000.0).abs() < 1e-9, "the spare worker is not measured");
 }
+
+#[test]
+fn tokens_are_unfinished_until_their_batch_ends() {
+    let queue = queue();
+    queue.admit(&job(&[30, 30, 10], Priority::Interactive)).expect("capacity");
+    assert_eq!(queue.unfinished_tokens(), 70);
+    let batch = queue.next(0, || (BatchLayout::Packed, 1), 1).expect("a batch");
+    assert_eq!((queue.size().1, queue.unfinished_tokens()), (30, 70));
+    drop(batch);
+    assert_eq!(queue.unfinished_tokens(), 30);
+}
