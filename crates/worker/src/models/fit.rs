@@ -57,7 +57,7 @@ pub(super) fn fit(
     let loaded = slots.iter().find(|slot| slot.has_name(source)).and_then(|slot| slot.loaded());
     let of_load = claim.as_ref().map(load);
     let bytes = of_load.as_ref().map(|load| estimator.estimate(load));
-    let room = Room::of(app);
+    let memory = FreeMemory::of(app);
     let fits = |free: Option<u64>| bytes.is_some_and(|bytes| free.is_none_or(|free| bytes.peak <= free));
     let chosen = plan.chosen.as_ref();
     let tokens = if card.task.value == Task::Generate { 1.0 } else { PLAN_TOKENS };
@@ -65,13 +65,13 @@ pub(super) fn fit(
         source: source.to_owned(),
         task: card.task.value.to_string(),
         max_length: card.max_length.value,
-        fits: loaded.is_some() || fits(room.free),
-        fits_alone: loaded.is_some() || fits(room.free_alone),
+        fits: loaded.is_some() || fits(memory.free),
+        fits_alone: loaded.is_some() || fits(memory.alone),
         loaded: loaded.is_some(),
         proved: chosen.is_some(),
         placement: claim.as_ref().map(|claim| short(&claim.placement)),
         bytes,
-        free_bytes: room.free,
+        free_bytes: memory.free,
         tokens_per_second: chosen.map(|chosen| (tokens * chosen.texts_per_second).round()),
         load_seconds: of_load.and_then(|load| estimator.expected_seconds(&load)),
         placements: placements(&plan, None, None),
@@ -79,15 +79,15 @@ pub(super) fn fit(
 }
 
 /// Main memory that models may take.
-struct Room {
+struct FreeMemory {
     /// Beside the loaded models.
     free: Option<u64>,
     /// Instead of the loaded models.
-    free_alone: Option<u64>,
+    alone: Option<u64>,
 }
 
-impl Room {
-    fn of(app: &App) -> Room {
+impl FreeMemory {
+    fn of(app: &App) -> FreeMemory {
         let slots = app.slots();
         let of_models: u64 = slots
             .iter()
@@ -101,9 +101,9 @@ impl Room {
             limit.map(|limit| limit.saturating_sub(used)).into_iter().chain(available).min()
         };
         let available = sconce::available();
-        Room {
+        FreeMemory {
             free: within(used, available),
-            free_alone: within(used.saturating_sub(of_models), available.map(|bytes| bytes + of_models)),
+            alone: within(used.saturating_sub(of_models), available.map(|bytes| bytes + of_models)),
         }
     }
 }
