@@ -9,7 +9,7 @@ const MAX_UNITS: usize = 1 << 19;
 
 /// Rejects a map with a unit or a replacement out of bounds.
 pub(super) fn check(map: &[u8]) -> Result<(), TokenizerError> {
-    let invalid = || TokenizerError::Tokenizer("its character map is not valid".into());
+    let invalid = || TokenizerError::InvalidCharacterMap;
     let (size, rest) = map.split_first_chunk::<4>().ok_or_else(invalid)?;
     let units = u32::from_le_bytes(*size) as usize / 4;
     if units > MAX_UNITS {

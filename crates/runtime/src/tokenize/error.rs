@@ -23,7 +23,7 @@ pub enum TokenizerError {
         source: sconce_engines::weights::WeightsError,
     },
     /// The GGUF file has a tokenizer of another kind.
-    #[error("the tokenizer `{model}` of the GGUF file is not read; known: `bert`, `gpt2`, `llama`")]
+    #[error("the tokenizer `{model}` of the GGUF file is not read; known: `bert`, `gpt2`, `llama`, `t5`")]
     UnknownModel {
         /// The value of `tokenizer.ggml.model`.
         model: String,
@@ -132,6 +132,9 @@ pub enum TokenizerError {
     /// Text of the caller would become a control token.
     #[error("the conversation contains the control token `{0}`, which the tokenizer can't encode as text")]
     ControlToken(String),
+    /// The character map of the normalizer has entries out of bounds.
+    #[error("the character map of the tokenizer is not valid")]
+    InvalidCharacterMap,
     /// The tokenizer library returned an error.
     #[error("the tokenizer failed")]
     Tokenizer(#[source] tokenizers::Error),

@@ -104,7 +104,7 @@ fn normalizer(tokenizer: &[u8]) -> Value {
 /// Checks the character maps of a normalizer and its parts.
 fn check_character_maps(normalizer: &Value) -> Result<(), TokenizerError> {
     if let Some(map) = normalizer["precompiled_charsmap"].as_str() {
-        let map = STANDARD.decode(map).map_err(|error| TokenizerError::Tokenizer(error.into()))?;
+        let map = STANDARD.decode(map).map_err(|_| TokenizerError::InvalidCharacterMap)?;
         character_map::check(&map)?;
     }
     normalizer["normalizers"].as_array().into_iter().flatten().try_for_each(check_character_maps)
