@@ -10,6 +10,7 @@ mod config;
 mod doctor;
 mod embed;
 mod generate;
+mod http_client;
 mod input;
 mod inspect;
 mod models;
@@ -17,6 +18,7 @@ mod npy;
 mod open_model;
 mod output_file;
 mod plan;
+mod pool;
 mod prompt;
 mod reference;
 mod rerank;
@@ -53,6 +55,7 @@ fn main() -> ExitCode {
         Command::Serve(arguments) => serve::run(arguments),
         Command::Config(arguments) => show_config::run(arguments),
         Command::Models(arguments) => models::run(arguments),
+        Command::Pool(arguments) => pool::run(&arguments.command),
         Command::Top(arguments) => top::run(arguments),
         Command::Bundle(arguments) => bundle::run(arguments),
         Command::Completions(arguments) => completions::completions(arguments),

@@ -1,6 +1,6 @@
 //! `sconce top`: live view of a running server.
 
-mod client;
+mod sample;
 mod view;
 
 use std::collections::VecDeque;
@@ -14,8 +14,9 @@ use crossterm::event::{self, Event, KeyCode, KeyModifiers};
 use crossterm::{cursor, execute, queue, style, terminal};
 
 use crate::arguments;
+use crate::http_client::Client;
 use crate::terminal::print;
-use crate::top::client::{Client, Sample};
+use crate::top::sample::{Sample, sample};
 use crate::top::view::render;
 
 /// Samples in the sparkline.
@@ -28,9 +29,9 @@ pub(crate) fn run(arguments: &arguments::Top) -> anyhow::Result<ExitCode> {
     }
     let pause = Duration::from_secs_f64(arguments.interval);
     if arguments.once {
-        let before = client.sample()?;
+        let before = sample(&client)?;
         thread::sleep(pause);
-        print(&render(&client.url, &before, &client.sample()?, &[]))?;
+        print(&render(&client.url, &before, &sample(&client)?, &[]))?;
         return Ok(ExitCode::SUCCESS);
     }
     if !io::stdout().is_terminal() {
@@ -48,7 +49,7 @@ fn watch(client: &Client, pause: Duration) -> anyhow::Result<()> {
     let mut history = VecDeque::new();
     loop {
         let began = Instant::now();
-        let text = match client.sample() {
+        let text = match sample(client) {
             Ok(now) => {
                 let text = match &before {
                     Some(before) => {

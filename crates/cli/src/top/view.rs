@@ -7,7 +7,7 @@ use comfy_table::CellAlignment;
 use serde_json::Value;
 
 use crate::terminal::{rendered, table};
-use crate::top::client::Sample;
+use crate::top::sample::Sample;
 
 /// Width of the utilization bar.
 const BAR: usize = 10;

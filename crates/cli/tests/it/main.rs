@@ -18,6 +18,7 @@ mod mpnet;
 mod observability;
 mod outputs;
 mod pool;
+mod pool_gateway;
 mod prompts;
 mod serve;
 mod tasks;

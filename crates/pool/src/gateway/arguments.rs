@@ -27,7 +27,7 @@ pub struct Arguments {
     #[command(flatten)]
     keys: KeyArguments,
     #[command(flatten)]
-    nats: Nats,
+    registry: Registry,
     #[command(flatten)]
     limits: Limits,
     #[command(flatten)]
@@ -77,27 +77,32 @@ struct KeyArguments {
 #[derive(Clone, Debug, Args)]
 #[command(next_help_heading = "Registry")]
 #[expect(clippy::struct_field_names, reason = "each is an argument")]
-struct Nats {
-    /// Servers of one NATS cluster
+struct Registry {
+    /// URLs of the NATS servers in which the workers register
     #[arg(
         long,
-        env = "SCONCE_POOL_NATS",
+        env = "SCONCE_SERVE_REGISTRY",
         value_name = "LIST",
         value_delimiter = ',',
         default_value = "nats://127.0.0.1:4222"
     )]
-    nats: Vec<String>,
+    registry: Vec<String>,
     /// File with the token of NATS
-    #[arg(long, env = "SCONCE_POOL_NATS_TOKEN_FILE", value_name = "FILE", conflicts_with = "nats_nkey_file")]
-    nats_token_file: Option<PathBuf>,
-    /// File with the seed of an NKey
-    #[arg(long, env = "SCONCE_POOL_NATS_NKEY_FILE", value_name = "FILE")]
-    nats_nkey_file: Option<PathBuf>,
+    #[arg(
+        long,
+        env = "SCONCE_SERVE_REGISTRY_TOKEN_FILE",
+        value_name = "FILE",
+        conflicts_with = "registry_nkey_file"
+    )]
+    registry_token_file: Option<PathBuf>,
+    /// File with the NKey seed of NATS
+    #[arg(long, env = "SCONCE_SERVE_REGISTRY_NKEY_FILE", value_name = "FILE")]
+    registry_nkey_file: Option<PathBuf>,
     /// Certificate authorities of NATS in PEM format; those of the system by default
-    #[arg(long, env = "SCONCE_POOL_NATS_CA", value_name = "FILE")]
-    nats_ca: Option<PathBuf>,
+    #[arg(long, env = "SCONCE_SERVE_REGISTRY_CA", value_name = "FILE")]
+    registry_ca: Option<PathBuf>,
     /// Name of the pool
-    #[arg(long, env = "SCONCE_POOL_NAME", default_value = "sconce")]
+    #[arg(long, env = "SCONCE_SERVE_POOL", value_name = "NAME", default_value = "sconce")]
     pool: String,
 }
 
@@ -216,18 +221,15 @@ impl Arguments {
     }
 
     fn nats(&self) -> Result<NatsOptions, GatewayError> {
-        let auth = match (&self.nats.nats_token_file, &self.nats.nats_nkey_file) {
+        let Registry { registry, registry_token_file, registry_nkey_file, registry_ca, pool } =
+            &self.registry;
+        let auth = match (registry_token_file, registry_nkey_file) {
             (Some(path), _) => NatsAuth::Token(secret(path)?),
             (None, Some(path)) => NatsAuth::NKey(secret(path)?),
             (None, None) => NatsAuth::None,
         };
-        let tls = self.nats.nats_ca.clone().map(|path| NatsTls { authority: Some(path), client: None });
-        Ok(NatsOptions {
-            auth,
-            tls,
-            pool: self.nats.pool.clone(),
-            ..NatsOptions::new(self.nats.nats.clone())
-        })
+        let tls = registry_ca.clone().map(|path| NatsTls { authority: Some(path), client: None });
+        Ok(NatsOptions { auth, tls, pool: pool.clone(), ..NatsOptions::new(registry.clone()) })
     }
 
     fn telemetry(&self) -> TelemetryConfig {
@@ -274,7 +276,7 @@ mod tests {
     #[test]
     fn arguments_are_those_of_a_server() {
         let settings =
-            parsed(&["--port", "0", "--nats", "nats://a:1,nats://b:2", "--time-limit", "5"]).unwrap();
+            parsed(&["--port", "0", "--registry", "nats://a:1,nats://b:2", "--time-limit", "5"]).unwrap();
         assert_eq!(settings.address, "127.0.0.1:0".parse().unwrap());
         assert_eq!(settings.nats.servers, ["nats://a:1", "nats://b:2"]);
         assert_eq!(settings.gateway.http.time_limit, Duration::from_secs(5));

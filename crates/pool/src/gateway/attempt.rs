@@ -7,11 +7,12 @@ use axum::http::{HeaderValue, Method, Uri};
 use http_body_util::{BodyExt, Either, Full};
 use hyper::body::{Body, Bytes, Incoming};
 use hyper::{Request, Response};
+use sconce_http::deadline::DEADLINE_HEADER;
 use sconce_http::memory_budget::Reservation;
 use sconce_http::refusal::{Kind, Refusal};
 use tokio::time::Instant;
 
-use super::headers::{DEADLINE_HEADER, load};
+use super::headers::load;
 use super::job::Outgoing;
 use super::liveness::Tracking;
 use super::members::InFlight;

@@ -1,16 +1,10 @@
 //! Headers between client, gateway and worker.
 
-use std::time::Duration;
-
 use axum::http::{HeaderMap, HeaderName, HeaderValue, header};
-use sconce_http::keys::TenantId;
-use sconce_http::refusal::{Kind, Refusal};
+use sconce_http::deadline::DEADLINE_HEADER;
+use sconce_http::keys::{TENANT_HEADER, TenantId};
 use sconce_http::telemetry::Traceparent;
 
-/// Request header: milliseconds until the client gives up.
-pub(super) const DEADLINE_HEADER: HeaderName = HeaderName::from_static("x-sconce-deadline-ms");
-/// Request header: the tenant of a request that a gateway forwards, as 16 hexadecimal digits.
-pub(super) const TENANT_HEADER: HeaderName = HeaderName::from_static("x-sconce-tenant");
 /// Response header: the worker that answered.
 pub const WORKER_HEADER: HeaderName = HeaderName::from_static("x-sconce-worker");
 /// Header of a numerics class: in a request the one that must answer, in a response the one that answered.
@@ -99,15 +93,6 @@ fn is_hop_by_hop(headers: &HeaderMap, name: &HeaderName) -> bool {
     NOT_FORWARDED.contains(name) || named()
 }
 
-/// The time that the client gives the request, if it says so.
-pub(super) fn time_limit(headers: &HeaderMap) -> Result<Option<Duration>, Refusal> {
-    let Some(value) = headers.get(DEADLINE_HEADER) else { return Ok(None) };
-    let milliseconds = value.to_str().ok().and_then(|value| value.trim().parse().ok());
-    milliseconds.map(Duration::from_millis).map(Some).ok_or_else(|| {
-        Refusal::new(Kind::Validation, format!("`{DEADLINE_HEADER}` is a whole number of milliseconds"))
-    })
-}
-
 /// A whole number of seconds in `Retry-After`.
 pub(super) fn retry_after(headers: &HeaderMap) -> Option<f64> {
     headers.get(header::RETRY_AFTER)?.to_str().ok()?.trim().parse().ok()
@@ -162,16 +147,6 @@ mod tests {
         assert_eq!(load(&map(&[("x-sconce-load", "tokens=1,later=2,requests=0")])), Some((0, 1)));
         for wrong in ["", "requests=3", "requests=a, tokens=1"] {
             assert_eq!(load(&map(&[("x-sconce-load", wrong)])), None, "{wrong}");
-        }
-    }
-
-    #[test]
-    fn a_deadline_has_whole_milliseconds() {
-        let of = |value| time_limit(&map(&[("x-sconce-deadline-ms", value)])).map_err(|refusal| refusal.kind);
-        assert_eq!(of(" 1500 "), Ok(Some(Duration::from_millis(1500))));
-        assert_eq!(time_limit(&HeaderMap::new()), Ok(None));
-        for wrong in ["", "1.5", "-1", "soon"] {
-            assert_eq!(of(wrong), Err(Kind::Validation), "{wrong}");
         }
     }
 

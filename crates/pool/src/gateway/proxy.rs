@@ -11,11 +11,11 @@ use axum::http::uri::PathAndQuery;
 use axum::http::{HeaderMap, header};
 use axum::response::Response;
 use hyper::body::Bytes;
-use sconce_http::body;
 use sconce_http::keys::Principal;
 use sconce_http::memory_budget::RequestMemory;
 use sconce_http::refusal::{CODE_HEADER, Kind, Refusal, Refused};
 use sconce_http::telemetry::{RequestRecord, Traceparent};
+use sconce_http::{body, deadline};
 use tokio::time::Instant;
 
 use super::account::{Account, RequestOutcome};
@@ -83,7 +83,7 @@ async fn prepare(
     let started = Instant::now();
     let principal = parts.extensions.get::<Principal>().copied().unwrap_or_default();
     gateway.rate_limits.charge(principal, 0)?;
-    let asked = headers::time_limit(&parts.headers)?;
+    let asked = deadline::remaining(&parts.headers)?;
     let memory = RequestMemory::new(&gateway.edge.memory, principal.tenant);
     let (body, reservation) = body::read(&settings, &memory, &parts.headers, body).await?;
     let path_model = parts.extensions.get::<PathModel>();

@@ -10,7 +10,6 @@ mod harness;
 mod latency;
 mod model_name;
 mod nats;
-mod nats_server;
 mod pages;
 mod pins;
 mod placement;

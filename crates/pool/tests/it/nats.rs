@@ -8,8 +8,8 @@ use sconce_registry::{NatsOptions, NatsRegistry, Registry};
 use tokio::time::sleep;
 
 use crate::harness::{CLASS, Gateway};
-use crate::nats_server::Server;
 use crate::stand_in::{StandIn, TTL};
+use sconce_testkit::nats::NatsServer as Server;
 
 async fn connect(server: &Server) -> Arc<NatsRegistry> {
     Arc::new(NatsRegistry::connect(NatsOptions::new([server.url()])).await.unwrap())

@@ -30,7 +30,11 @@ const CRATES: [Crate; 12] = [
     Crate { folder: "pool", package: "sconce-pool", uses: &["sconce-registry", "sconce-http"] },
     Crate { folder: "worker", package: "sconce-worker", uses: &["sconce", "sconce-http", "sconce-registry"] },
     Crate { folder: "manifest", package: "sconce-manifest", uses: &[] },
-    Crate { folder: "cli", package: "sconce-cli", uses: &["sconce", "sconce-worker", "sconce-manifest"] },
+    Crate {
+        folder: "cli",
+        package: "sconce-cli",
+        uses: &["sconce", "sconce-pool", "sconce-worker", "sconce-manifest"],
+    },
 ];
 
 /// Every crate may use it in tests.

@@ -1,65 +1,19 @@
 //! Samples the metrics and the report of a server.
 
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
-use anyhow::{Context, bail};
-use sconce::http::client;
+use anyhow::Context;
 use serde_json::Value;
 
-/// Request timeout.
-const TIMEOUT: Duration = Duration::from_secs(5);
-/// Environment variable with the API key.
-const KEY: &str = "SCONCE_API_KEY";
+use crate::http_client::Client;
 
-/// HTTP client of one server.
-pub(crate) struct Client {
-    agent: ureq::Agent,
-    pub(crate) url: String,
-    key: Option<String>,
-}
-
-impl Client {
-    pub(crate) fn new(url: &str) -> anyhow::Result<Client> {
-        if !url.starts_with("http://") && !url.starts_with("https://") {
-            bail!("the server URL must start with `http://` or `https://`: `{url}`");
-        }
-        let key = std::env::var(KEY).ok().map(|key| key.trim().to_owned()).filter(|key| !key.is_empty());
-        Ok(Client {
-            agent: client(TIMEOUT).build().new_agent(),
-            url: url.trim_end_matches('/').to_owned(),
-            key,
-        })
-    }
-
-    /// Fetches metrics and report.
-    pub(crate) fn sample(&self) -> anyhow::Result<Sample> {
-        let metrics = self.get("/metrics")?;
-        let taken = Instant::now();
-        let report = serde_json::from_str(&self.get("/v1/report")?)
-            .with_context(|| format!("not a report of sconce: `{}/v1/report`", self.url))?;
-        Ok(Sample { taken, metrics: metrics.lines().filter_map(metric).collect(), report })
-    }
-
-    fn get(&self, path: &str) -> anyhow::Result<String> {
-        let address = format!("{}{path}", self.url);
-        let mut request = self.agent.get(&address);
-        if let Some(key) = &self.key {
-            request = request.header("authorization", format!("Bearer {key}"));
-        }
-        let response = request.call();
-        let mut response = response.with_context(|| format!("could not connect to: `{}`", self.url))?;
-        match response.status().as_u16() {
-            200 => Ok(response.body_mut().read_to_string()?),
-            401 if self.key.is_some() => {
-                bail!(
-                    "`{}` rejected the API key in `{KEY}`\nhint: set it to a key of the server's `api_key_file`",
-                    self.url
-                )
-            }
-            401 => bail!("`{}` requires an API key\nhint: set `{KEY}`", self.url),
-            status => bail!("unexpected status of `{address}`: {status}"),
-        }
-    }
+/// Fetches metrics and report.
+pub(crate) fn sample(client: &Client) -> anyhow::Result<Sample> {
+    let metrics = client.get("/metrics")?;
+    let taken = Instant::now();
+    let report = serde_json::from_str(&client.get("/v1/report")?)
+        .with_context(|| format!("not a report of sconce: `{}/v1/report`", client.url))?;
+    Ok(Sample { taken, metrics: metrics.lines().filter_map(metric).collect(), report })
 }
 
 /// Metrics and report at one time.
