@@ -15,6 +15,7 @@ mod layers;
 pub mod listen;
 pub mod memory_budget;
 pub mod output;
+pub mod path_name;
 mod rate_limiter;
 pub mod refusal;
 pub mod settings;

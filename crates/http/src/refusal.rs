@@ -88,6 +88,20 @@ pub enum Dialect {
     Anthropic,
 }
 
+impl Dialect {
+    /// The dialect of errors on a path.
+    pub fn of_path(path: &str) -> Dialect {
+        match path {
+            "/v1/rerank" | "/v2/rerank" | "/v2/embed" => Dialect::Cohere,
+            "/v1/messages" | "/v1/messages/count_tokens" => Dialect::Anthropic,
+            "/embeddings" | "/apply-template" => Dialect::OpenAi,
+            path if path.starts_with("/v1/") => Dialect::OpenAi,
+            path if path.starts_with("/api/") => Dialect::Ollama,
+            _ => Dialect::Tei,
+        }
+    }
+}
+
 /// One row of the table.
 struct Row {
     /// HTTP status in TEI's dialect.

@@ -4,6 +4,7 @@
 //! duplicate `model` is rejected, as a worker does when it parses the body.
 
 use axum::http::HeaderMap;
+use sconce_http::path_name;
 use sconce_http::refusal::{Kind, Refusal};
 use serde::Deserialize;
 
@@ -63,26 +64,10 @@ pub(super) fn in_path<'a, 'n>(
     names: impl Iterator<Item = &'n str>,
 ) -> Option<(&'n str, &'a str)> {
     let path = path.strip_prefix(PREFIX)?;
-    let matching = names.filter_map(|name| Some((name, after(path, name)?)));
+    let matching = names.filter_map(|name| Some((name, path_name::after(path, name)?)));
     matching
         .min_by_key(|(_, rest)| rest.len())
         .map(|(name, rest)| (name, if rest.is_empty() { "/" } else { rest }))
-}
-
-/// The rest of `path` after a leading `name`. The name must end at a segment boundary.
-fn after<'a>(path: &'a str, name: &str) -> Option<&'a str> {
-    let mut at = 0;
-    for expected in name.bytes() {
-        let (byte, length) = match *path.as_bytes().get(at)? {
-            b'%' => (u8::from_str_radix(path.get(at + 1..at + 3)?, 16).ok()?, 3),
-            byte => (byte, 1),
-        };
-        if byte != expected {
-            return None;
-        }
-        at += length;
-    }
-    path.get(at..).filter(|rest| rest.is_empty() || rest.starts_with('/'))
 }
 
 #[cfg(test)]

@@ -13,7 +13,7 @@ use axum::response::Response;
 use hyper::body::Bytes;
 use sconce_http::keys::Principal;
 use sconce_http::memory_budget::RequestMemory;
-use sconce_http::refusal::{CODE_HEADER, Kind, Refusal, Refused};
+use sconce_http::refusal::{CODE_HEADER, Dialect, Kind, Refusal, Refused};
 use sconce_http::telemetry::{RequestRecord, Traceparent};
 use sconce_http::{body, deadline};
 use tokio::time::Instant;
@@ -47,7 +47,7 @@ pub(super) async fn forward(
 ) -> Response {
     let (parts, body) = request.into_parts();
     let path = parts.extensions.get::<MatchedPath>().map_or("", MatchedPath::as_str);
-    let dialect = routes::dialect(path);
+    let dialect = Dialect::of_path(path);
     let Some(route) = routes::find(path) else {
         return Refusal::new(Kind::NoRoute, "unknown route").respond(dialect);
     };
@@ -149,7 +149,7 @@ fn model(
 
 /// The answer of a worker, whose body is passed on as it arrives.
 fn deliver(gateway: &Arc<Gateway>, job: &Job, attempt: Attempt, account: Account) -> Response {
-    let dialect = routes::dialect(job.route.path);
+    let dialect = Dialect::of_path(job.route.path);
     attempt.observe_load();
     let Attempt { choice, in_flight, tracking, answer, reservation, .. } = attempt;
     let response = match answer {

@@ -8,17 +8,17 @@ use axum::http::uri::{PathAndQuery, Uri};
 use axum::middleware::{self, Next};
 use axum::response::Response;
 use axum::routing::{get, post};
-use sconce_http::refusal::{Kind, Refusal, Refused};
+use sconce_http::refusal::{Dialect, Kind, Refusal, Refused};
 use sconce_http::{RouteRules, protect};
 
 use super::proxy::{PathModel, forward};
-use super::routes::{ROUTES, dialect};
+use super::routes::ROUTES;
 use super::state::Gateway;
 use super::{model_name, pages};
 
 /// What the HTTP edge must know about these routes.
 pub(super) const RULES: RouteRules =
-    RouteRules { probes: &["/livez", "/readyz", "/health"], public: &[], dialect };
+    RouteRules { probes: &["/livez", "/readyz", "/health"], public: &[], dialect: Dialect::of_path };
 
 /// The routes with the middleware around them.
 pub(super) fn router(gateway: &Arc<Gateway>) -> Router {
@@ -68,11 +68,12 @@ async fn no_such_route(request: Request) -> Response {
     } else {
         Refusal::new(Kind::NoRoute, "unknown route of the gateway")
     };
-    refusal.respond(dialect(path))
+    refusal.respond(Dialect::of_path(path))
 }
 
 async fn method_not_allowed(request: Request) -> Response {
-    Refusal::new(Kind::Method, "method not allowed on this route").respond(dialect(request.uri().path()))
+    Refusal::new(Kind::Method, "method not allowed on this route")
+        .respond(Dialect::of_path(request.uri().path()))
 }
 
 /// Counts refusals by code.

@@ -1,7 +1,5 @@
 //! The routes that a gateway forwards, which are those of a worker.
 
-use sconce_http::refusal::Dialect;
-
 /// How the body of a route names its model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BodyName {
@@ -79,18 +77,6 @@ pub(super) static ROUTES: [Route; 24] = [
 /// The route with this path.
 pub(super) fn find(path: &str) -> Option<&'static Route> {
     ROUTES.iter().find(|route| route.path == path)
-}
-
-/// The dialect of errors on a path.
-pub(super) fn dialect(path: &str) -> Dialect {
-    match path {
-        "/v1/rerank" | "/v2/rerank" | "/v2/embed" => Dialect::Cohere,
-        "/v1/messages" | "/v1/messages/count_tokens" => Dialect::Anthropic,
-        "/embeddings" | "/apply-template" => Dialect::OpenAi,
-        path if path.starts_with("/v1/") => Dialect::OpenAi,
-        path if path.starts_with("/api/") => Dialect::Ollama,
-        _ => Dialect::Tei,
-    }
 }
 
 #[cfg(test)]

@@ -68,7 +68,9 @@ async fn keys_and_limits_are_those_of_a_worker() {
     tokio::time::sleep(Duration::from_millis(100)).await;
     assert_eq!(gateway.client.embed(&[]).await.status, 401);
     assert_eq!(gateway.client.get("/readyz").await.status, 200, "probes need no key");
-    let alice = [("authorization", "Bearer alice"), ("x-sconce-tenant", "forged")];
+    let forged = [("authorization", "Bearer alice"), ("x-sconce-tenant", "forged")];
+    assert_eq!(gateway.client.embed(&forged).await.status, 403, "only the pool's key names tenants");
+    let alice = [("authorization", "Bearer alice")];
     assert!(gateway.client.embed(&alice).await.is_ok());
     let headers = worker.state.last_headers.lock().unwrap().clone();
     assert_eq!(headers["authorization"], "Bearer ours");

@@ -23,8 +23,11 @@ use crate::state::app::App;
 const LOAD_HEADER: HeaderName = HeaderName::from_static("x-sconce-load");
 
 /// What the HTTP edge must know about these routes.
-pub(crate) const RULES: RouteRules =
-    RouteRules { probes: &["/livez", "/readyz", "/startupz", "/health"], public: &["/docs"], dialect };
+pub(crate) const RULES: RouteRules = RouteRules {
+    probes: &["/livez", "/readyz", "/startupz", "/health"],
+    public: &["/docs"],
+    dialect: Dialect::of_path,
+};
 
 /// All paths with their handlers.
 pub(crate) fn routes() -> Vec<(&'static str, MethodRouter<Arc<App>>)> {
@@ -91,18 +94,6 @@ pub(crate) fn router(app: &Arc<App>, catalog: Option<Arc<Catalog>>) -> Router {
     protect(routes, &app.edge).layer(observed)
 }
 
-/// The dialect of errors on a path.
-fn dialect(path: &str) -> Dialect {
-    match path {
-        "/v1/rerank" | "/v2/rerank" | "/v2/embed" => Dialect::Cohere,
-        "/v1/messages" | "/v1/messages/count_tokens" => Dialect::Anthropic,
-        "/embeddings" | "/apply-template" => Dialect::OpenAi,
-        path if path.starts_with("/v1/") => Dialect::OpenAi,
-        path if path.starts_with("/api/") => Dialect::Ollama,
-        _ => Dialect::Tei,
-    }
-}
-
 async fn no_such_route(request: Request) -> Response {
     let path = request.uri().path();
     let refusal = if path.starts_with(prefix::PREFIX) {
@@ -111,11 +102,12 @@ async fn no_such_route(request: Request) -> Response {
     } else {
         Refusal::new(Kind::NoRoute, "unknown route; `/openapi.json` lists the routes")
     };
-    refusal.respond(dialect(path))
+    refusal.respond(Dialect::of_path(path))
 }
 
 async fn method_not_allowed(request: Request) -> Response {
-    Refusal::new(Kind::Method, "method not allowed on this route").respond(dialect(request.uri().path()))
+    Refusal::new(Kind::Method, "method not allowed on this route")
+        .respond(Dialect::of_path(request.uri().path()))
 }
 
 /// Counts refusals by code, and adds the load of the worker to answers to authorized requests.

@@ -130,6 +130,9 @@ fn bodies() -> Vec<(&'static str, Value)> {
         ("/api/show", json!({"model": "model"})),
         ("/v2/embed", cohere),
         ("/v2/embed", contents),
+        ("/v1/fit", json!({"source": "model", "name": "a"})),
+        ("/v1/models", json!({"source": "model", "name": "a"})),
+        ("/v1/resume", json!({})),
     ];
     let plain = [
         "/api/ps",
@@ -156,9 +159,9 @@ fn bodies() -> Vec<(&'static str, Value)> {
 fn check_coverage(bodies: &[(&str, Value)], address: std::net::SocketAddr) {
     let description = get(address, "/openapi.json").expect(200);
     for path in description["paths"].as_object().expect("paths").keys() {
-        // Draining stops the server.
-        let known =
-            path == "/v1/drain" || bodies.iter().any(|(known, _)| *known == path.replace("{id}", "model"));
+        // Draining stops the server, and pausing refuses all requests.
+        let known = ["/v1/drain", "/v1/pause"].contains(&path.as_str())
+            || bodies.iter().any(|(known, _)| *known == path.replace("{id}", "model"));
         assert!(known, "no body for `{path}`: add one to `bodies`");
     }
 }

@@ -122,6 +122,11 @@ const PROMPTS: [PromptRoute; 8] = [
     ("/apply-template", |text| json!({"messages": conversation(text)}), false),
 ];
 
+/// Routes of operators that name a source.
+const SOURCES: [&str; 2] = ["/v1/fit", "/v1/models"];
+/// Routes of operators that read no body.
+const BODILESS: [&str; 3] = ["/v1/drain", "/v1/pause", "/v1/resume"];
+
 fn conversation(text: &str) -> Value {
     json!([{"role": "user", "content": text}])
 }
@@ -160,9 +165,14 @@ fn livez_is_answered_while_every_route_has_its_largest_input_twice() {
         if described.is_empty() {
             let paths = get(address, "/openapi.json").json()["paths"].as_object().expect("paths").clone();
             let posts = paths.iter().filter(|(_, methods)| methods.get("post").is_some());
-            described = posts.map(|(path, _)| path.clone()).filter(|path| path != "/v1/drain").collect();
+            let posts = posts.map(|(path, _)| path.clone());
+            described = posts.filter(|path| !BODILESS.contains(&path.as_str())).collect();
         }
         let idle = p99_beside(address, spin);
+        for path in SOURCES {
+            let statuses = twice(address, name, path, &json!({"source": "a".repeat(BODY)}), idle);
+            assert!(statuses.iter().all(|status| (400..500).contains(status)), "{path}: {statuses:?}");
+        }
         for (_, path, body) in bodies.iter().filter(|(model, ..)| *model == name) {
             let statuses = twice(address, name, path, body, idle);
             assert!(statuses.contains(&200), "{name} {path}: {statuses:?}");
@@ -174,6 +184,7 @@ fn livez_is_answered_while_every_route_has_its_largest_input_twice() {
             .iter()
             .map(|(_, path, _)| path)
             .chain(PROMPTS.iter().map(|(path, ..)| path))
+            .chain(&SOURCES)
             .any(|one| one == path)
     };
     let missing: Vec<&String> = described.iter().filter(|path| !measured(path)).collect();
