@@ -6,7 +6,9 @@ use axum::extract::{Path, Request, State};
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use axum::{Extension, Json};
+use sconce_http::memory_budget::RequestMemory;
 use sconce_http::refusal::{Dialect, Kind, Refusal};
+use sconce_http::{Principal, body};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
@@ -119,12 +121,19 @@ async fn read<T: DeserializeOwned>(
     request: Request,
     action: &str,
 ) -> Result<(Arc<Catalog>, T), Refusal> {
-    authorize(app, &request, action)?;
+    let authorized = authorize(app, &request, action);
+    let (parts, body) = request.into_parts();
+    if let Err(refusal) = authorized {
+        return Err(if body::drain(&parts.headers, body).await { refusal } else { refusal.closing() });
+    }
+    let principal = parts.extensions.get::<Principal>().copied().unwrap_or_default();
+    let (settings, memory) = (app.settings(), RequestMemory::new(&app.edge.memory, principal.tenant));
+    let (bytes, _reservation) = body::read(&settings.http, &memory, &parts.headers, body).await?;
     let catalog = known(catalog)?;
-    let bytes = axum::body::to_bytes(request.into_body(), MAX_BODY).await;
-    let too_large =
-        |_| Refusal::new(Kind::TooLarge, format!("a body has at most {MAX_BODY} bytes")).closing();
-    let (body, _) = parse(&bytes.map_err(too_large)?, app.settings().strict)?;
+    if bytes.len() > MAX_BODY {
+        return Err(Refusal::new(Kind::TooLarge, format!("a body has at most {MAX_BODY} bytes")));
+    }
+    let (body, _) = parse(&bytes, settings.strict)?;
     Ok((catalog, body))
 }
 

@@ -88,11 +88,19 @@ fn p99(mut times: Vec<Duration>) -> Duration {
 
 /// 99th percentile of the latency of `/livez` during `work`.
 fn p99_beside(address: SocketAddr, work: impl FnOnce()) -> Duration {
+    /// Stops the probe also if `work` panics.
+    struct Stop<'a>(&'a AtomicBool);
+    impl Drop for Stop<'_> {
+        fn drop(&mut self) {
+            self.0.store(true, Ordering::Relaxed);
+        }
+    }
     let stop = AtomicBool::new(false);
     thread::scope(|scope| {
         let probing = scope.spawn(|| probe(address, &stop));
+        let stops = Stop(&stop);
         work();
-        stop.store(true, Ordering::Relaxed);
+        drop(stops);
         p99(probing.join().expect("it lives"))
     })
 }
