@@ -23,18 +23,23 @@ pub struct BreakerOptions {
     pub reset_after: Duration,
 }
 
+impl BreakerOptions {
+    /// The default options.
+    pub const DEFAULT: BreakerOptions = BreakerOptions {
+        consecutive: 5,
+        ratio: 0.5,
+        min_outcomes: 20,
+        window: Duration::from_secs(10),
+        backoff: Duration::from_millis(500),
+        max_backoff: Duration::from_secs(30),
+        probe_timeout: Duration::from_secs(30),
+        reset_after: Duration::from_mins(1),
+    };
+}
+
 impl Default for BreakerOptions {
     fn default() -> BreakerOptions {
-        BreakerOptions {
-            consecutive: 5,
-            ratio: 0.5,
-            min_outcomes: 20,
-            window: Duration::from_secs(10),
-            backoff: Duration::from_millis(500),
-            max_backoff: Duration::from_secs(30),
-            probe_timeout: Duration::from_secs(30),
-            reset_after: Duration::from_mins(1),
-        }
+        BreakerOptions::DEFAULT
     }
 }
 

@@ -4,16 +4,7 @@ use proptest::prelude::*;
 
 use super::*;
 
-const OPTIONS: BreakerOptions = BreakerOptions {
-    consecutive: 5,
-    ratio: 0.5,
-    min_outcomes: 20,
-    window: Duration::from_secs(10),
-    backoff: Duration::from_millis(500),
-    max_backoff: Duration::from_secs(30),
-    probe_timeout: Duration::from_secs(30),
-    reset_after: Duration::from_mins(1),
-};
+const OPTIONS: BreakerOptions = BreakerOptions::DEFAULT;
 
 fn send(breaker: &mut Breaker, success: bool, now: Instant) {
     let permit = breaker.start(&OPTIONS, now);
