@@ -28,6 +28,9 @@ pub struct CachedSequence {
     pub blocks: Vec<u32>,
     /// Number of last tokens of the batch whose logits are requested.
     pub logits: usize,
+    /// Tokens of its prompt. Tokens at later positions were generated: an engine may compute them by another kernel, and a
+    /// token that is computed again must be computed by the same one.
+    pub prompt: usize,
 }
 
 /// One sequence inside a batch.
@@ -149,6 +152,14 @@ impl Batch {
         self.cached.get(index).map_or(0, |cached| cached.length)
     }
 
+    /// The position of each token in its sequence, cached tokens included.
+    pub fn positions(&self) -> impl Iterator<Item = usize> {
+        self.sequences.iter().enumerate().flat_map(|(index, sequence)| {
+            let first = self.cached_length(index);
+            first..first + sequence.length
+        })
+    }
+
     /// Number of tokens.
     pub fn tokens(&self) -> usize {
         self.ids.len()
@@ -165,6 +176,18 @@ impl Batch {
             part.push_masked(&self.ids[place.clone()], &self.types[place], skip, masked);
         }
         part
+    }
+
+    /// Some tokens of cached sequences as a batch without logits: the index of each sequence, and tokens of it.
+    #[must_use]
+    pub fn tokens_of(&self, parts: &[(usize, std::ops::Range<usize>)]) -> Batch {
+        let mut batch = Batch::new(self.output_kind);
+        for (index, tokens) in parts {
+            let (start, cached) = (self.sequences[*index].start, &self.cached[*index]);
+            let cached = CachedSequence { length: cached.length + tokens.start, logits: 0, ..cached.clone() };
+            batch.push_cached(&self.ids[start + tokens.start..start + tokens.end], cached);
+        }
+        batch
     }
 
     /// The range of output rows of the sequences in `range`.
@@ -233,9 +256,9 @@ mod tests {
     #[test]
     fn a_step_has_a_cached_part_for_each_sequence_and_rows_for_the_requested_logits() {
         let mut step = Batch::new(OutputKind::Logits);
-        step.push_cached(&[1, 2, 3], CachedSequence { length: 4, blocks: vec![0, 1], logits: 2 });
-        step.push_cached(&[5], CachedSequence { length: 0, blocks: vec![2], logits: 0 });
-        step.push_cached(&[6], CachedSequence { length: 7, blocks: vec![3], logits: 1 });
+        step.push_cached(&[1, 2, 3], CachedSequence { length: 4, blocks: vec![0, 1], logits: 2, prompt: 6 });
+        step.push_cached(&[5], CachedSequence { length: 0, blocks: vec![2], logits: 0, prompt: 1 });
+        step.push_cached(&[6], CachedSequence { length: 7, blocks: vec![3], logits: 1, prompt: 7 });
         assert!(step.is_well_formed());
         assert_eq!([step.rows_of(0..1), step.rows_of(1..2), step.rows_of(2..3)], [0..2, 2..2, 2..3]);
         assert_eq!((step.cached_length(0), step.part(2..3).cached), (4, step.cached[2..].to_vec()));

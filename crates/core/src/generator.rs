@@ -27,4 +27,7 @@ pub struct CacheLayout {
     pub block_size: usize,
     /// Bytes per block, over all layers.
     pub block_bytes: usize,
+    /// Whether prompt tokens and generated tokens are computed by different kernels, so that their keys and values differ in
+    /// the last bits.
+    pub separates_prompts: bool,
 }

@@ -97,7 +97,10 @@ fn predictions(generator: &dyn Generator, texts: &Batch) -> Result<Vec<Predictio
             let done = number * PREDICTED;
             let mut step = Batch::new(OutputKind::Logits);
             let blocks = (0..blocks as u32).collect();
-            step.push_cached(part, CachedSequence { length: done, blocks, logits: part.len() });
+            step.push_cached(
+                part,
+                CachedSequence { length: done, blocks, logits: part.len(), prompt: ids.len() },
+            );
             let rows = generator.step(&step).map_err(obstacle)?.into_rows();
             predictions
                 .extend(rows.iter().zip(&ids[done + 1..]).map(|(logits, next)| predict(logits, *next)));
@@ -150,7 +153,8 @@ pub(crate) fn steps(
         let mut step = Batch::new(OutputKind::Logits);
         for &(index, count) in &active {
             let first = texts.sequences[index].start + done[index];
-            let cached = CachedSequence { length: done[index], blocks: tables[index].clone(), logits: count };
+            let (length, prompt) = (done[index], lengths[index]);
+            let cached = CachedSequence { length, blocks: tables[index].clone(), logits: count, prompt };
             step.push_cached(&texts.ids[first..first + count], cached);
         }
         let rows = generator.step(&step).map_err(obstacle)?.into_rows();
@@ -177,7 +181,7 @@ pub(crate) fn decode(
     let mut step = Batch::new(OutputKind::Logits);
     for sequence in 0..batch as u32 {
         let blocks = (sequence * count..(sequence + 1) * count).collect();
-        step.push_cached(&[1], CachedSequence { length: cached, blocks, logits: 1 });
+        step.push_cached(&[1], CachedSequence { length: cached, blocks, logits: 1, prompt: cached });
     }
     let mut seconds = f64::INFINITY;
     let begun = Instant::now();

@@ -1,5 +1,7 @@
 //! What the steps of all engines share: the output matrix, the size of cache blocks, and the validation of a step.
 
+use std::ops::Range;
+
 use sconce_core::batch::{Batch, OutputKind};
 use sconce_core::card::ModelCard;
 use sconce_core::engine::EngineError;
@@ -25,6 +27,40 @@ pub(crate) fn check(d: &Description, batch: &Batch, blocks: usize) -> Result<(),
         return Err(EngineError::Malformed("a step whose block tables do not cover its tokens".to_owned()));
     }
     Ok(())
+}
+
+/// Tokens of sequences: the index of each, and tokens of it.
+pub(crate) type SomeTokens = Vec<(usize, Range<usize>)>;
+
+/// The prompt tokens and the generated tokens of a step.
+pub(crate) fn by_kind(batch: &Batch) -> [SomeTokens; 2] {
+    let mut kinds = [Vec::new(), Vec::new()];
+    for (index, (sequence, cached)) in batch.sequences.iter().zip(&batch.cached).enumerate() {
+        let prompt = cached.prompt.saturating_sub(cached.length).min(sequence.length);
+        for (kind, tokens) in kinds.iter_mut().zip([0..prompt, prompt..sequence.length]) {
+            kind.extend(Some((index, tokens)).filter(|(_, tokens)| !tokens.is_empty()));
+        }
+    }
+    kinds
+}
+
+/// The tokens of a step in parts of at most `size` tokens.
+pub(crate) fn in_parts(batch: &Batch, size: usize) -> Vec<SomeTokens> {
+    let (mut parts, mut part, mut left) = (Vec::new(), Vec::new(), size);
+    for (index, sequence) in batch.sequences.iter().enumerate() {
+        let mut first = 0;
+        while first < sequence.length {
+            let count = left.min(sequence.length - first);
+            part.push((index, first..first + count));
+            (first, left) = (first + count, left - count);
+            if left == 0 {
+                parts.push(std::mem::take(&mut part));
+                left = size;
+            }
+        }
+    }
+    parts.extend(Some(part).filter(|part| !part.is_empty()));
+    parts
 }
 
 /// Rejects checkpoints that lack their own output matrix: the token embeddings in its place would give wrong logits.

@@ -1,4 +1,4 @@
-//! Private CPU thread pools; the global rayon pool and environment variables are not touched.
+//! Private CPU threads; the global rayon pool and environment variables are not touched.
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -6,17 +6,28 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use rayon::{ThreadPool, ThreadPoolBuilder};
 use sconce_core::batch::{Batch, Rows};
+use sconce_kernels::team::Team;
 
-/// One pool of all threads for a single block, and pools of one thread each for batches of several blocks. One spare
-/// pool serves a batch that arrives when every thread is busy: the system schedules it.
+/// All threads for a single block, and pools of one thread each for batches of several blocks. One spare pool serves a
+/// batch that arrives when every thread is busy: the system schedules it.
 pub(crate) struct Threads {
-    full_pool: Option<ThreadPool>,
-    /// Held while the full pool works. A thread of the pool that waits for another would take a second piece of work into
-    /// the scratch memory of the first.
-    full_in_use: Mutex<()>,
+    all: AllThreads,
+    /// A team of the caller alone, for blocks on one thread.
+    single: Team,
+    /// Held while all threads work on one piece. A thread of a pool that waits for another would take a second piece of work
+    /// into the scratch memory of the first.
+    all_in_use: Mutex<()>,
     singles: Vec<ThreadPool>,
     count: usize,
     usage: Mutex<Usage>,
+}
+
+/// All threads at once.
+enum AllThreads {
+    /// A pool, on which Candle runs its own parallel code.
+    Pool(Option<ThreadPool>),
+    /// A team with the caller.
+    Team(Team),
 }
 
 /// Current use of the threads.
@@ -62,22 +73,24 @@ impl Drop for ThreadShare<'_> {
 }
 
 impl Threads {
-    /// Starts `count` threads. If the system refuses, work runs on the caller's thread.
-    pub(crate) fn new(count: usize) -> Threads {
-        let pool = |threads: usize, name: &'static str| {
-            ThreadPoolBuilder::new()
-                .num_threads(threads)
-                .thread_name(move |n| format!("sconce-{name}-{n}"))
-                .build()
-                .ok()
-        };
+    /// Starts `count` threads, and a pool of as many. If the system refuses, work runs on the caller's thread.
+    pub(crate) fn with_pool(count: usize) -> Threads {
+        Threads::new(count, AllThreads::Pool(pool(count.max(1), "all")))
+    }
+
+    /// Starts `count` threads, and a team of as many.
+    pub(crate) fn with_team(count: usize) -> Threads {
+        Threads::new(count, AllThreads::Team(Team::new(count)))
+    }
+
+    fn new(count: usize, all: AllThreads) -> Threads {
         let count = count.max(1);
         let singles: Vec<ThreadPool> = (0..=count).filter_map(|_| pool(1, "one")).collect();
         let usage = Mutex::new(Usage { batches: 0, threads: vec![0; singles.len()] });
-        let full_in_use = Mutex::new(());
         Threads {
-            full_pool: pool(count, "all"),
-            full_in_use,
+            all,
+            single: Team::single(),
+            all_in_use: Mutex::new(()),
             count: count.min(singles.len()),
             singles,
             usage,
@@ -105,16 +118,17 @@ impl Threads {
         self.count.max(1)
     }
 
-    /// Runs `work` on the pool of all threads, after other work there.
-    pub(crate) fn all_threads<T: Send>(&self, work: impl FnOnce() -> T + Send) -> T {
-        let _in_use = self.full_in_use.lock().unwrap_or_else(PoisonError::into_inner);
+    /// Runs `work` with all threads, after other work there.
+    pub(crate) fn all_threads<T: Send>(&self, work: impl FnOnce(&Team) -> T + Send) -> T {
+        let _in_use = self.all_in_use.lock().unwrap_or_else(PoisonError::into_inner);
         self.install(work)
     }
 
-    fn install<T: Send>(&self, work: impl FnOnce() -> T + Send) -> T {
-        match &self.full_pool {
-            Some(pool) => pool.install(work),
-            None => work(),
+    fn install<T: Send>(&self, work: impl FnOnce(&Team) -> T + Send) -> T {
+        match &self.all {
+            AllThreads::Pool(Some(pool)) => pool.install(|| work(&self.single)),
+            AllThreads::Pool(None) => work(&self.single),
+            AllThreads::Team(team) => work(team),
         }
     }
 
@@ -142,24 +156,24 @@ impl Threads {
         &self,
         batch: &Batch,
         size: usize,
-        work: impl Fn(&Batch) -> Result<Rows, E> + Sync,
+        work: impl Fn(&Batch, &Team) -> Result<Rows, E> + Sync,
     ) -> Result<Rows, E> {
         let share = self.share();
         let blocks = blocks(batch, share.threads.len().max(1), size);
         if share.threads.is_empty() {
-            return self.all_threads(|| work(batch));
+            return self.all_threads(|team| work(batch, team));
         }
         if blocks.len() == 1
             && share.alone
-            && let Ok(_in_use) = self.full_in_use.try_lock()
+            && let Ok(_in_use) = self.all_in_use.try_lock()
         {
-            return self.install(|| work(batch));
+            return self.install(|team| work(batch, team));
         }
         let next = AtomicUsize::new(0);
         let done = Mutex::new(Vec::with_capacity(blocks.len()));
         self.on_each(&share.threads, &|thread| {
             while let Some(block) = blocks.get(next.fetch_add(1, Ordering::Relaxed)) {
-                let rows = work(&batch.part(block.clone()));
+                let rows = work(&batch.part(block.clone()), &self.single);
                 done.lock().unwrap_or_else(PoisonError::into_inner).push((block.start, rows));
                 if share.release(thread) {
                     return;
@@ -177,6 +191,12 @@ impl Threads {
         }
         Ok(all)
     }
+}
+
+/// A pool of named threads, if the system allows it.
+fn pool(threads: usize, name: &'static str) -> Option<ThreadPool> {
+    let names = move |n| format!("sconce-{name}-{n}");
+    ThreadPoolBuilder::new().num_threads(threads).thread_name(names).build().ok()
 }
 
 /// Ranges of sequences of about `size` tokens, smaller towards the end, so that all threads finish together; few tokens
@@ -224,7 +244,7 @@ mod tests {
 
     #[test]
     fn batches_that_come_at_once_share_the_threads() {
-        let threads = Threads::new(4);
+        let threads = Threads::with_team(4);
         let alone = threads.share();
         assert!(alone.alone);
         assert_eq!(alone.threads, [0, 1, 2, 3]);

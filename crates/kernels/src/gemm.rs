@@ -249,6 +249,11 @@ impl ColumnBlock {
         &mut self.values
     }
 
+    /// Number of columns.
+    pub fn columns(&self) -> usize {
+        self.columns
+    }
+
     /// Moves the block `columns` columns to the right.
     pub fn shift(&mut self, columns: usize) {
         self.first += columns;

@@ -1,7 +1,7 @@
 //! CPU kernels for transformers on plain slices: GEMM with prepacked weights, attention over packed sequences, norms.
 //! The instruction set is selected at run time; every kernel is tested against plain code.
 //!
-//! This is the only crate with `unsafe`, and in it only `bf16`, `buffer`, `detect`, `memory`, `quant` and `tile_config` have any.
+//! This is the only crate with `unsafe`, and in it only `bf16`, `buffer`, `detect`, `memory`, `quant`, `team` and `tile_config` have any.
 
 /// The version of these kernels.
 pub const VERSION: &str = env!("CARGO_PKG_VERSION");
@@ -21,5 +21,6 @@ pub mod paged;
 pub mod quant;
 pub mod rope;
 pub mod rows;
+pub mod team;
 #[cfg(target_arch = "x86_64")]
 mod tile_config;

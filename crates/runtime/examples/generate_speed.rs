@@ -80,8 +80,9 @@ fn step(
     for sequence in 0..sequences {
         let ids: Vec<u32> =
             (0..count).map(|at| ((cached + at) * 7919 + sequence * 31 + 11) as u32 % 1000).collect();
+        let prompt = if count > 1 { cached + count } else { cached };
         let table = (sequence * blocks..(sequence + 1) * blocks).map(|block| block as u32).collect();
-        batch.push_cached(&ids, CachedSequence { length: cached, blocks: table, logits: 1 });
+        batch.push_cached(&ids, CachedSequence { length: cached, blocks: table, logits: 1, prompt });
     }
     generator.step(&batch)?;
     Ok(())

@@ -34,7 +34,7 @@ impl Encoder for CandleEncoder {
         self.transformer.description().check(batch)?;
         step::reject(batch)?;
         let rows = match self.path {
-            ForwardPath::Fused => self.threads.in_blocks(batch, BLOCK, |block| self.rows(block)),
+            ForwardPath::Fused => self.threads.in_blocks(batch, BLOCK, |block, _| self.rows(block)),
             ForwardPath::Portable => with_autorelease(|| self.rows(batch)),
         };
         let rows = rows.map_err(errors::to_engine_error)?;

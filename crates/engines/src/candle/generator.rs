@@ -39,7 +39,7 @@ impl CandleEncoder {
 impl Generator for CandleEncoder {
     fn cache_layout(&self) -> CacheLayout {
         let block_bytes = self.logits_head().map_or(0, |head| head.cache().block_bytes());
-        CacheLayout { block_size: BLOCK_SIZE, block_bytes }
+        CacheLayout { block_size: BLOCK_SIZE, block_bytes, separates_prompts: false }
     }
 
     fn reserve(&self, blocks: usize) -> std::result::Result<(), EngineError> {
@@ -55,7 +55,7 @@ impl Generator for CandleEncoder {
         step::check(description, batch, cache.blocks())?;
         let cache = &mut *cache;
         let values = match self.path {
-            ForwardPath::Fused => self.threads.all_threads(|| self.logits(head, cache, batch)),
+            ForwardPath::Fused => self.threads.all_threads(|_| self.logits(head, cache, batch)),
             ForwardPath::Portable => with_autorelease(|| self.logits(head, cache, batch)),
         };
         let mut values = values.map_err(errors::to_engine_error)?;

@@ -59,7 +59,7 @@ impl CandleEngine {
     }
 
     fn threads(&self) -> Arc<Threads> {
-        Arc::clone(self.threads.get_or_init(|| Arc::new(Threads::new(self.count))))
+        Arc::clone(self.threads.get_or_init(|| Arc::new(Threads::with_pool(self.count))))
     }
 
     /// An encoder of `description` with weights from `tensors`, without head.

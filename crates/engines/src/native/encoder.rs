@@ -6,15 +6,16 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use sconce_core::batch::{Batch, Output, OutputKind, Rows};
 use sconce_core::engine::{BatchLayout, Encoder, EngineError};
 use sconce_core::generator::{CacheLayout, Generator};
-use sconce_kernels::bf16::{Bf16, MatrixBf16};
+use sconce_kernels::bf16::{Bf16, MatrixBf16, STEP};
 use sconce_kernels::gemm::PackedMatrix;
 use sconce_kernels::isa::Isa;
 use sconce_kernels::rows::Activation;
+use sconce_kernels::team::Team;
 
 use super::forward_bf16::{self, ForwardBf16, PackBf16};
 use super::forward_f32::{self, ForwardF32, PackF32};
 use super::kv_cache::KvCache;
-use super::matrix::Matrix;
+use super::matrix::{Cpu, Matrix};
 use super::scratch;
 use super::stacked::{PackStored, StackedMatrix};
 use super::weights::Weights;
@@ -56,6 +57,9 @@ pub(super) struct NativeEncoder {
     head: Option<LoadedHead>,
     /// The KV cache of a decoder that generates.
     cache: Option<Mutex<Cache>>,
+    /// Tiles for the prompts of a decoder with quantized weights. Many tokens are computed faster in bf16, with weights that
+    /// are widened on the way.
+    prompt_tiles: Option<Bf16>,
     threads: Arc<Threads>,
 }
 
@@ -122,12 +126,20 @@ impl NativeEncoder {
             LoadedOutput::Hidden | LoadedOutput::Logits => None,
             LoadedOutput::Head(head) => Some(*head),
         };
+        let prompt_tiles = match &model {
+            Packed::Stored(weights, isa) if cache.is_some() => Bf16::on_tiles(*isa).filter(|_| {
+                let has_panels = |width: usize| width.is_multiple_of(STEP);
+                let widths = [description.hidden, description.head_dim, description.intermediate];
+                widths.into_iter().all(has_panels) && weights.all_matrices(StackedMatrix::has_tiles)
+            }),
+            Packed::F32(..) | Packed::Bf16(..) | Packed::Stored(..) => None,
+        };
         let (description, cache) = (description.clone(), cache.map(Mutex::new));
-        NativeEncoder { description, model, activation, head, cache, threads }
+        NativeEncoder { description, model, activation, head, cache, prompt_tiles, threads }
     }
 
     /// The last hidden states of `batch`, or in a step the requested logits.
-    fn forward(&self, batch: &Batch, cache: Option<&mut Cache>) -> Vec<f32> {
+    fn forward(&self, batch: &Batch, team: &Team, cache: Option<&mut Cache>) -> Vec<f32> {
         let (d, activation) = (&self.description, self.activation);
         let requested = |hidden: Vec<f32>| {
             let mut rows = Vec::new();
@@ -137,13 +149,22 @@ impl NativeEncoder {
             }
             rows
         };
-        match (&self.model, cache) {
-            (Packed::F32(weights, isa), cache) => self.forward_f32(weights, *isa, batch, cache, &requested),
-            (Packed::Stored(weights, isa), cache) => {
-                self.forward_f32(weights, *isa, batch, cache, &requested)
+        match (&self.model, cache, self.prompt_tiles) {
+            (Packed::F32(weights, isa), cache, _) => {
+                self.forward_f32(weights, Cpu { isa: *isa, team }, batch, cache, &requested)
             }
-            (Packed::Bf16(weights, unit), cache) => {
-                let model = ForwardBf16 { d, weights, activation, unit: *unit };
+            (Packed::Stored(weights, isa), Some(Cache::Bf16(cache)), Some(unit)) =>
+            {
+                let cpu = Cpu { isa: *isa, team };
+                let model = ForwardF32 { d, weights, cpu, activation };
+                let hidden = self.forward_by_kind(&model, unit, batch, cache);
+                SCRATCH_F32.with_borrow_mut(|scratch| model.logits(&requested(hidden), scratch))
+            }
+            (Packed::Stored(weights, isa), cache, _) => {
+                self.forward_f32(weights, Cpu { isa: *isa, team }, batch, cache, &requested)
+            }
+            (Packed::Bf16(weights, unit), cache, _) => {
+                let model = ForwardBf16 { d, weights, activation, unit: *unit, team };
                 SCRATCH_BF16.with_borrow_mut(|scratch| {
                     scratch::bounded(scratch, |scratch| match cache {
                         Some(Cache::Bf16(cache)) => {
@@ -156,16 +177,57 @@ impl NativeEncoder {
         }
     }
 
+    /// The last hidden states of a step with quantized weights: prompt tokens in bf16 on tiles, and generated tokens with
+    /// quantized activations. A token is computed by its kind, whatever else is in the batch: so it has the same bits alone,
+    /// in a batch, and when it is computed again.
+    fn forward_by_kind(
+        &self,
+        model: &ForwardF32<'_, StackedMatrix>,
+        unit: Bf16,
+        batch: &Batch,
+        cache: &mut KvCache<u16>,
+    ) -> Vec<f32> {
+        let ForwardF32 { d, weights, cpu, activation } = *model;
+        let mut hidden = vec![0.0; batch.tokens() * d.hidden];
+        let mut put = |tokens: &step::SomeTokens, values: Vec<f32>| {
+            let mut from = &values[..];
+            for (index, tokens) in tokens {
+                let row = batch.sequences[*index].start + tokens.start;
+                let (own, rest) = from.split_at(tokens.len() * d.hidden);
+                hidden[row * d.hidden..][..own.len()].copy_from_slice(own);
+                from = rest;
+            }
+        };
+        // Prompts come first: generated tokens of the same sequence read their keys and values.
+        let [prompt, generated] = step::by_kind(batch);
+        if !prompt.is_empty() {
+            let model = ForwardBf16 { d, weights, activation, unit, team: cpu.team };
+            let part = batch.tokens_of(&prompt);
+            let values = SCRATCH_BF16.with_borrow_mut(|scratch| {
+                scratch::bounded(scratch, |scratch| model.hidden(&part, Some(cache), scratch))
+            });
+            put(&prompt, values);
+        }
+        if !generated.is_empty() {
+            let part = batch.tokens_of(&generated);
+            let values = SCRATCH_F32.with_borrow_mut(|scratch| {
+                scratch::bounded(scratch, |scratch| model.hidden(&part, Some(cache), scratch))
+            });
+            put(&generated, values);
+        }
+        hidden
+    }
+
     /// The same with f32 activations. `requested` picks the hidden states whose logits are requested.
     fn forward_f32<M: Matrix>(
         &self,
         weights: &Weights<M>,
-        isa: Isa,
+        cpu: Cpu<'_>,
         batch: &Batch,
         cache: Option<&mut Cache>,
         requested: &dyn Fn(Vec<f32>) -> Vec<f32>,
     ) -> Vec<f32> {
-        let model = ForwardF32 { d: &self.description, weights, isa, activation: self.activation };
+        let model = ForwardF32 { d: &self.description, weights, cpu, activation: self.activation };
         SCRATCH_F32.with_borrow_mut(|scratch| {
             scratch::bounded(scratch, |scratch| {
                 let Some(cache) = cache else { return model.hidden::<f32>(batch, None, scratch) };
@@ -178,9 +240,9 @@ impl NativeEncoder {
         })
     }
 
-    fn rows(&self, batch: &Batch) -> Rows {
+    fn rows(&self, batch: &Batch, team: &Team) -> Rows {
         let d = &self.description;
-        let hidden = self.forward(batch, None);
+        let hidden = self.forward(batch, team, None);
         match (&self.head, batch.output_kind) {
             (Some(head), OutputKind::Pooled) => head.rows(&hidden, d.hidden, &batch.sequences),
             (Some(head), OutputKind::Projected) => head.projected(hidden, d.hidden),
@@ -196,7 +258,7 @@ impl Encoder for NativeEncoder {
     fn encode(&self, batch: &Batch) -> Result<Output, EngineError> {
         self.description.check(batch)?;
         step::reject(batch)?;
-        let rows = self.threads.in_blocks(batch, BLOCK, |block| Ok(self.rows(block)))?;
+        let rows = self.threads.in_blocks(batch, BLOCK, |block, team| Ok(self.rows(block, team)))?;
         Ok(match batch.output_kind {
             OutputKind::Pooled => Output::Rows(rows),
             OutputKind::Tokens | OutputKind::Projected | OutputKind::Logits => Output::Tokens(rows),
@@ -229,7 +291,8 @@ impl Generator for NativeEncoder {
             Cache::F32(cache) => cache.block_bytes(),
             Cache::Bf16(cache) => cache.block_bytes(),
         });
-        CacheLayout { block_size: BLOCK_SIZE, block_bytes }
+        let separates_prompts = self.prompt_tiles.is_some();
+        CacheLayout { block_size: BLOCK_SIZE, block_bytes, separates_prompts }
     }
 
     fn reserve(&self, blocks: usize) -> Result<(), EngineError> {
@@ -249,7 +312,7 @@ impl Generator for NativeEncoder {
         };
         step::check(&self.description, batch, blocks)?;
         let cache = &mut *cache;
-        let mut values = self.threads.all_threads(|| self.forward(batch, Some(cache)));
+        let mut values = self.threads.all_threads(|team| self.forward(batch, team, Some(cache)));
         step::finish_logits(&self.description, &[], &mut values);
         Ok(Output::Logits(Rows { width: self.description.vocabulary, values, norms: Vec::new() }))
     }

@@ -1,26 +1,33 @@
-//! The bf16 forward pass of a block of sequences, on one thread. Residuals, norms, softmax and accumulators are f32.
-
-use std::ops::Range;
+//! The bf16 forward pass of a block of sequences. Residuals, norms, softmax and accumulators are f32.
 
 use sconce_core::batch::Batch;
 use sconce_kernels::attention::AttentionMask;
 use sconce_kernels::bf16::{
     AttentionHeadBf16, AttentionScratchBf16, Bf16, EpilogueBf16, MatrixBf16, Panels, STEP, Tiles, add_rows,
-    gate_rows, narrow, norm_rows, widen,
+    gate_rows, narrow, narrow_row, norm_rows, widen_row,
 };
 use sconce_kernels::isa::Isa;
 use sconce_kernels::rope::RopeTable;
 use sconce_kernels::rows::{Activation, Norm};
+use sconce_kernels::team::Team;
 
 use super::disentangled;
 use super::kv_cache::{CachedAttention, KvCache};
+use super::matrix::{Cpu, share};
 use super::scratch::ScratchMemory;
+use super::tile_matrix::TileMatrix;
 use super::weights::{FeedForward, Layer, Linear, Packing, Table, Weights};
 use crate::description::{Description, NormPlacement};
 use crate::gguf::blocks::StoredType;
 use crate::head_layout::HeadLayout;
+use crate::step;
 use crate::stored_tensor::StoredTensor;
 use crate::weight::Weight;
+
+/// Tokens of a part, of which each thread computes some: their activations stay in a core's cache.
+const PART: usize = 256;
+/// Fewest tokens of a part. The products of fewer tokens are bound by memory bandwidth: their columns are split instead.
+const LEAST: usize = 128;
 
 /// Packs matrices as bf16 tiles.
 pub(super) struct PackBf16(pub(super) Bf16);
@@ -51,9 +58,13 @@ impl Packing<MatrixBf16> for PackBf16 {
     }
 }
 
-/// Scratch memory of a block.
+/// Scratch memory of a block, by parts.
 #[derive(Default)]
-pub(super) struct Scratch {
+pub(super) struct Scratch(Vec<PartScratch>);
+
+/// Scratch memory of a part.
+#[derive(Default)]
+struct PartScratch {
     x: Panels<f32>,
     part: Panels<f32>,
     rounded: Panels<u16>,
@@ -69,105 +80,163 @@ pub(super) struct Scratch {
 
 impl ScratchMemory for Scratch {
     fn bytes(&self) -> usize {
-        let Scratch { x, part, rounded, parallel, qkv, context, wide, gated, attention, disentangled } = self;
+        self.0.iter().map(PartScratch::bytes).sum()
+    }
+}
+
+impl PartScratch {
+    fn bytes(&self) -> usize {
+        let PartScratch { x, part, rounded, parallel, qkv, context, wide, gated, attention, disentangled } =
+            self;
         let wider: usize = [x, part].map(Panels::bytes).iter().sum();
         let narrower: usize = [rounded, parallel, qkv, context, wide, gated].map(Panels::bytes).iter().sum();
         wider + narrower + attention.bytes() + disentangled.bytes()
     }
+
+    /// Resizes for `tokens` tokens. Each head, and each half of a gated product, has whole panels.
+    fn shape(&mut self, d: &Description, tokens: usize) {
+        let head = d.head_dim.next_multiple_of(STEP);
+        self.x.shape(tokens, d.hidden);
+        self.rounded.shape(tokens, d.hidden);
+        if d.parallel {
+            self.parallel.shape(tokens, d.hidden);
+        }
+        self.qkv.shape(tokens, (d.heads + 2 * d.kv_heads) * head);
+        self.context.shape(tokens, d.heads * head);
+        if d.gated {
+            self.wide.shape(tokens, 2 * d.intermediate.next_multiple_of(STEP));
+            self.gated.shape(tokens, d.intermediate);
+        } else {
+            self.wide.shape(tokens, d.intermediate);
+        }
+        if d.placement == NormPlacement::Both {
+            self.part.shape(tokens, d.hidden);
+        }
+    }
 }
 
 /// The forward pass of one model in bf16.
-pub(super) struct ForwardBf16<'a> {
+pub(super) struct ForwardBf16<'a, M> {
     pub(super) d: &'a Description,
-    pub(super) weights: &'a Weights<MatrixBf16>,
+    pub(super) weights: &'a Weights<M>,
     pub(super) activation: Activation,
     pub(super) unit: Bf16,
+    pub(super) team: &'a Team,
 }
 
-impl ForwardBf16<'_> {
+impl<M: TileMatrix> ForwardBf16<'_, M> {
+    fn cpu(&self) -> Cpu<'_> {
+        Cpu { isa: self.unit.isa(), team: self.team }
+    }
+
     /// The last hidden states of `batch`, `[tokens, hidden]`. In a step, keys and values are stored in `cache` and read
-    /// from it.
+    /// from it, and many tokens are split over threads.
     pub(super) fn hidden(
         &self,
         batch: &Batch,
         cache: Option<&mut KvCache<u16>>,
         scratch: &mut Scratch,
     ) -> Vec<f32> {
-        self.unit.with_tiles(|tiles| self.block(tiles, batch, cache, scratch))
+        let split: Vec<Batch> = match cache {
+            Some(_) => parts(batch, self.team.count()).iter().map(|part| batch.tokens_of(part)).collect(),
+            None => Vec::new(),
+        };
+        let parts = if split.len() > 1 { &split[..] } else { std::slice::from_ref(batch) };
+        scratch.0.resize_with(scratch.0.len().max(parts.len()), PartScratch::default);
+        let scratch = &mut scratch.0[..parts.len()];
+        self.unit.with_tiles(|_| self.parts(batch, parts, cache, scratch))
     }
 
-    fn block(
+    /// The same for the parts of a batch. Each is computed on one thread, but a single one on all.
+    fn parts(
         &self,
-        tiles: &Tiles,
         batch: &Batch,
+        parts: &[Batch],
         mut cache: Option<&mut KvCache<u16>>,
-        scratch: &mut Scratch,
+        scratch: &mut [PartScratch],
     ) -> Vec<f32> {
-        let ForwardBf16 { d, weights, unit, .. } = *self;
-        let tokens = batch.tokens();
-        // Each head, and each half of a gated product, has whole panels.
-        let head = d.head_dim.next_multiple_of(STEP);
-        scratch.x.shape(tokens, d.hidden);
-        scratch.rounded.shape(tokens, d.hidden);
-        if d.parallel {
-            scratch.parallel.shape(tokens, d.hidden);
-        }
-        scratch.qkv.shape(tokens, (d.heads + 2 * d.kv_heads) * head);
-        scratch.context.shape(tokens, d.heads * head);
-        if d.gated {
-            scratch.wide.shape(tokens, 2 * d.intermediate.next_multiple_of(STEP));
-            scratch.gated.shape(tokens, d.intermediate);
-        } else {
-            scratch.wide.shape(tokens, d.intermediate);
-        }
-        if d.placement == NormPlacement::Both {
-            scratch.part.shape(tokens, d.hidden);
-        }
-        weights.embed(d, batch, |token, row| scratch.x.set(token, row));
-        if let Some(norm) = &weights.embedding_norm {
-            norm_rows(unit, norm, tokens, &mut scratch.x, &mut scratch.rounded, true);
-        }
+        let ForwardBf16 { d, weights, unit, team, .. } = *self;
+        let single = Team::single();
+        let of_part = ForwardBf16 { team: if parts.len() > 1 { &single } else { team }, ..*self };
+        let each = |scratch: &mut [PartScratch], work: &(dyn Fn(&Tiles, &Batch, &mut PartScratch) + Sync)| {
+            team.each(parts.iter().zip(scratch), |(batch, scratch)| {
+                unit.with_tiles(|tiles| work(tiles, batch, scratch));
+            });
+        };
+        each(scratch, &|_, batch, scratch| of_part.embed(batch, scratch));
         let rope_tables = weights.rope_tables(batch);
         for (index, layer) in weights.layers.iter().enumerate() {
             let rope_table = rope_tables[usize::from(layer.is_local)].as_deref();
-            let cache = cache.as_deref_mut().map(|cache| (cache, index));
-            if let Some(norm) = layer.output_norms[0].as_ref().filter(|_| d.parallel) {
-                norm_rows(unit, norm, tokens, &mut scratch.x, &mut scratch.parallel, false);
+            each(scratch, &|tiles, batch, scratch| of_part.qkv(tiles, layer, batch, rope_table, scratch));
+            if let Some(cache) = cache.as_deref_mut() {
+                for (batch, scratch) in parts.iter().zip(&*scratch) {
+                    of_part.store(cache, index, batch, &scratch.qkv);
+                }
             }
-            self.attention(tiles, layer, batch, rope_table, cache, scratch);
-            self.feed_forward(tiles, layer, tokens, scratch);
+            let cache = cache.as_deref().map(|cache| (cache, index));
+            each(scratch, &|tiles, batch, scratch| {
+                of_part.attention(tiles, layer, batch, cache, scratch);
+                of_part.feed_forward(tiles, layer, batch.tokens(), scratch);
+            });
         }
-        if let Some(norm) = &weights.final_norm {
-            norm_rows(unit, norm, tokens, &mut scratch.x, &mut scratch.rounded, true);
-        }
-        let mut hidden = vec![0.0; tokens * d.hidden];
-        for (row, to) in hidden.chunks_exact_mut(d.hidden).enumerate() {
-            scratch.x.get(row, to);
+        let mut hidden = vec![0.0; batch.tokens() * d.hidden];
+        let mut rest = hidden.chunks_exact_mut(d.hidden);
+        for (batch, PartScratch { x, rounded, .. }) in parts.iter().zip(scratch) {
+            if let Some(norm) = &weights.final_norm {
+                norm_rows(unit, norm, batch.tokens(), x, rounded, true);
+            }
+            for (row, to) in rest.by_ref().take(batch.tokens()).enumerate() {
+                x.get(row, to);
+            }
         }
         hidden
+    }
+
+    fn embed(&self, batch: &Batch, scratch: &mut PartScratch) {
+        let ForwardBf16 { d, weights, unit, .. } = *self;
+        scratch.shape(d, batch.tokens());
+        weights.embed(d, batch, |token, row| scratch.x.set(token, row));
+        if let Some(norm) = &weights.embedding_norm {
+            norm_rows(unit, norm, batch.tokens(), &mut scratch.x, &mut scratch.rounded, true);
+        }
+    }
+
+    /// Queries, keys and values of a layer.
+    fn qkv(
+        &self,
+        tiles: &Tiles,
+        layer: &Layer<M>,
+        batch: &Batch,
+        rope_table: Option<&RopeTable>,
+        scratch: &mut PartScratch,
+    ) {
+        let ForwardBf16 { d, unit, .. } = *self;
+        let (tokens, PartScratch { x, rounded, parallel, qkv, .. }) = (batch.tokens(), scratch);
+        if let Some(norm) = layer.output_norms[0].as_ref().filter(|_| d.parallel) {
+            norm_rows(unit, norm, tokens, x, parallel, false);
+        }
+        if let Some(norm) = &layer.attention_norms[0] {
+            norm_rows(unit, norm, tokens, x, rounded, false);
+        }
+        let plain = Activation::Identity;
+        let to = EpilogueBf16::Store { bias: &layer.qkv.bias, activation: plain, to: qkv.all() };
+        self.product(tiles, &layer.qkv.matrix, rounded, tokens, to);
+        if rope_table.is_some() || layer.qk_norms.is_some() {
+            qk_norm_rope(unit, d, layer.qk_norms.as_ref(), rope_table, batch, qkv);
+        }
     }
 
     fn attention(
         &self,
         tiles: &Tiles,
-        layer: &Layer<MatrixBf16>,
+        layer: &Layer<M>,
         batch: &Batch,
-        rope_table: Option<&RopeTable>,
-        cache: Option<(&mut KvCache<u16>, usize)>,
-        scratch: &mut Scratch,
+        cache: Option<(&KvCache<u16>, usize)>,
+        scratch: &mut PartScratch,
     ) {
-        let ForwardBf16 { d, weights, unit, .. } = *self;
+        let ForwardBf16 { d, weights, .. } = *self;
         let tokens = batch.tokens();
-        if let Some(norm) = &layer.attention_norms[0] {
-            norm_rows(unit, norm, tokens, &mut scratch.x, &mut scratch.rounded, false);
-        }
-        let Scratch { rounded, qkv, context, attention, disentangled, .. } = scratch;
-        let plain = Activation::Identity;
-        let to = EpilogueBf16::Store { bias: &layer.qkv.bias, activation: plain, to: qkv.all() };
-        self.product(tiles, &layer.qkv.matrix, rounded, tokens, to);
-        if rope_table.is_some() || layer.qk_norms.is_some() {
-            qk_norm_rope(d, layer.qk_norms.as_ref(), rope_table, batch, qkv);
-        }
+        let PartScratch { qkv, context, attention, disentangled, .. } = scratch;
         let panels = d.head_dim.div_ceil(STEP);
         let (heads, keys) = (d.heads * panels, d.kv_heads * panels);
         let window = d.local.as_ref().filter(|_| layer.is_local).unwrap_or(&d.global);
@@ -208,40 +277,49 @@ impl ForwardBf16<'_> {
         );
     }
 
-    /// Stores the keys and values of `batch` in the cache, and attends over it.
+    /// Stores the keys and values of `batch` in the cache.
+    fn store(&self, cache: &mut KvCache<u16>, layer: usize, batch: &Batch, qkv: &Panels<u16>) {
+        let d = self.d;
+        let wide = d.head_dim.next_multiple_of(STEP);
+        let mut row = vec![0; (d.heads + 2 * d.kv_heads) * wide];
+        for (s, cached) in batch.sequences.iter().zip(&batch.cached) {
+            for token in 0..s.length {
+                qkv.get(s.start + token, &mut row);
+                let (keys, values) = row[d.heads * wide..].split_at(d.kv_heads * wide);
+                cache.store(layer, &cached.blocks, cached.length + token, [keys, values], wide);
+            }
+        }
+    }
+
+    /// Attention of `batch`, whose keys and values are in the cache.
     fn cached_attention(
         &self,
-        cache: &mut KvCache<u16>,
+        cache: &KvCache<u16>,
         layer: usize,
         batch: &Batch,
         mask: AttentionMask,
         qkv: &Panels<u16>,
         context: &mut Panels<u16>,
     ) {
-        let d = self.d;
+        let ForwardBf16 { d, unit, .. } = *self;
         let (head, wide) = (d.head_dim, d.head_dim.next_multiple_of(STEP));
-        let mut row = vec![0; (d.heads + 2 * d.kv_heads) * wide];
+        let mut row = vec![0; d.heads * wide];
         let mut queries = vec![0.0; batch.tokens() * d.query_width()];
-        for (s, cached) in batch.sequences.iter().zip(&batch.cached) {
-            for token in 0..s.length {
-                qkv.get(s.start + token, &mut row);
-                let own = &mut queries[(s.start + token) * d.query_width()..][..d.query_width()];
-                for (from, to) in row.chunks_exact(wide).zip(own.chunks_exact_mut(head)) {
-                    widen(&from[..head], to);
-                }
-                let (keys, values) = row[d.heads * wide..].split_at(d.kv_heads * wide);
-                cache.store(layer, &cached.blocks, cached.length + token, [keys, values], wide);
+        for (token, own) in queries.chunks_exact_mut(d.query_width()).enumerate() {
+            qkv.get(token, &mut row);
+            for (from, to) in row.chunks_exact(wide).zip(own.chunks_exact_mut(head)) {
+                widen_row(unit, &from[..head], to);
             }
         }
         let mut output = vec![0.0; queries.len()];
         let queries = (&queries[..], d.query_width());
         let (scale, softcap) = (d.scale as f32, d.softcap());
-        let how = CachedAttention { mask, scale, softcap, isa: self.unit.isa() };
+        let how = CachedAttention { mask, scale, softcap, cpu: self.cpu() };
         cache.attend(layer, batch, &how, queries, &mut output);
-        let mut row = vec![0; d.heads * wide];
+        row.fill(0);
         for (token, output) in output.chunks_exact(d.query_width()).enumerate() {
             for (from, to) in output.chunks_exact(head).zip(row.chunks_exact_mut(wide)) {
-                to.iter_mut().zip(from).for_each(|(to, x)| *to = narrow(*x));
+                narrow_row(unit, from, &mut to[..head]);
             }
             context.set(token, &row);
         }
@@ -272,12 +350,12 @@ impl ForwardBf16<'_> {
         logits
     }
 
-    fn feed_forward(&self, tiles: &Tiles, layer: &Layer<MatrixBf16>, tokens: usize, scratch: &mut Scratch) {
+    fn feed_forward(&self, tiles: &Tiles, layer: &Layer<M>, tokens: usize, scratch: &mut PartScratch) {
         let ForwardBf16 { d, unit, .. } = *self;
         if let Some(norm) = layer.output_norms[0].as_ref().filter(|_| !d.parallel) {
             norm_rows(unit, norm, tokens, &mut scratch.x, &mut scratch.rounded, false);
         }
-        let Scratch { rounded, parallel, wide, gated, .. } = scratch;
+        let PartScratch { rounded, parallel, wide, gated, .. } = scratch;
         let from = if d.parallel { parallel } else { rounded };
         let Some(router) = &layer.router else {
             let block = &layer.blocks[0];
@@ -288,7 +366,7 @@ impl ForwardBf16<'_> {
         let (mut short, mut rows) = (vec![0; d.hidden], vec![0.0; tokens * d.hidden]);
         for (token, row) in rows.chunks_exact_mut(d.hidden).enumerate() {
             from.get(token, &mut short);
-            widen(&short, row);
+            widen_row(unit, &short, row);
         }
         let mut sum = vec![0.0; tokens * d.hidden];
         let (mut input, mut output) = (Panels::default(), Panels::default());
@@ -324,7 +402,7 @@ impl ForwardBf16<'_> {
     fn up(
         &self,
         tiles: &Tiles,
-        block: &FeedForward<MatrixBf16>,
+        block: &FeedForward<M>,
         from: &Panels<u16>,
         tokens: usize,
         wide: &mut Panels<u16>,
@@ -343,14 +421,14 @@ impl ForwardBf16<'_> {
     fn add(
         &self,
         tiles: &Tiles,
-        linear: &Linear<MatrixBf16>,
+        linear: &Linear<M>,
         norm: Option<&Norm>,
         tokens: usize,
         input: ProductInput,
-        scratch: &mut Scratch,
+        scratch: &mut PartScratch,
     ) {
         let ForwardBf16 { d, unit, .. } = *self;
-        let Scratch { x, part, rounded, context, wide, gated, .. } = scratch;
+        let PartScratch { x, part, rounded, context, wide, gated, .. } = scratch;
         let from = match input {
             ProductInput::Attention => context,
             ProductInput::Wide => wide,
@@ -375,35 +453,23 @@ impl ForwardBf16<'_> {
         }
     }
 
-    /// A product, its columns split over the threads of the pool: a single block is bound by memory bandwidth.
-    fn product(&self, tiles: &Tiles, m: &MatrixBf16, a: &Panels<u16>, rows: usize, finish: EpilogueBf16<'_>) {
-        let threads = rayon::current_num_threads().min(m.panels());
-        if threads == 1 {
-            m.multiply(tiles, a, rows, 0..m.panels(), finish);
-        } else {
-            self.split(m, a, rows, 0..m.panels(), threads, finish);
+    /// A product, its columns split over threads: a single block is bound by memory bandwidth.
+    fn product(&self, tiles: &Tiles, m: &M, a: &Panels<u16>, rows: usize, finish: EpilogueBf16<'_>) {
+        let (panels, tasks) = (m.panels(), self.cpu().tasks(m.panels()));
+        if tasks == 1 {
+            return m.multiply(tiles, a, rows, 0..panels, finish);
         }
-    }
-
-    fn split(
-        &self,
-        m: &MatrixBf16,
-        a: &Panels<u16>,
-        rows: usize,
-        panels: Range<usize>,
-        threads: usize,
-        finish: EpilogueBf16<'_>,
-    ) {
-        if threads == 1 {
-            return self.unit.with_tiles(|tiles| m.multiply(tiles, a, rows, panels, finish));
+        let mut parts = Vec::with_capacity(tasks);
+        let mut rest = finish;
+        for n in 0..tasks {
+            let own = share(panels, n, tasks);
+            let finish;
+            (finish, rest) = rest.split(own.end);
+            parts.push((own, finish));
         }
-        let few = threads / 2;
-        let middle = panels.start + panels.len() * few / threads;
-        let (left, right) = finish.split(middle);
-        rayon::join(
-            || self.split(m, a, rows, panels.start..middle, few, left),
-            || self.split(m, a, rows, middle..panels.end, threads - few, right),
-        );
+        self.team.each(parts, |(panels, finish)| {
+            self.unit.with_tiles(|tiles| m.multiply(tiles, a, rows, panels, finish));
+        });
     }
 }
 
@@ -417,6 +483,7 @@ enum ProductInput {
 
 /// QK norms and rotary embedding, in f32.
 fn qk_norm_rope(
+    unit: Bf16,
     d: &Description,
     norms: Option<&[Norm; 2]>,
     rope_table: Option<&RopeTable>,
@@ -427,18 +494,26 @@ fn qk_norm_rope(
     let (head, wide) = (d.head_dim, d.head_dim.next_multiple_of(STEP));
     let count = d.heads + 2 * d.kv_heads;
     let (mut short, mut row) = (vec![0; count * wide], vec![0.0; count * head]);
-    for (index, s) in batch.sequences.iter().enumerate() {
-        let first = batch.cached_length(index);
-        for token in 0..s.length {
-            qkv.get(s.start + token, &mut short);
-            for (from, to) in short.chunks_exact(wide).zip(row.chunks_exact_mut(head)) {
-                widen(&from[..head], to);
-            }
-            heads.qk_norm_rope(Isa::Avx512, &mut row, first + token, norms, rope_table);
-            for (from, to) in row.chunks_exact(head).zip(short.chunks_exact_mut(wide)) {
-                to.iter_mut().zip(from).for_each(|(to, x)| *to = narrow(*x));
-            }
-            qkv.set(s.start + token, &short);
+    for (token, position) in batch.positions().enumerate() {
+        qkv.get(token, &mut short);
+        for (from, to) in short.chunks_exact(wide).zip(row.chunks_exact_mut(head)) {
+            widen_row(unit, &from[..head], to);
         }
+        heads.qk_norm_rope(Isa::Avx512, &mut row, position, norms, rope_table);
+        for (from, to) in row.chunks_exact(head).zip(short.chunks_exact_mut(wide)) {
+            narrow_row(unit, from, &mut to[..head]);
+        }
+        qkv.set(token, &short);
     }
+}
+
+/// The tokens of a step by parts for `threads` threads.
+fn parts(batch: &Batch, threads: usize) -> Vec<step::SomeTokens> {
+    let tokens = batch.tokens();
+    let count = tokens.div_ceil(PART).next_multiple_of(threads);
+    if threads == 1 || tokens < count * LEAST {
+        return Vec::new();
+    }
+    // Rows of whole tiles.
+    step::in_parts(batch, tokens.div_ceil(count).next_multiple_of(STEP))
 }

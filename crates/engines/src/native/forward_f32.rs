@@ -9,7 +9,7 @@ use sconce_kernels::rope::RopeTable;
 use sconce_kernels::rows::{Activation, Norm};
 
 use super::kv_cache::{CachedAttention, KvCache};
-use super::matrix::{Matrix, each_rows, gate_rows};
+use super::matrix::{Cpu, Matrix, each_rows, gate_rows};
 use super::scratch::ScratchMemory;
 use super::weights::{FeedForward, Layer, Linear, Packing, Table, Weights};
 use crate::description::{Description, NormPlacement};
@@ -42,7 +42,7 @@ impl Packing<PackedMatrix> for PackF32 {
 pub(super) struct ForwardF32<'a, M> {
     pub(super) d: &'a Description,
     pub(super) weights: &'a Weights<M>,
-    pub(super) isa: Isa,
+    pub(super) cpu: Cpu<'a>,
     pub(super) activation: Activation,
 }
 
@@ -79,7 +79,7 @@ impl<M: Matrix> ForwardF32<'_, M> {
         mut cache: Option<&mut KvCache<T>>,
         scratch: &mut Scratch,
     ) -> Vec<f32> {
-        let ForwardF32 { d, weights, isa, .. } = *self;
+        let ForwardF32 { d, weights, cpu, .. } = *self;
         let (tokens, hidden) = (batch.tokens(), d.hidden);
         scratch.x = vec![0.0; tokens * hidden];
         scratch.normed.resize(tokens * hidden, 0.0);
@@ -90,9 +90,10 @@ impl<M: Matrix> ForwardF32<'_, M> {
         scratch.gated.resize(if d.gated { tokens * d.intermediate } else { 0 }, 0.0);
         weights.embed(d, batch, |token, row| scratch.x[token * hidden..][..hidden].copy_from_slice(row));
         if let Some(norm) = &weights.embedding_norm {
-            norm.apply(isa, &mut scratch.x, hidden);
+            norm.apply(cpu.isa, &mut scratch.x, hidden);
         }
         let rope_tables = weights.rope_tables(batch);
+        let positions: Vec<usize> = batch.positions().collect();
         for (index, layer) in weights.layers.iter().enumerate() {
             let rope_table = rope_tables[usize::from(layer.is_local)].as_deref();
             let cache = cache.as_deref_mut().map(|cache| (cache, index));
@@ -100,17 +101,17 @@ impl<M: Matrix> ForwardF32<'_, M> {
                 let Scratch { x, parallel, .. } = scratch;
                 parallel.copy_from_slice(before(
                     layer.output_norms[0].as_ref(),
-                    isa,
+                    cpu,
                     x,
                     &mut scratch.normed,
                     hidden,
                 ));
             }
-            self.attention(layer, batch, rope_table, cache, scratch);
+            self.attention(layer, (batch, &positions), rope_table, cache, scratch);
             self.feed_forward(layer, tokens, scratch);
         }
         if let Some(norm) = &weights.final_norm {
-            norm.apply(isa, &mut scratch.x, hidden);
+            norm.apply(cpu.isa, &mut scratch.x, hidden);
         }
         std::mem::take(&mut scratch.x)
     }
@@ -118,30 +119,26 @@ impl<M: Matrix> ForwardF32<'_, M> {
     fn attention<T: CacheElement>(
         &self,
         layer: &Layer<M>,
-        batch: &Batch,
+        (batch, positions): (&Batch, &[usize]),
         rope_table: Option<&RopeTable>,
         cache: Option<(&mut KvCache<T>, usize)>,
         scratch: &mut Scratch,
     ) {
-        let ForwardF32 { d, weights, isa, .. } = *self;
+        let ForwardF32 { d, weights, cpu, .. } = *self;
         let Scratch { x, normed, qkv, context, gemm, attention, scores, .. } = scratch;
         let (tokens, hidden, stride, width) = (batch.tokens(), d.hidden, d.qkv_width(), d.query_width());
         let heads = HeadLayout::of(d);
-        let from = before(layer.attention_norms[0].as_ref(), isa, x, normed, hidden);
+        let from = before(layer.attention_norms[0].as_ref(), cpu, x, normed, hidden);
         let bias = &layer.qkv.bias;
         let to = Store { bias, activation: Activation::Identity, to: qkv, stride };
-        layer.qkv.matrix.multiply(isa, from, hidden, tokens, gemm, to);
+        layer.qkv.matrix.multiply(cpu, from, hidden, tokens, gemm, to);
         let window = d.local.as_ref().filter(|_| layer.is_local).unwrap_or(&d.global);
-        for (index, s) in batch.sequences.iter().enumerate() {
-            let rows = &mut qkv[s.start * stride..][..s.length * stride];
-            if rope_table.is_some() || layer.qk_norms.is_some() {
-                each_rows(rows, stride, |first, rows| {
-                    let first = batch.cached_length(index) + first;
-                    for (position, row) in (first..).zip(rows.chunks_exact_mut(stride)) {
-                        heads.qk_norm_rope(isa, row, position, layer.qk_norms.as_ref(), rope_table);
-                    }
-                });
-            }
+        if rope_table.is_some() || layer.qk_norms.is_some() {
+            each_rows(cpu, qkv, stride, |first, rows| {
+                for (position, row) in positions[first..].iter().zip(rows.chunks_exact_mut(stride)) {
+                    heads.qk_norm_rope(cpu.isa, row, *position, layer.qk_norms.as_ref(), rope_table);
+                }
+            });
         }
         if let Some((cache, index)) = cache {
             for (s, cached) in batch.sequences.iter().zip(&batch.cached) {
@@ -152,7 +149,7 @@ impl<M: Matrix> ForwardF32<'_, M> {
                 }
             }
             let (mask, scale, softcap) = (window.mask(), d.scale as f32, d.softcap());
-            let how = CachedAttention { mask, scale, softcap, isa };
+            let how = CachedAttention { mask, scale, softcap, cpu };
             cache.attend(index, batch, &how, (qkv, stride), context);
         }
         for s in batch.sequences.iter().filter(|_| batch.cached.is_empty()) {
@@ -171,7 +168,7 @@ impl<M: Matrix> ForwardF32<'_, M> {
                 let mask = AttentionMask { visible: s.attended(), ..window.mask() };
                 let (length, softcap) = (s.length, d.softcap());
                 let task = AttentionHead { rows, length, at, bias: None, scale, softcap, mask, score_bias };
-                task.attend(isa, attention, &mut context[s.start * width + head * d.head_dim..], width);
+                task.attend(cpu.isa, attention, &mut context[s.start * width + head * d.head_dim..], width);
             }
         }
         let after = layer.attention_norms[1].as_ref();
@@ -184,21 +181,21 @@ impl<M: Matrix> ForwardF32<'_, M> {
         if rows.is_empty() {
             return Vec::new();
         }
-        let (isa, hidden, stride) = (self.isa, self.d.hidden, bias.len());
+        let (cpu, hidden, stride) = (self.cpu, self.d.hidden, bias.len());
         let count = rows.len() / hidden;
         let mut logits = vec![0.0; count * stride];
         let to = Store { bias, activation: Activation::Identity, to: &mut logits, stride };
-        matrix.multiply(isa, rows, hidden, count, &mut scratch.gemm, to);
+        matrix.multiply(cpu, rows, hidden, count, &mut scratch.gemm, to);
         logits
     }
 
     fn feed_forward(&self, layer: &Layer<M>, tokens: usize, scratch: &mut Scratch) {
-        let ForwardF32 { d, isa, .. } = *self;
+        let ForwardF32 { d, cpu, .. } = *self;
         let Scratch { x, normed, parallel, wide, gated, gemm, .. } = scratch;
         let from = if d.parallel {
             parallel
         } else {
-            before(layer.output_norms[0].as_ref(), isa, x, normed, d.hidden)
+            before(layer.output_norms[0].as_ref(), cpu, x, normed, d.hidden)
         };
         let Some(router) = &layer.router else {
             let block = &layer.blocks[0];
@@ -219,7 +216,7 @@ impl<M: Matrix> ForwardF32<'_, M> {
             let wide = self.up(block, &input, count, wide, gated, gemm);
             let bias = &block.down.bias;
             let to = Store { bias, activation: Activation::Identity, to: &mut output, stride: d.hidden };
-            block.down.matrix.multiply(isa, wide, d.intermediate, count, gemm, to);
+            block.down.matrix.multiply(cpu, wide, d.intermediate, count, gemm, to);
             for ((token, weight), row) in
                 own.tokens.iter().zip(own.weights).zip(output.chunks_exact(d.hidden))
             {
@@ -240,18 +237,18 @@ impl<M: Matrix> ForwardF32<'_, M> {
         gated: &'a mut [f32],
         gemm: &mut GemmScratch,
     ) -> &'a [f32] {
-        let ForwardF32 { d, isa, activation, .. } = *self;
+        let ForwardF32 { d, cpu, activation, .. } = *self;
         let none = vec![0.0; block.up.bias.len()];
         let (bias, first) =
             if d.gated { (&none, Activation::Identity) } else { (&block.up.bias, activation) };
         let wide = &mut wide[..tokens * d.up_width()];
         let to = Store { bias, activation: first, to: wide, stride: d.up_width() };
-        block.up.matrix.multiply(isa, from, d.hidden, tokens, gemm, to);
+        block.up.matrix.multiply(cpu, from, d.hidden, tokens, gemm, to);
         if !d.gated {
             return wide;
         }
         let gated = &mut gated[..tokens * d.intermediate];
-        gate_rows(isa, wide, &block.up.bias, activation, gated);
+        gate_rows(cpu, wide, &block.up.bias, activation, gated);
         gated
     }
 
@@ -268,19 +265,19 @@ impl<M: Matrix> ForwardF32<'_, M> {
         scratch: &mut [f32],
         gemm: &mut GemmScratch,
     ) {
-        let ForwardF32 { d, isa, .. } = *self;
+        let ForwardF32 { d, cpu, .. } = *self;
         let (bias, hidden) = (&linear.bias, d.hidden);
         if let (Some(norm), NormPlacement::Both) = (norm, d.placement) {
             let to = Store { bias, activation: Activation::Identity, to: scratch, stride: hidden };
-            linear.matrix.multiply(isa, from, stride, tokens, gemm, to);
-            each_rows(scratch, hidden, |_, rows| norm.apply(isa, rows, hidden));
+            linear.matrix.multiply(cpu, from, stride, tokens, gemm, to);
+            each_rows(cpu, scratch, hidden, |_, rows| norm.apply(cpu.isa, rows, hidden));
             x.iter_mut().zip(&*scratch).for_each(|(x, y)| *x += y);
             return;
         }
         let to = Accumulate { bias, to: x, stride: hidden };
-        linear.matrix.multiply(isa, from, stride, tokens, gemm, to);
+        linear.matrix.multiply(cpu, from, stride, tokens, gemm, to);
         if let Some(norm) = norm {
-            norm.apply(isa, x, hidden);
+            norm.apply(cpu.isa, x, hidden);
         }
     }
 }
@@ -288,15 +285,15 @@ impl<M: Matrix> ForwardF32<'_, M> {
 /// The input of a block: `x`, or its norm in `scratch`.
 fn before<'a>(
     norm: Option<&Norm>,
-    isa: Isa,
+    cpu: Cpu<'_>,
     x: &'a [f32],
     scratch: &'a mut [f32],
     hidden: usize,
 ) -> &'a [f32] {
     let Some(norm) = norm else { return x };
-    each_rows(scratch, hidden, |first, rows| {
+    each_rows(cpu, scratch, hidden, |first, rows| {
         rows.copy_from_slice(&x[first * hidden..][..rows.len()]);
-        norm.apply(isa, rows, hidden);
+        norm.apply(cpu.isa, rows, hidden);
     });
     scratch
 }

@@ -1,23 +1,23 @@
 //! The paged KV cache of a decoder, and attention over it.
 
 use std::ops::Range;
+use std::sync::{Mutex, PoisonError};
 
-use rayon::prelude::*;
 use sconce_core::batch::Batch;
 use sconce_kernels::attention::AttentionMask;
-use sconce_kernels::isa::Isa;
 use sconce_kernels::paged::{BlockLayout, CacheElement, PagedAttention, PagedQueries, PagedScratch};
 
+use super::matrix::Cpu;
 use crate::description::Description;
 
 /// Parameters of attention over the cache.
-pub(super) struct CachedAttention {
+pub(super) struct CachedAttention<'a> {
     pub(super) mask: AttentionMask,
     /// Factor of attention scores.
     pub(super) scale: f32,
     /// Scores are squashed into this range by tanh.
     pub(super) softcap: Option<f32>,
-    pub(super) isa: Isa,
+    pub(super) cpu: Cpu<'a>,
 }
 
 /// Cached keys and values of all layers.
@@ -125,15 +125,15 @@ impl<T: CacheElement> KvCache<T> {
         &self,
         layer: usize,
         batch: &Batch,
-        how: &CachedAttention,
+        how: &CachedAttention<'_>,
         (queries, stride): (&[f32], usize),
         output: &mut [f32],
     ) {
         let width = output.len() / batch.tokens();
-        let (kv_heads, threads) = (self.layout.kv_heads, rayon::current_num_threads());
+        let (kv_heads, team) = (self.layout.kv_heads, how.cpu.team);
         let group = width / kv_heads;
-        let most = (PagedAttention::<T>::queries(how.isa) * self.layout.head_dim / group).max(8);
-        let is_long = batch.tokens() >= 2 * threads * most;
+        let most = (PagedAttention::<T>::queries(how.cpu.isa) * self.layout.head_dim / group).max(8);
+        let is_long = batch.tokens() >= 2 * team.count() * most;
         let (mut tasks, mut few) = (Vec::new(), Vec::new());
         let mut rest = output;
         for (sequence, s) in batch.sequences.iter().enumerate() {
@@ -153,30 +153,28 @@ impl<T: CacheElement> KvCache<T> {
                 }
             }
         }
-        let attend = |scratch: &mut PagedScratch, task: &AttentionTask, output: &mut [f32]| {
-            self.attend_task(layer, batch, how, (queries, stride, group), task, scratch, output);
-        };
-        let all = || {
-            tasks.into_par_iter().for_each_init(PagedScratch::default, |scratch, (task, output)| {
-                attend(scratch, &task, output);
-            });
-        };
-        // The outputs of a head are not contiguous.
-        let by_heads = || {
-            few.into_par_iter().for_each(|(task, output)| {
-                let heads = (0..kv_heads).into_par_iter().map_init(PagedScratch::default, |scratch, head| {
-                    let mut own = vec![0.0; task.count * group];
-                    attend(scratch, &task.of_head(head), &mut own);
-                    own
-                });
-                for (head, own) in heads.collect::<Vec<_>>().iter().enumerate() {
-                    for (to, from) in output.chunks_exact_mut(width).zip(own.chunks_exact(group)) {
-                        to[head * group..][..group].copy_from_slice(from);
-                    }
+        // The outputs of a head of several tokens are not contiguous: they are copied afterwards.
+        let mut by_heads: Vec<Vec<f32>> = few.iter().map(|(_, own)| vec![0.0; own.len()]).collect();
+        let mut all = Vec::with_capacity(tasks.len() + few.len() * kv_heads);
+        for ((task, _), own) in few.iter().zip(&mut by_heads) {
+            let heads = own.chunks_exact_mut(task.count * group).enumerate();
+            all.extend(heads.map(|(head, own)| (task.of_head(head), own)));
+        }
+        all.append(&mut tasks);
+        let scratches = Mutex::new(Vec::new());
+        let free = || scratches.lock().unwrap_or_else(PoisonError::into_inner);
+        team.each(all, |(task, output)| {
+            let mut scratch = free().pop().unwrap_or_default();
+            self.attend_task(layer, batch, how, (queries, stride, group), &task, &mut scratch, output);
+            free().push(scratch);
+        });
+        for ((task, to), own) in few.into_iter().zip(&by_heads) {
+            for (head, own) in own.chunks_exact(task.count * group).enumerate() {
+                for (to, from) in to.chunks_exact_mut(width).zip(own.chunks_exact(group)) {
+                    to[head * group..][..group].copy_from_slice(from);
                 }
-            });
-        };
-        rayon::join(all, by_heads);
+            }
+        }
     }
 
     /// Attention of a task. Queries of a token are contiguous, tokens are `stride` apart, and a KV head has `group` values of
@@ -186,7 +184,7 @@ impl<T: CacheElement> KvCache<T> {
         &self,
         layer: usize,
         batch: &Batch,
-        how: &CachedAttention,
+        how: &CachedAttention<'_>,
         (queries, stride, group): (&[f32], usize, usize),
         task: &AttentionTask,
         scratch: &mut PagedScratch,
@@ -214,7 +212,7 @@ impl<T: CacheElement> KvCache<T> {
                 strides: [stride, stride_out],
                 values: &queries[row * stride + kv_head * group..],
             };
-            attention.attend(how.isa, queries, scratch, &mut output[index * group..]);
+            attention.attend(how.cpu.isa, queries, scratch, &mut output[index * group..]);
         }
     }
 }

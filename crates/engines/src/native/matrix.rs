@@ -1,20 +1,57 @@
 //! Packed matrices that multiply rows of f32 values, with columns split over threads.
 
-use rayon::prelude::*;
+use std::ops::Range;
+
 use sconce_kernels::gemm::{ColumnBlock, GemmScratch, OutputTile, PackedMatrix, SplitEpilogue};
 use sconce_kernels::isa::Isa;
 use sconce_kernels::rows::{Activation, gate};
+use sconce_kernels::team::Team;
 
-/// Rows that a thread processes at a time.
+/// Maximum number of rows that a task processes.
 const ROWS: usize = 32;
+/// Values that one thread processes sooner than several.
+const FEW: usize = 8192;
+/// Tasks per thread: a thread that another process delays leaves its share to the others.
+const TASKS: usize = 4;
+
+/// What computes: an instruction set, and threads.
+#[derive(Clone, Copy)]
+pub(super) struct Cpu<'a> {
+    pub(super) isa: Isa,
+    pub(super) team: &'a Team,
+}
+
+impl Cpu<'_> {
+    /// Number of tasks into which the columns of `panels` panels are split.
+    pub(super) fn tasks(self, panels: usize) -> usize {
+        match self.team.count() {
+            1 => 1,
+            threads => (threads * TASKS).min(panels / 2).max(threads),
+        }
+    }
+
+    /// Number of rows of a task, of `rows` rows with `width` values.
+    fn rows(self, rows: usize, width: usize) -> usize {
+        match self.team.count() {
+            1 => rows.max(1),
+            _ if rows * width <= FEW => rows.max(1),
+            threads => rows.div_ceil(threads * TASKS).min(ROWS),
+        }
+    }
+}
+
+/// The panels of task `n` of `tasks`.
+pub(super) fn share(panels: usize, n: usize, tasks: usize) -> Range<usize> {
+    panels * n / tasks..panels * (n + 1) / tasks
+}
 
 /// A packed matrix.
 pub(super) trait Matrix: Sync {
-    /// Multiplies `rows` rows of `a`, `stride` apart. Columns are split over the threads of the pool: a single block is
-    /// bound by memory bandwidth.
+    /// Multiplies `rows` rows of `a`, `stride` apart. Columns are split over the threads: a single block is bound by memory
+    /// bandwidth.
     fn multiply(
         &self,
-        isa: Isa,
+        cpu: Cpu<'_>,
         a: &[f32],
         stride: usize,
         rows: usize,
@@ -26,63 +63,79 @@ pub(super) trait Matrix: Sync {
 impl Matrix for PackedMatrix {
     fn multiply(
         &self,
-        isa: Isa,
+        cpu: Cpu<'_>,
         a: &[f32],
         stride: usize,
         rows: usize,
         scratch: &mut GemmScratch,
         mut epilogue: impl SplitEpilogue,
     ) {
-        let (panels, threads) = (self.panels(), rayon::current_num_threads());
+        // Each task packs all rows: few of them.
+        let (panels, threads) = (self.panels(), cpu.team.count());
+        let tasks = if rows <= ROWS { cpu.tasks(panels) } else { threads };
         if threads == 1 {
             return PackedMatrix::multiply(self, a, stride, rows, scratch, &mut epilogue);
         }
-        let share = |n: usize| panels * n / threads..panels * (n + 1) / threads;
-        let parts = (0..threads).into_par_iter().map(|n| self.multiply_columns(a, stride, rows, share(n)));
-        store(isa, rows, parts.collect(), epilogue);
+        let columns = |n: usize| self.multiply_columns(a, stride, rows, share(panels, n, tasks));
+        store(cpu, rows, cpu.team.map(tasks, columns), epilogue);
     }
 }
 
 /// Passes blocks of columns to an epilogue, with rows split over threads.
-pub(super) fn store(isa: Isa, rows: usize, mut blocks: Vec<ColumnBlock>, mut epilogue: impl SplitEpilogue) {
-    if rows <= ROWS {
+pub(super) fn store(
+    cpu: Cpu<'_>,
+    rows: usize,
+    mut blocks: Vec<ColumnBlock>,
+    mut epilogue: impl SplitEpilogue,
+) {
+    let height = cpu.rows(rows, blocks.iter().map(ColumnBlock::columns).sum());
+    if rows <= height {
         return blocks.iter_mut().flat_map(|block| block.tiles(rows)).for_each(|tile| {
-            tile.store(isa, &mut epilogue);
+            tile.store(cpu.isa, &mut epilogue);
         });
     }
-    let count = rows.div_ceil(ROWS);
+    let count = rows.div_ceil(height);
     let mut parts: Vec<Vec<OutputTile<'_>>> = (0..count).map(|_| Vec::new()).collect();
     for block in &mut blocks {
-        parts.iter_mut().zip(block.tiles(ROWS)).for_each(|(part, tile)| part.push(tile));
+        parts.iter_mut().zip(block.tiles(height)).for_each(|(part, tile)| part.push(tile));
     }
     let mut epilogues = Vec::with_capacity(count);
     for _ in 1..count {
         let first;
-        (first, epilogue) = epilogue.split_rows(ROWS);
+        (first, epilogue) = epilogue.split_rows(height);
         epilogues.push(first);
     }
     epilogues.push(epilogue);
-    parts.into_par_iter().zip(epilogues).for_each(|(tiles, mut epilogue)| {
+    cpu.team.each(parts.into_iter().zip(epilogues), |(tiles, mut epilogue)| {
         for tile in tiles {
-            tile.store(isa, &mut epilogue);
+            tile.store(cpu.isa, &mut epilogue);
         }
     });
 }
 
 /// Calls `work` with the index of a row and the rows from there on, with many rows split over threads. Rows have `width`
 /// values.
-pub(super) fn each_rows(values: &mut [f32], width: usize, work: impl Fn(usize, &mut [f32]) + Sync) {
-    if values.len() <= ROWS * width || rayon::current_num_threads() == 1 {
-        return work(0, values);
-    }
-    values.par_chunks_mut(ROWS * width).enumerate().for_each(|(part, rows)| work(part * ROWS, rows));
+pub(super) fn each_rows(
+    cpu: Cpu<'_>,
+    values: &mut [f32],
+    width: usize,
+    work: impl Fn(usize, &mut [f32]) + Sync,
+) {
+    let height = cpu.rows(values.len() / width, width);
+    let parts = values.chunks_mut(height * width).enumerate();
+    cpu.team.each(parts, |(part, rows)| work(part * height, rows));
 }
 
 /// `activation(gate) · up`, with many rows split over threads.
-pub(super) fn gate_rows(isa: Isa, rows: &mut [f32], bias: &[f32], activation: Activation, to: &mut [f32]) {
-    if rows.len() <= ROWS * bias.len() || rayon::current_num_threads() == 1 {
-        return gate(isa, rows, bias, activation, to);
-    }
-    let parts = rows.par_chunks_mut(ROWS * bias.len()).zip(to.par_chunks_mut(ROWS * bias.len() / 2));
-    parts.for_each(|(rows, to)| gate(isa, rows, bias, activation, to));
+pub(super) fn gate_rows(
+    cpu: Cpu<'_>,
+    rows: &mut [f32],
+    bias: &[f32],
+    activation: Activation,
+    to: &mut [f32],
+) {
+    let width = bias.len();
+    let height = cpu.rows(rows.len() / width, width);
+    let parts = rows.chunks_mut(height * width).zip(to.chunks_mut(height * width / 2));
+    cpu.team.each(parts, |(rows, to)| gate(cpu.isa, rows, bias, activation, to));
 }

@@ -12,6 +12,7 @@ mod scratch;
 mod stacked;
 #[cfg(test)]
 mod tests;
+mod tile_matrix;
 mod weights;
 
 use std::sync::{Arc, OnceLock};
@@ -57,7 +58,7 @@ impl NativeEngine {
         dtype: Dtype,
         output: LoadedOutput,
     ) -> Result<NativeEncoder, Obstacle> {
-        let threads = Arc::clone(self.threads.get_or_init(|| Arc::new(Threads::new(self.count))));
+        let threads = Arc::clone(self.threads.get_or_init(|| Arc::new(Threads::with_team(self.count))));
         match dtype {
             Dtype::F32 => NativeEncoder::f32(description, tensors, self.isa, output, threads)
                 .map_err(|error| load_failed(&error)),

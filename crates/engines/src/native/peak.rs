@@ -35,7 +35,7 @@ pub struct Peak {
 impl Peak {
     /// Measures for about a second, on `threads` threads.
     pub fn measure(threads: usize) -> Peak {
-        let threads = Threads::new(threads);
+        let threads = Threads::with_team(threads);
         let isa = Isa::best();
         let best = |one: &(dyn Fn((usize, usize)) -> f64 + Sync)| {
             SHAPES.into_iter().map(one).fold(0.0, f64::max) / 1e9

@@ -23,10 +23,12 @@ mod tests {
     use sconce_core::batch::OutputKind;
     use sconce_kernels::bf16::Bf16;
     use sconce_kernels::isa::Isa;
+    use sconce_kernels::team::Team;
     use serde_json::json;
 
     use super::super::forward_bf16::{self, ForwardBf16, PackBf16};
     use super::super::forward_f32::{self, ForwardF32, PackF32};
+    use super::super::matrix::Cpu;
     use super::super::weights::Weights;
     use super::*;
     use crate::describe::describe;
@@ -66,10 +68,10 @@ mod tests {
             let d = description(model_type);
             let activation = d.activation.kernel();
             let batch = |length: usize| probe::batch(&[length], 1, OutputKind::Tokens, &d);
-            let isa = Isa::best();
+            let (isa, team) = (Isa::best(), &Team::single());
             let weights =
                 Weights::load(&d, &GeneratedTensors, &PackF32(isa), false).expect("generated weights");
-            let model = ForwardF32 { d: &d, weights: &weights, isa, activation };
+            let model = ForwardF32 { d: &d, weights: &weights, cpu: Cpu { isa, team }, activation };
             let [block, long, after] =
                 held([256, LONG, 256], |scratch: &mut forward_f32::Scratch, length| {
                     model.hidden::<f32>(&batch(length), None, scratch);
@@ -79,7 +81,7 @@ mod tests {
             let Some(unit) = Bf16::of(isa) else { continue };
             let weights =
                 Weights::load(&d, &GeneratedTensors, &PackBf16(unit), false).expect("generated weights");
-            let model = ForwardBf16 { d: &d, weights: &weights, activation, unit };
+            let model = ForwardBf16 { d: &d, weights: &weights, activation, unit, team };
             let [block, long, after] =
                 held([256, LONG, 256], |scratch: &mut forward_bf16::Scratch, length| {
                     model.hidden(&batch(length), None, scratch);

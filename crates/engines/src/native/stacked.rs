@@ -2,48 +2,59 @@
 
 use std::sync::Arc;
 
-use rayon::prelude::*;
 use sconce_kernels::gemm::{ColumnBlock, GemmScratch, PackedMatrix, SplitEpilogue};
 use sconce_kernels::isa::Isa;
 use sconce_kernels::quant::{CodeWidth, QuantMatrix, QuantizedRows};
 
-use super::matrix::{Matrix, store};
+use super::matrix::{Cpu, Matrix, share, store};
 use super::quantize;
 use super::weights::{Packing, Table};
 use crate::stored_tensor::StoredTensor;
 use crate::weight::Weight;
 
+/// Groups of 32 values that a thread quantizes at a time.
+const PART: usize = 256;
+
 /// A matrix whose outputs come from several tensors. Quantized tensors stay quantized.
 pub(super) struct StackedMatrix {
     inputs: usize,
-    parts: Vec<Part>,
+    pub(super) parts: Vec<Part>,
 }
 
-enum Part {
+/// The outputs of one tensor.
+pub(super) enum Part {
     Quantized(Arc<QuantMatrix>),
     Float(PackedMatrix),
 }
 
 impl Part {
-    fn outputs(&self) -> usize {
+    pub(super) fn outputs(&self) -> usize {
         match self {
             Part::Quantized(matrix) => matrix.outputs(),
             Part::Float(matrix) => matrix.outputs(),
         }
     }
 
-    /// The columns of share `n` of `shares`.
+    fn panels(&self) -> usize {
+        match self {
+            Part::Quantized(matrix) => matrix.panels(),
+            Part::Float(matrix) => matrix.panels(),
+        }
+    }
+
+    /// The columns of task `n` of `tasks`.
     fn multiply(
         &self,
         floats: (&[f32], usize),
         quantized: &QuantizedRows,
         rows: usize,
-        (n, shares): (usize, usize),
+        (n, tasks): (usize, usize),
     ) -> ColumnBlock {
-        let share = |panels: usize| panels * n / shares..panels * (n + 1) / shares;
         match self {
-            Part::Quantized(matrix) => matrix.multiply_columns(quantized, share(matrix.panels())),
-            Part::Float(matrix) => matrix.multiply_columns(floats.0, floats.1, rows, share(matrix.panels())),
+            Part::Quantized(matrix) => matrix.multiply_columns(quantized, share(matrix.panels(), n, tasks)),
+            Part::Float(matrix) => {
+                matrix.multiply_columns(floats.0, floats.1, rows, share(matrix.panels(), n, tasks))
+            }
         }
     }
 }
@@ -51,7 +62,7 @@ impl Part {
 impl Matrix for StackedMatrix {
     fn multiply(
         &self,
-        isa: Isa,
+        cpu: Cpu<'_>,
         a: &[f32],
         stride: usize,
         rows: usize,
@@ -59,39 +70,33 @@ impl Matrix for StackedMatrix {
         epilogue: impl SplitEpilogue,
     ) {
         let is_quantized = self.parts.iter().any(|part| matches!(part, Part::Quantized(_)));
-        let threads = rayon::current_num_threads();
         let quantized = if is_quantized {
-            quantize_rows(isa, a, stride, rows, self.inputs)
+            quantize_rows(cpu, a, stride, rows, self.inputs)
         } else {
             QuantizedRows::default()
         };
-        let share = |n: usize| {
+        let tasks = cpu.tasks(self.parts.iter().map(Part::panels).sum());
+        let columns = |n: usize| {
             let mut first = 0;
             let columns = self.parts.iter().map(|part| {
-                let mut block = part.multiply((a, stride), &quantized, rows, (n, threads));
+                let mut block = part.multiply((a, stride), &quantized, rows, (n, tasks));
                 block.shift(first);
                 first += part.outputs();
                 block
             });
             columns.collect::<Vec<ColumnBlock>>()
         };
-        let shares: Vec<Vec<ColumnBlock>> = match threads {
-            1 => vec![share(0)],
-            _ => (0..threads).into_par_iter().map(share).collect(),
-        };
-        store(isa, rows, shares.into_iter().flatten().collect(), epilogue);
+        let columns = cpu.team.map(tasks, columns);
+        store(cpu, rows, columns.into_iter().flatten().collect(), epilogue);
     }
 }
 
 /// Quantizes rows, with many rows split over threads.
-fn quantize_rows(isa: Isa, a: &[f32], stride: usize, rows: usize, inputs: usize) -> QuantizedRows {
+fn quantize_rows(cpu: Cpu<'_>, a: &[f32], stride: usize, rows: usize, inputs: usize) -> QuantizedRows {
     let mut quantized = QuantizedRows::zeros(rows, inputs);
-    let mut blocks: Vec<_> = quantized.blocks().collect();
-    if let [block] = &mut blocks[..] {
-        block.quantize(isa, a, stride);
-    } else {
-        blocks.into_par_iter().for_each(|mut block| block.quantize(isa, a, stride));
-    }
+    // A part of a few thousand values.
+    let groups = if cpu.team.count() == 1 { usize::MAX } else { PART / rows.clamp(1, 16) };
+    cpu.team.each(quantized.parts(groups), |mut part| part.quantize(cpu.isa, a, stride));
     quantized
 }
 

@@ -201,6 +201,14 @@ impl<M> Weights<M> {
         })
     }
 
+    /// Whether `is_true` holds for the matrices of all layers.
+    pub(super) fn all_matrices(&self, is_true: impl Fn(&M) -> bool) -> bool {
+        self.layers.iter().all(|layer| {
+            let blocks = layer.blocks.iter().flat_map(|block| [&block.up, &block.down]);
+            [&layer.qkv, &layer.output].into_iter().chain(blocks).all(|linear| is_true(&linear.matrix))
+        })
+    }
+
     /// The rotary embeddings of global and of local layers, up to the last position of `batch`.
     pub(super) fn rope_tables(&self, batch: &Batch) -> [Option<Arc<RopeTable>>; 2] {
         let ends = batch.sequences.iter().enumerate().map(|(index, s)| batch.cached_length(index) + s.length);

@@ -50,19 +50,24 @@ pub(crate) struct Stepped {
     pub(crate) ids: Vec<u32>,
     pub(crate) blocks: Vec<u32>,
     pub(crate) done: usize,
+    /// Length of its prompt: all tokens, unless a test says otherwise.
+    pub(crate) prompt: usize,
     pub(crate) logits: Vec<Vec<f32>>,
 }
 
 impl Stepped {
     pub(crate) fn new(ids: Vec<u32>, blocks: Vec<u32>) -> Stepped {
-        Stepped { ids, blocks, done: 0, logits: Vec::new() }
+        Stepped { prompt: ids.len(), ids, blocks, done: 0, logits: Vec::new() }
     }
 
     /// Appends its next `count` tokens to a step.
     fn push(&self, step: &mut Batch, count: usize) {
         let ids = &self.ids[self.done..self.done + count];
         let blocks = self.blocks.clone();
-        step.push_cached(ids, CachedSequence { length: self.done, blocks, logits: count });
+        step.push_cached(
+            ids,
+            CachedSequence { length: self.done, blocks, logits: count, prompt: self.prompt },
+        );
     }
 }
 
@@ -96,7 +101,10 @@ pub(crate) fn refuses_steps_outside_blocks(generator: &dyn Generator) {
     generator.reserve(2).expect("memory");
     let step = |count: usize, length: usize, blocks: &[u32]| {
         let mut step = Batch::new(OutputKind::Logits);
-        step.push_cached(&vec![1; count], CachedSequence { length, blocks: blocks.to_vec(), logits: 1 });
+        step.push_cached(
+            &vec![1; count],
+            CachedSequence { length, blocks: blocks.to_vec(), logits: 1, prompt: count },
+        );
         generator.step(&step)
     };
     assert!(step(block_size, 0, &[1]).is_ok());

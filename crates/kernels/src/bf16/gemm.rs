@@ -13,7 +13,7 @@ use crate::buffer::Buffer;
 use crate::rows::Activation;
 
 /// Values in a tile of weights.
-const TILE: usize = 512;
+pub(crate) const TILE: usize = 512;
 /// Columns in a tile.
 const COLUMNS: usize = 16;
 /// Values in a cache line.
@@ -84,48 +84,92 @@ impl MatrixBf16 {
         panels: Range<usize>,
         epilogue: &mut EpilogueBf16<'_>,
     ) {
-        let steps = self.inputs() / STEP;
-        let share = STEP.div_ceil(steps);
-        let ahead = (2 * TILE / LINE).div_ceil(rows.div_ceil(STEP));
-        let mut blocks = [Block([[0.0; STEP]; STEP]), Block([[0.0; STEP]; STEP])];
-        let mut before: Option<(usize, usize)> = None;
-        let mut turn = 0;
+        let size = self.inputs() / STEP * 2 * TILE;
+        let mut pipeline = Pipeline::new(rows);
         for panel in panels {
-            let weights = self.tiles[panel * 2 * steps * TILE..].as_ptr();
-            for row in (0..rows).step_by(STEP) {
-                let [first, second] = &mut blocks;
-                let (now, done) = if turn == 0 { (first, second) } else { (second, first) };
-                let all = rows - row > STEP / 2;
-                let soon = row / STEP * ahead;
-                tiles.zero();
-                for step in 0..steps {
-                    // SAFETY: rows up to a multiple of 32 and inputs up to a multiple of 32 lie in `a`, and two
-                    // tiles a step in the weights, as `multiply` and `pack` made sure; prefetching reads nothing.
-                    unsafe {
-                        let top = a.rows_from(step, row).as_ptr();
-                        let left = weights.add(step * 2 * TILE);
-                        if all {
-                            tiles.multiply_2x2(top, top.add(STEP / 2 * STEP), 64, left, left.add(TILE));
-                        } else {
-                            tiles.multiply_1x2(top, 64, left, left.add(TILE));
-                        }
-                        let next = left.wrapping_add((steps * 2 * TILE) + soon * LINE);
-                        for line in 0..ahead {
-                            _mm_prefetch::<_MM_HINT_T1>(next.wrapping_add(line * LINE).cast());
-                        }
+            let weights = &self.tiles[panel * size..][..size];
+            // SAFETY: as `multiply` made sure.
+            unsafe { pipeline.multiply(tiles, a, weights, panel, true, epilogue) };
+        }
+        pipeline.finish(epilogue);
+    }
+}
+
+/// The blocks of a GEMM: while tiles multiply one, vectors run the epilogue of the one before.
+pub(super) struct Pipeline {
+    rows: usize,
+    blocks: [Block; 2],
+    /// The block that is being computed.
+    turn: usize,
+    /// First row and panel of the block before.
+    before: Option<(usize, usize)>,
+}
+
+impl Pipeline {
+    /// The blocks of `rows` rows.
+    pub(super) fn new(rows: usize) -> Pipeline {
+        let block = || Block([[0.0; STEP]; STEP]);
+        Pipeline { rows, blocks: [block(), block()], turn: 0, before: None }
+    }
+
+    /// Multiplies the rows of `a` with the weights of a panel, two tiles per 32 inputs. `is_followed` tells whether the
+    /// weights of the next panel follow in memory.
+    ///
+    /// # Safety
+    /// `a` has the rows up to a multiple of 32, and as many inputs as there are weights.
+    #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512bf16,fma")]
+    pub(super) unsafe fn multiply(
+        &mut self,
+        tiles: &Tiles,
+        a: &Panels<u16>,
+        weights: &[u16],
+        panel: usize,
+        is_followed: bool,
+        epilogue: &mut EpilogueBf16<'_>,
+    ) {
+        let rows = self.rows;
+        let steps = weights.len() / (2 * TILE);
+        let share = STEP.div_ceil(steps);
+        let ahead = if is_followed { (2 * TILE / LINE).div_ceil(rows.div_ceil(STEP)) } else { 0 };
+        let weights = weights.as_ptr();
+        for row in (0..rows).step_by(STEP) {
+            let [first, second] = &mut self.blocks;
+            let (now, done) = if self.turn == 0 { (first, second) } else { (second, first) };
+            let all = rows - row > STEP / 2;
+            let soon = row / STEP * ahead;
+            tiles.zero();
+            for step in 0..steps {
+                // SAFETY: rows up to a multiple of 32 and inputs up to a multiple of 32 lie in `a`, and two tiles a
+                // step in the weights; prefetching reads nothing.
+                unsafe {
+                    let top = a.rows_from(step, row).as_ptr();
+                    let left = weights.add(step * 2 * TILE);
+                    if all {
+                        tiles.multiply_2x2(top, top.add(STEP / 2 * STEP), 64, left, left.add(TILE));
+                    } else {
+                        tiles.multiply_1x2(top, 64, left, left.add(TILE));
                     }
-                    if let Some((row, panel)) = before {
-                        drain(done, step * share..(step + 1) * share, row, panel, rows, epilogue);
+                    let next = left.wrapping_add((steps * 2 * TILE) + soon * LINE);
+                    for line in 0..ahead {
+                        _mm_prefetch::<_MM_HINT_T1>(next.wrapping_add(line * LINE).cast());
                     }
                 }
-                // SAFETY: a block is 32 rows of 128 bytes.
-                unsafe { tiles.store(now.0.as_mut_ptr().cast(), STEP * 4, all) };
-                before = Some((row, panel));
-                turn = 1 - turn;
+                if let Some((row, panel)) = self.before {
+                    drain(done, step * share..(step + 1) * share, row, panel, rows, epilogue);
+                }
             }
+            // SAFETY: a block is 32 rows of 128 bytes.
+            unsafe { tiles.store(now.0.as_mut_ptr().cast(), STEP * 4, all) };
+            self.before = Some((row, panel));
+            self.turn = 1 - self.turn;
         }
-        if let Some((row, panel)) = before {
-            drain(&mut blocks[1 - turn], 0..STEP, row, panel, rows, epilogue);
+    }
+
+    /// Runs the epilogue of the last block.
+    #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512bf16,fma")]
+    pub(super) fn finish(&mut self, epilogue: &mut EpilogueBf16<'_>) {
+        if let Some((row, panel)) = self.before.take() {
+            drain(&mut self.blocks[1 - self.turn], 0..STEP, row, panel, self.rows, epilogue);
         }
     }
 }

@@ -21,6 +21,10 @@ mod norm;
 #[cfg(target_arch = "x86_64")]
 mod paged;
 #[cfg(target_arch = "x86_64")]
+mod quantized;
+#[cfg(target_arch = "x86_64")]
+mod rows;
+#[cfg(target_arch = "x86_64")]
 mod softmax;
 #[cfg(target_arch = "x86_64")]
 mod tiles;
@@ -41,8 +45,11 @@ pub use {
     gate::{add_rows, gate_rows},
     gemm::MatrixBf16,
     norm::norm_rows,
+    rows::{narrow_row, widen_row},
     tiles::{Bf16, Tiles},
 };
 
 #[cfg(not(target_arch = "x86_64"))]
-pub use unsupported::{AttentionScratchBf16, Bf16, MatrixBf16, Tiles, add_rows, gate_rows, norm_rows};
+pub use unsupported::{
+    AttentionScratchBf16, Bf16, MatrixBf16, Tiles, add_rows, gate_rows, narrow_row, norm_rows, widen_row,
+};

@@ -6,8 +6,10 @@ use std::ops::Range;
 use super::attention_head::AttentionHeadBf16;
 use super::epilogue::EpilogueBf16;
 use super::panels::Panels;
+use crate::buffer::Buffer;
 use crate::isa::Isa;
 use crate::kv_blocks::{PagedAttention, PagedQueries};
+use crate::quant::QuantMatrix;
 use crate::rows::{Activation, Norm};
 
 /// Proof that tiles can be used; can't be constructed here.
@@ -120,4 +122,36 @@ pub fn gate_rows(unit: Bf16, _rows: usize, _: &Panels<u16>, _: Activation, _: &m
 /// Can't be called.
 pub fn add_rows(unit: Bf16, _rows: usize, _: &Panels<f32>, _: &mut Panels<f32>) {
     match unit.0 {}
+}
+
+/// Can't be called.
+pub fn narrow_row(unit: Bf16, _from: &[f32], _to: &mut [u16]) {
+    match unit.0 {}
+}
+
+/// Can't be called.
+pub fn widen_row(unit: Bf16, _from: &[u16], _to: &mut [f32]) {
+    match unit.0 {}
+}
+
+impl QuantMatrix {
+    /// False.
+    pub fn has_bf16_panels(&self) -> bool {
+        false
+    }
+
+    /// Can't be called.
+    #[expect(clippy::too_many_arguments, reason = "rows, columns and destination of a product")]
+    pub fn multiply_bf16(
+        &self,
+        tiles: &Tiles,
+        _a: &Panels<u16>,
+        _rows: usize,
+        _panels: Range<usize>,
+        _first: usize,
+        _epilogue: &mut EpilogueBf16<'_>,
+        _widened: &mut Buffer<u16>,
+    ) {
+        match tiles.0 {}
+    }
 }

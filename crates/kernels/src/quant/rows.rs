@@ -29,7 +29,7 @@ impl QuantizedRows {
     /// scale NaN, and so do its products. `inputs` is a multiple of 32.
     pub fn quantize(isa: Isa, values: &[f32], stride: usize, rows: usize, inputs: usize) -> QuantizedRows {
         let mut quantized = QuantizedRows::zeros(rows, inputs);
-        quantized.blocks().for_each(|mut block| block.quantize(isa, values, stride));
+        quantized.parts(usize::MAX).for_each(|mut part| part.quantize(isa, values, stride));
         quantized
     }
 
@@ -57,14 +57,28 @@ impl QuantizedRows {
         self.inputs
     }
 
-    /// The blocks of rows, to be quantized one by one.
-    pub fn blocks(&mut self) -> impl Iterator<Item = BlockMut<'_>> {
-        let (rows, size) = (self.rows, (BLOCK * self.inputs / GROUP).max(1));
+    /// Parts of the rows, to be quantized one by one: those of a block, at most `groups` groups of each.
+    pub fn parts(&mut self, groups: usize) -> impl Iterator<Item = PartMut<'_>> {
+        let (rows, of_row) = (self.rows, self.inputs / GROUP);
+        let size = (BLOCK * of_row).max(1);
         let blocks = self.codes.chunks_mut(size).zip(self.scales.chunks_mut(size));
         let blocks = blocks.zip(self.sums.chunks_mut(size)).zip(self.halves.chunks_mut(size)).enumerate();
-        blocks.map(move |(block, (((codes, scales), sums), halves))| {
+        blocks.flat_map(move |(block, (((codes, scales), sums), halves))| {
             let first = block * BLOCK;
-            BlockMut { first, height: BLOCK.min(rows - first), codes, scales, sums, halves }
+            let height = BLOCK.min(rows - first);
+            let groups = groups.clamp(1, of_row.max(1));
+            let size = groups * height;
+            let parts = codes.chunks_mut(size).zip(scales.chunks_mut(size));
+            let parts = parts.zip(sums.chunks_mut(size)).zip(halves.chunks_mut(size)).enumerate();
+            parts.map(move |(part, (((codes, scales), sums), halves))| PartMut {
+                first,
+                height,
+                group: part * groups,
+                codes,
+                scales,
+                sums,
+                halves,
+            })
         })
     }
 
@@ -128,18 +142,22 @@ fn rows<T, const R: usize>(of: &[T], from: usize) -> &[T; R] {
     &of[from..].as_chunks().0[0]
 }
 
-/// A block of rows to be quantized.
-pub struct BlockMut<'a> {
+/// Some groups of a block of rows, to be quantized.
+pub struct PartMut<'a> {
+    /// The first row.
     first: usize,
+    /// Number of rows.
     height: usize,
+    /// The first group.
+    group: usize,
     codes: &'a mut [Codes],
     scales: &'a mut [f32],
     sums: &'a mut [f32],
     halves: &'a mut [[f32; 2]],
 }
 
-impl BlockMut<'_> {
-    /// Quantizes the rows of the block. `values` are those of all rows, which are `stride` apart.
+impl PartMut<'_> {
+    /// Quantizes the groups. `values` are those of all rows, which are `stride` apart.
     pub fn quantize(&mut self, isa: Isa, values: &[f32], stride: usize) {
         #[cfg(target_arch = "x86_64")]
         if super::codes_x86::has_vectors(isa) {
@@ -158,10 +176,11 @@ impl BlockMut<'_> {
         stride: usize,
         quantize: impl Fn(&[f32; GROUP], &mut Codes) -> (f32, [f32; 2]),
     ) {
-        let BlockMut { first, height, codes, scales, sums, halves } = self;
+        let PartMut { first, height, group, codes, scales, sums, halves } = self;
         let inputs = codes.len() / *height * GROUP;
         for row in 0..*height {
-            let (values, _) = values[(*first + row) * stride..][..inputs].as_chunks::<GROUP>();
+            let from = (*first + row) * stride + *group * GROUP;
+            let (values, _) = values[from..][..inputs].as_chunks::<GROUP>();
             for (group, values) in values.iter().enumerate() {
                 let at = group * *height + row;
                 (scales[at], halves[at]) = quantize(values, &mut codes[at]);
@@ -174,7 +193,7 @@ impl BlockMut<'_> {
 struct Quantize<'a, 'b> {
     values: &'a [f32],
     stride: usize,
-    to: &'a mut BlockMut<'b>,
+    to: &'a mut PartMut<'b>,
 }
 
 impl Vectorized for Quantize<'_, '_> {

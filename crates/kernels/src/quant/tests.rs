@@ -232,3 +232,64 @@ fn rows_of_zeros_give_zeros() {
         }
     }
 }
+
+#[cfg(target_arch = "x86_64")]
+mod widened {
+    use super::*;
+    use crate::bf16::{Bf16, EpilogueBf16, Panels, narrow};
+    use crate::buffer::Buffer;
+
+    const INPUTS: usize = 512;
+
+    /// The product of the first `rows` rows of `a` with a matrix, in panels from `first` on.
+    fn product(unit: Bf16, matrix: &QuantMatrix, a: &[Vec<f32>], rows: usize, first: usize) -> Vec<Vec<f32>> {
+        let width = first * 32 + matrix.outputs();
+        let (mut input, mut output) = (Panels::default(), Panels::default());
+        input.shape(rows, INPUTS);
+        output.shape(rows, width);
+        for (row, values) in a.iter().enumerate().take(rows) {
+            input.set(row, &values.iter().map(|x| narrow(*x)).collect::<Vec<u16>>());
+            output.set(row, &vec![0.0; width]);
+        }
+        let (bias, mut widened) = (vec![0.0; width], Buffer::default());
+        let mut epilogue = EpilogueBf16::Add { bias: &bias, to: output.all() };
+        let panels = 0..matrix.outputs() / 32;
+        unit.with_tiles(|tiles| {
+            matrix.multiply_bf16(tiles, &input, rows, panels, first, &mut epilogue, &mut widened);
+        });
+        let mut result = vec![vec![0.0; width]; rows];
+        (0..rows).for_each(|row| output.get(row, &mut result[row]));
+        result.into_iter().map(|row| row[first * 32..].to_vec()).collect()
+    }
+
+    #[test]
+    fn bf16_rows_times_widened_weights_match_the_definition() {
+        let mut random = Random(3);
+        let a: Vec<Vec<f32>> = (0..70).map(|_| (0..INPUTS).map(|_| random.float()).collect()).collect();
+        for isa in [Isa::Amx, Isa::Avx512Bf16] {
+            let Some(unit) = Bf16::of(isa) else { continue };
+            for format in FORMATS {
+                let matrix = matrix(isa, format, 96, INPUTS);
+                let weights = weights(format, 96, INPUTS);
+                let products = product(unit, &matrix, &a, 70, 0);
+                for (row, products) in a.iter().zip(&products) {
+                    for (weights, product) in weights.iter().zip(products) {
+                        let terms = row.iter().zip(weights).map(|(x, w)| f64::from(*x) * f64::from(*w));
+                        let (sum, size) = terms.fold((0.0, 0.0), |(sum, size), x| (sum + x, size + x.abs()));
+                        // Both factors are rounded to eight bits.
+                        let error = (f64::from(*product) - sum).abs();
+                        assert!(error <= size / 128.0, "{isa} {format:?}: {product} instead of {sum}");
+                    }
+                }
+                for (rows, first) in [(1, 0), (17, 1), (33, 2)] {
+                    let part = product(unit, &matrix, &a, rows, first);
+                    assert_eq!(
+                        part,
+                        products[..rows],
+                        "{isa} {format:?}: {rows} rows, {first} panels before"
+                    );
+                }
+            }
+        }
+    }
+}

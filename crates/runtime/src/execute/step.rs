@@ -23,8 +23,8 @@ pub(crate) struct Decoder {
     active: Arc<ActivePlacement>,
     /// Number of blocks.
     pub(crate) blocks: usize,
-    /// Tokens per block.
-    pub(crate) block_size: usize,
+    /// The layout of the blocks.
+    pub(crate) layout: CacheLayout,
 }
 
 impl Decoder {
@@ -58,12 +58,12 @@ impl Serving {
             let reserved = layout.and_then(|layout| {
                 let blocks = blocks(&active.placement, layout);
                 self.on_generator(&active, 0, move |generator| generator.reserve(blocks))?;
-                Ok((blocks, layout.block_size))
+                Ok((blocks, layout))
             });
             match reserved {
-                Ok((blocks, block_size)) => {
+                Ok((blocks, layout)) => {
                     self.lock().committed_band.get_or_insert(active.band);
-                    return Ok(Decoder { active, blocks, block_size });
+                    return Ok(Decoder { active, blocks, layout });
                 }
                 Err(failure) => {
                     self.retire(&active.placement, failure);

@@ -60,6 +60,8 @@ struct Key {
     scope: u64,
     parent: u64,
     ids: Box<[u32]>,
+    /// Number of prompt tokens among them, if these are computed by another kernel than generated ones.
+    prompt: usize,
 }
 
 #[derive(Debug, Default)]
@@ -80,6 +82,8 @@ struct Block {
 #[derive(Debug)]
 pub(crate) struct BlockPool {
     block_size: usize,
+    /// Whether blocks of prompt tokens and of generated tokens differ.
+    separates_prompts: bool,
     blocks: Vec<Block>,
     /// Free blocks that are not cached.
     free: Vec<BlockId>,
@@ -95,6 +99,7 @@ impl BlockPool {
     pub(crate) fn new(blocks: u32, block_size: usize) -> Self {
         Self {
             block_size: block_size.max(1),
+            separates_prompts: false,
             blocks: (0..blocks).map(|_| Block::default()).collect(),
             free: (0..blocks).rev().collect(),
             evictable: BTreeMap::new(),
@@ -102,6 +107,11 @@ impl BlockPool {
             clock: 0,
             serials: ROOT,
         }
+    }
+
+    /// The same pool, which keeps blocks of prompt tokens apart from those of generated tokens if `separates` says so.
+    pub(crate) fn separating_prompts(self, separates: bool) -> Self {
+        Self { separates_prompts: separates, ..self }
     }
 
     /// Tokens per block.
@@ -181,11 +191,19 @@ impl BlockPool {
         }
     }
 
-    /// The cached blocks of the longest prefix of `ids` in `scope`.
-    pub(crate) fn lookup(&self, scope: u64, ids: &[u32]) -> Vec<BlockId> {
+    /// The key of the block at `at` of a sequence with the tokens `ids`, of which `prompt` are its prompt.
+    fn key(&self, (scope, parent): (u64, u64), at: usize, ids: &[u32], prompt: usize) -> Key {
+        let first = at * self.block_size;
+        let prompt =
+            if self.separates_prompts { prompt.saturating_sub(first).min(self.block_size) } else { 0 };
+        Key { scope, parent, ids: ids[first..first + self.block_size].into(), prompt }
+    }
+
+    /// The cached blocks of the longest prefix of `ids` in `scope`, of which the first `prompt` are the prompt.
+    pub(crate) fn lookup(&self, scope: u64, ids: &[u32], prompt: usize) -> Vec<BlockId> {
         let mut parent = ROOT;
-        let cached = ids.chunks_exact(self.block_size).map_while(|ids| {
-            let block = *self.index.get(&Key { scope, parent, ids: ids.into() })?;
+        let cached = (0..ids.len() / self.block_size).map_while(|at| {
+            let block = *self.index.get(&self.key((scope, parent), at, ids, prompt))?;
             parent = self.blocks[block as usize].serial;
             Some(block)
         });
@@ -193,8 +211,8 @@ impl BlockPool {
     }
 
     /// A table with the cached blocks of the longest prefix of `ids` in `scope`.
-    pub(crate) fn share(&mut self, scope: u64, ids: &[u32]) -> BlockTable {
-        let blocks = self.lookup(scope, ids);
+    pub(crate) fn share(&mut self, scope: u64, ids: &[u32], prompt: usize) -> BlockTable {
+        let blocks = self.lookup(scope, ids, prompt);
         for &id in &blocks {
             let block = &mut self.blocks[id as usize];
             if block.references == 0 {
@@ -211,8 +229,9 @@ impl BlockPool {
         }
     }
 
-    /// Adds the full blocks of `table` to the prefix cache. `ids` are the computed tokens of the sequence from its start.
-    pub(crate) fn index(&mut self, table: &mut BlockTable, scope: u64, ids: &[u32]) {
+    /// Adds the full blocks of `table` to the prefix cache. `ids` are the computed tokens of the sequence from its start,
+    /// of which the first `prompt` are the prompt.
+    pub(crate) fn index(&mut self, table: &mut BlockTable, scope: u64, ids: &[u32], prompt: usize) {
         let full = (ids.len() / self.block_size).min(table.blocks.len());
         if table.indexed >= full {
             return;
@@ -222,8 +241,7 @@ impl BlockPool {
             (table.indexed, table.prefix) = (0, Prefix::default());
         }
         for at in table.indexed..full {
-            let ids = &ids[at * self.block_size..][..self.block_size];
-            let key = Key { scope, parent: table.prefix.serial, ids: ids.into() };
+            let key = self.key((scope, table.prefix.serial), at, ids, prompt);
             let block = match self.index.get(&key) {
                 Some(&block) => block,
                 None => self.insert(table.blocks[at], key),

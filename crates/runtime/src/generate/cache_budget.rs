@@ -98,7 +98,7 @@ mod tests {
     #[test]
     fn blocks_fill_the_memory_and_no_more_than_is_useful() {
         let mut card = card();
-        let layout = CacheLayout { block_size: 16, block_bytes: 1000 };
+        let layout = CacheLayout { block_size: 16, block_bytes: 1000, separates_prompts: false };
         let mut blocks = |context: usize, bytes: u64| {
             card.max_length.value = context;
             let budget = CacheBudget { hardware: Hardware::default(), bytes: Some(bytes) };
@@ -125,7 +125,7 @@ mod tests {
         let on = placement(&card, Device::Cuda(0), Dtype::F16);
         assert_eq!(CacheEstimate::of(&card, &on, &hardware).expect("it is known").bytes, 4000);
         let budget = CacheBudget { hardware, bytes: None };
-        let layout = CacheLayout { block_size: 16, block_bytes: 1000 };
+        let layout = CacheLayout { block_size: 16, block_bytes: 1000, separates_prompts: false };
         assert_eq!(budget.blocks(&card, &on, layout), 4);
     }
 

@@ -94,6 +94,8 @@ pub(crate) struct SequenceStep {
     pub(crate) range: Range<usize>,
     /// Whether the logits of the last position are needed: it is the last token of the sequence.
     pub(crate) needs_logits: bool,
+    /// Length of the prompt.
+    pub(crate) prompt: usize,
 }
 
 #[derive(Debug)]
@@ -103,6 +105,8 @@ struct Sequence {
     arrival: u64,
     /// Prompt and output.
     ids: Vec<u32>,
+    /// Length of the prompt.
+    prompt: usize,
     /// Number of tokens whose keys and values are in the blocks of `table`.
     computed: usize,
     max_length: usize,
@@ -190,7 +194,9 @@ impl Scheduler {
         let (arrival, table) = (self.arrivals, BlockTable::default());
         self.arrivals += 1;
         self.share.enter(scheduling.tenant);
-        let sequence = Sequence { id, scheduling, arrival, ids, computed: 0, max_length: length, table };
+        let prompt = ids.len();
+        let sequence =
+            Sequence { id, scheduling, arrival, ids, prompt, computed: 0, max_length: length, table };
         self.waiting.push_back(sequence);
         Ok(())
     }
@@ -290,7 +296,12 @@ impl Scheduler {
                 sequence.computed = range.end;
                 let Scheduling { tenant, prefix_scope, .. } = sequence.scheduling;
                 self.share.count(tenant, range.len());
-                self.pool.index(&mut sequence.table, prefix_scope, &sequence.ids[..range.end]);
+                self.pool.index(
+                    &mut sequence.table,
+                    prefix_scope,
+                    &sequence.ids[..range.end],
+                    sequence.prompt,
+                );
             }
         }
     }
@@ -380,7 +391,8 @@ impl Scheduler {
         budget.tokens -= range.len();
         budget.prefill -= if is_prefill { range.len() } else { 0 };
         budget.copies.extend(copy.map(|copy| (sequence.id, copy)));
-        step.work.push(SequenceStep { id: sequence.id, range, needs_logits: end == sequence.ids.len() });
+        let needs_logits = end == sequence.ids.len();
+        step.work.push(SequenceStep { id: sequence.id, range, needs_logits, prompt: sequence.prompt });
         true
     }
 
@@ -391,7 +403,7 @@ impl Scheduler {
             let Some(mut sequence) = self.waiting.remove(at) else { return };
             // The last token is computed even if it is cached: its logits are needed.
             let prefix = &sequence.ids[..sequence.ids.len() - 1];
-            sequence.table = self.pool.share(sequence.scheduling.prefix_scope, prefix);
+            sequence.table = self.pool.share(sequence.scheduling.prefix_scope, prefix, sequence.prompt);
             sequence.computed = sequence.table.tokens();
             let count = sequence.remaining().min(budget.tokens).min(budget.prefill);
             let blocks = self.pool.blocks_for(sequence.computed + count) - sequence.table.blocks().len();

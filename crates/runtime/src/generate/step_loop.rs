@@ -9,6 +9,7 @@ use std::thread;
 use std::time::Instant;
 
 use sconce_core::batch::{Batch, CachedSequence, OutputKind};
+use sconce_core::generator::CacheLayout;
 
 use tracing::trace;
 
@@ -250,7 +251,8 @@ impl Running {
         let decoder =
             self.serving.decoder(|placement, layout| self.budget.blocks(card, placement, layout))?;
         let total = u32::try_from(decoder.blocks).unwrap_or(u32::MAX);
-        let pool = BlockPool::new(total, decoder.block_size);
+        let CacheLayout { block_size, separates_prompts, .. } = decoder.layout;
+        let pool = BlockPool::new(total, block_size).separating_prompts(separates_prompts);
         match &mut self.scheduler {
             None => self.scheduler = Some(Scheduler::new(pool, LIMITS)),
             Some(scheduler) => {
@@ -386,11 +388,9 @@ fn batch(scheduler: &Scheduler, step: &Step) -> Batch {
         let (Some(ids), Some(blocks)) = (scheduler.ids(work.id), scheduler.block_table(work.id)) else {
             continue;
         };
-        let (length, logits) = (work.range.start, usize::from(work.needs_logits));
-        batch.push_cached(
-            &ids[work.range.clone()],
-            CachedSequence { length, blocks: blocks.to_vec(), logits },
-        );
+        let (length, logits, blocks) = (work.range.start, usize::from(work.needs_logits), blocks.to_vec());
+        let cached = CachedSequence { length, blocks, logits, prompt: work.prompt };
+        batch.push_cached(&ids[work.range.clone()], cached);
     }
     batch
 }

@@ -63,7 +63,8 @@ pub(crate) fn logits(
         for (index, ids) in sequences.iter().enumerate().filter(|(_, ids)| ids.len() > first) {
             let end = ids.len().min(first + step);
             let own = (end + count).saturating_sub(ids.len()).min(end - first);
-            let cached = CachedSequence { length: first, blocks: blocks(index), logits: own };
+            let cached =
+                CachedSequence { length: first, blocks: blocks(index), logits: own, prompt: ids.len() };
             batch.push_cached(&ids[first..end], cached);
             requested.push((index, own));
         }

@@ -56,7 +56,12 @@ fn decoded(encoder: &dyn Encoder, ids: &[u32]) -> Vec<Vec<f32>> {
     generator.reserve(blocks.len()).expect("memory");
     let step = |length: usize, end: usize| {
         let mut batch = Batch::new(OutputKind::Logits);
-        let cached = CachedSequence { length, blocks: blocks.clone(), logits: usize::from(end > CONTEXT) };
+        let cached = CachedSequence {
+            length,
+            blocks: blocks.clone(),
+            logits: usize::from(end > CONTEXT),
+            prompt: CONTEXT,
+        };
         batch.push_cached(&ids[length..end], cached);
         generator.step(&batch).expect("the step is well formed").into_rows().values
     };

@@ -107,7 +107,7 @@ impl FakeEncoder {
 /// Logits are a hash of all tokens before them: they are right only if the cache is.
 impl Generator for FakeEncoder {
     fn cache_layout(&self) -> CacheLayout {
-        CacheLayout { block_size: BLOCK_SIZE, block_bytes: 1 }
+        CacheLayout { block_size: BLOCK_SIZE, block_bytes: 1, separates_prompts: false }
     }
 
     fn reserve(&self, blocks: usize) -> Result<(), EngineError> {

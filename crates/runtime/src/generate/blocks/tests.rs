@@ -12,9 +12,9 @@ fn ids(range: std::ops::Range<u32>) -> Vec<u32> {
 
 /// A table for `ids` with its full blocks in the prefix cache.
 fn computed(pool: &mut BlockPool, scope: u64, ids: &[u32]) -> BlockTable {
-    let mut table = pool.share(scope, ids);
+    let mut table = pool.share(scope, ids, ids.len());
     assert_eq!(pool.grow(&mut table, ids.len()), Ok(None));
-    pool.index(&mut table, scope, ids);
+    pool.index(&mut table, scope, ids, ids.len());
     table
 }
 
@@ -39,6 +39,20 @@ impl BlockPool {
         for table in tables {
             assert_eq!(table.blocks.len(), self.blocks_for(table.tokens));
         }
+    }
+}
+
+#[test]
+fn blocks_of_prompts_and_of_generated_tokens_are_kept_apart_where_they_differ() {
+    for separates in [false, true] {
+        let mut pool = BlockPool::new(8, 4).separating_prompts(separates);
+        let tokens = ids(0..12);
+        let mut table = pool.share(SCOPE, &tokens, 6);
+        assert_eq!(pool.grow(&mut table, tokens.len()), Ok(None));
+        // A prompt of six tokens, and six generated ones.
+        pool.index(&mut table, SCOPE, &tokens, 6);
+        let found = |prompt: usize| pool.lookup(SCOPE, &tokens, prompt).len();
+        assert_eq!([6, 12, 4, 0].map(found), if separates { [3, 1, 1, 0] } else { [3; 4] });
     }
 }
 
@@ -98,11 +112,11 @@ fn released_prefixes_are_found_again_in_their_scope_alone() {
     let blocks = table.blocks()[..2].to_vec();
     pool.release(&mut table);
     assert_eq!((pool.cached(), pool.free()), (2, 8));
-    assert_eq!(pool.lookup(SCOPE, &ids(0..10)), blocks);
-    assert_eq!(pool.lookup(SCOPE, &ids(0..7)), blocks[..1]);
-    assert!(pool.lookup(SCOPE + 1, &ids(0..10)).is_empty());
-    assert!(pool.lookup(SCOPE, &ids(4..8)).is_empty(), "a block is found after its own prefix alone");
-    let table = pool.share(SCOPE, &ids(0..10));
+    assert_eq!(pool.lookup(SCOPE, &ids(0..10), 0), blocks);
+    assert_eq!(pool.lookup(SCOPE, &ids(0..7), 0), blocks[..1]);
+    assert!(pool.lookup(SCOPE + 1, &ids(0..10), 0).is_empty());
+    assert!(pool.lookup(SCOPE, &ids(4..8), 0).is_empty(), "a block is found after its own prefix alone");
+    let table = pool.share(SCOPE, &ids(0..10), 0);
     assert_eq!((table.tokens(), pool.free()), (8, 6));
     pool.check(&[&table]);
 }
@@ -114,12 +128,12 @@ fn the_least_recently_used_prefix_is_evicted_from_its_end() {
         let mut table = computed(&mut pool, SCOPE, &ids(start..start + 8));
         pool.release(&mut table);
     }
-    let mut used = pool.share(SCOPE, &ids(0..8));
+    let mut used = pool.share(SCOPE, &ids(0..8), 0);
     pool.release(&mut used);
     let mut table = BlockTable::default();
     pool.grow(&mut table, 4).unwrap();
-    assert_eq!(pool.lookup(SCOPE, &ids(100..108)).len(), 1);
-    assert_eq!(pool.lookup(SCOPE, &ids(0..8)).len(), 2);
+    assert_eq!(pool.lookup(SCOPE, &ids(100..108), 0).len(), 1);
+    assert_eq!(pool.lookup(SCOPE, &ids(0..8), 0).len(), 2);
     pool.check(&[&table]);
 }
 
@@ -131,14 +145,14 @@ fn a_prefix_that_was_evicted_elsewhere_is_cached_again() {
     let (mut first, mut second) = (BlockTable::default(), BlockTable::default());
     pool.grow(&mut first, 4).unwrap();
     pool.grow(&mut second, 8).unwrap();
-    pool.index(&mut first, SCOPE, &prefix[..4]);
-    pool.index(&mut second, SCOPE, &prefix[..4]);
-    assert_eq!(pool.lookup(SCOPE, &prefix), first.blocks());
+    pool.index(&mut first, SCOPE, &prefix[..4], 0);
+    pool.index(&mut second, SCOPE, &prefix[..4], 0);
+    assert_eq!(pool.lookup(SCOPE, &prefix, 0), first.blocks());
     pool.release(&mut first);
     pool.grow(&mut second, 16).unwrap();
-    assert!(pool.lookup(SCOPE, &prefix).is_empty(), "the cached block is evicted");
-    pool.index(&mut second, SCOPE, &prefix[..8]);
-    assert_eq!(pool.lookup(SCOPE, &prefix), second.blocks()[..2]);
+    assert!(pool.lookup(SCOPE, &prefix, 0).is_empty(), "the cached block is evicted");
+    pool.index(&mut second, SCOPE, &prefix[..8], 0);
+    assert_eq!(pool.lookup(SCOPE, &prefix, 0), second.blocks()[..2]);
     pool.check(&[&second]);
 }
 
@@ -161,7 +175,7 @@ fn run(blocks: u32, block_size: usize, operations: &[(u8, u8, u8)]) {
             0 => {
                 let scope = u64::from(a % 2);
                 let ids: Vec<u32> = (0..b % 20).map(|at| u32::from(a / 2 % 2 + at / 7)).collect();
-                let table = pool.share(scope, &ids);
+                let table = pool.share(scope, &ids, 0);
                 for (index, &block) in table.blocks().iter().enumerate() {
                     let expected = (scope, ids[..(index + 1) * block_size].to_vec());
                     assert_eq!(contents[block as usize], expected, "content of a cached block");
@@ -184,7 +198,7 @@ fn run(blocks: u32, block_size: usize, operations: &[(u8, u8, u8)]) {
                     let end = ((index + 1) * block_size).min(target);
                     contents[block as usize] = (*scope, ids[..end].to_vec());
                 }
-                pool.index(table, *scope, &ids[..target]);
+                pool.index(table, *scope, &ids[..target], 0);
             }
             2 if !holders.is_empty() => {
                 let Holder { table, scope, ids } = &holders[at];
