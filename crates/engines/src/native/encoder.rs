@@ -153,8 +153,7 @@ impl NativeEncoder {
             (Packed::F32(weights, isa), cache, _) => {
                 self.forward_f32(weights, Cpu { isa: *isa, team }, batch, cache, &requested)
             }
-            (Packed::Stored(weights, isa), Some(Cache::Bf16(cache)), Some(unit)) =>
-            {
+            (Packed::Stored(weights, isa), Some(Cache::Bf16(cache)), Some(unit)) => {
                 let cpu = Cpu { isa: *isa, team };
                 let model = ForwardF32 { d, weights, cpu, activation };
                 let hidden = self.forward_by_kind(&model, unit, batch, cache);

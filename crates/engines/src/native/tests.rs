@@ -100,6 +100,79 @@ fn a_sequence_has_the_same_logits_however_its_prompt_is_split() {
     }
 }
 
+/// A decoder whose heads and blocks are whole panels.
+fn paneled() -> Description {
+    let config = json!({
+        "model_type": "qwen3", "num_hidden_layers": 2, "hidden_size": 96, "num_attention_heads": 6,
+        "num_key_value_heads": 2, "head_dim": 32, "intermediate_size": 160, "vocab_size": 101,
+        "max_position_embeddings": 1024, "hidden_act": "silu", "rope_theta": 10000.0,
+    });
+    describe(&card(config)).expect("the family is known")
+}
+
+#[test]
+fn tokens_are_computed_by_their_kind_alone_in_a_batch_and_again() {
+    let d = paneled();
+    for dtype in DTYPES {
+        let Some(encoder) = decoder(&d, dtype) else { continue };
+        let generator = encoder.generator().expect("it is a decoder");
+        generator.reserve(64).expect("memory");
+        let ids = tokens(90, "kinds");
+        let sequence =
+            |first: u32, prompt: usize| Stepped { prompt, ..Stepped::new(ids.clone(), scattered(6, first)) };
+        let mut wanted = sequence(0, 70);
+        run(generator, &mut [&mut wanted], &[[70].as_slice(), &[1; 20]].concat());
+        // A sequence that lost its blocks is computed again in steps that hold both kinds, beside others.
+        for steps in [&[90][..], &[33, 57], &[69, 2, 19]] {
+            let (mut again, mut other) = (sequence(10, 70), sequence(20, 12));
+            run(generator, &mut [&mut other, &mut again], steps);
+            assert_eq!(again.logits, wanted.logits, "{dtype} {steps:?}");
+        }
+        let mut prompt = sequence(0, 90);
+        run(generator, &mut [&mut prompt], &[90]);
+        assert_eq!(
+            prompt.logits[70..] != wanted.logits[70..],
+            generator.cache_layout().separates_prompts,
+            "{dtype}: another kernel"
+        );
+    }
+}
+
+#[test]
+fn a_long_prompt_that_is_split_over_threads_has_the_logits_of_its_chunks() {
+    let d = paneled();
+    for dtype in DTYPES {
+        let Some(encoder) = decoder(&d, dtype) else { continue };
+        let generator = encoder.generator().expect("it is a decoder");
+        generator.reserve(48).expect("memory");
+        let ids = tokens(700, "long");
+        let of = |steps: &[usize]| {
+            let mut sequence = Stepped::new(ids.clone(), scattered(44, 0));
+            run(generator, &mut [&mut sequence], steps);
+            sequence.logits
+        };
+        let whole = of(&[700]);
+        assert!(of(&[100; 7]) == whole && of(&[300, 1, 399]) == whole, "{dtype}");
+    }
+}
+
+#[test]
+fn twins_of_quantized_models_have_the_kernels_of_the_model() {
+    for (hidden, head_dim, intermediate) in [(576, 64, 1536), (2048, 128, 5632), (2560, 80, 6912)] {
+        let config = json!({
+            "model_type": "llama", "num_hidden_layers": 2, "hidden_size": hidden, "head_dim": head_dim,
+            "num_attention_heads": hidden / head_dim, "num_key_value_heads": hidden / head_dim,
+            "intermediate_size": intermediate, "vocab_size": 64, "max_position_embeddings": 512,
+        });
+        let d = describe(&card(config)).expect("the family is known");
+        let separates = |d: &Description| {
+            let encoder = decoder(d, Dtype::Int4).expect("int4");
+            encoder.generator().expect("it is a decoder").cache_layout().separates_prompts
+        };
+        assert_eq!(separates(&d.twin()), separates(&d), "{hidden} {head_dim}");
+    }
+}
+
 #[test]
 fn a_copied_block_continues_like_its_source() {
     let d = description("llama");
