@@ -12,11 +12,13 @@ use sconce_kernels::isa::Isa;
 use sconce_kernels::rows::Activation;
 use sconce_kernels::team::Team;
 
-use super::forward_bf16::{self, ForwardBf16, PackBf16};
+use super::forward_bf16::ForwardBf16;
 use super::forward_f32::{self, ForwardF32, PackF32};
 use super::kv_cache::KvCache;
 use super::matrix::{Cpu, Matrix};
+use super::pack_bf16::PackBf16;
 use super::scratch;
+use super::scratch_bf16;
 use super::stacked::{PackStored, StackedMatrix};
 use super::weights::Weights;
 use crate::description::Description;
@@ -31,7 +33,7 @@ const BLOCK: usize = 256;
 thread_local! {
     /// Scratch memory of each thread.
     static SCRATCH_F32: RefCell<forward_f32::Scratch> = RefCell::default();
-    static SCRATCH_BF16: RefCell<forward_bf16::Scratch> = RefCell::default();
+    static SCRATCH_BF16: RefCell<scratch_bf16::Scratch> = RefCell::default();
 }
 
 /// What a model computes from its last hidden states.
@@ -156,7 +158,7 @@ impl NativeEncoder {
             (Packed::Stored(weights, isa), Some(Cache::Bf16(cache)), Some(unit)) => {
                 let cpu = Cpu { isa: *isa, team };
                 let model = ForwardF32 { d, weights, cpu, activation };
-                let hidden = self.forward_by_kind(&model, unit, batch, cache);
+                let hidden = hidden_by_kind(&model, unit, batch, cache);
                 SCRATCH_F32.with_borrow_mut(|scratch| model.logits(&requested(hidden), scratch))
             }
             (Packed::Stored(weights, isa), cache, _) => {
@@ -174,47 +176,6 @@ impl NativeEncoder {
                 })
             }
         }
-    }
-
-    /// The last hidden states of a step with quantized weights: prompt tokens in bf16 on tiles, and generated tokens with
-    /// quantized activations. A token is computed by its kind, whatever else is in the batch: so it has the same bits alone,
-    /// in a batch, and when it is computed again.
-    fn forward_by_kind(
-        &self,
-        model: &ForwardF32<'_, StackedMatrix>,
-        unit: Bf16,
-        batch: &Batch,
-        cache: &mut KvCache<u16>,
-    ) -> Vec<f32> {
-        let ForwardF32 { d, weights, cpu, activation } = *model;
-        let mut hidden = vec![0.0; batch.tokens() * d.hidden];
-        let mut put = |tokens: &step::SomeTokens, values: Vec<f32>| {
-            let mut from = &values[..];
-            for (index, tokens) in tokens {
-                let row = batch.sequences[*index].start + tokens.start;
-                let (own, rest) = from.split_at(tokens.len() * d.hidden);
-                hidden[row * d.hidden..][..own.len()].copy_from_slice(own);
-                from = rest;
-            }
-        };
-        // Prompts come first: generated tokens of the same sequence read their keys and values.
-        let [prompt, generated] = step::by_kind(batch);
-        if !prompt.is_empty() {
-            let model = ForwardBf16 { d, weights, activation, unit, team: cpu.team };
-            let part = batch.tokens_of(&prompt);
-            let values = SCRATCH_BF16.with_borrow_mut(|scratch| {
-                scratch::bounded(scratch, |scratch| model.hidden(&part, Some(cache), scratch))
-            });
-            put(&prompt, values);
-        }
-        if !generated.is_empty() {
-            let part = batch.tokens_of(&generated);
-            let values = SCRATCH_F32.with_borrow_mut(|scratch| {
-                scratch::bounded(scratch, |scratch| model.hidden(&part, Some(cache), scratch))
-            });
-            put(&generated, values);
-        }
-        hidden
     }
 
     /// The same with f32 activations. `requested` picks the hidden states whose logits are requested.
@@ -251,6 +212,46 @@ impl NativeEncoder {
             }
         }
     }
+}
+
+/// The last hidden states of a step with quantized weights: prompt tokens in bf16 on tiles, and generated tokens with
+/// quantized activations. A token is computed by its kind, whatever else is in the batch: so it has the same bits alone,
+/// in a batch, and when it is computed again.
+fn hidden_by_kind(
+    model: &ForwardF32<'_, StackedMatrix>,
+    unit: Bf16,
+    batch: &Batch,
+    cache: &mut KvCache<u16>,
+) -> Vec<f32> {
+    let ForwardF32 { d, weights, cpu, activation } = *model;
+    let mut hidden = vec![0.0; batch.tokens() * d.hidden];
+    let mut put = |tokens: &step::SomeTokens, values: Vec<f32>| {
+        let mut from = &values[..];
+        for (index, tokens) in tokens {
+            let row = batch.sequences[*index].start + tokens.start;
+            let (own, rest) = from.split_at(tokens.len() * d.hidden);
+            hidden[row * d.hidden..][..own.len()].copy_from_slice(own);
+            from = rest;
+        }
+    };
+    // Prompts come first: generated tokens of the same sequence read their keys and values.
+    let [prompt, generated] = step::by_kind(batch);
+    if !prompt.is_empty() {
+        let model = ForwardBf16 { d, weights, activation, unit, team: cpu.team };
+        let part = batch.tokens_of(&prompt);
+        let values = SCRATCH_BF16.with_borrow_mut(|scratch| {
+            scratch::bounded(scratch, |scratch| model.hidden(&part, Some(cache), scratch))
+        });
+        put(&prompt, values);
+    }
+    if !generated.is_empty() {
+        let part = batch.tokens_of(&generated);
+        let values = SCRATCH_F32.with_borrow_mut(|scratch| {
+            scratch::bounded(scratch, |scratch| model.hidden(&part, Some(cache), scratch))
+        });
+        put(&generated, values);
+    }
+    hidden
 }
 
 impl Encoder for NativeEncoder {

@@ -3,117 +3,27 @@
 use sconce_core::batch::Batch;
 use sconce_kernels::attention::AttentionMask;
 use sconce_kernels::bf16::{
-    AttentionHeadBf16, AttentionScratchBf16, Bf16, EpilogueBf16, MatrixBf16, Panels, STEP, Tiles, add_rows,
-    gate_rows, narrow, narrow_row, norm_rows, widen_row,
+    AttentionHeadBf16, Bf16, EpilogueBf16, Panels, STEP, Tiles, add_rows, gate_rows, narrow, norm_rows,
+    widen_row,
 };
-use sconce_kernels::isa::Isa;
 use sconce_kernels::rope::RopeTable;
 use sconce_kernels::rows::{Activation, Norm};
 use sconce_kernels::team::Team;
 
+use super::attention_bf16;
 use super::disentangled;
-use super::kv_cache::{CachedAttention, KvCache};
+use super::kv_cache::KvCache;
 use super::matrix::{Cpu, share};
-use super::scratch::ScratchMemory;
+use super::scratch_bf16::{PartScratch, Scratch};
 use super::tile_matrix::TileMatrix;
-use super::weights::{FeedForward, Layer, Linear, Packing, Table, Weights};
+use super::weights::{FeedForward, Layer, Linear, Weights};
 use crate::description::{Description, NormPlacement};
-use crate::gguf::blocks::StoredType;
-use crate::head_layout::HeadLayout;
 use crate::step;
-use crate::stored_tensor::StoredTensor;
-use crate::weight::Weight;
 
 /// Tokens of a part, of which each thread computes some: their activations stay in a core's cache.
 const PART: usize = 256;
 /// Fewest tokens of a part. The products of fewer tokens are bound by memory bandwidth: their columns are split instead.
 const LEAST: usize = 128;
-
-/// Packs matrices as bf16 tiles.
-pub(super) struct PackBf16(pub(super) Bf16);
-
-impl Packing<MatrixBf16> for PackBf16 {
-    fn matrix(&self, weight: Weight, outputs: usize, inputs: usize) -> MatrixBf16 {
-        MatrixBf16::pack(self.0, &weight.into_f32(), outputs, inputs)
-    }
-
-    fn table(&self, rows: Vec<f32>) -> Table {
-        Table::Bf16(rows.into_iter().map(narrow).collect())
-    }
-
-    fn half_table(&self, rows: &StoredTensor) -> Table {
-        if rows.stored != StoredType::BF16 {
-            return self.table(rows.dequantize());
-        }
-        let values = rows.bytes.as_chunks::<2>().0;
-        Table::Bf16(values.iter().map(|&value| u16::from_le_bytes(value)).collect())
-    }
-
-    fn padded(&self, outputs: usize) -> usize {
-        outputs.next_multiple_of(STEP)
-    }
-
-    fn part(&self, width: usize) -> usize {
-        width.next_multiple_of(STEP)
-    }
-}
-
-/// Scratch memory of a block, by parts.
-#[derive(Default)]
-pub(super) struct Scratch(Vec<PartScratch>);
-
-/// Scratch memory of a part.
-#[derive(Default)]
-struct PartScratch {
-    x: Panels<f32>,
-    part: Panels<f32>,
-    rounded: Panels<u16>,
-    /// The input of the feed-forward block, in parallel attention.
-    parallel: Panels<u16>,
-    qkv: Panels<u16>,
-    context: Panels<u16>,
-    wide: Panels<u16>,
-    gated: Panels<u16>,
-    attention: AttentionScratchBf16,
-    disentangled: disentangled::Scratch,
-}
-
-impl ScratchMemory for Scratch {
-    fn bytes(&self) -> usize {
-        self.0.iter().map(PartScratch::bytes).sum()
-    }
-}
-
-impl PartScratch {
-    fn bytes(&self) -> usize {
-        let PartScratch { x, part, rounded, parallel, qkv, context, wide, gated, attention, disentangled } =
-            self;
-        let wider: usize = [x, part].map(Panels::bytes).iter().sum();
-        let narrower: usize = [rounded, parallel, qkv, context, wide, gated].map(Panels::bytes).iter().sum();
-        wider + narrower + attention.bytes() + disentangled.bytes()
-    }
-
-    /// Resizes for `tokens` tokens. Each head, and each half of a gated product, has whole panels.
-    fn shape(&mut self, d: &Description, tokens: usize) {
-        let head = d.head_dim.next_multiple_of(STEP);
-        self.x.shape(tokens, d.hidden);
-        self.rounded.shape(tokens, d.hidden);
-        if d.parallel {
-            self.parallel.shape(tokens, d.hidden);
-        }
-        self.qkv.shape(tokens, (d.heads + 2 * d.kv_heads) * head);
-        self.context.shape(tokens, d.heads * head);
-        if d.gated {
-            self.wide.shape(tokens, 2 * d.intermediate.next_multiple_of(STEP));
-            self.gated.shape(tokens, d.intermediate);
-        } else {
-            self.wide.shape(tokens, d.intermediate);
-        }
-        if d.placement == NormPlacement::Both {
-            self.part.shape(tokens, d.hidden);
-        }
-    }
-}
 
 /// The forward pass of one model in bf16.
 pub(super) struct ForwardBf16<'a, M> {
@@ -142,8 +52,7 @@ impl<M: TileMatrix> ForwardBf16<'_, M> {
             None => Vec::new(),
         };
         let parts = if split.len() > 1 { &split[..] } else { std::slice::from_ref(batch) };
-        scratch.0.resize_with(scratch.0.len().max(parts.len()), PartScratch::default);
-        let scratch = &mut scratch.0[..parts.len()];
+        let scratch = scratch.parts(parts.len());
         self.unit.with_tiles(|_| self.parts(batch, parts, cache, scratch))
     }
 
@@ -170,7 +79,7 @@ impl<M: TileMatrix> ForwardBf16<'_, M> {
             each(scratch, &|tiles, batch, scratch| of_part.qkv(tiles, layer, batch, rope_table, scratch));
             if let Some(cache) = cache.as_deref_mut() {
                 for (batch, scratch) in parts.iter().zip(&*scratch) {
-                    of_part.store(cache, index, batch, &scratch.qkv);
+                    attention_bf16::store(d, cache, index, batch, &scratch.qkv);
                 }
             }
             let cache = cache.as_deref().map(|cache| (cache, index));
@@ -222,7 +131,7 @@ impl<M: TileMatrix> ForwardBf16<'_, M> {
         let to = EpilogueBf16::Store { bias: &layer.qkv.bias, activation: plain, to: qkv.all() };
         self.product(tiles, &layer.qkv.matrix, rounded, tokens, to);
         if rope_table.is_some() || layer.qk_norms.is_some() {
-            qk_norm_rope(unit, d, layer.qk_norms.as_ref(), rope_table, batch, qkv);
+            attention_bf16::qk_norm_rope(unit, d, layer.qk_norms.as_ref(), rope_table, batch, qkv);
         }
     }
 
@@ -234,14 +143,14 @@ impl<M: TileMatrix> ForwardBf16<'_, M> {
         cache: Option<(&KvCache<u16>, usize)>,
         scratch: &mut PartScratch,
     ) {
-        let ForwardBf16 { d, weights, .. } = *self;
+        let ForwardBf16 { d, weights, unit, team, .. } = *self;
         let tokens = batch.tokens();
         let PartScratch { qkv, context, attention, disentangled, .. } = scratch;
         let panels = d.head_dim.div_ceil(STEP);
         let (heads, keys) = (d.heads * panels, d.kv_heads * panels);
         let window = d.local.as_ref().filter(|_| layer.is_local).unwrap_or(&d.global);
-        if let Some((cache, index)) = cache {
-            self.cached_attention(cache, index, batch, window.mask(), qkv, context);
+        if let Some(cache) = cache {
+            attention_bf16::cached_attention((unit, team), d, cache, batch, window.mask(), qkv, context);
         }
         for s in batch.sequences.iter().filter(|_| batch.cached.is_empty()) {
             let mask = AttentionMask { visible: s.attended(), ..window.mask() };
@@ -275,54 +184,6 @@ impl<M: TileMatrix> ForwardBf16<'_, M> {
             ProductInput::Attention,
             scratch,
         );
-    }
-
-    /// Stores the keys and values of `batch` in the cache.
-    fn store(&self, cache: &mut KvCache<u16>, layer: usize, batch: &Batch, qkv: &Panels<u16>) {
-        let d = self.d;
-        let wide = d.head_dim.next_multiple_of(STEP);
-        let mut row = vec![0; (d.heads + 2 * d.kv_heads) * wide];
-        for (s, cached) in batch.sequences.iter().zip(&batch.cached) {
-            for token in 0..s.length {
-                qkv.get(s.start + token, &mut row);
-                let (keys, values) = row[d.heads * wide..].split_at(d.kv_heads * wide);
-                cache.store(layer, &cached.blocks, cached.length + token, [keys, values], wide);
-            }
-        }
-    }
-
-    /// Attention of `batch`, whose keys and values are in the cache.
-    fn cached_attention(
-        &self,
-        cache: &KvCache<u16>,
-        layer: usize,
-        batch: &Batch,
-        mask: AttentionMask,
-        qkv: &Panels<u16>,
-        context: &mut Panels<u16>,
-    ) {
-        let ForwardBf16 { d, unit, .. } = *self;
-        let (head, wide) = (d.head_dim, d.head_dim.next_multiple_of(STEP));
-        let mut row = vec![0; d.heads * wide];
-        let mut queries = vec![0.0; batch.tokens() * d.query_width()];
-        for (token, own) in queries.chunks_exact_mut(d.query_width()).enumerate() {
-            qkv.get(token, &mut row);
-            for (from, to) in row.chunks_exact(wide).zip(own.chunks_exact_mut(head)) {
-                widen_row(unit, &from[..head], to);
-            }
-        }
-        let mut output = vec![0.0; queries.len()];
-        let queries = (&queries[..], d.query_width());
-        let (scale, softcap) = (d.scale as f32, d.softcap());
-        let how = CachedAttention { mask, scale, softcap, cpu: self.cpu() };
-        cache.attend(layer, batch, &how, queries, &mut output);
-        row.fill(0);
-        for (token, output) in output.chunks_exact(d.query_width()).enumerate() {
-            for (from, to) in output.chunks_exact(head).zip(row.chunks_exact_mut(wide)) {
-                narrow_row(unit, from, &mut to[..head]);
-            }
-            context.set(token, &row);
-        }
     }
 
     /// The logits of `rows`, hidden states `[count, hidden]`.
@@ -479,32 +340,6 @@ enum ProductInput {
     Attention,
     Wide,
     Gated,
-}
-
-/// QK norms and rotary embedding, in f32.
-fn qk_norm_rope(
-    unit: Bf16,
-    d: &Description,
-    norms: Option<&[Norm; 2]>,
-    rope_table: Option<&RopeTable>,
-    batch: &Batch,
-    qkv: &mut Panels<u16>,
-) {
-    let heads = HeadLayout::of(d);
-    let (head, wide) = (d.head_dim, d.head_dim.next_multiple_of(STEP));
-    let count = d.heads + 2 * d.kv_heads;
-    let (mut short, mut row) = (vec![0; count * wide], vec![0.0; count * head]);
-    for (token, position) in batch.positions().enumerate() {
-        qkv.get(token, &mut short);
-        for (from, to) in short.chunks_exact(wide).zip(row.chunks_exact_mut(head)) {
-            widen_row(unit, &from[..head], to);
-        }
-        heads.qk_norm_rope(Isa::Avx512, &mut row, position, norms, rope_table);
-        for (from, to) in row.chunks_exact(head).zip(short.chunks_exact_mut(wide)) {
-            narrow_row(unit, from, &mut to[..head]);
-        }
-        qkv.set(token, &short);
-    }
 }
 
 /// The tokens of a step by parts for `threads` threads.

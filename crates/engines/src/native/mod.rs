@@ -1,14 +1,17 @@
 //! The Native engine: interprets descriptions on the CPU with sconce's kernels.
 
+mod attention_bf16;
 mod disentangled;
 mod encoder;
 mod forward_bf16;
 mod forward_f32;
 mod kv_cache;
 mod matrix;
+mod pack_bf16;
 pub mod peak;
 mod quantize;
 mod scratch;
+mod scratch_bf16;
 mod stacked;
 #[cfg(test)]
 mod tests;

@@ -26,9 +26,11 @@ mod tests {
     use sconce_kernels::team::Team;
     use serde_json::json;
 
-    use super::super::forward_bf16::{self, ForwardBf16, PackBf16};
+    use super::super::forward_bf16::ForwardBf16;
     use super::super::forward_f32::{self, ForwardF32, PackF32};
     use super::super::matrix::Cpu;
+    use super::super::pack_bf16::PackBf16;
+    use super::super::scratch_bf16;
     use super::super::weights::Weights;
     use super::*;
     use crate::describe::describe;
@@ -83,7 +85,7 @@ mod tests {
                 Weights::load(&d, &GeneratedTensors, &PackBf16(unit), false).expect("generated weights");
             let model = ForwardBf16 { d: &d, weights: &weights, activation, unit, team };
             let [block, long, after] =
-                held([256, LONG, 256], |scratch: &mut forward_bf16::Scratch, length| {
+                held([256, LONG, 256], |scratch: &mut scratch_bf16::Scratch, length| {
                     model.hidden(&batch(length), None, scratch);
                 });
             assert!(block > 1 << 20 && block <= KEPT, "{model_type}: a block keeps its {block} bytes");

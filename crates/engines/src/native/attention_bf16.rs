@@ -1,0 +1,92 @@
+//! Attention of the bf16 forward pass over a KV cache.
+
+use sconce_core::batch::Batch;
+use sconce_kernels::attention::AttentionMask;
+use sconce_kernels::bf16::{Bf16, Panels, STEP, narrow_row, widen_row};
+use sconce_kernels::isa::Isa;
+use sconce_kernels::rope::RopeTable;
+use sconce_kernels::rows::Norm;
+use sconce_kernels::team::Team;
+
+use super::kv_cache::{CachedAttention, KvCache};
+use super::matrix::Cpu;
+use crate::description::Description;
+use crate::head_layout::HeadLayout;
+
+/// Stores the keys and values of `batch` in the cache.
+pub(super) fn store(
+    d: &Description,
+    cache: &mut KvCache<u16>,
+    layer: usize,
+    batch: &Batch,
+    qkv: &Panels<u16>,
+) {
+    let wide = d.head_dim.next_multiple_of(STEP);
+    let mut row = vec![0; (d.heads + 2 * d.kv_heads) * wide];
+    for (s, cached) in batch.sequences.iter().zip(&batch.cached) {
+        for token in 0..s.length {
+            qkv.get(s.start + token, &mut row);
+            let (keys, values) = row[d.heads * wide..].split_at(d.kv_heads * wide);
+            cache.store(layer, &cached.blocks, cached.length + token, [keys, values], wide);
+        }
+    }
+}
+
+/// Attention of `batch`, whose keys and values are in the cache.
+pub(super) fn cached_attention(
+    (unit, team): (Bf16, &Team),
+    d: &Description,
+    (cache, layer): (&KvCache<u16>, usize),
+    batch: &Batch,
+    mask: AttentionMask,
+    qkv: &Panels<u16>,
+    context: &mut Panels<u16>,
+) {
+    let (head, wide) = (d.head_dim, d.head_dim.next_multiple_of(STEP));
+    let mut row = vec![0; d.heads * wide];
+    let mut queries = vec![0.0; batch.tokens() * d.query_width()];
+    for (token, own) in queries.chunks_exact_mut(d.query_width()).enumerate() {
+        qkv.get(token, &mut row);
+        for (from, to) in row.chunks_exact(wide).zip(own.chunks_exact_mut(head)) {
+            widen_row(unit, &from[..head], to);
+        }
+    }
+    let mut output = vec![0.0; queries.len()];
+    let queries = (&queries[..], d.query_width());
+    let (scale, softcap) = (d.scale as f32, d.softcap());
+    let how = CachedAttention { mask, scale, softcap, cpu: Cpu { isa: unit.isa(), team } };
+    cache.attend(layer, batch, &how, queries, &mut output);
+    row.fill(0);
+    for (token, output) in output.chunks_exact(d.query_width()).enumerate() {
+        for (from, to) in output.chunks_exact(head).zip(row.chunks_exact_mut(wide)) {
+            narrow_row(unit, from, &mut to[..head]);
+        }
+        context.set(token, &row);
+    }
+}
+
+/// QK norms and rotary embedding, in f32.
+pub(super) fn qk_norm_rope(
+    unit: Bf16,
+    d: &Description,
+    norms: Option<&[Norm; 2]>,
+    rope_table: Option<&RopeTable>,
+    batch: &Batch,
+    qkv: &mut Panels<u16>,
+) {
+    let heads = HeadLayout::of(d);
+    let (head, wide) = (d.head_dim, d.head_dim.next_multiple_of(STEP));
+    let count = d.heads + 2 * d.kv_heads;
+    let (mut short, mut row) = (vec![0; count * wide], vec![0.0; count * head]);
+    for (token, position) in batch.positions().enumerate() {
+        qkv.get(token, &mut short);
+        for (from, to) in short.chunks_exact(wide).zip(row.chunks_exact_mut(head)) {
+            widen_row(unit, &from[..head], to);
+        }
+        heads.qk_norm_rope(Isa::Avx512, &mut row, position, norms, rope_table);
+        for (from, to) in row.chunks_exact(head).zip(short.chunks_exact_mut(wide)) {
+            narrow_row(unit, from, &mut to[..head]);
+        }
+        qkv.set(token, &short);
+    }
+}

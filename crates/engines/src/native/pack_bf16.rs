@@ -1,0 +1,37 @@
+//! Weights as bf16 tiles.
+
+use sconce_kernels::bf16::{Bf16, MatrixBf16, STEP, narrow};
+
+use super::weights::{Packing, Table};
+use crate::gguf::blocks::StoredType;
+use crate::stored_tensor::StoredTensor;
+use crate::weight::Weight;
+
+/// Packs matrices as bf16 tiles.
+pub(super) struct PackBf16(pub(super) Bf16);
+
+impl Packing<MatrixBf16> for PackBf16 {
+    fn matrix(&self, weight: Weight, outputs: usize, inputs: usize) -> MatrixBf16 {
+        MatrixBf16::pack(self.0, &weight.into_f32(), outputs, inputs)
+    }
+
+    fn table(&self, rows: Vec<f32>) -> Table {
+        Table::Bf16(rows.into_iter().map(narrow).collect())
+    }
+
+    fn half_table(&self, rows: &StoredTensor) -> Table {
+        if rows.stored != StoredType::BF16 {
+            return self.table(rows.dequantize());
+        }
+        let values = rows.bytes.as_chunks::<2>().0;
+        Table::Bf16(values.iter().map(|&value| u16::from_le_bytes(value)).collect())
+    }
+
+    fn padded(&self, outputs: usize) -> usize {
+        outputs.next_multiple_of(STEP)
+    }
+
+    fn part(&self, width: usize) -> usize {
+        width.next_multiple_of(STEP)
+    }
+}
