@@ -1,3 +1,5 @@
+//! Tests of teams: every task runs once, parked threads wake, panics reach the caller.
+
 use std::collections::BTreeSet;
 
 use super::*;
