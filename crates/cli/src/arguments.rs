@@ -14,7 +14,7 @@ use sconce::{Band, Constraints, Device, Dtype, EngineId, GenerateOptions, Poolin
 use crate::config::Flags;
 use crate::server_spec::ServerSpec;
 
-pub(crate) use pool::{Pool, PoolCommand, PoolStatus, PoolWorker};
+pub(crate) use pool::{Pool, PoolAgent, PoolCommand, PoolStatus, PoolUp, PoolWorker};
 
 /// Run embedding, reranking and language models on the fastest placement that is proven correct.
 #[derive(Parser)]
@@ -52,7 +52,7 @@ pub(crate) enum Command {
     Serve(Flags),
     /// Show the effective settings of `serve` and the origin of each
     Config(Config),
-    /// Serve many workers under one address, and watch and steer them
+    /// Run workers on many machines under one address, and watch and steer them
     Pool(Pool),
     /// Monitor a running server
     Top(Top),

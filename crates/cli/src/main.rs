@@ -17,6 +17,7 @@ mod models;
 mod npy;
 mod open_model;
 mod output_file;
+mod parent;
 mod plan;
 mod pool;
 mod prompt;

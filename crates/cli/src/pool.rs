@@ -1,4 +1,7 @@
-//! `sconce pool`: the gateway of a pool of workers, its status, and commands to its workers.
+//! `sconce pool`: the parts of a pool of workers, its status, and commands to its workers.
+
+mod agent;
+mod up;
 
 use std::process::ExitCode;
 use std::thread;
@@ -6,6 +9,7 @@ use std::time::Duration;
 
 use anyhow::{Context, anyhow};
 use sconce_pool::gateway;
+use sconce_pool::up::run_nats_server;
 use serde_json::Value;
 
 use crate::arguments::{PoolCommand, PoolStatus, PoolWorker};
@@ -17,6 +21,12 @@ const INTERVAL: Duration = Duration::from_secs(1);
 
 pub(crate) fn run(command: &PoolCommand) -> anyhow::Result<ExitCode> {
     match command {
+        PoolCommand::Up(arguments) => up::run(arguments)?,
+        PoolCommand::Agent(arguments) => agent::run(arguments)?,
+        PoolCommand::NatsServer(arguments) => {
+            let exit = run_nats_server(&arguments.program, &arguments.arguments)?;
+            return Ok(if exit.is_success() { ExitCode::SUCCESS } else { ExitCode::FAILURE });
+        }
         PoolCommand::Gateway(arguments) => {
             let announcement = arguments.announcement();
             gateway::run(arguments.settings()?, |address| eprint_line(&announcement(address)))?;
@@ -60,7 +70,7 @@ fn members(report: &Value) -> impl Iterator<Item = &Value> {
 }
 
 fn status_text(report: &Value) -> String {
-    let text = |value: &Value| value.as_str().unwrap_or("-").to_owned();
+    let text = |value: &Value| value.as_str().filter(|text| !text.is_empty()).unwrap_or("-").to_owned();
     let mut rows =
         table(&["worker", "state", "circuit", "requests", "queued tokens", "tokens/s", "models", "url"]);
     for member in members(report) {
@@ -89,12 +99,25 @@ fn status_text(report: &Value) -> String {
     }
     let mut text = match members(report).count() {
         0 => "no worker has registered\n\
-              hint: `sconce serve MODEL --registry nats://HOST:4222` registers one\n"
+              hint: `sconce pool agent MODEL --registry nats://HOST:4222` starts and registers workers\n"
             .to_owned(),
         _ => rendered(&rows) + "\n",
     };
+    for member in members(report) {
+        text += &failure(member);
+    }
     if report["registry"]["connected"] == false {
         text += "NATS is away: these are the last known workers\n";
+    }
+    text
+}
+
+/// Why a worker does not run, and the end of its log.
+fn failure(member: &Value) -> String {
+    let Some(reason) = member["failure"]["reason"].as_str() else { return String::new() };
+    let mut text = format!("\n{}: {reason}\n", member["worker"].as_str().unwrap_or("-"));
+    for line in member["failure"]["log"].as_array().into_iter().flatten().filter_map(Value::as_str) {
+        text += &format!("    {line}\n");
     }
     text
 }
@@ -108,7 +131,7 @@ fn steer(arguments: &PoolWorker, command: &str) -> anyhow::Result<()> {
         let known: Vec<String> = members(&report).filter_map(id).collect();
         anyhow!("the pool has no worker `{}`; it has: {}", arguments.worker, known.join(", "))
     })?;
-    let url = member["url"].as_str().context("the worker has no URL")?;
+    let url = member["url"].as_str().filter(|url| !url.is_empty()).context("the worker does not run")?;
     Client::new(url)?.post(&format!("/v1/{command}"))?;
     eprint_line(&format!("{}: {command} sent", arguments.worker));
     Ok(())
@@ -141,6 +164,19 @@ mod tests {
             assert!(text.contains(part), "{part} is missing in:\n{text}");
         }
         assert!(text.ends_with("NATS is away: these are the last known workers\n"), "{text}");
+        let failure = json!({ "reason": "it crashed 5 times in 60 s", "log": ["a line", "another"] });
+        let failed = json!({
+            "registry": { "connected": true },
+            "members": [{
+                "worker": "studio", "state": "degraded", "circuit": "closed", "url": "", "models": [],
+                "load": { "requests": 0, "tokens": 0 }, "rates": {}, "failure": failure,
+            }]
+        });
+        let text = status_text(&failed);
+        assert!(
+            text.ends_with("\n\nstudio: it crashed 5 times in 60 s\n    a line\n    another\n"),
+            "{text}"
+        );
         let none = status_text(&json!({ "registry": { "connected": true }, "members": [] }));
         assert!(none.starts_with("no worker has registered\nhint: "), "{none}");
     }

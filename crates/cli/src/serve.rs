@@ -2,7 +2,7 @@
 // These macros panic when standard error is closed, which would end the thread that reloads the configuration.
 #![deny(clippy::print_stderr, clippy::print_stdout)]
 
-use std::net::{IpAddr, SocketAddr, TcpListener};
+use std::net::{SocketAddr, TcpListener};
 use std::process::ExitCode;
 use std::sync::Arc;
 
@@ -12,6 +12,7 @@ use sconce_worker::http::LogFormat;
 use sconce_worker::{ModelLoader, Serve, ServeError, Server, Settings};
 
 use crate::config::{API_KEY_VARIABLE, Effective, Flags, ModelEntry, ModelSettings, Values, effective};
+use crate::parent::Parent;
 use crate::terminal::{eprint_line, print_error};
 
 pub(crate) fn run(flags: &Flags) -> anyhow::Result<ExitCode> {
@@ -34,9 +35,10 @@ pub(crate) fn run(flags: &Flags) -> anyhow::Result<ExitCode> {
 }
 
 fn start(flags: &Flags, all: Effective, values: &Values) -> anyhow::Result<Server> {
+    let parent = if values.exit_with_parent { Some(Parent::watch()?) } else { None };
     let settings = settings(values)?;
     let address = SocketAddr::new(values.host, values.port);
-    check_exposure(values.host, &settings, values)?;
+    check_exposure(values)?;
     let worker = &settings.worker;
     let is_member = worker.callback.is_some() || worker.registry.is_some();
     if values.host.is_unspecified() && is_member && worker.url.is_none() {
@@ -64,6 +66,9 @@ fn start(flags: &Flags, all: Effective, values: &Values) -> anyhow::Result<Serve
     let mut has_keys = !settings.http.keys.is_empty();
     let server = Server::start_with(listener, models, Some(loader(&all, &runtime)?), settings)?;
     server.stop_on_signals()?;
+    if let Some(parent) = parent {
+        parent.on_drain(server.stop_handle());
+    }
     let flags = flags.clone();
     server.reload_on_signal(move || reload(&flags, &all, &mut has_keys, log))?;
     let address = format!("{scheme}://{}", server.address());
@@ -75,8 +80,9 @@ fn start(flags: &Flags, all: Effective, values: &Values) -> anyhow::Result<Serve
 }
 
 /// Requires an API key if the address is reachable from other machines.
-fn check_exposure(host: IpAddr, settings: &Settings, values: &Values) -> anyhow::Result<()> {
-    if settings.http.keys.is_empty() && !host.is_loopback() && !values.insecure_no_key {
+pub(crate) fn check_exposure(values: &Values) -> anyhow::Result<()> {
+    let (host, key) = (values.host, std::env::var(API_KEY_VARIABLE).ok());
+    if !host.is_loopback() && !values.insecure_no_key && values.keys(key.as_deref())?.is_empty() {
         bail!(
             "`{host}` is reachable from other machines, and no API key is set\n\
              hint: set one with `--api-key-file FILE` or `{API_KEY_VARIABLE}`, or allow all requests with `--insecure-no-key`"

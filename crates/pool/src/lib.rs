@@ -1,6 +1,7 @@
 //! A pool of workers as one service. The decisions are pure: clock and random source are arguments, and the members
 //! are a [`MemberMap`](sconce_registry::MemberMap).
 
+pub mod agent;
 pub mod balancer;
 pub mod breaker;
 pub mod choose;
@@ -11,6 +12,8 @@ mod index;
 pub mod place;
 pub mod random;
 pub mod retry;
+mod signals;
 pub mod size;
+pub mod up;
 pub mod vanish;
 mod workers;

@@ -80,6 +80,7 @@ mod tests {
             version: String::new(),
             ttl_ms: 3000,
             models: Vec::new(),
+            failure: None,
         };
         let (load, rates, free_memory) = (Load::default(), Rates::default(), BTreeMap::new());
         map.register(Arc::new(registration), now);

@@ -21,7 +21,7 @@ pub use lease::{Lease, LeaseGrant};
 pub use member_map::{Member, MemberMap};
 pub use nats::{NatsAuth, NatsOptions, NatsRegistry, NatsTls};
 pub use record::{
-    Heartbeat, Load, MAX_HEARTBEAT_BYTES, MAX_REGISTRATION_BYTES, ModelRecord, ObstacleRecord,
+    FailureRecord, Heartbeat, Load, MAX_HEARTBEAT_BYTES, MAX_REGISTRATION_BYTES, ModelRecord, ObstacleRecord,
     PlacementRecord, Rates, RecordError, Registration, WorkerState,
 };
 pub use registry::{Registry, RegistryError};

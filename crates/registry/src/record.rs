@@ -38,9 +38,17 @@ pub struct Registration {
     /// Its models, loaded or not.
     #[serde(default)]
     pub models: Vec<ModelRecord>,
+    /// Why the worker does not run. Its agent writes this registration in its place.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub failure: Option<FailureRecord>,
 }
 
 impl Registration {
+    /// Whether a worker process runs, or only its agent speaks for it.
+    pub fn is_running(&self) -> bool {
+        self.failure.is_none()
+    }
+
     /// Time to live of a heartbeat, at most a day.
     pub fn ttl(&self) -> Duration {
         Duration::from_millis(self.ttl_ms).min(MAX_TTL)
@@ -106,6 +114,16 @@ pub struct ObstacleRecord {
     pub code: String,
     /// The explanation.
     pub message: String,
+}
+
+/// Why a worker does not run.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FailureRecord {
+    /// How often it crashed, and how the last process ended.
+    pub reason: String,
+    /// The last lines of its log.
+    #[serde(default)]
+    pub log: Vec<String>,
 }
 
 /// The state of a worker, written at an interval. At most [`MAX_HEARTBEAT_BYTES`] as JSON.

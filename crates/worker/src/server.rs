@@ -126,7 +126,7 @@ impl Server {
         let app = Arc::new(app.with_runtimes(runtimes));
         let runtime =
             tokio::runtime::Builder::new_multi_thread().enable_all().thread_name("sconce-http").build()?;
-        let url = worker.url.clone().unwrap_or_else(|| format!("{scheme}://{address}"));
+        let url = advertised(worker.url.as_deref(), scheme, address);
         let member = match worker.registry.clone() {
             None => None,
             Some(registry) => Some(Member {
@@ -194,6 +194,12 @@ impl Server {
         self.stop.cancel();
     }
 
+    /// A function that begins graceful shutdown, for another thread.
+    pub fn stop_handle(&self) -> impl Fn() + Send + Sync + 'static {
+        let stop = self.stop.clone();
+        move || stop.cancel()
+    }
+
     /// Shuts down on SIGTERM and SIGINT.
     pub fn stop_on_signals(&self) -> Result<(), ServeError> {
         let stop = self.stop.clone();
@@ -236,6 +242,15 @@ impl Server {
     }
 }
 
+/// The URL by which others reach the server. Port 0 of a given URL stands for the port that it listens on.
+fn advertised(given: Option<&str>, scheme: &str, address: SocketAddr) -> String {
+    let Some(given) = given else { return format!("{scheme}://{address}") };
+    match given.trim_end_matches('/').strip_suffix(":0") {
+        Some(host) => format!("{host}:{}", address.port()),
+        None => given.to_owned(),
+    }
+}
+
 /// Registers handlers of SIGTERM and SIGINT. The future completes on the first signal.
 #[cfg(unix)]
 fn shutdown_signal() -> io::Result<impl Future<Output = ()> + Send> {
@@ -273,4 +288,23 @@ fn shutdown_signal() -> io::Result<impl Future<Output = ()> + Send> {
     Ok(async {
         let _ = tokio::signal::ctrl_c().await;
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_advertised_url_has_the_port_that_the_server_listens_on() {
+        let address = SocketAddr::from(([127, 0, 0, 1], 8081));
+        for (given, expected) in [
+            (None, "http://127.0.0.1:8081"),
+            (Some("https://studio"), "https://studio"),
+            (Some("https://studio:9000/"), "https://studio:9000/"),
+            (Some("https://studio:0/"), "https://studio:8081"),
+            (Some("https://studio:80"), "https://studio:80"),
+        ] {
+            assert_eq!(advertised(given, "http", address), expected);
+        }
+    }
 }

@@ -1,6 +1,11 @@
 //! Commands of `sconce pool`.
 
+use std::ffi::OsString;
+
 use clap::{Args, Subcommand};
+use sconce::Device;
+
+use crate::config::Flags;
 
 #[derive(Args)]
 pub(crate) struct Pool {
@@ -10,6 +15,10 @@ pub(crate) struct Pool {
 
 #[derive(Subcommand)]
 pub(crate) enum PoolCommand {
+    /// Run a whole pool on this machine: NATS, a gateway, and a worker per device
+    Up(Box<PoolUp>),
+    /// Run the workers of this machine, one per device, and restart them if they fail
+    Agent(Box<PoolAgent>),
     /// Serve the workers of a pool under one address
     Gateway(Box<sconce_pool::gateway::Arguments>),
     /// Show the workers of a pool: state, load, speed, models
@@ -20,6 +29,46 @@ pub(crate) enum PoolCommand {
     Resume(PoolWorker),
     /// Let a worker finish its requests and stop
     Drain(PoolWorker),
+    /// Run `nats-server` until standard input is closed
+    #[command(hide = true)]
+    NatsServer(PoolNatsServer),
+}
+
+#[derive(Args)]
+pub(crate) struct PoolUp {
+    #[command(flatten)]
+    pub(crate) devices: Devices,
+    /// Port of `nats-server` on this machine; 0 selects a free port; a server that listens there is used
+    #[arg(long, value_name = "N", default_value_t = 4222, conflicts_with = "registry")]
+    pub(crate) nats_port: u16,
+    /// Flags of `sconce serve`; `--host`, `--port`, TLS and keys apply to the gateway, the others to the workers
+    #[command(flatten)]
+    pub(crate) flags: Flags,
+}
+
+#[derive(Args)]
+pub(crate) struct PoolAgent {
+    #[command(flatten)]
+    pub(crate) devices: Devices,
+    /// Flags of `sconce serve`, for every worker
+    #[command(flatten)]
+    pub(crate) flags: Flags,
+}
+
+#[derive(Args)]
+pub(crate) struct Devices {
+    /// Devices that get a worker, such as `cuda:0,cuda:1,cpu`; by default every GPU that this build can use, or the CPU
+    #[arg(long, value_name = "LIST", value_delimiter = ',')]
+    pub(crate) devices: Vec<Device>,
+}
+
+#[derive(Args)]
+pub(crate) struct PoolNatsServer {
+    /// The program
+    pub(crate) program: OsString,
+    /// Its arguments
+    #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+    pub(crate) arguments: Vec<OsString>,
 }
 
 #[derive(Args)]

@@ -50,6 +50,7 @@ pub(crate) struct Values {
     pub(crate) callback_token_file: String,
     pub(crate) advertise_url: String,
     pub(crate) heartbeat: u32,
+    pub(crate) exit_with_parent: bool,
     pub(crate) api_key_file: String,
     pub(crate) insecure_no_key: bool,
     pub(crate) allowed_hosts: Vec<String>,

@@ -75,6 +75,7 @@ impl Pool {
             version: "0.1.0".to_owned(),
             ttl_ms: 3000,
             models: worker.models.clone(),
+            failure: None,
         };
         self.map.register(Arc::new(registration), self.now);
         self.beat(at, worker);

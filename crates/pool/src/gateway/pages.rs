@@ -35,7 +35,8 @@ pub(super) async fn readyz(State(gateway): State<Arc<Gateway>>) -> Response {
 }
 
 fn is_ready(member: &Member<'_>) -> bool {
-    matches!(member.heartbeat.state, WorkerState::Ready | WorkerState::Degraded)
+    let takes_requests = matches!(member.heartbeat.state, WorkerState::Ready | WorkerState::Degraded);
+    takes_requests && member.registration.is_running()
 }
 
 /// A model of the pool, as OpenAI's API lists it.
@@ -122,6 +123,7 @@ pub(super) async fn report(State(gateway): State<Arc<Gateway>>) -> Response {
                 },
                 "free_memory_mib": heartbeat.free_memory,
                 "models": registration.models,
+                "failure": registration.failure,
             })
         };
         map.iter().map(member).collect()

@@ -8,6 +8,7 @@ use tokio::net::TcpListener;
 
 use super::server::{GatewayError, serve};
 use super::settings::GatewaySettings;
+use crate::signals::Signals;
 
 /// What a gateway process needs.
 #[derive(Clone, Debug)]
@@ -26,35 +27,14 @@ pub fn run(settings: RunSettings, on_listening: impl FnOnce(SocketAddr)) -> Resu
         tokio::runtime::Builder::new_multi_thread().enable_all().thread_name("sconce-gateway").build()?;
     let served = runtime.block_on(async {
         // Before the socket is bound: a signal without a handler would kill the process.
-        let stop = shutdown_signal()?;
+        let mut signals = Signals::new()?;
         let RunSettings { address, nats, gateway } = settings;
         let listener = TcpListener::bind(address).await;
         let listener = listener.map_err(|source| GatewayError::Listen { address, source })?;
         let registry = Arc::new(NatsRegistry::connect(nats).await?);
         on_listening(listener.local_addr()?);
-        serve(listener, registry, gateway, stop).await
+        serve(listener, registry, gateway, signals.next()).await
     });
     runtime.shutdown_background();
     served
-}
-
-/// Registers handlers of SIGTERM and SIGINT. The future completes on the first signal.
-#[cfg(unix)]
-fn shutdown_signal() -> std::io::Result<impl Future<Output = ()> + Send> {
-    use tokio::signal::unix::{SignalKind, signal};
-    let (mut terminate, mut interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
-    Ok(async move {
-        tokio::select! {
-            _ = terminate.recv() => {}
-            _ = interrupt.recv() => {}
-        }
-    })
-}
-
-/// Completes on the first SIGINT: other systems have no SIGTERM.
-#[cfg(not(unix))]
-fn shutdown_signal() -> std::io::Result<impl Future<Output = ()> + Send> {
-    Ok(async {
-        let _ = tokio::signal::ctrl_c().await;
-    })
 }

@@ -47,8 +47,15 @@ impl Worker {
         let boot_id = if is_known { known.map_or(boot_id, |(known, _)| known) } else { boot_id };
         if !is_known {
             let (worker_id, url, version) = (self.id.clone(), String::new(), String::new());
-            let registration =
-                Registration { worker_id, boot_id, url, version, ttl_ms: 3000, models: Vec::new() };
+            let registration = Registration {
+                worker_id,
+                boot_id,
+                url,
+                version,
+                ttl_ms: 3000,
+                models: Vec::new(),
+                failure: None,
+            };
             map.register(Arc::new(registration), now);
         }
         self.sequence += 1;

@@ -150,6 +150,7 @@ fn registration(id: &str, url: &str, class: &str) -> Registration {
         version: "0.1.0".to_owned(),
         ttl_ms: u64::try_from(TTL.as_millis()).unwrap(),
         models: vec![model("m", "embed"), model("chat", "generate")],
+        failure: None,
     }
 }
 

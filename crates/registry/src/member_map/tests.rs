@@ -13,6 +13,7 @@ fn registration(boot_id: BootId) -> Arc<Registration> {
         version: "0.1.0".to_owned(),
         ttl_ms: 3000,
         models: Vec::new(),
+        failure: None,
     })
 }
 

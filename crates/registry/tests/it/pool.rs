@@ -50,6 +50,7 @@ impl Worker {
             version: "0.1.0".to_owned(),
             ttl_ms: u64::try_from(ttl.as_millis()).unwrap(),
             models: Vec::new(),
+            failure: None,
         };
         Worker { registry, registration, sequence: 0 }
     }

@@ -65,6 +65,7 @@ impl Member {
                         version: env!("CARGO_PKG_VERSION").to_owned(),
                         ttl_ms: TTL.as_millis() as u64,
                         models: models.clone(),
+                        failure: None,
                     };
                     registry.register(registration, heartbeat).await?;
                     written = Some(models);

@@ -146,5 +146,6 @@ fn registration(id: &str, boot: u64) -> Arc<Registration> {
         version: String::new(),
         ttl_ms: 3000,
         models: vec![model],
+        failure: None,
     })
 }
