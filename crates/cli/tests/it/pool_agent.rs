@@ -161,9 +161,9 @@ fn a_worker_that_crashes_five_times_in_a_minute_is_degraded_with_the_reason() {
     }
     let worker = agent.next_worker();
     agent.wait_for("listening on http://");
-    send(worker, "SEGV");
+    send(worker, "ABRT");
     let degraded = agent.wait_for("worker degraded");
-    for part in ["worker=studio-cpu", "crashes=5", "signal 11 (SIGSEGV)", "listening on http://"] {
+    for part in ["worker=studio-cpu", "crashes=5", "signal 6 (SIGABRT)", "listening on http://"] {
         assert!(degraded.contains(part), "no `{part}` in {degraded}");
     }
     assert_eq!(agent.count("worker crashed"), 4);
@@ -180,7 +180,7 @@ fn a_worker_that_crashes_five_times_in_a_minute_is_degraded_with_the_reason() {
     };
     assert_eq!((&member["worker"], &member["state"]), (&"studio-cpu".into(), &"degraded".into()));
     let reason = member["failure"]["reason"].as_str().expect("a reason");
-    assert_eq!(reason, "it crashed 5 times in 60 s; the last process was ended by signal 11 (SIGSEGV)");
+    assert_eq!(reason, "it crashed 5 times in 60 s; the last process was ended by signal 6 (SIGABRT)");
     let log = member["failure"]["log"].as_array().expect("lines");
     let is_listening =
         |line: &Value| line.as_str().is_some_and(|line| line.starts_with("listening on http://"));
