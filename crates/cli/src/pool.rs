@@ -115,11 +115,10 @@ fn status_text(report: &Value) -> String {
 /// Why a worker does not run, and the end of its log.
 fn failure(member: &Value) -> String {
     let Some(reason) = member["failure"]["reason"].as_str() else { return String::new() };
-    let mut text = format!("\n{}: {reason}\n", member["worker"].as_str().unwrap_or("-"));
-    for line in member["failure"]["log"].as_array().into_iter().flatten().filter_map(Value::as_str) {
-        text += &format!("    {line}\n");
-    }
-    text
+    let title = format!("{}: {reason}", member["worker"].as_str().unwrap_or("-"));
+    let log = member["failure"]["log"].as_array().into_iter().flatten().filter_map(Value::as_str);
+    let lines = [String::new(), title].into_iter().chain(log.map(|line| format!("    {line}")));
+    lines.map(|line| line + "\n").collect()
 }
 
 /// Sends a command to a worker.

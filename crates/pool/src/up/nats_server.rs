@@ -16,7 +16,7 @@ use crate::agent::{AgentLog, detach};
 /// The oldest version whose keys have a time to live of their own.
 const MIN_VERSION: (u32, u32) = (2, 11);
 /// Time in which a server must be ready.
-const START_TIMEOUT: Duration = Duration::from_secs(60);
+const START_TIMEOUT: Duration = Duration::from_mins(1);
 /// Timeout of a connection to a server that may run already.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
 /// Line of its log before its address.

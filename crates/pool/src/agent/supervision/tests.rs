@@ -112,8 +112,8 @@ fn a_worker_that_ran_for_a_minute_starts_over_with_the_shortest_backoff() {
 
 #[test]
 fn three_silent_probes_in_a_row_are_a_hang() {
-    let mut fixture = Fixture::running();
     use ProbeOutcome::{Answered, Silent};
+    let mut fixture = Fixture::running();
     for outcome in [Silent, Silent, Answered, Silent, Silent] {
         assert_eq!(fixture.probe(outcome), None);
     }
