@@ -19,6 +19,7 @@ mod open_model;
 mod output_file;
 mod plan;
 mod pool;
+mod pool_models;
 mod prompt;
 mod reference;
 mod rerank;

@@ -1,6 +1,7 @@
 //! A pool of workers as one service. The decisions are pure: clock and random source are arguments, and the members
 //! are a [`MemberMap`](sconce_registry::MemberMap).
 
+mod backend;
 pub mod balancer;
 pub mod breaker;
 pub mod choose;
@@ -9,8 +10,10 @@ pub mod gateway;
 pub mod hedge;
 mod index;
 pub mod place;
+mod placement;
 pub mod random;
 pub mod retry;
 pub mod size;
 pub mod vanish;
+mod worker_client;
 mod workers;

@@ -19,6 +19,7 @@ mod observability;
 mod outputs;
 mod pool;
 mod pool_gateway;
+mod pool_placement;
 mod prompts;
 mod serve;
 mod tasks;
