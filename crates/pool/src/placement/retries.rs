@@ -17,30 +17,48 @@ pub(super) struct Retries {
 #[derive(Debug)]
 struct Refused {
     reason: String,
-    /// What the worker ran then.
-    version: u64,
+    /// What the worker ran then; `None` if it tried the load, which does not depend on that.
+    version: Option<u64>,
     delay: Duration,
     due: Instant,
 }
 
 impl Retries {
-    /// Takes note that a worker can't load a model.
+    /// Takes note that a worker with models of this version makes no bid for a model.
     pub(super) fn refused(&mut self, worker: &str, model: &str, version: u64, reason: String, now: Instant) {
+        self.insert(worker, model, Some(version), reason, now);
+    }
+
+    /// Takes note that a worker failed to load a model.
+    pub(super) fn failed(&mut self, worker: &str, model: &str, reason: String, now: Instant) {
+        self.insert(worker, model, None, reason, now);
+    }
+
+    fn insert(&mut self, worker: &str, model: &str, version: Option<u64>, reason: String, now: Instant) {
         let key = (worker.to_owned(), model.to_owned());
         let last = self.refusals.get(&key).filter(|last| last.version == version);
         let delay = last.map_or(FIRST_DELAY, |last| (last.delay * 2).min(MAX_DELAY));
         self.refusals.insert(key, Refused { reason, version, delay, due: now + delay });
     }
 
-    /// Takes note that a worker can.
-    pub(super) fn accepted(&mut self, worker: &str, model: &str) {
+    /// Takes note of a bid that fits. A load that failed before may fail again.
+    pub(super) fn bid(&mut self, worker: &str, model: &str) {
+        let key = (worker.to_owned(), model.to_owned());
+        if self.refusals.get(&key).is_some_and(|refused| refused.version.is_some()) {
+            self.refusals.remove(&key);
+        }
+    }
+
+    /// Takes note of a load that succeeded.
+    pub(super) fn loaded(&mut self, worker: &str, model: &str) {
         self.refusals.remove(&(worker.to_owned(), model.to_owned()));
     }
 
     /// Whether a worker may be asked now: it did not refuse, its models have changed since, or enough time has passed.
     pub(super) fn is_due(&self, worker: &str, model: &str, version: u64, now: Instant) -> bool {
         let refused = self.refusals.get(&(worker.to_owned(), model.to_owned()));
-        refused.is_none_or(|refused| refused.version != version || refused.due <= now)
+        refused
+            .is_none_or(|refused| refused.version.is_some_and(|known| known != version) || refused.due <= now)
     }
 
     /// Asks all workers about a model again.
@@ -84,8 +102,23 @@ mod tests {
         }
         retries.refused("w", "m", 2, "full".to_owned(), now);
         assert_eq!(retries.reason("m", now), Some(("`w`: full".to_owned(), FIRST_DELAY)));
-        retries.accepted("w", "m");
+        retries.bid("w", "m");
         assert!(retries.is_due("w", "m", 2, now) && retries.reason("m", now).is_none());
+    }
+
+    #[test]
+    fn a_load_that_failed_is_tried_less_and_less_often_whatever_the_worker_bids() {
+        let (mut retries, mut now) = (Retries::default(), Instant::now());
+        for seconds in [1, 2, 4, 8] {
+            retries.failed("w", "m", "broken".to_owned(), now);
+            retries.bid("w", "m");
+            let delay = Duration::from_secs(seconds);
+            assert!(!retries.is_due("w", "m", 7, now + delay.mul_f32(0.99)), "{seconds}");
+            assert!(retries.is_due("w", "m", 7, now + delay));
+            now += delay;
+        }
+        retries.loaded("w", "m");
+        assert!(retries.is_due("w", "m", 7, now));
     }
 
     #[test]

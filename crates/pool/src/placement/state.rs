@@ -214,7 +214,7 @@ impl State {
             };
             match refusal {
                 Some(reason) => self.retries.refused(worker, model, *version, reason, now),
-                None => self.retries.accepted(worker, model),
+                None => self.retries.bid(worker, model),
             }
             offers.extend(answer.ok());
         }
@@ -268,13 +268,12 @@ impl State {
                 if let Some(load) = self.loads.get_mut(&key) {
                     load.done = Some(now);
                 }
-                self.retries.accepted(worker, model);
+                self.retries.loaded(worker, model);
             }
             Err(reason) => {
                 self.loads.remove(&key);
                 self.sizes.remove(&key);
-                let version = self.workers.get(worker).map_or(0, |worker| worker.version);
-                self.retries.refused(worker, model, version, reason.clone(), now);
+                self.retries.failed(worker, model, reason.clone(), now);
             }
         }
     }
