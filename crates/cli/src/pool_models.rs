@@ -28,7 +28,7 @@ pub(crate) fn load(arguments: &PoolLoad) -> anyhow::Result<()> {
     }
     client.post_json("/v1/models", &body)?;
     if arguments.wait {
-        return wait(&client, &name);
+        return wait(&client, &name, &arguments.model);
     }
     let hint = format!("hint: `sconce pool status {}` shows where it is loaded", client.url);
     eprint_line(&format!("{name}: {}\n{hint}", replicas(arguments.replicas.min, arguments.replicas.max)));
@@ -44,11 +44,11 @@ pub(crate) fn unload(arguments: &PoolUnload) -> anyhow::Result<()> {
 }
 
 /// Waits until the minimum number of replicas is loaded. Prints each new problem.
-fn wait(client: &Client, name: &str) -> anyhow::Result<()> {
+fn wait(client: &Client, name: &str, source: &str) -> anyhow::Result<()> {
     let mut told = String::new();
     loop {
         let report: Value = serde_json::from_str(&client.get("/v1/report")?)?;
-        let desired = desired(&report).find(|one| one["model"] == name);
+        let desired = desired(&report).find(|one| one["model"] == name && one["source"] == source);
         if let Some(one) = desired {
             let count = |field: &str| one[field].as_u64().unwrap_or(0);
             if count("loaded") >= count("min_replicas") {
@@ -71,7 +71,9 @@ fn desired(report: &Value) -> impl Iterator<Item = &Value> {
 
 fn replicas(min: u32, max: u32) -> String {
     match (min, max) {
+        (0, 1) => "loaded on demand".to_owned(),
         (0, max) => format!("loaded on demand, at most {max} replicas"),
+        (1, 1) => "1 replica".to_owned(),
         (min, max) if min == max => format!("{min} replicas"),
         (min, max) => format!("{min} to {max} replicas"),
     }

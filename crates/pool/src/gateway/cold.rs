@@ -49,6 +49,7 @@ pub(super) async fn wait_for_model(gateway: &Gateway, name: &str, deadline: Inst
             return Ok(());
         }
         if let Some((reason, left)) = placement.refusal(model) {
+            placement.note_use(model);
             let message = format!("`{model}` can't be loaded by any worker now: {reason}");
             return Err(not_ready(model, message, left.as_secs_f64().max(1.0)));
         }

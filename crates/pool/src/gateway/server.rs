@@ -21,7 +21,7 @@ use super::router::{RULES, router, strip};
 use super::settings::GatewaySettings;
 use super::state::Gateway;
 use crate::backend::Backend;
-use crate::placement::{Counters, Placement};
+use crate::placement::{Counters, Placement, WorkerApi};
 use crate::worker_client;
 
 /// Why a gateway failed.
@@ -61,11 +61,12 @@ pub async fn serve(
     let metrics = Metrics::new()?;
     let client = worker_client::new(settings.worker_authority.as_deref())?;
     let members = Arc::new(Members::new(backend.watch()));
+    let operator_key = settings.operator_key.as_deref().or(settings.pool_key.as_deref());
     let placement = Placement::new(
         Arc::clone(&backend),
         members.watcher.clone(),
-        client.clone(),
-        settings.operator_key.as_deref().or(settings.pool_key.as_deref()),
+        WorkerApi::new(client.clone(), operator_key),
+        Arc::clone(&edge),
         Counters { loads: metrics.model_loads.clone(), unloads: metrics.model_unloads.clone() },
     );
     let gateway = Arc::new(Gateway {

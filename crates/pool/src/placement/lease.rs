@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use sconce_registry::{LeaseGrant, RegistryError};
 use tokio::time::sleep;
-use tracing::{debug, info};
+use tracing::debug;
 
 use crate::backend::Backend;
 
@@ -29,8 +29,8 @@ impl Leadership {
         self.until.lock().unwrap_or_else(PoisonError::into_inner).is_some_and(|until| Instant::now() < until)
     }
 
-    /// Acquires and renews the lease, forever. Calls `acquired` each time that it is acquired.
-    pub(super) async fn hold(&self, backend: &dyn Backend, holder: &str, acquired: impl Fn()) {
+    /// Acquires and renews the lease, forever. Calls `changed` each time that it is acquired or lost.
+    pub(super) async fn hold(&self, backend: &dyn Backend, holder: &str, changed: impl Fn(bool)) {
         let mut grant = None;
         loop {
             let had_it = grant.is_some();
@@ -40,13 +40,8 @@ impl Leadership {
             };
             *self.until.lock().unwrap_or_else(PoisonError::into_inner) =
                 grant.as_ref().map(LeaseGrant::expires);
-            match (had_it, &grant) {
-                (false, Some(_)) => {
-                    info!("this gateway places the models of the pool");
-                    acquired();
-                }
-                (true, None) => info!("another gateway places the models of the pool"),
-                _ => {}
+            if had_it != grant.is_some() {
+                changed(grant.is_some());
             }
             sleep(INTERVAL).await;
         }

@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use prometheus::IntCounterVec;
+use sconce_http::Edge;
 use sconce_registry::{DesiredModel, DesiredModels, DesiredWatcher, Watcher};
 use tokio::sync::{Notify, watch};
 use tokio::task::JoinSet;
@@ -19,10 +20,11 @@ use super::status::{DesiredStatus, PlacementStatus};
 use super::worker_api::WorkerApi;
 use crate::backend::Backend;
 use crate::place::{Action, Desired};
-use crate::worker_client::WorkerClient;
 
 /// Interval of rounds in which nothing happens.
 const INTERVAL: Duration = Duration::from_secs(1);
+/// How long a refusal is valid. It is repeated every round while it holds.
+const REFUSAL_TTL: Duration = Duration::from_secs(4);
 /// Delay before a subscription that failed starts again.
 const RETRY_DELAY: Duration = Duration::from_millis(500);
 
@@ -32,12 +34,22 @@ pub(crate) struct Counters {
     pub(crate) unloads: IntCounterVec,
 }
 
+/// Why a model can be loaded nowhere.
+struct Refusal {
+    reason: String,
+    /// When it is tried again.
+    due: Instant,
+    /// When this expires.
+    expires: Instant,
+}
+
 /// The placement manager of one gateway.
 pub(crate) struct Placement {
     backend: Arc<dyn Backend>,
     members: Watcher,
     desired: DesiredWatcher,
     api: Arc<WorkerApi>,
+    edge: Arc<Edge>,
     counters: Counters,
     leadership: Leadership,
     state: Mutex<State>,
@@ -45,8 +57,8 @@ pub(crate) struct Placement {
     used: Mutex<BTreeSet<String>>,
     /// Models whose replicas were all too busy for a request since then.
     overloaded: Mutex<BTreeSet<String>>,
-    /// Why models can be loaded nowhere, and when that is tried again.
-    refusals: Mutex<BTreeMap<String, (String, Instant)>>,
+    /// Why models can be loaded nowhere.
+    refusals: Mutex<BTreeMap<String, Refusal>>,
     /// Counts the changes of `refusals`.
     refused: watch::Sender<u64>,
     wake: Notify,
@@ -56,15 +68,16 @@ impl Placement {
     pub(crate) fn new(
         backend: Arc<dyn Backend>,
         members: Watcher,
-        client: WorkerClient,
-        key: Option<&str>,
+        api: WorkerApi,
+        edge: Arc<Edge>,
         counters: Counters,
     ) -> Placement {
         Placement {
             desired: backend.watch_desired(),
             backend,
             members,
-            api: Arc::new(WorkerApi::new(client, key)),
+            api: Arc::new(api),
+            edge,
             counters,
             leadership: Leadership::default(),
             state: Mutex::default(),
@@ -108,10 +121,9 @@ impl Placement {
 
     /// Why a model can be loaded nowhere now, and the time until the next attempt.
     pub(crate) fn refusal(&self, model: &str) -> Option<(String, Duration)> {
-        let refusals = lock(&self.refusals);
-        let (reason, until) = refusals.get(model)?;
-        let left = until.checked_duration_since(Instant::now())?;
-        Some((reason.clone(), left))
+        let (refusals, now) = (lock(&self.refusals), Instant::now());
+        let refusal = refusals.get(model).filter(|refusal| now < refusal.expires)?;
+        Some((refusal.reason.clone(), refusal.due.saturating_duration_since(now)))
     }
 
     /// Changes when a model can be loaded nowhere.
@@ -124,7 +136,11 @@ impl Placement {
         let mut tasks = JoinSet::new();
         let own = Arc::clone(&self);
         tasks.spawn(async move {
-            own.leadership.hold(&*own.backend, &holder, || own.wake.notify_one()).await;
+            let changed = |leads: bool| {
+                own.log(|| info!(leads, "the lease to place models has changed"));
+                own.wake.notify_one();
+            };
+            own.leadership.hold(&*own.backend, &holder, changed).await;
         });
         tasks.spawn(Arc::clone(&self).listen());
         let (mut desired, mut ticks) = (self.desired.clone(), interval(INTERVAL));
@@ -165,9 +181,16 @@ impl Placement {
                 return;
             }
             let Some(url) = lock(&self.state).begin(&action, now) else { continue };
+            if let Action::Load { model, .. } = &action {
+                lock(&self.refusals).remove(model);
+            }
             tasks.spawn(Arc::clone(self).act(action, url));
         }
         self.publish_refusals(&view, &desired).await;
+    }
+
+    fn log(&self, event: impl FnOnce()) {
+        self.edge.telemetry.log(event);
     }
 
     /// Loads or unloads a model.
@@ -175,20 +198,20 @@ impl Placement {
         let label = |outcome: &Result<(), String>| if outcome.is_ok() { "ok" } else { "failed" };
         match action {
             Action::Load { worker, model, source } => {
-                info!(model, worker, "the pool loads a model");
+                self.log(|| info!(model, worker, "the pool loads a model"));
                 let outcome = self.api.load(&url, &model, &source).await;
                 if let Err(reason) = &outcome {
-                    warn!(model, worker, reason, "a model could not be loaded");
+                    self.log(|| warn!(model, worker, reason, "a model could not be loaded"));
                 }
                 self.counters.loads.with_label_values(&[label(&outcome)]).inc();
                 lock(&self.state).loaded(&worker, &model, &outcome, Instant::now());
                 self.wake.notify_one();
             }
             Action::Unload { worker, model } => {
-                info!(model, worker, "the pool unloads a model");
+                self.log(|| info!(model, worker, "the pool unloads a model"));
                 let outcome = self.api.unload(&url, &model).await;
                 if let Err(reason) = &outcome {
-                    warn!(model, worker, reason, "a model could not be unloaded");
+                    self.log(|| warn!(model, worker, reason, "a model could not be unloaded"));
                 }
                 self.counters.unloads.with_label_values(&[label(&outcome)]).inc();
             }
@@ -212,7 +235,9 @@ impl Placement {
     }
 
     fn set_refusal(&self, model: &str, reason: String, left: Duration) {
-        lock(&self.refusals).insert(model.to_owned(), (reason, Instant::now() + left));
+        let now = Instant::now();
+        let (due, expires) = (now + left, now + left.min(REFUSAL_TTL));
+        lock(&self.refusals).insert(model.to_owned(), Refusal { reason, due, expires });
         self.refused.send_modify(|count| *count += 1);
     }
 

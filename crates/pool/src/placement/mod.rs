@@ -17,3 +17,4 @@ mod status;
 mod worker_api;
 
 pub(crate) use manager::{Counters, Placement};
+pub(crate) use worker_api::WorkerApi;

@@ -23,7 +23,7 @@ const LOAD_TIMEOUT: Duration = Duration::from_hours(2);
 const MAX_ANSWER: usize = 1 << 20;
 
 /// A client of the operator routes of workers.
-pub(super) struct WorkerApi {
+pub(crate) struct WorkerApi {
     client: WorkerClient,
     /// The value of `authorization`.
     key: Option<HeaderValue>,
@@ -47,7 +47,8 @@ impl Answer {
 }
 
 impl WorkerApi {
-    pub(super) fn new(client: WorkerClient, key: Option<&str>) -> WorkerApi {
+    /// A client that sends this key.
+    pub(crate) fn new(client: WorkerClient, key: Option<&str>) -> WorkerApi {
         let key =
             key.and_then(|key| HeaderValue::from_str(&format!("Bearer {key}")).ok()).map(|mut value| {
                 value.set_sensitive(true);

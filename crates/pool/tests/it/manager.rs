@@ -294,6 +294,11 @@ async fn another_gateway_takes_over() {
     assert_eq!(leaders.iter().sum::<usize>(), 1, "one gateway acts: {leaders:?}");
     let leader = leaders.iter().position(|leads| *leads == 1).unwrap();
     drop(fleet.gateways.remove(leader));
+    let start = Instant::now();
+    while fleet.gateways[0].metric("sconce_gateway_placement_leader ").await == 0 {
+        assert!(start.elapsed() < SOON, "no gateway took over");
+        sleep(Duration::from_millis(50)).await;
+    }
     fleet.set(desired("n", 1, 1)).await;
     fleet.settle("n runs").await;
     assert_eq!((fleet.replicas("m"), fleet.replicas("n")), (1, 1));
