@@ -113,8 +113,8 @@ async fn read(gateway: &Gateway, request: Request) -> Result<LoadBody, Refusal> 
 }
 
 fn refusal(error: &RegistryError) -> Refusal {
-    match error {
-        RegistryError::Record(error) => Refusal::new(Kind::Validation, error.to_string()),
-        _ => Refusal::new(Kind::NotReady, format!("the desired state can't be changed now: {error}")),
+    if let RegistryError::Record(error) = error {
+        return Refusal::new(Kind::Validation, error.to_string());
     }
+    Refusal::new(Kind::NotReady, format!("the desired state can't be changed now: {error}"))
 }

@@ -131,8 +131,8 @@ impl Placement {
         self.refused.subscribe()
     }
 
-    /// Places models while this gateway holds the lease, until `changes` ends: it changes with the models of workers.
-    pub(crate) async fn run(self: Arc<Self>, holder: String, mut changes: watch::Receiver<u64>) {
+    /// Places models while this gateway holds the lease, until `models` ends: it changes with the models of workers.
+    pub(crate) async fn run(self: Arc<Self>, holder: String, mut models: watch::Receiver<u64>) {
         let mut tasks = JoinSet::new();
         let own = Arc::clone(&self);
         tasks.spawn(async move {
@@ -149,7 +149,7 @@ impl Placement {
             tokio::select! {
                 _ = ticks.tick() => self.publish_use().await,
                 () = self.wake.notified() => {}
-                changed = changes.changed() => if changed.is_err() { return },
+                changed = models.changed() => if changed.is_err() { return },
                 true = desired.changed() => {}
             }
             while tasks.try_join_next().is_some() {}

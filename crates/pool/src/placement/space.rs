@@ -112,8 +112,8 @@ mod tests {
         Desired { model, source, min_replicas, max_replicas: 2, demand, pin: None }
     }
 
-    fn unload(worker: &str, model: &str) -> Option<Action> {
-        Some(Action::Unload { worker: worker.to_owned(), model: model.to_owned() })
+    fn unload(worker: &str, model: &str) -> Action {
+        Action::Unload { worker: worker.to_owned(), model: model.to_owned() }
     }
 
     #[test]
@@ -123,8 +123,8 @@ mod tests {
         let usage = Known(BTreeMap::from([("a", used(40, 9)), ("b", used(40, 3)), ("kept", used(40, 1))]));
         let running = [replica("w", "a"), replica("w", "b"), replica("w", "kept")];
         let all = [desired("new", 0, 1), desired("a", 0, 0), desired("b", 0, 0), desired("kept", 1, 0)];
-        assert_eq!(make_space(&[offer("w", 30, 10)], &running, &all, &usage), unload("w", "b"));
-        assert_eq!(make_space(&[offer("w", 90, 10)], &running, &all, &usage), unload("w", "b"));
+        assert_eq!(make_space(&[offer("w", 30, 10)], &running, &all, &usage), Some(unload("w", "b")));
+        assert_eq!(make_space(&[offer("w", 90, 10)], &running, &all, &usage), Some(unload("w", "b")));
         assert_eq!(make_space(&[offer("w", 91, 10)], &running, &all, &usage), None, "not even then");
         assert_eq!(make_space(&[offer("w", 101, 10)], &running, &all, &usage), None, "not even alone");
         assert_eq!(make_space(&[offer("w", 10, 10)], &running, &all, &usage), None, "it fits");
@@ -133,6 +133,6 @@ mod tests {
         let cold = [desired("new", 0, 0), desired("a", 0, 0)];
         assert_eq!(make_space(&[offer("w", 30, 10)], &running, &cold, &usage), None, "nobody asks for it");
         let unknown = Known(BTreeMap::new());
-        assert_eq!(make_space(&[offer("w", 90, 10)], &running, &all, &unknown), unload("w", "a"));
+        assert_eq!(make_space(&[offer("w", 90, 10)], &running, &all, &unknown), Some(unload("w", "a")));
     }
 }

@@ -65,6 +65,13 @@ impl View {
     pub(super) fn count(&self, model: &str) -> (u32, u32) {
         self.counts.get(model).copied().unwrap_or_default()
     }
+
+    /// Whether a model has fewer replicas than it should.
+    fn lacks(&self, desired: &Desired) -> bool {
+        let counts =
+            |replica: &&Replica| replica.model == desired.model && desired.admits(replica.class.as_ref());
+        (self.replicas.iter().filter(counts).count() as u32) < desired.target()
+    }
 }
 
 impl State {
@@ -157,7 +164,7 @@ impl State {
     /// The questions whose answers placement needs: of models that lack replicas, to workers that may load them.
     pub(super) fn questions(&self, view: &View, desired: &[Desired], now: Instant) -> Vec<Question> {
         let mut questions = Vec::new();
-        for one in desired.iter().filter(|one| self.lacks(view, one)) {
+        for one in desired.iter().filter(|one| view.lacks(one)) {
             for worker in self.workers.values() {
                 let key = (worker.id.clone(), one.model.clone());
                 let has_it = |replica: &Replica| replica.worker == worker.id && replica.model == one.model;
@@ -183,12 +190,6 @@ impl State {
             }
         }
         questions
-    }
-
-    fn lacks(&self, view: &View, desired: &Desired) -> bool {
-        let counts =
-            |replica: &&Replica| replica.model == desired.model && desired.admits(replica.class.as_ref());
-        (view.replicas.iter().filter(counts).count() as u32) < desired.target()
     }
 
     /// Decides by the answers.
@@ -285,7 +286,7 @@ impl State {
 
     /// Why a model that lacks replicas can be loaded nowhere now, and the time until the next attempt.
     pub(super) fn problem(&self, view: &View, desired: &Desired, now: Instant) -> Option<(String, Duration)> {
-        if !self.lacks(view, desired) {
+        if !view.lacks(desired) {
             return None;
         }
         if !self.workers.values().any(WorkerView::takes_models) {

@@ -1,5 +1,6 @@
 //! The operator routes of workers: what a model would take, load, unload.
 
+use std::fmt::Write as _;
 use std::time::Duration;
 
 use axum::http::{HeaderValue, Method, StatusCode, header};
@@ -135,7 +136,7 @@ fn encoded(name: &str) -> String {
         if byte.is_ascii_alphanumeric() || b"-._~/".contains(&byte) {
             path.push(char::from(byte));
         } else {
-            path.push_str(&format!("%{byte:02X}"));
+            let _ = write!(path, "%{byte:02X}");
         }
     }
     path

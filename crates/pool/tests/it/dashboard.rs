@@ -11,7 +11,7 @@ use crate::manager::{Fleet, desired};
 use crate::stand_in::Behaviour;
 
 const DASHBOARD: &str = include_str!("../../../../packaging/grafana/sconce-pool.json");
-const LIMIT: Duration = Duration::from_secs(60);
+const LIMIT: Duration = Duration::from_mins(1);
 
 /// Sends requests until a page of metrics has a line that starts with `sample`.
 async fn page_with(gateway: &Gateway, sample: &str) -> String {
@@ -37,7 +37,9 @@ async fn every_query_of_the_dashboard_is_answered() {
     let mut pages = vec![page_with(&gateway, "sconce_gateway_hedges_total{").await];
     workers[0].state.set(Behaviour::Refuse(503, "paused", 1));
     pages.push(page_with(&gateway, "sconce_gateway_retries_total{").await);
-    workers.iter().for_each(|worker| worker.state.set(Behaviour::Answer(Duration::from_secs(2), 16)));
+    for worker in &workers {
+        worker.state.set(Behaviour::Answer(Duration::from_secs(2), 16));
+    }
     let client = gateway.client.clone();
     let waiting = tokio::spawn(async move { client.embed(&[]).await });
     let start = Instant::now();
