@@ -1,6 +1,7 @@
 //! Commands, flags and their help.
 
 mod pool;
+mod pool_models;
 
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
@@ -15,6 +16,7 @@ use crate::config::Flags;
 use crate::server_spec::ServerSpec;
 
 pub(crate) use pool::{Pool, PoolAgent, PoolCommand, PoolStatus, PoolUp, PoolWorker};
+pub(crate) use pool_models::{PoolLoad, PoolUnload};
 
 /// Run embedding, reranking and language models on the fastest placement that is proven correct.
 #[derive(Parser)]

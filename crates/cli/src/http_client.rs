@@ -49,6 +49,24 @@ impl Client {
         self.body(path, request.send_empty())
     }
 
+    /// Posts JSON.
+    pub(crate) fn post_json(&self, path: &str, body: &Value) -> anyhow::Result<String> {
+        let mut request = self.agent.post(self.address(path)).header("content-type", "application/json");
+        if let Some(key) = &self.key {
+            request = request.header("authorization", format!("Bearer {key}"));
+        }
+        self.body(path, request.send(body.to_string()))
+    }
+
+    /// Deletes what a path names.
+    pub(crate) fn delete(&self, path: &str) -> anyhow::Result<String> {
+        let mut request = self.agent.delete(self.address(path));
+        if let Some(key) = &self.key {
+            request = request.header("authorization", format!("Bearer {key}"));
+        }
+        self.body(path, request.call())
+    }
+
     fn address(&self, path: &str) -> String {
         format!("{}{path}", self.url)
     }

@@ -20,6 +20,7 @@ mod output_file;
 mod parent;
 mod plan;
 mod pool;
+mod pool_models;
 mod prompt;
 mod reference;
 mod rerank;

@@ -14,6 +14,7 @@ use serde_json::Value;
 
 use crate::arguments::{PoolCommand, PoolStatus, PoolWorker};
 use crate::http_client::Client;
+use crate::pool_models;
 use crate::terminal::{eprint_line, print, print_json, rendered, table};
 
 /// Refresh interval of `--watch`.
@@ -32,6 +33,8 @@ pub(crate) fn run(command: &PoolCommand) -> anyhow::Result<ExitCode> {
             gateway::run(arguments.settings()?, |address| eprint_line(&announcement(address)))?;
         }
         PoolCommand::Status(arguments) => status(arguments)?,
+        PoolCommand::Load(arguments) => pool_models::load(arguments)?,
+        PoolCommand::Unload(arguments) => pool_models::unload(arguments)?,
         PoolCommand::Pause(arguments) => steer(arguments, "pause")?,
         PoolCommand::Resume(arguments) => steer(arguments, "resume")?,
         PoolCommand::Drain(arguments) => steer(arguments, "drain")?,
@@ -105,6 +108,10 @@ fn status_text(report: &Value) -> String {
     };
     for member in members(report) {
         text += &failure(member);
+    }
+    let desired = pool_models::table_of(report);
+    if !desired.is_empty() {
+        text += &format!("\n{desired}");
     }
     if report["registry"]["connected"] == false {
         text += "NATS is away: these are the last known workers\n";

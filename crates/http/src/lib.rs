@@ -14,6 +14,7 @@ pub mod keys;
 mod layers;
 pub mod listen;
 pub mod memory_budget;
+pub mod operator;
 pub mod output;
 pub mod path_name;
 mod rate_limiter;

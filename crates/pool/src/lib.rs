@@ -2,6 +2,7 @@
 //! are a [`MemberMap`](sconce_registry::MemberMap).
 
 pub mod agent;
+mod backend;
 pub mod balancer;
 pub mod breaker;
 pub mod choose;
@@ -10,10 +11,12 @@ pub mod gateway;
 pub mod hedge;
 mod index;
 pub mod place;
+mod placement;
 pub mod random;
 pub mod retry;
 mod signals;
 pub mod size;
 pub mod up;
 pub mod vanish;
+mod worker_client;
 mod workers;

@@ -27,12 +27,13 @@ pub struct Desired {
 
 impl Desired {
     /// Number of replicas to reach.
-    fn target(&self) -> u32 {
+    pub(crate) fn target(&self) -> u32 {
         self.demand.max(self.min_replicas).min(self.max_replicas)
     }
 
-    fn admits(&self, class: Option<&NumericsClass>) -> bool {
-        self.pin.as_ref().is_none_or(|pin| class.is_some_and(|class| pin.admits(class)))
+    /// Whether a class may be the desired one. That of a model that was never loaded on a worker is not known.
+    pub(crate) fn admits(&self, class: Option<&NumericsClass>) -> bool {
+        self.pin.as_ref().zip(class).is_none_or(|(pin, class)| pin.admits(class))
     }
 }
 
@@ -64,7 +65,7 @@ pub struct Replica {
     pub worker: String,
     /// Name of the model.
     pub model: String,
-    /// Its class, if known.
+    /// Its class, if known. It counts while its class is not known.
     pub class: Option<NumericsClass>,
     /// Measured tokens per second; 0 while unknown.
     pub rate: f64,
@@ -177,7 +178,10 @@ fn loads(bids: &[Bid], replicas: &[Replica], desired: &BTreeMap<&str, &Desired>)
                     && lack.desired.admits(bid.class.as_ref())
                     && !running.contains(&(bid.worker.as_str(), bid.model.as_str()))
             };
-            let Some(bid) = bids.iter().filter(fits).min_by(|a, b| better(a, b)) else { continue };
+            // A class that is known to be the desired one is better than one that is not known.
+            let is_unknown = |bid: &Bid| lack.desired.pin.is_some() && bid.class.is_none();
+            let best = |a: &&Bid, b: &&Bid| is_unknown(a).cmp(&is_unknown(b)).then_with(|| better(a, b));
+            let Some(bid) = bids.iter().filter(fits).min_by(best) else { continue };
             *assigned.entry(&bid.worker).or_default() += bid.bytes;
             running.insert((&bid.worker, &bid.model));
             actions.push(Action::Load {

@@ -1,4 +1,4 @@
-//! A registry, leases, bindings and messages within one process.
+//! A registry, leases, bindings, desired state and messages within one process.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -11,13 +11,14 @@ use tokio::task::AbortHandle;
 use crate::bindings::Bindings;
 use crate::boot::BootId;
 use crate::broadcast::{Broadcast, MAX_WAITING, Subscription};
+use crate::desired::{DesiredModel, DesiredModels, DesiredState, DesiredWatcher};
 use crate::lease::{Lease, LeaseGrant};
 use crate::member_map::MemberMap;
 use crate::record::{Heartbeat, Registration, check_id, check_ttl, encode_both};
 use crate::registry::{Registry, RegistryError};
 use crate::watcher::{Watcher, until};
 
-/// A registry, leases, bindings and messages for a pool within one process.
+/// A registry, leases, bindings, desired state and messages for a pool within one process.
 #[derive(Debug)]
 pub struct InProcess {
     members: Arc<Members>,
@@ -25,6 +26,7 @@ pub struct InProcess {
     registered: Mutex<HashMap<(String, BootId), Arc<Registration>>>,
     leases: Mutex<Leases>,
     bindings: Mutex<HashMap<String, String>>,
+    desired: watch::Sender<Option<Arc<DesiredModels>>>,
     subscribers: Mutex<HashMap<String, Vec<mpsc::Sender<Vec<u8>>>>>,
     expiry: AbortHandle,
 }
@@ -63,6 +65,7 @@ impl InProcess {
             registered: Mutex::default(),
             leases: Mutex::default(),
             bindings: Mutex::default(),
+            desired: watch::Sender::new(Some(Arc::default())),
             subscribers: Mutex::default(),
             expiry,
         }
@@ -199,6 +202,29 @@ impl Bindings for InProcess {
     async fn bound(&self, name: &str) -> Result<Option<String>, RegistryError> {
         check_id("bound name", name)?;
         Ok(lock(&self.bindings).get(name).cloned())
+    }
+}
+
+#[async_trait]
+impl DesiredState for InProcess {
+    async fn set_desired(&self, desired: DesiredModel) -> Result<(), RegistryError> {
+        desired.encode()?;
+        self.desired.send_modify(|models| {
+            let models = Arc::make_mut(models.get_or_insert_default());
+            models.insert(desired.model.clone(), Arc::new(desired));
+        });
+        Ok(())
+    }
+
+    async fn remove_desired(&self, model: &str) -> Result<bool, RegistryError> {
+        check_id("model name", model)?;
+        Ok(self
+            .desired
+            .send_if_modified(|models| Arc::make_mut(models.get_or_insert_default()).remove(model).is_some()))
+    }
+
+    fn watch_desired(&self) -> DesiredWatcher {
+        DesiredWatcher::new(self.desired.subscribe())
     }
 }
 

@@ -52,6 +52,11 @@ impl LeaseGrant {
         self.fence
     }
 
+    /// When its time to live ends, unless it is renewed.
+    pub fn expires(&self) -> Instant {
+        self.expires
+    }
+
     /// Whether the lease is certainly still held: its time to live, counted from before the last request for it, has
     /// not passed.
     pub fn is_held(&self) -> bool {

@@ -1,10 +1,11 @@
-//! Members of a pool of workers, leases, bindings and messages. A worker writes a [`Registration`] on change and a [`Heartbeat`] at an
-//! interval; a gateway watches them and routes by its local [`MemberMap`] alone. [`InProcess`] serves one machine;
-//! [`NatsRegistry`] serves many.
+//! Members of a pool of workers, leases, bindings, desired state and messages. A worker writes a [`Registration`] on
+//! change and a [`Heartbeat`] at an interval; a gateway watches them and routes by its local [`MemberMap`] alone.
+//! [`InProcess`] serves one machine; [`NatsRegistry`] serves many.
 
 mod bindings;
 mod boot;
 mod broadcast;
+mod desired;
 mod in_process;
 mod lease;
 mod member_map;
@@ -16,6 +17,7 @@ mod watcher;
 pub use bindings::Bindings;
 pub use boot::{BootId, InvalidBootId};
 pub use broadcast::{Broadcast, Subscription};
+pub use desired::{DesiredModel, DesiredModels, DesiredState, DesiredWatcher};
 pub use in_process::InProcess;
 pub use lease::{Lease, LeaseGrant};
 pub use member_map::{Member, MemberMap};

@@ -84,6 +84,9 @@ pub struct ModelRecord {
     pub task: String,
     /// Maximum number of tokens of a sequence.
     pub max_length: usize,
+    /// Whether a pool loaded it, which may unload it too.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub managed: bool,
     /// Its placements on this worker, usable or not.
     #[serde(default)]
     pub placements: Vec<PlacementRecord>,
@@ -215,7 +218,7 @@ pub enum RecordError {
     /// The record is too large.
     #[error("the {record} has {size} bytes, more than the maximum of {max}")]
     TooLarge {
-        /// `registration` or `heartbeat`.
+        /// The kind of record, such as `heartbeat`.
         record: &'static str,
         /// Its size as JSON.
         size: usize,
@@ -233,7 +236,7 @@ pub enum RecordError {
     /// The JSON can't be written or read.
     #[error("the {record} is not valid: {source}")]
     Json {
-        /// `registration` or `heartbeat`.
+        /// The kind of record, such as `heartbeat`.
         record: &'static str,
         /// Why.
         source: serde_json::Error,
@@ -270,7 +273,12 @@ pub(crate) fn check_ttl(ttl: Duration) -> Result<(), RecordError> {
     Ok(())
 }
 
-fn encode<T: Serialize>(record: &'static str, value: &T, max: usize) -> Result<Vec<u8>, RecordError> {
+/// A record as JSON.
+pub(crate) fn encode<T: Serialize>(
+    record: &'static str,
+    value: &T,
+    max: usize,
+) -> Result<Vec<u8>, RecordError> {
     let json = serde_json::to_vec(value).map_err(|source| RecordError::Json { record, source })?;
     if json.len() > max {
         return Err(RecordError::TooLarge { record, size: json.len(), max });
@@ -278,7 +286,8 @@ fn encode<T: Serialize>(record: &'static str, value: &T, max: usize) -> Result<V
     Ok(json)
 }
 
-fn decode<T: DeserializeOwned>(record: &'static str, json: &[u8]) -> Result<T, RecordError> {
+/// Parses a record.
+pub(crate) fn decode<T: DeserializeOwned>(record: &'static str, json: &[u8]) -> Result<T, RecordError> {
     serde_json::from_slice(json).map_err(|source| RecordError::Json { record, source })
 }
 

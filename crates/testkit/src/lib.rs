@@ -4,6 +4,7 @@ pub mod byte_model;
 pub mod chat_model;
 pub mod compare;
 pub mod conformance;
+pub mod dashboard;
 pub mod draws;
 pub mod fake;
 pub mod gguf;

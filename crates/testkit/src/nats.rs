@@ -56,6 +56,14 @@ impl NatsServer {
         assert_eq!(wait_for_port(self.folder.path(), self.child.id()), self.port);
     }
 
+    /// Removes the store of a server that was killed.
+    ///
+    /// # Panics
+    /// If it can't be removed.
+    pub fn erase(&self) {
+        fs::remove_dir_all(self.folder.path().join("store")).expect("the store is removed");
+    }
+
     /// Sends a signal, such as `STOP`.
     ///
     /// # Panics

@@ -7,6 +7,8 @@ use sconce::Device;
 
 use crate::config::Flags;
 
+use super::pool_models::{PoolLoad, PoolUnload};
+
 #[derive(Args)]
 pub(crate) struct Pool {
     #[command(subcommand)]
@@ -21,8 +23,12 @@ pub(crate) enum PoolCommand {
     Agent(Box<PoolAgent>),
     /// Serve the workers of a pool under one address
     Gateway(Box<sconce_pool::gateway::Arguments>),
-    /// Show the workers of a pool: state, load, speed, models
+    /// Show the workers of a pool: state, load, speed, models, and the models that it should run
     Status(PoolStatus),
+    /// Let a pool run a model: its workers load it where it fits
+    Load(PoolLoad),
+    /// Let a pool run a model no longer
+    Unload(PoolUnload),
     /// Let a worker take no requests until it is resumed
     Pause(PoolWorker),
     /// Let a paused worker take requests again

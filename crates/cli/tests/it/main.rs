@@ -20,6 +20,7 @@ mod outputs;
 mod pool;
 mod pool_agent;
 mod pool_gateway;
+mod pool_placement;
 mod pool_up;
 mod prompts;
 mod serve;

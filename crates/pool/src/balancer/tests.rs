@@ -28,6 +28,7 @@ fn model(name: &str, task: &str, class: Option<&str>) -> ModelRecord {
         aliases: vec![format!("{name}-alias")],
         task: task.to_owned(),
         max_length: 512,
+        managed: false,
         placements: vec![PlacementRecord {
             placement: "native/cpu/f32".to_owned(),
             active: true,

@@ -18,6 +18,9 @@ const API_KEY_VARIABLE: &str = "SCONCE_API_KEY";
 /// The variable with the API key of the pool.
 const POOL_KEY_VARIABLE: &str = "SCONCE_POOL_KEY";
 
+/// The variable with the API key for the operator routes of workers.
+const OPERATOR_KEY_VARIABLE: &str = "SCONCE_OPERATOR_KEY";
+
 /// Serves the workers of a pool under one address.
 #[derive(Clone, Debug, Parser)]
 #[command(name = "sconce-gateway", version)]
@@ -66,6 +69,10 @@ struct KeyArguments {
     /// File with the API key that the gateway sends to workers; `SCONCE_POOL_KEY` sets the key itself
     #[arg(long, env = "SCONCE_POOL_KEY_FILE", value_name = "FILE")]
     pool_key_file: Option<PathBuf>,
+    /// File with the API key by which the gateway loads and unloads models of workers; that of the pool by default;
+    /// `SCONCE_OPERATOR_KEY` sets the key itself
+    #[arg(long, env = "SCONCE_POOL_OPERATOR_KEY_FILE", value_name = "FILE")]
+    operator_key_file: Option<PathBuf>,
     /// Allow unauthenticated requests from other machines
     #[arg(long, env = "SCONCE_SERVE_INSECURE_NO_KEY")]
     insecure_no_key: bool,
@@ -165,7 +172,8 @@ impl Arguments {
         };
         let gateway = GatewaySettings {
             http,
-            pool_key: self.pool_key()?,
+            pool_key: key(self.keys.pool_key_file.as_deref(), POOL_KEY_VARIABLE)?,
+            operator_key: key(self.keys.operator_key_file.as_deref(), OPERATOR_KEY_VARIABLE)?,
             worker_authority: self.network.worker_ca.clone(),
         };
         Ok(RunSettings { address: SocketAddr::new(host, port), nats: self.nats()?, gateway })
@@ -203,13 +211,6 @@ impl Arguments {
         Ok(keys)
     }
 
-    fn pool_key(&self) -> Result<Option<String>, GatewayError> {
-        match &self.keys.pool_key_file {
-            Some(path) => secret(path).map(Some),
-            None => Ok(variable(POOL_KEY_VARIABLE)),
-        }
-    }
-
     fn tls(&self) -> Result<Option<Tls>, GatewayError> {
         let (Some(certificate), Some(key)) = (&self.network.tls_certificate, &self.network.tls_key) else {
             return Ok(None);
@@ -244,6 +245,14 @@ impl Arguments {
                 tls: ureq::tls::TlsConfig::default(),
             }),
         }
+    }
+}
+
+/// A key of a file, or of a variable.
+fn key(file: Option<&Path>, name: &str) -> Result<Option<String>, GatewayError> {
+    match file {
+        Some(path) => secret(path).map(Some),
+        None => Ok(variable(name)),
     }
 }
 
@@ -298,6 +307,12 @@ mod tests {
         let settings =
             parsed(&["--host", "0.0.0.0", "--api-key-file", &keys, "--pool-key-file", &ours]).unwrap();
         assert_eq!(settings.gateway.pool_key.as_deref(), Some("secret"));
+        assert_eq!(settings.gateway.operator_key, None, "that of the pool is used");
+        let settings = parsed(&["--operator-key-file", &ours]).unwrap();
+        assert_eq!(settings.gateway.operator_key.as_deref(), Some("secret"));
+        assert!(!format!("{settings:?}").contains("secret"), "secrets are not shown");
+        let settings =
+            parsed(&["--host", "0.0.0.0", "--api-key-file", &keys, "--pool-key-file", &ours]).unwrap();
         assert!(!settings.gateway.http.keys.is_empty());
         assert!(!format!("{settings:?}").contains("secret"), "secrets are not shown");
         let error = parsed(&["--api-key-file", "/no/such/file"]).unwrap_err().to_string();

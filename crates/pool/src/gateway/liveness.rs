@@ -11,7 +11,7 @@ use sconce_registry::{BootId, Registration, Watcher};
 use tokio::time::{interval, timeout};
 use tokio_util::sync::CancellationToken;
 
-use super::client::WorkerClient;
+use crate::worker_client::WorkerClient;
 
 /// Interval of checks.
 const INTERVAL: Duration = Duration::from_millis(250);

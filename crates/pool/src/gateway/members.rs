@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use sconce_http::refusal::{Kind, Refusal};
 use sconce_registry::{Load, MemberMap, Registration, Watcher};
+use tokio::sync::watch;
 
 use super::routes::Route;
 use crate::balancer::{Balancer, Outcome, Ticket};
@@ -23,6 +24,8 @@ pub(super) struct Members {
     pub(super) watcher: Watcher,
     balancer: Mutex<(Balancer, Random)>,
     names: RwLock<Arc<Names>>,
+    /// Counts the changes of `names`.
+    changes: watch::Sender<u64>,
 }
 
 /// The names of the models of a pool.
@@ -32,6 +35,8 @@ pub(super) struct Names {
     models: BTreeMap<String, Vec<String>>,
     /// Other names.
     aliases: BTreeSet<String>,
+    /// Names and aliases of models that a worker has loaded, or loads on demand by itself.
+    served: BTreeSet<String>,
     /// The registrations that they come from.
     registrations: Vec<Arc<Registration>>,
 }
@@ -40,7 +45,7 @@ impl Members {
     /// The members that `watcher` knows.
     pub(super) fn new(watcher: Watcher) -> Members {
         let balancer = Mutex::new((Balancer::default(), Random::from_entropy()));
-        let members = Members { watcher, balancer, names: RwLock::default() };
+        let members = Members { watcher, balancer, names: RwLock::default(), changes: watch::Sender::new(0) };
         members.update();
         members
     }
@@ -64,6 +69,7 @@ impl Members {
             && known.registrations.iter().zip(&registrations).all(|(a, b)| Arc::ptr_eq(a, b));
         if !same {
             *self.names.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(Names::of(registrations));
+            self.changes.send_modify(|count| *count += 1);
         }
     }
 
@@ -74,6 +80,11 @@ impl Members {
     /// The names of the models.
     pub(super) fn names(&self) -> Arc<Names> {
         Arc::clone(&self.names.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Changes with the models that workers have.
+    pub(super) fn changes(&self) -> watch::Receiver<u64> {
+        self.changes.subscribe()
     }
 
     /// Chooses a worker without sending to it.
@@ -165,6 +176,9 @@ impl Names {
                 tasks.push(model.task.clone());
             }
             names.aliases.extend(model.aliases.iter().cloned());
+            if !model.managed || model.placements.iter().any(|placement| placement.active) {
+                names.served.extend(model.aliases.iter().chain([&model.model]).cloned());
+            }
         }
         names.registrations = registrations;
         names
@@ -183,6 +197,11 @@ impl Names {
     /// Whether a model has this name or alias.
     pub(super) fn contains(&self, name: &str) -> bool {
         self.models.contains_key(name) || self.aliases.contains(name)
+    }
+
+    /// Whether no worker serves the model, though the pool may load it.
+    pub(super) fn is_cold(&self, name: &str) -> bool {
+        !self.served.contains(name)
     }
 
     /// The only model that can answer on a route.

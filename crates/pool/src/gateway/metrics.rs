@@ -29,6 +29,18 @@ pub(super) struct Metrics {
     pub(super) open_circuits: IntGaugeVec,
     /// Whether the registry is connected.
     pub(super) connected: IntGauge,
+    /// Requests that wait for a model to be loaded.
+    pub(super) waiting: IntGauge,
+    /// Loads that this gateway has ordered, by outcome: `ok`, `failed`.
+    pub(super) model_loads: IntCounterVec,
+    /// Unloads that this gateway has ordered, by outcome: `ok`, `failed`.
+    pub(super) model_unloads: IntCounterVec,
+    /// Replicas of desired models by state: `loaded`, `loading`, `missing`.
+    pub(super) replicas: IntGaugeVec,
+    /// Whether this gateway places models.
+    pub(super) placement_leader: IntGauge,
+    /// Whether nothing is moved, because many workers have vanished.
+    pub(super) placement_held: IntGauge,
 }
 
 impl Metrics {
@@ -40,6 +52,7 @@ impl Metrics {
         let gauges = |name: &str, help: &str, labels: &[&str]| {
             register(&registry, IntGaugeVec::new(Opts::new(name, help), labels)?)
         };
+        let gauge = |name: &str, help: &str| register(&registry, IntGauge::new(name, help)?);
         let seconds = HistogramOpts::new(
             "sconce_gateway_request_seconds",
             "Time from a request to the headers of its answer in seconds",
@@ -77,9 +90,33 @@ impl Metrics {
                 "Whether the circuit breaker of a worker is open",
                 &["worker"],
             )?,
-            connected: register(
-                &registry,
-                IntGauge::new("sconce_gateway_registry_connected", "Whether the registry is connected")?,
+            connected: gauge("sconce_gateway_registry_connected", "Whether the registry is connected")?,
+            waiting: gauge(
+                "sconce_gateway_requests_waiting_for_model",
+                "Requests that wait for a model to be loaded",
+            )?,
+            model_loads: counters(
+                "sconce_gateway_model_loads_total",
+                "Loads that this gateway has ordered, by outcome: ok, failed",
+                &["outcome"],
+            )?,
+            model_unloads: counters(
+                "sconce_gateway_model_unloads_total",
+                "Unloads that this gateway has ordered, by outcome: ok, failed",
+                &["outcome"],
+            )?,
+            replicas: gauges(
+                "sconce_gateway_replicas",
+                "Replicas of desired models by state: loaded, loading, missing",
+                &["model", "state"],
+            )?,
+            placement_leader: gauge(
+                "sconce_gateway_placement_leader",
+                "Whether this gateway places the models of the pool",
+            )?,
+            placement_held: gauge(
+                "sconce_gateway_placement_held",
+                "Whether no model is placed, because many workers have vanished",
             )?,
             registry,
         })

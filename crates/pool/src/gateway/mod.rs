@@ -6,8 +6,8 @@ mod answer;
 mod arguments;
 mod attempt;
 mod attempts;
-mod backend;
-mod client;
+mod cold;
+mod desired;
 mod events;
 mod headers;
 mod hedging;
@@ -31,9 +31,10 @@ mod state;
 mod verdict;
 
 pub use arguments::Arguments;
-pub use backend::Backend;
 pub use headers::{CLASS_HEADER, INDEX_HEADER, WORKER_HEADER};
 pub use routes::BodyName;
 pub use run::{RunSettings, run};
 pub use server::{GatewayError, serve};
 pub use settings::GatewaySettings;
+
+pub use crate::backend::Backend;

@@ -82,6 +82,19 @@ fn models_of(gateway: &Gateway) -> BTreeMap<String, ModelObject> {
             }
         }
     });
+    for model in gateway.placement.models().keys() {
+        models.entry(model.clone()).or_insert_with(|| ModelObject {
+            id: model.clone(),
+            object: "model",
+            created: 0,
+            owned_by: "sconce",
+            ready: false,
+            task: String::new(),
+            max_length: 0,
+            workers: Vec::new(),
+            classes: Vec::new(),
+        });
+    }
     models
 }
 
@@ -133,6 +146,7 @@ pub(super) async fn report(State(gateway): State<Arc<Gateway>>) -> Response {
         "version": env!("CARGO_PKG_VERSION"),
         "registry": { "connected": connected },
         "members": members,
+        "placement": gateway.placement.status(),
     }))
     .into_response()
 }
@@ -162,6 +176,16 @@ pub(super) async fn metrics(State(gateway): State<Arc<Gateway>>) -> Response {
     metrics.members.reset();
     metrics.in_flight.reset();
     metrics.open_circuits.reset();
+    metrics.replicas.reset();
+    let placement = gateway.placement.status();
+    metrics.placement_leader.set(i64::from(placement.leader));
+    metrics.placement_held.set(i64::from(placement.held));
+    for one in &placement.desired {
+        let missing = one.target.saturating_sub(one.loaded + one.loading);
+        for (state, count) in [("loaded", one.loaded), ("loading", one.loading), ("missing", missing)] {
+            metrics.replicas.with_label_values(&[one.model.as_str(), state]).set(i64::from(count));
+        }
+    }
     for (worker, requests) in gateway.liveness.in_flight() {
         metrics.in_flight.with_label_values(&[worker.as_str()]).add(requests);
     }

@@ -8,10 +8,10 @@ use sconce_http::refusal::{Kind, Refusal};
 use sconce_registry::Registration;
 use tracing::warn;
 
-use super::backend::Backend;
 use super::headers::{CLASS_HEADER, INDEX_HEADER};
 use super::members::Members;
 use super::refusals::no_worker;
+use crate::backend::Backend;
 use crate::choose::Request;
 use crate::class::{NumericsClass, Pin};
 

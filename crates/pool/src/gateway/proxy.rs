@@ -26,7 +26,7 @@ use super::events::Events;
 use super::job::{BYTES_PER_TOKEN, Job, Outgoing};
 use super::routes::{self, BodyName, Route};
 use super::state::Gateway;
-use super::{headers, model_name, prefix};
+use super::{cold, headers, model_name, prefix};
 use crate::balancer::Outcome;
 use crate::choose::Request;
 
@@ -55,7 +55,14 @@ pub(super) async fn forward(
     let answered = async {
         let job = prepare(&gateway, route, &parts, body).await?;
         let attempt = attempts::run(&gateway, &job).await;
-        let attempt = attempt.inspect_err(|_| gateway.rate_limits.refund(job.principal, job.tokens))?;
+        let attempt = match attempt {
+            Ok(attempt) => attempt,
+            Err(refusal) => {
+                gateway.rate_limits.refund(job.principal, job.tokens);
+                note_overload(&gateway, &job.model, &refusal);
+                return Err(refusal);
+            }
+        };
         Ok((job, attempt))
     };
     match answered.await {
@@ -64,6 +71,15 @@ pub(super) async fn forward(
             account.end(if is_failure(&refusal) { RequestOutcome::Failed } else { RequestOutcome::Refused });
             refusal.respond(dialect)
         }
+    }
+}
+
+/// Tells the gateway that places models that all replicas of a model are busy.
+fn note_overload(gateway: &Gateway, model: &str, refusal: &Refusal) {
+    if refusal.kind == Kind::Overloaded
+        && let Some(desired) = gateway.placement.find(model)
+    {
+        gateway.placement.note_overload(&desired.model);
     }
 }
 
@@ -91,6 +107,7 @@ async fn prepare(
     let tokens = (body.len() as u64 / BYTES_PER_TOKEN).max(1);
     let limit = if route.generates() { GENERATION_LIMIT } else { settings.time_limit };
     let deadline = started + asked.map_or(limit, |asked| asked.min(limit));
+    cold::wait_for_model(gateway, &model, deadline).await?;
     let path = match path_model {
         Some(path_model) => path_model.path.clone(),
         None => parts.uri.path_and_query().cloned().unwrap_or(PathAndQuery::from_static("/")),
@@ -124,7 +141,8 @@ fn model(
     body: &[u8],
 ) -> Result<String, Refusal> {
     let known = gateway.members.names();
-    if known.is_empty() {
+    let is_known = |name: &str| known.contains(name) || gateway.placement.find(name).is_some();
+    if known.is_empty() && gateway.placement.models().is_empty() {
         return Err(Refusal::new(Kind::NotReady, "no worker of the pool has registered a model"));
     }
     let in_body = model_name::in_body(body, route.body_name)?;
@@ -133,13 +151,13 @@ fn model(
         None => in_body.or_else(|| model_name::in_header(headers)),
     };
     let Some(name) = named else { return known.only(route).map(str::to_owned) };
-    if known.contains(&name) {
+    if is_known(&name) {
         return Ok(name);
     }
     let is_ollama = matches!(route.body_name, BodyName::Ollama | BodyName::OllamaShow);
     if let Some(short) = name.strip_suffix(":latest")
         && is_ollama
-        && known.contains(short)
+        && is_known(short)
     {
         return Ok(short.to_owned());
     }

@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 use tokio::time::{interval, sleep};
 use tracing::debug;
 
-use super::backend::Backend;
+use crate::backend::Backend;
 
 /// Interval of messages to the other gateways.
 const INTERVAL: Duration = Duration::from_millis(100);

@@ -14,7 +14,7 @@ use sconce_http::{RouteRules, protect};
 use super::proxy::{PathModel, forward};
 use super::routes::ROUTES;
 use super::state::Gateway;
-use super::{model_name, pages};
+use super::{desired, model_name, pages};
 
 /// What the HTTP edge must know about these routes.
 pub(super) const RULES: RouteRules =
@@ -27,8 +27,8 @@ pub(super) fn router(gateway: &Arc<Gateway>) -> Router {
         .route("/readyz", get(pages::readyz))
         .route("/health", get(pages::readyz))
         .route("/metrics", get(pages::metrics))
-        .route("/v1/models", get(pages::models))
-        .route("/v1/models/{*id}", get(pages::model))
+        .route("/v1/models", get(pages::models).post(desired::load))
+        .route("/v1/models/{*id}", get(pages::model).delete(desired::unload))
         .route("/v1/report", get(pages::report));
     let routes = ROUTES
         .iter()
@@ -53,8 +53,9 @@ fn stripped(gateway: &Gateway, uri: &Uri) -> Option<(Uri, PathModel)> {
     if !uri.path().starts_with(model_name::PREFIX) {
         return None;
     }
-    let names = gateway.members.names();
-    let (name, rest) = model_name::in_path(uri.path(), names.all())?;
+    let (names, desired) = (gateway.members.names(), gateway.placement.models());
+    let desired = desired.values().flat_map(|one| [one.model.as_str(), one.source.as_str()]);
+    let (name, rest) = model_name::in_path(uri.path(), names.all().chain(desired))?;
     let query = uri.query().map(|query| format!("?{query}")).unwrap_or_default();
     let mut parts = uri.clone().into_parts();
     let path = parts.path_and_query.replace(format!("{rest}{query}").parse::<PathAndQuery>().ok()?)?;

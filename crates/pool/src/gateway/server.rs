@@ -12,8 +12,6 @@ use tokio::net::TcpListener;
 use tokio::task::JoinSet;
 use tower::util::MapRequest;
 
-use super::backend::Backend;
-use super::client;
 use super::hedging::Hedging;
 use super::members::Members;
 use super::metrics::Metrics;
@@ -22,6 +20,9 @@ use super::rate_limits::RateLimits;
 use super::router::{RULES, router, strip};
 use super::settings::GatewaySettings;
 use super::state::Gateway;
+use crate::backend::Backend;
+use crate::placement::{Counters, Placement, WorkerApi};
+use crate::worker_client;
 
 /// Why a gateway failed.
 #[derive(Debug, thiserror::Error)]
@@ -57,12 +58,25 @@ pub async fn serve(
 ) -> Result<(), GatewayError> {
     let address = listener.local_addr()?;
     let edge = Arc::new(Edge::new(settings.http.clone(), RULES, address));
+    let metrics = Metrics::new()?;
+    let client = worker_client::new(settings.worker_authority.as_deref())?;
+    let members = Arc::new(Members::new(backend.watch()));
+    let operator_key = settings.operator_key.as_deref().or(settings.pool_key.as_deref());
+    let placement = Placement::new(
+        Arc::clone(&backend),
+        members.watcher.clone(),
+        WorkerApi::new(client.clone(), operator_key),
+        Arc::clone(&edge),
+        Counters { loads: metrics.model_loads.clone(), unloads: metrics.model_unloads.clone() },
+    );
     let gateway = Arc::new(Gateway {
         rate_limits: Arc::new(RateLimits::new(&edge)),
         edge,
-        metrics: Metrics::new()?,
-        client: client::new(settings.worker_authority.as_deref())?,
-        members: Arc::new(Members::new(backend.watch())),
+        backend: Arc::clone(&backend),
+        metrics,
+        client,
+        members,
+        placement: Arc::new(placement),
         liveness: Arc::default(),
         hedging: Hedging::default(),
         pins: Pins::new(Arc::clone(&backend)),
@@ -75,6 +89,7 @@ pub async fn serve(
     tasks.spawn(liveness.watch(gateway.members.watcher.clone(), gateway.client.clone()));
     tasks.spawn(Arc::clone(&gateway.rate_limits).tell(Arc::clone(&backend)));
     tasks.spawn(Arc::clone(&gateway.rate_limits).listen(backend));
+    tasks.spawn(Arc::clone(&gateway.placement).run(address.to_string(), gateway.members.changes()));
     let named = Arc::clone(&gateway);
     let strip = move |request: Request<Incoming>| strip(&named, request);
     let service = MapRequest::new(router(&gateway), strip);

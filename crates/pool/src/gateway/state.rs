@@ -4,7 +4,6 @@ use std::sync::Arc;
 
 use sconce_http::Edge;
 
-use super::client::WorkerClient;
 use super::hedging::Hedging;
 use super::liveness::Liveness;
 use super::members::Members;
@@ -12,11 +11,15 @@ use super::metrics::Metrics;
 use super::pin::Pins;
 use super::rate_limits::RateLimits;
 use super::settings::GatewaySettings;
+use crate::backend::Backend;
+use crate::placement::Placement;
+use crate::worker_client::WorkerClient;
 
 /// State that all requests of a gateway share.
 pub(super) struct Gateway {
     pub(super) settings: GatewaySettings,
     pub(super) edge: Arc<Edge>,
+    pub(super) backend: Arc<dyn Backend>,
     pub(super) metrics: Metrics,
     pub(super) client: WorkerClient,
     pub(super) members: Arc<Members>,
@@ -24,4 +27,5 @@ pub(super) struct Gateway {
     pub(super) hedging: Hedging,
     pub(super) pins: Pins,
     pub(super) rate_limits: Arc<RateLimits>,
+    pub(super) placement: Arc<Placement>,
 }

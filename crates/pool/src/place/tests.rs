@@ -109,7 +109,19 @@ fn replicas_and_bids_of_another_class_do_not_count() {
     ];
     assert_eq!(place(&bids, std::slice::from_ref(&other), std::slice::from_ref(&desired)), [load("c", "m")]);
     let right = Replica { class: class("aa-half"), ..replica("c", "m", 1.0) };
-    assert_eq!(place(&bids, &[other, right], &[desired]), [unload("b", "m")], "faster, but of another class");
+    assert_eq!(
+        place(&bids, &[other.clone(), right], std::slice::from_ref(&desired)),
+        [unload("b", "m")],
+        "faster, but of another class"
+    );
+    let unknown = [bids[0].clone(), bids[2].clone()];
+    assert_eq!(
+        place(&unknown, &[], std::slice::from_ref(&desired)),
+        [load("d", "m")],
+        "it may be the right one"
+    );
+    let loading = replica("d", "m", 0.0);
+    assert_eq!(place(&bids, &[loading], std::slice::from_ref(&desired)), [], "its class is not known yet");
 }
 
 #[test]

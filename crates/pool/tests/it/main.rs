@@ -4,10 +4,13 @@
 #![allow(clippy::unwrap_used)]
 
 mod client;
+mod dashboard;
 mod faults;
+mod fleet;
 mod forwarding;
 mod harness;
 mod latency;
+mod manager;
 mod model_name;
 mod nats;
 mod pages;

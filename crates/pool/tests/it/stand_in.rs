@@ -135,6 +135,7 @@ fn registration(id: &str, url: &str, class: &str) -> Registration {
         aliases: vec![format!("org/{name}")],
         task: task.to_owned(),
         max_length: 512,
+        managed: false,
         placements: vec![PlacementRecord {
             placement: "native/cpu/f32".to_owned(),
             active: true,

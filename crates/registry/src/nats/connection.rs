@@ -47,6 +47,8 @@ pub(super) enum Bucket {
     Leases,
     /// On disk: a name stays bound.
     Bindings,
+    /// On disk: what a pool should run.
+    Desired,
 }
 
 /// The last write to a key.
@@ -121,6 +123,7 @@ impl Connection {
             Bucket::Members => ("members", StorageType::Memory),
             Bucket::Leases => ("leases", StorageType::File),
             Bucket::Bindings => ("bindings", StorageType::File),
+            Bucket::Desired => ("desired", StorageType::File),
         };
         let name = self.options.bucket(suffix)?;
         if let Ok(store) = self.jetstream.get_key_value(&name).await {

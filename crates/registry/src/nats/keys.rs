@@ -45,7 +45,8 @@ pub(super) fn encode(id: &str) -> String {
     key
 }
 
-fn decode(key: &str) -> Option<String> {
+/// The id of a key.
+pub(super) fn decode(key: &str) -> Option<String> {
     let (mut bytes, mut rest) = (Vec::with_capacity(key.len()), key);
     while let Some((plain, escaped)) = rest.split_once('=') {
         bytes.extend_from_slice(plain.as_bytes());

@@ -1,8 +1,9 @@
-//! A registry, leases and bindings on NATS JetStream KV, and messages on NATS.
+//! A registry, leases, bindings and the desired state on NATS JetStream KV, and messages on NATS.
 
 mod bindings;
 mod broadcast;
 mod connection;
+mod desired;
 mod keys;
 mod leases;
 mod members;

@@ -20,7 +20,8 @@ pub struct NatsOptions {
     pub auth: NatsAuth,
     /// TLS; `None` uses it where the server or the URL asks for it, with the certificate authorities of the system.
     pub tls: Option<NatsTls>,
-    /// Name of the pool: its buckets are `NAME-members`, `NAME-leases` and `NAME-bindings`.
+    /// Name of the pool: its buckets are `NAME-members`, `NAME-leases`, `NAME-bindings` and
+    /// `NAME-desired`.
     pub pool: String,
     /// Number of servers that store each entry.
     pub replicas: usize,

@@ -5,7 +5,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use sconce_registry::{BootId, MemberMap, ModelRecord, RegistryError, WorkerState};
+use sconce_registry::{
+    BootId, DesiredModel, DesiredModels, DesiredWatcher, MemberMap, ModelRecord, RegistryError, WorkerState,
+};
 use tokio::time::sleep;
 
 use crate::pool::{Pool, Worker, wait_for};
@@ -44,6 +46,9 @@ macro_rules! conformance {
             a_name_keeps_its_first_value
             one_of_16_binds_a_name
             messages_reach_all_subscribers_of_their_topic
+            desired_models_are_set_replaced_and_removed
+            a_late_watcher_sees_the_desired_models
+            one_of_16_writes_of_a_desired_model_wins
         }
     };
 }
@@ -75,6 +80,7 @@ pub(crate) async fn a_registration_is_updated(pool: Pool) {
         aliases: Vec::new(),
         task: "embed".to_owned(),
         max_length: 256,
+        managed: false,
         placements: Vec::new(),
     });
     worker.register().await.unwrap();
@@ -358,4 +364,83 @@ pub(crate) async fn messages_reach_all_subscribers_of_their_topic(pool: Pool) {
     first.publish("other", b"end".to_vec()).await.unwrap();
     let message = tokio::time::timeout(SOON, other.next()).await.unwrap();
     assert_eq!(message.as_deref(), Some(&b"end"[..]), "messages of another topic do not arrive");
+}
+
+/// A model that a pool should run.
+pub(crate) fn desired(model: &str, min_replicas: u32) -> DesiredModel {
+    let (source, class) = (format!("org/{model}"), Some("aa-half".to_owned()));
+    DesiredModel { model: model.to_owned(), source, min_replicas, max_replicas: 3, class }
+}
+
+/// Waits until `condition` holds for the desired models.
+pub(crate) async fn wait_for_desired(
+    watcher: &mut DesiredWatcher,
+    what: &str,
+    condition: impl Fn(&DesiredModels) -> bool,
+) {
+    let wait = async {
+        while !watcher.models().is_some_and(|models| condition(&models)) && watcher.changed().await {}
+    };
+    let outcome = tokio::time::timeout(SOON, wait).await;
+    assert!(outcome.is_ok(), "{what}: {:?}", watcher.models());
+}
+
+pub(crate) async fn desired_models_are_set_replaced_and_removed(pool: Pool) {
+    let (first, second) = (pool.handle(0), pool.handle(1));
+    let mut watcher = second.watch_desired();
+    wait_for_desired(&mut watcher, "none at first", DesiredModels::is_empty).await;
+    let name = "Büro 7/*.>";
+    first.set_desired(desired(name, 0)).await.unwrap();
+    wait_for_desired(&mut watcher, "it is set", |models| {
+        models.get(name).is_some_and(|one| **one == desired(name, 0))
+    })
+    .await;
+    second.set_desired(desired(name, 2)).await.unwrap();
+    first.set_desired(desired("other", 1)).await.unwrap();
+    wait_for_desired(&mut watcher, "it is replaced", |models| {
+        models.get(name).is_some_and(|one| one.min_replicas == 2) && models.len() == 2
+    })
+    .await;
+    assert!(second.remove_desired(name).await.unwrap());
+    assert!(!first.remove_desired(name).await.unwrap(), "it was removed before");
+    wait_for_desired(&mut watcher, "it is removed", |models| models.keys().map(String::as_str).eq(["other"]))
+        .await;
+    first.set_desired(desired(name, 1)).await.unwrap();
+    wait_for_desired(&mut watcher, "it is set again", |models| models.len() == 2).await;
+    let outcome = first.set_desired(DesiredModel { max_replicas: 0, ..desired(name, 0) }).await;
+    assert!(matches!(outcome, Err(RegistryError::Record(_))), "{outcome:?}");
+    assert!(matches!(first.remove_desired("").await, Err(RegistryError::Record(_))));
+}
+
+pub(crate) async fn a_late_watcher_sees_the_desired_models(pool: Pool) {
+    for number in 0..20 {
+        pool.handle(number).set_desired(desired(&format!("m{number}"), 1)).await.unwrap();
+    }
+    pool.handle(1).remove_desired("m7").await.unwrap();
+    let mut watcher = pool.handle(2).watch_desired();
+    wait_for_desired(&mut watcher, "19 models", |models| models.len() == 19 && !models.contains_key("m7"))
+        .await;
+}
+
+pub(crate) async fn one_of_16_writes_of_a_desired_model_wins(pool: Pool) {
+    let tasks: Vec<_> = (0..16)
+        .map(|index| {
+            let (handle, max_replicas) = (pool.handle(index), 3 + index as u32);
+            let desired = DesiredModel { max_replicas, ..desired("m", 1) };
+            tokio::spawn(async move { handle.set_desired(desired).await })
+        })
+        .collect();
+    let mut written = 0;
+    for task in tasks {
+        // A writer that always comes second gives up.
+        written += usize::from(task.await.unwrap().is_ok());
+    }
+    assert!(written > 0);
+    let watchers = [pool.handle(0).watch_desired(), pool.handle(1).watch_desired()];
+    let mut seen = HashSet::new();
+    for mut watcher in watchers {
+        wait_for_desired(&mut watcher, "one model", |models| models.len() == 1).await;
+        seen.insert(watcher.models().unwrap()["m"].max_replicas);
+    }
+    assert_eq!(seen.len(), 1, "{seen:?}");
 }

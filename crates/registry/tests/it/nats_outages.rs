@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use sconce_registry::{MemberMap, NatsOptions, NatsRegistry, Registry, RegistryError};
 use tokio::time::sleep;
 
+use crate::conformance::{desired, wait_for_desired};
 use crate::pool::{Backend, Worker, wait_for};
 use crate::server::Server;
 
@@ -147,4 +148,35 @@ async fn workers_and_watchers_may_start_before_the_server() {
     let _task = worker.keep_alive(INTERVAL);
     server.restart();
     wait_for(&mut watcher, "the worker is a member", SOON, |map| map.len() == 1).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_desired_state_survives_the_server_and_even_its_disk() {
+    let mut server = Server::start("");
+    let (writer, gateway) = (connect(&server).await, connect(&server).await);
+    let (mut watcher, mut members) = (gateway.watch_desired(), gateway.watch());
+    writer.set_desired(desired("kept", 1)).await.unwrap();
+    writer.set_desired(desired("removed", 1)).await.unwrap();
+    writer.remove_desired("removed").await.unwrap();
+    wait_for_desired(&mut watcher, "one model", |models| models.contains_key("kept") && models.len() == 1)
+        .await;
+    wait_for(&mut members, "NATS is connected", SOON, MemberMap::is_connected).await;
+    server.kill();
+    wait_for(&mut members, "NATS is away", SOON, |map| !map.is_connected()).await;
+    assert_eq!(watcher.models().unwrap().len(), 1, "the last known state is kept");
+    server.restart();
+    let mut late = connect(&server).await.watch_desired();
+    wait_for_desired(&mut late, "it was on disk", |models| models.contains_key("kept") && models.len() == 1)
+        .await;
+
+    // A change after the restart arrives, so that the watcher knows the bucket.
+    gateway.set_desired(desired("later", 1)).await.unwrap();
+    wait_for_desired(&mut watcher, "two models", |models| models.len() == 2).await;
+    drop(late);
+    server.kill();
+    server.erase();
+    server.restart();
+    let mut late = connect(&server).await.watch_desired();
+    wait_for_desired(&mut late, "gateways restore what is lost", |models| models.len() == 2).await;
+    assert_eq!(watcher.models().unwrap().len(), 2);
 }

@@ -5,16 +5,16 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use sconce_registry::{
-    Bindings, BootId, Broadcast, Heartbeat, Lease, Load, MemberMap, Rates, Registration, Registry,
-    RegistryError, Watcher, WorkerState,
+    Bindings, BootId, Broadcast, DesiredState, Heartbeat, Lease, Load, MemberMap, Rates, Registration,
+    Registry, RegistryError, Watcher, WorkerState,
 };
 
 use crate::server::Server;
 
-/// A registry that also grants leases, binds names and sends messages.
-pub(crate) trait Backend: Registry + Lease + Bindings + Broadcast {}
+/// A registry that also grants leases, binds names, stores the desired state and sends messages.
+pub(crate) trait Backend: Registry + Lease + Bindings + DesiredState + Broadcast {}
 
-impl<T: Registry + Lease + Bindings + Broadcast> Backend for T {}
+impl<T: Registry + Lease + Bindings + DesiredState + Broadcast> Backend for T {}
 
 /// A backend for one test.
 pub(crate) struct Pool {

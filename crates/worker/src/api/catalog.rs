@@ -34,6 +34,9 @@ pub(crate) struct LoadBody {
     source: String,
     /// Its name in requests; by default that of the source.
     name: Option<String>,
+    /// Whether a pool manages the model: its load evicts no other model, and it is removed once it fails or is evicted.
+    #[serde(default)]
+    managed: bool,
 }
 
 #[derive(Deserialize, ToSchema)]
@@ -51,7 +54,7 @@ pub(crate) async fn load(State(app): State<Arc<App>>, catalog: MaybeCatalog, req
     let wait = ModelChoice::of(request.headers(), request.extensions()).wait();
     let added = async {
         let (catalog, body) = read::<LoadBody>(&app, catalog, request, "load models on").await?;
-        let slot = catalog.add(&app, body.name, &body.source)?;
+        let slot = catalog.add(&app, body.name, &body.source, body.managed)?;
         let mut phases = slot.phases();
         let is_decided = |slot: &Slot| slot.loaded().is_some() || slot.has_failed();
         let decided = async { while !is_decided(&slot) && phases.changed().await.is_ok() {} };

@@ -4,10 +4,10 @@ use std::sync::Arc;
 
 use axum::Json;
 use axum::extract::{Request, State};
-use axum::http::{HeaderMap, StatusCode};
+use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
-use sconce_http::keys::Principal;
-use sconce_http::refusal::{Dialect, Kind, Refusal};
+use sconce_http::operator;
+use sconce_http::refusal::{Dialect, Refusal};
 use serde_json::json;
 
 use crate::models::readiness::worker_state;
@@ -51,25 +51,7 @@ fn set_paused(app: &App, request: &Request, action: &str, paused: bool) -> Respo
     Json(json!({ "state": worker_state(app), "requests": app.requests.count() })).into_response()
 }
 
-/// Rejects requests that may not operate the worker.
+/// Rejects requests that may not operate the worker; `action` ends with a verb or a preposition.
 pub(super) fn authorize(app: &App, request: &Request, action: &str) -> Result<(), Refusal> {
-    let principal = request.extensions().get::<Principal>().copied().unwrap_or_default();
-    let message = if is_cross_origin(request.headers()) {
-        format!("cross-origin requests may not {action} this worker")
-    } else if app.settings().http.keys.has_operators() && !principal.operator {
-        format!("only an operator key may {action} this worker")
-    } else {
-        return Ok(());
-    };
-    Err(Refusal::new(Kind::Forbidden, message))
-}
-
-/// Whether a browser sent the request for a page of another origin.
-fn is_cross_origin(headers: &HeaderMap) -> bool {
-    let header = |name: &str| headers.get(name).map(|value| value.to_str().unwrap_or("?"));
-    match (header("sec-fetch-site"), header("origin")) {
-        (Some(site), _) => site != "same-origin" && site != "none",
-        (None, Some(origin)) => origin.split_once("://").map(|(_, host)| host) != header("host"),
-        (None, None) => false,
-    }
+    operator::authorize(&app.settings().http.keys, request, &format!("{action} this worker"))
 }

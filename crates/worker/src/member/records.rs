@@ -30,6 +30,7 @@ fn model(slot: &Slot) -> ModelRecord {
         aliases: slot.aliases.clone(),
         task,
         max_length: loaded.as_ref().map_or(0, |loaded| loaded.model.card().max_length.value),
+        managed: slot.managed,
         placements: loaded.map_or_else(Vec::new, |loaded| {
             placements(&loaded.model.plan(), loaded.model.placement().as_ref(), loaded.model.class().as_ref())
         }),

@@ -17,7 +17,7 @@ use crate::state::app::App;
 const INTERVAL: Duration = Duration::from_millis(650);
 /// Time to live of a heartbeat, after which a worker that died leaves the rotation. NATS counts whole seconds.
 const TTL: Duration = Duration::from_secs(2);
-/// Interval at which a change of state is noticed.
+/// Interval at which a change of the state or of the loaded models is noticed.
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
 /// Timeout of the removal at shutdown.
 const DEREGISTER_TIMEOUT: Duration = Duration::from_secs(1);
@@ -44,11 +44,11 @@ impl Member {
     pub(crate) async fn run(self, ended: CancellationToken) {
         let Member { app, registry, worker_id, url } = self;
         let (boot_id, mut sequence) = (BootId::random(), 0);
-        let (mut written, mut last_state, mut due) = (None, None, Instant::now());
+        let (mut written, mut last_state, mut last_loaded, mut due) = (None, None, None, Instant::now());
         let mut outcome_before = None;
         while !ended.is_cancelled() {
-            let (state, now) = (worker_state(&app), Instant::now());
-            if now >= due || last_state != Some(state) {
+            let (state, loaded, now) = (worker_state(&app), loaded(&app), Instant::now());
+            if now >= due || last_state != Some(state) || last_loaded.as_ref() != Some(&loaded) {
                 // Loads that failed are retried, as for a probe.
                 let _ = check_readiness(&app, None, true);
                 sequence += 1;
@@ -76,7 +76,7 @@ impl Member {
                     () = ended.cancelled() => break,
                 };
                 log_change(&app, &worker_id, &outcome, &mut outcome_before);
-                (last_state, due) = (Some(state), now + INTERVAL);
+                (last_state, last_loaded, due) = (Some(state), Some(loaded), now + INTERVAL);
             }
             tokio::select! {
                 () = tokio::time::sleep(POLL_INTERVAL) => {}
@@ -91,6 +91,11 @@ impl Member {
             app.edge.telemetry.log(log);
         }
     }
+}
+
+/// The models of the worker, and whether each is loaded. Gateways learn of a change at once.
+fn loaded(app: &App) -> Vec<(String, bool)> {
+    app.slots().iter().map(|slot| (slot.name.clone(), slot.loaded().is_some())).collect()
 }
 
 /// Logs the outcome of a write if it differs from the one before.

@@ -34,7 +34,13 @@ impl Catalog {
     }
 
     /// Adds a model and requests its load. A model that is there already is the same one.
-    pub(crate) fn add(&self, app: &App, name: Option<String>, source: &str) -> Result<Arc<Slot>, Refusal> {
+    pub(crate) fn add(
+        &self,
+        app: &App,
+        name: Option<String>,
+        source: &str,
+        managed: bool,
+    ) -> Result<Arc<Slot>, Refusal> {
         check_source(app, source)?;
         let own = ModelSource::parse(source, None).name();
         let name = name.unwrap_or_else(|| own.clone());
@@ -48,7 +54,9 @@ impl Catalog {
             }
             None => {
                 let aliases = vec![own, source.to_owned()];
-                let slot = Arc::new(Slot::new(name, aliases, LoadPolicy::OnDemand, false));
+                let mut slot = Slot::new(name, aliases, LoadPolicy::OnDemand, false);
+                slot.managed = managed;
+                let slot = Arc::new(slot);
                 let model = ManagedModel::added(Arc::clone(&slot), (self.open)(source));
                 // The manager knows a model before requests find it.
                 let _ = self.commands.send(Command::Add(Box::new(model)));

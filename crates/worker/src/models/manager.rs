@@ -91,6 +91,8 @@ pub(crate) struct ModelManager {
     any_loaded: bool,
     /// The first load failure.
     failure: Option<Error>,
+    /// Models of a pool that were evicted or failed to load.
+    lost: Vec<Arc<Slot>>,
 }
 
 impl ModelManager {
@@ -115,6 +117,7 @@ impl ModelManager {
             baseline,
             any_loaded: false,
             failure: None,
+            lost: Vec::new(),
         }
     }
 
@@ -140,7 +143,8 @@ impl ModelManager {
                 match command {
                     Command::Load(slot) => {
                         if let Some(index) = self.position(&slot) {
-                            self.prepare(&self.models[index], true);
+                            let may_evict = !self.models[index].slot.managed;
+                            self.prepare(&self.models[index], may_evict);
                         }
                     }
                     Command::Prepared(slot, prepared) => self.prepared.push((slot, prepared)),
@@ -163,6 +167,7 @@ impl ModelManager {
                 None if is_idle => self.evict(),
                 None => {}
             }
+            self.remove_lost();
         }
         Ok(())
     }
@@ -188,6 +193,9 @@ impl ModelManager {
                 slot.enter(Phase::Queued);
                 proof = Some(proving.lock().unwrap_or_else(PoisonError::into_inner));
                 fits = reserve_prover(&commands, slot, bytes, may_evict);
+            }
+            if slot.managed && matches!(fits, Ok(false)) {
+                fits = Err(no_room());
             }
             if matches!(fits, Ok(false)) {
                 slot.end_startup();
@@ -233,6 +241,17 @@ impl ModelManager {
         slot.fail("the model was removed".to_owned());
     }
 
+    /// Removes models of a pool that were evicted or failed to load: the pool places them again.
+    fn remove_lost(&mut self) {
+        for slot in std::mem::take(&mut self.lost) {
+            self.app.remove_slot(&slot);
+            self.models.retain(|model| !Arc::ptr_eq(&model.slot, &slot));
+            if !slot.has_failed() {
+                slot.fail("the model was evicted".to_owned());
+            }
+        }
+    }
+
     /// The next model to load: startup models in configured order, then requested models in order of preparation. A
     /// startup model waits briefly for earlier ones whose files are still being read, so that the configured order
     /// decides which models fit into memory.
@@ -259,6 +278,9 @@ impl ModelManager {
             // Probes retry the load; the same failure is logged once.
             if slot.fail(why.clone()) {
                 self.app.edge.telemetry.log(|| warn!(model = slot.name, why, "model failed to load"));
+            }
+            if slot.managed {
+                self.lost.push(Arc::clone(slot));
             }
             if !self.models[index].is_added {
                 self.failure.get_or_insert(error);
@@ -304,6 +326,9 @@ impl ModelManager {
         let estimated = self.estimator().estimate(&load(&claim));
         // The prover of the real weights exits before they are loaded.
         if !self.free_memory(slot, estimated.peak.max(prover_bytes), may_evict)? {
+            if slot.managed {
+                return Err(no_room());
+            }
             slot.end_startup();
             slot.enter(Phase::Unloaded);
             return Ok(());
@@ -377,7 +402,8 @@ impl ModelManager {
         for model in self.loaded() {
             let is_idle = idle.is_some_and(|idle| now.saturating_duration_since(model.last_used) > idle);
             let slot = &self.models[model.slot].slot;
-            if is_idle && slot.loaded().is_some_and(|loaded| !loaded.is_busy(true)) {
+            // A pool decides itself when its models are unloaded.
+            if is_idle && !slot.managed && slot.loaded().is_some_and(|loaded| !loaded.is_busy(true)) {
                 self.unload(model.slot, "idle");
             }
         }
@@ -404,7 +430,15 @@ impl ModelManager {
         loaded.join();
         drop(loaded);
         self.models[index].runtime.release_free_memory();
+        if self.models[index].slot.managed {
+            self.lost.push(Arc::clone(&self.models[index].slot));
+        }
     }
+}
+
+/// The error of a model of a pool, which may evict no other model.
+fn no_room() -> Error {
+    Error::Machine("the model does not fit beside the loaded models".to_owned())
 }
 
 /// Bytes that the provers of a model will take; 0 without a memory limit. A model that was loaded before is already proved:

@@ -36,6 +36,8 @@ pub(crate) struct Slot {
     pub(crate) aliases: Vec<String>,
     /// Whether requests may send token ids.
     pub(crate) token_ids: bool,
+    /// Whether a pool manages it: its load evicts no other model, and it is removed once it fails or is evicted.
+    pub(crate) managed: bool,
     phase: watch::Sender<Phase>,
     state: Mutex<State>,
     load: LoadPolicy,
@@ -201,6 +203,7 @@ impl Slot {
             name,
             aliases,
             token_ids,
+            managed: false,
             phase: watch::Sender::new(phase),
             state: Mutex::default(),
             load,

@@ -95,6 +95,25 @@ fn a_model_that_cannot_be_loaded_does_not_end_the_server() {
 }
 
 #[test]
+fn a_managed_model_that_cannot_be_loaded_is_removed() {
+    empty(settings(), |_, address| {
+        let body = json!({"source": "./nowhere/model", "managed": true});
+        let failed = post_with(address, "/v1/models", &[("prefer", "wait=60")], &body);
+        assert_eq!((failed.status, failed.header("x-sconce-code")), (503, Some("not_ready")));
+        assert!(failed.text().contains("loading failed"), "{}", failed.text());
+        let began = Instant::now();
+        while get(address, "/v1/models").json()["data"].as_array().is_none_or(|models| !models.is_empty()) {
+            assert!(began.elapsed() < Duration::from_mins(1), "it is still listed");
+            thread::sleep(Duration::from_millis(10));
+        }
+        assert_eq!(get(address, "/v1/report").json()["state"], "ready");
+        let body = json!({"source": source(), "managed": true});
+        let loaded = post_with(address, "/v1/models", &[("prefer", "wait=60")], &body);
+        assert_eq!(loaded.status, 200, "{}", loaded.text());
+    });
+}
+
+#[test]
 fn only_operators_change_models() {
     let keys = Keys::read("one\ntwo operator\n").expect("keys");
     empty(Settings { http: HttpSettings { keys, ..settings().http }, ..settings() }, |_, address| {

@@ -137,6 +137,7 @@ fn registration(id: &str, boot: u64) -> Arc<Registration> {
         aliases: Vec::new(),
         task: "embed".to_owned(),
         max_length: 512,
+        managed: false,
         placements: vec![placement],
     };
     Arc::new(Registration {

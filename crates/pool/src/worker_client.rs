@@ -24,10 +24,10 @@ const IDLE_TIMEOUT: Duration = Duration::from_mins(1);
 const MAX_IDLE: usize = 256;
 
 /// A client of workers.
-pub(super) type WorkerClient = Client<HttpsConnector<HttpConnector>, Full<Bytes>>;
+pub(crate) type WorkerClient = Client<HttpsConnector<HttpConnector>, Full<Bytes>>;
 
 /// A client that trusts the certificate authorities of the system, or those of a PEM file.
-pub(super) fn new(authority: Option<&Path>) -> io::Result<WorkerClient> {
+pub(crate) fn new(authority: Option<&Path>) -> io::Result<WorkerClient> {
     let mut connector = HttpConnector::new();
     connector.set_nodelay(true);
     connector.set_connect_timeout(Some(CONNECT_TIMEOUT));
