@@ -11,13 +11,12 @@ use serde_json::{Value, json};
 use crate::harness::Sandbox;
 use crate::serve::{Served, converse, serve_by, serve_with, terminate};
 
-/// A worker of the pool.
+/// A worker of the pool. All have the same placement, whatever speeds they measure, so that their vectors are equal.
 fn worker(sandbox: &Sandbox, nats: &NatsServer, id: &str) -> Served {
     let registry = nats.url();
-    serve_with(
-        sandbox,
-        &["tiny-bert", "--offline", "--port", "0", "--worker-id", id, "--registry", &registry],
-    )
+    let placement = ["--engine", "native", "--dtype", "f32"];
+    let arguments = ["tiny-bert", "--offline", "--port", "0", "--worker-id", id, "--registry", &registry];
+    serve_with(sandbox, &[&arguments[..], &placement].concat())
 }
 
 /// The embedding of a text.
