@@ -111,7 +111,8 @@ fn status_text(report: &Value) -> String {
     }
     let desired = pool_models::table_of(report);
     if !desired.is_empty() {
-        text += &format!("\n{desired}");
+        text.push('\n');
+        text += &desired;
     }
     if report["registry"]["connected"] == false {
         text += "NATS is away: these are the last known workers\n";
