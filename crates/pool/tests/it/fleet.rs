@@ -158,6 +158,7 @@ impl FleetWorker {
             version: "0.1.0".to_owned(),
             ttl_ms: u64::try_from(TTL.as_millis()).unwrap(),
             models: self.held().iter().map(record).collect(),
+            failure: None,
         };
         let _ = self.registry.register(registration, self.heartbeat()).await;
     }
