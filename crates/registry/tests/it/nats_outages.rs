@@ -170,6 +170,7 @@ async fn the_desired_state_survives_the_server_and_even_its_disk() {
         .await;
 
     // A change after the restart arrives, so that the watcher knows the bucket.
+    wait_for(&mut members, "NATS is back", SOON, MemberMap::is_connected).await;
     gateway.set_desired(desired("later", 1)).await.unwrap();
     wait_for_desired(&mut watcher, "two models", |models| models.len() == 2).await;
     drop(late);
