@@ -161,6 +161,13 @@ impl NativeEncoder {
                 let hidden = hidden_by_kind(&model, unit, batch, cache);
                 SCRATCH_F32.with_borrow_mut(|scratch| model.logits(&requested(hidden), scratch))
             }
+            // The last hidden states of a prompt, as steps compute them: the canary measures them.
+            (Packed::Stored(weights, _), None, Some(unit)) => {
+                let model = ForwardBf16 { d, weights, activation, unit, team };
+                SCRATCH_BF16.with_borrow_mut(|scratch| {
+                    scratch::bounded(scratch, |scratch| model.hidden(batch, None, scratch))
+                })
+            }
             (Packed::Stored(weights, isa), cache, _) => {
                 self.forward_f32(weights, Cpu { isa: *isa, team }, batch, cache, &requested)
             }
