@@ -19,6 +19,8 @@ from array import array
 from operator import mul
 from pathlib import Path
 
+from contestant import Contestant, machine, say
+
 ROOT = Path(__file__).resolve().parent.parent
 BENCHES = ROOT / "benches"
 WHEELS = ["numpy==2.4.6", "onnx==1.23.2", "onnxruntime==1.31.1", "openvino==2026.4.1", "safetensors==0.8.0", "tokenizers==0.23.3"]
@@ -35,26 +37,8 @@ OURS = {
 PEERS = {ORT: "ort-f32", OV32: "openvino-f32", OV16: "openvino-bf16"}
 
 
-class Contestant:
-    """The process of one runtime, and the measurements of its rounds."""
-
-    def __init__(self, name, command, environment, scratch):
-        self.name, self.figures, self.complaints = name, {}, scratch / f"{name}.log"
-        with open(self.complaints, "w") as log:
-            self.process = subprocess.Popen(
-                command, env=os.environ | environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, text=True
-            )
-
-    def answer(self):
-        line = self.process.stdout.readline()
-        if not line:
-            raise RuntimeError(f"{self.name} gave up: {self.complaints.read_text()[-600:].strip()}")
-        return json.loads(line)
-
-    def take(self, turn):
-        self.process.stdin.write(turn + "\n")
-        self.process.stdin.flush()
-        return self.answer()
+class Runner(Contestant):
+    """A runtime that measures rounds."""
 
     def measure(self, turn):
         answer = self.take(turn)
@@ -63,16 +47,6 @@ class Contestant:
 
     def best(self, turn):
         return min(self.figures[turn])
-
-    def resident(self):
-        for line in open(f"/proc/{self.process.pid}/status"):
-            if line.startswith("VmRSS"):
-                return int(line.split()[1]) / 1024
-        return 0.0
-
-    def end(self):
-        self.process.stdin.close()
-        self.process.wait(timeout=60)
 
 
 def compete(label, folder, onnx, texts, options, scratch):
@@ -83,7 +57,7 @@ def compete(label, folder, onnx, texts, options, scratch):
     for name, (engine, dtype, more) in OURS.items():
         say(f"{label}: {name} is proved, loaded and warmed")
         command = [str(options.turns), str(folder), engine, dtype, *tail]
-        contestants[name] = Contestant(name, command, environment | more, scratch)
+        contestants[name] = Runner(name, command, environment | more, scratch)
         try:
             contestants[name].placement = contestants[name].answer()["placement"]
             contestants[name].memory = contestants[name].resident()
@@ -93,7 +67,7 @@ def compete(label, folder, onnx, texts, options, scratch):
     for name, engine in PEERS.items():
         say(f"{label}: {name} is loaded and warmed")
         command = [str(options.python), str(BENCHES / "peer.py"), engine, str(folder), str(onnx), *tail]
-        contestants[name] = Contestant(name, command, environment, scratch)
+        contestants[name] = Runner(name, command, environment, scratch)
         contestants[name].version = contestants[name].answer()["version"]
     count = sum(1 for _ in open(texts))
     for number in range(options.rounds):
@@ -205,10 +179,6 @@ def markdown(label, result):
     return "\n".join(lines) + "\n"
 
 
-def say(words):
-    print(words, file=sys.stderr, flush=True)
-
-
 def run(*command):
     return subprocess.run([str(word) for word in command], check=True, cwd=ROOT, stdout=subprocess.PIPE, text=True).stdout.strip()
 
@@ -229,13 +199,6 @@ def some_of(every, scratch):
     path = scratch / f"every-{every}.jsonl"
     path.write_text("".join(open(BENCHES / "texts.jsonl").readlines()[::every]))
     return path
-
-
-def machine():
-    lines = open("/proc/cpuinfo").read().splitlines()
-    fact = lambda key: next((line.split(":", 1)[1].strip() for line in lines if line.startswith(key)), "")
-    kinds = [flag for flag in ("avx2", "avx512f", "avx512_bf16", "amx_bf16") if flag in fact("flags").split()]
-    return f"{fact('model name')}, {', '.join(kinds)}"
 
 
 def main():

@@ -10,17 +10,16 @@ between their logits, and the largest difference of a logit between variants.
 """
 
 import json
-import subprocess
 import sys
 import tempfile
 from pathlib import Path
 
 import numpy as np
 
+from llama_library import PACKAGE, compile_tool, fetch, run, variant_folder
+
 HERE = Path(__file__).resolve().parent
 TO = HERE.parent.parent / "crates" / "testkit" / "goldens" / "llama-cpp"
-PACKAGE = "@node-llama-cpp/linux-x64@3.22.1"
-CRATE = ("llama-cpp-sys-2", "0.1.160")
 VARIANTS = ["sapphirerapids", "icelake", "haswell"]
 GENERATED = 32
 PROMPTS = [
@@ -47,43 +46,15 @@ PROMPTS = [
 ]
 
 
-def run(*command: str | Path, **options) -> bytes:
-    return subprocess.run([str(part) for part in command], check=True, stdout=subprocess.PIPE, **options).stdout
-
-
-def fetch(to: Path) -> tuple[Path, list[Path]]:
-    """The folder of libraries, and those of headers."""
-    run("npm", "pack", "--silent", PACKAGE, cwd=to)
-    run("tar", "xf", next(to.glob("*.tgz")), cwd=to)
-    crate = to / "crate"
-    (crate / "src").mkdir(parents=True)
-    (crate / "src" / "lib.rs").touch()
-    (crate / "Cargo.toml").write_text(
-        f'[package]\nname = "headers"\nversion = "0.0.0"\n[dependencies]\n{CRATE[0]} = "={CRATE[1]}"\n[workspace]\n')
-    run("cargo", "vendor", "--quiet", "vendor", cwd=crate)
-    headers = crate / "vendor" / CRATE[0] / "llama.cpp"
-    return to / "package" / "bins" / "linux-x64", [headers / "include", headers / "ggml" / "include"]
-
-
-def compile_tool(to: Path, libraries: Path, headers: list[Path]) -> Path:
-    linked = [f"-l:{next(libraries.glob(name)).name}" for name in ("libllama.v*", "libggml.v*", "libggml-base*")]
-    run("gcc", "-O2", *(f"-I{folder}" for folder in headers), HERE / "llama_cpp.c", "-o", to / "llama_cpp",
-        f"-L{libraries}", *linked, f"-Wl,-rpath,{libraries}")
-    return to / "llama_cpp"
-
-
 def main() -> None:
     name, model = sys.argv[1], Path(sys.argv[2]).resolve()
     with tempfile.TemporaryDirectory() as folder:
         scratch = Path(folder)
         libraries, headers = fetch(scratch)
-        tool = compile_tool(scratch, libraries, headers)
+        tool = compile_tool(HERE / "llama_cpp.c", scratch, libraries, headers)
 
         def llama(variant: str, *arguments: str | Path, given: bytes) -> bytes:
-            only = scratch / variant
-            if not only.exists():
-                only.mkdir()
-                (only / f"libggml-cpu-{variant}.so").symlink_to(libraries / f"libggml-cpu-{variant}.so")
+            only = variant_folder(scratch, libraries, variant)
             return run(tool, model, *arguments, input=given, env={"GGML_DIR": str(only), "PATH": "/usr/bin"})
 
         prompts = llama(VARIANTS[0], "tokenize", given="\0".join(PROMPTS).encode() + b"\0")

@@ -356,17 +356,17 @@ pub(crate) struct Bench {
     /// Use these texts instead of the built-in ones: a file as for `embed`
     #[arg(long, value_name = "FILE")]
     pub(crate) input: Option<PathBuf>,
-    /// Number of rounds, of which the fastest counts; for a language model, chats per client
+    /// Number of rounds, of which the fastest counts; of `--task chat`, chats per client
     #[arg(long, value_name = "N", default_value = "3", value_parser = clap::value_parser!(u16).range(1..))]
     pub(crate) rounds: u16,
-    /// Plot throughput by batch size and text length, and the roofline of this machine, or throughput and latency of chats
-    /// by concurrency: FILE.svg or FILE.png
+    /// Plot throughput by batch size and text length, and the roofline of this machine; of a language model, throughput and
+    /// latency by concurrency: FILE.svg or FILE.png
     #[arg(long, value_name = "FILE")]
     pub(crate) plot: Option<PathBuf>,
     /// Print JSON
     #[arg(long)]
     pub(crate) json: bool,
-    /// Numbers of concurrent chats of `--task chat`
+    /// Numbers of sequences that are generated at the same time
     #[arg(
         long,
         value_name = "N,N",
@@ -376,16 +376,15 @@ pub(crate) struct Bench {
         value_parser = clap::value_parser!(u16).range(1..)
     )]
     pub(crate) concurrency: Vec<u16>,
-    /// Tokens of each prompt, without the chat template
+    /// Tokens of each prompt, without the chat template [default: 512; of `--task chat`, 256]
     #[arg(
         long,
         value_name = "N",
         help_heading = "Language models",
-        default_value = "256",
         value_parser = clap::value_parser!(u32).range(8..)
     )]
-    pub(crate) input_tokens: u32,
-    /// Tokens of each answer
+    pub(crate) input_tokens: Option<u32>,
+    /// Tokens of each answer of `--task chat`
     #[arg(
         long,
         value_name = "N",

@@ -4,6 +4,7 @@ use std::thread;
 use std::time::Duration;
 
 use sconce::ModelSource;
+use sconce_pool::model_path;
 use serde_json::{Value, json};
 
 use crate::arguments::{PoolLoad, PoolUnload};
@@ -38,7 +39,7 @@ pub(crate) fn load(arguments: &PoolLoad) -> anyhow::Result<()> {
 /// Tells a pool to run a model no longer.
 pub(crate) fn unload(arguments: &PoolUnload) -> anyhow::Result<()> {
     let client = Client::new(&arguments.gateway)?;
-    client.delete(&format!("/v1/models/{}", arguments.model))?;
+    client.delete(&model_path(&arguments.model))?;
     eprint_line(&format!("{}: workers unload it once its requests in flight have finished", arguments.model));
     Ok(())
 }

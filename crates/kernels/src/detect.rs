@@ -1,7 +1,7 @@
-//! Detection of the processor's bf16 instructions, which includes Linux's permission to use AMX tiles.
+//! Detection of the processor's instructions, which includes Linux's permission to use AMX tiles.
 
 #[cfg(target_arch = "x86_64")]
-pub(crate) use x86::{has_amx, has_amx_int8, has_avx512_bf16, has_avx512_vnni};
+pub(crate) use x86::{has_amx, has_amx_int8, has_avx2_f16c, has_avx512_bf16, has_avx512_vnni};
 
 /// False: only x86-64 has AMX.
 #[cfg(not(target_arch = "x86_64"))]
@@ -41,6 +41,16 @@ mod x86 {
     pub(crate) fn has_avx512_bf16() -> bool {
         static DETECTED: OnceLock<bool> = OnceLock::new();
         *DETECTED.get_or_init(has_vectors)
+    }
+
+    /// Whether the processor has AVX2 with fused multiply-add and conversion of f16.
+    pub(crate) fn has_avx2_f16c() -> bool {
+        static DETECTED: OnceLock<bool> = OnceLock::new();
+        *DETECTED.get_or_init(|| {
+            is_x86_feature_detected!("avx2")
+                && is_x86_feature_detected!("fma")
+                && is_x86_feature_detected!("f16c")
+        })
     }
 
     /// Whether the processor has AVX-512 with dot products of bytes.

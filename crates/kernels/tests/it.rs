@@ -226,8 +226,8 @@ mod bf16 {
     };
     use proptest::prelude::*;
     use sconce_kernels::bf16::{
-        AttentionHeadBf16, AttentionScratchBf16, Bf16, EpilogueBf16, MatrixBf16, Panels, add_rows, gate_rows,
-        norm_rows,
+        AttentionHeadBf16, AttentionScratchBf16, Bf16, EpilogueBf16, InputBf16, MatrixBf16, Panels, add_rows,
+        gate_rows, norm_rows,
     };
     use sconce_kernels::isa::Isa;
     use sconce_kernels::rows::{Activation, Norm, NormStatistics, gate};
@@ -291,8 +291,9 @@ mod bf16 {
                     let finish = EpilogueBf16::Add { bias: &padded, to: sums.all() };
                     let half = matrix.panels() / 2;
                     let (left, right) = finish.split(half);
-                    matrix.multiply(tiles, &a, rows, half..matrix.panels(), right);
-                    matrix.multiply(tiles, &a, rows, 0..half, left);
+                    let input = InputBf16 { tiles, a: &a, rows };
+                    matrix.multiply(input, half..matrix.panels(), right);
+                    matrix.multiply(input, 0..half, left);
                 });
                 got.chunks_mut(outputs).enumerate().for_each(|(row, to)| sums.get(row, to));
                 near(&got, &want.iter().map(|x| x + 1.0).collect::<Vec<_>>(), 1e-3)?;
@@ -304,7 +305,9 @@ mod bf16 {
                     let mut stored = Panels::default();
                     stored.shape(rows, outputs);
                     let to = EpilogueBf16::Store { bias: &padded, activation, to: stored.all() };
-                    unit.with_tiles(|tiles| matrix.multiply(tiles, &a, rows, 0..matrix.panels(), to));
+                    unit.with_tiles(|tiles| {
+                        matrix.multiply(InputBf16 { tiles, a: &a, rows }, 0..matrix.panels(), to);
+                    });
                     let mut want = want.clone();
                     match activation {
                         Activation::Identity => {}

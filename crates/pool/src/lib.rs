@@ -10,6 +10,7 @@ pub mod class;
 pub mod gateway;
 pub mod hedge;
 mod index;
+mod model_path;
 pub mod place;
 mod placement;
 pub mod random;
@@ -20,3 +21,5 @@ pub mod up;
 pub mod vanish;
 mod worker_client;
 mod workers;
+
+pub use model_path::model_path;

@@ -122,7 +122,11 @@ impl Worker {
             self.registration = Arc::clone(member.registration);
         }
         if !Arc::ptr_eq(&self.heartbeat, member.heartbeat) {
-            changes.members |= self.is_ready() != is_ready(member.heartbeat);
+            if self.is_ready() != is_ready(member.heartbeat) {
+                changes.members = true;
+                // The refusal of a paused worker does not outlive the pause.
+                self.busy = None;
+            }
             changes.rates |= self.heartbeat.rates != member.heartbeat.rates;
             self.heartbeat = Arc::clone(member.heartbeat);
             self.report(member.heartbeat.load, member.received);

@@ -43,7 +43,8 @@ pub use execute::{
 };
 pub use generate::{
     CacheEstimate, FinishReason, GenerateOptions, GeneratedToken, Generation, GenerationLoad,
-    GenerationStream, GenerationSummary, InvalidOption, Piece, Priority, Scheduling, StructuredOutput,
+    GenerationStream, GenerationSummary, InvalidOption, Piece, Priority, Scheduling, StepTimer,
+    StructuredOutput,
 };
 pub use inspect::{Inspection, inspect};
 pub use memory::{Claim, MemoryAccount, MemoryPurpose, available, limit_arenas, peak, resident};

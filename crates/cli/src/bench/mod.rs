@@ -1,5 +1,5 @@
 //! `sconce bench`: benchmarks a model on every viable placement, and other servers, in alternating rounds so that
-//! noise affects all equally. Language models are benchmarked as servers of chats.
+//! noise affects all equally. Language models are benchmarked by steps, or as servers of chats.
 
 mod chat;
 mod figure;
@@ -9,6 +9,7 @@ mod report;
 mod roofline;
 mod runner;
 pub(crate) mod server;
+mod steps;
 mod sweep;
 mod workload;
 
@@ -58,8 +59,7 @@ pub(crate) fn run(arguments: &arguments::Bench) -> anyhow::Result<ExitCode> {
     let subject =
         runtime.model_spec(&source, &arguments.model.overrides(), &mut |event| bars.draw(&event))?;
     if subject.card.task.value == Task::Generate {
-        bars.clear();
-        return chat::run(arguments, plot);
+        return steps::run(arguments, &runtime, &subject, bars, plot);
     }
     let plan = runtime
         .plan(&subject, &arguments.model.constraints(), ProofDepth::Canary, &mut |event| bars.draw(&event))?;

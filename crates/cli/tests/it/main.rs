@@ -2,6 +2,7 @@
 
 mod bench;
 mod bench_chat;
+mod bench_steps;
 mod bundle;
 mod chat;
 mod command;

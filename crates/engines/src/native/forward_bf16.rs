@@ -3,8 +3,8 @@
 use sconce_core::batch::Batch;
 use sconce_kernels::attention::AttentionMask;
 use sconce_kernels::bf16::{
-    AttentionHeadBf16, Bf16, EpilogueBf16, Panels, STEP, Tiles, add_rows, gate_rows, narrow, norm_rows,
-    widen_row,
+    AttentionHeadBf16, Bf16, EpilogueBf16, InputBf16, Panels, STEP, Tiles, add_rows, gate_rows, narrow,
+    norm_rows, widen_row,
 };
 use sconce_kernels::rope::RopeTable;
 use sconce_kernels::rows::{Activation, Norm};
@@ -318,7 +318,7 @@ impl<M: TileMatrix> ForwardBf16<'_, M> {
     fn product(&self, tiles: &Tiles, m: &M, a: &Panels<u16>, rows: usize, finish: EpilogueBf16<'_>) {
         let (panels, tasks) = (m.panels(), self.cpu().tasks(m.panels()));
         if tasks == 1 {
-            return m.multiply(tiles, a, rows, 0..panels, finish);
+            return m.multiply(InputBf16 { tiles, a, rows }, 0..panels, finish);
         }
         let mut parts = Vec::with_capacity(tasks);
         let mut rest = finish;
@@ -329,7 +329,7 @@ impl<M: TileMatrix> ForwardBf16<'_, M> {
             parts.push((own, finish));
         }
         self.team.each(parts, |(panels, finish)| {
-            self.unit.with_tiles(|tiles| m.multiply(tiles, a, rows, panels, finish));
+            self.unit.with_tiles(|tiles| m.multiply(InputBf16 { tiles, a, rows }, panels, finish));
         });
     }
 }

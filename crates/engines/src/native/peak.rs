@@ -5,7 +5,7 @@ use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use sconce_core::placement::Dtype;
-use sconce_kernels::bf16::{Bf16, EpilogueBf16, MatrixBf16, Panels, narrow};
+use sconce_kernels::bf16::{Bf16, EpilogueBf16, InputBf16, MatrixBf16, Panels, narrow};
 use sconce_kernels::gemm::{GemmScratch, PackedMatrix, Store};
 use sconce_kernels::isa::{Isa, Vectorized};
 use sconce_kernels::rows::Activation;
@@ -85,7 +85,7 @@ fn bf16_rate(threads: &Threads, unit: Bf16, (inputs, outputs): (usize, usize)) -
         move || {
             unit.with_tiles(|tiles| {
                 let finish = EpilogueBf16::Store { bias, activation: Activation::Identity, to: to.all() };
-                matrix.multiply(tiles, a, ROWS, 0..matrix.panels(), finish);
+                matrix.multiply(InputBf16 { tiles, a, rows: ROWS }, 0..matrix.panels(), finish);
             });
             black_box(&mut to);
         }

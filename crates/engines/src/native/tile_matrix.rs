@@ -3,7 +3,7 @@
 use std::cell::RefCell;
 use std::ops::Range;
 
-use sconce_kernels::bf16::{EpilogueBf16, MatrixBf16, Panels, STEP, Tiles};
+use sconce_kernels::bf16::{EpilogueBf16, InputBf16, MatrixBf16, STEP};
 use sconce_kernels::buffer::Buffer;
 
 use super::stacked::{Part, StackedMatrix};
@@ -13,15 +13,8 @@ pub(super) trait TileMatrix: Sync {
     /// Number of panels of 32 outputs.
     fn panels(&self) -> usize;
 
-    /// Computes `a · weightsᵀ` for the first `rows` rows of `a` and some panels of the output.
-    fn multiply(
-        &self,
-        tiles: &Tiles,
-        a: &Panels<u16>,
-        rows: usize,
-        panels: Range<usize>,
-        epilogue: EpilogueBf16<'_>,
-    );
+    /// Computes `input · weightsᵀ` for some panels of the output.
+    fn multiply(&self, input: InputBf16<'_>, panels: Range<usize>, epilogue: EpilogueBf16<'_>);
 }
 
 impl TileMatrix for MatrixBf16 {
@@ -29,15 +22,8 @@ impl TileMatrix for MatrixBf16 {
         MatrixBf16::panels(self)
     }
 
-    fn multiply(
-        &self,
-        tiles: &Tiles,
-        a: &Panels<u16>,
-        rows: usize,
-        panels: Range<usize>,
-        epilogue: EpilogueBf16<'_>,
-    ) {
-        MatrixBf16::multiply(self, tiles, a, rows, panels, epilogue);
+    fn multiply(&self, input: InputBf16<'_>, panels: Range<usize>, epilogue: EpilogueBf16<'_>) {
+        MatrixBf16::multiply(self, input, panels, epilogue);
     }
 }
 
@@ -52,21 +38,14 @@ impl TileMatrix for StackedMatrix {
         self.parts.iter().map(|part| part.outputs() / STEP).sum()
     }
 
-    fn multiply(
-        &self,
-        tiles: &Tiles,
-        a: &Panels<u16>,
-        rows: usize,
-        panels: Range<usize>,
-        mut epilogue: EpilogueBf16<'_>,
-    ) {
+    fn multiply(&self, input: InputBf16<'_>, panels: Range<usize>, mut epilogue: EpilogueBf16<'_>) {
         WIDENED.with_borrow_mut(|widened| {
             let mut first = 0;
             for part in &self.parts {
                 let end = first + part.outputs() / STEP;
                 let own = panels.start.clamp(first, end) - first..panels.end.clamp(first, end) - first;
                 if let (Part::Quantized(matrix), false) = (part, own.is_empty()) {
-                    matrix.multiply_bf16(tiles, a, rows, own, first, &mut epilogue, widened);
+                    matrix.multiply_bf16(input, own, first, &mut epilogue, widened);
                 }
                 first = end;
             }

@@ -6,8 +6,9 @@ use std::ops::Range;
 
 use super::convert::narrow;
 use super::epilogue::EpilogueBf16;
-use super::panels::{Panels, STEP};
-use super::tiles::{Bf16, Tiles};
+use super::input::InputBf16;
+use super::panels::STEP;
+use super::tiles::Bf16;
 use super::vectors::{Pair, add, gelu, load, round, store};
 use crate::buffer::Buffer;
 use crate::rows::Activation;
@@ -55,19 +56,12 @@ impl MatrixBf16 {
         self.outputs.next_multiple_of(STEP)
     }
 
-    /// Computes `a · weightsᵀ` for the first `rows` rows of `a` and some panels of the output.
-    pub fn multiply(
-        &self,
-        tiles: &Tiles,
-        a: &Panels<u16>,
-        rows: usize,
-        panels: Range<usize>,
-        mut epilogue: EpilogueBf16<'_>,
-    ) {
-        assert!(a.panels() * STEP >= self.inputs() && a.height() >= rows.next_multiple_of(STEP));
-        assert!(panels.end * STEP <= self.outputs() && epilogue.holds(rows, panels.end));
+    /// Computes `input · weightsᵀ` for some panels of the output.
+    pub fn multiply(&self, input: InputBf16<'_>, panels: Range<usize>, mut epilogue: EpilogueBf16<'_>) {
+        assert!(input.holds(self.inputs()));
+        assert!(panels.end * STEP <= self.outputs() && epilogue.holds(input.rows, panels.end));
         // SAFETY: `Tiles` exists only where these instructions do; the sizes were checked above.
-        unsafe { self.multiply_blocks(tiles, a, rows, panels, &mut epilogue) }
+        unsafe { self.multiply_blocks(input, panels, &mut epilogue) }
     }
 
     /// Number of panels of the output.
@@ -78,26 +72,24 @@ impl MatrixBf16 {
     #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512bf16,fma")]
     unsafe fn multiply_blocks(
         &self,
-        tiles: &Tiles,
-        a: &Panels<u16>,
-        rows: usize,
+        input: InputBf16<'_>,
         panels: Range<usize>,
         epilogue: &mut EpilogueBf16<'_>,
     ) {
         let size = self.inputs() / STEP * 2 * TILE;
-        let mut pipeline = Pipeline::new(rows);
+        let mut pipeline = Pipeline::new(input);
         for panel in panels {
             let weights = &self.tiles[panel * size..][..size];
             // SAFETY: as `multiply` made sure.
-            unsafe { pipeline.multiply(tiles, a, weights, panel, true, epilogue) };
+            unsafe { pipeline.multiply(weights, panel, true, epilogue) };
         }
         pipeline.finish(epilogue);
     }
 }
 
 /// The blocks of a GEMM: while tiles multiply one, vectors run the epilogue of the one before.
-pub(super) struct Pipeline {
-    rows: usize,
+pub(super) struct Pipeline<'a> {
+    input: InputBf16<'a>,
     blocks: [Block; 2],
     /// The block that is being computed.
     turn: usize,
@@ -105,29 +97,27 @@ pub(super) struct Pipeline {
     before: Option<(usize, usize)>,
 }
 
-impl Pipeline {
-    /// The blocks of `rows` rows.
-    pub(super) fn new(rows: usize) -> Pipeline {
+impl<'a> Pipeline<'a> {
+    /// The blocks of an input.
+    pub(super) fn new(input: InputBf16<'a>) -> Pipeline<'a> {
         let block = || Block([[0.0; STEP]; STEP]);
-        Pipeline { rows, blocks: [block(), block()], turn: 0, before: None }
+        Pipeline { input, blocks: [block(), block()], turn: 0, before: None }
     }
 
-    /// Multiplies the rows of `a` with the weights of a panel, two tiles per 32 inputs. `is_followed` tells whether the
+    /// Multiplies the input with the weights of a panel, two tiles per 32 inputs. `is_followed` tells whether the
     /// weights of the next panel follow in memory.
     ///
     /// # Safety
-    /// `a` has the rows up to a multiple of 32, and as many inputs as there are weights.
+    /// The input has its rows up to a multiple of 32, and as many values in a row as there are weights.
     #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512bf16,fma")]
     pub(super) unsafe fn multiply(
         &mut self,
-        tiles: &Tiles,
-        a: &Panels<u16>,
         weights: &[u16],
         panel: usize,
         is_followed: bool,
         epilogue: &mut EpilogueBf16<'_>,
     ) {
-        let rows = self.rows;
+        let InputBf16 { tiles, a, rows } = self.input;
         let steps = weights.len() / (2 * TILE);
         let share = STEP.div_ceil(steps);
         let ahead = if is_followed { (2 * TILE / LINE).div_ceil(rows.div_ceil(STEP)) } else { 0 };
@@ -169,7 +159,7 @@ impl Pipeline {
     #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512bf16,fma")]
     pub(super) fn finish(&mut self, epilogue: &mut EpilogueBf16<'_>) {
         if let Some((row, panel)) = self.before.take() {
-            drain(&mut self.blocks[1 - self.turn], 0..STEP, row, panel, self.rows, epilogue);
+            drain(&mut self.blocks[1 - self.turn], 0..STEP, row, panel, self.input.rows, epilogue);
         }
     }
 }

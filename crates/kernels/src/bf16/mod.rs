@@ -5,6 +5,7 @@
 mod attention_head;
 mod convert;
 mod epilogue;
+mod input;
 #[cfg_attr(not(target_arch = "x86_64"), expect(dead_code, reason = "only tiles and vectors read them"))]
 mod panels;
 
@@ -37,6 +38,7 @@ mod unsupported;
 pub use attention_head::AttentionHeadBf16;
 pub use convert::{narrow, widen};
 pub use epilogue::EpilogueBf16;
+pub use input::InputBf16;
 pub use panels::{Panels, PanelsMut, STEP};
 
 #[cfg(target_arch = "x86_64")]

@@ -5,8 +5,8 @@ use std::ops::Range;
 
 use super::epilogue::EpilogueBf16;
 use super::gemm::{Pipeline, TILE};
-use super::panels::{Panels, STEP};
-use super::tiles::Tiles;
+use super::input::InputBf16;
+use super::panels::STEP;
 use crate::buffer::Buffer;
 use crate::quant::QuantMatrix;
 
@@ -16,45 +16,38 @@ impl QuantMatrix {
         self.outputs().is_multiple_of(STEP) && self.inputs().is_multiple_of(STEP)
     }
 
-    /// Computes `a · weightsᵀ` for the first `rows` rows of `a` and some panels of 32 outputs. The first panel of this
-    /// matrix is panel `first` of the destination. `widened` is scratch memory.
-    #[expect(clippy::too_many_arguments, reason = "rows, columns and destination of a product")]
+    /// Computes `input · weightsᵀ` for some panels of 32 outputs. The first panel of this matrix is panel `first` of the
+    /// destination. `widened` is scratch memory.
     pub fn multiply_bf16(
         &self,
-        tiles: &Tiles,
-        a: &Panels<u16>,
-        rows: usize,
+        input: InputBf16<'_>,
         panels: Range<usize>,
         first: usize,
         epilogue: &mut EpilogueBf16<'_>,
         widened: &mut Buffer<u16>,
     ) {
         assert!(self.has_bf16_panels() && panels.end * STEP <= self.outputs());
-        assert!(a.panels() * STEP >= self.inputs() && a.height() >= rows.next_multiple_of(STEP));
-        assert!(epilogue.holds(rows, first + panels.end));
+        assert!(input.holds(self.inputs()) && epilogue.holds(input.rows, first + panels.end));
         widened.grow(self.inputs() / STEP * 2 * TILE);
         // SAFETY: `Tiles` exists only where these instructions do; the sizes were checked above.
-        unsafe { self.multiply_panels(tiles, a, rows, panels, first, epilogue, widened) }
+        unsafe { self.multiply_panels(input, panels, first, epilogue, widened) }
     }
 
     #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512bf16,fma")]
-    #[expect(clippy::too_many_arguments, reason = "rows, columns and destination of a product")]
     unsafe fn multiply_panels(
         &self,
-        tiles: &Tiles,
-        a: &Panels<u16>,
-        rows: usize,
+        input: InputBf16<'_>,
         panels: Range<usize>,
         first: usize,
         epilogue: &mut EpilogueBf16<'_>,
         widened: &mut Buffer<u16>,
     ) {
         let widened = &mut widened[..self.inputs() / STEP * 2 * TILE];
-        let mut pipeline = Pipeline::new(rows);
+        let mut pipeline = Pipeline::new(input);
         for panel in panels {
             self.widen(panel, widened);
             // SAFETY: as `multiply_bf16` made sure.
-            unsafe { pipeline.multiply(tiles, a, widened, first + panel, false, epilogue) };
+            unsafe { pipeline.multiply(widened, first + panel, false, epilogue) };
         }
         pipeline.finish(epilogue);
     }

@@ -5,6 +5,7 @@ use std::ops::Range;
 
 use super::attention_head::AttentionHeadBf16;
 use super::epilogue::EpilogueBf16;
+use super::input::InputBf16;
 use super::panels::Panels;
 use crate::buffer::Buffer;
 use crate::isa::Isa;
@@ -66,14 +67,7 @@ impl MatrixBf16 {
     }
 
     /// Can't be called.
-    pub fn multiply(
-        &self,
-        _: &Tiles,
-        _a: &Panels<u16>,
-        _rows: usize,
-        _panels: Range<usize>,
-        _finish: EpilogueBf16<'_>,
-    ) {
+    pub fn multiply(&self, _: InputBf16<'_>, _panels: Range<usize>, _epilogue: EpilogueBf16<'_>) {
         match self.0 {}
     }
 }
@@ -141,17 +135,14 @@ impl QuantMatrix {
     }
 
     /// Can't be called.
-    #[expect(clippy::too_many_arguments, reason = "rows, columns and destination of a product")]
     pub fn multiply_bf16(
         &self,
-        tiles: &Tiles,
-        _a: &Panels<u16>,
-        _rows: usize,
+        input: InputBf16<'_>,
         _panels: Range<usize>,
         _first: usize,
         _epilogue: &mut EpilogueBf16<'_>,
         _widened: &mut Buffer<u16>,
     ) {
-        match tiles.0 {}
+        match input.tiles.0 {}
     }
 }

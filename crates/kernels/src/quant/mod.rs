@@ -3,11 +3,17 @@
 //! output depends on its own input row alone, bit for bit, whether vectors or tiles compute it. Rows of bf16 are multiplied
 //! with weights that are widened to bf16 on the way, which is faster for many rows.
 
+#[cfg(target_arch = "x86_64")]
+mod avx2;
+#[cfg(target_arch = "x86_64")]
+mod avx512;
 mod codes;
 #[cfg(target_arch = "x86_64")]
-mod codes_x86;
+mod codes_avx512;
 mod format;
 mod matrix;
+#[cfg(target_arch = "aarch64")]
+mod neon;
 mod pack;
 mod panel;
 mod portable;
@@ -18,8 +24,6 @@ mod tests;
 mod tiles;
 #[cfg(target_arch = "x86_64")]
 mod widen;
-#[cfg(target_arch = "x86_64")]
-mod x86;
 
 pub use format::{CodeWidth, QuantFormat, QuantRow};
 pub use matrix::QuantMatrix;

@@ -160,9 +160,9 @@ impl PartMut<'_> {
     /// Quantizes the groups. `values` are those of all rows, which are `stride` apart.
     pub fn quantize(&mut self, isa: Isa, values: &[f32], stride: usize) {
         #[cfg(target_arch = "x86_64")]
-        if super::codes_x86::has_vectors(isa) {
+        if super::codes_avx512::has_vectors(isa) {
             // SAFETY: the processor has these instructions.
-            let group = |values: &_, codes: &mut _| unsafe { super::codes_x86::quantize(values, codes) };
+            let group = |values: &_, codes: &mut _| unsafe { super::codes_avx512::quantize(values, codes) };
             return self.each_group(values, stride, group);
         }
         isa.run(Quantize { values, stride, to: self });

@@ -236,7 +236,7 @@ fn rows_of_zeros_give_zeros() {
 #[cfg(target_arch = "x86_64")]
 mod widened {
     use super::*;
-    use crate::bf16::{Bf16, EpilogueBf16, Panels, narrow};
+    use crate::bf16::{Bf16, EpilogueBf16, InputBf16, Panels, narrow};
     use crate::buffer::Buffer;
 
     const INPUTS: usize = 512;
@@ -255,7 +255,8 @@ mod widened {
         let mut epilogue = EpilogueBf16::Add { bias: &bias, to: output.all() };
         let panels = 0..matrix.outputs() / 32;
         unit.with_tiles(|tiles| {
-            matrix.multiply_bf16(tiles, &input, rows, panels, first, &mut epilogue, &mut widened);
+            let input = InputBf16 { tiles, a: &input, rows };
+            matrix.multiply_bf16(input, panels, first, &mut epilogue, &mut widened);
         });
         let mut result = vec![vec![0.0; width]; rows];
         (0..rows).for_each(|row| output.get(row, &mut result[row]));

@@ -6,9 +6,9 @@ use std::arch::x86_64::{
 };
 
 use super::PANEL;
+use super::avx512::{GroupFactors, VECTOR, load, nibbles};
 use super::format::CodeWidth;
 use super::matrix::QuantMatrix;
-use super::x86::{GroupFactors, VECTOR, load, nibbles};
 
 /// Inputs of a tile.
 const INPUTS: usize = 32;

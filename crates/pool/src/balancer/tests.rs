@@ -343,6 +343,18 @@ fn busy_workers_are_spared_and_the_smallest_retry_after_is_told() {
 }
 
 #[test]
+fn a_worker_that_returns_from_a_pause_is_not_busy() {
+    let mut pool = Pool::of(&[made(100.0)]);
+    pool.send("w0", Outcome::Busy { retry_after: Duration::from_secs(7) });
+    assert!(pool.choose(&request("minilm")).is_err());
+    for state in [WorkerState::Paused, WorkerState::Ready] {
+        pool.beat(0, &Made { state, ..made(100.0) });
+        pool.balancer.update(&pool.map);
+    }
+    assert!(pool.choose(&request("minilm")).is_ok());
+}
+
+#[test]
 fn a_restart_closes_the_circuit_and_ends_requests_in_flight() {
     let mut pool = Pool::of(&[made(100.0)]);
     let choice = pool.choose(&request("minilm")).unwrap();

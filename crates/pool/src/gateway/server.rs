@@ -94,5 +94,7 @@ pub async fn serve(
     let strip = move |request: Request<Incoming>| strip(&named, request);
     let service = MapRequest::new(router(&gateway), strip);
     listen(Arc::clone(&gateway.edge), listener, service, stop, || ()).await;
+    tasks.shutdown().await;
+    gateway.placement.stop().await;
     Ok(())
 }

@@ -19,6 +19,8 @@ const INTERVAL: Duration = Duration::from_millis(1500);
 /// The lease of placement as one gateway sees it.
 #[derive(Debug, Default)]
 pub(super) struct Leadership {
+    /// The lease, while it is held.
+    grant: tokio::sync::Mutex<Option<LeaseGrant>>,
     /// The lease is certainly held until then.
     until: Mutex<Option<Instant>>,
 }
@@ -31,20 +33,34 @@ impl Leadership {
 
     /// Acquires and renews the lease, forever. Calls `changed` each time that it is acquired or lost.
     pub(super) async fn hold(&self, backend: &dyn Backend, holder: &str, changed: impl Fn(bool)) {
-        let mut grant = None;
         loop {
+            let mut grant = self.grant.lock().await;
             let had_it = grant.is_some();
-            grant = match grant {
+            *grant = match grant.take() {
                 Some(held) => renew(backend, held).await,
                 None => backend.acquire(NAME, holder, TTL).await.ok().flatten(),
             };
-            *self.until.lock().unwrap_or_else(PoisonError::into_inner) =
-                grant.as_ref().map(LeaseGrant::expires);
-            if had_it != grant.is_some() {
-                changed(grant.is_some());
+            self.set_until(grant.as_ref().map(LeaseGrant::expires));
+            let has_it = grant.is_some();
+            drop(grant);
+            if had_it != has_it {
+                changed(has_it);
             }
             sleep(INTERVAL).await;
         }
+    }
+
+    /// Releases the lease, so that another gateway need not wait until it expires.
+    pub(super) async fn release(&self, backend: &dyn Backend) {
+        self.set_until(None);
+        let Some(grant) = self.grant.lock().await.take() else { return };
+        if let Err(error) = backend.release(grant).await {
+            debug!(%error, "the lease of placement could not be released");
+        }
+    }
+
+    fn set_until(&self, until: Option<Instant>) {
+        *self.until.lock().unwrap_or_else(PoisonError::into_inner) = until;
     }
 }
 
@@ -57,5 +73,29 @@ async fn renew(backend: &dyn Backend, mut held: LeaseGrant) -> Option<LeaseGrant
             debug!(%error, "the lease of placement could not be renewed");
             Some(held)
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use sconce_registry::{InProcess, Lease};
+    use tokio::select;
+    use tokio::sync::Notify;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_released_lease_is_free_at_once() {
+        let (registry, leadership, acquired) = (InProcess::new(), Leadership::default(), Notify::new());
+        let acquire = || registry.acquire(NAME, "another", TTL);
+        select! {
+            () = leadership.hold(&registry, "one", |_| acquired.notify_one()) => {}
+            () = acquired.notified() => {}
+        }
+        assert!(leadership.is_held());
+        assert!(acquire().await.unwrap().is_none());
+        leadership.release(&registry).await;
+        assert!(!leadership.is_held());
+        assert!(acquire().await.unwrap().is_some());
     }
 }

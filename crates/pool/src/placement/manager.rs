@@ -9,7 +9,7 @@ use sconce_http::Edge;
 use sconce_registry::{DesiredModel, DesiredModels, DesiredWatcher, Watcher};
 use tokio::sync::{Notify, watch};
 use tokio::task::JoinSet;
-use tokio::time::{MissedTickBehavior, interval, sleep};
+use tokio::time::{MissedTickBehavior, interval, sleep, timeout};
 use tracing::{debug, info, warn};
 
 use super::lease::Leadership;
@@ -25,6 +25,8 @@ use crate::place::{Action, Desired};
 const INTERVAL: Duration = Duration::from_secs(1);
 /// How long a refusal is valid. It is repeated every round while it holds.
 const REFUSAL_TTL: Duration = Duration::from_secs(4);
+/// Time limit of the release of the lease.
+const RELEASE_TIMEOUT: Duration = Duration::from_secs(1);
 /// Delay before a subscription that failed starts again.
 const RETRY_DELAY: Duration = Duration::from_millis(500);
 
@@ -159,6 +161,13 @@ impl Placement {
             if may_act && !lock(&self.state).guard.is_holding(now) {
                 self.round(&mut tasks).await;
             }
+        }
+    }
+
+    /// Hands placement over to another gateway. Only after [`Placement::run`] has ended.
+    pub(crate) async fn stop(&self) {
+        if timeout(RELEASE_TIMEOUT, self.leadership.release(&*self.backend)).await.is_err() {
+            debug!("the lease of placement could not be released in time");
         }
     }
 

@@ -1,6 +1,5 @@
 //! The operator routes of workers: what a model would take, load, unload.
 
-use std::fmt::Write as _;
 use std::time::Duration;
 
 use axum::http::{HeaderValue, Method, StatusCode, header};
@@ -12,6 +11,7 @@ use serde_json::{Value, json};
 use tokio::time::timeout;
 
 use super::fit::Fit;
+use crate::model_path::model_path;
 use crate::worker_client::WorkerClient;
 
 /// Timeout of a request that should be answered at once.
@@ -88,8 +88,7 @@ impl WorkerApi {
 
     /// Unloads a model. One that is not there is unloaded.
     pub(super) async fn unload(&self, url: &str, model: &str) -> Result<(), String> {
-        let path = format!("/v1/models/{}", encoded(model));
-        let answer = self.send(Method::DELETE, url, &path, &Value::Null, None, TIMEOUT).await?;
+        let answer = self.send(Method::DELETE, url, &model_path(model), &Value::Null, None, TIMEOUT).await?;
         match answer.status {
             StatusCode::OK | StatusCode::NOT_FOUND => Ok(()),
             _ => Err(answer.reason()),
@@ -126,29 +125,5 @@ impl WorkerApi {
             Ok(Answer { status: parts.status, code, body })
         };
         timeout(limit, exchange).await.unwrap_or_else(|_| Err("it does not answer".to_owned()))
-    }
-}
-
-/// A model name as a part of a path; slashes stay.
-fn encoded(name: &str) -> String {
-    let mut path = String::with_capacity(name.len());
-    for byte in name.bytes() {
-        if byte.is_ascii_alphanumeric() || b"-._~/".contains(&byte) {
-            path.push(char::from(byte));
-        } else {
-            let _ = write!(path, "%{byte:02X}");
-        }
-    }
-    path
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn names_are_encoded_for_paths() {
-        assert_eq!(encoded("org/mini-lm_1.0~a"), "org/mini-lm_1.0~a");
-        assert_eq!(encoded("a b%ü?#"), "a%20b%25%C3%BC%3F%23");
     }
 }

@@ -17,6 +17,7 @@ mod schedule;
 mod select;
 mod sequence;
 mod step_loop;
+mod step_timer;
 mod stop;
 mod structured_output;
 
@@ -27,4 +28,5 @@ pub use load::GenerationLoad;
 pub use options::{GenerateOptions, InvalidOption};
 pub use schedule::{Priority, Scheduling};
 pub(crate) use step_loop::StepLoop;
+pub use step_timer::StepTimer;
 pub use structured_output::StructuredOutput;

@@ -28,6 +28,8 @@ use stream::chat;
 const NAME: &str = "bench";
 /// Timeout of a chat with the own server, and of the load before the first one.
 const OWN_TIMEOUT: u16 = 3600;
+/// Tokens of a prompt.
+const INPUT: u32 = 256;
 /// Warm-up of a server.
 const WARM_UP: (&str, usize) = ("hello", 2);
 
@@ -54,7 +56,8 @@ pub(super) fn run(arguments: &Bench, plot: Option<Plot>) -> anyhow::Result<ExitC
     let subject =
         runtime.model_spec(&source, &arguments.model.overrides(), &mut |event| bars.draw(&event))?;
     let card = &subject.card;
-    let (input, output) = (arguments.input_tokens as usize, arguments.output_tokens as usize);
+    let (input, output) =
+        (arguments.input_tokens.unwrap_or(INPUT) as usize, arguments.output_tokens as usize);
     ensure!(
         input + output < card.max_length.value,
         "{input} tokens of input and {output} of output exceed the context of the model: {} tokens\n\

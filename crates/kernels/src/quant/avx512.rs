@@ -10,7 +10,7 @@ use std::arch::x86_64::{
 use std::ops::Range;
 
 use super::codes::Codes;
-use super::codes_x86::has_vectors;
+use super::codes_avx512::has_vectors;
 use super::format::CodeWidth;
 use super::panel::Panel;
 use super::rows::{QuantizedRows, SomeRows};

@@ -1,0 +1,213 @@
+//! Products with AVX2. Codes and activations are multiplied as 16-bit integers: pairs of bytes would overflow.
+
+use std::arch::x86_64::{
+    __m256, __m256i, _mm_loadl_epi64, _mm_loadu_si128, _mm256_add_epi16, _mm256_add_epi32, _mm256_and_si256,
+    _mm256_cvtepi8_epi32, _mm256_cvtepi32_ps, _mm256_cvtepu8_epi32, _mm256_cvtph_ps, _mm256_fmadd_ps,
+    _mm256_fnmadd_ps, _mm256_load_si256, _mm256_loadu_si256, _mm256_madd_epi16, _mm256_mul_ps,
+    _mm256_set1_epi16, _mm256_set1_epi32, _mm256_set1_ps, _mm256_setzero_ps, _mm256_setzero_si256,
+    _mm256_slli_epi16, _mm256_srai_epi16, _mm256_srli_epi16, _mm256_store_si256, _mm256_storeu_ps,
+};
+use std::ops::Range;
+
+use super::codes::Codes;
+use super::format::CodeWidth;
+use super::panel::Panel;
+use super::rows::{QuantizedRows, SomeRows};
+use super::{GROUP, PANEL};
+use crate::detect::has_avx2_f16c;
+use crate::isa::Isa;
+
+/// Columns of a vector of sums.
+const COLUMNS: usize = 8;
+
+/// Both halves of the columns of a panel.
+type Halves<T> = [T; PANEL / COLUMNS];
+
+/// The activations of a row's group as 16-bit integers: in each word, two inputs of four.
+#[repr(C, align(32))]
+struct Words {
+    /// Inputs 0 and 2.
+    even: [i32; GROUP / 4],
+    /// Inputs 1 and 3.
+    odd: [i32; GROUP / 4],
+}
+
+/// Multiplies some rows with a panel, if there are instructions for it. The first row begins a block.
+pub(super) fn multiply(
+    isa: Isa,
+    panel: &Panel<'_>,
+    rows: &QuantizedRows,
+    part: Range<usize>,
+    put: &mut impl FnMut(usize, &[f32; PANEL]),
+) -> bool {
+    if !(Isa::Avx2..=Isa::Amx).contains(&isa) || !has_avx2_f16c() {
+        return false;
+    }
+    let mut first = part.start;
+    while first < part.end {
+        // SAFETY: the processor has these instructions.
+        unsafe {
+            match part.end - first {
+                4.. => some_rows::<4>(panel, rows, &mut first, put),
+                2.. => some_rows::<2>(panel, rows, &mut first, put),
+                _ => some_rows::<1>(panel, rows, &mut first, put),
+            }
+        }
+    }
+    true
+}
+
+/// Multiplies the next `R` rows with a panel. A row has the same result for every `R`.
+#[target_feature(enable = "avx2,fma,f16c")]
+#[inline]
+fn some_rows<const R: usize>(
+    panel: &Panel<'_>,
+    rows: &QuantizedRows,
+    first: &mut usize,
+    put: &mut impl FnMut(usize, &[f32; PANEL]),
+) {
+    for sums in products(panel, rows.some::<R>(*first)) {
+        let mut values = [0.0; PANEL];
+        for (values, sums) in values.as_chunks_mut::<COLUMNS>().0.iter_mut().zip(sums) {
+            // SAFETY: eight values are one vector.
+            unsafe { _mm256_storeu_ps(values.as_mut_ptr(), sums) };
+        }
+        put(*first, &values);
+        *first += 1;
+    }
+}
+
+#[target_feature(enable = "avx2,fma,f16c")]
+#[inline]
+fn products<const R: usize>(panel: &Panel<'_>, rows: SomeRows<'_, R>) -> [Halves<__m256>; R] {
+    let format = panel.format;
+    let mut sums = [[_mm256_setzero_ps(); 2]; R];
+    for (group, codes) in panel.codes.chunks_exact(format.group_bytes()).enumerate() {
+        let (whole, half) = (group * format.group / GROUP, group * format.group % GROUP / 16);
+        let inputs = rows.codes(whole).each_ref().map(|codes| words(codes));
+        let mut dots = [[_mm256_setzero_si256(); 2]; R];
+        for (at, codes) in codes.as_chunks::<{ 4 * PANEL }>().0.iter().enumerate() {
+            let codes = load(codes);
+            match format.width {
+                CodeWidth::Eight => add(&mut dots, codes.map(|codes| bytes(codes)), &inputs, 4 * half + at),
+                CodeWidth::Four => {
+                    add(&mut dots, codes.map(|codes| low_nibbles(codes)), &inputs, at);
+                    add(&mut dots, codes.map(|codes| high_nibbles(codes)), &inputs, at + 4);
+                }
+            }
+        }
+        let factors = [0, 1].map(|half| factors(panel, group, half));
+        let totals = rows.halves(whole).each_ref().map(|halves| halves[half]);
+        let totals = if format.group == GROUP { rows.sums(whole) } else { &totals };
+        for (row, (sums, dots)) in sums.iter_mut().zip(dots).enumerate() {
+            let (total, scale) = (_mm256_set1_ps(totals[row]), _mm256_set1_ps(rows.scales(whole)[row]));
+            for ((sum, dot), [by, minimum]) in sums.iter_mut().zip(dots).zip(factors) {
+                let part = _mm256_mul_ps(_mm256_cvtepi32_ps(dot), by);
+                *sum = _mm256_fmadd_ps(_mm256_fnmadd_ps(minimum, total, part), scale, *sum);
+            }
+        }
+    }
+    sums
+}
+
+/// Adds the products of four inputs to the dot products of each row. Codes are those of inputs 0 and 2, and of 1 and 3.
+#[target_feature(enable = "avx2")]
+#[inline]
+fn add<const R: usize>(
+    dots: &mut [Halves<__m256i>; R],
+    codes: Halves<[__m256i; 2]>,
+    inputs: &[Words; R],
+    word: usize,
+) {
+    for (dots, inputs) in dots.iter_mut().zip(inputs) {
+        let (even, odd) = (_mm256_set1_epi32(inputs.even[word]), _mm256_set1_epi32(inputs.odd[word]));
+        for (dot, [first, second]) in dots.iter_mut().zip(codes) {
+            let both = _mm256_add_epi32(_mm256_madd_epi16(first, even), _mm256_madd_epi16(second, odd));
+            *dot = _mm256_add_epi32(*dot, both);
+        }
+    }
+}
+
+/// The activations of a group: `256 · high + low`.
+#[target_feature(enable = "avx2")]
+#[inline]
+fn words(codes: &Codes) -> Words {
+    let mut words = Words { even: [0; 8], odd: [0; 8] };
+    // SAFETY: eight words are one vector; codes and words are aligned to 32 bytes.
+    unsafe {
+        let high = _mm256_load_si256(codes.high.as_ptr().cast());
+        let low = _mm256_load_si256(codes.low.as_ptr().cast());
+        let even = _mm256_srai_epi16::<8>(_mm256_slli_epi16::<8>(low));
+        let even = _mm256_add_epi16(_mm256_slli_epi16::<8>(high), even);
+        let top = _mm256_and_si256(high, _mm256_set1_epi16(0xff00_u16.cast_signed()));
+        let odd = _mm256_add_epi16(top, _mm256_srai_epi16::<8>(low));
+        _mm256_store_si256(words.even.as_mut_ptr().cast(), even);
+        _mm256_store_si256(words.odd.as_mut_ptr().cast(), odd);
+    }
+    words
+}
+
+/// Codes of eight bits.
+#[target_feature(enable = "avx2")]
+#[inline]
+fn bytes(codes: __m256i) -> [__m256i; 2] {
+    [_mm256_and_si256(codes, _mm256_set1_epi16(0xff)), _mm256_srli_epi16::<8>(codes)]
+}
+
+/// Codes in the low half of each byte.
+#[target_feature(enable = "avx2")]
+#[inline]
+fn low_nibbles(codes: __m256i) -> [__m256i; 2] {
+    let mask = _mm256_set1_epi16(0x0f);
+    [_mm256_and_si256(codes, mask), _mm256_and_si256(_mm256_srli_epi16::<8>(codes), mask)]
+}
+
+/// Codes in the high half of each byte.
+#[target_feature(enable = "avx2")]
+#[inline]
+fn high_nibbles(codes: __m256i) -> [__m256i; 2] {
+    let mask = _mm256_set1_epi16(0x0f);
+    [_mm256_and_si256(_mm256_srli_epi16::<4>(codes), mask), _mm256_srli_epi16::<12>(codes)]
+}
+
+/// Scale and minimum of a group, for half of the columns.
+#[target_feature(enable = "avx2,f16c")]
+#[inline]
+fn factors(panel: &Panel<'_>, group: usize, half: usize) -> [__m256; 2] {
+    let format = panel.format;
+    let (integer, factor) = (2 * group + half, 2 * (group / format.groups) + half);
+    let mut scale = floats(panel.scales, factor);
+    if format.is_super() {
+        let values: &[i8; COLUMNS] = &panel.group_scales.as_chunks().0[integer];
+        // SAFETY: eight bytes are read.
+        let values = unsafe { _mm256_cvtepi8_epi32(_mm_loadl_epi64(values.as_ptr().cast())) };
+        scale = _mm256_mul_ps(scale, _mm256_cvtepi32_ps(values));
+    }
+    let minimum = match (format.has_minimums, format.is_super()) {
+        (false, _) => _mm256_mul_ps(scale, _mm256_set1_ps(f32::from(format.zero))),
+        (true, false) => floats(panel.minimums, factor),
+        (true, true) => {
+            let values: &[u8; COLUMNS] = &panel.group_minimums.as_chunks().0[integer];
+            // SAFETY: eight bytes are read.
+            let values = unsafe { _mm256_cvtepu8_epi32(_mm_loadl_epi64(values.as_ptr().cast())) };
+            _mm256_mul_ps(floats(panel.minimums, factor), _mm256_cvtepi32_ps(values))
+        }
+    };
+    [scale, minimum]
+}
+
+/// Eight f16 values.
+#[target_feature(enable = "avx,f16c")]
+#[inline]
+fn floats(values: &[u16], at: usize) -> __m256 {
+    let values: &[u16; COLUMNS] = &values.as_chunks().0[at];
+    // SAFETY: eight halves are 16 bytes.
+    unsafe { _mm256_cvtph_ps(_mm_loadu_si128(values.as_ptr().cast())) }
+}
+
+#[target_feature(enable = "avx2")]
+#[inline]
+fn load(bytes: &[u8; 4 * PANEL]) -> Halves<__m256i> {
+    // SAFETY: 64 bytes are two vectors.
+    unsafe { [_mm256_loadu_si256(bytes.as_ptr().cast()), _mm256_loadu_si256(bytes.as_ptr().add(32).cast())] }
+}
