@@ -5,11 +5,7 @@
 // Each address serves a model of another task. A rejection because of the task is expected, and so is one of a source that
 // the settings of the server do not allow.
 import process from "node:process";
-
-const page = await (await fetch(`${process.argv[2]}/docs`)).text();
-const start = page.indexOf("// Resolves a schema reference.");
-const end = page.indexOf("function shellQuote");
-const example = new Function(`${page.slice(start, end)}; return example;`)();
+import { example } from "../console/src/api/example.js";
 
 const answered = new Set();
 const wrong = [];

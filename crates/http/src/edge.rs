@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 
+use axum::http::{HeaderMap, Method, header};
 use tokio::sync::watch;
 
 use crate::keys::Principal;
@@ -21,8 +22,18 @@ pub struct RouteRules {
     pub probes: &'static [&'static str],
     /// Other routes that need no API key.
     pub public: &'static [&'static str],
+    /// Routes on which a browser gets a page, which needs no API key. Other clients need one.
+    pub pages: &'static [&'static str],
     /// The dialect of errors on a path.
     pub dialect: fn(&str) -> Dialect,
+}
+
+/// Whether a request is that of a browser for a page: `GET` with `text/html` among the accepted types.
+pub fn wants_page(method: &Method, headers: &HeaderMap) -> bool {
+    let accepted = headers.get_all(header::ACCEPT).iter().filter_map(|value| value.to_str().ok());
+    let mut types = accepted.flat_map(|value| value.split(',')).filter_map(|range| range.split(';').next());
+    matches!(*method, Method::GET | Method::HEAD)
+        && types.any(|name| name.trim().eq_ignore_ascii_case("text/html"))
 }
 
 /// State that all requests of a server share.
@@ -68,9 +79,10 @@ impl Edge {
         self.rules.probes.contains(&path)
     }
 
-    /// Whether a path needs no API key.
-    pub fn is_public(&self, path: &str) -> bool {
-        self.is_probe(path) || self.rules.public.contains(&path)
+    /// Whether a request needs no API key.
+    pub fn is_public(&self, method: &Method, path: &str, headers: &HeaderMap) -> bool {
+        let is_page = || self.rules.pages.contains(&path) && wants_page(method, headers);
+        self.is_probe(path) || self.rules.public.contains(&path) || is_page()
     }
 
     /// The dialect of errors on a path.
@@ -125,17 +137,17 @@ impl Edge {
 pub(crate) mod tests {
     use std::time::Duration;
 
-    use axum::http::header;
+    use axum::http::HeaderValue;
     use tokio::time::timeout;
 
     use super::*;
     use crate::keys::TenantId;
     use crate::memory_budget::RequestMemory;
 
-    /// An edge with the probe `/livez`, the public route `/docs`, and the dialect of OpenAI below `/v1`.
+    /// An edge with the probe `/livez`, the public route `/docs`, the page `/`, and the dialect of OpenAI below `/v1`.
     pub(crate) fn edge(settings: Settings) -> Edge {
         let dialect = |path: &str| if path.starts_with("/v1/") { Dialect::OpenAi } else { Dialect::Tei };
-        let rules = RouteRules { probes: &["/livez"], public: &["/docs"], dialect };
+        let rules = RouteRules { probes: &["/livez"], public: &["/docs"], pages: &["/"], dialect };
         Edge::new(settings, rules, SocketAddr::from(([127, 0, 0, 1], 80)))
     }
 
@@ -148,8 +160,27 @@ pub(crate) mod tests {
             ("/embed", false, false),
             ("/livez/", false, false),
             ("/docs/embed", false, false),
+            ("/", false, false),
         ] {
-            assert_eq!((edge.is_probe(path), edge.is_public(path)), (probe, public), "{path}");
+            let is_public = edge.is_public(&Method::GET, path, &HeaderMap::new());
+            assert_eq!((edge.is_probe(path), is_public), (probe, public), "{path}");
+        }
+    }
+
+    #[test]
+    fn a_page_needs_no_key_where_a_browser_asks_for_it() {
+        let edge = edge(Settings::default());
+        let is_public = |method: Method, path: &str, accept: &'static str| {
+            let headers = HeaderMap::from_iter([(header::ACCEPT, HeaderValue::from_static(accept))]);
+            edge.is_public(&method, path, &headers)
+        };
+        for accept in ["text/html", "Text/HTML;q=0.9", "application/xhtml+xml, text/html;q=0.8,*/*"] {
+            assert!(is_public(Method::GET, "/", accept) && is_public(Method::HEAD, "/", accept), "{accept}");
+            assert!(!is_public(Method::POST, "/", accept), "a request is not a page");
+            assert!(!is_public(Method::GET, "/embed", accept), "only pages are");
+        }
+        for accept in ["*/*", "application/json", "text/*", "text/html5", ""] {
+            assert!(!is_public(Method::GET, "/", accept), "{accept}");
         }
     }
 

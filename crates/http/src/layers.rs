@@ -57,7 +57,8 @@ fn check_host(edge: &Edge, request: &Request) -> Result<(), Refusal> {
 
 /// Authenticates a request by its API key, and closes connections once the server shuts down.
 async fn authenticate(State(edge): State<Arc<Edge>>, mut request: Request, next: Next) -> Response {
-    let (public, dialect) = (edge.is_public(request.uri().path()), edge.dialect(request.uri().path()));
+    let path = request.uri().path();
+    let (public, dialect) = (edge.is_public(request.method(), path, request.headers()), edge.dialect(path));
     let host = check_host(&edge, &request);
     let known_host = host.is_ok();
     if let (false, Err(refusal)) = (public, host) {
@@ -119,7 +120,7 @@ mod tests {
 
     fn server(settings: Settings) -> (Arc<Edge>, Router) {
         let edge = Arc::new(edge(settings));
-        let routes = ["/embed", "/v1/embeddings", "/livez", "/docs"];
+        let routes = ["/", "/embed", "/v1/embeddings", "/livez", "/docs"];
         let routes = routes.iter().fold(Router::new(), |router, path| router.route(path, get(answer)));
         let routes = routes.route("/large", get(async || StatusCode::PAYLOAD_TOO_LARGE));
         (Arc::clone(&edge), protect(routes, &edge))
@@ -177,6 +178,19 @@ mod tests {
             let response = ask(&router, path, &[("x-api-key", "one")]).await;
             assert_eq!(json(response).await, json!([true, 5.0]), "{path}");
         }
+    }
+
+    #[tokio::test]
+    async fn a_browser_gets_a_page_without_a_key_and_other_clients_do_not() {
+        let (_, router) = server(with_keys());
+        let page = ask(&router, "/", &[("accept", "text/html,*/*;q=0.8")]).await;
+        assert_eq!(page.status(), StatusCode::OK);
+        assert_eq!(json(page).await, json!([false, null]), "it is not trusted");
+        assert_eq!(ask(&router, "/", &[("accept", "*/*")]).await.status(), StatusCode::UNAUTHORIZED);
+        assert_eq!(
+            ask(&router, "/embed", &[("accept", "text/html")]).await.status(),
+            StatusCode::UNAUTHORIZED
+        );
     }
 
     #[tokio::test]

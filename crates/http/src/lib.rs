@@ -24,7 +24,7 @@ pub mod telemetry;
 pub mod tls;
 mod write_deadline;
 
-pub use edge::{Edge, RouteRules};
+pub use edge::{Edge, RouteRules, wants_page};
 pub use keys::{KeyError, Keys, Principal, TENANT_HEADER, TenantError, TenantId};
 pub use layers::{Trusted, protect};
 pub use listen::listen;

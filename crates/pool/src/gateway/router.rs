@@ -17,8 +17,12 @@ use super::state::Gateway;
 use super::{desired, model_name, pages};
 
 /// What the HTTP edge must know about these routes.
-pub(super) const RULES: RouteRules =
-    RouteRules { probes: &["/livez", "/readyz", "/health"], public: &[], dialect: Dialect::of_path };
+pub(super) const RULES: RouteRules = RouteRules {
+    probes: &["/livez", "/readyz", "/health"],
+    public: &[],
+    pages: &[],
+    dialect: Dialect::of_path,
+};
 
 /// The routes with the middleware around them.
 pub(super) fn router(gateway: &Arc<Gateway>) -> Router {

@@ -6,7 +6,7 @@ mod chat;
 mod cohere;
 mod completion;
 mod completions;
-mod docs;
+mod console;
 mod fields;
 mod handle;
 mod headers;

@@ -9,8 +9,8 @@ use utoipa::OpenApi;
 use utoipa::openapi::{Server, ServerBuilder, ServerVariableBuilder};
 
 use crate::api::{
-    anthropic, catalog, chat, cohere, completions, docs, llama_cpp, meta, ollama, openai, operator, rerank,
-    responses, tei, text,
+    anthropic, catalog, chat, cohere, completions, console, llama_cpp, meta, ollama, openai, operator,
+    rerank, responses, tei, text,
 };
 use crate::state::app::App;
 
@@ -64,7 +64,7 @@ use crate::state::app::App;
         operator::pause,
         operator::resume,
         serve,
-        docs::page,
+        console::page,
     )
 )]
 struct Description;

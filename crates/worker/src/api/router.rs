@@ -12,8 +12,8 @@ use sconce_http::refusal::{Dialect, Kind, Refusal, Refused};
 use sconce_http::{Principal, RouteRules, protect};
 
 use crate::api::{
-    anthropic, catalog, chat, cohere, completions, docs, llama_cpp, meta, ollama, openai, openapi, operator,
-    prefix, rerank, responses, tei, text,
+    anthropic, catalog, chat, cohere, completions, console, llama_cpp, meta, ollama, openai, openapi,
+    operator, prefix, rerank, responses, tei, text,
 };
 use crate::models::catalog::Catalog;
 use crate::models::load::{header_value, load_of};
@@ -26,13 +26,14 @@ const LOAD_HEADER: HeaderName = HeaderName::from_static("x-sconce-load");
 pub(crate) const RULES: RouteRules = RouteRules {
     probes: &["/livez", "/readyz", "/startupz", "/health"],
     public: &["/docs"],
+    pages: &["/"],
     dialect: Dialect::of_path,
 };
 
 /// All paths with their handlers.
 pub(crate) fn routes() -> Vec<(&'static str, MethodRouter<Arc<App>>)> {
     vec![
-        ("/", post(tei::root).get(meta::info)),
+        ("/", post(tei::root).get(console::root)),
         ("/embed", post(tei::embed)),
         ("/embed_all", post(tei::embed_all)),
         ("/embed_sparse", post(tei::embed_sparse)),
@@ -73,7 +74,7 @@ pub(crate) fn routes() -> Vec<(&'static str, MethodRouter<Arc<App>>)> {
         ("/readyz", get(meta::readyz)),
         ("/startupz", get(meta::startupz)),
         ("/openapi.json", get(openapi::serve)),
-        ("/docs", get(docs::page)),
+        ("/docs", get(console::page)),
     ]
 }
 

@@ -284,7 +284,7 @@ mod tests {
         let text_pool = TextPool::start(1, 1).expect("a thread");
         let metrics = Metrics::new().expect("metrics");
         let slots = slots.iter().map(slot).collect();
-        let rules = RouteRules { probes: &[], public: &[], dialect: |_| Dialect::Tei };
+        let rules = RouteRules { probes: &[], public: &[], pages: &[], dialect: |_| Dialect::Tei };
         let edge = Arc::new(Edge::new(settings.edge(), rules, SocketAddr::from(([127, 0, 0, 1], 0))));
         App::new(settings, edge, metrics, text_pool, slots, |_| {}, CancellationToken::new())
     }

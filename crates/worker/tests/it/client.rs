@@ -131,8 +131,12 @@ pub(crate) fn post(address: SocketAddr, path: &str, body: &Value) -> Answer {
     post_with(address, path, &[], body)
 }
 
+pub(crate) fn get_with(address: SocketAddr, path: &str, headers: &[(&str, &str)]) -> Answer {
+    send(address, &request("GET", path, headers, b"")).unwrap_or_else(|error| panic!("{path}: {error}"))
+}
+
 pub(crate) fn get(address: SocketAddr, path: &str) -> Answer {
-    send(address, &request("GET", path, &[], b"")).unwrap_or_else(|error| panic!("{path}: {error}"))
+    get_with(address, path, &[])
 }
 
 /// The sum of a metric over all labels.

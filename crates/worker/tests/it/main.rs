@@ -3,9 +3,9 @@
 mod anthropic;
 mod catalog;
 mod client;
+mod console;
 mod dashboard;
 mod dialects;
-mod docs_page;
 mod fairness;
 mod faults;
 mod forwarding;
