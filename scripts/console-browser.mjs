@@ -248,7 +248,7 @@ async function liveShowsLoad(page) {
     await until("a rate", async () => (await number("Tokens/s")) > 0 && (await number("Requests/s")) > 0);
     await until("a latency", async () => /ms|s$/.test(await value("p95 latency")));
     await page.locator(".bars li").first().waitFor();
-    await page.getByText("requests refused").waitFor();
+    await page.getByText("requests refused").first().waitFor();
     // Some seconds of samples make lines.
     await until("lines", async () => ((await page.locator("path.line").first().getAttribute("d")) ?? "").split("L").length > 5);
     const shown = `${await value("Tokens/s")} tokens/s, p95 ${await value("p95 latency")}`;
@@ -303,7 +303,7 @@ async function screensAreReadable(name, options) {
     for (const path of [...PAGES.map((one) => `#${one}`), "docs"]) {
         await page.goto("about:blank");
         await page.goto(`${address}/${path}`);
-        const ready = { "#chat": "textarea:enabled", "#embeddings": "textarea", "#models": "article.model", "#live": ".charts path", docs: "details.route" };
+        const ready = { "#chat": ".composer textarea:enabled", "#embeddings": "textarea", "#models": "article.model", "#live": ".charts figure", docs: "details.route" };
         await page.locator(ready[path]).first().waitFor();
         if (path === "#embeddings") {
             await page.getByRole("button", { name: "Use example texts" }).click();

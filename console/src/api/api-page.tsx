@@ -32,7 +32,7 @@ export function ApiPage({ active }: { active: boolean }) {
             </p>
             {several && <ModelSelect label="Model of requests" models={models} value={chosenOf(models, chosen)} onChange={setChosen} />}
             {[...groups].map(([tag, routes]) => (
-                <section key={tag}>
+                <section key={tag} class="tag">
                     <h2>{tag}</h2>
                     {routes.map((route) => (
                         <RouteForm key={route.method + route.path} route={route} model={several ? chosenOf(models, chosen) : ""} />

@@ -19,7 +19,13 @@ export function heat(value: number): [number, number, number] {
     return [mix(0), mix(1), mix(2)];
 }
 
-/** A color for text on the color of a value. */
+/** Black or white, whichever has more contrast with the color of a value. */
 export function inkOn(value: number): string {
-    return value > 0.62 ? "#1d1b19" : "#fff";
+    const [red, green, blue] = heat(value).map((channel) => {
+        const share = channel / 255;
+        return share <= 0.04045 ? share / 12.92 : ((share + 0.055) / 1.055) ** 2.4;
+    }) as [number, number, number];
+    const luminance = 0.2126 * red + 0.7152 * green + 0.0722 * blue;
+    // The contrasts are equal at this luminance.
+    return luminance > 0.179 ? "#000" : "#fff";
 }
