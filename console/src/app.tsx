@@ -107,7 +107,7 @@ function ThemeSelect() {
         <select aria-label="Theme" value={chosen} onChange={(event) => theme.set(event.currentTarget.value as Theme)}>
             {THEMES.map((name) => (
                 <option value={name} selected={name === chosen}>
-                    {name === "auto" ? "system theme" : name}
+                    {name}
                 </option>
             ))}
         </select>

@@ -86,6 +86,7 @@ export function ChatPage({ active }: { active: boolean }) {
                 {turns.map((turn, at) => (
                     <Turn key={at} turn={turn} onAgain={at === turns.length - 1 && !busy ? again : undefined} />
                 ))}
+                {turns.length === 0 && usable.length > 0 && <p class="empty">Nothing was said yet. Messages stay in this tab.</p>}
                 {turns.length === 0 && usable.length === 0 && (
                     <NoModel task="generates text" example="SmolLM2-135M-Instruct.Q4_1.gguf" known={models !== undefined} />
                 )}
