@@ -81,6 +81,7 @@ async function chatStreamsAndStops(page) {
     await page.getByText(/tokens\/s · first token after .* · \d+ tokens · prompt \d+/).waitFor();
     assert.match(await answers.last().innerText(), /Paris/);
     await page.getByRole("button", { name: "Send" }).waitFor();
+    await page.screenshot({ path: `${folder}/chat-answer.png` });
     return `chat: a stream of ${stopped.length} characters was stopped; ${await page.locator(".stats").last().innerText()}`;
 }
 
@@ -101,6 +102,7 @@ async function markdownIsSafe(page) {
     const answer = page.locator(".turn.assistant");
     await answer.locator("pre code").waitFor();
     await page.unroute("**/v1/chat/completions");
+    await page.screenshot({ path: `${folder}/chat-markdown.png` });
     assert.equal(await page.evaluate(() => window.hacked), undefined);
     assert.equal(await answer.locator("img, script, b").count(), 0);
     const links = await answer.locator("a").evaluateAll((all) => all.map((link) => link.getAttribute("href")));

@@ -50,7 +50,7 @@ export function App() {
                 {opened.map((name) => {
                     const Shown = COMPONENTS[name];
                     return (
-                        <section key={name} aria-label={TITLES[name]} hidden={name !== shown}>
+                        <section key={name} aria-label={TITLES[name]} hidden={name !== shown || Boolean(problem)}>
                             <Shown active={name === shown} />
                         </section>
                     );
@@ -91,8 +91,9 @@ function Navigation({ shown }: { shown: Page }) {
 
 function ConnectionStatus() {
     const { models, problem } = useStore(connection);
+    const needsKey = Boolean(useStore(keyProblem));
     const ready = models?.filter((model) => model.ready).length ?? 0;
-    const text = problem ? "no answer" : models ? `${ready} of ${models.length} models loaded` : "connecting";
+    const text = needsKey ? "API key needed" : problem ? "no answer" : models ? `${ready} of ${models.length} models loaded` : "connecting";
     const mood = problem ? "bad" : models && ready === models.length ? "good" : "";
     return (
         <span class={`chip ${mood}`} role="status" title={problem}>
