@@ -1,5 +1,6 @@
 //! Commands, flags and their help.
 
+mod models;
 mod pool;
 mod pool_models;
 
@@ -15,6 +16,7 @@ use sconce::{Band, Constraints, Device, Dtype, EngineId, GenerateOptions, Poolin
 use crate::config::Flags;
 use crate::server_spec::ServerSpec;
 
+pub(crate) use models::{ModelName, Models, Pull, Remove};
 pub(crate) use pool::{Pool, PoolAgent, PoolCommand, PoolStatus, PoolUp, PoolWorker};
 pub(crate) use pool_models::{PoolLoad, PoolUnload};
 
@@ -58,8 +60,12 @@ pub(crate) enum Command {
     Pool(Pool),
     /// Monitor a running server
     Top(Top),
-    /// List the models in the hub's cache
+    /// List the models in the hub's cache, or the catalogue
     Models(Models),
+    /// Download models into the hub's cache
+    Pull(Pull),
+    /// Remove models from the hub's cache
+    Rm(Remove),
     /// Pack a model into one file, for machines without a network
     Bundle(Bundle),
     /// Print shell completions
@@ -122,8 +128,11 @@ pub(crate) struct Embed {
     pub(crate) output: Option<PathBuf>,
     #[command(flatten)]
     pub(crate) prompts: PromptArguments,
-    /// The texts are search queries: use the model's query prompt, or its query markers with --tokens
-    #[arg(long, conflicts_with_all = ["prompt", "prefix"])]
+    /// What the texts are: use the model's prompt for queries or documents, or its markers with --tokens
+    #[arg(long = "as", value_name = "query|document", conflicts_with_all = ["prompt", "prefix"], hide_possible_values = true)]
+    pub(crate) role: Option<TextRole>,
+    /// Same as `--as query`
+    #[arg(long, conflicts_with_all = ["prompt", "prefix", "role"])]
     pub(crate) query: bool,
     /// Compute sparse vectors, one weight per vocabulary token (SPLADE); same as `--task sparse`
     #[arg(long)]
@@ -317,7 +326,8 @@ impl Sampling {
 
 #[derive(Args)]
 pub(crate) struct Inspect {
-    /// A model folder, a GGUF file, a model id on the Hugging Face Hub, or a bundle
+    /// A short name (`sconce models --recommended`), a folder, a GGUF file, an id on the Hugging Face Hub, or a bundle
+    #[arg(value_parser = ModelName, hide_possible_values = true)]
     pub(crate) model: String,
     #[command(flatten)]
     pub(crate) overrides: ModelOverrides,
@@ -441,13 +451,6 @@ pub(crate) struct Top {
 }
 
 #[derive(Args)]
-pub(crate) struct Models {
-    /// Print JSON
-    #[arg(long)]
-    pub(crate) json: bool,
-}
-
-#[derive(Args)]
 pub(crate) struct Bundle {
     #[command(flatten)]
     pub(crate) model: ModelArguments,
@@ -477,6 +480,13 @@ pub(crate) struct Man {
     pub(crate) folder: PathBuf,
 }
 
+/// What a text is in a search.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum TextRole {
+    Query,
+    Document,
+}
+
 /// The prompt of every text.
 #[derive(Args)]
 pub(crate) struct PromptArguments {
@@ -491,7 +501,8 @@ pub(crate) struct PromptArguments {
 /// The model, its constraints, overrides and source.
 #[derive(Clone, Args)]
 pub(crate) struct ModelArguments {
-    /// A model folder, a GGUF file, a model id on the Hugging Face Hub, or a bundle
+    /// A short name (`sconce models --recommended`), a folder, a GGUF file, an id on the Hugging Face Hub, or a bundle
+    #[arg(value_parser = ModelName, hide_possible_values = true)]
     pub(crate) model: String,
     /// Use only this engine: candle, native, onnx
     #[arg(long, help_heading = "Placement")]
@@ -526,7 +537,12 @@ pub(crate) struct ModelArguments {
 
 /// A task by its name; `chat` is `generate`.
 fn task(name: &str) -> Result<Task, UnknownName> {
-    if name == "chat" { Ok(Task::Generate) } else { name.parse() }
+    match name {
+        "chat" => Ok(Task::Generate),
+        "embedding" => Ok(Task::Embed),
+        "reranking" => Ok(Task::Rerank),
+        _ => name.parse(),
+    }
 }
 
 /// Overrides of a model's card.

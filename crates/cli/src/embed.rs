@@ -11,14 +11,14 @@ use sconce::{EmbedOptions, Embeddings, OutputMetadata, Prompt, SparseEmbeddings,
 use serde::Serialize;
 use serde_json::{Map, Value};
 
-use crate::arguments;
+use crate::arguments::{self, TextRole};
 use crate::input::{Input, Record};
 use crate::npy::NpyWriter;
 use crate::open_model::open;
 use crate::output_file::OutputFile;
 use crate::prompt;
 use crate::summary::Summary;
-use crate::terminal::print;
+use crate::terminal::{eprint_line, print};
 
 /// Texts per chunk: a few seconds of work between updates of the progress bar.
 const CHUNK: usize = 512;
@@ -39,11 +39,13 @@ pub(crate) fn run(arguments: &arguments::Embed) -> anyhow::Result<ExitCode> {
     };
     let model = open(&arguments.model, task)?;
     let card = model.card();
+    let role = if arguments.query { Some(TextRole::Query) } else { arguments.role };
     let prompt = match card.task.value {
-        Task::Embed | Task::Sparse if arguments.query => prompt::for_queries(card)?,
+        Task::Embed | Task::Sparse if role == Some(TextRole::Query) => prompt::for_queries(card)?,
+        Task::Embed | Task::Sparse if role == Some(TextRole::Document) => Prompt::Document,
         Task::Tokens if arguments.prompts.prompt() != Prompt::Default => bail!(
             "a late-interaction model has fixed query and document markers and takes no prompt\n\
-             hint: mark texts as queries with `--query`"
+             hint: mark texts as queries with `--as query`"
         ),
         Task::Embed | Task::Sparse | Task::Tokens | Task::Rerank | Task::Classify | Task::Generate => {
             arguments.prompts.prompt()
@@ -64,9 +66,14 @@ pub(crate) fn run(arguments: &arguments::Embed) -> anyhow::Result<ExitCode> {
     for chunk in input.chunks(CHUNK) {
         let chunk = chunk?;
         let texts: Vec<&str> = chunk.iter().map(|record| record.text.as_str()).collect();
+        if let Some(warning) = model.take_prompt_warning(&options.prompt, &texts) {
+            eprint_line(&format!("warning: {warning}\n{}", prompt::HINT));
+        }
         let outputs = match model.card().task.value {
             Task::Sparse => ChunkOutput::Sparse(model.embed_sparse(&texts, &options)?),
-            Task::Tokens if arguments.query => ChunkOutput::Tokens(model.embed_queries(&texts)?),
+            Task::Tokens if role == Some(TextRole::Query) => {
+                ChunkOutput::Tokens(model.embed_queries(&texts)?)
+            }
             Task::Tokens => ChunkOutput::Tokens(model.embed_tokens(&texts)?),
             Task::Embed | Task::Rerank | Task::Classify | Task::Generate => {
                 ChunkOutput::Vectors(model.embed_with(&texts, &options)?)

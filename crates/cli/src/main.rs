@@ -22,7 +22,10 @@ mod plan;
 mod pool;
 mod pool_models;
 mod prompt;
+mod pull;
+mod recommended;
 mod reference;
+mod remove;
 mod rerank;
 mod serve;
 mod server_spec;
@@ -57,6 +60,8 @@ fn main() -> ExitCode {
         Command::Serve(arguments) => serve::run(arguments),
         Command::Config(arguments) => show_config::run(arguments),
         Command::Models(arguments) => models::run(arguments),
+        Command::Pull(arguments) => pull::run(arguments),
+        Command::Rm(arguments) => remove::run(arguments),
         Command::Pool(arguments) => pool::run(&arguments.command),
         Command::Top(arguments) => top::run(arguments),
         Command::Bundle(arguments) => bundle::run(arguments),

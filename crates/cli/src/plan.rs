@@ -11,7 +11,7 @@ use sconce::planner::evidence::Goal;
 use sconce::planner::explain::unmet;
 use sconce::planner::plan::Viable;
 use sconce::prove::ProofDepth;
-use sconce::{Band, CacheEstimate, Constraints, Device, Dtype, ModelCard, ModelSource, Plan, Task};
+use sconce::{Band, CacheEstimate, Constraints, Device, Dtype, ModelCard, ModelSource, Plan, PlanSpec, Task};
 use serde_json::json;
 
 use crate::arguments;
@@ -22,8 +22,13 @@ pub(crate) fn run(arguments: &arguments::Plan) -> anyhow::Result<ExitCode> {
     let source = ModelSource::parse(&arguments.model.model, arguments.model.revision.as_deref())
         .for_constraints(&arguments.model.constraints());
     let mut bars = ProgressBars::default();
-    let subject =
-        runtime.model_spec(&source, &arguments.model.overrides(), &mut |event| bars.draw(&event))?;
+    let overrides = arguments.model.overrides();
+    let PlanSpec { spec: subject, is_local, download } = if arguments.full {
+        let spec = runtime.model_spec(&source, &overrides, &mut |event| bars.draw(&event))?;
+        PlanSpec { spec, is_local: true, download: None }
+    } else {
+        runtime.plan_spec(&source, &overrides, &mut |event| bars.draw(&event))?
+    };
     let constraints = arguments.model.constraints();
     if let Some(missing) =
         constraints.weights.as_ref().filter(|name| subject.card.weights_named(name).is_none())
@@ -36,11 +41,19 @@ pub(crate) fn run(arguments: &arguments::Plan) -> anyhow::Result<ExitCode> {
     bars.clear();
     if arguments.json {
         let cache = cache(&subject.card, &plan, runtime.hardware());
-        print_json(
-            &json!({ "card": subject.card, "constraints": constraints, "plan": plan, "kv_cache": cache }),
-        )?;
+        print_json(&json!({
+            "card": subject.card,
+            "constraints": constraints,
+            "plan": plan,
+            "kv_cache": cache,
+            "local": is_local,
+            "download_bytes": download,
+        }))?;
     } else {
         print(&render(&subject.card, &plan, &constraints, runtime.hardware()))?;
+        if !is_local {
+            print(&not_downloaded(&arguments.model.model, download))?;
+        }
         for tool in &runtime.hardware().tools {
             eprintln!("ran `{}`: {}, {:.0} ms", tool.name, tool.outcome, tool.seconds * 1e3);
         }
@@ -123,6 +136,15 @@ fn render(card: &ModelCard, plan: &Plan, constraints: &Constraints, hardware: &H
         page += "`memory` is the size of the weights; `--full` loads them and measures\n";
     }
     page
+}
+
+/// A note that the plan was made without the weights.
+fn not_downloaded(model: &str, download: Option<u64>) -> String {
+    let size = download.map(|size| format!(" {}", bytes(size))).unwrap_or_default();
+    format!(
+        "\nthe weights are not downloaded: speed is measured on generated weights of the same sizes\n\
+         hint: `sconce pull {model}` downloads{size}\n"
+    )
 }
 
 /// The KV cache on the chosen placement of a model that generates.

@@ -1,9 +1,13 @@
-//! Selects the prompt from the flags `--prompt`, `--prefix` and `--query`.
+//! Selects the prompt from the flags `--prompt`, `--prefix`, `--as` and `--query`.
 
 use anyhow::bail;
 use sconce::{ModelCard, Prompt};
 
 use crate::arguments::PromptArguments;
+
+/// How to choose a prompt for `embed`.
+pub(crate) const HINT: &str =
+    "hint: add `--as query` or `--as document`; `--prefix \"\"` embeds texts as they are";
 
 impl PromptArguments {
     /// The prompt of `--prompt` or `--prefix`.

@@ -3,14 +3,14 @@
 use std::process::ExitCode;
 use std::time::Instant;
 
-use sconce::{OutputMetadata, SimilarityOptions, Task};
+use sconce::{OutputMetadata, SimilarityOptions, Task, missing_prompt};
 use serde::Serialize;
 
 use crate::arguments;
 use crate::open_model::open;
 use crate::prompt;
 use crate::summary::Summary;
-use crate::terminal::{print, print_json, rendered, shorten, table};
+use crate::terminal::{eprint_line, print, print_json, rendered, shorten, table};
 
 #[derive(Serialize)]
 struct Output<'a> {
@@ -34,6 +34,11 @@ pub(crate) fn run(arguments: &arguments::Similarity) -> anyhow::Result<ExitCode>
     } else {
         (arguments.prompts.prompt(), arguments.prompts.prompt())
     };
+    let texts = std::iter::once(&arguments.text).chain(&arguments.others).map(String::as_str);
+    if let Some(warning) = missing_prompt(card, &prompt, texts) {
+        let hint = "hint: add `--query` to compare a query with documents; `--prefix \"\"` compares texts as they are";
+        eprint_line(&format!("warning: {warning}\n{hint}"));
+    }
     let options = SimilarityOptions { prompt, other_prompt };
     let similar = model.similarity_with(&arguments.text, &arguments.others, &options)?;
     let seconds = started.elapsed().as_secs_f64();

@@ -112,6 +112,39 @@ pub(crate) fn rendered(table: &Table) -> String {
 #[derive(Default)]
 pub(crate) struct ProgressBars {
     current: Option<(String, ProgressBar)>,
+    download: Option<Download>,
+}
+
+/// A bar over all files of a download.
+struct Download {
+    bar: ProgressBar,
+    /// Bytes of the files before the current one.
+    before: u64,
+    /// Name and size of the current file.
+    file: (String, u64),
+}
+
+impl Download {
+    fn new(bytes: u64) -> Download {
+        let template = "{msg} {wide_bar} {bytes}/{total_bytes} {bytes_per_sec}, {eta} left";
+        Download { bar: styled(ProgressBar::new(bytes), template), before: 0, file: (String::new(), 0) }
+    }
+
+    fn advance(&mut self, name: &str, done: u64, total: u64) {
+        if self.file.0 != name {
+            self.before += self.file.1;
+            self.file = (name.to_owned(), total);
+            self.bar.set_message(name.to_owned());
+        }
+        self.bar.set_position(self.before + done);
+    }
+}
+
+fn styled(bar: ProgressBar, template: &str) -> ProgressBar {
+    match ProgressStyle::with_template(template) {
+        Ok(style) => bar.with_style(style.progress_chars("=> ")),
+        Err(_) => bar,
+    }
 }
 
 impl ProgressBars {
@@ -135,15 +168,20 @@ impl ProgressBars {
                 .set_position(*done);
             }
             Event::Hub(Progress::File { name, done, total }) => {
+                if let Some(download) = &mut self.download {
+                    download.advance(name, *done, *total);
+                    return;
+                }
                 self.bar(name, *total, "{msg} {wide_bar} {bytes}/{total_bytes} {bytes_per_sec}")
                     .set_position(*done);
             }
             Event::Hub(Progress::Listed { files: 0, .. }) => {}
             Event::Hub(Progress::Listed { files, bytes }) => {
-                let bytes = bytes
+                let size = bytes
                     .map(|bytes| format!(", {}", sconce::core::obstacle::bytes(bytes)))
                     .unwrap_or_default();
-                eprintln!("downloading {files} files{bytes}");
+                eprintln!("downloading {}{size}", pluralize(*files, "file"));
+                self.download = bytes.map(Download::new);
             }
             Event::Hub(Progress::Waiting { name }) => {
                 eprintln!("waiting for another process that downloads `{name}`");
@@ -155,10 +193,7 @@ impl ProgressBars {
     fn bar(&mut self, name: &str, total: u64, template: &str) -> &ProgressBar {
         if self.current.as_ref().is_none_or(|(current, bar)| current != name || bar.length() != Some(total)) {
             self.clear();
-            let bar = ProgressBar::new(total).with_message(name.to_owned());
-            if let Ok(style) = ProgressStyle::with_template(template) {
-                bar.set_style(style.progress_chars("=> "));
-            }
+            let bar = styled(ProgressBar::new(total).with_message(name.to_owned()), template);
             self.current = Some((name.to_owned(), bar));
         }
         &self.current.as_ref().expect("a bar was just created").1
@@ -167,6 +202,25 @@ impl ProgressBars {
     pub(crate) fn clear(&mut self) {
         if let Some((_, bar)) = self.current.take() {
             bar.finish_and_clear();
+        }
+        if let Some(download) = self.download.take() {
+            download.bar.finish_and_clear();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_bar_of_a_download_covers_all_files() {
+        let mut download = Download::new(100);
+        for (name, done, total, position) in
+            [("a", 0, 30, 0), ("a", 30, 30, 30), ("b", 10, 70, 40), ("b", 70, 70, 100)]
+        {
+            download.advance(name, done, total);
+            assert_eq!(download.bar.position(), position, "{name} {done}");
         }
     }
 }

@@ -19,7 +19,7 @@ use crate::memory::{Claim, prover_bytes};
 use crate::model::Model;
 use crate::prove::{GatheredEvidence, ProofDepth, canary};
 use crate::runtime::Runtime;
-use crate::source::ModelSource;
+use crate::source::{ModelSource, record_use};
 use crate::tokenize::ModelTokenizer;
 
 /// What a load of a model takes, as far as it is known before the model is proved.
@@ -220,6 +220,7 @@ impl ModelBuilder {
         let source =
             ModelSource::parse(&self.name, self.revision.as_deref()).for_constraints(&self.constraints);
         let (spec, unverified) = runtime.model_spec_and_hashes(&source, &self.overrides, events)?;
+        record_use(&runtime.inner.home, &source);
         let spec = Arc::new(spec);
         check_weights(&spec.card, &self.constraints)?;
         // An unsupported architecture is reported as such, before errors of its tokenizer.
@@ -235,7 +236,7 @@ impl ModelBuilder {
 }
 
 impl Model {
-    /// Opens a model by its folder, bundle or hub id, on the best placement.
+    /// Opens a model by its short name, folder, bundle or hub id, on the best placement.
     pub fn open(name: &str) -> Result<Model, Error> {
         Model::builder(name).open()
     }

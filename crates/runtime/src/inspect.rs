@@ -54,6 +54,47 @@ pub(crate) fn spec(
     with_config_files(source, offline, bundles, read)
 }
 
+/// A model whose weights are not fetched.
+pub(crate) struct Peeked<T> {
+    pub(crate) value: T,
+    /// Size of the model's files in bytes, if the hub reports it.
+    pub(crate) bytes: Option<u64>,
+}
+
+/// Calls `read` with a folder of the config files, weight headers and tokenizer of a model of the hub. `None` if the model is
+/// not on the hub, or is cached already.
+pub(crate) fn peek_with_tokenizer<T>(
+    source: &ModelSource,
+    offline: bool,
+    read: impl Fn(&Path) -> Result<T, Error>,
+) -> Result<Option<Peeked<T>>, Error> {
+    let mut hub = Hub::from_environment();
+    hub.offline |= offline;
+    match source {
+        _ if hub.offline => Ok(None),
+        ModelSource::Folder(_) | ModelSource::Gguf(_) | ModelSource::Bundle(_) => Ok(None),
+        ModelSource::Hub { id, revision, graphs } => {
+            hub.graphs = graphs.clone();
+            if hub.cached_snapshot(id, revision, &hub::is_wanted).is_some() {
+                return Ok(None);
+            }
+            let folder = TempFolder::new();
+            let peeked = hub.peek_with_tokenizer(id, revision, &hub::is_wanted, &folder.0);
+            let bytes = peeked.map_err(|error| not_found(id, &hub, error))?;
+            Ok(Some(Peeked { value: read(&folder.0)?, bytes }))
+        }
+        ModelSource::HubGguf { id, revision, quantization } => {
+            if hub.cached_gguf(id, revision, quantization).is_some() {
+                return Ok(None);
+            }
+            let folder = TempFolder::new();
+            let peeked = hub.peek_gguf(id, revision, quantization, &folder.0);
+            let (file, bytes) = peeked.map_err(|error| not_found(id, &hub, error))?;
+            Ok(Some(Peeked { value: read(&file)?, bytes }))
+        }
+    }
+}
+
 /// Calls `read` with a folder of the model's config files and weight headers.
 fn with_config_files<T>(
     source: &ModelSource,
@@ -63,7 +104,10 @@ fn with_config_files<T>(
 ) -> Result<T, Error> {
     match source {
         ModelSource::Folder(path) | ModelSource::Gguf(path) => read(path),
-        ModelSource::HubGguf { .. } => read(&source.fetch(offline, bundles, &mut |_| {})?),
+        ModelSource::HubGguf { .. } => match peek_with_tokenizer(source, offline, &read)? {
+            Some(peeked) => Ok(peeked.value),
+            None => read(&source.fetch(offline, bundles, &mut |_| {})?),
+        },
         ModelSource::Bundle(path) => read(&bundle::unpack(path, bundles).map_err(SourceError::from)?),
         ModelSource::Hub { id, revision, graphs } => {
             let mut hub = Hub { graphs: graphs.clone(), ..Hub::from_environment() };

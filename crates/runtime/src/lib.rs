@@ -2,14 +2,17 @@
 //!
 //! ```no_run
 //! # fn main() -> Result<(), sconce::Error> {
-//! let vectors = sconce::Model::open("intfloat/e5-small-v2")?.embed(&["a text", "another"])?;
+//! let model = sconce::Model::open("e5-small")?; // a short name, an id on the hub, or a folder
+//! let documents = model.embed_documents(&["list.sort() orders it in place", "the harbour at night"])?;
+//! let query = model.embed_query("how do I sort a list?")?;
 //! # Ok(()) }
 //! ```
 
 // Layers, top down; imports point down only: model, low_level, builder > operations, generate, chat > execute > runtime,
-// inspect > error > prove > card > event > source > tokenize, template, device, memory, hardware and the helpers.
+// inspect > error > prove > card > event > source > tokenize, template, device, memory, hardware, catalogue and the helpers.
 mod builder;
 pub mod card;
+pub mod catalogue;
 mod chat;
 mod device;
 mod digest;
@@ -56,8 +59,8 @@ pub use operations::late_interaction::{Matrix, TokenEmbeddings, maxsim};
 pub use operations::rerank::{RankedDocument, Ranking, RerankOptions, ranking};
 pub use operations::similarity::{Similarities, SimilarityOptions, cosine};
 pub use operations::sparse::{SparseEmbeddings, TokenWeight, nonzero_weights, sparse_dot};
-pub use operations::{Embeddings, OutputMetadata, Prompt, Truncation, activate};
-pub use runtime::{Runtime, RuntimeBuilder, init};
+pub use operations::{Embeddings, OutputMetadata, Prompt, Truncation, activate, missing_prompt};
+pub use runtime::{PlanSpec, Runtime, RuntimeBuilder, init};
 pub use sconce_core as core;
 pub use sconce_core::card::{ModelCard, PoolingMode, Task};
 pub use sconce_core::device::Device;
@@ -69,14 +72,14 @@ pub use sconce_engines::native::peak::Peak;
 pub use sconce_planner as planner;
 pub use sconce_planner::band::Band;
 pub use sconce_planner::plan::{Constraints, Downgrade, Plan};
-pub use source::{ModelSource, SourceError, bundle, hub};
+pub use source::{ModelSource, SourceError, bundle, hub, last_use};
 pub use template::TemplateError;
 pub use tokenize::{TokenizerError, TruncationStrategy};
 
-/// Plans the placement of a model, by its folder, bundle or hub id.
+/// Plans the placement of a model, by its short name, folder, bundle or hub id. Weights are not downloaded.
 pub fn plan(name: &str) -> Result<Plan, Error> {
     let runtime = Runtime::default();
     let source = ModelSource::parse(name, None);
-    let spec = runtime.model_spec(&source, &card::Overrides::default(), &mut |_| {})?;
+    let PlanSpec { spec, .. } = runtime.plan_spec(&source, &card::Overrides::default(), &mut |_| {})?;
     runtime.plan(&spec, &Constraints::default(), prove::ProofDepth::Twin, &mut |_| {})
 }

@@ -24,7 +24,8 @@ use crate::operations::rerank::{self, Ranking, RerankOptions};
 use crate::operations::similarity::{self, Similarities, SimilarityOptions};
 use crate::operations::sparse::{self, SparseEmbeddings};
 use crate::operations::{
-    Embeddings, ModelContext, OutputMetadata, SequenceOutput, expect_task, run, tokenize,
+    Embeddings, ModelContext, OutputMetadata, Prompt, SequenceOutput, expect_task, missing_prompt, run,
+    tokenize,
 };
 use crate::runtime::Runtime;
 use crate::tokenize::{ModelTokenizer, TokenSequence};
@@ -45,6 +46,8 @@ struct Inner {
     /// The step loop, from the first generation on.
     step_loop: OnceLock<StepLoop>,
     kv_cache_bytes: Option<u64>,
+    /// Set once the warning about a missing prompt was taken.
+    warned_of_prompt: OnceLock<()>,
 }
 
 /// Text generation.
@@ -174,7 +177,8 @@ impl Model {
         let model = {
             let (tokenizer, serving) = (Arc::new(tokenizer), Arc::new(serving));
             let step_loop = OnceLock::new();
-            let inner = Inner { runtime, tokenizer, serving, step_loop, kv_cache_bytes };
+            let warned_of_prompt = OnceLock::new();
+            let inner = Inner { runtime, tokenizer, serving, step_loop, kv_cache_bytes, warned_of_prompt };
             Model { inner: Arc::new(inner) }
         };
         model.verify_contents(unverified);
@@ -284,6 +288,15 @@ impl Model {
         let _ = thread::Builder::new().name("sconce-hash".to_owned()).spawn(verify);
     }
 
+    /// The warning of [`missing_prompt`], once per model.
+    pub fn take_prompt_warning<T: AsRef<str>>(&self, prompt: &Prompt, texts: &[T]) -> Option<String> {
+        if self.inner.warned_of_prompt.get().is_some() {
+            return None;
+        }
+        let warning = missing_prompt(self.card(), prompt, texts.iter().map(AsRef::as_ref))?;
+        self.inner.warned_of_prompt.set(()).is_ok().then_some(warning)
+    }
+
     pub(crate) fn serving(&self) -> &Serving {
         &self.inner.serving
     }
@@ -311,6 +324,29 @@ impl Model {
         self.embed_with(texts, &EmbedOptions::default())
     }
 
+    /// Embeds a search query, with the model's prompt for queries.
+    ///
+    /// ```no_run
+    /// use sconce::{Model, cosine};
+    ///
+    /// # fn main() -> Result<(), sconce::Error> {
+    /// let model = Model::open("e5-small")?;
+    /// let documents = model.embed_documents(&["list.sort() orders it in place", "the harbour at night"])?;
+    /// let query = model.embed_query("how do I sort a list?")?;
+    /// println!("{}", cosine(&query, &documents[0]));
+    /// # Ok(()) }
+    /// ```
+    pub fn embed_query(&self, query: &str) -> Result<Vec<f32>, Error> {
+        let options = EmbedOptions { prompt: Prompt::Query, ..EmbedOptions::default() };
+        let embeddings = self.embed_with(&[query], &options)?;
+        Ok(embeddings.into_iter().next().unwrap_or_default())
+    }
+
+    /// Embeds documents that are searched, with the model's prompt for documents.
+    pub fn embed_documents<T: AsRef<str> + Sync>(&self, documents: &[T]) -> Result<Embeddings, Error> {
+        self.embed_with(documents, &EmbedOptions { prompt: Prompt::Document, ..EmbedOptions::default() })
+    }
+
     /// Embeds each text, with options.
     pub fn embed_with<T: AsRef<str> + Sync>(
         &self,
@@ -318,6 +354,9 @@ impl Model {
         options: &EmbedOptions,
     ) -> Result<Embeddings, Error> {
         embed::check(self.card(), options)?;
+        if let Some(warning) = self.take_prompt_warning(&options.prompt, texts) {
+            tracing::warn!("{warning}\nhint: `embed_query` and `embed_documents` add them");
+        }
         let sequences = self.encode_texts(&options.prompt, texts)?;
         let (outputs, metadata) = self.run(&sequences)?;
         Ok(Embeddings::new(embed::vectors(self.card(), outputs, options), metadata))

@@ -1,6 +1,6 @@
 //! State shared by models: engines, hardware, evidence and device executors. None of it is global.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -69,9 +69,22 @@ pub(crate) struct Inner {
     pub(crate) offline: bool,
     /// Folder of unpacked bundles.
     pub(crate) bundles: PathBuf,
+    /// Data folder.
+    pub(crate) home: PathBuf,
     pub(crate) executors: DeviceExecutors,
     /// `None` if the system has no threads.
     pub(crate) tokenizer_pool: Option<rayon::ThreadPool>,
+}
+
+/// A model for a plan, by [`Runtime::plan_spec`].
+#[derive(Clone, Debug)]
+pub struct PlanSpec {
+    /// Card and files. The files of a model that is not local are gone.
+    pub spec: ModelSpec,
+    /// Whether the weights are on this machine.
+    pub is_local: bool,
+    /// Bytes that a download takes, if the weights are not on this machine and the hub reports it.
+    pub download: Option<u64>,
 }
 
 /// Builder of a [`Runtime`].
@@ -161,6 +174,7 @@ impl RuntimeBuilder {
                 store: Store::new(home.join("evidence")),
                 contents: Contents::new(home.join("contents")),
                 bundles: home.join("bundles"),
+                home,
                 threads,
                 probe_time_limit: self.limit.unwrap_or(Duration::from_mins(1)),
                 min_timeout: self.timeout.unwrap_or(Duration::from_secs(5)),
@@ -237,6 +251,36 @@ impl Runtime {
         events: &mut dyn FnMut(Event<'_>),
     ) -> Result<ModelSpec, Error> {
         Ok(self.model_spec_and_hashes(source, overrides, events)?.0)
+    }
+
+    /// Reads the card of a model for a plan with generated weights ([`ProofDepth::Twin`]). Of a model of the hub that is not
+    /// cached, only config files, weight headers and the tokenizer are read, and nothing is stored. ONNX graphs are fetched,
+    /// since they have no twin.
+    pub fn plan_spec(
+        &self,
+        source: &ModelSource,
+        overrides: &Overrides,
+        events: &mut dyn FnMut(Event<'_>),
+    ) -> Result<PlanSpec, Error> {
+        let name = source.to_string();
+        let read = |folder: &Path| -> Result<ModelSpec, Error> {
+            let spec = card::read(&name, folder, overrides)?;
+            // An unsupported architecture is reported as such, before errors of its tokenizer.
+            if self.grid(&spec).iter().any(|(_, obstacle)| obstacle.is_none()) {
+                ModelTokenizer::open(&spec.files.folder, &spec.card)?;
+            }
+            Ok(spec)
+        };
+        let peeked = inspect::peek_with_tokenizer(source, self.inner.offline, read)?;
+        let has_twin = |spec: &ModelSpec| !spec.card.weights.iter().any(|weights| weights.format.is_graph());
+        match peeked.filter(|peeked| has_twin(&peeked.value)) {
+            Some(peeked) => Ok(PlanSpec { spec: peeked.value, is_local: false, download: peeked.bytes }),
+            None => Ok(PlanSpec {
+                spec: self.model_spec(source, overrides, events)?,
+                is_local: true,
+                download: None,
+            }),
+        }
     }
 
     /// Like [`model_spec`](Runtime::model_spec), with the recorded hashes that were used without reading the files.

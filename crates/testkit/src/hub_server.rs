@@ -2,7 +2,7 @@
 
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
@@ -99,6 +99,8 @@ struct State {
     models: Vec<HubModel>,
     behaviour: Mutex<Behaviour>,
     requests: Mutex<Vec<HubRequest>>,
+    /// Bytes of files that were sent.
+    sent: AtomicU64,
     is_over: AtomicBool,
 }
 
@@ -114,6 +116,7 @@ impl HubServer {
             models,
             behaviour: Mutex::default(),
             requests: Mutex::default(),
+            sent: AtomicU64::new(0),
             is_over: AtomicBool::new(false),
         });
         let accepting = thread::spawn({
@@ -138,9 +141,15 @@ impl HubServer {
         hold(&self.state.requests).clone()
     }
 
-    /// Clears the recorded requests.
+    /// Bytes of files that were sent so far.
+    pub fn sent(&self) -> u64 {
+        self.state.sent.load(Ordering::SeqCst)
+    }
+
+    /// Clears the recorded requests and the count of bytes.
     pub fn forget(&self) {
         hold(&self.state.requests).clear();
+        self.state.sent.store(0, Ordering::SeqCst);
     }
 }
 
@@ -353,6 +362,10 @@ fn write(mut stream: &TcpStream, state: &State, request: &HubRequest, answer: &A
     let (end, pause) = if answer.is_file { state.faults(length) } else { (length, Duration::ZERO) };
     for chunk in answer.body[..end].chunks(1 << 10) {
         thread::sleep(pause);
+        if answer.is_file {
+            // Counted first: the client may be done before this thread goes on.
+            state.sent.fetch_add(chunk.len() as u64, Ordering::SeqCst);
+        }
         stream.write_all(chunk)?;
     }
     stream.flush()

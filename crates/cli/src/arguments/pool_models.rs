@@ -4,10 +4,13 @@ use std::str::FromStr;
 
 use clap::Args;
 
+use super::models::ModelName;
+
 #[derive(Args)]
 pub(crate) struct PoolLoad {
-    /// Model: a folder, a GGUF file or a hub id, as the workers know it; the gateway's operator key is read from
-    /// `SCONCE_API_KEY`
+    /// Model: a short name, a folder, a GGUF file or a hub id, as the workers know it; the gateway's operator key is read
+    /// from `SCONCE_API_KEY`
+    #[arg(value_parser = ModelName, hide_possible_values = true)]
     pub(crate) model: String,
     /// Name of the model in requests; by default that of the source
     #[arg(long)]

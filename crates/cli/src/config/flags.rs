@@ -6,6 +6,7 @@ use clap::parser::ValueSource;
 use clap::{Arg, ArgAction, ArgMatches, Args, Command, FromArgMatches, value_parser};
 use toml::Value;
 
+use crate::arguments::ModelName;
 use crate::config::keys::keys;
 
 /// The parsed flags.
@@ -24,7 +25,9 @@ impl Args for Flags {
         let models = Arg::new("models")
             .value_name("MODEL")
             .num_args(0..)
-            .help("Model folders, GGUF files, ids on the Hugging Face Hub, or bundles [default: the models of the configuration file]");
+            .value_parser(ModelName)
+            .hide_possible_values(true)
+            .help("Short names, model folders, GGUF files, ids on the Hugging Face Hub, or bundles [default: the models of the configuration file]");
         let model = Arg::new("model")
             .long("model")
             .value_name("PATH")

@@ -4,6 +4,7 @@ mod bench;
 mod bench_chat;
 mod bench_steps;
 mod bundle;
+mod catalogue;
 mod chat;
 mod command;
 mod completions;

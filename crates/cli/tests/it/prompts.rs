@@ -36,11 +36,16 @@ fn a_prompt_is_one_of_the_models_and_a_prefix_is_literal_text() {
     embed(&sandbox, "tiny-bert", &["--prompt", "qeury", "text"]).fails(2, &words);
     embed(&sandbox, "tiny-distilbert", &["--prompt", "query", "text"])
         .fails(2, &["has no prompts", "hint: "]);
-    for flags in [["--prompt", "query", "--prefix", "query: "].as_slice(), &["--query", "--prefix", "a"]] {
+    for flags in [
+        ["--prompt", "query", "--prefix", "query: "].as_slice(),
+        &["--query", "--prefix", "a"],
+        &["--as", "query", "--prompt", "query"],
+        &["--as", "query", "--query"],
+    ] {
         embed(&sandbox, "tiny-bert", &[flags, &["text"]].concat()).fails(2, &["cannot be used with"]);
     }
     let tokens = sandbox.run(&["embed", "tiny-bert-tokens-plain", "--dtype", "f32", "--prefix", "a", "text"]);
-    tokens.fails(2, &["takes no prompt", "hint: ", "`--query`"]);
+    tokens.fails(2, &["takes no prompt", "hint: ", "`--as query`"]);
 }
 
 #[test]

@@ -19,9 +19,31 @@ use super::config::{ConfigFiles, Overrides};
 use super::error::CardError;
 use super::json::{Json, non_null};
 use super::{chat, classifier, gguf, late_interaction, modules, sparse, task, weights};
+use crate::catalogue;
 
-/// Reads the card of the model in `folder`, or of a GGUF file, under the name `name`.
+/// Reads the card of the model in `folder`, or of a GGUF file, under the name `name`. Prompts that the files omit come from
+/// the [catalogue](crate::catalogue).
 pub fn read(name: &str, folder: &Path, overrides: &Overrides) -> Result<ModelSpec, CardError> {
+    let mut spec = read_files(name, folder, overrides)?;
+    if let Some(prompts) = catalogue_prompts(&spec.card, name, folder) {
+        spec.card.prompts = Sourced::new(prompts, "catalogue");
+    }
+    Ok(spec)
+}
+
+/// The prompts of the catalogue for a model that gives vectors and whose files have no prompt, or only empty ones.
+fn catalogue_prompts(card: &ModelCard, name: &str, folder: &Path) -> Option<BTreeMap<String, String>> {
+    if card.task.value != Task::Embed || !card.prompts.value.values().all(String::is_empty) {
+        return None;
+    }
+    let path = folder.canonicalize();
+    let model = catalogue::of_source(name, path.as_deref().unwrap_or(folder))?;
+    let is_it = model.model_type == card.architecture.value && !model.prompts.is_empty();
+    is_it.then(|| model.prompts.clone())
+}
+
+/// Reads the card from files alone.
+fn read_files(name: &str, folder: &Path, overrides: &Overrides) -> Result<ModelSpec, CardError> {
     if let Some(file) = gguf::find(folder)? {
         return gguf::read(name, &file, overrides);
     }

@@ -55,6 +55,6 @@ pub use context::{Input, ModelContext};
 pub use embeddings::Embeddings;
 pub use metadata::{OutputMetadata, Truncation};
 pub use output::SequenceOutput;
-pub use prompt::Prompt;
+pub use prompt::{Prompt, missing_prompt};
 pub(crate) use run::{run, tokenize};
 pub use scoring::activate;

@@ -1,6 +1,6 @@
 //! Prompts: text before every input of a request.
 
-use sconce_core::card::ModelCard;
+use sconce_core::card::{ModelCard, Task};
 
 use crate::error::Error;
 use crate::nearest::nearest;
@@ -11,6 +11,10 @@ pub enum Prompt {
     /// The model's default prompt, if it has one.
     #[default]
     Default,
+    /// The model's prompt for search queries; its default prompt, if it has none for queries.
+    Query,
+    /// The model's prompt for documents that are searched; its default prompt, if it has none for documents.
+    Document,
     /// The model's prompt of this name. An unknown name is an error.
     Name(String),
     /// This text, taken literally.
@@ -32,15 +36,39 @@ impl From<Option<String>> for Prompt {
 /// The text of a prompt.
 pub(super) fn text<'a>(card: &'a ModelCard, prompt: &'a Prompt) -> Result<&'a str, Error> {
     let known = &card.prompts.value;
+    let default = || card.default_prompt.as_ref().map(|name| name.value.as_str());
     let name = match prompt {
         Prompt::Text(text) => return Ok(text),
-        Prompt::Name(name) => name,
-        Prompt::Default => match &card.default_prompt {
-            Some(name) => &name.value,
-            None => return Ok(""),
-        },
+        Prompt::Name(name) => Some(name.as_str()),
+        Prompt::Query => card.query_prompt().or_else(default),
+        Prompt::Document => card.document_prompt().or_else(default),
+        Prompt::Default => default(),
     };
+    let Some(name) = name else { return Ok("") };
     known.get(name).map(String::as_str).ok_or_else(|| unknown(card, name))
+}
+
+/// A warning, if the model needs a prompt for queries and another one for documents, and `prompt` selects none. `None` if a
+/// text begins with a prompt: the caller wrote it.
+pub fn missing_prompt<'a>(
+    card: &ModelCard,
+    prompt: &Prompt,
+    texts: impl IntoIterator<Item = &'a str>,
+) -> Option<String> {
+    if *prompt != Prompt::Default || card.task.value != Task::Embed || card.default_prompt.is_some() {
+        return None;
+    }
+    let text = |name: Option<&str>| card.prompts.value.get(name?).filter(|text| !text.is_empty());
+    let (query, document) = (text(card.query_prompt())?, text(card.document_prompt())?);
+    let prompts = || card.prompts.value.values().map(|prompt| prompt.trim_end());
+    let is_written = |text: &str| prompts().any(|prompt| !prompt.is_empty() && text.starts_with(prompt));
+    if texts.into_iter().any(is_written) {
+        return None;
+    }
+    Some(format!(
+        "no prompt: `{}` expects {query:?} before queries and {document:?} before documents",
+        card.name
+    ))
 }
 
 fn unknown(card: &ModelCard, name: &str) -> Error {
@@ -98,6 +126,35 @@ mod tests {
         }
         let both = card(&[("s2p_query", "a"), ("query", "b")]);
         assert_eq!(both.query_prompt(), Some("query"));
+    }
+
+    #[test]
+    fn queries_and_documents_have_the_prompts_of_the_model_or_its_default() {
+        let texts = |card: &ModelCard| {
+            [Prompt::Query, Prompt::Document].map(|prompt| text(card, &prompt).expect("a prompt").to_owned())
+        };
+        assert_eq!(texts(&card(&[("query", "q: "), ("passage", "p: ")])), ["q: ", "p: "]);
+        assert_eq!(texts(&card(&[("query", "q: "), ("document", "")])), ["q: ", ""]);
+        assert_eq!(texts(&card(&[])), ["", ""]);
+        let mut with_default = card(&[("other", "o: ")]);
+        with_default.default_prompt = Some(Sourced::new("other".to_owned(), "test"));
+        assert_eq!(texts(&with_default), ["o: ", "o: "]);
+    }
+
+    #[test]
+    fn a_missing_prompt_is_noticed_where_both_sides_need_one() {
+        let both = card(&[("query", "query: "), ("passage", "passage: ")]);
+        let warning = missing_prompt(&both, &Prompt::Default, ["a text"]).expect("a warning");
+        for part in ["no prompt: `", "\"query: \" before queries", "\"passage: \" before documents"] {
+            assert!(warning.contains(part), "no `{part}` in: {warning}");
+        }
+        for prompt in [Prompt::Query, Prompt::NONE, Prompt::Name("query".to_owned())] {
+            assert_eq!(missing_prompt(&both, &prompt, ["a text"]), None, "{prompt:?}");
+        }
+        assert_eq!(missing_prompt(&both, &Prompt::Default, ["query: a text"]), None, "it is written");
+        let one = card(&[("query", "query: "), ("document", "")]);
+        assert_eq!(missing_prompt(&one, &Prompt::Default, ["a text"]), None, "documents need none");
+        assert_eq!(missing_prompt(&card(&[]), &Prompt::Default, ["a text"]), None);
     }
 
     #[test]

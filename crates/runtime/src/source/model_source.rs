@@ -9,6 +9,8 @@ use sconce_planner::plan::Constraints;
 use super::bundle;
 use super::error::SourceError;
 use super::hub::{self, Graphs, Hub, HubError, Progress};
+use crate::catalogue;
+use crate::home::default_home;
 use crate::nearest::nearest;
 
 /// File extension of bundles.
@@ -47,8 +49,12 @@ pub enum ModelSource {
 
 impl ModelSource {
     /// Parses `text`: a GGUF file of a repository if it is `owner/name:QUANTIZATION`, a GGUF file if it ends with `.gguf`, a
-    /// bundle if it is a file or ends with `.sconce`, a folder if it exists or looks like a path, else an id of the hub.
+    /// bundle if it is a file or ends with `.sconce`, a folder if it exists or looks like a path, a model of the
+    /// [catalogue](crate::catalogue) if it is a short name, else an id of the hub.
     pub fn parse(text: &str, revision: Option<&str>) -> ModelSource {
+        if let Some(source) = short_name(text, revision).filter(|_| !Path::new(text).exists()) {
+            return source;
+        }
         let revision = revision.unwrap_or("main").to_owned();
         if let Some((id, quantization)) = hub_gguf(text).filter(|_| !Path::new(text).exists()) {
             let (id, quantization) = (id.to_owned(), quantization.to_owned());
@@ -98,6 +104,11 @@ impl ModelSource {
         }
     }
 
+    /// Downloads the model into the hub's cache, or unpacks its bundle, and returns its folder or GGUF file.
+    pub fn download(&self, progress: &mut dyn FnMut(Progress<'_>)) -> Result<PathBuf, SourceError> {
+        self.fetch(false, &default_home().join("bundles"), progress)
+    }
+
     /// The local folder or GGUF file of the model. Fetches it from the hub, or unpacks it to `bundles`, if necessary.
     pub(crate) fn fetch(
         &self,
@@ -124,6 +135,25 @@ impl ModelSource {
     }
 }
 
+/// The source of a short name, or of `NAME:QUANTIZATION` for a model with GGUF files.
+fn short_name(text: &str, revision: Option<&str>) -> Option<ModelSource> {
+    let (name, quantization) = match text.split_once(':') {
+        Some((name, quantization)) => (name, Some(quantization)),
+        None => (text, None),
+    };
+    let model = catalogue::by_name(name)?;
+    match quantization {
+        Some(quantization) => {
+            let (id, revision) = (model.gguf.clone()?, revision.unwrap_or("main").to_owned());
+            Some(ModelSource::HubGguf { id, revision, quantization: quantization.to_owned() })
+        }
+        None => {
+            let revision = revision.or(model.revision.as_deref()).unwrap_or("main").to_owned();
+            Some(ModelSource::Hub { id: model.id.clone(), revision, graphs: Graphs::default() })
+        }
+    }
+}
+
 /// The id and the quantization of `owner/name:QUANTIZATION`.
 fn hub_gguf(text: &str) -> Option<(&str, &str)> {
     let (id, quantization) = text.split_once(':')?;
@@ -133,22 +163,33 @@ fn hub_gguf(text: &str) -> Option<(&str, &str)> {
     (is_id && !quantization.is_empty()).then_some((id, quantization))
 }
 
-/// The hub's error, with a suggestion of a similar folder or cached model.
+/// The hub's error, with a suggestion of a similar folder, cached model or model of the catalogue.
 pub(crate) fn not_found(id: &str, hub: &Hub, error: HubError) -> SourceError {
     // Hub ids have an owner. A path whose parent exists is meant as a path.
     let parent = Path::new(id).parent().filter(|parent| !parent.as_os_str().is_empty());
     let is_path = parent.is_none_or(Path::is_dir);
-    let cached: Vec<String> =
-        hub.cached().into_iter().map(|model| model.id).filter(|known| known != id).collect();
-    let short = |id: &str| id.rsplit('/').next().unwrap_or_default().to_owned();
-    let known = cached.iter().map(String::as_str);
-    let cached = nearest(id, known.clone()).or_else(|| known.clone().find(|known| short(known) == id));
     let folder = if is_path { similar_path(Path::new(id)) } else { None };
-    let similar = folder.or_else(|| cached.map(str::to_owned));
+    let similar = folder.or_else(|| similar_model(id, hub));
     if !is_path && similar.is_none() {
         return SourceError::Hub(error);
     }
     SourceError::NotFound { name: id.to_owned(), is_path, similar, hub: Box::new(error) }
+}
+
+/// The cached model or the model of the catalogue with the most similar name. A name without an owner is compared with
+/// short names.
+fn similar_model(id: &str, hub: &Hub) -> Option<String> {
+    let known = |name: &&str| !name.eq_ignore_ascii_case(id);
+    let cached: Vec<String> = hub.cached().into_iter().map(|model| model.id).collect();
+    let cached_ids = cached.iter().map(String::as_str);
+    let has_owner = id.contains('/');
+    let listed = catalogue::models()
+        .iter()
+        .map(|model| if has_owner { model.id.as_str() } else { model.name.as_str() });
+    let repository = |id: &str| id.rsplit('/').next().unwrap_or_default().to_owned();
+    let same_repository = || cached_ids.clone().find(|cached| repository(cached) == id);
+    let similar = nearest(id, cached_ids.clone().chain(listed).filter(known)).or_else(same_repository);
+    similar.map(str::to_owned)
 }
 
 /// The sibling folder or bundle with the most similar name.

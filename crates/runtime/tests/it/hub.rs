@@ -3,6 +3,7 @@
 mod faults;
 mod gguf;
 mod graphs;
+mod remove;
 
 use std::fmt::Write as _;
 use std::fs;
@@ -292,7 +293,7 @@ fn offline_with_an_empty_cache_says_what_is_missing_and_how_to_fetch_it() {
     assert!(
         text.contains("`owner/model` at `main`")
             && text.contains("missing: all files")
-            && text.contains("`sconce plan owner/model`"),
+            && text.contains("`sconce pull owner/model`"),
         "{text}"
     );
     assert_eq!(scene.server.requests(), []);

@@ -2,6 +2,7 @@
 
 mod attribution;
 mod cards;
+mod catalogue;
 mod chat;
 mod conformance;
 mod contents;

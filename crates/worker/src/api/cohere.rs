@@ -13,11 +13,11 @@ use utoipa::ToSchema;
 use crate::api::handle::handle;
 use crate::api::{openai, rerank};
 use crate::operations::context::invalid;
+use crate::operations::input_type;
 use crate::operations::inputs::{BoundedVec, Inputs, Values};
 use crate::operations::response;
 use crate::operations::{self, Vectors};
 use crate::state::app::App;
-use crate::state::slot::LoadedModel;
 use sconce_http::refusal::{Dialect, Refusal};
 
 /// Texts to embed.
@@ -32,7 +32,7 @@ pub(crate) struct CohereBody {
     /// Texts as content objects. Images are not supported.
     #[schema(value_type = Option<Vec<Object>>)]
     inputs: Option<BoundedVec<Contents>>,
-    /// The use of the embeddings, which selects the prompt of the model.
+    /// What the texts are, such as `search_query`. Selects the prompt of the model.
     input_type: Option<String>,
     /// `float`, `int8`, `uint8`, `binary`, `ubinary`, `base64`.
     #[schema(value_type = Option<Vec<String>>)]
@@ -119,7 +119,8 @@ pub(crate) async fn embed(State(app): State<Arc<App>>, request: Request) -> Resp
             Some("END") => Some(true),
             Some(_) => return Err(invalid("`truncate` must be `NONE` or `END`")),
         };
-        let prompt = body.input_type.as_deref().map(|kind| prompt(&loaded, kind)).transpose()?.flatten();
+        let card = loaded.model.card();
+        let prompt = input_type::chosen(card, None, body.input_type.as_deref(), None)?;
         let options = Vectors {
             truncates: context.truncates(truncate, true),
             prompt,
@@ -163,23 +164,6 @@ fn texts(
         (Some(_), Some(_)) => Err(invalid("`texts` and `inputs` are mutually exclusive")),
         (None, None) => Err(invalid("`texts` is missing")),
     }
-}
-
-/// The prompt of the model for an input type, if it has one.
-fn prompt(loaded: &LoadedModel, kind: &str) -> Result<Option<String>, Refusal> {
-    let card = loaded.model.card();
-    let names: &[&str] = match kind {
-        "search_query" => return Ok(card.query_prompt().map(str::to_owned)),
-        "search_document" => return Ok(card.document_prompt().map(str::to_owned)),
-        "classification" => &["classification", "Classification"],
-        "clustering" => &["clustering", "Clustering"],
-        _ => {
-            let known = "`search_query`, `search_document`, `classification` or `clustering`";
-            return Err(invalid(format!("`input_type` must be {known}")));
-        }
-    };
-    let known = &card.prompts.value;
-    Ok(names.iter().find(|name| known.contains_key(**name)).map(|name| (*name).to_owned()))
 }
 
 fn by_type(types: &BTreeSet<EmbeddingType>, vectors: Vec<Vec<f32>>) -> Types {

@@ -13,6 +13,7 @@ use utoipa::ToSchema;
 
 use crate::api::handle::handle;
 use crate::operations::context::invalid;
+use crate::operations::input_type;
 use crate::operations::inputs::Inputs;
 use crate::operations::response;
 use crate::operations::{self, Vectors};
@@ -32,6 +33,11 @@ pub(crate) struct EmbeddingsBody {
     dimensions: Option<usize>,
     /// The name of one of the prompts of the model.
     prompt_name: Option<String>,
+    /// What the texts are: `query` or `document`. Selects the prompt of the model.
+    #[schema(example = "query")]
+    input_type: Option<String>,
+    /// Jina's name for `input_type`: `retrieval.query` or `retrieval.passage`.
+    task: Option<String>,
     /// Whether long texts are truncated. Default: false, they are rejected.
     truncate: Option<bool>,
 }
@@ -85,9 +91,11 @@ pub(crate) async fn embeddings(State(app): State<Arc<App>>, request: Request) ->
             Some("base64") => true,
             Some(_) => return Err(invalid("`encoding_format` must be `float` or `base64`")),
         };
+        let (input_type, task) = (body.input_type.as_deref(), body.task.as_deref());
+        let prompt = input_type::chosen(loaded.model.card(), body.prompt_name, input_type, task)?;
         let options = Vectors {
             truncates: context.truncates(body.truncate, false),
-            prompt: body.prompt_name,
+            prompt,
             dimensions: body.dimensions,
             normalize: None,
         };

@@ -192,7 +192,7 @@ async fn answer_embed(context: RequestContext, body: EmbedBody<Inputs>) -> Resul
     check_direction(body.truncation_direction.or(parameters.truncation_direction).as_deref())?;
     let options = Vectors {
         truncates: context.truncates(body.truncate.or(parameters.truncate), true),
-        prompt: body.prompt_name.or(parameters.prompt_name),
+        prompt: body.prompt_name.or(parameters.prompt_name).into(),
         dimensions: body.dimensions,
         normalize: Some(body.normalize.unwrap_or(true)),
     };

@@ -85,9 +85,10 @@ impl Catalog {
     }
 }
 
-/// Rejects sources that the settings do not allow.
+/// Rejects sources that the settings do not allow. A short name of the catalogue is allowed if its repository is.
 pub(crate) fn check_source(app: &App, source: &str) -> Result<(), Refusal> {
-    if is_allowed(source, &app.settings().model_sources) {
+    let allowed = &app.settings().model_sources;
+    if is_allowed(source, allowed) || is_allowed(&ModelSource::parse(source, None).to_string(), allowed) {
         return Ok(());
     }
     let message = format!("`{source}` is not an allowed source\nhint: `sconce serve --model-sources SOURCE`");

@@ -8,6 +8,7 @@ use sconce::operations::{Input, ModelContext, chunk, embed, sparse, token_vector
 use sconce::tokenize::TokenSequence;
 use sconce::{Chunk, EmbedOptions, Error, Model, Prompt, TokenWeight};
 use sconce_http::refusal::Refusal;
+use tracing::warn;
 
 use crate::errors::refusal;
 use crate::operations::context::{RequestContext, invalid};
@@ -20,8 +21,7 @@ use crate::state::slot::LoadedModel;
 pub(crate) struct Vectors {
     /// Whether long texts are truncated.
     pub(crate) truncates: bool,
-    /// Name of a prompt.
-    pub(crate) prompt: Option<String>,
+    pub(crate) prompt: Prompt,
     pub(crate) dimensions: Option<usize>,
     /// Whether vectors are L2-normalized. None is the default of the model.
     pub(crate) normalize: Option<bool>,
@@ -34,8 +34,9 @@ pub(crate) async fn embed(
     inputs: Arc<Inputs>,
     vectors: Vectors,
 ) -> Result<Deferred<Vec<Vec<f32>>>, Refusal> {
-    let Vectors { truncates, prompt: name, dimensions, normalize } = vectors;
-    let prompt = prompt(loaded, name, inputs.has_ids())?.into();
+    let Vectors { truncates, prompt, dimensions, normalize } = vectors;
+    let prompt = checked_prompt(loaded, prompt, inputs.has_ids())?;
+    warn_of_missing_prompt(context, loaded, &prompt, &inputs);
     let options = EmbedOptions { prompt, dimensions, force_dimensions: false, normalize };
     embed::check(loaded.model.card(), &options).map_err(refusal)?;
     if context.chunks {
@@ -160,6 +161,28 @@ pub(crate) fn token_ids_rejected(model: &str) -> String {
 
 fn only_texts(inputs: &Inputs, otherwise: &str) -> Result<(), Refusal> {
     if inputs.has_ids() { Err(invalid(otherwise)) } else { Ok(()) }
+}
+
+/// Logs a warning, once per model, if texts that need a prompt have none.
+fn warn_of_missing_prompt(context: &RequestContext, loaded: &LoadedModel, prompt: &Prompt, inputs: &Inputs) {
+    if inputs.has_ids() {
+        return;
+    }
+    if let Some(why) = loaded.model.take_prompt_warning(prompt, inputs.texts()) {
+        let hint = "set `input_type` to `query` or `document`, or `prompt_name`";
+        context.app.edge.telemetry.log(|| warn!(model = loaded.name, why, hint, "texts without a prompt"));
+    }
+}
+
+/// The prompt, if the model has it and the inputs are texts.
+fn checked_prompt(loaded: &LoadedModel, choice: Prompt, has_ids: bool) -> Result<Prompt, Refusal> {
+    match choice {
+        Prompt::Name(name) => Ok(prompt(loaded, Some(name), has_ids)?.into()),
+        Prompt::Query | Prompt::Document if has_ids => {
+            Err(invalid("`input_type` and `task` need text: token ids get no prompt"))
+        }
+        Prompt::Query | Prompt::Document | Prompt::Default | Prompt::Text(_) => Ok(choice),
+    }
 }
 
 /// The name of a prompt, if the model has one of that name.

@@ -6,6 +6,7 @@ pub(crate) mod context;
 mod embed;
 mod enqueue;
 pub(crate) mod generate;
+pub(crate) mod input_type;
 pub(crate) mod inputs;
 pub(crate) mod output_parser;
 mod rerank;

@@ -12,6 +12,7 @@ mod forwarding;
 mod fuzz;
 mod generation;
 mod harness;
+mod input_type;
 mod invalid_requests;
 mod lifecycle;
 mod limits;

@@ -7,6 +7,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use hf_hub::{Repo, RepoType};
+use sconce_engines::gguf::split;
 use serde_json::Value;
 
 use super::error::HubError;
@@ -54,6 +55,11 @@ impl Repository {
     /// Snapshot folder of a commit.
     pub(super) fn snapshot(&self, commit: &str) -> PathBuf {
         self.folder.join("snapshots").join(commit)
+    }
+
+    /// Folder of the repository in the cache.
+    pub(super) fn folder(&self) -> &Path {
+        &self.folder
     }
 
     /// Folder of file contents.
@@ -179,6 +185,14 @@ fn missing(snapshot: &Path, wanted: &dyn Fn(&str) -> bool, graphs: &Graphs) -> V
     needed.into_iter().chain(graph.unwrap_or_default()).collect()
 }
 
+/// Whether the snapshot has GGUF files, and every file of a split one. Such a file is a model of its own.
+fn has_whole_gguf(snapshot: &Path) -> bool {
+    let mut files = files(snapshot).into_iter().map(|(_, path)| path);
+    let mut files =
+        files.by_ref().filter(|path| path.extension().is_some_and(|kind| kind == "gguf")).peekable();
+    files.peek().is_some() && files.all(|file| split::files(&file).iter().all(|part| part.is_file()))
+}
+
 /// Weight files that a snapshot needs: one, or all shards of its index.
 fn weights(snapshot: &Path) -> Vec<String> {
     let one = "model.safetensors".to_owned();
@@ -242,8 +256,9 @@ pub(super) fn models(cache: &Path) -> Vec<CachedModel> {
                 .into_iter()
                 .filter_map(|(_, file)| fs::metadata(file).ok())
                 .map(|file| file.len());
-            let (bytes, complete) =
-                (sizes.sum(), missing(&folder, &is_wanted, &Graphs::default()).is_empty());
+            let bytes = sizes.sum();
+            let complete =
+                missing(&folder, &is_wanted, &Graphs::default()).is_empty() || has_whole_gguf(&folder);
             models.push(CachedModel { id: id.clone(), revision, commit, bytes, folder, complete });
         }
     }
@@ -258,7 +273,7 @@ fn entries(folder: &Path) -> Vec<(String, PathBuf)> {
 }
 
 /// All files below a folder, by relative path. Symlinks to folders are not followed.
-pub(super) fn files(folder: &Path) -> Vec<(String, PathBuf)> {
+pub(crate) fn files(folder: &Path) -> Vec<(String, PathBuf)> {
     let mut files_found = Vec::new();
     for (name, path) in entries(folder) {
         if path.symlink_metadata().is_ok_and(|file| file.is_dir()) {

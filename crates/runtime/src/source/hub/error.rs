@@ -38,7 +38,7 @@ pub enum HubError {
     /// The model is not completely cached, and the network is not used.
     #[error(
         "`{id}` at `{revision}` is incomplete in the cache `{}`, missing: {}\n\
-         hint: fetch it once with the network: `sconce plan {id}`", cache.display(), list(missing)
+         hint: fetch it once with the network: `sconce pull {id}`", cache.display(), list(missing)
     )]
     NotCached {
         /// Repository id.
@@ -49,6 +49,20 @@ pub enum HubError {
         cache: PathBuf,
         /// Missing files; empty if the model is not cached at all.
         missing: Vec<String>,
+    },
+    /// The model is not cached, so it can't be removed.
+    #[error("no files of `{id}` in the cache `{}`\nhint: `sconce models` lists the models there", cache.display())]
+    NothingToRemove {
+        /// Repository id.
+        id: String,
+        /// Cache folder.
+        cache: PathBuf,
+    },
+    /// Another process downloads files of the model.
+    #[error("another process downloads `{id}`\nhint: wait until it is done, or stop it")]
+    Busy {
+        /// Repository id.
+        id: String,
     },
     /// Access denied.
     #[error(
@@ -191,6 +205,8 @@ impl HubError {
             | HubError::BadEndpoint { .. }
             | HubError::BadToken
             | HubError::NotCached { .. }
+            | HubError::NothingToRemove { .. }
+            | HubError::Busy { .. }
             | HubError::Forbidden { .. }
             | HubError::NotFound { .. }
             | HubError::Corrupt { .. }

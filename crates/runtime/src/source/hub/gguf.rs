@@ -42,7 +42,7 @@ impl Hub {
 }
 
 /// The file in the cache, if all files of its model are there.
-fn cached(repository: &Repository, quantization: &str) -> Result<PathBuf, HubError> {
+pub(super) fn cached(repository: &Repository, quantization: &str) -> Result<PathBuf, HubError> {
     let snapshot = repository.cached_commit().map(|commit| repository.snapshot(&commit));
     let file = snapshot.map(|snapshot| in_snapshot(repository, &snapshot, quantization));
     let is_whole = |file: &PathBuf| split::files(file).iter().all(|part| part.is_file());
@@ -63,7 +63,7 @@ fn in_snapshot(repository: &Repository, snapshot: &Path, quantization: &str) -> 
 }
 
 /// The names of all files of the model with this quantization, in order.
-fn select(id: &str, names: &[&str], quantization: &str) -> Result<Vec<String>, HubError> {
+pub(super) fn select(id: &str, names: &[&str], quantization: &str) -> Result<Vec<String>, HubError> {
     // Files of vision encoders, `mmproj-…`, are no models.
     let is_model = |name: &&&str| {
         let path = Path::new(**name);
@@ -98,7 +98,7 @@ fn first_name(name: &str) -> String {
 }
 
 /// Whether `quantization` is a word of `name`: `Q4_K` is none of `model-Q4_K_M.gguf` or `model-IQ4_K.gguf`.
-fn has(name: &str, quantization: &str) -> bool {
+pub(super) fn has(name: &str, quantization: &str) -> bool {
     let (name, wanted) = (name.to_ascii_lowercase(), quantization.to_ascii_lowercase());
     let mut found = name.match_indices(&wanted).filter(|_| !wanted.is_empty());
     found.any(|(at, _)| {

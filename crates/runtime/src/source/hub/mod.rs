@@ -16,10 +16,14 @@ mod listing;
 mod names;
 mod partial_file;
 mod peek;
+mod peek_gguf;
+mod remove;
 
 pub use cache::CachedModel;
+pub(crate) use cache::files;
 pub use config::{Hub, Progress};
 pub use error::HubError;
 pub use graphs::Graphs;
 pub(crate) use names::is_unsafe_path;
 pub use names::is_wanted;
+pub use remove::RemovedModel;

@@ -14,8 +14,10 @@ use super::listing;
 const FIRST_BYTES: u64 = 1 << 18;
 /// Header size limit of safetensors.
 const MAX_HEADER_BYTES: u64 = 100_000_000;
-/// Size limit of a config file.
-const MAX_CONFIG_BYTES: u64 = 4 << 20;
+/// Size limit of a config file, as of a card.
+const MAX_CONFIG_BYTES: u64 = 16 << 20;
+/// Size limit of a tokenizer file.
+const MAX_TOKENIZER_BYTES: u64 = 128 << 20;
 
 impl Hub {
     /// Writes the config files of `id` into `folder`, and each weight file as its header followed by a hole. The cache
@@ -27,28 +29,56 @@ impl Hub {
         wanted: &dyn Fn(&str) -> bool,
         folder: &Path,
     ) -> Result<(), HubError> {
+        self.peek_files(id, revision, wanted, false, folder).map(|_| ())
+    }
+
+    /// Like [`peek`](Hub::peek), with the files of the tokenizer. Returns the size of all `wanted` files in bytes, if the hub
+    /// reports it.
+    pub fn peek_with_tokenizer(
+        &self,
+        id: &str,
+        revision: &str,
+        wanted: &dyn Fn(&str) -> bool,
+        folder: &Path,
+    ) -> Result<Option<u64>, HubError> {
+        self.peek_files(id, revision, wanted, true, folder)
+    }
+
+    fn peek_files(
+        &self,
+        id: &str,
+        revision: &str,
+        wanted: &dyn Fn(&str) -> bool,
+        with_tokenizer: bool,
+        folder: &Path,
+    ) -> Result<Option<u64>, HubError> {
         let repository = Repository::new(&self.cache, id, revision)?;
         if self.offline {
-            return repository.complete_snapshot(wanted, &self.graphs).map(|_| ());
+            return repository.complete_snapshot(wanted, &self.graphs).map(|_| None);
         }
         let client = Client::new(self, &repository)?;
         let listing = client.list()?;
-        for file in listing.select(wanted, &self.graphs) {
+        let files = listing.select(wanted, &self.graphs);
+        let bytes = files.iter().map(|file| file.size).sum();
+        for file in files {
             let path = folder.join(&file.name);
             let io = |source| HubError::Cache { path: path.clone(), source };
             fs::create_dir_all(path.parent().unwrap_or(folder)).map_err(io)?;
             if is_weights(&file.name) {
                 header(&client, &listing.commit, &file, &path)?;
             } else if is_config(&file.name) {
-                let response = client.file(&file.name, &listing.commit, "bytes=0-")?;
-                let mut bytes = Vec::new();
-                response.body.take(MAX_CONFIG_BYTES).read_to_end(&mut bytes).map_err(io)?;
-                fs::write(&path, bytes).map_err(io)?;
+                // A larger file is none that a card reads.
+                if file.size.is_some_and(|size| size > MAX_CONFIG_BYTES) {
+                    continue;
+                }
+                whole(&client, &listing.commit, &file, &path, MAX_CONFIG_BYTES)?;
+            } else if is_vocabulary(&file.name) && with_tokenizer {
+                whole(&client, &listing.commit, &file, &path, MAX_TOKENIZER_BYTES)?;
             } else if let Some(size) = file.size.filter(|_| !is_vocabulary(&file.name)) {
                 File::create(&path).and_then(|hole| hole.set_len(size)).map_err(io)?;
             }
         }
-        Ok(())
+        Ok(bytes)
     }
 
     /// The snapshot folder of a model that is completely cached.
@@ -67,9 +97,9 @@ fn is_weights(name: &str) -> bool {
     ends(name, "safetensors")
 }
 
-/// JSON files except those of the tokenizer, which the card does not read.
+/// JSON files and chat templates, except the files of the tokenizer, which the card does not read.
 fn is_config(name: &str) -> bool {
-    (ends(name, "json") || ends(name, "metadata")) && !is_vocabulary(name)
+    ["json", "metadata", "jinja"].iter().any(|kind| ends(name, kind)) && !is_vocabulary(name)
 }
 
 fn is_vocabulary(name: &str) -> bool {
@@ -78,6 +108,29 @@ fn is_vocabulary(name: &str) -> bool {
 
 fn ends(name: &str, kind: &str) -> bool {
     Path::new(name).extension().is_some_and(|extension| extension == kind)
+}
+
+/// Writes a file of at most `limit` bytes to `path`.
+fn whole(
+    client: &Client<'_>,
+    commit: &str,
+    file: &listing::File,
+    path: &Path,
+    limit: u64,
+) -> Result<(), HubError> {
+    let io = |source| HubError::Cache { path: path.to_owned(), source };
+    // An empty file has no range.
+    if file.size == Some(0) {
+        return fs::write(path, []).map_err(io);
+    }
+    let response = client.file(&file.name, commit, "bytes=0-")?;
+    let mut bytes = Vec::new();
+    response.body.take(limit + 1).read_to_end(&mut bytes).map_err(io)?;
+    if bytes.len() as u64 > limit {
+        let what = format!("it has more than {limit} bytes");
+        return Err(HubError::Corrupt { file: file.name.clone(), what });
+    }
+    fs::write(path, bytes).map_err(io)
 }
 
 /// Writes the header of a weight file to `path`, followed by a hole.

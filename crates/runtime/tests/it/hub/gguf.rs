@@ -27,7 +27,7 @@ fn one_quantization_is_fetched_and_found_in_the_cache() {
     let offline = Hub { offline: true, ..scene.hub.clone() };
     let fetch = |hub: &Hub, quantization: &str| hub.fetch_gguf(ID, "main", quantization, &mut |_| {});
     let error = fetch(&offline, "Q4_K_M").expect_err("nothing is cached").to_string();
-    assert!(error.contains("`sconce plan owner/model:Q4_K_M`"), "{error}");
+    assert!(error.contains("`sconce pull owner/model:Q4_K_M`"), "{error}");
     let path = fetch(&scene.hub, "Q4_K_M").expect("fetches");
     let snapshot = scene.repository().join("snapshots").join(COMMIT);
     assert_eq!(path, snapshot.join("model-Q4_K_M.gguf"));

@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use axum::extract::{Request, State};
 use axum::response::Response;
-use sconce::Task;
+use sconce::{Prompt, Task};
 use sconce_http::refusal::Dialect;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -56,7 +56,7 @@ pub(crate) async fn embed(State(app): State<Arc<App>>, request: Request) -> Resp
         let load_duration = nanoseconds(began.elapsed());
         let options = Vectors {
             truncates: context.truncates(body.truncate, true),
-            prompt: None,
+            prompt: Prompt::Default,
             dimensions: body.dimensions,
             normalize: Some(true),
         };
