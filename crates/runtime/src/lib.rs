@@ -16,6 +16,8 @@ pub mod catalogue;
 mod chat;
 mod device;
 mod digest;
+#[cfg(doctest)]
+mod doc_pages;
 mod error;
 mod event;
 mod execute;
