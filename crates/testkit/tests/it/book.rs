@@ -61,12 +61,14 @@ fn is_external(target: &str) -> bool {
 #[test]
 fn every_link_leads_to_a_file_and_a_heading() {
     let pages = markdown();
-    let headings: BTreeMap<&str, _> = pages.iter().map(|page| (page.path.as_str(), anchors(&page.text))).collect();
+    let headings: BTreeMap<&str, _> =
+        pages.iter().map(|page| (page.path.as_str(), anchors(&page.text))).collect();
     let (mut complaints, mut checked) = (Vec::new(), 0);
     for page in &pages {
         for (line, target) in links(&page.text).into_iter().filter(|(_, target)| !is_external(target)) {
             checked += 1;
-            let (path, anchor) = target.split_once('#').map_or((target.as_str(), None), |(a, b)| (a, Some(b)));
+            let (path, anchor) =
+                target.split_once('#').map_or((target.as_str(), None), |(a, b)| (a, Some(b)));
             let found = if path.is_empty() { Some(page.path.clone()) } else { resolve(&page.path, path) };
             let found = found.filter(|path| root().join(path).exists());
             let Some(found) = found else {
@@ -78,7 +80,8 @@ fn every_link_leads_to_a_file_and_a_heading() {
                 complaints.push(format!("{}:{line}: no heading `{target}`", page.path));
             }
             if is_page(&page) && !found.starts_with("docs/") {
-                complaints.push(format!("{}:{line}: `{target}` is not in the book: name it in words", page.path));
+                complaints
+                    .push(format!("{}:{line}: `{target}` is not in the book: name it in words", page.path));
             }
         }
     }
@@ -127,7 +130,9 @@ fn every_picture_has_a_title_and_a_page() {
         .flat_map(|page| links(&page.text).into_iter().filter_map(|(_, target)| resolve(&page.path, &target)))
         .collect();
     let mut complaints = Vec::new();
-    for file in files().iter().filter(|file| file.path.starts_with("docs/") && has_extension(&file.path, "svg")) {
+    for file in
+        files().iter().filter(|file| file.path.starts_with("docs/") && has_extension(&file.path, "svg"))
+    {
         if !file.text.starts_with("<svg") || !file.text.contains("<title") {
             complaints.push(format!("{}: no <svg> with a <title>", file.path));
         }
@@ -175,7 +180,8 @@ fn not_run() -> String {
             skipped += 1;
             let name = page.path.strip_prefix("docs/");
             let name = name.map_or("README.md".to_owned(), |name| format!("[{name}](../{name})"));
-            let first = fence.first.trim_start_matches("$ ").trim_end_matches(" \\").replace('|', "\\|");
+            let first =
+                fence.first.trim().trim_start_matches("$ ").trim_end_matches(" \\").replace('|', "\\|");
             _ = writeln!(rows, "| {name} | `{first}` | {reason} |");
         }
     }

@@ -55,7 +55,8 @@ pub(crate) fn prose(text: &str) -> Vec<(usize, String)> {
         if in_comment {
             in_comment = !line.contains("-->");
         } else if !in_code {
-            let blanked = line.split('`').enumerate().map(|(piece, text)| if piece % 2 == 0 { text } else { "" });
+            let blanked =
+                line.split('`').enumerate().map(|(piece, text)| if piece % 2 == 0 { text } else { "" });
             lines.push((at + 1, blanked.collect()));
         }
     }
