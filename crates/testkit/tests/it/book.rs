@@ -28,14 +28,14 @@ fn has_extension(path: &str, extension: &str) -> bool {
 }
 
 /// Pages of the book, without its contents.
-fn is_page(file: &&File) -> bool {
+fn is_page(file: &File) -> bool {
     file.path.starts_with("docs/") && file.path != CONTENTS
 }
 
 /// The README and the pages of the book, in the order of their paths.
 fn pages_with_blocks() -> Vec<File> {
     let mut pages: Vec<File> =
-        markdown().into_iter().filter(|file| file.path == "README.md" || is_page(&file)).collect();
+        markdown().into_iter().filter(|file| file.path == "README.md" || is_page(file)).collect();
     pages.sort_by(|a, b| (a.path != "README.md", &a.path).cmp(&(b.path != "README.md", &b.path)));
     pages
 }
@@ -79,7 +79,7 @@ fn every_link_leads_to_a_file_and_a_heading() {
             if anchor.is_some_and(lacks) {
                 complaints.push(format!("{}:{line}: no heading `{target}`", page.path));
             }
-            if is_page(&page) && !found.starts_with("docs/") {
+            if is_page(page) && !found.starts_with("docs/") {
                 complaints
                     .push(format!("{}:{line}: `{target}` is not in the book: name it in words", page.path));
             }
@@ -96,7 +96,7 @@ fn every_page_is_in_the_contents_once() {
         links(&contents).iter().filter_map(|(_, target)| resolve(CONTENTS, target)).collect();
     let complaints: Vec<String> = markdown()
         .iter()
-        .filter(is_page)
+        .filter(|page| is_page(page))
         .map(|page| (&page.path, listed.iter().filter(|path| **path == page.path).count()))
         .filter(|(_, count)| *count != 1)
         .map(|(path, count)| format!("{CONTENTS}: lists `{path}` {count} times: list every page once"))
