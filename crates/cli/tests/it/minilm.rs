@@ -18,7 +18,7 @@ use crate::harness::Sandbox;
 use crate::serve::{Served, converse, serve_with, terminate, wait_until_ready};
 
 const CLIENTS: usize = 8;
-const REQUESTS: usize = 500;
+const REQUESTS: usize = 160;
 /// The same weights with three poolings, so that a response of the wrong model shows.
 const MODELS: [(&str, PoolingMode); 3] =
     [("one", PoolingMode::Mean), ("two", PoolingMode::Cls), ("three", PoolingMode::Max)];
