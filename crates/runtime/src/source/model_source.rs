@@ -142,16 +142,12 @@ fn short_name(text: &str, revision: Option<&str>) -> Option<ModelSource> {
         None => (text, None),
     };
     let model = catalogue::by_name(name)?;
-    match quantization {
-        Some(quantization) => {
-            let (id, revision) = (model.gguf.clone()?, revision.unwrap_or("main").to_owned());
-            Some(ModelSource::HubGguf { id, revision, quantization: quantization.to_owned() })
-        }
-        None => {
-            let revision = revision.or(model.revision.as_deref()).unwrap_or("main").to_owned();
-            Some(ModelSource::Hub { id: model.id.clone(), revision, graphs: Graphs::default() })
-        }
+    if let Some(quantization) = quantization {
+        let (id, revision) = (model.gguf.clone()?, revision.unwrap_or("main").to_owned());
+        return Some(ModelSource::HubGguf { id, revision, quantization: quantization.to_owned() });
     }
+    let revision = revision.or(model.revision.as_deref()).unwrap_or("main").to_owned();
+    Some(ModelSource::Hub { id: model.id.clone(), revision, graphs: Graphs::default() })
 }
 
 /// The id and the quantization of `owner/name:QUANTIZATION`.
