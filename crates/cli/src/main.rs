@@ -13,6 +13,7 @@ mod generate;
 mod http_client;
 mod input;
 mod inspect;
+mod model_name;
 mod models;
 mod npy;
 mod open_model;

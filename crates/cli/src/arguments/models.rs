@@ -1,12 +1,10 @@
-//! Commands on the hub's cache and the catalogue, and the names of models.
+//! Commands on the hub's cache and the catalogue.
 
-use std::ffi::OsStr;
+use clap::Args;
+use sconce::Task;
 
-use clap::builder::{PossibleValue, StringValueParser, TypedValueParser};
-use clap::{Arg, Args, Command, Error};
-use sconce::{Task, catalogue};
-
-use super::task;
+use super::model::task;
+use crate::model_name::ModelName;
 
 #[derive(Args)]
 pub(crate) struct Models {
@@ -39,20 +37,4 @@ pub(crate) struct Remove {
     /// Remove only this branch, tag or commit
     #[arg(long)]
     pub(crate) revision: Option<String>,
-}
-
-/// Any text. Shells complete the short names of the catalogue.
-#[derive(Clone)]
-pub(crate) struct ModelName;
-
-impl TypedValueParser for ModelName {
-    type Value = String;
-
-    fn parse_ref(&self, command: &Command, arg: Option<&Arg>, value: &OsStr) -> Result<String, Error> {
-        StringValueParser::new().parse_ref(command, arg, value)
-    }
-
-    fn possible_values(&self) -> Option<Box<dyn Iterator<Item = PossibleValue> + '_>> {
-        Some(Box::new(catalogue::models().iter().map(|model| PossibleValue::new(model.name.as_str()))))
-    }
 }

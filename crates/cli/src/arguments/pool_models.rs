@@ -4,7 +4,7 @@ use std::str::FromStr;
 
 use clap::Args;
 
-use super::models::ModelName;
+use crate::model_name::ModelName;
 
 #[derive(Args)]
 pub(crate) struct PoolLoad {

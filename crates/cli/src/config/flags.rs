@@ -6,8 +6,8 @@ use clap::parser::ValueSource;
 use clap::{Arg, ArgAction, ArgMatches, Args, Command, FromArgMatches, value_parser};
 use toml::Value;
 
-use crate::arguments::ModelName;
 use crate::config::keys::keys;
+use crate::model_name::ModelName;
 
 /// The parsed flags.
 #[derive(Clone, Debug, Default, PartialEq)]

@@ -33,6 +33,8 @@ mod tiles;
 mod vectors;
 
 #[cfg(not(target_arch = "x86_64"))]
+mod no_tiles;
+#[cfg(not(target_arch = "x86_64"))]
 mod unsupported;
 
 pub use attention_head::AttentionHeadBf16;
@@ -52,6 +54,7 @@ pub use {
 };
 
 #[cfg(not(target_arch = "x86_64"))]
-pub use unsupported::{
-    AttentionScratchBf16, Bf16, MatrixBf16, Tiles, add_rows, gate_rows, narrow_row, norm_rows, widen_row,
+pub use {
+    no_tiles::{Bf16, Tiles},
+    unsupported::{AttentionScratchBf16, MatrixBf16, add_rows, gate_rows, narrow_row, norm_rows, widen_row},
 };

@@ -6,41 +6,12 @@ use std::ops::Range;
 use super::attention_head::AttentionHeadBf16;
 use super::epilogue::EpilogueBf16;
 use super::input::InputBf16;
+use super::no_tiles::{Bf16, Tiles};
 use super::panels::Panels;
 use crate::buffer::Buffer;
-use crate::isa::Isa;
 use crate::kv_blocks::{PagedAttention, PagedQueries};
 use crate::quant::QuantMatrix;
 use crate::rows::{Activation, Norm};
-
-/// Proof that tiles can be used; can't be constructed here.
-#[derive(Clone, Copy, Debug)]
-pub struct Bf16(Infallible);
-
-/// Proof that this thread's tiles are configured; can't be constructed here.
-pub struct Tiles(Infallible);
-
-impl Bf16 {
-    /// None.
-    pub fn of(_: Isa) -> Option<Bf16> {
-        None
-    }
-
-    /// Can't be called.
-    pub fn isa(self) -> Isa {
-        match self.0 {}
-    }
-
-    /// None.
-    pub fn on_tiles(_: Isa) -> Option<Bf16> {
-        None
-    }
-
-    /// Can't be called.
-    pub fn with_tiles<T>(self, _work: impl FnOnce(&Tiles) -> T) -> T {
-        match self.0 {}
-    }
-}
 
 /// A packed weight matrix; can't be constructed here.
 pub struct MatrixBf16(Infallible);
