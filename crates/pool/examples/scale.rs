@@ -1,4 +1,4 @@
-//! What a pool of many workers costs: figures of `docs/scale.md`.
+//! What a pool of many workers costs.
 //!
 //! - `scale map WORKERS`: memory of a gateway's map, and the time of an update and of a choice.
 //! - `scale nats URL WORKERS GATEWAYS SECONDS`: workers that send heartbeats to NATS, and gateways that watch them.
