@@ -14,7 +14,7 @@
 #include "ggml-backend.h"
 #include "llama.h"
 
-enum { CONTEXT = 768, SEQUENCES = 32, BATCH = 512, VOCABULARY = 200 };
+enum { CONTEXT = 768, SEQUENCES = 32, BATCH = 512, VOCABULARY = 100 };
 
 static struct llama_batch batch;
 

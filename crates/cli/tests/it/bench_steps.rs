@@ -3,6 +3,7 @@
 use std::fs;
 
 use sconce_testkit::chat_model;
+use serde_json::{Value, json};
 
 use crate::harness::{CommandOutput, Sandbox};
 
@@ -11,6 +12,10 @@ fn run(sandbox: &Sandbox, more: &[&str]) -> CommandOutput {
     let folder = sandbox.file("model");
     fs::create_dir_all(&folder).expect("a folder");
     chat_model::write(&folder, 4096);
+    let config = folder.join("config.json");
+    let mut facts: Value = serde_json::from_slice(&fs::read(&config).expect("a file")).expect("JSON");
+    facts["architectures"] = json!(["LlamaForCausalLM"]);
+    fs::write(&config, facts.to_string()).expect("it is written");
     let model = sandbox.name("model");
     let fixed = ["bench", &model, "--engine", "native", "--dtype", "f32", "--rounds", "2"];
     sandbox.run(&[&fixed[..], more].concat())

@@ -7,7 +7,7 @@ use sconce_core::engine::EngineError;
 use sconce_core::generator::Generator;
 
 /// Token ids are below this: every vocabulary has them.
-const IDS: usize = 200;
+const IDS: usize = 100;
 
 /// Times steps of a generator. Its KV cache holds a fixed number of sequences.
 pub struct StepTimer<'a> {
