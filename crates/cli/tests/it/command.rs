@@ -10,7 +10,7 @@ use crate::harness::{CommandOutput, Sandbox, numbers};
 #[test]
 fn texts_become_json_lines_and_nothing_else_is_data() {
     let sandbox = Sandbox::new();
-    let answer = sandbox.run(&["embed", "tiny-bert", "a text", "another"]).succeeds();
+    let answer = sandbox.run(&["embed", "tiny-bert", "--prefix", "", "a text", "another"]).succeeds();
     let lines = answer.lines();
     assert_eq!(lines.iter().map(|line| &line["text"]).collect::<Vec<_>>(), ["a text", "another"]);
     for line in &lines {
@@ -86,7 +86,7 @@ fn prompts_dimensions_and_truncation_reach_the_model() {
     assert_eq!(named[0]["embedding"], written[0]["embedding"]);
     assert_eq!(named[0]["text"], "text");
 
-    embed(&["--dimensions", "8", "text"]).fails(2, &["`dimensions`: 8", "hint: `--force-dimensions`"]);
+    embed(&["--prefix", "", "--dimensions", "8", "text"]).fails(2, &["`dimensions`: 8", "hint: `--force-dimensions`"]);
     let cut = embed(&["--dimensions", "8", "--force-dimensions", "text"]).succeeds().lines();
     assert_eq!(numbers(&cut[0]["embedding"]).len(), 8);
 

@@ -85,7 +85,7 @@ fn a_command_that_fails_leaves_the_file_as_it_was() {
 fn with_an_output_file_the_summary_is_data() {
     let sandbox = Sandbox::new();
     let file = sandbox.name("x.npy");
-    let typed = ["embed", "tiny-bert", "--dtype", "f32", "--json", "text", "--output", &file];
+    let typed = ["embed", "tiny-bert", "--dtype", "f32", "--prefix", "", "--json", "text", "--output", &file];
     let answer = sandbox.run(&typed).succeeds();
     assert_eq!(answer.json()["texts"], Value::from(1));
     assert_eq!(answer.stderr, "");
