@@ -6,8 +6,8 @@
 use std::collections::BTreeMap;
 use std::error::Error;
 use std::fs;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use sconce_pool::balancer::Balancer;
@@ -39,6 +39,12 @@ fn main() -> Result<(), Box<dyn Error>> {
     }
 }
 
+/// The boot of all workers.
+fn boot() -> BootId {
+    static BOOT: OnceLock<BootId> = OnceLock::new();
+    *BOOT.get_or_init(|| BootId::at(1))
+}
+
 /// A worker with two models, and placements that it can't use.
 fn registration(number: usize) -> Registration {
     let placement = |at: usize| PlacementRecord {
@@ -61,7 +67,7 @@ fn registration(number: usize) -> Registration {
     };
     Registration {
         worker_id: format!("worker-{number:06}"),
-        boot_id: BootId::at(1),
+        boot_id: boot(),
         url: format!("http://10.0.{}.{}:8080", number / 256, number % 256),
         version: env!("CARGO_PKG_VERSION").to_owned(),
         ttl_ms: TTL.as_millis() as u64,
@@ -73,7 +79,7 @@ fn registration(number: usize) -> Registration {
 fn heartbeat(number: usize, sequence: u64) -> Heartbeat {
     let rate = 1000.0 * (1 + number % 40) as f32;
     Heartbeat {
-        boot_id: BootId::at(1),
+        boot_id: boot(),
         sequence,
         state: WorkerState::Ready,
         load: Load { requests: (sequence % 9) as u32, tokens: sequence * 37 % 5000, latency: 0.004 },

@@ -86,7 +86,8 @@ fn prompts_dimensions_and_truncation_reach_the_model() {
     assert_eq!(named[0]["embedding"], written[0]["embedding"]);
     assert_eq!(named[0]["text"], "text");
 
-    embed(&["--prefix", "", "--dimensions", "8", "text"]).fails(2, &["`dimensions`: 8", "hint: `--force-dimensions`"]);
+    embed(&["--prefix", "", "--dimensions", "8", "text"])
+        .fails(2, &["`dimensions`: 8", "hint: `--force-dimensions`"]);
     let cut = embed(&["--dimensions", "8", "--force-dimensions", "text"]).succeeds().lines();
     assert_eq!(numbers(&cut[0]["embedding"]).len(), 8);
 
