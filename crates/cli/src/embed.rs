@@ -67,7 +67,12 @@ pub(crate) fn run(arguments: &arguments::Embed) -> anyhow::Result<ExitCode> {
         let chunk = chunk?;
         let texts: Vec<&str> = chunk.iter().map(|record| record.text.as_str()).collect();
         if let Some(warning) = model.take_prompt_warning(&options.prompt, &texts) {
-            eprint_line(&format!("warning: {warning}\n{}", prompt::HINT));
+            // With `--json`, standard error may be the summary.
+            if arguments.json {
+                summary.warn(warning);
+            } else {
+                eprint_line(&format!("warning: {warning}\n{}", prompt::HINT));
+            }
         }
         let outputs = match model.card().task.value {
             Task::Sparse => ChunkOutput::Sparse(model.embed_sparse(&texts, &options)?),

@@ -13,6 +13,7 @@ pub(crate) struct Summary {
     truncated: usize,
     placements: Vec<String>,
     classes: Vec<String>,
+    warnings: Vec<String>,
 }
 
 impl Summary {
@@ -36,11 +37,17 @@ impl Summary {
         self.texts as f64 / seconds.max(1e-9)
     }
 
+    /// Adds a warning to the JSON.
+    pub(crate) fn warn(&mut self, warning: String) {
+        self.warnings.push(warning);
+    }
+
     /// The summary as JSON.
     pub(crate) fn json(&self, seconds: f64) -> Value {
         json!({
             "texts": self.texts, "tokens": self.tokens, "truncated": self.truncated, "seconds": seconds,
             "texts_per_s": self.texts_per_second(seconds), "placements": self.placements, "classes": self.classes,
+            "warnings": self.warnings,
         })
     }
 

@@ -58,5 +58,5 @@ fn the_table_has_a_row_per_placement_and_explains_its_columns() {
 fn texts_are_not_used() {
     let sandbox = Sandbox::new();
     let texts = sandbox.with("texts.txt", "a text\n");
-    run(&sandbox, &["--input", &texts]).fails(1, &["`--input`", "hint: `--task chat`"]);
+    run(&sandbox, &["--input", &texts]).fails(2, &["`--input`", "hint: `--task chat`"]);
 }

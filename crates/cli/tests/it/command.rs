@@ -100,6 +100,10 @@ fn prompts_dimensions_and_truncation_reach_the_model() {
     let summary = embed(&["--json", "text"]).succeeds().stderr;
     let summary: Value = serde_json::from_str(&summary).expect("the summary is JSON");
     assert_eq!((&summary["texts"], &summary["truncated"]), (&Value::from(1), &Value::from(0)));
+    assert!(
+        summary["warnings"][0].as_str().is_some_and(|warning| warning.starts_with("no prompt: ")),
+        "{summary}"
+    );
     let placement = summary["placements"][0].as_str().expect("a placement");
     assert!(placement.ends_with("/cpu/f32 model.safetensors"), "{placement}");
 }
