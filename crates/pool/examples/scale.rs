@@ -50,7 +50,7 @@ fn registration(number: usize) -> Registration {
     let placement = |at: usize| PlacementRecord {
         placement: format!("engine{at}/cpu/f32"),
         active: at == 0,
-        class: (at < 2).then(|| format!("{:012x}-exact", at)),
+        class: (at < 2).then(|| format!("{at:012x}-exact")),
         band: (at < 2).then(|| "exact".to_owned()),
         obstacle: (at >= 2).then(|| ObstacleRecord {
             code: "not_built".to_owned(),

@@ -32,14 +32,18 @@ pub(super) fn multiply(
 ) {
     let mut first = part.start;
     while first < part.end {
-        match part.end - first {
-            2.. => some_rows::<2>(panel, rows, &mut first, put),
-            _ => some_rows::<1>(panel, rows, &mut first, put),
+        // SAFETY: every processor of this architecture has NEON.
+        unsafe {
+            match part.end - first {
+                2.. => some_rows::<2>(panel, rows, &mut first, put),
+                _ => some_rows::<1>(panel, rows, &mut first, put),
+            }
         }
     }
 }
 
 /// Multiplies the next `R` rows with a panel. A row has the same result for every `R`.
+#[target_feature(enable = "neon")]
 #[inline]
 fn some_rows<const R: usize>(
     panel: &Panel<'_>,
@@ -53,13 +57,14 @@ fn some_rows<const R: usize>(
     }
 }
 
+#[target_feature(enable = "neon")]
 #[inline]
 fn products<const R: usize>(panel: &Panel<'_>, rows: SomeRows<'_, R>) -> [[f32; PANEL]; R] {
     let format = panel.format;
     let mut sums = [[vdupq_n_f32(0.0); PANEL / LANES]; R];
     for (group, codes) in panel.codes.chunks_exact(format.group_bytes()).enumerate() {
         let (whole, half) = (group * format.group / GROUP, group * format.group % GROUP / 16);
-        let inputs = rows.codes(whole).each_ref().map(inputs);
+        let inputs = rows.codes(whole).each_ref().map(|codes| inputs(codes));
         let totals = rows.halves(whole).each_ref().map(|halves| halves[half]);
         let totals = if format.group == GROUP { rows.sums(whole) } else { &totals };
         for columns in 0..PANEL / COLUMNS {
@@ -96,6 +101,7 @@ fn products<const R: usize>(panel: &Panel<'_>, rows: SomeRows<'_, R>) -> [[f32; 
 }
 
 /// Adds the products of four inputs to the sums of eight columns, which have a part per input.
+#[target_feature(enable = "neon")]
 #[inline]
 fn add<const R: usize>(
     dots: &mut [[int32x4_t; COLUMNS]; R],
@@ -123,12 +129,14 @@ fn add<const R: usize>(
 }
 
 /// The sums of four columns.
+#[target_feature(enable = "neon")]
 #[inline]
 fn joined(dots: &[int32x4_t]) -> int32x4_t {
     vpaddq_s32(vpaddq_s32(dots[0], dots[1]), vpaddq_s32(dots[2], dots[3]))
 }
 
 /// The activations of a group: `256 · high + low`.
+#[target_feature(enable = "neon")]
 #[inline]
 fn inputs(codes: &Codes) -> Inputs {
     let mut inputs = [0; GROUP];
@@ -144,6 +152,7 @@ fn inputs(codes: &Codes) -> Inputs {
 }
 
 /// The codes of four inputs, for half of the columns.
+#[target_feature(enable = "neon")]
 #[inline]
 fn load(codes: &[u8; 4 * PANEL], half: usize) -> [uint8x16_t; 2] {
     let codes: &[u8; 4 * COLUMNS] = &codes.as_chunks().0[half];
@@ -152,6 +161,7 @@ fn load(codes: &[u8; 4 * PANEL], half: usize) -> [uint8x16_t; 2] {
 }
 
 /// Scale and minimum of a group, for the four columns at `place`.
+#[target_feature(enable = "neon")]
 #[inline]
 fn factors(panel: &Panel<'_>, group: usize, place: usize) -> [float32x4_t; 2] {
     let format = panel.format;
@@ -173,6 +183,7 @@ fn factors(panel: &Panel<'_>, group: usize, place: usize) -> [float32x4_t; 2] {
     [scale, minimum]
 }
 
+#[target_feature(enable = "neon")]
 #[inline]
 fn integers(values: [i32; LANES]) -> float32x4_t {
     // SAFETY: four values are one vector.
@@ -180,6 +191,7 @@ fn integers(values: [i32; LANES]) -> float32x4_t {
 }
 
 /// Four f16 values, widened without instructions for f16: the exponent of f32 has another bias.
+#[target_feature(enable = "neon")]
 #[inline]
 fn floats(values: &[u16], at: usize) -> float32x4_t {
     let values: &[u16; LANES] = &values.as_chunks().0[at];

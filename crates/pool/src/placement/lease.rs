@@ -35,16 +35,16 @@ impl Leadership {
     pub(super) async fn hold(&self, backend: &dyn Backend, holder: &str, changed: impl Fn(bool)) {
         loop {
             let mut grant = self.grant.lock().await;
-            let had_it = grant.is_some();
+            let was_held = grant.is_some();
             *grant = match grant.take() {
                 Some(held) => renew(backend, held).await,
                 None => backend.acquire(NAME, holder, TTL).await.ok().flatten(),
             };
             self.set_until(grant.as_ref().map(LeaseGrant::expires));
-            let has_it = grant.is_some();
+            let is_held = grant.is_some();
             drop(grant);
-            if had_it != has_it {
-                changed(has_it);
+            if was_held != is_held {
+                changed(is_held);
             }
             sleep(INTERVAL).await;
         }
