@@ -427,7 +427,8 @@ fn every_set_of_instructions_of_this_processor_is_run() {
         (Isa::Avx512Bf16, &["avx512_bf16"]),
         (Isa::Amx, &["amx_tile", "amx_bf16", "avx512_bf16"]),
     ] {
-        let has = needs.iter().all(|flag| flags.contains(flag));
+        // An emulator shows the processor that it runs on.
+        let has = cfg!(target_arch = "x86_64") && needs.iter().all(|flag| flags.contains(flag));
         assert!(!has || available.contains(&isa), "this processor has {isa}, and it was not run");
     }
 }
