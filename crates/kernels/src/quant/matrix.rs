@@ -103,11 +103,7 @@ impl QuantMatrix {
         put: &mut impl FnMut(usize, usize, &[f32; PANEL]),
     ) {
         #[cfg(target_arch = "x86_64")]
-        let rest = {
-            let whole = self.multiply_on_tiles::<BLOCK>(rows, 0, panels.clone(), put);
-            let all = whole + self.multiply_on_tiles::<{ BLOCK / 2 }>(rows, whole, panels.clone(), put);
-            all..rows.rows()
-        };
+        let rest = self.multiply_on_tiles(rows, panels.clone(), put)..rows.rows();
         for number in panels {
             let panel = self.panel(number);
             let mut put = |row: usize, values: &[f32; PANEL]| put(row, number, values);
@@ -126,30 +122,27 @@ impl QuantMatrix {
         }
     }
 
-    /// Multiplies rows from `first` on, `ROWS` at a time, if there are tiles. Returns how many.
+    /// Multiplies the rows of whole blocks, if there are tiles. Returns how many.
     #[cfg(target_arch = "x86_64")]
-    fn multiply_on_tiles<const ROWS: usize>(
+    fn multiply_on_tiles(
         &self,
         rows: &QuantizedRows,
-        first: usize,
         panels: Range<usize>,
         put: &mut impl FnMut(usize, usize, &[f32; PANEL]),
     ) -> usize {
-        let count = (rows.rows() - first) / ROWS * ROWS;
-        if count == 0 {
-            return 0;
-        }
-        let Some(mut tiles) = ByteTiles::<ROWS>::of(self.isa, self.format) else { return 0 };
-        // Rows that stay in the L2 cache for all panels.
-        let step = (L2_BYTES / (2 * ROWS * self.inputs)).max(1) * ROWS;
-        for from in (first..first + count).step_by(step) {
+        let blocks = rows.rows() / BLOCK;
+        let tiles = if blocks > 0 { ByteTiles::of(self.isa, self.format) } else { None };
+        let Some(mut tiles) = tiles else { return 0 };
+        // Blocks that stay in the L2 cache for all panels.
+        let step = (L2_BYTES / (2 * BLOCK * self.inputs)).max(1);
+        for first in (0..blocks).step_by(step) {
             for number in panels.clone() {
-                let part = from..(from + step).min(first + count);
+                let part = first..(first + step).min(blocks);
                 let put = &mut |row: usize, values: &[f32; PANEL]| put(row, number, values);
                 tiles.multiply(&self.panel(number), rows, part, put);
             }
         }
-        count
+        blocks * BLOCK
     }
 
     /// The weights of output `output`, in f32.

@@ -1,4 +1,4 @@
-//! Products with AMX tiles of bytes, for 16 or 8 rows at a time. Dot products are integers, and all else is computed as with
+//! Products with AMX tiles of bytes, for blocks of 16 rows. Dot products are integers, and all else is computed as with
 //! vectors, so the results are the same bit for bit.
 
 use std::arch::asm;
@@ -6,22 +6,21 @@ use std::arch::x86_64::{
     __m512, _mm512_load_si512, _mm512_loadu_ps, _mm512_setzero_ps, _mm512_storeu_ps, _mm512_storeu_si512,
 };
 use std::marker::PhantomData;
-use std::ops::Range;
 
 use super::avx512::{GroupFactors, VECTOR, add_scaled, joined, load, nibbles, values};
 use super::codes::Codes;
 use super::codes_avx512::has_vectors;
 use super::format::{CodeWidth, QuantFormat};
 use super::panel::Panel;
-use super::rows::{QuantizedRows, SomeRows};
+use super::rows::{BLOCK, QuantizedRows, SomeRows};
 use super::{GROUP, PANEL};
 use crate::buffer::Buffer;
 use crate::detect::has_amx_int8;
 use crate::isa::Isa;
 use crate::tile_config::TileConfig;
 
-/// This thread's tiles, configured for `ROWS` rows and groups of one size, until it is dropped. Not `Send`.
-pub(super) struct ByteTiles<const ROWS: usize> {
+/// This thread's tiles, configured for groups of one size, until it is dropped. Not `Send`.
+pub(super) struct ByteTiles {
     before: TileConfig,
     /// Codes of a panel, a byte each.
     codes: Buffer<u8>,
@@ -30,22 +29,19 @@ pub(super) struct ByteTiles<const ROWS: usize> {
     here: PhantomData<*const ()>,
 }
 
-/// Dot products of a group of rows and 16 columns, with high and low bytes.
+/// Dot products of a group of 16 rows and 16 columns, with high and low bytes.
 #[repr(C, align(64))]
-struct Dots<const ROWS: usize>([[[i32; PANEL]; ROWS]; 2]);
+struct Dots([[[i32; PANEL]; BLOCK]; 2]);
 
-impl<const ROWS: usize> ByteTiles<ROWS> {
+impl ByteTiles {
     /// Configures the tiles, if there are any. Tiles that are in use keep their configuration and lose their content.
-    pub(super) fn of(isa: Isa, format: QuantFormat) -> Option<ByteTiles<ROWS>> {
+    pub(super) fn of(isa: Isa, format: QuantFormat) -> Option<ByteTiles> {
         if isa != Isa::Amx || !has_amx_int8() || !has_vectors(isa) {
             return None;
         }
         let mut config = TileConfig::full();
-        for tile in [0, 1, 2, 3] {
-            config.set(tile, ROWS as u8, VECTOR as u16);
-        }
         for tile in [4, 5] {
-            config.set(tile, ROWS as u8, format.group as u16);
+            config.set(tile, BLOCK as u8, format.group as u16);
         }
         for tile in [6, 7] {
             config.set(tile, (format.group / 4) as u8, VECTOR as u16);
@@ -59,12 +55,12 @@ impl<const ROWS: usize> ByteTiles<ROWS> {
         Some(ByteTiles { before, codes: Buffer::default(), factors: Buffer::default(), here: PhantomData })
     }
 
-    /// Multiplies some rows with a panel of the format of the tiles, `ROWS` rows at a time, which are in one block.
+    /// Multiplies the rows of some whole blocks with a panel of the format of the tiles.
     pub(super) fn multiply(
         &mut self,
         panel: &Panel<'_>,
         rows: &QuantizedRows,
-        part: Range<usize>,
+        blocks: std::ops::Range<usize>,
         put: &mut impl FnMut(usize, &[f32; PANEL]),
     ) {
         // SAFETY: these tiles exist only where the instructions do.
@@ -74,14 +70,14 @@ impl<const ROWS: usize> ByteTiles<ROWS> {
                 CodeWidth::Four => &self.codes,
                 CodeWidth::Eight => panel.codes,
             };
-            for first in part.step_by(ROWS) {
-                let own = rows.some::<ROWS>(first);
+            for block in blocks {
+                let own = rows.some::<BLOCK>(block * BLOCK);
                 let sums = match panel.format.group {
-                    GROUP => products::<1, ROWS>(self, codes, own),
-                    _ => products::<2, ROWS>(self, codes, own),
+                    GROUP => products::<1>(self, codes, own),
+                    _ => products::<2>(self, codes, own),
                 };
                 for (row, sums) in sums.into_iter().enumerate() {
-                    put(first + row, &values(sums));
+                    put(block * BLOCK + row, &values(sums));
                 }
             }
         }
@@ -118,23 +114,23 @@ impl<const ROWS: usize> ByteTiles<ROWS> {
     }
 }
 
-impl<const ROWS: usize> Drop for ByteTiles<ROWS> {
+impl Drop for ByteTiles {
     fn drop(&mut self) {
         // SAFETY: the processor has tiles.
         unsafe { self.before.load() };
     }
 }
 
-/// The products of some rows with a panel, whose groups have `32 / PARTS` inputs. While tiles multiply a group, vectors scale
+/// The products of 16 rows with a panel, whose groups have `32 / PARTS` inputs. While tiles multiply a group, vectors scale
 /// the previous one.
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni")]
-fn products<const PARTS: usize, const ROWS: usize>(
-    tiles: &ByteTiles<ROWS>,
+fn products<const PARTS: usize>(
+    tiles: &ByteTiles,
     codes: &[u8],
-    rows: SomeRows<'_, ROWS>,
-) -> [__m512; ROWS] {
-    let mut sums = [_mm512_setzero_ps(); ROWS];
-    let mut buffers = [Dots([[[0; PANEL]; ROWS]; 2]), Dots([[[0; PANEL]; ROWS]; 2])];
+    rows: SomeRows<'_, BLOCK>,
+) -> [__m512; BLOCK] {
+    let mut sums = [_mm512_setzero_ps(); BLOCK];
+    let mut buffers = [Dots([[[0; PANEL]; BLOCK]; 2]), Dots([[[0; PANEL]; BLOCK]; 2])];
     let bytes = GROUP / PARTS * PANEL;
     let groups = codes.len() / bytes;
     let factors = &tiles.factors.as_chunks::<{ 2 * PANEL }>().0[..groups];
@@ -152,7 +148,7 @@ fn products<const PARTS: usize, const ROWS: usize>(
         let factors = unsafe { [_mm512_loadu_ps(factors), _mm512_loadu_ps(factors.add(PANEL))] };
         let (whole, half) = (group / PARTS, group % PARTS);
         let (totals, halves, scales) = (rows.sums(whole), rows.halves(whole), rows.scales(whole));
-        for row in 0..ROWS {
+        for row in 0..BLOCK {
             // SAFETY: 16 values are one vector, and rows are aligned.
             let [high, low] =
                 [0, 1].map(|part| unsafe { _mm512_load_si512(done.0[part][row].as_ptr().cast()) });
@@ -165,11 +161,11 @@ fn products<const PARTS: usize, const ROWS: usize>(
 
 /// Dot products of a part of a group of 32 inputs, in the accumulators of even or odd groups.
 #[inline(always)]
-fn dots<const ROWS: usize>(_: &ByteTiles<ROWS>, rows: &[Codes; ROWS], part: usize, codes: &[u8], even: bool) {
+fn dots(_: &ByteTiles, rows: &[Codes; BLOCK], part: usize, codes: &[u8], even: bool) {
     let row = rows.as_ptr().cast::<i32>();
     macro_rules! multiply {
         ($high:literal, $low:literal, $a:literal, $b:literal) => {
-            // SAFETY: `ByteTiles` exists only while this thread's tiles are configured. Tiles 4 and 5 read `ROWS` rows, 64 bytes
+            // SAFETY: `ByteTiles` exists only while this thread's tiles are configured. Tiles 4 and 5 read 16 rows, 64 bytes
             // apart; tiles 6 and 7 read the codes.
             unsafe {
                 asm!(
@@ -197,10 +193,10 @@ fn dots<const ROWS: usize>(_: &ByteTiles<ROWS>, rows: &[Codes; ROWS], part: usiz
 
 /// Stores the dot products of an even or odd group.
 #[inline(always)]
-fn store<const ROWS: usize>(_: &ByteTiles<ROWS>, to: &mut Dots<ROWS>, even: bool) {
+fn store(_: &ByteTiles, to: &mut Dots, even: bool) {
     macro_rules! store {
         ($high:literal, $low:literal) => {
-            // SAFETY: as before; the destinations hold `ROWS` rows of 64 bytes.
+            // SAFETY: as before; the destinations hold 16 rows of 64 bytes.
             unsafe {
                 asm!(
                     concat!("tilestored [{to} + {line}*1], ", $high),
