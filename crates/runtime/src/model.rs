@@ -1,5 +1,6 @@
 //! A loaded model, and its operations.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::thread;
 
@@ -47,7 +48,7 @@ struct Inner {
     step_loop: OnceLock<StepLoop>,
     kv_cache_bytes: Option<u64>,
     /// Set once the warning about a missing prompt was taken.
-    warned_of_prompt: OnceLock<()>,
+    warned_of_prompt: AtomicBool,
 }
 
 /// Text generation.
@@ -177,7 +178,7 @@ impl Model {
         let model = {
             let (tokenizer, serving) = (Arc::new(tokenizer), Arc::new(serving));
             let step_loop = OnceLock::new();
-            let warned_of_prompt = OnceLock::new();
+            let warned_of_prompt = AtomicBool::new(false);
             let inner = Inner { runtime, tokenizer, serving, step_loop, kv_cache_bytes, warned_of_prompt };
             Model { inner: Arc::new(inner) }
         };
@@ -290,11 +291,12 @@ impl Model {
 
     /// The warning of [`missing_prompt`], once per model.
     pub fn take_prompt_warning<T: AsRef<str>>(&self, prompt: &Prompt, texts: &[T]) -> Option<String> {
-        if self.inner.warned_of_prompt.get().is_some() {
+        let was_warned = &self.inner.warned_of_prompt;
+        if was_warned.load(Ordering::Relaxed) {
             return None;
         }
         let warning = missing_prompt(self.card(), prompt, texts.iter().map(AsRef::as_ref))?;
-        self.inner.warned_of_prompt.set(()).is_ok().then_some(warning)
+        (!was_warned.swap(true, Ordering::Relaxed)).then_some(warning)
     }
 
     pub(crate) fn serving(&self) -> &Serving {

@@ -3,6 +3,7 @@
 
 mod chat;
 mod figure;
+mod output;
 mod plot;
 mod point;
 mod report;
@@ -21,7 +22,7 @@ use sconce::{ModelCost, ModelSource, Peak, Task};
 
 use crate::arguments;
 use crate::input::Input;
-use crate::terminal::{ProgressBars, print, print_json};
+use crate::terminal::ProgressBars;
 use plot::Plot;
 use report::Report;
 use runner::Runner;
@@ -95,14 +96,6 @@ pub(crate) fn run(arguments: &arguments::Bench) -> anyhow::Result<ExitCode> {
         peak,
         runners,
     };
-    if let Some(plot) = plot {
-        plot.draw(&figure::figure(&report))?;
-    }
-    if arguments.json {
-        print_json(&report.json())?;
-    } else {
-        print(&report.text())?;
-    }
     let all_ran = report.runners.iter().all(|runner| runner.failed.is_none());
-    Ok(if all_ran { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    output::show(arguments, plot, || figure::figure(&report), || report.json(), || report.text(), all_ran)
 }

@@ -14,13 +14,14 @@ use sconce::prove::ProofDepth;
 use sconce::tokenize::ModelTokenizer;
 use sconce_worker::{LoadPolicy, Serve, ServeError, Settings};
 
+use super::output;
 use super::plot::Plot;
 use super::runner;
 use super::server::Server;
 use super::workload::of_length;
 use crate::arguments::Bench;
 use crate::server_spec::{Kind, ServerSpec};
-use crate::terminal::{ProgressBars, print, print_json};
+use crate::terminal::ProgressBars;
 use report::{Measured, Report};
 use stream::chat;
 
@@ -107,16 +108,8 @@ pub(super) fn run(arguments: &Bench, plot: Option<Plot>) -> anyhow::Result<ExitC
     }
     own.stop()?;
     let report = Report { model: &card.name, input, output, rounds, all };
-    if let Some(plot) = plot {
-        plot.draw(&report.figure())?;
-    }
-    if arguments.json {
-        print_json(&report.json())?;
-    } else {
-        print(&report.text())?;
-    }
     let all_ran = report.all.iter().all(|measured| measured.error.is_none());
-    Ok(if all_ran { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    output::show(arguments, plot, || report.figure(), || report.json(), || report.text(), all_ran)
 }
 
 /// A server of this process, on a free port of the loopback interface.

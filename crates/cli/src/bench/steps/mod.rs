@@ -12,9 +12,10 @@ use sconce::core::generator::Generator;
 use sconce::prove::ProofDepth;
 use sconce::{Device, ModelCost, Peak, Placement, Runtime, StepTimer};
 
+use super::output;
 use super::plot::Plot;
 use crate::arguments::Bench;
-use crate::terminal::{ProgressBars, eprint_line, print, print_json};
+use crate::terminal::{ProgressBars, eprint_line};
 use report::{Decode, Measured, Report, step_bytes};
 
 /// Tokens of a prompt.
@@ -63,16 +64,8 @@ pub(super) fn run(
         peak,
         all,
     };
-    if let Some(plot) = plot {
-        plot.draw(&report.figure())?;
-    }
-    if arguments.json {
-        print_json(&report.json())?;
-    } else {
-        print(&report.text())?;
-    }
     let all_ran = report.all.iter().all(|measured| measured.failed.is_none());
-    Ok(if all_ran { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    output::show(arguments, plot, || report.figure(), || report.json(), || report.text(), all_ran)
 }
 
 /// Loads a placement and times its steps; the fastest round counts.
