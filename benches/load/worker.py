@@ -60,9 +60,9 @@ def processor_seconds(pid):
 class Worker:
     """A server process on a free port, ready on return."""
 
-    def __init__(self, target, model=MINILM, *options):
+    def __init__(self, target, model=MINILM, *options, environment={}):
         command = [program(target), "serve", model, "--offline", "--port", "0", *options]
-        self.process = subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True)
+        self.process = subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True, env=os.environ | environment)
         self.pid = self.process.pid
         line = self.process.stderr.readline()
         found = re.match(r"listening on http://(.*):(\d+)", line)
