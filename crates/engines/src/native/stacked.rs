@@ -12,8 +12,8 @@ use super::weights::{Packing, Table};
 use crate::stored_tensor::StoredTensor;
 use crate::weight::Weight;
 
-/// Groups of 32 values that a thread quantizes at a time.
-const PART: usize = 256;
+/// Blocks of 256 values that a thread quantizes at a time.
+const PART: usize = 32;
 
 /// A matrix whose outputs come from several tensors. Quantized tensors stay quantized.
 pub(super) struct StackedMatrix {
@@ -95,8 +95,8 @@ impl Matrix for StackedMatrix {
 fn quantize_rows(cpu: Cpu<'_>, a: &[f32], stride: usize, rows: usize, inputs: usize) -> QuantizedRows {
     let mut quantized = QuantizedRows::zeros(rows, inputs);
     // A part of a few thousand values.
-    let groups = if cpu.team.count() == 1 { usize::MAX } else { PART / rows.clamp(1, 16) };
-    cpu.team.each(quantized.parts(groups), |mut part| part.quantize(cpu.isa, a, stride));
+    let blocks = if cpu.team.count() == 1 { usize::MAX } else { PART / rows.clamp(1, 16) };
+    cpu.team.each(quantized.parts(blocks), |mut part| part.quantize(cpu.isa, a, stride));
     quantized
 }
 

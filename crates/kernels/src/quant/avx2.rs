@@ -9,11 +9,10 @@ use std::arch::x86_64::{
 };
 use std::ops::Range;
 
-use super::codes::Codes;
 use super::format::CodeWidth;
 use super::panel::Panel;
 use super::rows::{QuantizedRows, SomeRows};
-use super::{GROUP, PANEL};
+use super::{BLOCK, GROUP, PANEL};
 use crate::detect::has_avx2_f16c;
 use crate::isa::Isa;
 
@@ -32,7 +31,7 @@ struct Words {
     odd: [i32; GROUP / 4],
 }
 
-/// Multiplies some rows with a panel, if there are instructions for it. The first row begins a block.
+/// Multiplies some rows with a panel, if there are instructions for it. The first row begins a tile.
 pub(super) fn multiply(
     isa: Isa,
     panel: &Panel<'_>,
@@ -83,8 +82,10 @@ fn products<const R: usize>(panel: &Panel<'_>, rows: SomeRows<'_, R>) -> [Halves
     let format = panel.format;
     let mut sums = [[_mm256_setzero_ps(); 2]; R];
     for (group, codes) in panel.codes.chunks_exact(format.group_bytes()).enumerate() {
-        let (whole, half) = (group * format.group / GROUP, group * format.group % GROUP / 16);
-        let inputs = rows.codes(whole).each_ref().map(|codes| words(codes));
+        let first = group * format.group;
+        let (blocks, first) = (rows.block(first / BLOCK), first % BLOCK);
+        let half = first % GROUP / 16;
+        let inputs = blocks.each_ref().map(|block| words(block.group(first / GROUP)));
         let mut dots = [[_mm256_setzero_si256(); 2]; R];
         for (at, codes) in codes.as_chunks::<{ 4 * PANEL }>().0.iter().enumerate() {
             let codes = load(codes);
@@ -97,10 +98,9 @@ fn products<const R: usize>(panel: &Panel<'_>, rows: SomeRows<'_, R>) -> [Halves
             }
         }
         let factors = [0, 1].map(|half| factors(panel, group, half));
-        let totals = rows.halves(whole).each_ref().map(|halves| halves[half]);
-        let totals = if format.group == GROUP { rows.sums(whole) } else { &totals };
-        for (row, (sums, dots)) in sums.iter_mut().zip(dots).enumerate() {
-            let (total, scale) = (_mm256_set1_ps(totals[row]), _mm256_set1_ps(rows.scales(whole)[row]));
+        for ((sums, dots), block) in sums.iter_mut().zip(dots).zip(blocks) {
+            let total = _mm256_set1_ps(block.sum(format.group, first / format.group));
+            let scale = _mm256_set1_ps(block.scale);
             for ((sum, dot), [by, minimum]) in sums.iter_mut().zip(dots).zip(factors) {
                 let part = _mm256_mul_ps(_mm256_cvtepi32_ps(dot), by);
                 *sum = _mm256_fmadd_ps(_mm256_fnmadd_ps(minimum, total, part), scale, *sum);
@@ -131,12 +131,12 @@ fn add<const R: usize>(
 /// The activations of a group: `256 · high + low`.
 #[target_feature(enable = "avx2")]
 #[inline]
-fn words(codes: &Codes) -> Words {
+fn words([high, low]: [&[i32; GROUP / 4]; 2]) -> Words {
     let mut words = Words { even: [0; 8], odd: [0; 8] };
-    // SAFETY: eight words are one vector; codes and words are aligned to 32 bytes.
+    // SAFETY: eight words are one vector; groups and words are aligned to 32 bytes.
     unsafe {
-        let high = _mm256_load_si256(codes.high.as_ptr().cast());
-        let low = _mm256_load_si256(codes.low.as_ptr().cast());
+        let high = _mm256_load_si256(high.as_ptr().cast());
+        let low = _mm256_load_si256(low.as_ptr().cast());
         let even = _mm256_srai_epi16::<8>(_mm256_slli_epi16::<8>(low));
         let even = _mm256_add_epi16(_mm256_slli_epi16::<8>(high), even);
         let top = _mm256_and_si256(high, _mm256_set1_epi16(0xff00_u16.cast_signed()));

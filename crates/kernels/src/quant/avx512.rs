@@ -3,24 +3,25 @@
 use std::arch::x86_64::{
     __m512, __m512i, _mm_loadu_si128, _mm256_loadu_si256, _mm512_add_epi32, _mm512_and_si512,
     _mm512_cvtepi8_epi32, _mm512_cvtepi32_ps, _mm512_cvtepu8_epi32, _mm512_cvtph_ps, _mm512_dpbusd_epi32,
-    _mm512_fmadd_ps, _mm512_fnmadd_ps, _mm512_loadu_si512, _mm512_mul_ps, _mm512_set1_epi8,
-    _mm512_set1_epi32, _mm512_set1_ps, _mm512_setzero_ps, _mm512_setzero_si512, _mm512_slli_epi32,
-    _mm512_srli_epi16, _mm512_storeu_ps,
+    _mm512_fmadd_ps, _mm512_fnmadd_ps, _mm512_loadu_si512, _mm512_mul_ps, _mm512_mullo_epi32,
+    _mm512_set1_epi8, _mm512_set1_epi32, _mm512_set1_ps, _mm512_setzero_ps, _mm512_setzero_si512,
+    _mm512_slli_epi32, _mm512_srli_epi16, _mm512_storeu_ps,
 };
 use std::ops::Range;
 
-use super::codes::Codes;
+use super::codes::RowBlock;
 use super::codes_avx512::has_vectors;
-use super::format::CodeWidth;
+use super::format::{CodeWidth, QuantFormat};
 use super::panel::Panel;
 use super::rows::{QuantizedRows, SomeRows};
-use super::{GROUP, PANEL};
+use super::tiles::has_tiles;
+use super::{BLOCK, GROUP, PANEL};
 use crate::isa::Isa;
 
 /// Bytes of a vector.
 pub(super) const VECTOR: usize = 64;
 
-/// Multiplies some rows with a panel, if there are instructions for it. The first row begins a block.
+/// Multiplies some rows with a panel, if there are instructions for it. The first row begins a tile.
 pub(super) fn multiply(
     isa: Isa,
     panel: &Panel<'_>,
@@ -31,32 +32,36 @@ pub(super) fn multiply(
     if !has_vectors(isa) {
         return false;
     }
+    let exact = panel.format.is_super() && has_tiles(isa);
     let mut first = part.start;
     while first < part.end {
         // SAFETY: the processor has these instructions.
         unsafe {
-            match part.end - first {
-                8.. => some_rows::<8>(panel, rows, &mut first, put),
-                4.. => some_rows::<4>(panel, rows, &mut first, put),
-                2.. => some_rows::<2>(panel, rows, &mut first, put),
-                _ => some_rows::<1>(panel, rows, &mut first, put),
+            match (exact, part.end - first) {
+                (true, 4..) => some_rows::<4, true>(panel, rows, &mut first, put),
+                (true, 2..) => some_rows::<2, true>(panel, rows, &mut first, put),
+                (true, _) => some_rows::<1, true>(panel, rows, &mut first, put),
+                (false, 8..) => some_rows::<8, false>(panel, rows, &mut first, put),
+                (false, 4..) => some_rows::<4, false>(panel, rows, &mut first, put),
+                (false, 2..) => some_rows::<2, false>(panel, rows, &mut first, put),
+                (false, _) => some_rows::<1, false>(panel, rows, &mut first, put),
             }
         }
     }
     true
 }
 
-/// Multiplies the next `R` rows with a panel. A row has the same result for every `R`.
+/// Multiplies the next `R` rows with a panel. A row has the same result for every `R`. If it is `EXACT`, super-blocks
+/// are added as integers, as with tiles.
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni")]
 #[inline]
-fn some_rows<const R: usize>(
+fn some_rows<const R: usize, const EXACT: bool>(
     panel: &Panel<'_>,
     rows: &QuantizedRows,
     first: &mut usize,
     put: &mut impl FnMut(usize, &[f32; PANEL]),
 ) {
-    let sums = products(panel, rows.some::<R>(*first));
-    for sums in sums {
+    for sums in products::<R, EXACT>(panel, rows.some::<R>(*first)) {
         put(*first, &values(sums));
         *first += 1;
     }
@@ -64,61 +69,136 @@ fn some_rows<const R: usize>(
 
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni")]
 #[inline]
-fn products<const R: usize>(panel: &Panel<'_>, rows: SomeRows<'_, R>) -> [__m512; R] {
-    let format = panel.format;
+fn products<const R: usize, const EXACT: bool>(panel: &Panel<'_>, rows: SomeRows<'_, R>) -> [__m512; R] {
     let mut sums = [_mm512_setzero_ps(); R];
     let mut factors = GroupFactors::of(panel);
-    for (group, codes) in panel.codes.chunks_exact(format.group_bytes()).enumerate() {
-        let [scale, minimum] = factors.next();
-        match (format.width, format.group) {
-            (CodeWidth::Four, _) => {
-                let dots = dots_of_four_bits(codes, rows.codes(group));
-                add_group(&mut sums, dots, [scale, minimum], rows.sums(group), rows.scales(group));
-            }
-            (CodeWidth::Eight, GROUP) => {
-                let dots = dots_of_eight_bits::<R, 8>(codes, rows.codes(group), 0);
-                add_group(&mut sums, dots, [scale, minimum], rows.sums(group), rows.scales(group));
-            }
-            (CodeWidth::Eight, _) => {
-                let (whole, half) = (group / 2, group % 2);
-                let dots = dots_of_eight_bits::<R, 4>(codes, rows.codes(whole), 4 * half);
-                let totals = rows.halves(whole).map(|halves| halves[half]);
-                add_group(&mut sums, dots, [scale, minimum], &totals, rows.scales(whole));
-            }
+    let blocks = panel.codes.chunks(BLOCK / panel.format.group * panel.format.group_bytes());
+    for (block, codes) in blocks.enumerate() {
+        if EXACT {
+            add_super_block(&mut sums, panel, codes, block, rows.block(block));
+        } else {
+            add_groups(&mut sums, &mut factors, codes, rows.block(block));
         }
     }
     sums
 }
 
-/// Adds the products of a group, from the dot products of codes, to the sums of each row.
-#[target_feature(enable = "avx512f")]
+/// Adds the products of a super-block. The products of its groups are integers.
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni")]
 #[inline]
-fn add_group<const R: usize>(
+fn add_super_block<const R: usize>(
     sums: &mut [__m512; R],
-    dots: [__m512i; R],
-    factors: [__m512; 2],
-    totals: &[f32; R],
-    scales: &[f32; R],
+    panel: &Panel<'_>,
+    codes: &[u8],
+    block: usize,
+    rows: &[RowBlock; R],
 ) {
-    for (row, (sum, dot)) in sums.iter_mut().zip(dots).enumerate() {
-        *sum = add_scaled(*sum, dot, factors, totals[row], scales[row]);
+    let format = panel.format;
+    let mut totals = [BlockTotals::zeros(); R];
+    for (group, codes) in codes.chunks_exact(format.group_bytes()).enumerate() {
+        let dots = dots::<R, true>(format, codes, rows, group);
+        let (scale, minimum) = super_factors(panel, block * format.groups + group);
+        for ((totals, row), [high, low]) in totals.iter_mut().zip(rows).zip(dots) {
+            totals.high = _mm512_add_epi32(totals.high, _mm512_mullo_epi32(high, scale));
+            totals.low = _mm512_add_epi32(totals.low, _mm512_mullo_epi32(low, scale));
+            let sum = _mm512_set1_ps(row.sum(format.group, group));
+            totals.minimum = _mm512_fmadd_ps(minimum, sum, totals.minimum);
+        }
+    }
+    let factors = block_factors(panel, block);
+    for ((sum, totals), row) in sums.iter_mut().zip(totals).zip(rows) {
+        *sum = totals.added_to(*sum, factors, row.scale);
     }
 }
 
-/// Adds the products of a row's group with a panel to its sums. The factors of the group are its scale and its minimum; the
-/// codes of the row have a sum and a scale.
+/// Adds the products of the groups of a block, each of which has its own factors.
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni")]
+#[inline]
+fn add_groups<const R: usize>(
+    sums: &mut [__m512; R],
+    factors: &mut GroupFactors<'_>,
+    codes: &[u8],
+    rows: &[RowBlock; R],
+) {
+    let format = factors.panel.format;
+    let mut totals = [_mm512_setzero_ps(); R];
+    for (group, codes) in codes.chunks_exact(format.group_bytes()).enumerate() {
+        let factors = factors.next();
+        let dots = dots::<R, false>(format, codes, rows, group);
+        for ((total, row), dots) in totals.iter_mut().zip(rows).zip(dots) {
+            *total = add_group(*total, dots, factors, row.sum(format.group, group));
+        }
+    }
+    for ((sum, total), row) in sums.iter_mut().zip(totals).zip(rows) {
+        *sum = _mm512_fmadd_ps(total, _mm512_set1_ps(row.scale), *sum);
+    }
+}
+
+/// Adds the products of a group to those of its block. `sum` is that of the row's codes.
 #[target_feature(enable = "avx512f")]
 #[inline]
-pub(super) fn add_scaled(
-    sum: __m512,
-    dot: __m512i,
+pub(super) fn add_group(
+    total: __m512,
+    [high, low]: [__m512i; 2],
     [scale, minimum]: [__m512; 2],
-    row_sum: f32,
-    row_scale: f32,
+    sum: f32,
 ) -> __m512 {
-    let part = _mm512_mul_ps(_mm512_cvtepi32_ps(dot), scale);
-    let part = _mm512_fnmadd_ps(minimum, _mm512_set1_ps(row_sum), part);
-    _mm512_fmadd_ps(part, _mm512_set1_ps(row_scale), sum)
+    let dot = _mm512_add_epi32(_mm512_slli_epi32::<8>(high), low);
+    let total = _mm512_fmadd_ps(_mm512_cvtepi32_ps(dot), scale, total);
+    _mm512_fnmadd_ps(minimum, _mm512_set1_ps(sum), total)
+}
+
+/// The products of a row with a super-block, without the factors of the super-block.
+#[derive(Clone, Copy)]
+pub(super) struct BlockTotals {
+    /// Sum of scales times dot products with high bytes.
+    pub(super) high: __m512i,
+    /// Sum of scales times dot products with low bytes.
+    pub(super) low: __m512i,
+    /// Sum of minimums times the sums of codes.
+    pub(super) minimum: __m512,
+}
+
+impl BlockTotals {
+    #[target_feature(enable = "avx512f")]
+    #[inline]
+    fn zeros() -> BlockTotals {
+        let none = _mm512_setzero_si512();
+        BlockTotals { high: none, low: none, minimum: _mm512_setzero_ps() }
+    }
+
+    /// Adds the products to the sums of a row. The factors are those of the super-block.
+    #[target_feature(enable = "avx512f")]
+    #[inline]
+    pub(super) fn added_to(self, sum: __m512, [scale, minimum]: [__m512; 2], row_scale: f32) -> __m512 {
+        let (high, low) = (_mm512_cvtepi32_ps(self.high), _mm512_cvtepi32_ps(self.low));
+        let part = _mm512_mul_ps(scale, _mm512_fmadd_ps(high, _mm512_set1_ps(256.0), low));
+        let part = _mm512_fnmadd_ps(minimum, self.minimum, part);
+        _mm512_fmadd_ps(part, _mm512_set1_ps(row_scale), sum)
+    }
+}
+
+/// The integers of a group of a super-block: its scale and its minimum. Without minimums, the minimum is the scale.
+#[target_feature(enable = "avx512f,avx512bw,avx512vl")]
+#[inline]
+pub(super) fn super_factors(panel: &Panel<'_>, group: usize) -> (__m512i, __m512) {
+    let scale = signed(panel.group_scales, group);
+    let minimum = if panel.format.has_minimums { unsigned(panel.group_minimums, group) } else { scale };
+    (scale, _mm512_cvtepi32_ps(minimum))
+}
+
+/// The factors of a super-block: those of its scales and minimums. Without minimums, that of minimums is the scale times the
+/// code of zero.
+#[target_feature(enable = "avx512f,avx512bw,avx512vl")]
+#[inline]
+pub(super) fn block_factors(panel: &Panel<'_>, block: usize) -> [__m512; 2] {
+    let scale = halves(panel.scales, block);
+    let minimum = if panel.format.has_minimums {
+        halves(panel.minimums, block)
+    } else {
+        _mm512_mul_ps(scale, _mm512_set1_ps(f32::from(panel.format.zero)))
+    };
+    [scale, minimum]
 }
 
 /// The scale and the minimum of each group of a panel, one after the other.
@@ -153,47 +233,61 @@ impl<'a> GroupFactors<'a> {
         self.left -= 1;
         let (mut scale, mut minimum) = (self.scale, self.minimum);
         if format.is_super() {
-            scale = _mm512_mul_ps(scale, signed(panel.group_scales, self.group));
+            scale = _mm512_mul_ps(scale, _mm512_cvtepi32_ps(signed(panel.group_scales, self.group)));
         }
         if !format.has_minimums {
             minimum = _mm512_mul_ps(scale, _mm512_set1_ps(f32::from(format.zero)));
         } else if format.is_super() {
-            minimum = _mm512_mul_ps(minimum, unsigned(panel.group_minimums, self.group));
+            let integers = _mm512_cvtepi32_ps(unsigned(panel.group_minimums, self.group));
+            minimum = _mm512_mul_ps(minimum, integers);
         }
         self.group += 1;
         [scale, minimum]
     }
 }
 
+/// Dot products of the codes of group `group` with the high and the low bytes of each row. `EXACT` is that of the only caller,
+/// into which it is inlined.
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni")]
 #[inline]
-fn dots_of_four_bits<const R: usize>(codes: &[u8], rows: &[Codes; R]) -> [__m512i; R] {
+fn dots<const R: usize, const EXACT: bool>(
+    format: QuantFormat,
+    codes: &[u8],
+    rows: &[RowBlock; R],
+    group: usize,
+) -> [[__m512i; 2]; R] {
     let mut dots = [[_mm512_setzero_si512(); 2]; R];
-    for (at, codes) in codes.as_chunks::<VECTOR>().0.iter().enumerate().take(4) {
-        let [first, second] = nibbles(load(codes));
-        for (dots, row) in dots.iter_mut().zip(rows) {
-            add(dots, first, [row.high[at], row.low[at]]);
-            add(dots, second, [row.high[at + 4], row.low[at + 4]]);
+    let first = group * format.group / 4;
+    match (format.width, format.group) {
+        (CodeWidth::Four, _) => {
+            for (at, codes) in codes.as_chunks::<VECTOR>().0.iter().enumerate().take(4) {
+                let [low, high] = nibbles(load(codes));
+                add(&mut dots, low, rows, first + at);
+                add(&mut dots, high, rows, first + at + 4);
+            }
+        }
+        (_, GROUP) => {
+            for (at, codes) in codes.as_chunks::<VECTOR>().0.iter().enumerate().take(8) {
+                add(&mut dots, load(codes), rows, first + at);
+            }
+        }
+        _ => {
+            for (at, codes) in codes.as_chunks::<VECTOR>().0.iter().enumerate().take(4) {
+                add(&mut dots, load(codes), rows, first + at);
+            }
         }
     }
-    dots.map(|dots| joined(dots))
+    dots
 }
 
-#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni")]
+/// Adds the products of codes with the high and the low bytes of four inputs of each row.
+#[target_feature(enable = "avx512f,avx512vnni")]
 #[inline]
-fn dots_of_eight_bits<const R: usize, const WORDS: usize>(
-    codes: &[u8],
-    rows: &[Codes; R],
-    first: usize,
-) -> [__m512i; R] {
-    let mut dots = [[_mm512_setzero_si512(); 2]; R];
-    for (at, codes) in codes.as_chunks::<VECTOR>().0.iter().enumerate().take(WORDS) {
-        let codes = load(codes);
-        for (dots, row) in dots.iter_mut().zip(rows) {
-            add(dots, codes, [row.high[first + at], row.low[first + at]]);
-        }
+fn add<const R: usize>(dots: &mut [[__m512i; 2]; R], codes: __m512i, rows: &[RowBlock; R], word: usize) {
+    for ([high, low], row) in dots.iter_mut().zip(rows) {
+        *high = _mm512_dpbusd_epi32(*high, codes, _mm512_set1_epi32(row.high[word]));
+        *low = _mm512_dpbusd_epi32(*low, codes, _mm512_set1_epi32(row.low[word]));
     }
-    dots.map(|dots| joined(dots))
 }
 
 /// The low and the high four bits of each byte.
@@ -212,21 +306,6 @@ pub(super) fn values(vector: __m512) -> [f32; PANEL] {
     // SAFETY: 16 values are one vector.
     unsafe { _mm512_storeu_ps(values.as_mut_ptr(), vector) };
     values
-}
-
-/// Adds the products of codes with the high and the low bytes of four inputs.
-#[target_feature(enable = "avx512f,avx512vnni")]
-#[inline]
-fn add([high, low]: &mut [__m512i; 2], codes: __m512i, words: [i32; 2]) {
-    *high = _mm512_dpbusd_epi32(*high, codes, _mm512_set1_epi32(words[0]));
-    *low = _mm512_dpbusd_epi32(*low, codes, _mm512_set1_epi32(words[1]));
-}
-
-/// `256 · high + low`.
-#[target_feature(enable = "avx512f")]
-#[inline]
-pub(super) fn joined([high, low]: [__m512i; 2]) -> __m512i {
-    _mm512_add_epi32(_mm512_slli_epi32::<8>(high), low)
 }
 
 #[target_feature(enable = "avx512f")]
@@ -248,17 +327,17 @@ fn halves(values: &[u16], block: usize) -> __m512 {
 /// The integers of group `group`.
 #[target_feature(enable = "avx512f")]
 #[inline]
-fn signed(values: &[i8], group: usize) -> __m512 {
+pub(super) fn signed(values: &[i8], group: usize) -> __m512i {
     let values: &[i8; PANEL] = &values.as_chunks().0[group];
     // SAFETY: 16 bytes are a quarter of a vector.
-    unsafe { _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128(values.as_ptr().cast()))) }
+    unsafe { _mm512_cvtepi8_epi32(_mm_loadu_si128(values.as_ptr().cast())) }
 }
 
 /// The integers of group `group`.
 #[target_feature(enable = "avx512f")]
 #[inline]
-fn unsigned(values: &[u8], group: usize) -> __m512 {
+fn unsigned(values: &[u8], group: usize) -> __m512i {
     let values: &[u8; PANEL] = &values.as_chunks().0[group];
     // SAFETY: 16 bytes are a quarter of a vector.
-    unsafe { _mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(_mm_loadu_si128(values.as_ptr().cast()))) }
+    unsafe { _mm512_cvtepu8_epi32(_mm_loadu_si128(values.as_ptr().cast())) }
 }

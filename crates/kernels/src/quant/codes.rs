@@ -1,26 +1,68 @@
 //! Codes of activations.
 
-use super::GROUP;
+use super::{BLOCK, GROUP};
 use crate::rows::{LANES, folded};
 
 /// The largest code: its high byte is 127 and its low byte 0.
 pub(super) const LARGEST: f32 = 127.0 * 256.0;
-/// Inputs per sum: the smallest group of a format.
+/// Inputs of the smallest group of a format.
 const SUMMED: usize = 16;
-/// Words of a group.
-const WORDS: usize = GROUP / 4;
+/// Words of a block.
+const WORDS: usize = BLOCK / 4;
 
-/// The codes of a row's group, four inputs to a word: a cache line.
-#[derive(Clone, Copy, Debug, Default)]
+/// A block of a row: the codes of 256 inputs with one scale. A code is `256 · high + low`, two signed bytes, for dot products
+/// of bytes.
+#[derive(Clone, Copy, Debug)]
 #[repr(C, align(64))]
-pub(super) struct Codes {
+pub(super) struct RowBlock {
+    /// High bytes, four inputs to a word.
     pub(super) high: [i32; WORDS],
+    /// Low bytes, four inputs to a word.
     pub(super) low: [i32; WORDS],
+    /// The sum of each 16 codes.
+    pub(super) half_sums: [f32; BLOCK / SUMMED],
+    /// The sum of each 32 codes.
+    pub(super) sums: [f32; BLOCK / GROUP],
+    /// The scale of the codes; NaN if a value is not finite.
+    pub(super) scale: f32,
 }
 
-/// Quantizes a group. Returns its scale and the sums of both halves.
+impl RowBlock {
+    pub(super) const ZEROS: RowBlock = RowBlock {
+        high: [0; WORDS],
+        low: [0; WORDS],
+        half_sums: [0.0; BLOCK / SUMMED],
+        sums: [0.0; BLOCK / GROUP],
+        scale: 0.0,
+    };
+
+    /// High and low bytes of the 32 inputs of a group.
+    #[inline(always)]
+    #[cfg_attr(
+        not(any(target_arch = "x86_64", target_arch = "aarch64")),
+        expect(dead_code, reason = "no vectors")
+    )]
+    pub(super) fn group(&self, group: usize) -> [&[i32; GROUP / 4]; 2] {
+        [&self.high, &self.low].map(|words| &words.as_chunks().0[group])
+    }
+
+    /// The sum of the codes of a group of 16 or 32 inputs.
+    #[inline(always)]
+    pub(super) fn sum(&self, inputs: usize, group: usize) -> f32 {
+        if inputs == GROUP { self.sums[group] } else { self.half_sums[group] }
+    }
+
+    /// Sets the sum of each 16 codes of group `group`.
+    #[inline(always)]
+    pub(super) fn set_sums(&mut self, group: usize, halves: [f32; 2]) {
+        self.half_sums[2 * group..][..2].copy_from_slice(&halves);
+        self.sums[group] = halves[0] + halves[1];
+    }
+}
+
+/// Quantizes the values of a block: 256, or fewer at the end of a row.
 #[inline(always)]
-pub(super) fn quantize(values: &[f32; GROUP], to: &mut Codes) -> (f32, [f32; 2]) {
+pub(super) fn quantize(values: &[f32], to: &mut RowBlock) {
     let mut tops = [0.0_f32; LANES];
     let mut finite = true;
     for values in values.as_chunks::<LANES>().0 {
@@ -31,17 +73,18 @@ pub(super) fn quantize(values: &[f32; GROUP], to: &mut Codes) -> (f32, [f32; 2])
     }
     let scale = folded(tops, f32::max) / LARGEST;
     let inverse = if scale > 0.0 { 1.0 / scale } else { 0.0 };
-    let codes = values.map(|x| (x * inverse).round_ties_even().clamp(-LARGEST, LARGEST) as i32);
-    // The low byte is signed, so the high byte is the nearest.
-    let (high, low) = (codes.map(|code| ((code + 128) >> 8) as u8), codes.map(|code| code as u8));
-    for (to, bytes) in [(&mut to.high, &high), (&mut to.low, &low)] {
-        for (to, bytes) in to.iter_mut().zip(bytes.as_chunks::<4>().0) {
-            *to = i32::from_le_bytes(*bytes);
+    for (group, values) in values.as_chunks::<GROUP>().0.iter().enumerate() {
+        let codes = values.map(|x| (x * inverse).round_ties_even().clamp(-LARGEST, LARGEST) as i32);
+        // The low byte is signed, so the high byte is the nearest.
+        let (high, low) = (codes.map(|code| ((code + 128) >> 8) as u8), codes.map(|code| code as u8));
+        for (to, bytes) in [(&mut to.high, &high), (&mut to.low, &low)] {
+            let to = &mut to[group * GROUP / 4..][..GROUP / 4];
+            for (to, bytes) in to.iter_mut().zip(bytes.as_chunks::<4>().0) {
+                *to = i32::from_le_bytes(*bytes);
+            }
         }
+        let sum = |codes: &[i32]| codes.iter().sum::<i32>() as f32;
+        to.set_sums(group, [sum(&codes[..SUMMED]), sum(&codes[SUMMED..])]);
     }
-    let mut halves = [0.0; 2];
-    for (sum, codes) in halves.iter_mut().zip(codes.as_chunks::<SUMMED>().0) {
-        *sum = codes.iter().sum::<i32>() as f32;
-    }
-    (if finite { scale } else { f32::NAN }, halves)
+    to.scale = if finite { scale } else { f32::NAN };
 }

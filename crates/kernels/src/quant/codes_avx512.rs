@@ -1,13 +1,14 @@
 //! Quantizes activations with AVX-512.
 
 use std::arch::x86_64::{
-    _CMP_LT_OQ, _mm_storeu_si128, _mm512_abs_ps, _mm512_add_epi32, _mm512_cmp_ps_mask, _mm512_cvtepi32_epi8,
-    _mm512_cvtps_epi32, _mm512_loadu_ps, _mm512_max_ps, _mm512_mul_ps, _mm512_reduce_add_epi32,
-    _mm512_reduce_max_ps, _mm512_set1_epi32, _mm512_set1_ps, _mm512_srai_epi32,
+    __m512, _CMP_LT_OQ, _mm_storeu_si128, _mm512_abs_ps, _mm512_add_epi32, _mm512_cmp_ps_mask,
+    _mm512_cvtepi32_epi8, _mm512_cvtps_epi32, _mm512_loadu_ps, _mm512_max_ps, _mm512_mul_ps,
+    _mm512_reduce_add_epi32, _mm512_reduce_max_ps, _mm512_set1_epi32, _mm512_set1_ps, _mm512_setzero_ps,
+    _mm512_srai_epi32,
 };
 
 use super::GROUP;
-use super::codes::{Codes, LARGEST};
+use super::codes::{LARGEST, RowBlock};
 use crate::detect::has_avx512_vnni;
 use crate::isa::Isa;
 
@@ -16,27 +17,41 @@ pub(super) fn has_vectors(isa: Isa) -> bool {
     (Isa::Avx512..=Isa::Amx).contains(&isa) && has_avx512_vnni()
 }
 
-/// Quantizes a group of activations. Returns its scale and the sums of both halves.
+/// Quantizes the values of a block: 256, or fewer at the end of a row.
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni")]
 #[inline]
-pub(super) fn quantize(values: &[f32; GROUP], to: &mut Codes) -> (f32, [f32; 2]) {
-    // SAFETY: 32 values are two vectors.
-    let values = unsafe { [_mm512_loadu_ps(values.as_ptr()), _mm512_loadu_ps(values.as_ptr().add(16))] };
-    let [first, second] = values.map(|x| _mm512_abs_ps(x));
-    let scale = _mm512_reduce_max_ps(_mm512_max_ps(first, second)) / LARGEST;
+pub(super) fn quantize(values: &[f32], to: &mut RowBlock) {
     let infinite = _mm512_set1_ps(f32::INFINITY);
-    let finite = [first, second].map(|x| _mm512_cmp_ps_mask::<_CMP_LT_OQ>(x, infinite));
-    let inverse = _mm512_set1_ps(if scale > 0.0 { 1.0 / scale } else { 0.0 });
-    let codes = values.map(|x| _mm512_cvtps_epi32(_mm512_mul_ps(x, inverse)));
-    for (half, codes) in codes.into_iter().enumerate() {
-        // The low byte is signed, so the high byte is the nearest.
-        let high = _mm512_srai_epi32::<8>(_mm512_add_epi32(codes, _mm512_set1_epi32(128)));
-        for (to, codes) in [(&mut to.high, high), (&mut to.low, codes)] {
-            let to: &mut [i32] = &mut to[4 * half..][..4];
-            // SAFETY: 16 bytes are four words.
-            unsafe { _mm_storeu_si128(to.as_mut_ptr().cast(), _mm512_cvtepi32_epi8(codes)) };
+    let (mut top, mut finite) = (_mm512_setzero_ps(), 0xffff);
+    let (groups, _) = values.as_chunks::<GROUP>();
+    for values in groups {
+        for values in load(values) {
+            let size = _mm512_abs_ps(values);
+            finite &= _mm512_cmp_ps_mask::<_CMP_LT_OQ>(size, infinite);
+            top = _mm512_max_ps(top, size);
         }
     }
-    let sums = codes.map(|codes| _mm512_reduce_add_epi32(codes) as f32);
-    (if finite == [0xffff; 2] { scale } else { f32::NAN }, sums)
+    let scale = _mm512_reduce_max_ps(top) / LARGEST;
+    let inverse = _mm512_set1_ps(if scale > 0.0 { 1.0 / scale } else { 0.0 });
+    for (group, values) in groups.iter().enumerate() {
+        let codes = load(values).map(|x| _mm512_cvtps_epi32(_mm512_mul_ps(x, inverse)));
+        for (half, codes) in codes.into_iter().enumerate() {
+            // The low byte is signed, so the high byte is the nearest.
+            let high = _mm512_srai_epi32::<8>(_mm512_add_epi32(codes, _mm512_set1_epi32(128)));
+            for (to, codes) in [(&mut to.high, high), (&mut to.low, codes)] {
+                let to: &mut [i32] = &mut to[8 * group + 4 * half..][..4];
+                // SAFETY: 16 bytes are four words.
+                unsafe { _mm_storeu_si128(to.as_mut_ptr().cast(), _mm512_cvtepi32_epi8(codes)) };
+            }
+        }
+        to.set_sums(group, codes.map(|codes| _mm512_reduce_add_epi32(codes) as f32));
+    }
+    to.scale = if finite == 0xffff { scale } else { f32::NAN };
+}
+
+#[target_feature(enable = "avx512f")]
+#[inline]
+fn load(values: &[f32; GROUP]) -> [__m512; 2] {
+    // SAFETY: 32 values are two vectors.
+    unsafe { [_mm512_loadu_ps(values.as_ptr()), _mm512_loadu_ps(values.as_ptr().add(16))] }
 }

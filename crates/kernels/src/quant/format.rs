@@ -56,7 +56,8 @@ impl QuantFormat {
 pub struct QuantRow {
     /// A code per input.
     pub codes: Vec<u8>,
-    /// A scale per group; empty without super-blocks.
+    /// A scale per group; empty without super-blocks. Scales of four-bit codes are between 0 and 63, and products of a code
+    /// and a scale between -16,384 and 16,383.
     pub group_scales: Vec<i8>,
     /// A minimum per group; empty without super-blocks or minimums.
     pub group_minimums: Vec<u8>,

@@ -1,5 +1,5 @@
 //! Products of f32 rows with quantized weights. Weights keep their codes and scales; rows are quantized to 16
-//! bits, with a scale per 32 inputs: with 8 bits, the perplexity of a small language model rises by a percent. A row of the
+//! bits, with a scale per 256 inputs: with 8 bits, the perplexity of a small language model rises by a percent. A row of the
 //! output depends on its own input row alone, bit for bit, whether vectors or tiles compute it. Rows of bf16 are multiplied
 //! with weights that are widened to bf16 on the way, which is faster for many rows.
 
@@ -31,5 +31,7 @@ pub use rows::{PartMut, QuantizedRows};
 
 /// Columns of a panel, whose codes are interleaved.
 pub const PANEL: usize = 16;
-/// Inputs that share a scale of the activations.
+/// Inputs that share a scale of the activations: a super-block of the formats that have them.
+const BLOCK: usize = 256;
+/// Inputs of the largest group of a format.
 const GROUP: usize = 32;

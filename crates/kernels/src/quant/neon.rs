@@ -9,11 +9,10 @@ use std::arch::aarch64::{
 };
 use std::ops::Range;
 
-use super::codes::Codes;
 use super::format::CodeWidth;
 use super::panel::Panel;
 use super::rows::{QuantizedRows, SomeRows};
-use super::{GROUP, PANEL};
+use super::{BLOCK, GROUP, PANEL};
 
 /// Columns whose sums are in registers at the same time.
 const COLUMNS: usize = 8;
@@ -23,7 +22,7 @@ const LANES: usize = 4;
 /// The activations of a row's group.
 type Inputs = [i16; GROUP];
 
-/// Multiplies some rows with a panel. The first row begins a block.
+/// Multiplies some rows with a panel. The first row begins a tile.
 pub(super) fn multiply(
     panel: &Panel<'_>,
     rows: &QuantizedRows,
@@ -63,10 +62,10 @@ fn products<const R: usize>(panel: &Panel<'_>, rows: SomeRows<'_, R>) -> [[f32; 
     let format = panel.format;
     let mut sums = [[vdupq_n_f32(0.0); PANEL / LANES]; R];
     for (group, codes) in panel.codes.chunks_exact(format.group_bytes()).enumerate() {
-        let (whole, half) = (group * format.group / GROUP, group * format.group % GROUP / 16);
-        let inputs = rows.codes(whole).each_ref().map(|codes| inputs(codes));
-        let totals = rows.halves(whole).each_ref().map(|halves| halves[half]);
-        let totals = if format.group == GROUP { rows.sums(whole) } else { &totals };
+        let first = group * format.group;
+        let (blocks, first) = (rows.block(first / BLOCK), first % BLOCK);
+        let half = first % GROUP / 16;
+        let inputs = blocks.each_ref().map(|block| inputs(block.group(first / GROUP)));
         for columns in 0..PANEL / COLUMNS {
             let mut dots = [[vdupq_n_s32(0); COLUMNS]; R];
             for (at, codes) in codes.as_chunks::<{ 4 * PANEL }>().0.iter().enumerate() {
@@ -82,10 +81,11 @@ fn products<const R: usize>(panel: &Panel<'_>, rows: SomeRows<'_, R>) -> [[f32; 
             for lanes in 0..COLUMNS / LANES {
                 let place = columns * COLUMNS / LANES + lanes;
                 let [scale, minimum] = factors(panel, group, place);
-                for (row, (sums, dots)) in sums.iter_mut().zip(&dots).enumerate() {
+                for ((sums, dots), block) in sums.iter_mut().zip(&dots).zip(blocks) {
                     let dot = vcvtq_f32_s32(joined(&dots[lanes * LANES..][..LANES]));
-                    let part = vfmsq_f32(vmulq_f32(dot, scale), minimum, vdupq_n_f32(totals[row]));
-                    sums[place] = vfmaq_f32(sums[place], part, vdupq_n_f32(rows.scales(whole)[row]));
+                    let total = vdupq_n_f32(block.sum(format.group, first / format.group));
+                    let part = vfmsq_f32(vmulq_f32(dot, scale), minimum, total);
+                    sums[place] = vfmaq_f32(sums[place], part, vdupq_n_f32(block.scale));
                 }
             }
         }
@@ -138,13 +138,13 @@ fn joined(dots: &[int32x4_t]) -> int32x4_t {
 /// The activations of a group: `256 · high + low`.
 #[target_feature(enable = "neon")]
 #[inline]
-fn inputs(codes: &Codes) -> Inputs {
+fn inputs([high, low]: [&[i32; GROUP / 4]; 2]) -> Inputs {
     let mut inputs = [0; GROUP];
     for (part, to) in inputs.as_chunks_mut::<8>().0.iter_mut().enumerate() {
         // SAFETY: two words are eight bytes.
         unsafe {
-            let high = vld1_s8(codes.high[2 * part..][..2].as_ptr().cast());
-            let low = vld1_s8(codes.low[2 * part..][..2].as_ptr().cast());
+            let high = vld1_s8(high[2 * part..][..2].as_ptr().cast());
+            let low = vld1_s8(low[2 * part..][..2].as_ptr().cast());
             vst1q_s16(to.as_mut_ptr(), vaddw_s8(vshll_n_s8::<8>(high), low));
         }
     }

@@ -1,8 +1,8 @@
 //! Packs quantized weights in panels.
 
-use super::PANEL;
 use super::format::{CodeWidth, QuantFormat, QuantRow};
 use super::matrix::QuantMatrix;
+use super::{BLOCK, GROUP, PANEL};
 use crate::buffer::Buffer;
 use crate::isa::Isa;
 
@@ -18,6 +18,7 @@ impl QuantMatrix {
     ) -> QuantMatrix {
         assert!(inputs.is_multiple_of(format.block()), "{inputs} inputs are no whole blocks");
         assert!(matches!((format.width, format.group), (_, 32) | (CodeWidth::Eight, 16)));
+        assert!(if format.is_super() { format.block() == BLOCK } else { format.group == GROUP });
         let panels = outputs.div_ceil(PANEL);
         let (groups, blocks) = (inputs / format.group, inputs / format.block());
         let integers = if format.is_super() { panels * groups * PANEL } else { 0 };
@@ -49,6 +50,9 @@ impl QuantMatrix {
         let bytes = format.group_bytes();
         for (group, codes) in row.codes.chunks_exact(format.group).enumerate() {
             let to = &mut self.codes[(panel * groups + group) * bytes..][..bytes];
+            if let Some(scale) = row.group_scales.get(group) {
+                assert!(is_valid(format.width, codes, *scale), "a scale of {scale}");
+            }
             for (input, code) in codes.iter().enumerate() {
                 let (word, at) = (input / 4, column * 4 + input % 4);
                 match format.width {
@@ -65,5 +69,14 @@ impl QuantMatrix {
         integers.for_each(|(x, group)| self.group_minimums[at(group, groups)] = *x);
         row.scales.iter().enumerate().for_each(|(block, x)| self.scales[at(block, blocks)] = *x);
         row.minimums.iter().enumerate().for_each(|(block, x)| self.minimums[at(block, blocks)] = *x);
+    }
+}
+
+/// Whether the products of codes with a scale can be split into bytes.
+fn is_valid(width: CodeWidth, codes: &[u8], scale: i8) -> bool {
+    let largest = codes.iter().copied().map(i32::from).max().unwrap_or(0);
+    match width {
+        CodeWidth::Four => (0..64).contains(&scale),
+        CodeWidth::Eight => (-(1 << 14)..1 << 14).contains(&(largest * i32::from(scale))),
     }
 }

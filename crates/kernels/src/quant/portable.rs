@@ -3,7 +3,7 @@
 use super::format::CodeWidth;
 use super::panel::Panel;
 use super::rows::QuantizedRows;
-use super::{GROUP, PANEL};
+use super::{BLOCK, PANEL};
 use crate::isa::Vectorized;
 
 /// The products of all rows with a panel.
@@ -22,9 +22,10 @@ impl<P: FnMut(usize, &[f32; PANEL])> Vectorized for Multiply<'_, P> {
             let row = rows.some::<1>(number);
             let mut sums = [0.0; PANEL];
             for (group, codes) in panel.codes.chunks_exact(format.group_bytes()).enumerate() {
-                let (whole, half) = (group * format.group / GROUP, group * format.group % GROUP / 16);
-                let [inputs] = row.codes(whole);
-                let word = |at: usize| [inputs.high[4 * half + at], inputs.low[4 * half + at]];
+                let first = group * format.group;
+                let [block] = row.block(first / BLOCK);
+                let skipped = first % BLOCK / 4;
+                let word = |at: usize| [block.high[skipped + at], block.low[skipped + at]];
                 let mut dots = [0; PANEL];
                 for (at, codes) in codes.as_chunks::<{ 4 * PANEL }>().0.iter().enumerate() {
                     match format.width {
@@ -35,9 +36,7 @@ impl<P: FnMut(usize, &[f32; PANEL])> Vectorized for Multiply<'_, P> {
                         }
                     }
                 }
-                let scale = row.scales(whole)[0];
-                let total =
-                    if format.group == GROUP { row.sums(whole)[0] } else { row.halves(whole)[0][half] };
+                let (scale, total) = (block.scale, block.sum(format.group, first % BLOCK / format.group));
                 for (column, (sum, dot)) in sums.iter_mut().zip(dots).enumerate() {
                     let (by, minimum) = panel.scale_and_minimum(group, column);
                     *sum += scale * (by * dot as f32 - minimum * total);

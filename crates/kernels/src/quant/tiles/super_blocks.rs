@@ -1,0 +1,177 @@
+//! Products with super-blocks. Scales of groups are integers, so a block is one integer product.
+
+use std::arch::asm;
+use std::arch::x86_64::{
+    __m512, _mm512_add_epi32, _mm512_fmadd_ps, _mm512_loadu_ps, _mm512_set1_ps, _mm512_setzero_ps,
+    _mm512_slli_epi32, _mm512_storeu_ps,
+};
+use std::ops::Range;
+
+use super::super::avx512::{BlockTotals, block_factors, super_factors};
+use super::super::codes::RowBlock;
+use super::super::format::CodeWidth;
+use super::super::panel::Panel;
+use super::super::rows::{QuantizedRows, TILE_ROWS};
+use super::super::{BLOCK, GROUP, PANEL};
+use super::planes::{PLANE, shift, unpack};
+use super::{ByteTiles, Dots, ROW};
+use crate::buffer::Buffer;
+
+/// Inputs of a tile.
+const INPUTS: usize = 64;
+
+/// The factors of a super-block of `COUNT` groups.
+#[derive(Clone, Copy)]
+struct Factors<const COUNT: usize> {
+    /// Those of its scales and minimums.
+    block: [__m512; 2],
+    /// The minimum of each group.
+    minimums: [__m512; COUNT],
+}
+
+/// Dot products that are to be scaled.
+#[derive(Clone, Copy)]
+struct Pending<'a> {
+    block: usize,
+    rows: &'a [RowBlock],
+    /// The tile of the sums.
+    tile: usize,
+}
+
+/// Adds the products of the rows of some tiles to the sums.
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni")]
+pub(super) fn multiply(tiles: &mut ByteTiles, panel: &Panel<'_>, rows: &QuantizedRows, range: Range<usize>) {
+    match (panel.format.width, panel.format.group) {
+        (CodeWidth::Four, _) => multiply_groups::<{ shift(CodeWidth::Four) }, 8>(tiles, panel, rows, range),
+        (_, GROUP) => multiply_groups::<{ shift(CodeWidth::Eight) }, 8>(tiles, panel, rows, range),
+        _ => multiply_groups::<{ shift(CodeWidth::Eight) }, 16>(tiles, panel, rows, range),
+    }
+}
+
+/// Adds a product to an accumulator: of high bytes with both planes, then of low bytes.
+macro_rules! add_product {
+    ($instruction:literal) => {
+        // SAFETY: this thread's tiles are configured and loaded.
+        unsafe { asm!($instruction, options(nostack, nomem, preserves_flags)) }
+    };
+}
+
+/// While tiles multiply, vectors scale the previous products.
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni")]
+#[inline]
+fn multiply_groups<const SHIFT: u32, const COUNT: usize>(
+    tiles: &mut ByteTiles,
+    panel: &Panel<'_>,
+    rows: &QuantizedRows,
+    range: Range<usize>,
+) {
+    let mut planes = std::mem::take(&mut tiles.planes);
+    planes.grow(2 * PLANE);
+    let both: &mut [u8; 2 * PLANE] = &mut planes.as_chunks_mut().0[0];
+    // Those of this block and of the previous one.
+    let none = _mm512_setzero_ps();
+    let mut factors = [Factors { block: [none; 2], minimums: [none; COUNT] }; 2];
+    let mut dots = Dots::ZEROS;
+    let mut pending = Pending { block: 0, rows: &[], tile: 0 };
+    for block in 0..rows.inputs() / BLOCK {
+        unpack(panel, block, both);
+        let own = &mut factors[block % 2];
+        own.block = block_factors(panel, block);
+        for (group, minimum) in own.minimums.iter_mut().enumerate() {
+            (_, *minimum) = super_factors(panel, block * COUNT + group);
+        }
+        for (tile, number) in range.clone().enumerate() {
+            let rows = rows.tile(number).block(block);
+            let before = &factors[pending.block % 2];
+            start();
+            for part in 0..BLOCK / INPUTS {
+                load(rows, both, part);
+                // A row for each product.
+                let mut finish = |row: usize| {
+                    finish::<SHIFT, COUNT>(&mut tiles.sums, before, &pending, 4 * part + row, &dots);
+                };
+                add_product!("tdpbssd tmm0, tmm4, tmm6");
+                finish(0);
+                add_product!("tdpbssd tmm1, tmm4, tmm7");
+                finish(1);
+                add_product!("tdpbssd tmm2, tmm5, tmm6");
+                finish(2);
+                add_product!("tdpbssd tmm3, tmm5, tmm7");
+                finish(3);
+            }
+            tiles.store(&mut dots);
+            pending = Pending { block, rows, tile };
+        }
+    }
+    for row in 0..TILE_ROWS {
+        let factors = &factors[pending.block % 2];
+        finish::<SHIFT, COUNT>(&mut tiles.sums, factors, &pending, row, &dots);
+    }
+    tiles.planes = planes;
+}
+
+/// Sets the accumulators to zero.
+#[inline(always)]
+fn start() {
+    // SAFETY: this thread's tiles are configured.
+    unsafe {
+        asm!(
+            "tilezero tmm0",
+            "tilezero tmm1",
+            "tilezero tmm2",
+            "tilezero tmm3",
+            options(nostack, preserves_flags)
+        );
+    }
+}
+
+/// Loads 64 inputs: the high and the low bytes of each row, and both planes.
+#[inline(always)]
+fn load(rows: &[RowBlock], planes: &[u8; 2 * PLANE], part: usize) {
+    let row = &rows[0];
+    // SAFETY: this thread's tiles are configured for as many rows as there are. Each of them has 256 high and low bytes. A tile
+    // of a plane has 16 rows of 64 bytes.
+    unsafe {
+        asm!(
+            "tileloadd tmm4, [{high_bytes} + {distance}*1]",
+            "tileloadd tmm6, [{high} + {line}*1]",
+            "tileloadd tmm7, [{low} + {line}*1]",
+            "tileloadd tmm5, [{low_bytes} + {distance}*1]",
+            high_bytes = in(reg) row.high[part * INPUTS / 4..].as_ptr(),
+            low_bytes = in(reg) row.low[part * INPUTS / 4..].as_ptr(),
+            distance = in(reg) size_of::<RowBlock>(),
+            high = in(reg) planes[part * INPUTS * PANEL..].as_ptr(),
+            low = in(reg) planes[PLANE + part * INPUTS * PANEL..].as_ptr(),
+            line = in(reg) ROW,
+            options(nostack, readonly, preserves_flags)
+        );
+    }
+}
+
+/// Joins and scales the dot products of a row, and adds them to its sums.
+#[target_feature(enable = "avx512f,avx512bw,avx512vl")]
+#[inline]
+fn finish<const SHIFT: u32, const COUNT: usize>(
+    sums: &mut Buffer<f32>,
+    factors: &Factors<COUNT>,
+    pending: &Pending<'_>,
+    number: usize,
+    dots: &Dots,
+) {
+    let Some(row) = pending.rows.get(number) else { return };
+    let sum = &mut sums.as_chunks_mut::<PANEL>().0[pending.tile * TILE_ROWS + number];
+    let high = _mm512_slli_epi32::<SHIFT>(dots.row(0, number));
+    let low = _mm512_slli_epi32::<SHIFT>(dots.row(2, number));
+    let high = _mm512_add_epi32(high, dots.row(1, number));
+    let low = _mm512_add_epi32(low, dots.row(3, number));
+    let mut minimum = _mm512_setzero_ps();
+    for (group, by) in factors.minimums.iter().enumerate() {
+        minimum = _mm512_fmadd_ps(*by, _mm512_set1_ps(row.sum(BLOCK / COUNT, group)), minimum);
+    }
+    let totals = BlockTotals { high, low, minimum };
+    // SAFETY: 16 values are one vector.
+    unsafe {
+        let before = _mm512_loadu_ps(sum.as_ptr());
+        _mm512_storeu_ps(sum.as_mut_ptr(), totals.added_to(before, factors.block, row.scale));
+    }
+}
