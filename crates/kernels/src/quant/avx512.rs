@@ -137,7 +137,7 @@ fn add_groups<const R: usize>(
 /// Adds the products of a group to those of its block. `sum` is that of the row's codes.
 #[target_feature(enable = "avx512f")]
 #[inline]
-pub(super) fn add_group(
+fn add_group(
     total: __m512,
     [high, low]: [__m512i; 2],
     [scale, minimum]: [__m512; 2],

@@ -83,9 +83,9 @@ fn multiply_groups<const SHIFT: u32, const COUNT: usize>(
         for (tile, number) in range.clone().enumerate() {
             let rows = rows.tile(number).block(block);
             let before = &factors[pending.block % 2];
-            start();
+            start(tiles);
             for part in 0..BLOCK / INPUTS {
-                load(rows, both, part);
+                load(tiles, rows, both, part);
                 // A row for each product.
                 let mut finish = |row: usize| {
                     finish::<SHIFT, COUNT>(&mut tiles.sums, before, &pending, 4 * part + row, &dots);
@@ -112,7 +112,7 @@ fn multiply_groups<const SHIFT: u32, const COUNT: usize>(
 
 /// Sets the accumulators to zero.
 #[inline(always)]
-fn start() {
+fn start(_: &ByteTiles) {
     // SAFETY: this thread's tiles are configured.
     unsafe {
         asm!(
@@ -127,7 +127,7 @@ fn start() {
 
 /// Loads 64 inputs: the high and the low bytes of each row, and both planes.
 #[inline(always)]
-fn load(rows: &[RowBlock], planes: &[u8; 2 * PLANE], part: usize) {
+fn load(_: &ByteTiles, rows: &[RowBlock], planes: &[u8; 2 * PLANE], part: usize) {
     let row = &rows[0];
     // SAFETY: this thread's tiles are configured for as many rows as there are. Each of them has 256 high and low bytes. A tile
     // of a plane has 16 rows of 64 bytes.
