@@ -1,8 +1,10 @@
 //! A web service with an embedding model in its own process: no second server, no client library.
 //!
-//!     cargo run --release --bin axum-service -- minilm
-//!     curl localhost:3000/rank -H 'content-type: application/json' \
-//!         -d '{"query": "how do I sort a list?", "documents": ["list.sort() orders it", "the harbour at night"]}'
+//! ```sh
+//! cargo run --release --bin axum-service -- minilm
+//! curl localhost:3000/rank -H 'content-type: application/json' \
+//!     -d '{"query": "how do I sort a list?", "documents": ["list.sort() orders it", "the harbour at night"]}'
+//! ```
 
 use std::sync::Arc;
 use std::{env, error};

@@ -1,6 +1,8 @@
 //! Answers questions about a folder of texts, with citations: files, chunks, vectors, hybrid search, reranking, answer.
 //!
-//!     cargo run --release --bin rag -- docs --ask "What is a numerics class?"
+//! ```sh
+//! cargo run --release --bin rag -- docs --ask "What is a numerics class?"
+//! ```
 
 mod answer;
 mod chunks;
