@@ -10,11 +10,10 @@ use std::arch::x86_64::{
 use std::ops::Range;
 
 use super::codes::RowBlock;
-use super::codes_avx512::has_vectors;
 use super::format::{CodeWidth, QuantFormat};
+use super::instructions::{has_tiles, has_vectors};
 use super::panel::Panel;
 use super::rows::{QuantizedRows, SomeRows};
-use super::tiles::has_tiles;
 use super::{BLOCK, GROUP, PANEL};
 use crate::isa::Isa;
 
@@ -137,12 +136,7 @@ fn add_groups<const R: usize>(
 /// Adds the products of a group to those of its block. `sum` is that of the row's codes.
 #[target_feature(enable = "avx512f")]
 #[inline]
-fn add_group(
-    total: __m512,
-    [high, low]: [__m512i; 2],
-    [scale, minimum]: [__m512; 2],
-    sum: f32,
-) -> __m512 {
+fn add_group(total: __m512, [high, low]: [__m512i; 2], [scale, minimum]: [__m512; 2], sum: f32) -> __m512 {
     let dot = _mm512_add_epi32(_mm512_slli_epi32::<8>(high), low);
     let total = _mm512_fmadd_ps(_mm512_cvtepi32_ps(dot), scale, total);
     _mm512_fnmadd_ps(minimum, _mm512_set1_ps(sum), total)

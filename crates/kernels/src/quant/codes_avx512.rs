@@ -9,13 +9,6 @@ use std::arch::x86_64::{
 
 use super::GROUP;
 use super::codes::{LARGEST, RowBlock};
-use crate::detect::has_avx512_vnni;
-use crate::isa::Isa;
-
-/// Whether there are vectors with dot products of bytes.
-pub(super) fn has_vectors(isa: Isa) -> bool {
-    (Isa::Avx512..=Isa::Amx).contains(&isa) && has_avx512_vnni()
-}
 
 /// Quantizes the values of a block: 256, or fewer at the end of a row.
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni")]

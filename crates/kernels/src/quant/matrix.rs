@@ -10,7 +10,7 @@ use super::rows::QuantizedRows;
 #[cfg(target_arch = "x86_64")]
 use super::rows::TILE_ROWS;
 #[cfg(target_arch = "x86_64")]
-use super::tiles::ByteTiles;
+use super::tiles::{self, ByteTiles};
 use super::{PANEL, portable};
 use crate::buffer::Buffer;
 use crate::gemm::ColumnBlock;
@@ -140,19 +140,19 @@ impl QuantMatrix {
             CodeWidth::Eight => 10,
         };
         let mut done = 0;
-        for (tiles, height) in [(0..full, TILE_ROWS), (full..full + 1, rest)] {
-            if tiles.is_empty() || height < least {
+        for (range, height) in [(0..full, TILE_ROWS), (full..full + 1, rest)] {
+            if range.is_empty() || height < least {
                 continue;
             }
             let Some(mut unit) = ByteTiles::of(self.isa, self.format, height) else { return 0 };
-            done += tiles.len() * height;
+            done += range.len() * height;
             // Tiles whose rows stay in the L2 cache for all panels.
             let step = (L2_BYTES / (2 * TILE_ROWS * self.inputs)).max(1);
-            for first in tiles.clone().step_by(step) {
+            for first in range.clone().step_by(step) {
                 for number in panels.clone() {
-                    let part = first..(first + step).min(tiles.end);
+                    let part = first..(first + step).min(range.end);
                     let put = &mut |row: usize, values: &[f32; PANEL]| put(row, number, values);
-                    unit.multiply(&self.panel(number), rows, part, put);
+                    tiles::multiply(&mut unit, &self.panel(number), rows, part, put);
                 }
             }
         }

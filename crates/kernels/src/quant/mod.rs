@@ -11,6 +11,8 @@ mod codes;
 #[cfg(target_arch = "x86_64")]
 mod codes_avx512;
 mod format;
+#[cfg(target_arch = "x86_64")]
+mod instructions;
 mod matrix;
 #[cfg(target_arch = "aarch64")]
 mod neon;

@@ -123,7 +123,7 @@ impl PartMut<'_> {
     /// Quantizes the blocks. `values` are those of all rows, which are `stride` apart.
     pub fn quantize(&mut self, isa: Isa, values: &[f32], stride: usize) {
         #[cfg(target_arch = "x86_64")]
-        if super::codes_avx512::has_vectors(isa) {
+        if super::instructions::has_vectors(isa) {
             // SAFETY: the processor has these instructions.
             let block = |values: &_, to: &mut _| unsafe { super::codes_avx512::quantize(values, to) };
             return self.each_block(values, stride, block);

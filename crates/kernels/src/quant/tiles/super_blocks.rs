@@ -13,8 +13,8 @@ use super::super::format::CodeWidth;
 use super::super::panel::Panel;
 use super::super::rows::{QuantizedRows, TILE_ROWS};
 use super::super::{BLOCK, GROUP, PANEL};
+use super::byte_tiles::{ByteTiles, Dots, ROW};
 use super::planes::{PLANE, shift, unpack};
-use super::{ByteTiles, Dots, ROW};
 use crate::buffer::Buffer;
 
 /// Inputs of a tile.
@@ -38,13 +38,30 @@ struct Pending<'a> {
     tile: usize,
 }
 
-/// Adds the products of the rows of some tiles to the sums.
-#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni")]
-pub(super) fn multiply(tiles: &mut ByteTiles, panel: &Panel<'_>, rows: &QuantizedRows, range: Range<usize>) {
-    match (panel.format.width, panel.format.group) {
-        (CodeWidth::Four, _) => multiply_groups::<{ shift(CodeWidth::Four) }, 8>(tiles, panel, rows, range),
-        (_, GROUP) => multiply_groups::<{ shift(CodeWidth::Eight) }, 8>(tiles, panel, rows, range),
-        _ => multiply_groups::<{ shift(CodeWidth::Eight) }, 16>(tiles, panel, rows, range),
+/// Multiplies the rows of some tiles with a panel, and calls `put` with each row and its products. The tiles have the height for
+/// which `unit` is configured.
+pub(in super::super) fn multiply(
+    unit: &mut ByteTiles,
+    panel: &Panel<'_>,
+    rows: &QuantizedRows,
+    tiles: Range<usize>,
+    put: &mut impl FnMut(usize, &[f32; PANEL]),
+) {
+    let size = tiles.len() * TILE_ROWS * PANEL;
+    unit.sums.grow(size);
+    unit.sums[..size].fill(0.0);
+    // SAFETY: these tiles exist only where the instructions do.
+    unsafe {
+        match (panel.format.width, panel.format.group) {
+            (CodeWidth::Four, _) => add::<{ shift(CodeWidth::Four) }, 8>(unit, panel, rows, tiles.clone()),
+            (_, GROUP) => add::<{ shift(CodeWidth::Eight) }, 8>(unit, panel, rows, tiles.clone()),
+            _ => add::<{ shift(CodeWidth::Eight) }, 16>(unit, panel, rows, tiles.clone()),
+        }
+    }
+    for (tile, sums) in tiles.zip(unit.sums.as_chunks::<{ TILE_ROWS * PANEL }>().0) {
+        for (row, sums) in sums.as_chunks().0.iter().enumerate().take(unit.height) {
+            put(tile * TILE_ROWS + row, sums);
+        }
     }
 }
 
@@ -56,10 +73,10 @@ macro_rules! add_product {
     };
 }
 
-/// While tiles multiply, vectors scale the previous products.
+/// Adds the products of the rows of some tiles to the sums. While tiles multiply, vectors scale the previous products.
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni")]
 #[inline]
-fn multiply_groups<const SHIFT: u32, const COUNT: usize>(
+fn add<const SHIFT: u32, const COUNT: usize>(
     tiles: &mut ByteTiles,
     panel: &Panel<'_>,
     rows: &QuantizedRows,
