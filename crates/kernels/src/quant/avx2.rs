@@ -4,7 +4,7 @@ use std::arch::x86_64::{
     __m256, __m256i, _mm_loadl_epi64, _mm_loadu_si128, _mm256_add_epi16, _mm256_add_epi32, _mm256_and_si256,
     _mm256_cvtepi8_epi32, _mm256_cvtepi32_ps, _mm256_cvtepu8_epi32, _mm256_cvtph_ps, _mm256_fmadd_ps,
     _mm256_fnmadd_ps, _mm256_load_si256, _mm256_loadu_si256, _mm256_madd_epi16, _mm256_mul_ps,
-    _mm256_set1_epi16, _mm256_set1_epi32, _mm256_set1_ps, _mm256_setzero_ps, _mm256_setzero_si256,
+    _mm256_or_si256, _mm256_set1_epi8, _mm256_set1_epi16, _mm256_set1_epi32, _mm256_set1_ps, _mm256_setzero_ps, _mm256_setzero_si256,
     _mm256_slli_epi16, _mm256_srai_epi16, _mm256_srli_epi16, _mm256_store_si256, _mm256_storeu_ps,
 };
 use std::ops::Range;
@@ -12,7 +12,7 @@ use std::ops::Range;
 use super::format::CodeWidth;
 use super::panel::Panel;
 use super::rows::{QuantizedRows, SomeRows};
-use super::{BLOCK, GROUP, PANEL};
+use super::{BLOCK, GROUP, PANEL, RUN, VECTOR};
 use crate::detect::has_avx2_f16c;
 use crate::isa::Isa;
 
@@ -87,14 +87,12 @@ fn products<const R: usize>(panel: &Panel<'_>, rows: SomeRows<'_, R>) -> [Halves
         let half = first % GROUP / 16;
         let inputs = blocks.each_ref().map(|block| words(block.group(first / GROUP)));
         let mut dots = [[_mm256_setzero_si256(); 2]; R];
-        for (at, codes) in codes.as_chunks::<{ 4 * PANEL }>().0.iter().enumerate() {
-            let codes = load(codes);
+        for (at, codes) in codes.chunks_exact(format.width.run_bytes()).enumerate() {
+            let word = (half + at) * RUN / 4;
             match format.width {
-                CodeWidth::Eight => add(&mut dots, codes.map(|codes| bytes(codes)), &inputs, 4 * half + at),
-                CodeWidth::Four => {
-                    add(&mut dots, codes.map(|codes| low_nibbles(codes)), &inputs, at);
-                    add(&mut dots, codes.map(|codes| high_nibbles(codes)), &inputs, at + 4);
-                }
+                CodeWidth::Four => add_run::<R, { CodeWidth::Four.run_bytes() }>(&mut dots, codes, &inputs, word),
+                CodeWidth::Six => add_run::<R, { CodeWidth::Six.run_bytes() }>(&mut dots, codes, &inputs, word),
+                CodeWidth::Eight => add_run::<R, { CodeWidth::Eight.run_bytes() }>(&mut dots, codes, &inputs, word),
             }
         }
         let factors = [0, 1].map(|half| factors(panel, group, half));
@@ -108,6 +106,51 @@ fn products<const R: usize>(panel: &Panel<'_>, rows: SomeRows<'_, R>) -> [Halves
         }
     }
     sums
+}
+
+/// Adds the products of a run of `BYTES` bytes to the dot products of each row.
+#[target_feature(enable = "avx2")]
+#[inline]
+fn add_run<const R: usize, const BYTES: usize>(
+    dots: &mut [Halves<__m256i>; R],
+    run: &[u8],
+    inputs: &[Words; R],
+    first: usize,
+) {
+    let (stored, _) = run.as_chunks::<VECTOR>();
+    for word in 0..RUN / 4 {
+        let codes = if BYTES == CodeWidth::Eight.run_bytes() {
+            load(&stored[word]).map(|codes| bytes(codes))
+        } else {
+            let nibbles = load(&stored[word / 2]);
+            let low = if word % 2 == 0 {
+                nibbles.map(|codes| low_nibbles(codes))
+            } else {
+                nibbles.map(|codes| high_nibbles(codes))
+            };
+            if BYTES == CodeWidth::Four.run_bytes() {
+                low
+            } else {
+                let [first, second] = load(&stored[2]);
+                [with_upper(low[0], first, word), with_upper(low[1], second, word)]
+            }
+        };
+        add(dots, codes, inputs, first + word);
+    }
+}
+
+/// Four bits of codes, with the upper two bits of vector `word`.
+#[target_feature(enable = "avx2")]
+#[inline]
+fn with_upper(low: [__m256i; 2], upper: __m256i, word: usize) -> [__m256i; 2] {
+    let aligned = match word {
+        0 => _mm256_slli_epi16::<4>(upper),
+        1 => _mm256_slli_epi16::<2>(upper),
+        2 => upper,
+        _ => _mm256_srli_epi16::<2>(upper),
+    };
+    let [even, odd] = bytes(_mm256_and_si256(aligned, _mm256_set1_epi8(0x30)));
+    [_mm256_or_si256(low[0], even), _mm256_or_si256(low[1], odd)]
 }
 
 /// Adds the products of four inputs to the dot products of each row. Codes are those of inputs 0 and 2, and of 1 and 3.
@@ -207,7 +250,7 @@ fn floats(values: &[u16], at: usize) -> __m256 {
 
 #[target_feature(enable = "avx2")]
 #[inline]
-fn load(bytes: &[u8; 4 * PANEL]) -> Halves<__m256i> {
+fn load(bytes: &[u8; VECTOR]) -> Halves<__m256i> {
     // SAFETY: 64 bytes are two vectors.
     unsafe { [_mm256_loadu_si256(bytes.as_ptr().cast()), _mm256_loadu_si256(bytes.as_ptr().add(32).cast())] }
 }

@@ -4,8 +4,8 @@ use std::arch::x86_64::{
     __m512, __m512i, _mm_loadu_si128, _mm256_loadu_si256, _mm512_add_epi32, _mm512_and_si512,
     _mm512_cvtepi8_epi32, _mm512_cvtepi32_ps, _mm512_cvtepu8_epi32, _mm512_cvtph_ps, _mm512_dpbusd_epi32,
     _mm512_fmadd_ps, _mm512_fnmadd_ps, _mm512_loadu_si512, _mm512_mul_ps, _mm512_mullo_epi32,
-    _mm512_set1_epi8, _mm512_set1_epi32, _mm512_set1_ps, _mm512_setzero_ps, _mm512_setzero_si512,
-    _mm512_slli_epi32, _mm512_srli_epi16, _mm512_storeu_ps,
+    _mm512_or_si512, _mm512_set1_epi8, _mm512_set1_epi32, _mm512_set1_ps, _mm512_setzero_ps, _mm512_setzero_si512,
+    _mm512_slli_epi16, _mm512_slli_epi32, _mm512_srli_epi16, _mm512_storeu_ps,
 };
 use std::ops::Range;
 
@@ -14,11 +14,8 @@ use super::format::{CodeWidth, QuantFormat};
 use super::instructions::{has_tiles, has_vectors};
 use super::panel::Panel;
 use super::rows::{QuantizedRows, SomeRows};
-use super::{BLOCK, GROUP, PANEL};
+use super::{BLOCK, GROUP, PANEL, RUN, VECTOR};
 use crate::isa::Isa;
-
-/// Bytes of a vector.
-pub(super) const VECTOR: usize = 64;
 
 /// Multiplies some rows with a panel, if there are instructions for it. The first row begins a tile.
 pub(super) fn multiply(
@@ -252,26 +249,28 @@ fn dots<const R: usize, const EXACT: bool>(
 ) -> [[__m512i; 2]; R] {
     let mut dots = [[_mm512_setzero_si512(); 2]; R];
     let first = group * format.group / 4;
-    match (format.width, format.group) {
-        (CodeWidth::Four, _) => {
-            for (at, codes) in codes.as_chunks::<VECTOR>().0.iter().enumerate().take(4) {
-                let [low, high] = nibbles(load(codes));
-                add(&mut dots, low, rows, first + at);
-                add(&mut dots, high, rows, first + at + 4);
-            }
-        }
-        (_, GROUP) => {
-            for (at, codes) in codes.as_chunks::<VECTOR>().0.iter().enumerate().take(8) {
-                add(&mut dots, load(codes), rows, first + at);
-            }
-        }
-        _ => {
-            for (at, codes) in codes.as_chunks::<VECTOR>().0.iter().enumerate().take(4) {
-                add(&mut dots, load(codes), rows, first + at);
-            }
-        }
+    match format.width {
+        CodeWidth::Four => add_runs::<R, { CodeWidth::Four.run_bytes() }>(&mut dots, codes, rows, first),
+        CodeWidth::Six => add_runs::<R, { CodeWidth::Six.run_bytes() }>(&mut dots, codes, rows, first),
+        CodeWidth::Eight => add_runs::<R, { CodeWidth::Eight.run_bytes() }>(&mut dots, codes, rows, first),
     }
     dots
+}
+
+/// Adds the products of a group, whose runs have `BYTES` bytes.
+#[target_feature(enable = "avx512f,avx512bw,avx512vnni")]
+#[inline]
+fn add_runs<const R: usize, const BYTES: usize>(
+    dots: &mut [[__m512i; 2]; R],
+    codes: &[u8],
+    rows: &[RowBlock; R],
+    first: usize,
+) {
+    for (run, codes) in codes.as_chunks::<BYTES>().0.iter().enumerate().take(GROUP / RUN) {
+        for (at, codes) in vectors(codes).into_iter().enumerate() {
+            add(dots, codes, rows, first + run * RUN / 4 + at);
+        }
+    }
 }
 
 /// Adds the products of codes with the high and the low bytes of four inputs of each row.
@@ -282,6 +281,29 @@ fn add<const R: usize>(dots: &mut [[__m512i; 2]; R], codes: __m512i, rows: &[Row
         *high = _mm512_dpbusd_epi32(*high, codes, _mm512_set1_epi32(row.high[word]));
         *low = _mm512_dpbusd_epi32(*low, codes, _mm512_set1_epi32(row.low[word]));
     }
+}
+
+/// The vectors of a run of `BYTES` bytes.
+#[target_feature(enable = "avx512f,avx512bw")]
+#[inline]
+pub(super) fn vectors<const BYTES: usize>(run: &[u8; BYTES]) -> [__m512i; RUN / 4] {
+    let (stored, _) = run.as_chunks::<VECTOR>();
+    if BYTES == CodeWidth::Eight.run_bytes() {
+        return [load(&stored[0]), load(&stored[1]), load(&stored[2]), load(&stored[3])];
+    }
+    let [first, second] = nibbles(load(&stored[0]));
+    let [third, fourth] = nibbles(load(&stored[1]));
+    if BYTES == CodeWidth::Four.run_bytes() {
+        return [first, second, third, fourth];
+    }
+    let upper = load(&stored[2]);
+    let with = |low, upper| _mm512_or_si512(low, _mm512_and_si512(upper, _mm512_set1_epi8(0x30)));
+    [
+        with(first, _mm512_slli_epi16::<4>(upper)),
+        with(second, _mm512_slli_epi16::<2>(upper)),
+        with(third, upper),
+        with(fourth, _mm512_srli_epi16::<2>(upper)),
+    ]
 }
 
 /// The low and the high four bits of each byte.

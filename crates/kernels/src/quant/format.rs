@@ -2,13 +2,63 @@
 
 use half::f16;
 
+use super::{PANEL, RUN, VECTOR};
+
 /// Bits of a code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CodeWidth {
     /// Two codes per byte.
     Four,
+    /// Four codes in three bytes.
+    Six,
     /// One code per byte.
     Eight,
+}
+
+/// The codes of a run are in vectors of four inputs for each of the 16 columns of a panel. Of four and six bits, the first two
+/// vectors hold the low four bits of two vectors each. A third holds the upper two bits of six.
+impl CodeWidth {
+    /// Number of bits.
+    const fn bits(self) -> usize {
+        match self {
+            CodeWidth::Four => 4,
+            CodeWidth::Six => 6,
+            CodeWidth::Eight => 8,
+        }
+    }
+
+    /// The largest code.
+    pub(super) const fn largest(self) -> u8 {
+        u8::MAX >> (8 - self.bits())
+    }
+
+    /// Bytes of a run.
+    pub(super) const fn run_bytes(self) -> usize {
+        RUN * PANEL * self.bits() / 8
+    }
+
+    /// The code at `at` of vector `word` of a run.
+    #[inline(always)]
+    pub(super) fn get(self, run: &[u8], word: usize, at: usize) -> u8 {
+        let nibble = || run[word / 2 * VECTOR + at] >> (word % 2 * 4) & 0x0f;
+        match self {
+            CodeWidth::Four => nibble(),
+            CodeWidth::Six => nibble() | (run[2 * VECTOR + at] >> (2 * word) & 3) << 4,
+            CodeWidth::Eight => run[word * VECTOR + at],
+        }
+    }
+
+    /// Sets the code at `at` of vector `word` of a run, which is zero.
+    pub(super) fn set(self, run: &mut [u8], word: usize, at: usize, code: u8) {
+        if self == CodeWidth::Eight {
+            run[word * VECTOR + at] = code;
+            return;
+        }
+        run[word / 2 * VECTOR + at] |= (code & 0x0f) << (word % 2 * 4);
+        if self == CodeWidth::Six {
+            run[2 * VECTOR + at] |= code >> 4 << (2 * word);
+        }
+    }
 }
 
 /// The format of quantized weights. Each group of inputs has a scale:
@@ -19,7 +69,7 @@ pub enum CodeWidth {
 /// super-block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct QuantFormat {
-    /// Bits of a code. Four bits need groups of 32.
+    /// Bits of a code.
     pub width: CodeWidth,
     /// Inputs per group: 16 or 32.
     pub group: usize,
@@ -44,10 +94,7 @@ impl QuantFormat {
 
     /// Bytes of the codes of a group, for all columns of a panel.
     pub(super) fn group_bytes(&self) -> usize {
-        match self.width {
-            CodeWidth::Four => self.group * super::PANEL / 2,
-            CodeWidth::Eight => self.group * super::PANEL,
-        }
+        self.group / RUN * self.width.run_bytes()
     }
 }
 
@@ -56,8 +103,8 @@ impl QuantFormat {
 pub struct QuantRow {
     /// A code per input.
     pub codes: Vec<u8>,
-    /// A scale per group; empty without super-blocks. Scales of four-bit codes are between 0 and 63, and products of a code
-    /// and a scale between -16,384 and 16,383.
+    /// A scale per group; empty without super-blocks. Scales of codes of four bits are between 0 and 63, and products of a
+    /// code and a scale between -16,384 and 16,383.
     pub group_scales: Vec<i8>,
     /// A minimum per group; empty without super-blocks or minimums.
     pub group_minimums: Vec<u8>,

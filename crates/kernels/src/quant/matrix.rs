@@ -28,7 +28,7 @@ pub struct QuantMatrix {
     pub(super) format: QuantFormat,
     pub(super) inputs: usize,
     pub(super) outputs: usize,
-    /// Per panel and group. Of four bits, the low half holds the first 16 inputs of a group, the high half the others.
+    /// Per panel and group, in runs of 16 inputs.
     pub(super) codes: Buffer<u8>,
     /// Per panel, group and column, with super-blocks.
     pub(super) group_scales: Buffer<i8>,
@@ -137,7 +137,7 @@ impl QuantMatrix {
         // Vectors multiply fewer rows faster.
         let least = match self.format.width {
             CodeWidth::Four => 6,
-            CodeWidth::Eight => 10,
+            CodeWidth::Six | CodeWidth::Eight => 10,
         };
         let mut done = 0;
         for (range, height) in [(0..full, TILE_ROWS), (full..full + 1, rest)] {

@@ -37,3 +37,7 @@ pub const PANEL: usize = 16;
 const BLOCK: usize = 256;
 /// Inputs of the largest group of a format.
 const GROUP: usize = 32;
+/// Inputs of the smallest group of a format. Codes are packed in runs of as many inputs.
+const RUN: usize = 16;
+/// Bytes of four inputs for each column of a panel.
+const VECTOR: usize = 4 * PANEL;

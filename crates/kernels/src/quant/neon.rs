@@ -4,15 +4,15 @@ use std::arch::aarch64::{
     float32x4_t, int16x8_t, int32x4_t, uint8x16_t, vaddw_s8, vandq_u8, vandq_u32, vcgeq_u32, vcombine_s16,
     vcvtq_f32_s32, vdupq_n_f32, vdupq_n_s32, vdupq_n_u8, vdupq_n_u32, vfmaq_f32, vfmsq_f32, vget_high_u8,
     vget_low_s16, vget_low_u8, vld1_s8, vld1_s16, vld1_u16, vld1q_s32, vld1q_u8, vmlal_high_s16, vmlal_s16,
-    vmovl_u8, vmovl_u16, vmulq_f32, vorrq_u32, vpaddq_s32, vreinterpretq_f32_u32, vreinterpretq_s16_u16,
-    vreinterpretq_u32_f32, vshll_n_s8, vshlq_n_u32, vshrq_n_u8, vst1q_f32, vst1q_s16,
+    vmovl_u8, vmovl_u16, vmulq_f32, vorrq_u8, vorrq_u32, vpaddq_s32, vreinterpretq_f32_u32, vreinterpretq_s16_u16,
+    vreinterpretq_u32_f32, vshll_n_s8, vshlq_n_u8, vshlq_n_u32, vshrq_n_u8, vst1q_f32, vst1q_s16,
 };
 use std::ops::Range;
 
 use super::format::CodeWidth;
 use super::panel::Panel;
 use super::rows::{QuantizedRows, SomeRows};
-use super::{BLOCK, GROUP, PANEL};
+use super::{BLOCK, GROUP, PANEL, RUN, VECTOR};
 
 /// Columns whose sums are in registers at the same time.
 const COLUMNS: usize = 8;
@@ -68,14 +68,10 @@ fn products<const R: usize>(panel: &Panel<'_>, rows: SomeRows<'_, R>) -> [[f32; 
         let inputs = blocks.each_ref().map(|block| inputs(block.group(first / GROUP)));
         for columns in 0..PANEL / COLUMNS {
             let mut dots = [[vdupq_n_s32(0); COLUMNS]; R];
-            for (at, codes) in codes.as_chunks::<{ 4 * PANEL }>().0.iter().enumerate() {
-                let codes = load(codes, columns);
-                match format.width {
-                    CodeWidth::Eight => add(&mut dots, codes, &inputs, 4 * half + at),
-                    CodeWidth::Four => {
-                        add(&mut dots, codes.map(|codes| vandq_u8(codes, vdupq_n_u8(0x0f))), &inputs, at);
-                        add(&mut dots, codes.map(|codes| vshrq_n_u8::<4>(codes)), &inputs, at + 4);
-                    }
+            for (run, codes) in codes.chunks_exact(format.width.run_bytes()).enumerate() {
+                for word in 0..RUN / 4 {
+                    let codes = vector(format.width, codes, word, columns);
+                    add(&mut dots, codes, &inputs, (half + run) * RUN / 4 + word);
                 }
             }
             for lanes in 0..COLUMNS / LANES {
@@ -151,10 +147,44 @@ fn inputs([high, low]: [&[i32; GROUP / 4]; 2]) -> Inputs {
     inputs
 }
 
-/// The codes of four inputs, for half of the columns.
+/// The codes of vector `word` of a run, for half of the columns.
 #[target_feature(enable = "neon")]
 #[inline]
-fn load(codes: &[u8; 4 * PANEL], half: usize) -> [uint8x16_t; 2] {
+fn vector(width: CodeWidth, run: &[u8], word: usize, half: usize) -> [uint8x16_t; 2] {
+    let (stored, _) = run.as_chunks::<VECTOR>();
+    if width == CodeWidth::Eight {
+        return load(&stored[word], half);
+    }
+    let nibbles = load(&stored[word / 2], half);
+    let low = if word % 2 == 0 {
+        nibbles.map(|codes| vandq_u8(codes, vdupq_n_u8(0x0f)))
+    } else {
+        nibbles.map(|codes| vshrq_n_u8::<4>(codes))
+    };
+    if width == CodeWidth::Four {
+        return low;
+    }
+    let [first, second] = load(&stored[2], half);
+    [with_upper(low[0], first, word), with_upper(low[1], second, word)]
+}
+
+/// Four bits of codes, with the upper two bits of vector `word`.
+#[target_feature(enable = "neon")]
+#[inline]
+fn with_upper(low: uint8x16_t, upper: uint8x16_t, word: usize) -> uint8x16_t {
+    let aligned = match word {
+        0 => vshlq_n_u8::<4>(upper),
+        1 => vshlq_n_u8::<2>(upper),
+        2 => upper,
+        _ => vshrq_n_u8::<2>(upper),
+    };
+    vorrq_u8(low, vandq_u8(aligned, vdupq_n_u8(0x30)))
+}
+
+/// Stored codes, for half of the columns.
+#[target_feature(enable = "neon")]
+#[inline]
+fn load(codes: &[u8; VECTOR], half: usize) -> [uint8x16_t; 2] {
     let codes: &[u8; 4 * COLUMNS] = &codes.as_chunks().0[half];
     // SAFETY: 32 bytes are two vectors.
     unsafe { [vld1q_u8(codes.as_ptr()), vld1q_u8(codes.as_ptr().add(16))] }

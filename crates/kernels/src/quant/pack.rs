@@ -2,7 +2,7 @@
 
 use super::format::{CodeWidth, QuantFormat, QuantRow};
 use super::matrix::QuantMatrix;
-use super::{BLOCK, GROUP, PANEL};
+use super::{BLOCK, GROUP, PANEL, RUN};
 use crate::buffer::Buffer;
 use crate::isa::Isa;
 
@@ -17,7 +17,7 @@ impl QuantMatrix {
         mut read: impl FnMut(usize, &mut QuantRow),
     ) -> QuantMatrix {
         assert!(inputs.is_multiple_of(format.block()), "{inputs} inputs are no whole blocks");
-        assert!(matches!((format.width, format.group), (_, 32) | (CodeWidth::Eight, 16)));
+        assert!(matches!((format.width, format.group), (_, 32) | (CodeWidth::Six | CodeWidth::Eight, 16)));
         assert!(if format.is_super() { format.block() == BLOCK } else { format.group == GROUP });
         let panels = outputs.div_ceil(PANEL);
         let (groups, blocks) = (inputs / format.group, inputs / format.block());
@@ -50,15 +50,15 @@ impl QuantMatrix {
         let bytes = format.group_bytes();
         for (group, codes) in row.codes.chunks_exact(format.group).enumerate() {
             let to = &mut self.codes[(panel * groups + group) * bytes..][..bytes];
+            let largest = codes.iter().copied().max().unwrap_or(0);
+            assert!(largest <= format.width.largest(), "a code of {largest}");
             if let Some(scale) = row.group_scales.get(group) {
-                assert!(is_valid(format.width, codes, *scale), "a scale of {scale}");
+                assert!(is_valid(format.width, largest, *scale), "a scale of {scale}");
             }
-            for (input, code) in codes.iter().enumerate() {
-                let (word, at) = (input / 4, column * 4 + input % 4);
-                match format.width {
-                    CodeWidth::Eight => to[word * 4 * PANEL + at] = *code,
-                    CodeWidth::Four if word < 4 => to[word * 4 * PANEL + at] |= code & 0x0f,
-                    CodeWidth::Four => to[(word - 4) * 4 * PANEL + at] |= code << 4,
+            let runs = to.chunks_exact_mut(format.width.run_bytes());
+            for (run, codes) in runs.zip(codes.chunks_exact(RUN)) {
+                for (input, code) in codes.iter().enumerate() {
+                    format.width.set(run, input / 4, column * 4 + input % 4, *code);
                 }
             }
         }
@@ -73,10 +73,11 @@ impl QuantMatrix {
 }
 
 /// Whether the products of codes with a scale can be split into bytes.
-fn is_valid(width: CodeWidth, codes: &[u8], scale: i8) -> bool {
-    let largest = codes.iter().copied().map(i32::from).max().unwrap_or(0);
+fn is_valid(width: CodeWidth, largest: u8, scale: i8) -> bool {
     match width {
         CodeWidth::Four => (0..64).contains(&scale),
-        CodeWidth::Eight => (-(1 << 14)..1 << 14).contains(&(largest * i32::from(scale))),
+        CodeWidth::Six | CodeWidth::Eight => {
+            (-(1 << 14)..1 << 14).contains(&(i32::from(largest) * i32::from(scale)))
+        }
     }
 }

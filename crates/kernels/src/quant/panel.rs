@@ -2,8 +2,8 @@
 
 use half::f16;
 
-use super::PANEL;
-use super::format::{CodeWidth, QuantFormat};
+use super::format::QuantFormat;
+use super::{PANEL, RUN};
 
 /// The weights of one panel.
 #[derive(Clone, Copy)]
@@ -20,14 +20,9 @@ impl Panel<'_> {
     /// The code of an input of a group.
     #[inline(always)]
     pub(super) fn code(&self, group: usize, input: usize, column: usize) -> u8 {
-        let codes = &self.codes[group * self.format.group_bytes()..];
-        let byte = |word: usize| codes[word * 4 * PANEL + column * 4 + input % 4];
-        let word = input / 4;
-        match self.format.width {
-            CodeWidth::Eight => byte(word),
-            CodeWidth::Four if word < 4 => byte(word) & 0x0f,
-            CodeWidth::Four => byte(word - 4) >> 4,
-        }
+        let (format, run) = (self.format, input / RUN);
+        let first = group * format.group_bytes() + run * format.width.run_bytes();
+        format.width.get(&self.codes[first..], input % RUN / 4, column * 4 + input % 4)
     }
 
     /// Scale and minimum of a group. Without minimums, the minimum is the scale times the code of zero.

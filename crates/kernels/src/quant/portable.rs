@@ -3,7 +3,7 @@
 use super::format::CodeWidth;
 use super::panel::Panel;
 use super::rows::QuantizedRows;
-use super::{BLOCK, PANEL};
+use super::{BLOCK, PANEL, RUN, VECTOR};
 use crate::isa::Vectorized;
 
 /// The products of all rows with a panel.
@@ -27,13 +27,9 @@ impl<P: FnMut(usize, &[f32; PANEL])> Vectorized for Multiply<'_, P> {
                 let skipped = first % BLOCK / 4;
                 let word = |at: usize| [block.high[skipped + at], block.low[skipped + at]];
                 let mut dots = [0; PANEL];
-                for (at, codes) in codes.as_chunks::<{ 4 * PANEL }>().0.iter().enumerate() {
-                    match format.width {
-                        CodeWidth::Eight => add(codes, word(at), &mut dots),
-                        CodeWidth::Four => {
-                            add(&codes.map(|code| code & 0x0f), word(at), &mut dots);
-                            add(&codes.map(|code| code >> 4), word(at + 4), &mut dots);
-                        }
+                for (run, codes) in codes.chunks_exact(format.width.run_bytes()).enumerate() {
+                    for at in 0..RUN / 4 {
+                        add(&vector(format.width, codes, at), word(run * RUN / 4 + at), &mut dots);
                     }
                 }
                 let (scale, total) = (block.scale, block.sum(format.group, first % BLOCK / format.group));
@@ -47,9 +43,20 @@ impl<P: FnMut(usize, &[f32; PANEL])> Vectorized for Multiply<'_, P> {
     }
 }
 
+/// The codes of vector `word` of a run.
+#[inline(always)]
+fn vector(width: CodeWidth, run: &[u8], word: usize) -> [u8; VECTOR] {
+    // One loop for each width.
+    match width {
+        CodeWidth::Four => std::array::from_fn(|at| CodeWidth::Four.get(run, word, at)),
+        CodeWidth::Six => std::array::from_fn(|at| CodeWidth::Six.get(run, word, at)),
+        CodeWidth::Eight => std::array::from_fn(|at| CodeWidth::Eight.get(run, word, at)),
+    }
+}
+
 /// Adds the products of four inputs, given as high and low bytes, to the sums of 16 columns.
 #[inline(always)]
-fn add(codes: &[u8; 4 * PANEL], [high, low]: [i32; 2], dots: &mut [i32; PANEL]) {
+fn add(codes: &[u8; VECTOR], [high, low]: [i32; 2], dots: &mut [i32; PANEL]) {
     let bytes = |word: i32| word.to_le_bytes().map(|byte| i32::from(byte.cast_signed()));
     let (high, low) = (bytes(high), bytes(low));
     let inputs: [i32; 4] = std::array::from_fn(|n| 256 * high[n] + low[n]);

@@ -5,10 +5,14 @@ use half::f16;
 use super::*;
 use crate::isa::Isa;
 
-const FORMATS: [QuantFormat; 9] = [
+const FORMATS: [QuantFormat; 13] = [
     format(CodeWidth::Four, 32, 1, 8, false),
     format(CodeWidth::Four, 32, 1, 0, true),
     format(CodeWidth::Four, 32, 8, 0, true),
+    format(CodeWidth::Six, 32, 1, 16, false),
+    format(CodeWidth::Six, 32, 1, 0, true),
+    format(CodeWidth::Six, 32, 8, 0, true),
+    format(CodeWidth::Six, 16, 16, 32, false),
     format(CodeWidth::Eight, 32, 1, 128, false),
     format(CodeWidth::Eight, 32, 1, 0, true),
     format(CodeWidth::Eight, 32, 8, 0, true),
@@ -37,7 +41,11 @@ impl Random {
 
 fn row(random: &mut Random, format: QuantFormat, inputs: usize) -> QuantRow {
     let (groups, blocks) = (inputs / format.group, inputs / format.block());
-    let (codes, lowest) = if format.width == CodeWidth::Four { (16, 0) } else { (256, -63) };
+    let (codes, lowest) = match format.width {
+        CodeWidth::Four => (16, 0),
+        CodeWidth::Six => (64, -63),
+        CodeWidth::Eight => (256, -63),
+    };
     let integers = if format.groups > 1 { groups } else { 0 };
     let minimums = if format.has_minimums { blocks } else { 0 };
     QuantRow {

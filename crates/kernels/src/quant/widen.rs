@@ -5,10 +5,10 @@ use std::arch::x86_64::{
     _mm512_loadu_si512, _mm512_permutexvar_epi16, _mm512_set1_epi32, _mm512_srli_epi32, _mm512_storeu_si512,
 };
 
-use super::PANEL;
-use super::avx512::{GroupFactors, VECTOR, load, nibbles};
+use super::avx512::{GroupFactors, vectors};
 use super::format::CodeWidth;
 use super::matrix::QuantMatrix;
+use super::{PANEL, RUN};
 
 /// Inputs of a tile.
 const INPUTS: usize = 32;
@@ -43,18 +43,23 @@ impl QuantMatrix {
                 // Four inputs are two rows.
                 let rows = &mut tile[group % groups_per_tile * (TILE / groups_per_tile)..];
                 let (words, _) = rows.as_chunks_mut::<{ 2 * ROW }>();
-                for (word, codes) in codes.as_chunks::<VECTOR>().0.iter().enumerate() {
-                    let codes = load(codes);
-                    match format.width {
-                        CodeWidth::Eight => widen_word(codes, factors, &mut words[word]),
-                        CodeWidth::Four => {
-                            let [first, second] = nibbles(codes);
-                            widen_word(first, factors, &mut words[word]);
-                            widen_word(second, factors, &mut words[word + 4]);
-                        }
-                    }
+                match format.width {
+                    CodeWidth::Four => widen_runs::<{ CodeWidth::Four.run_bytes() }>(codes, factors, words),
+                    CodeWidth::Six => widen_runs::<{ CodeWidth::Six.run_bytes() }>(codes, factors, words),
+                    CodeWidth::Eight => widen_runs::<{ CodeWidth::Eight.run_bytes() }>(codes, factors, words),
                 }
             }
+        }
+    }
+}
+
+/// The weights of a group, whose runs have `BYTES` bytes.
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512bf16,fma")]
+#[inline]
+fn widen_runs<const BYTES: usize>(codes: &[u8], factors: [__m512; 2], to: &mut [[u16; 2 * ROW]]) {
+    for (codes, to) in codes.as_chunks::<BYTES>().0.iter().zip(to.as_chunks_mut::<{ RUN / 4 }>().0) {
+        for (codes, to) in vectors(codes).into_iter().zip(to) {
+            widen_word(codes, factors, to);
         }
     }
 }

@@ -20,12 +20,12 @@ pub(super) const Q6_K: usize = LENGTH / 2 + LENGTH / 4 + LENGTH / 16 + 2;
 
 /// Super-blocks of 16 groups, whose codes have the zero `zero`.
 pub(super) const fn sixteen_groups(zero: u8) -> QuantFormat {
-    QuantFormat { width: CodeWidth::Eight, group: 16, groups: 16, zero, has_minimums: false }
+    QuantFormat { width: CodeWidth::Six, group: 16, groups: 16, zero, has_minimums: false }
 }
 
 /// Super-blocks of 16 groups with minimums.
 pub(super) const SIXTEEN_WITH_MINIMUMS: QuantFormat =
-    QuantFormat { width: CodeWidth::Eight, group: 16, groups: 16, zero: 0, has_minimums: true };
+    QuantFormat { width: CodeWidth::Six, group: 16, groups: 16, zero: 0, has_minimums: true };
 
 /// Super-blocks of 8 groups with minimums.
 pub(super) const fn eight_with_minimums(width: CodeWidth) -> QuantFormat {

@@ -170,18 +170,18 @@ impl StoredType {
 
     /// The format of quantized values; none of floats.
     pub fn quant_format(self) -> Option<QuantFormat> {
-        use CodeWidth::{Eight, Four};
+        use CodeWidth::{Eight, Four, Six};
         Some(match self {
             StoredType::F32 | StoredType::F16 | StoredType::BF16 => return None,
             StoredType::Q4_0 => legacy::symmetric(Four, 8),
             StoredType::Q4_1 => legacy::with_minimum(Four),
-            StoredType::Q5_0 => legacy::symmetric(Eight, 16),
-            StoredType::Q5_1 => legacy::with_minimum(Eight),
+            StoredType::Q5_0 => legacy::symmetric(Six, 16),
+            StoredType::Q5_1 => legacy::with_minimum(Six),
             StoredType::Q8_0 | StoredType::IQ4_NL => legacy::symmetric(Eight, legacy::SIGNED),
             StoredType::Q2_K => k_quants::SIXTEEN_WITH_MINIMUMS,
             StoredType::Q3_K => k_quants::sixteen_groups(k_quants::Q3_ZERO),
             StoredType::Q4_K => k_quants::eight_with_minimums(Four),
-            StoredType::Q5_K => k_quants::eight_with_minimums(Eight),
+            StoredType::Q5_K => k_quants::eight_with_minimums(Six),
             StoredType::Q6_K => k_quants::sixteen_groups(k_quants::Q6_ZERO),
             StoredType::IQ4_XS => i_quants::EIGHT_GROUPS,
         })

@@ -7,10 +7,10 @@ use std::arch::x86_64::{
     _mm512_slli_epi32, _mm512_srli_epi16, _mm512_srli_epi32, _mm512_storeu_si512,
 };
 
-use super::super::avx512::{VECTOR, load, nibbles, signed};
+use super::super::avx512::{load, nibbles, signed, vectors};
 use super::super::format::CodeWidth;
 use super::super::panel::Panel;
-use super::super::{BLOCK, GROUP, PANEL};
+use super::super::{BLOCK, PANEL, RUN, VECTOR};
 
 /// Bytes of a plane.
 pub(super) const PLANE: usize = BLOCK * PANEL;
@@ -21,7 +21,7 @@ type Planes = [__m512i; 2];
 pub(super) const fn shift(width: CodeWidth) -> u32 {
     match width {
         CodeWidth::Four => 3,
-        CodeWidth::Eight => 7,
+        CodeWidth::Six | CodeWidth::Eight => 7,
     }
 }
 
@@ -38,16 +38,20 @@ pub(super) fn unpack(panel: &Panel<'_>, block: usize, to: &mut [u8; 2 * PLANE]) 
         _mm_prefetch::<_MM_HINT_T0>(codes.as_ptr().wrapping_add(2 * bytes + line).cast());
     }
     let (high, low) = to.split_at_mut(PLANE);
-    match (format.width, format.group) {
-        (CodeWidth::Four, _) => {
+    match format.width {
+        CodeWidth::Four => {
             let codes = codes.as_chunks::<{ 4 * VECTOR }>().0.iter().enumerate();
             let to = high.as_chunks_mut().0.iter_mut().zip(low.as_chunks_mut().0);
             for ((group, codes), (high, low)) in codes.zip(to) {
                 unpack_four_bits(codes, signed(scales, group), high, low);
             }
         }
-        (_, GROUP) => unpack_eight_bits::<{ 8 * VECTOR }>(codes, scales, high, low),
-        _ => unpack_eight_bits::<{ 4 * VECTOR }>(codes, scales, high, low),
+        CodeWidth::Six => {
+            unpack_runs::<{ CodeWidth::Six.run_bytes() }>(format.group / RUN, codes, scales, high, low);
+        }
+        CodeWidth::Eight => {
+            unpack_runs::<{ CodeWidth::Eight.run_bytes() }>(format.group / RUN, codes, scales, high, low);
+        }
     }
 }
 
@@ -62,28 +66,32 @@ fn unpack_four_bits(
 ) {
     let low_bits = twice(_mm512_and_si512(scale, _mm512_set1_epi32(7)));
     let high_bits = twice(_mm512_srli_epi32::<3>(scale));
-    for word in 0..4 {
-        let codes: &[u8; VECTOR] = &codes.as_chunks().0[word];
+    for (word, codes) in codes.as_chunks::<VECTOR>().0.iter().enumerate() {
         let [first, second] = nibbles(load(codes));
-        put(high, word, _mm512_mullo_epi16(first, high_bits));
-        put(low, word, _mm512_mullo_epi16(first, low_bits));
-        put(high, word + 4, _mm512_mullo_epi16(second, high_bits));
-        put(low, word + 4, _mm512_mullo_epi16(second, low_bits));
+        put(high, 2 * word, _mm512_mullo_epi16(first, high_bits));
+        put(low, 2 * word, _mm512_mullo_epi16(first, low_bits));
+        put(high, 2 * word + 1, _mm512_mullo_epi16(second, high_bits));
+        put(low, 2 * word + 1, _mm512_mullo_epi16(second, low_bits));
     }
 }
 
-/// Multiplies the codes of groups of `BYTES` bytes with their scales.
+/// Multiplies the codes of groups of `count` runs, each of `BYTES` bytes, with their scales.
 #[target_feature(enable = "avx512f,avx512bw,avx512vl")]
 #[inline]
-fn unpack_eight_bits<const BYTES: usize>(codes: &[u8], scales: &[i8], high: &mut [u8], low: &mut [u8]) {
-    let to = high.as_chunks_mut::<BYTES>().0.iter_mut().zip(low.as_chunks_mut::<BYTES>().0);
-    for (group, (codes, (high, low))) in codes.as_chunks::<BYTES>().0.iter().zip(to).enumerate() {
-        let scale = twice(_mm512_and_si512(signed(scales, group), _mm512_set1_epi32(0xffff)));
-        for word in 0..BYTES / VECTOR {
-            let codes: &[u8; VECTOR] = &codes.as_chunks().0[word];
-            let planes = scaled(load(codes), scale);
-            put(high, word, planes[0]);
-            put(low, word, planes[1]);
+fn unpack_runs<const BYTES: usize>(
+    count: usize,
+    codes: &[u8],
+    scales: &[i8],
+    high: &mut [u8],
+    low: &mut [u8],
+) {
+    let to = high.as_chunks_mut::<{ 4 * VECTOR }>().0.iter_mut().zip(low.as_chunks_mut().0);
+    for (run, (codes, (high, low))) in codes.as_chunks::<BYTES>().0.iter().zip(to).enumerate() {
+        let scale = twice(_mm512_and_si512(signed(scales, run / count), _mm512_set1_epi32(0xffff)));
+        for (word, codes) in vectors(codes).into_iter().enumerate() {
+            let planes = scaled(codes, scale);
+            put::<{ 4 * VECTOR }>(high, word, planes[0]);
+            put::<{ 4 * VECTOR }>(low, word, planes[1]);
         }
     }
 }
