@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::http::{HeaderValue, Method, Uri};
+use axum::http::{HeaderValue, Uri};
 use http_body_util::{BodyExt, Either, Full};
 use hyper::body::{Body, Bytes, Incoming};
 use hyper::{Request, Response};
@@ -138,7 +138,7 @@ fn request(outgoing: &Outgoing, choice: &Choice) -> Result<Request<Full<Bytes>>,
     let uri = format!("{}{}", choice.url().trim_end_matches('/'), outgoing.path);
     let uri: Uri = uri.parse().map_err(|_| format!("`{}` is not a URL", choice.url()))?;
     let mut request = Request::new(Full::new(outgoing.body.clone()));
-    *request.method_mut() = Method::POST;
+    request.method_mut().clone_from(&outgoing.method);
     *request.uri_mut() = uri;
     request.headers_mut().clone_from(&outgoing.headers);
     if !outgoing.sends_deadline {

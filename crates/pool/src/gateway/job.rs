@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use axum::http::HeaderMap;
 use axum::http::uri::PathAndQuery;
+use axum::http::{HeaderMap, Method};
 use hyper::body::Bytes;
 use sconce_http::keys::Principal;
 use sconce_http::memory_budget::{RequestMemory, Reservation};
@@ -19,6 +19,7 @@ pub(super) const BYTES_PER_TOKEN: u64 = 4;
 
 /// What is sent, to whichever worker.
 pub(super) struct Outgoing {
+    pub(super) method: Method,
     pub(super) path: PathAndQuery,
     pub(super) headers: HeaderMap,
     pub(super) body: Bytes,

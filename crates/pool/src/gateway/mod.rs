@@ -16,6 +16,7 @@ mod liveness;
 mod members;
 mod metrics;
 pub mod model_name;
+mod ollama;
 mod pages;
 mod pin;
 mod prefix;

@@ -41,22 +41,22 @@ fn is_ready(member: &Member<'_>) -> bool {
 
 /// A model of the pool, as OpenAI's API lists it.
 #[derive(Debug, Serialize)]
-struct ModelObject {
-    id: String,
+pub(super) struct ModelObject {
+    pub(super) id: String,
     object: &'static str,
     created: u64,
     owned_by: &'static str,
     /// Whether a ready worker has loaded it.
-    ready: bool,
+    pub(super) ready: bool,
     task: String,
-    max_length: usize,
+    pub(super) max_length: usize,
     /// Workers that have it.
     workers: Vec<String>,
     /// Numerics classes of its answers.
     classes: Vec<String>,
 }
 
-fn models_of(gateway: &Gateway) -> BTreeMap<String, ModelObject> {
+pub(super) fn models_of(gateway: &Gateway) -> BTreeMap<String, ModelObject> {
     let mut models: BTreeMap<String, ModelObject> = BTreeMap::new();
     gateway.members.watcher.read(|map| {
         for member in map.iter() {

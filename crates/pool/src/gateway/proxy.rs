@@ -115,6 +115,7 @@ async fn prepare(
     let traceparent = parts.extensions.get::<Traceparent>();
     let pool_key = gateway.settings.pool_key.as_deref();
     let outgoing = Outgoing {
+        method: route.method.clone(),
         path,
         headers: headers::forwarded(&parts.headers, &model, pool_key, principal.tenant, traceparent),
         body: Bytes::from(body),

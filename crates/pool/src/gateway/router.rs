@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use axum::Router;
 use axum::extract::{Request, State};
+use axum::http::Method;
 use axum::http::uri::{PathAndQuery, Uri};
 use axum::middleware::{self, Next};
 use axum::response::Response;
@@ -14,7 +15,7 @@ use sconce_http::{RouteRules, protect};
 use super::proxy::{PathModel, forward};
 use super::routes::ROUTES;
 use super::state::Gateway;
-use super::{desired, model_name, pages};
+use super::{desired, model_name, ollama, pages};
 
 /// What the HTTP edge must know about these routes.
 pub(super) const RULES: RouteRules = RouteRules {
@@ -33,10 +34,16 @@ pub(super) fn router(gateway: &Arc<Gateway>) -> Router {
         .route("/metrics", get(pages::metrics))
         .route("/v1/models", get(pages::models).post(desired::load))
         .route("/v1/models/{*id}", get(pages::model).delete(desired::unload))
-        .route("/v1/report", get(pages::report));
+        .route("/v1/report", get(pages::report))
+        .route("/api/tags", get(ollama::tags))
+        .route("/api/ps", get(ollama::ps))
+        .route("/api/version", get(ollama::version));
     let routes = ROUTES
         .iter()
-        .fold(own, |router, route| router.route(route.path, post(forward)))
+        .fold(own, |router, route| {
+            let forward = if route.method == Method::GET { get(forward) } else { post(forward) };
+            router.route(route.path, forward)
+        })
         .fallback(no_such_route)
         .method_not_allowed_fallback(method_not_allowed)
         .with_state(Arc::clone(gateway));

@@ -1,5 +1,7 @@
 //! The routes that a gateway forwards, which are those of a worker.
 
+use axum::http::Method;
+
 /// How the body of a route names its model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BodyName {
@@ -16,6 +18,7 @@ pub enum BodyName {
 /// A route that is forwarded to a worker.
 #[derive(Debug)]
 pub(super) struct Route {
+    pub(super) method: Method,
     pub(super) path: &'static str,
     /// Tasks of models that can answer; empty means all.
     pub(super) tasks: &'static [&'static str],
@@ -43,11 +46,12 @@ impl Route {
 const GENERATE: &[&str] = &["generate"];
 
 const fn route(path: &'static str, body_name: BodyName, tasks: &'static [&'static str]) -> Route {
-    Route { path, tasks, body_name }
+    Route { method: Method::POST, path, tasks, body_name }
 }
 
 /// All routes that are forwarded.
-pub(super) static ROUTES: [Route; 24] = [
+pub(super) static ROUTES: [Route; 25] = [
+    Route { method: Method::GET, ..route("/info", BodyName::None, &[]) },
     route("/", BodyName::None, &[]),
     route("/embed", BodyName::None, &["embed"]),
     route("/embed_all", BodyName::None, &["embed", "tokens"]),

@@ -1,5 +1,7 @@
 //! Routes that a gateway answers itself.
 
+use serde_json::json;
+
 use crate::harness::{CLASS, pool};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -12,9 +14,14 @@ async fn models_report_probes_and_metrics_are_those_of_the_pool() {
     let ids: Vec<&str> =
         models["data"].as_array().unwrap().iter().map(|model| model["id"].as_str().unwrap()).collect();
     assert_eq!(ids, ["chat", "m"]);
-    assert_eq!(models["data"][1]["workers"], serde_json::json!(["w0", "w1"]));
-    assert_eq!(client.get("/v1/models/m").await.json()["classes"], serde_json::json!([CLASS]));
+    assert_eq!(models["data"][1]["workers"], json!(["w0", "w1"]));
+    assert_eq!(client.get("/v1/models/m").await.json()["classes"], json!([CLASS]));
     assert_eq!(client.get("/v1/models/x").await.status, 404);
+    for path in ["/api/tags", "/api/ps"] {
+        let models = client.get(path).await.json();
+        assert_eq!((&models["models"][1]["name"], models["models"].as_array().map(Vec::len)), (&json!("m"), Some(2)));
+    }
+    assert_eq!(client.get("/api/version").await.json()["version"], env!("CARGO_PKG_VERSION"));
     for _ in 0..5 {
         client.embed(&[]).await;
     }
@@ -32,4 +39,7 @@ async fn models_report_probes_and_metrics_are_those_of_the_pool() {
     let attempts = |id: &str| format!("sconce_gateway_attempts_total{{outcome=\"ok\",worker=\"{id}\"}}");
     let counted = gateway.metric(&attempts("w0")).await + gateway.metric(&attempts("w1")).await;
     assert_eq!(counted, workers.iter().map(|worker| worker.state.count()).sum::<usize>());
+    let info = client.get("/models/m/info").await;
+    assert_eq!((info.status, info.json()["worker"].is_string()), (200, true), "a worker describes its model");
+    assert_eq!(client.get("/info").await.status, 404, "two models");
 }
