@@ -88,6 +88,30 @@ fn a_pool_that_is_killed_leaves_nothing_behind() {
 }
 
 #[test]
+fn a_nats_server_that_dies_is_started_again() {
+    let sandbox = Sandbox::new();
+    let mut pool = up(&sandbox);
+    let address = ready(&mut pool);
+    let name = |id: &u32| std::fs::read_to_string(format!("/proc/{id}/comm")).unwrap_or_default();
+    let nats = || descendants(pool.child.id()).into_iter().find(|id| name(id).trim() == "nats-server");
+    let killed = nats().expect("it runs");
+    // It must have run for a while: a server that can't start is not tried again.
+    std::thread::sleep(Duration::from_secs(3));
+    assert!(Command::new("kill").args(["-9", &killed.to_string()]).status().expect("kill runs").success());
+    let report = || -> Value {
+        let (_, report) = converse(address, "GET", "/v1/report", &[], "");
+        serde_json::from_str(&report).expect("JSON")
+    };
+    let until = std::time::Instant::now() + Duration::from_mins(1);
+    while nats().is_none_or(|id| id == killed) || report()["registry"]["connected"] != true {
+        assert!(std::time::Instant::now() < until, "{}", report());
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    let (headers, body) = ([("content-type", "application/json")], r#"{"model": "tiny-bert", "input": "a"}"#);
+    assert_eq!(converse(address, "POST", "/v1/embeddings", &headers, body).0, 200);
+}
+
+#[test]
 fn without_nats_server_the_command_says_how_to_get_it() {
     let sandbox = Sandbox::new();
     let arguments = ["pool", "up", "tiny-bert", "--offline", "--port", "0", "--nats-port", "0"];

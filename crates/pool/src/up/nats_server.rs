@@ -2,7 +2,7 @@
 
 use std::ffi::OsString;
 use std::io::{self, BufRead, BufReader};
-use std::net::{Ipv4Addr, SocketAddr, TcpStream};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::path::PathBuf;
 use std::process::{Child, ChildStderr, ChildStdin, Command, Stdio};
 use std::sync::mpsc::{self, RecvTimeoutError};
@@ -93,14 +93,16 @@ impl NatsServer {
         let (runner, arguments) = &options.runner;
         let mut command = Command::new(runner);
         command.args(arguments).arg(program).args(["--jetstream", "--addr", "127.0.0.1", "--port"]);
-        command.arg(if *port == 0 { "-1".to_owned() } else { port.to_string() });
+        // A server that is started again must have the same port.
+        let port = if *port == 0 { free_port()? } else { *port };
+        command.arg(port.to_string());
         command.arg("--store_dir").arg(&options.store);
         command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::piped());
         detach(&mut command);
         let mut child = command.spawn()?;
         let (stdin, stderr) = (child.stdin.take(), child.stderr.take());
         // From here on the child ends when it is dropped.
-        let mut server = NatsServer { port: *port, started: Some((child, stdin)) };
+        let mut server = NatsServer { port, started: Some((child, stdin)) };
         let stderr = stderr.ok_or_else(|| io::Error::other("no log"))?;
         server.port = wait_until_ready(stderr, log.clone())?;
         let unusable = |reason| NatsServerError::Unusable { port: server.port, reason };
@@ -159,6 +161,11 @@ impl Info {
     }
 }
 
+/// A port on loopback that nothing listens on.
+fn free_port() -> io::Result<u16> {
+    Ok(TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?.port())
+}
+
 fn connect(port: u16) -> io::Result<TcpStream> {
     let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
     let stream = TcpStream::connect_timeout(&address, CONNECT_TIMEOUT)?;
@@ -208,7 +215,6 @@ fn port_of(line: &str) -> Option<u16> {
 #[cfg(test)]
 mod tests {
     use std::io::Write;
-    use std::net::TcpListener;
     use std::sync::{Arc, Mutex};
 
     use sconce_http::LogFormat;
