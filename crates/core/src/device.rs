@@ -30,6 +30,11 @@ pub enum DeviceKind {
 }
 
 impl Device {
+    /// The first Apple GPU.
+    pub const METAL: Device = Device::Metal(0);
+    /// The first NVIDIA GPU.
+    pub const CUDA: Device = Device::Cuda(0);
+
     /// The device's kind.
     pub fn kind(self) -> DeviceKind {
         match self {

@@ -78,6 +78,11 @@ pub use source::{ModelSource, SourceError, bundle, hub, last_use};
 pub use template::TemplateError;
 pub use tokenize::{TokenizerError, TruncationStrategy};
 
+/// Whether a model can run on a device of this machine, as a [`plan`] would find. The plan has the reasons.
+pub fn supports(name: &str, device: Device) -> Result<bool, Error> {
+    Ok(plan(name)?.supports(device))
+}
+
 /// Plans the placement of a model, by its short name, folder, bundle or hub id. Weights are not downloaded.
 pub fn plan(name: &str) -> Result<Plan, Error> {
     let runtime = Runtime::default();

@@ -31,6 +31,9 @@ use crate::operations::{
 use crate::runtime::Runtime;
 use crate::tokenize::{ModelTokenizer, TokenSequence};
 
+/// Texts that are embedded at once from an iterator.
+const TEXTS_PER_CALL: usize = 4096;
+
 /// A loaded model. Cheap to clone and shared between threads.
 ///
 /// Its methods block the calling thread. In async code, call them where blocking is allowed, such as
@@ -324,6 +327,35 @@ impl Model {
     /// Embeds each text.
     pub fn embed<T: AsRef<str> + Sync>(&self, texts: &[T]) -> Result<Embeddings, Error> {
         self.embed_with(texts, &EmbedOptions::default())
+    }
+
+    /// Embeds texts as they are taken from an iterator, some thousand at a time. After an error it ends.
+    ///
+    /// ```no_run
+    /// use std::io::{self, BufRead};
+    ///
+    /// # fn main() -> Result<(), sconce::Error> {
+    /// let model = sconce::Model::open("minilm")?;
+    /// for vector in model.embed_iter(io::stdin().lock().lines().map_while(Result::ok)) {
+    ///     println!("{:?}", vector?);
+    /// }
+    /// # Ok(()) }
+    /// ```
+    pub fn embed_iter<T: AsRef<str> + Sync>(
+        &self,
+        texts: impl IntoIterator<Item = T>,
+    ) -> impl Iterator<Item = Result<Vec<f32>, Error>> {
+        let mut texts = texts.into_iter().fuse();
+        let batches = std::iter::from_fn(move || {
+            let batch: Vec<T> = texts.by_ref().take(TEXTS_PER_CALL).collect();
+            (!batch.is_empty()).then(|| self.embed(&batch))
+        });
+        let mut failed = false;
+        let batches = batches.take_while(move |batch| !std::mem::replace(&mut failed, batch.is_err()));
+        batches.flat_map(|batch| match batch {
+            Ok(embeddings) => embeddings.into_iter().map(Ok).collect::<Vec<_>>(),
+            Err(error) => vec![Err(error)],
+        })
     }
 
     /// Embeds a search query, with the model's prompt for queries.

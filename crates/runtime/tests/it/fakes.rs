@@ -25,8 +25,8 @@ const STARTS: &str = "SCONCE_TEST_STARTS";
 /// Names the file into which a child writes how many threads it was told to use.
 const THREADS: &str = "SCONCE_TEST_THREADS";
 
-pub(crate) const METAL: Device = Device::Metal(0);
-pub(crate) const CUDA: Device = Device::Cuda(0);
+pub(crate) const METAL: Device = Device::METAL;
+pub(crate) const CUDA: Device = Device::CUDA;
 pub(crate) const TEXTS: [&str; 4] = [
     "candle",
     "A sconce holds a candle in its place.",

@@ -33,6 +33,25 @@ fn norm(vector: &[f32]) -> f64 {
 }
 
 #[test]
+fn an_iterator_of_texts_gives_their_vectors_in_order_and_ends_after_an_error() {
+    let home = Home::new();
+    let model = home.model(&goldens::folder("tiny-bert")).open().expect("opens");
+    // More than one call.
+    let numbered: Vec<String> = (0..5000).map(|number| format!("text {number}")).collect();
+    let got: Vec<Vec<f32>> = model.embed_iter(&numbered).collect::<Result<_, _>>().expect("embeds");
+    let expected = model.embed(&[&numbered[0], &numbered[4999]]).expect("embeds");
+    assert_eq!(got.len(), 5000);
+    for (at, expected) in [0, 4999].into_iter().zip(&expected) {
+        assert!(apart(&got[at], &widened(expected)) < 1e-6, "{}", numbered[at]);
+    }
+    let home = Home::new();
+    let reranker = home.model(&goldens::folder("tiny-bert-rerank")).open().expect("opens");
+    let mut vectors = reranker.embed_iter(&numbered);
+    assert!(vectors.next().is_some_and(|first| first.is_err()));
+    assert!(vectors.next().is_none());
+}
+
+#[test]
 fn every_tiny_model_embeds_as_sentence_transformers_does() {
     let home = Home::new();
     for name in TINY {
