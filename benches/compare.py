@@ -6,7 +6,7 @@
 Every runtime is a process of its own on the same CPUs, loaded and warm before the first round. A round is all texts,
 from text to vectors, tokenization included. Runtimes alternate A B C A B C, and the fastest round of each counts.
 Other runtimes get batches of 32 sorted by length; sconce gets the texts in arrival order. Prints Markdown and writes
-`compare.json`. Needs cargo, and Python with pip for the other runtimes.
+`compare.json`, and a plot of each model. Needs cargo, and Python with pip for the other runtimes.
 """
 
 import argparse
@@ -179,6 +179,30 @@ def markdown(label, result):
     return "\n".join(lines) + "\n"
 
 
+def plot(label, result, threads):
+    """Texts per second as bars."""
+    left, height, room = 190, 30, 380
+    names = sorted(result["contestants"], key=lambda name: -rate(result, name))
+    scale = room / rate(result, names[0])
+    parts = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 640 {72 + len(names) * height}" role="img" aria-labelledby="t">',
+        f'<title id="t">Texts per second of {len(names)} runtimes with {label}</title>',
+        '<style>text{font:14px system-ui,-apple-system,"Segoe UI",Helvetica,Arial,sans-serif;fill:#1c2430}.h{font-weight:600}'
+        ".s{font-size:12px;fill:#55606e}.own{fill:#4a6fa5}.other{fill:#c3cbd6}</style>",
+        f'<rect width="640" height="{72 + len(names) * height}" rx="8" fill="#fff"/>',
+        f'<text class="h" x="20" y="28">{label}: texts per second on {threads} cores</text>',
+    ]
+    for number, name in enumerate(names):
+        y, value = 44 + number * height, rate(result, name)
+        kind = "own" if name in OURS else "other"
+        parts.append(
+            f'<text x="20" y="{y + 16}">{name}</text><rect class="{kind}" x="{left}" y="{y + 3}" width="{value * scale:.1f}" '
+            f'height="18"/><text x="{left + value * scale + 6:.1f}" y="{y + 17}">{value:.0f}</text>')
+    texts = f"{result['texts']} texts of {result['tokens'] / result['texts']:.0f} tokens on average, tokenization included, in turns"
+    parts.append(f'<text class="s" x="20" y="{58 + len(names) * height}">{texts}</text></svg>')
+    return "\n".join(parts) + "\n"
+
+
 def run(*command):
     return subprocess.run([str(word) for word in command], check=True, cwd=ROOT, stdout=subprocess.PIPE, text=True).stdout.strip()
 
@@ -248,6 +272,7 @@ def main():
         answer["models"][key] = result
         print(markdown(label, result), flush=True)
         (options.out / "compare.json").write_text(json.dumps(answer, indent=1) + "\n")
+        (options.out / f"{key}.svg").write_text(plot(label, result, len(processors)))
     say(f"figures of every round: {options.out / 'compare.json'}")
 
 
