@@ -267,8 +267,16 @@ fn add_runs<const R: usize, const BYTES: usize>(
     first: usize,
 ) {
     for (run, codes) in codes.as_chunks::<BYTES>().0.iter().enumerate().take(GROUP / RUN) {
-        for (at, codes) in vectors(codes).into_iter().enumerate() {
-            add(dots, codes, rows, first + run * RUN / 4 + at);
+        let first = first + run * RUN / 4;
+        // Vectors that need no unpacking are loaded one by one: all at once take too many registers.
+        if BYTES == CodeWidth::Eight.run_bytes() {
+            for (at, codes) in codes.as_chunks::<VECTOR>().0.iter().enumerate() {
+                add(dots, load(codes), rows, first + at);
+            }
+        } else {
+            for (at, codes) in vectors(codes).into_iter().enumerate() {
+                add(dots, codes, rows, first + at);
+            }
         }
     }
 }
