@@ -1,7 +1,7 @@
 //! Products with AVX-512 VNNI.
 
 use std::arch::x86_64::{
-    __m512, __m512i, _mm_loadu_si128, _mm256_loadu_si256, _mm512_add_epi32, _mm512_and_si512,
+    __m512, __m512i, _MM_HINT_T0, _mm_loadu_si128, _mm_prefetch, _mm256_loadu_si256, _mm512_add_epi32, _mm512_and_si512,
     _mm512_cvtepi8_epi32, _mm512_cvtepi32_ps, _mm512_cvtepu8_epi32, _mm512_cvtph_ps, _mm512_dpbusd_epi32,
     _mm512_fmadd_ps, _mm512_fnmadd_ps, _mm512_loadu_si512, _mm512_mul_ps, _mm512_mullo_epi32,
     _mm512_or_si512, _mm512_set1_epi8, _mm512_set1_epi32, _mm512_set1_ps, _mm512_setzero_ps, _mm512_setzero_si512,
@@ -16,6 +16,9 @@ use super::panel::Panel;
 use super::rows::{QuantizedRows, SomeRows};
 use super::{BLOCK, GROUP, PANEL, RUN, VECTOR};
 use crate::isa::Isa;
+
+/// Distance in bytes at which codes are prefetched.
+const PREFETCH: usize = 4096;
 
 /// Multiplies some rows with a panel, if there are instructions for it. The first row begins a tile.
 pub(super) fn multiply(
@@ -249,6 +252,10 @@ fn dots<const R: usize, const EXACT: bool>(
 ) -> [[__m512i; 2]; R] {
     let mut dots = [[_mm512_setzero_si512(); 2]; R];
     let first = group * format.group / 4;
+    for line in (0..codes.len()).step_by(VECTOR) {
+        // An address after the matrix is ignored.
+        _mm_prefetch::<_MM_HINT_T0>(codes.as_ptr().wrapping_add(PREFETCH + line).cast());
+    }
     match format.width {
         CodeWidth::Four => add_runs::<R, { CodeWidth::Four.run_bytes() }>(&mut dots, codes, rows, first),
         CodeWidth::Six => add_runs::<R, { CodeWidth::Six.run_bytes() }>(&mut dots, codes, rows, first),
