@@ -4,8 +4,9 @@ use std::arch::x86_64::{
     __m256, __m256i, _mm_loadl_epi64, _mm_loadu_si128, _mm256_add_epi16, _mm256_add_epi32, _mm256_and_si256,
     _mm256_cvtepi8_epi32, _mm256_cvtepi32_ps, _mm256_cvtepu8_epi32, _mm256_cvtph_ps, _mm256_fmadd_ps,
     _mm256_fnmadd_ps, _mm256_load_si256, _mm256_loadu_si256, _mm256_madd_epi16, _mm256_mul_ps,
-    _mm256_or_si256, _mm256_set1_epi8, _mm256_set1_epi16, _mm256_set1_epi32, _mm256_set1_ps, _mm256_setzero_ps, _mm256_setzero_si256,
-    _mm256_slli_epi16, _mm256_srai_epi16, _mm256_srli_epi16, _mm256_store_si256, _mm256_storeu_ps,
+    _mm256_or_si256, _mm256_set1_epi8, _mm256_set1_epi16, _mm256_set1_epi32, _mm256_set1_ps,
+    _mm256_setzero_ps, _mm256_setzero_si256, _mm256_slli_epi16, _mm256_srai_epi16, _mm256_srli_epi16,
+    _mm256_store_si256, _mm256_storeu_ps,
 };
 use std::ops::Range;
 
@@ -90,9 +91,15 @@ fn products<const R: usize>(panel: &Panel<'_>, rows: SomeRows<'_, R>) -> [Halves
         for (at, codes) in codes.chunks_exact(format.width.run_bytes()).enumerate() {
             let word = (half + at) * RUN / 4;
             match format.width {
-                CodeWidth::Four => add_run::<R, { CodeWidth::Four.run_bytes() }>(&mut dots, codes, &inputs, word),
-                CodeWidth::Six => add_run::<R, { CodeWidth::Six.run_bytes() }>(&mut dots, codes, &inputs, word),
-                CodeWidth::Eight => add_run::<R, { CodeWidth::Eight.run_bytes() }>(&mut dots, codes, &inputs, word),
+                CodeWidth::Four => {
+                    add_run::<R, { CodeWidth::Four.run_bytes() }>(&mut dots, codes, &inputs, word)
+                }
+                CodeWidth::Six => {
+                    add_run::<R, { CodeWidth::Six.run_bytes() }>(&mut dots, codes, &inputs, word)
+                }
+                CodeWidth::Eight => {
+                    add_run::<R, { CodeWidth::Eight.run_bytes() }>(&mut dots, codes, &inputs, word)
+                }
             }
         }
         let factors = [0, 1].map(|half| factors(panel, group, half));

@@ -1,11 +1,12 @@
 //! Products with AVX-512 VNNI.
 
 use std::arch::x86_64::{
-    __m512, __m512i, _MM_HINT_T0, _mm_loadu_si128, _mm_prefetch, _mm256_loadu_si256, _mm512_add_epi32, _mm512_and_si512,
-    _mm512_cvtepi8_epi32, _mm512_cvtepi32_ps, _mm512_cvtepu8_epi32, _mm512_cvtph_ps, _mm512_dpbusd_epi32,
-    _mm512_fmadd_ps, _mm512_fnmadd_ps, _mm512_loadu_si512, _mm512_mul_ps, _mm512_mullo_epi32,
-    _mm512_or_si512, _mm512_set1_epi8, _mm512_set1_epi32, _mm512_set1_ps, _mm512_setzero_ps, _mm512_setzero_si512,
-    _mm512_slli_epi16, _mm512_slli_epi32, _mm512_srli_epi16, _mm512_storeu_ps,
+    __m512, __m512i, _MM_HINT_T0, _mm_loadu_si128, _mm_prefetch, _mm256_loadu_si256, _mm512_add_epi32,
+    _mm512_and_si512, _mm512_cvtepi8_epi32, _mm512_cvtepi32_ps, _mm512_cvtepu8_epi32, _mm512_cvtph_ps,
+    _mm512_dpbusd_epi32, _mm512_fmadd_ps, _mm512_fnmadd_ps, _mm512_loadu_si512, _mm512_mul_ps,
+    _mm512_mullo_epi32, _mm512_or_si512, _mm512_set1_epi8, _mm512_set1_epi32, _mm512_set1_ps,
+    _mm512_setzero_ps, _mm512_setzero_si512, _mm512_slli_epi16, _mm512_slli_epi32, _mm512_srli_epi16,
+    _mm512_storeu_ps,
 };
 use std::ops::Range;
 
@@ -252,10 +253,7 @@ fn dots<const R: usize, const EXACT: bool>(
 ) -> [[__m512i; 2]; R] {
     let mut dots = [[_mm512_setzero_si512(); 2]; R];
     let first = group * format.group / 4;
-    for line in (0..codes.len()).step_by(VECTOR) {
-        // An address after the matrix is ignored.
-        _mm_prefetch::<_MM_HINT_T0>(codes.as_ptr().wrapping_add(PREFETCH + line).cast());
-    }
+    prefetch(codes);
     match format.width {
         CodeWidth::Four => add_runs::<R, { CodeWidth::Four.run_bytes() }>(&mut dots, codes, rows, first),
         CodeWidth::Six => add_runs::<R, { CodeWidth::Six.run_bytes() }>(&mut dots, codes, rows, first),
@@ -319,6 +317,16 @@ pub(super) fn vectors<const BYTES: usize>(run: &[u8; BYTES]) -> [__m512i; RUN / 
         with(third, upper),
         with(fourth, _mm512_srli_epi16::<2>(upper)),
     ]
+}
+
+/// Prefetches the codes that follow after some groups. An address after the matrix is ignored.
+#[inline(always)]
+pub(super) fn prefetch(codes: &[u8]) {
+    for line in (0..codes.len()).step_by(VECTOR) {
+        let ahead = codes.as_ptr().wrapping_add(PREFETCH + line);
+        // SAFETY: a prefetch reads nothing.
+        unsafe { _mm_prefetch::<_MM_HINT_T0>(ahead.cast()) };
+    }
 }
 
 /// The low and the high four bits of each byte.

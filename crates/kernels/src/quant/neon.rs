@@ -4,8 +4,9 @@ use std::arch::aarch64::{
     float32x4_t, int16x8_t, int32x4_t, uint8x16_t, vaddw_s8, vandq_u8, vandq_u32, vcgeq_u32, vcombine_s16,
     vcvtq_f32_s32, vdupq_n_f32, vdupq_n_s32, vdupq_n_u8, vdupq_n_u32, vfmaq_f32, vfmsq_f32, vget_high_u8,
     vget_low_s16, vget_low_u8, vld1_s8, vld1_s16, vld1_u16, vld1q_s32, vld1q_u8, vmlal_high_s16, vmlal_s16,
-    vmovl_u8, vmovl_u16, vmulq_f32, vorrq_u8, vorrq_u32, vpaddq_s32, vreinterpretq_f32_u32, vreinterpretq_s16_u16,
-    vreinterpretq_u32_f32, vshll_n_s8, vshlq_n_u8, vshlq_n_u32, vshrq_n_u8, vst1q_f32, vst1q_s16,
+    vmovl_u8, vmovl_u16, vmulq_f32, vorrq_u8, vorrq_u32, vpaddq_s32, vreinterpretq_f32_u32,
+    vreinterpretq_s16_u16, vreinterpretq_u32_f32, vshll_n_s8, vshlq_n_u8, vshlq_n_u32, vshrq_n_u8, vst1q_f32,
+    vst1q_s16,
 };
 use std::ops::Range;
 

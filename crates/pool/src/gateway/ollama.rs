@@ -26,7 +26,8 @@ pub(super) async fn version() -> Response {
 }
 
 fn list(gateway: &Gateway, is_listed: impl Fn(&ModelObject) -> bool) -> Response {
-    let models: Vec<Value> = models_of(gateway).values().filter(|model| is_listed(model)).map(entry).collect();
+    let models: Vec<Value> =
+        models_of(gateway).values().filter(|model| is_listed(model)).map(entry).collect();
     Json(json!({ "models": models })).into_response()
 }
 

@@ -19,7 +19,10 @@ async fn models_report_probes_and_metrics_are_those_of_the_pool() {
     assert_eq!(client.get("/v1/models/x").await.status, 404);
     for path in ["/api/tags", "/api/ps"] {
         let models = client.get(path).await.json();
-        assert_eq!((&models["models"][1]["name"], models["models"].as_array().map(Vec::len)), (&json!("m"), Some(2)));
+        assert_eq!(
+            (&models["models"][1]["name"], models["models"].as_array().map(Vec::len)),
+            (&json!("m"), Some(2))
+        );
     }
     assert_eq!(client.get("/api/version").await.json()["version"], env!("CARGO_PKG_VERSION"));
     for _ in 0..5 {

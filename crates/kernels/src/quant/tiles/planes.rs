@@ -2,12 +2,12 @@
 //! `2^shift · high + low`.
 
 use std::arch::x86_64::{
-    __m512i, _MM_HINT_T0, _mm_prefetch, _mm512_and_si512, _mm512_mask_blend_epi8, _mm512_mullo_epi16,
-    _mm512_or_si512, _mm512_set1_epi8, _mm512_set1_epi16, _mm512_set1_epi32, _mm512_slli_epi16,
-    _mm512_slli_epi32, _mm512_srli_epi16, _mm512_srli_epi32, _mm512_storeu_si512,
+    __m512i, _mm512_and_si512, _mm512_mask_blend_epi8, _mm512_mullo_epi16, _mm512_or_si512, _mm512_set1_epi8,
+    _mm512_set1_epi16, _mm512_set1_epi32, _mm512_slli_epi16, _mm512_slli_epi32, _mm512_srli_epi16,
+    _mm512_srli_epi32, _mm512_storeu_si512,
 };
 
-use super::super::avx512::{load, nibbles, signed, vectors};
+use super::super::avx512::{load, nibbles, prefetch, signed, vectors};
 use super::super::format::CodeWidth;
 use super::super::panel::Panel;
 use super::super::{BLOCK, PANEL, RUN, VECTOR};
@@ -33,16 +33,13 @@ pub(super) fn unpack(panel: &Panel<'_>, block: usize, to: &mut [u8; 2 * PLANE]) 
     let bytes = format.groups * format.group_bytes();
     let codes = &panel.codes[block * bytes..][..bytes];
     let scales = &panel.group_scales[block * format.groups * PANEL..][..format.groups * PANEL];
-    for line in (0..bytes).step_by(VECTOR) {
-        // Two blocks ahead; an address after the matrix is ignored.
-        _mm_prefetch::<_MM_HINT_T0>(codes.as_ptr().wrapping_add(2 * bytes + line).cast());
-    }
     let (high, low) = to.split_at_mut(PLANE);
     match format.width {
         CodeWidth::Four => {
             let codes = codes.as_chunks::<{ 4 * VECTOR }>().0.iter().enumerate();
             let to = high.as_chunks_mut().0.iter_mut().zip(low.as_chunks_mut().0);
             for ((group, codes), (high, low)) in codes.zip(to) {
+                prefetch(codes);
                 unpack_four_bits(codes, signed(scales, group), high, low);
             }
         }
@@ -87,6 +84,7 @@ fn unpack_runs<const BYTES: usize>(
 ) {
     let to = high.as_chunks_mut::<{ 4 * VECTOR }>().0.iter_mut().zip(low.as_chunks_mut().0);
     for (run, (codes, (high, low))) in codes.as_chunks::<BYTES>().0.iter().zip(to).enumerate() {
+        prefetch(codes);
         let scale = twice(_mm512_and_si512(signed(scales, run / count), _mm512_set1_epi32(0xffff)));
         for (word, codes) in vectors(codes).into_iter().enumerate() {
             let planes = scaled(codes, scale);
