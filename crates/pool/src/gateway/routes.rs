@@ -51,7 +51,7 @@ const fn route(path: &'static str, body_name: BodyName, tasks: &'static [&'stati
 
 /// All routes that are forwarded.
 pub(super) static ROUTES: [Route; 25] = [
-    Route { method: Method::GET, ..route("/info", BodyName::None, &[]) },
+    Route { method: Method::GET, path: "/info", tasks: &[], body_name: BodyName::None },
     route("/", BodyName::None, &[]),
     route("/embed", BodyName::None, &["embed"]),
     route("/embed_all", BodyName::None, &["embed", "tokens"]),
