@@ -45,6 +45,8 @@ def text_references(family: Family, folder: Path) -> dict[str, Tensor]:
     }
     if family.prompts:
         tensors["embed.query"] = encode(model, prompt_name="query")
+        # Unless it is named so, `encode_document` takes no prompt.
+        model.prompts["document"] = family.prompts["passage"]
         tensors["embed.document"] = model.encode_document(TEXTS, convert_to_tensor=True)
         assert torch.equal(tensors["embed.query"], model.encode_query(TEXTS, convert_to_tensor=True))
     if family.every_pooling:
