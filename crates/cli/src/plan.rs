@@ -1,7 +1,8 @@
 //! `sconce plan`: the grid of placements, each with its measurements or the reason for its refusal.
 
 use std::collections::BTreeMap;
-use std::fmt::Write;
+use std::fmt::{self, Write};
+use std::iter;
 use std::process::ExitCode;
 
 use sconce::core::hardware::Hardware;
@@ -50,7 +51,8 @@ pub(crate) fn run(arguments: &arguments::Plan) -> anyhow::Result<ExitCode> {
             "download_bytes": download,
         }))?;
     } else {
-        print(&render(&subject.card, &plan, &constraints, runtime.hardware()))?;
+        let page = PlanPage::new(&subject.card, &plan, &constraints, runtime.hardware());
+        print(&page.to_string())?;
         if !is_local {
             print(&not_downloaded(&arguments.model.model, download))?;
         }
@@ -61,34 +63,67 @@ pub(crate) fn run(arguments: &arguments::Plan) -> anyhow::Result<ExitCode> {
     Ok(if plan.chosen.is_some() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// Renders the plan as text.
-fn render(card: &ModelCard, plan: &Plan, constraints: &Constraints, hardware: &Hardware) -> String {
-    let sizes = &card.sizes.value;
-    let generates = card.task.value == Task::Generate;
-    let output = if generates {
-        format!("vocabulary {}", sizes.vocabulary)
-    } else {
-        format!("output size {}", card.width())
-    };
-    let mut page = format!(
-        "{}: {}, {} layers, hidden size {}, {output}, up to {} tokens\n\n",
-        card.name, card.architecture.value, sizes.layers, sizes.hidden, card.max_length.value
-    );
-    let (rate, one) = if generates { ("tokens/s", "one token") } else { ("texts/s", "one text") };
-    let mut rows = table(&["", "engine", "device", "dtype", "weights", "error", rate, one, "memory"]);
-    for (index, viable) in plan.viable().enumerate() {
-        let status = match (index, viable.replays) {
-            (0, _) => "chosen",
-            (_, true) => "next",
-            (_, false) => "works",
+/// A plan as text: what `sconce plan` prints.
+pub struct PlanPage {
+    /// The model, on one line.
+    pub title: String,
+    /// The names of columns, then a row for each viable placement. Empty if none satisfies the constraints.
+    pub rows: Vec<Vec<String>>,
+    /// Memory, accuracy, and the reasons of refused placements.
+    pub notes: String,
+}
+
+impl PlanPage {
+    /// Describes a plan under `constraints`.
+    pub fn new(card: &ModelCard, plan: &Plan, constraints: &Constraints, hardware: &Hardware) -> PlanPage {
+        let sizes = &card.sizes.value;
+        let generates = card.task.value == Task::Generate;
+        let output = if generates {
+            format!("vocabulary {}", sizes.vocabulary)
+        } else {
+            format!("output size {}", card.width())
         };
-        rows.add_row(row(status, card, viable));
+        let title = format!(
+            "{}: {}, {} layers, hidden size {}, {output}, up to {} tokens",
+            card.name, card.architecture.value, sizes.layers, sizes.hidden, card.max_length.value
+        );
+        let mut notes = notes(card, plan, hardware);
+        if plan.chosen.is_none() {
+            notes.insert_str(0, &format!("{}\n", unmet(plan, constraints)));
+            return PlanPage { title, rows: Vec::new(), notes };
+        }
+        let (rate, one) = if generates { ("tokens/s", "one token") } else { ("texts/s", "one text") };
+        let columns = ["", "engine", "device", "dtype", "weights", "error", rate, one, "memory"];
+        let rows = plan.viable().enumerate().map(|(index, viable)| {
+            let status = match (index, viable.replays) {
+                (0, _) => "chosen",
+                (_, true) => "next",
+                (_, false) => "works",
+            };
+            row(status, card, viable)
+        });
+        PlanPage { title, rows: iter::once(columns.map(str::to_owned).to_vec()).chain(rows).collect(), notes }
     }
-    if plan.chosen.is_some() {
-        let _ = writeln!(page, "{}\n", rendered(&rows));
-    } else {
-        let _ = writeln!(page, "{}", unmet(plan, constraints));
+}
+
+impl fmt::Display for PlanPage {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}\n\n", self.title)?;
+        if let [columns, rows @ ..] = self.rows.as_slice() {
+            let mut placements = table(&columns.iter().map(String::as_str).collect::<Vec<_>>());
+            for row in rows {
+                placements.add_row(row.clone());
+            }
+            write!(f, "{}\n\n", rendered(&placements))?;
+        }
+        f.write_str(&self.notes)
     }
+}
+
+/// Memory of the KV cache, accuracy, and the reasons of refused placements.
+fn notes(card: &ModelCard, plan: &Plan, hardware: &Hardware) -> String {
+    let generates = card.task.value == Task::Generate;
+    let mut page = String::new();
     if let (Some(chosen), Some(cache)) = (&plan.chosen, cache(card, plan, hardware)) {
         let _ = writeln!(
             page,

@@ -62,7 +62,7 @@ pub use operations::rerank::{RankedDocument, Ranking, RerankOptions, ranking};
 pub use operations::similarity::{Similarities, SimilarityOptions, cosine};
 pub use operations::sparse::{SparseEmbeddings, TokenWeight, nonzero_weights, sparse_dot};
 pub use operations::{Embeddings, OutputMetadata, Prompt, Truncation, activate, missing_prompt};
-pub use runtime::{PlanSpec, Runtime, RuntimeBuilder, init};
+pub use runtime::{PlanSpec, Runtime, RuntimeBuilder, init, init_as, program};
 pub use sconce_core as core;
 pub use sconce_core::card::{ModelCard, PoolingMode, Task};
 pub use sconce_core::device::Device;

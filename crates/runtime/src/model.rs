@@ -1,5 +1,6 @@
 //! A loaded model, and its operations.
 
+use std::ops::ControlFlow;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::thread;
@@ -26,7 +27,7 @@ use crate::operations::similarity::{self, Similarities, SimilarityOptions};
 use crate::operations::sparse::{self, SparseEmbeddings};
 use crate::operations::{
     Embeddings, ModelContext, OutputMetadata, Prompt, SequenceOutput, expect_task, missing_prompt, run,
-    tokenize,
+    run_each, tokenize,
 };
 use crate::runtime::Runtime;
 use crate::tokenize::{ModelTokenizer, TokenSequence};
@@ -387,13 +388,35 @@ impl Model {
         texts: &[T],
         options: &EmbedOptions,
     ) -> Result<Embeddings, Error> {
+        let mut vectors = vec![Vec::new(); texts.len()];
+        let metadata = self.embed_each(texts, options, |index, vector| {
+            vectors[index] = vector.to_vec();
+            ControlFlow::Continue(())
+        })?;
+        Ok(Embeddings::new(vectors, metadata))
+    }
+
+    /// Embeds each text, and gives its index and vector to `store` once its batch is computed. If `store` breaks, the other
+    /// batches are not computed. For callers with their own memory for vectors, and for progress.
+    pub fn embed_each<T: AsRef<str> + Sync>(
+        &self,
+        texts: &[T],
+        options: &EmbedOptions,
+        mut store: impl FnMut(usize, &[f32]) -> ControlFlow<()>,
+    ) -> Result<OutputMetadata, Error> {
         embed::check(self.card(), options)?;
         if let Some(warning) = self.take_prompt_warning(&options.prompt, texts) {
             tracing::warn!("{warning}\nhint: `embed_query` and `embed_documents` add them");
         }
         let sequences = self.encode_texts(&options.prompt, texts)?;
-        let (outputs, metadata) = self.run(&sequences)?;
-        Ok(Embeddings::new(embed::vectors(self.card(), outputs, options), metadata))
+        let store = |index: usize, row: &[f32], norm: Option<f32>| {
+            if embed::is_row(options) {
+                store(index, row)
+            } else {
+                store(index, &embed::vector(self.card(), row, norm, options))
+            }
+        };
+        run_each(&self.inner.serving, self.context().output_kind(), &sequences, store)
     }
 
     /// Embeds each text as sparse token weights.

@@ -1,9 +1,9 @@
 //! State shared by models: engines, hardware, evidence and device executors. None of it is global.
 
+use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use sconce_core::card::{ModelCard, Task};
@@ -31,17 +31,37 @@ use crate::prove::{self, CanaryTexts, GatheredEvidence, Gatherer, Launch, OpFind
 use crate::source::ModelSource;
 use crate::tokenize::ModelTokenizer;
 
-/// Whether this executable runs as a prover when started with [`prove::CHILD_ARGUMENT`].
-static IS_PROVER: AtomicBool = AtomicBool::new(false);
+/// The command of this program, once it is initialized: it runs as a prover if [`prove::CHILD_ARGUMENT`] follows.
+static PROGRAM: OnceLock<Vec<OsString>> = OnceLock::new();
 
 /// Enables probes in child processes, which may crash or hang without harm. Call it first in `main`. In a child process
 /// it runs the probes and exits; otherwise it returns at once.
 pub fn init() {
-    if std::env::args_os().nth(1).is_some_and(|argument| argument == prove::CHILD_ARGUMENT) {
+    let program: Vec<OsString> = std::env::current_exe().into_iter().map(OsString::from).collect();
+    let arguments: Vec<OsString> = std::env::args_os().skip(1).collect();
+    init_as(&program, &arguments);
+}
+
+/// Like [`init`], for a program without an executable of its own, such as a Python package: `program` is the command that
+/// starts it, and `arguments` are what follows.
+pub fn init_as(program: &[OsString], arguments: &[OsString]) {
+    if arguments.first().is_some_and(|argument| argument == prove::CHILD_ARGUMENT) {
         prove::run_child(sconce_engines::all);
         std::process::exit(0);
     }
-    IS_PROVER.store(true, Ordering::Relaxed);
+    if !program.is_empty() {
+        let _ = PROGRAM.set(program.to_vec());
+    }
+}
+
+/// The command that starts this program: that of [`init_as`], or this executable.
+pub fn program() -> Option<Command> {
+    let Some([program, arguments @ ..]) = PROGRAM.get().map(Vec::as_slice) else {
+        return std::env::current_exe().ok().map(Command::new);
+    };
+    let mut command = Command::new(program);
+    command.args(arguments);
+    Some(command)
 }
 
 fn available_threads() -> usize {
@@ -161,8 +181,8 @@ impl RuntimeBuilder {
     pub fn build(self) -> Runtime {
         let threads = self.threads.unwrap_or_else(available_threads);
         let home = self.home.unwrap_or_else(default_home);
-        let launch =
-            self.prover.or_else(|| Launch::this_program().filter(|_| IS_PROVER.load(Ordering::Relaxed)));
+        let this_program = || program().filter(|_| PROGRAM.get().is_some());
+        let launch = self.prover.or_else(|| Some(Launch::of(this_program()?.arg(prove::CHILD_ARGUMENT))));
         let pool = rayon::ThreadPoolBuilder::new()
             .num_threads(threads)
             .thread_name(|n| format!("sconce-tokens-{n}"));

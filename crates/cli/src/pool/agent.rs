@@ -1,6 +1,7 @@
 //! `sconce pool agent`: runs the workers of this machine, one per device.
 
 use std::ffi::OsString;
+use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
@@ -28,6 +29,12 @@ pub(crate) fn run(arguments: &PoolAgent) -> anyhow::Result<()> {
     machine.check()?;
     sconce_pool::agent::run(machine.settings(nats, &[])?)?;
     Ok(())
+}
+
+/// The program of this command, with its first arguments.
+pub(super) fn this_program() -> anyhow::Result<(PathBuf, Vec<OsString>)> {
+    let command = sconce::program().context("the path of this program is unknown")?;
+    Ok((command.get_program().into(), command.get_args().map(OsString::from).collect()))
 }
 
 /// The workers of this machine: their flags, effective settings and devices.
@@ -96,10 +103,10 @@ impl<'a> Machine<'a> {
         nats: Option<NatsOptions>,
         more: &[(&str, String)],
     ) -> anyhow::Result<AgentSettings> {
-        let program = std::env::current_exe().context("the program of the workers is unknown")?;
+        let (program, first) = this_program()?;
         let worker = |(index, device): (usize, &Device)| {
             let id = format!("{}-{}", self.values.worker_id, device.to_string().replace(':', ""));
-            let arguments = self.arguments(index, *device, &id, more);
+            let arguments = [first.clone(), self.arguments(index, *device, &id, more)].concat();
             WorkerCommand { id, program: program.clone(), arguments, without: Vec::new() }
         };
         let drain_timeout = Duration::from_secs(self.values.grace.into()) + EXIT_TIME;

@@ -2,13 +2,12 @@
 
 use std::ffi::OsString;
 
-use anyhow::Context;
 use clap::Parser;
 use sconce_pool::gateway;
 use sconce_pool::up::{NatsServer, NatsServerOptions, UpSettings};
 use toml::Value;
 
-use super::agent::Machine;
+use super::agent::{Machine, this_program};
 use crate::arguments::PoolUp;
 use crate::config::{API_KEY_VARIABLE, Origin};
 use crate::terminal::eprint_line;
@@ -62,8 +61,8 @@ pub(crate) fn run(arguments: &PoolUp) -> anyhow::Result<()> {
 }
 
 fn start_nats(machine: &Machine<'_>, port: u16) -> anyhow::Result<NatsServer> {
-    let program = std::env::current_exe().context("the path of this program is unknown")?;
-    let runner = ["pool", "nats-server"].map(OsString::from).to_vec();
+    let (program, mut runner) = this_program()?;
+    runner.extend(["pool", "nats-server"].map(OsString::from));
     let store = machine.values.runtime().evidence().0.with_file_name("nats");
     let options = NatsServerOptions { runner: (program, runner), port, store, log: machine.log()? };
     Ok(NatsServer::start(&options)?)

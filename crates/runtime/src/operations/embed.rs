@@ -40,12 +40,16 @@ pub fn vectors(card: &ModelCard, outputs: Vec<SequenceOutput>, options: &EmbedOp
 }
 
 fn vector_of(card: &ModelCard, output: SequenceOutput, options: &EmbedOptions) -> Vec<f32> {
-    let is_final = options.dimensions.is_none() && options.normalize.is_none();
     match output {
-        SequenceOutput::Dense { values, .. } if is_final => values,
+        SequenceOutput::Dense { values, .. } if is_row(options) => values,
         SequenceOutput::Dense { values, norm } => vector(card, &values, norm, options),
         SequenceOutput::Sparse(_) => Vec::new(),
     }
+}
+
+/// Whether the vector is the row as the model computes it.
+pub(crate) fn is_row(options: &EmbedOptions) -> bool {
+    options.dimensions.is_none() && options.normalize.is_none()
 }
 
 /// The vector of a row: truncated to `dimensions`, and normalized or not as `options` say. `norm` is the norm of the row

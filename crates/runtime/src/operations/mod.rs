@@ -56,5 +56,5 @@ pub use embeddings::Embeddings;
 pub use metadata::{OutputMetadata, Truncation};
 pub use output::SequenceOutput;
 pub use prompt::{Prompt, missing_prompt};
-pub(crate) use run::{run, tokenize};
+pub(crate) use run::{run, run_each, tokenize};
 pub use scoring::activate;

@@ -1,5 +1,6 @@
 //! Runs an operation in the library: tokenizes on a thread pool, and computes in batches.
 
+use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use rayon::prelude::*;
@@ -36,6 +37,22 @@ pub(crate) fn run(
     sparse: bool,
     sequences: &[TokenSequence],
 ) -> Result<(Vec<SequenceOutput>, OutputMetadata), Error> {
+    let mut outputs = vec![SequenceOutput::Sparse(Vec::new()); sequences.len()];
+    let metadata = run_each(serving, output_kind, sequences, |index, values, norm| {
+        outputs[index] = SequenceOutput::new(values, norm, sparse);
+        ControlFlow::Continue(())
+    })?;
+    Ok((outputs, metadata))
+}
+
+/// Computes all sequences, in batches. `store` gets the index of each sequence, the values of its rows, and the norm of
+/// the first one. If it breaks, the other batches are not computed.
+pub(crate) fn run_each(
+    serving: &Serving,
+    output_kind: OutputKind,
+    sequences: &[TokenSequence],
+    mut store: impl FnMut(usize, &[f32], Option<f32>) -> ControlFlow<()>,
+) -> Result<OutputMetadata, Error> {
     let mut metadata = OutputMetadata { class_of: vec![0; sequences.len()], ..OutputMetadata::default() };
     for (index, sequence) in sequences.iter().enumerate() {
         metadata.tokens += sequence.ids.len();
@@ -46,7 +63,6 @@ pub(crate) fn run(
     }
     let max_sequences = (MAX_OUTPUT_VALUES / serving.spec().card.width().max(1)).max(1);
     let lengths: Vec<usize> = sequences.iter().map(|sequence| sequence.ids.len()).collect();
-    let mut outputs = vec![SequenceOutput::Sparse(Vec::new()); sequences.len()];
     for indices in batches(&lengths, serving.batch_layout(), MAX_BATCH_TOKENS) {
         for indices in indices.chunks(max_sequences) {
             let mut batch = Batch::new(output_kind);
@@ -64,10 +80,12 @@ pub(crate) fn run(
                 let values =
                     &output.rows.values[rows.start * output.rows.width..rows.end * output.rows.width];
                 let norm = output.rows.norms.get(rows.start).copied();
-                outputs[index] = SequenceOutput::new(values, norm, sparse);
                 metadata.class_of[index] = class;
+                if store(index, values, norm).is_break() {
+                    return Ok(metadata);
+                }
             }
         }
     }
-    Ok((outputs, metadata))
+    Ok(metadata)
 }

@@ -15,7 +15,7 @@ use sconce_core::obstacle::Obstacle;
 use sconce_core::probe::{Prediction, Sample};
 use serde::Deserialize;
 
-use super::child::{CHILD_ARGUMENT, RESULT_PREFIX};
+use super::child::RESULT_PREFIX;
 use super::deadline;
 use super::request::{ProbeRequest, ProbeResults, ends_run};
 use crate::device::RunDelays;
@@ -41,13 +41,6 @@ impl Launch {
             environment: environment.collect(),
             running: Mutex::default(),
         }
-    }
-
-    /// This executable, which called [`init`](crate::init).
-    pub(crate) fn this_program() -> Option<Launch> {
-        let mut command = Command::new(std::env::current_exe().ok()?);
-        command.arg(CHILD_ARGUMENT);
-        Some(Launch::of(&command))
     }
 
     pub(super) fn run(
@@ -189,12 +182,12 @@ fn parse_result(line: &str) -> Result<Sample, Obstacle> {
     Ok(Sample { rows, seconds, memory, nodes, predictions })
 }
 
-/// Whether SIGKILL ended the process: sent by the OOM killer or a user.
+/// Whether the OOM killer or a user ended the process: by SIGHUP, SIGINT, SIGKILL or SIGTERM.
 #[cfg(unix)]
 fn was_killed(status: ExitStatus) -> bool {
     use std::os::unix::process::ExitStatusExt;
-    const SIGKILL: i32 = 9;
-    status.signal() == Some(SIGKILL)
+    const SIGNALS: [i32; 4] = [1, 2, 9, 15];
+    status.signal().is_some_and(|signal| SIGNALS.contains(&signal))
 }
 
 #[cfg(not(unix))]
@@ -208,5 +201,28 @@ fn exit_reason(status: Option<ExitStatus>, stderr: &str) -> String {
     match stderr.lines().rev().map(str::trim).find(|line| !line.is_empty() && !line.starts_with("note:")) {
         Some(last) => format!("{how}, saying `{}`", last.chars().take(200).collect::<String>()),
         None => how,
+    }
+}
+
+#[cfg(all(test, unix))]
+mod tests {
+    use std::os::unix::process::ExitStatusExt;
+
+    use super::*;
+
+    #[test]
+    fn a_process_that_was_ended_is_told_from_one_that_crashed() {
+        let (hangup, interrupt, abort, kill, segment, terminate, exit) = (1, 2, 6, 9, 11, 15, 1 << 8);
+        for (status, expected) in [
+            (hangup, true),
+            (interrupt, true),
+            (kill, true),
+            (terminate, true),
+            (abort, false),
+            (segment, false),
+            (exit, false),
+        ] {
+            assert_eq!(was_killed(ExitStatus::from_raw(status)), expected, "{status}");
+        }
     }
 }

@@ -1,5 +1,6 @@
 //! Texts to vectors, against sentence-transformers and against unusual input.
 
+use std::ops::ControlFlow;
 use std::path::Path;
 
 use sconce::tokenize::ModelTokenizer;
@@ -65,6 +66,32 @@ fn every_tiny_model_embeds_as_sentence_transformers_does() {
         a_text_embeds_alike_alone(name, &model, &got);
         odd_texts_give_vectors(name, &model);
     }
+}
+
+#[test]
+fn vectors_are_given_out_by_index_until_the_caller_breaks() {
+    let home = Home::new();
+    let model = home.model(&goldens::folder("tiny-bert")).open().expect("opens");
+    let texts = texts("tiny-bert");
+    for dimensions in [None, Some(8)] {
+        let options = EmbedOptions { dimensions, force_dimensions: true, ..EmbedOptions::default() };
+        let together = model.embed_with(&texts, &options).expect("embeds");
+        let mut seen = vec![0; texts.len()];
+        let metadata = model.embed_each(&texts, &options, |index, vector| {
+            seen[index] += 1;
+            assert_eq!(vector, &together[index]);
+            ControlFlow::Continue(())
+        });
+        assert_eq!(metadata.expect("embeds"), together.metadata());
+        assert_eq!(seen, vec![1; texts.len()]);
+    }
+    let mut count = 0;
+    let ended = model.embed_each(&texts, &EmbedOptions::default(), |_, _| {
+        count += 1;
+        if count == 3 { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+    });
+    assert!(ended.is_ok());
+    assert_eq!(count, 3);
 }
 
 fn tokens_are_counted_and_truncation_is_reported(name: &str, golden: &Golden, got: &Embeddings) {

@@ -6,7 +6,7 @@ use toml::{Table, Value};
 
 use crate::tree::{expect_none, folders, root};
 
-/// A folder of `crates/`, its package, and the workspace packages that it may depend on.
+/// The folder of a crate, its package, and the workspace packages that it may depend on.
 struct Crate {
     folder: &'static str,
     package: &'static str,
@@ -14,41 +14,48 @@ struct Crate {
 }
 
 /// From the bottom up: a crate depends only on crates above it in this list.
-const CRATES: [Crate; 12] = [
-    Crate { folder: "core", package: "sconce-core", uses: &[] },
-    Crate { folder: "testkit", package: TESTKIT, uses: &["sconce-core"] },
-    Crate { folder: "planner", package: "sconce-planner", uses: &["sconce-core"] },
-    Crate { folder: "kernels", package: "sconce-kernels", uses: &[] },
-    Crate { folder: "engines", package: "sconce-engines", uses: &["sconce-core", "sconce-kernels"] },
+const CRATES: [Crate; 13] = [
+    Crate { folder: "crates/core", package: "sconce-core", uses: &[] },
+    Crate { folder: "crates/testkit", package: TESTKIT, uses: &["sconce-core"] },
+    Crate { folder: "crates/planner", package: "sconce-planner", uses: &["sconce-core"] },
+    Crate { folder: "crates/kernels", package: "sconce-kernels", uses: &[] },
+    Crate { folder: "crates/engines", package: "sconce-engines", uses: &["sconce-core", "sconce-kernels"] },
     Crate {
-        folder: "runtime",
+        folder: "crates/runtime",
         package: "sconce",
         uses: &["sconce-core", "sconce-planner", "sconce-engines"],
     },
-    Crate { folder: "registry", package: "sconce-registry", uses: &[] },
-    Crate { folder: "http", package: "sconce-http", uses: &[] },
-    Crate { folder: "pool", package: "sconce-pool", uses: &["sconce-registry", "sconce-http"] },
-    Crate { folder: "worker", package: "sconce-worker", uses: &["sconce", "sconce-http", "sconce-registry"] },
-    Crate { folder: "manifest", package: "sconce-manifest", uses: &[] },
+    Crate { folder: "crates/registry", package: "sconce-registry", uses: &[] },
+    Crate { folder: "crates/http", package: "sconce-http", uses: &[] },
+    Crate { folder: "crates/pool", package: "sconce-pool", uses: &["sconce-registry", "sconce-http"] },
     Crate {
-        folder: "cli",
+        folder: "crates/worker",
+        package: "sconce-worker",
+        uses: &["sconce", "sconce-http", "sconce-registry"],
+    },
+    Crate { folder: "crates/manifest", package: "sconce-manifest", uses: &[] },
+    Crate {
+        folder: "crates/cli",
         package: "sconce-cli",
         uses: &["sconce", "sconce-pool", "sconce-worker", "sconce-manifest"],
     },
+    Crate { folder: "python", package: "sconce-python", uses: &["sconce", "sconce-cli"] },
 ];
 
 /// Every crate may use it in tests.
 const TESTKIT: &str = "sconce-testkit";
 
 /// Third-party packages by prefix, and the crates that may use them.
-const RESTRICTED: [(&str, &[&str]); 7] = [
-    ("candle-", &["engines"]),
-    ("ort", &["engines"]),
-    ("tokenizers", &["runtime"]),
-    ("anyhow", &["cli"]),
-    ("axum", &["http", "pool", "worker"]),
-    ("tokio", &["http", "pool", "registry", "worker"]),
-    ("async-nats", &["registry"]),
+const RESTRICTED: [(&str, &[&str]); 9] = [
+    ("candle-", &["crates/engines"]),
+    ("ort", &["crates/engines"]),
+    ("tokenizers", &["crates/runtime"]),
+    ("anyhow", &["crates/cli"]),
+    ("axum", &["crates/http", "crates/pool", "crates/worker"]),
+    ("tokio", &["crates/http", "crates/pool", "crates/registry", "crates/worker"]),
+    ("async-nats", &["crates/registry"]),
+    ("pyo3", &["python"]),
+    ("numpy", &["python"]),
 ];
 
 /// A dependency in a manifest.
@@ -68,7 +75,7 @@ fn crates_depend_on_lower_layers_only() {
             let allowed = one.uses.contains(&package.as_str()) || dev && package == TESTKIT;
             if ours && !allowed {
                 complaints.push(format!(
-                    "crates/{}/Cargo.toml: `{package}` is not a layer below this crate: move the code, or change \
+                    "{}/Cargo.toml: `{package}` is not a layer below this crate: move the code, or change \
                      ARCHITECTURE.md and the table in {} first",
                     one.folder,
                     file!()
@@ -93,10 +100,10 @@ fn the_table_lists_lower_layers_first() {
 fn the_table_lists_every_crate() {
     let mut listed: Vec<_> = CRATES.iter().map(|one| one.folder).collect();
     listed.sort_unstable();
-    assert_eq!(folders(), listed, "the folders of crates/ and the table in {} differ", file!());
+    assert_eq!(folders(), listed, "the folders of crates and the table in {} differ", file!());
     for one in &CRATES {
         let name = &manifest(one.folder)["package"]["name"];
-        assert_eq!(name.as_str(), Some(one.package), "in crates/{}/Cargo.toml", one.folder);
+        assert_eq!(name.as_str(), Some(one.package), "in {}/Cargo.toml", one.folder);
     }
 }
 
@@ -108,7 +115,7 @@ fn restricted_packages_stay_in_their_crates() {
             for (prefix, homes) in RESTRICTED {
                 if package.starts_with(prefix) && !homes.contains(&folder.as_str()) {
                     complaints.push(format!(
-                        "crates/{folder}/Cargo.toml: `{package}` is restricted to crates/{}: use what that crate \
+                        "{folder}/Cargo.toml: `{package}` is restricted to {}: use what that crate \
                          offers",
                         homes[0]
                     ));
@@ -139,7 +146,7 @@ fn dependencies(folder: &str) -> Vec<Dependency> {
 }
 
 fn manifest(folder: &str) -> Table {
-    let path = root().join("crates").join(folder).join("Cargo.toml");
-    let text = fs::read_to_string(&path).expect("every folder of crates/ has a Cargo.toml");
+    let path = root().join(folder).join("Cargo.toml");
+    let text = fs::read_to_string(&path).expect("every crate has a Cargo.toml");
     text.parse().expect("Cargo.toml is TOML")
 }

@@ -11,16 +11,18 @@ fn no_crate_has_a_module_cycle() {
     let mut complaints = Vec::new();
     for folder in folders() {
         let cycles = cycles(&graph(&modules(&folder)));
-        complaints.extend(cycles.iter().map(|cycle| {
-            format!("crates/{folder}: these modules import each other:\n  {}", cycle.join("\n  "))
-        }));
+        complaints.extend(
+            cycles
+                .iter()
+                .map(|cycle| format!("{folder}: these modules import each other:\n  {}", cycle.join("\n  "))),
+        );
     }
     expect_none(&complaints);
 }
 
 /// The modules of a crate, without test code.
 fn modules(folder: &str) -> Modules {
-    let prefix = format!("crates/{folder}/src/");
+    let prefix = format!("{folder}/src/");
     let files: Vec<_> = files()
         .into_iter()
         .filter(File::is_rust)

@@ -155,8 +155,8 @@ fn architecture_md_names_every_crate() {
     let page = fs::read_to_string(root().join("ARCHITECTURE.md")).expect("ARCHITECTURE.md is there");
     let complaints: Vec<_> = folders()
         .iter()
-        .filter(|folder| !page.contains(&format!("`crates/{folder}`")))
-        .map(|folder| format!("ARCHITECTURE.md: does not name `crates/{folder}`: add its row"))
+        .filter(|folder| !page.contains(&format!("`{folder}`")))
+        .map(|folder| format!("ARCHITECTURE.md: does not name `{folder}`: add its row"))
         .collect();
     expect_none(&complaints);
 }
@@ -164,7 +164,7 @@ fn architecture_md_names_every_crate() {
 /// Calls `judge` with the path and code of every line of every Rust file.
 fn lines_of_code(judge: impl Fn(&str, &str) -> Option<String>) -> Vec<String> {
     let mut complaints = Vec::new();
-    for file in files().iter().filter(|file| file.is_rust() && file.path.starts_with("crates/")) {
+    for file in files().iter().filter(|file| file.is_rust() && file.is_in_crate()) {
         for (number, line) in code(&file.text).lines().enumerate() {
             if let Some(complaint) = judge(&file.path, line) {
                 complaints.push(format!("{}:{}: {complaint}", file.path, number + 1));

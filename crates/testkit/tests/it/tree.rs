@@ -9,6 +9,9 @@ pub(crate) fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
 }
 
+/// The crate outside of `crates/`, which is a Python package.
+const PYTHON: &str = "python";
+
 /// A text file of the repository.
 pub(crate) struct File {
     /// Its path from the root, with `/` on every system.
@@ -21,7 +24,16 @@ impl File {
     /// Whether it is in `folder` of a crate, such as `src`.
     pub(crate) fn is_in(&self, folder: &str) -> bool {
         let mut parts = self.path.split('/');
-        parts.next() == Some("crates") && parts.nth(1) == Some(folder)
+        match parts.next() {
+            Some("crates") => parts.nth(1) == Some(folder),
+            Some(PYTHON) => parts.next() == Some(folder),
+            Some(_) | None => false,
+        }
+    }
+
+    /// Whether it is in the folder of a crate that is no example.
+    pub(crate) fn is_in_crate(&self) -> bool {
+        matches!(self.path.split('/').next(), Some("crates" | PYTHON))
     }
 
     /// Whether it is Rust.
@@ -50,13 +62,14 @@ pub(crate) fn files() -> Vec<File> {
     files
 }
 
-/// The folders of `crates/`.
+/// The folders of crates, from the root.
 pub(crate) fn folders() -> Vec<String> {
     let mut names: Vec<_> = fs::read_dir(root().join("crates"))
         .expect("crates/ can be read")
         .map(|entry| entry.expect("crates/ can be listed").path())
         .filter(|path| path.join("Cargo.toml").is_file())
-        .filter_map(|path| Some(path.file_name()?.to_str()?.to_owned()))
+        .filter_map(|path| Some(format!("crates/{}", path.file_name()?.to_str()?)))
+        .chain([PYTHON.to_owned()])
         .collect();
     names.sort();
     names

@@ -1,4 +1,4 @@
-//! The `sconce` command-line interface.
+//! The `sconce` command-line interface, as a library: the binary and the Python package run it.
 
 mod arguments;
 mod bench;
@@ -37,15 +37,27 @@ mod terminal;
 mod top;
 mod verify;
 
+use std::ffi::OsString;
+use std::iter;
 use std::process::ExitCode;
 
 use clap::Parser;
 
 use arguments::{Arguments, Command};
 
-fn main() -> ExitCode {
-    sconce::init();
-    let arguments = Arguments::parse();
+pub use plan::PlanPage;
+
+/// Runs the command with these arguments, without the name of the program. Call [`sconce::init`] or
+/// [`sconce::init_as`] first.
+pub fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
+    let arguments = match Arguments::try_parse_from(iter::once(OsString::from("sconce")).chain(arguments)) {
+        Ok(arguments) => arguments,
+        Err(error) => {
+            // Help and the version, too. A closed pipe is ignored.
+            let _ = error.print();
+            return ExitCode::from(error.exit_code() as u8);
+        }
+    };
     let done = match &arguments.command {
         Command::Doctor(arguments) => doctor::run(arguments),
         Command::Plan(arguments) => plan::run(arguments),

@@ -1,0 +1,1 @@
+"""Adapters for LangChain, LlamaIndex and Haystack. Each needs the package of its framework."""
