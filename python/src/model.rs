@@ -77,23 +77,32 @@ impl Model {
             PyErr::warn(py, &py.get_type::<PyUserWarning>(), &warning, 1)?;
         }
         let (count, width) = (texts.len(), options.dimensions.unwrap_or(model.card().width()));
-        let values = wait(py, progress, move |mut reporter| -> Result<Vec<f32>, Error> {
-            let (mut values, mut done) = (vec![0.0; count * width], 0);
+        let max_length = model.card().max_length.value;
+        let values = wait(py, progress, move |mut reporter| -> Result<(Vec<f32>, usize), Error> {
+            let (mut values, mut done, mut truncated) = (vec![0.0; count * width], 0, 0);
             for (texts, rows) in texts.chunks(CHUNK).zip(values.chunks_mut(CHUNK * width)) {
                 let mut state = ControlFlow::Continue(());
-                model.embed_each(texts, &options, |index, vector| {
+                let metadata = model.embed_each(texts, &options, |index, vector| {
                     rows[index * width..][..width].copy_from_slice(vector);
                     done += 1;
                     state = reporter.report("embedding", done, count as u64);
                     state
                 })?;
+                truncated += metadata.truncated.len();
                 if state.is_break() {
                     break;
                 }
             }
-            Ok(values)
+            Ok((values, truncated))
         });
-        PyArray1::from_vec(py, values?.map_err(exception)?).reshape([count, width])
+        let (values, truncated) = values?.map_err(exception)?;
+        if truncated > 0 {
+            let warning = format!(
+                "{truncated} of {count} texts are longer than {max_length} tokens and were truncated"
+            );
+            PyErr::warn(py, &py.get_type::<PyUserWarning>(), &CString::new(warning)?, 1)?;
+        }
+        PyArray1::from_vec(py, values).reshape([count, width])
     }
 }
 
@@ -331,5 +340,10 @@ fn strings(texts: &Bound<'_, PyAny>) -> PyResult<Vec<PyBackedStr>> {
     if texts.is_instance_of::<PyString>() {
         return Err(PyTypeError::new_err("expected a list of texts, not one text"));
     }
-    texts.try_iter()?.map(|text| text?.extract()).collect()
+    let text = |(index, text): (usize, PyResult<Bound<'_, PyAny>>)| {
+        let text = text?;
+        let wrong = |_| PyTypeError::new_err(format!("text {index} is {}, not a str", text.get_type()));
+        text.extract().map_err(wrong)
+    };
+    texts.try_iter()?.enumerate().map(text).collect()
 }

@@ -120,6 +120,7 @@ pub(crate) struct Sampling {
     presence_penalty: f32,
     logit_bias: BTreeMap<u32, f32>,
     seed: Option<u64>,
+    #[serde(deserialize_with = "one_or_many")]
     stop: Vec<String>,
     ignore_eos: bool,
     json_object: bool,
@@ -179,6 +180,15 @@ impl Sampling {
             structured_output,
             ..GenerateOptions::default()
         }
+    }
+}
+
+/// One text, or a list of them.
+fn one_or_many<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<String>, D::Error> {
+    let texts = Value::deserialize(deserializer)?;
+    match texts.as_str() {
+        Some(text) => Ok(vec![text.to_owned()]),
+        None => Vec::deserialize(texts).map_err(D::Error::custom),
     }
 }
 

@@ -43,7 +43,10 @@ class Chats(unittest.TestCase):
         self.assertIsInstance(json.loads(text)["n"], int)
 
     def test_invalid_options_are_errors(self) -> None:
-        for options in ({"temperature": -1}, {"temprature": 0.5}, {"template": "no such"}):
+        with self.assertRaisesRegex(TypeError, "unexpected keyword argument `temprature`"):
+            self.model.chat(QUESTION, temprature=0.5)  # type: ignore[call-overload, call-arg]
+        self.assertNotIn("a", self.model.chat(QUESTION, stop="a", temperature=0, max_tokens=20).text())
+        for options in ({"temperature": -1}, {"template": "no such"}):
             with self.subTest(options), self.assertRaises(sconce.Error) as caught:
                 self.model.chat(QUESTION, **options)
             self.assertEqual(caught.exception.code, "invalid_request")

@@ -54,6 +54,16 @@ class Embeddings(unittest.TestCase):
         np.testing.assert_allclose(self.model.embed(np.array(SHORT)), vectors, atol=1e-6)
         np.testing.assert_allclose(self.model.similarity(SHORT[0], SHORT), vectors @ vectors[0], atol=1e-5)
 
+    def test_truncated_texts_are_counted_in_a_warning(self) -> None:
+        with self.assertWarnsRegex(UserWarning, "1 of 2 texts are longer than 256 tokens and were truncated"):
+            self.model.embed(["word " * 3000, "short"])
+
+    def test_a_text_that_is_none_is_named_by_its_index(self) -> None:
+        with self.assertRaisesRegex(TypeError, "text 2 is .*NoneType.*, not a str"):
+            self.model.embed([*SHORT, None])  # type: ignore[list-item]
+        with self.assertRaisesRegex(TypeError, "unexpected keyword argument `trust_remote_code`"):
+            sconce.Model(MINILM, trust_remote_code=True)  # type: ignore[call-arg]
+
     def test_options(self) -> None:
         whole = self.model.embed(SHORT)
         short = self.model.embed(SHORT, dimensions=64, force_dimensions=True)

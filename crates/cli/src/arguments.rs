@@ -44,6 +44,7 @@ pub(crate) enum Command {
     /// Continue a text with a language model
     Generate(Generate),
     /// Talk with a language model in the terminal
+    #[command(alias = "run")]
     Chat(Chat),
     /// Show a model's card and the file each fact comes from, without downloading weights
     Inspect(Inspect),
@@ -60,6 +61,7 @@ pub(crate) enum Command {
     /// Monitor a running server
     Top(Top),
     /// List the models in the hub's cache, or the catalogue
+    #[command(alias = "list")]
     Models(Models),
     /// Download models into the hub's cache
     Pull(Pull),

@@ -20,9 +20,11 @@ pub(crate) struct Client {
 
 impl Client {
     pub(crate) fn new(url: &str) -> anyhow::Result<Client> {
-        if !url.starts_with("http://") && !url.starts_with("https://") {
-            bail!("the server URL must start with `http://` or `https://`: `{url}`");
-        }
+        let url = match url.split_once("://") {
+            None => format!("http://{url}"),
+            Some(("http" | "https", _)) => url.to_owned(),
+            Some(_) => bail!("the server URL must start with `http://` or `https://`: `{url}`"),
+        };
         let key = std::env::var(KEY).ok().map(|key| key.trim().to_owned()).filter(|key| !key.is_empty());
         Ok(Client {
             agent: client(TIMEOUT).build().new_agent(),

@@ -21,10 +21,11 @@ impl Record {
 
     fn from_json(line: &str) -> anyhow::Result<Record> {
         let fields: Map<String, Value> = serde_json::from_str(line).context("not a JSON object")?;
-        match fields.get("text").and_then(Value::as_str) {
-            Some(text) => Ok(Record { text: text.to_owned(), fields }),
-            None => bail!("missing string field `text`"),
-        }
+        let Some(text) = fields.get("text").and_then(Value::as_str) else {
+            let found: Vec<String> = fields.keys().map(|name| format!("`{name}`")).collect();
+            bail!("missing string field `text`; it has {}", found.join(", "));
+        };
+        Ok(Record { text: text.to_owned(), fields })
     }
 }
 
@@ -40,7 +41,7 @@ pub(crate) struct Input {
 enum Kind {
     Plain,
     Json,
-    /// Standard input: JSON lines if the first line starts with `{`.
+    /// JSON lines if the first line starts with `{`.
     Unknown,
 }
 
@@ -71,6 +72,11 @@ impl Input {
             if file.metadata()?.is_file() { Some(BufReader::new(open()?).lines().count()) } else { None };
         let kind = match path.extension().and_then(|extension| extension.to_str()) {
             Some("jsonl" | "ndjson") => Kind::Json,
+            Some("json") => Kind::Unknown,
+            Some(format @ ("csv" | "tsv" | "parquet")) => bail!(
+                "could not read: `{name}`: `{format}` is not supported\n\
+                 hint: write JSON lines with a field `text`, or one text per line"
+            ),
             Some(_) | None => Kind::Plain,
         };
         Ok(Input { lines: Box::new(BufReader::new(file).lines()), name: format!("`{name}`"), kind, count })
@@ -93,6 +99,13 @@ impl Input {
         let records = lines.enumerate().filter_map(move |(number, line)| {
             let record = line.map_err(anyhow::Error::from).and_then(|line| {
                 if kind == Kind::Unknown {
+                    // Standard input may be plain text.
+                    if name.ends_with(".json`") && line.trim_start().starts_with('[') {
+                        bail!(
+                            "a JSON array, not one object per line\n\
+                             hint: `jq -c '.[]' FILE.json > FILE.jsonl` writes JSON lines"
+                        );
+                    }
                     kind = if line.trim_start().starts_with('{') { Kind::Json } else { Kind::Plain };
                 }
                 match kind {

@@ -3,7 +3,7 @@
 use sconce::{Model, Task};
 
 use crate::arguments::ModelArguments;
-use crate::terminal::ProgressBars;
+use crate::terminal::{ProgressBars, eprint_line};
 
 /// Opens the model. `task` applies unless the user passed `--task`.
 pub(crate) fn open(arguments: &ModelArguments, task: Option<Task>) -> anyhow::Result<Model> {
@@ -20,5 +20,12 @@ pub(crate) fn open(arguments: &ModelArguments, task: Option<Task>) -> anyhow::Re
     let mut bars = ProgressBars::default();
     let model = builder.open_with_progress(&mut |event| bars.draw(&event))?;
     bars.clear();
+    if let Some(error) = runtime.evidence_error() {
+        eprint_line(&format!(
+            "warning: evidence can't be stored in `{}`: {error}; every start proves the model again\n\
+             hint: set `SCONCE_HOME` to a writable folder",
+            runtime.evidence().0.display()
+        ));
+    }
     Ok(model)
 }

@@ -46,9 +46,12 @@ fn check_host(edge: &Edge, request: &Request) -> Result<(), Refusal> {
     }
     hosts::check(edge.bound.ip(), &settings.allowed_hosts, request.uri(), request.headers()).map_err(
         |named| {
+            // Hosts are compared without ports.
+            let host = named.rsplit_once(':').filter(|(_, port)| port.parse::<u16>().is_ok());
+            let host = host.map_or(named.as_str(), |(host, _)| host);
             let message = format!(
                 "a server without API keys does not serve the host `{named}`\n\
-             hint: `sconce serve --allowed-hosts {named}`"
+             hint: `sconce serve --allowed-hosts {host}`"
             );
             Refusal::new(Kind::Forbidden, message)
         },
@@ -202,6 +205,8 @@ mod tests {
         let body = json(refused).await;
         let hint = "hint: `sconce serve --allowed-hosts evil.example`";
         assert!(body["error"].as_str().is_some_and(|error| error.contains(hint)), "{body}");
+        let with_port = json(ask(&router, "/embed", &[("host", "evil.example:80")]).await).await;
+        assert!(with_port["error"].as_str().is_some_and(|error| error.contains(hint)), "{with_port}");
         let probed = ask(&router, "/livez", &rebound).await;
         assert_eq!(probed.status(), StatusCode::OK, "an orchestrator may use any name");
         assert_eq!(json(probed).await[0], false, "paths of the machine are not shown");

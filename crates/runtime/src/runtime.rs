@@ -242,6 +242,11 @@ impl Runtime {
         (self.inner.store.folder(), self.inner.store.count())
     }
 
+    /// Why evidence could not be stored, if so: every start proves its models again.
+    pub fn evidence_error(&self) -> Option<&str> {
+        self.inner.store.error()
+    }
+
     /// Deletes all evidence. Placements are proved again.
     pub fn forget(&self) {
         self.inner.store.clear();

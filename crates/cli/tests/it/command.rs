@@ -120,9 +120,26 @@ fn a_bad_line_is_named_by_file_and_number() {
     embed("b.jsonl", b"{\"text\": \"a\"}\n\n{\"text\": \n", &["` at line 3: not a JSON object"]);
     embed("c.jsonl", b"[\"a\"]\n", &["` at line 1: not a JSON object"]);
     embed("d.jsonl", b"{\"text\": 3}\n", &["` at line 1: missing string field `text`"]);
+    embed("d.json", b"{\"id\": 3}\n", &["` at line 1: missing string field `text`", "it has `id`"]);
     embed("e.txt", b"fine\n\xff\xfe\n", &["` at line 2", "UTF-8"]);
+    embed("f.json", b"[{\"text\": \"a\"}]\n", &["a JSON array", "hint: `jq "]);
+    embed("g.csv", b"text\na\n", &["`csv` is not supported", "hint: "]);
     let words = ["standard input at line 1: not a JSON object"];
     sandbox.run_with(&["embed", "tiny-bert", "--dtype", "f32"], "{broken\n").fails(2, &words);
+}
+
+#[test]
+fn evidence_that_can_not_be_stored_is_told() {
+    let sandbox = Sandbox::new();
+    let home = sandbox.with("file", "not a folder");
+    let arguments = ["embed", "tiny-bert", "--dtype", "f32", "--engine", "native", "text"];
+    let output = sandbox.command(&arguments).env("SCONCE_HOME", home).output().expect("it ends");
+    let told = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(output.status.success(), "{told}");
+    assert!(
+        told.contains("warning: evidence can't be stored") && told.contains("hint: set `SCONCE_HOME`"),
+        "{told}"
+    );
 }
 
 #[test]
@@ -146,6 +163,11 @@ fn missing_files_are_named() {
     let words = ["intfloat/e5-smal-v2", "hint: did you mean `intfloat/e5-small-v2`?"];
     embed(&["intfloat/e5-smal-v2", "text", "--offline"]).fails(2, &words);
     embed(&["owner/model", "text", "--offline"]).fails(2, &["`owner/model`", "cache", "hint: "]);
+    let listed = embed(&["e5-base", "text", "--offline"]);
+    assert!(
+        !listed.fails(2, &["`intfloat/e5-base-v2`"]).stderr.contains("did you mean"),
+        "its name is right"
+    );
     embed(&["tiny-bert", "--input", ".", "--dtype", "f32"]).fails(2, &["`.` at line 1"]);
     for command in ["plan", "embed"] {
         sandbox.run(&[command]).fails(2, &["<MODEL>"]);

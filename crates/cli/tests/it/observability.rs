@@ -278,5 +278,5 @@ fn top_shows_models_and_their_placements() {
     sandbox.run(&["top", &url]).fails(2, &["needs a terminal", "hint: `sconce top --once`"]);
     seen.end();
     sandbox.run(&["top", &url, "--once"]).fails(2, &[&url, "could not connect"]);
-    sandbox.run(&["top", "localhost:8080", "--once"]).fails(2, &["must start with `http://`"]);
+    sandbox.run(&["top", "ftp://localhost:8080", "--once"]).fails(2, &["must start with `http://`"]);
 }

@@ -92,13 +92,13 @@ fn products<const R: usize>(panel: &Panel<'_>, rows: SomeRows<'_, R>) -> [Halves
             let word = (half + at) * RUN / 4;
             match format.width {
                 CodeWidth::Four => {
-                    add_run::<R, { CodeWidth::Four.run_bytes() }>(&mut dots, codes, &inputs, word)
+                    add_run::<R, { CodeWidth::Four.run_bytes() }>(&mut dots, codes, &inputs, word);
                 }
                 CodeWidth::Six => {
-                    add_run::<R, { CodeWidth::Six.run_bytes() }>(&mut dots, codes, &inputs, word)
+                    add_run::<R, { CodeWidth::Six.run_bytes() }>(&mut dots, codes, &inputs, word);
                 }
                 CodeWidth::Eight => {
-                    add_run::<R, { CodeWidth::Eight.run_bytes() }>(&mut dots, codes, &inputs, word)
+                    add_run::<R, { CodeWidth::Eight.run_bytes() }>(&mut dots, codes, &inputs, word);
                 }
             }
         }

@@ -155,9 +155,10 @@ async fn the_desired_state_survives_the_server_and_even_its_disk() {
     let mut server = Server::start("");
     let (writer, gateway) = (connect(&server).await, connect(&server).await);
     let (mut watcher, mut members) = (gateway.watch_desired(), gateway.watch());
-    writer.set_desired(desired("kept", 1)).await.unwrap();
     writer.set_desired(desired("removed", 1)).await.unwrap();
     writer.remove_desired("removed").await.unwrap();
+    // The last change: once it has arrived, all have.
+    writer.set_desired(desired("kept", 1)).await.unwrap();
     wait_for_desired(&mut watcher, "one model", |models| models.contains_key("kept") && models.len() == 1)
         .await;
     wait_for(&mut members, "NATS is connected", SOON, MemberMap::is_connected).await;

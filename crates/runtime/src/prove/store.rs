@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use sconce_core::obstacle::Obstacle;
@@ -25,6 +25,8 @@ pub(crate) struct Store {
     folder: PathBuf,
     /// Transient failures of this process.
     failed: Mutex<HashSet<PathBuf>>,
+    /// The first error of writing a finding.
+    error: OnceLock<String>,
 }
 
 /// Key of a finding.
@@ -62,7 +64,7 @@ pub(crate) enum Lookup<T> {
 
 impl Store {
     pub(crate) fn new(folder: PathBuf) -> Store {
-        Store { folder, failed: Mutex::default() }
+        Store { folder, failed: Mutex::default(), error: OnceLock::new() }
     }
 
     pub(crate) fn folder(&self) -> &Path {
@@ -99,7 +101,17 @@ impl Store {
             self.failed().insert(path.clone());
         }
         let record = serde_json::json!({ "about": key, "found": found, "attempts": attempts, "at": now() });
-        let _ = home::write_atomically(&path, &serde_json::to_vec_pretty(&record).unwrap_or_default());
+        let bytes = serde_json::to_vec_pretty(&record).unwrap_or_default();
+        if let Err(error) = home::write_atomically(&path, &bytes)
+            && self.error.set(error.to_string()).is_ok()
+        {
+            tracing::warn!("evidence can't be stored in `{}`: {error}", self.folder.display());
+        }
+    }
+
+    /// Why findings could not be stored.
+    pub(crate) fn error(&self) -> Option<&str> {
+        self.error.get().map(String::as_str)
     }
 
     /// Number of stored findings.

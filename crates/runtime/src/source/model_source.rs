@@ -165,7 +165,9 @@ pub(crate) fn not_found(id: &str, hub: &Hub, error: HubError) -> SourceError {
     let parent = Path::new(id).parent().filter(|parent| !parent.as_os_str().is_empty());
     let is_path = parent.is_none_or(Path::is_dir);
     let folder = if is_path { similar_path(Path::new(id)) } else { None };
-    let similar = folder.or_else(|| similar_model(id, hub));
+    // A model of the catalogue has the right name.
+    let is_listed = catalogue::models().iter().any(|model| model.id.eq_ignore_ascii_case(id));
+    let similar = folder.or_else(|| if is_listed { None } else { similar_model(id, hub) });
     if !is_path && similar.is_none() {
         return SourceError::Hub(error);
     }

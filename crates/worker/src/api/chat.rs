@@ -37,15 +37,15 @@ completion_body! {
         /// Number of most likely tokens at each position, at most 20.
         top_logprobs: Option<usize>,
         /// Further variables of the chat template, such as `enable_thinking`.
-        #[schema(value_type = Object)]
+        #[schema(value_type = Option<Object>)]
         chat_template_kwargs: Option<Map<String, Value>>,
         /// Whether the prompt ends with the start of the model's turn.
         add_generation_prompt: Option<bool>,
         /// Tools that the model may call.
-        #[schema(value_type = Vec<Object>)]
+        #[schema(value_type = Option<Vec<Object>>)]
         tools: Option<Vec<Value>>,
         /// `auto`, `none`, `required`, or a tool.
-        #[schema(value_type = Object)]
+        #[schema(value_type = Option<Object>)]
         tool_choice: Option<ToolChoiceField>,
         /// Whether the answer may have several calls. Default: true.
         parallel_tool_calls: Option<bool>,

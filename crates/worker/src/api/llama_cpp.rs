@@ -31,10 +31,10 @@ pub(crate) struct TemplateBody {
     #[schema(value_type = Vec<Object>)]
     messages: Vec<Message>,
     /// Tools that the model may call.
-    #[schema(value_type = Vec<Object>)]
+    #[schema(value_type = Option<Vec<Object>>)]
     tools: Option<Vec<Value>>,
     /// Further variables of the chat template, such as `enable_thinking`.
-    #[schema(value_type = Object)]
+    #[schema(value_type = Option<Object>)]
     chat_template_kwargs: Option<Map<String, Value>>,
     /// Whether the prompt ends with the start of the model's turn. Default: true.
     add_generation_prompt: Option<bool>,

@@ -28,10 +28,10 @@ macro_rules! completion_body {
             repetition_penalty: Option<f32>,
             frequency_penalty: Option<f32>,
             presence_penalty: Option<f32>,
-            #[schema(value_type = Object)]
+            #[schema(value_type = Option<Object>)]
             logit_bias: Option<std::collections::BTreeMap<String, f32>>,
             seed: Option<i64>,
-            #[schema(value_type = Object)]
+            #[schema(value_type = Option<Object>)]
             stop: Option<crate::api::sampling::Stop>,
             stop_token_ids: Option<Vec<u32>>,
             n: Option<usize>,
@@ -126,7 +126,7 @@ pub(crate) enum ResponseFormat {
 /// A JSON schema with a name.
 #[derive(Deserialize, ToSchema)]
 pub(crate) struct NamedSchema {
-    #[schema(value_type = Object)]
+    #[schema(value_type = Option<Object>)]
     schema: Option<Value>,
     #[expect(dead_code, reason = "clients send it; the output is the same without it")]
     name: Option<String>,
@@ -139,7 +139,7 @@ pub(crate) struct NamedSchema {
 /// vLLM's structured outputs: one of the fields.
 #[derive(Deserialize, ToSchema)]
 pub(crate) struct StructuredOutputs {
-    #[schema(value_type = Object)]
+    #[schema(value_type = Option<Object>)]
     json: Option<Value>,
     regex: Option<String>,
     choice: Option<Vec<String>>,

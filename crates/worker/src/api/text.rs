@@ -26,7 +26,7 @@ const DECODE_EXPANSION: usize = 2;
 /// Texts to tokenize.
 #[derive(Deserialize, ToSchema)]
 pub(crate) struct TokenizeBody {
-    #[schema(value_type = Object, example = "What is Deep Learning?")]
+    #[schema(value_type = Option<Object>, example = "What is Deep Learning?")]
     inputs: Option<Inputs>,
     #[serde(default = "default_true")]
     add_special_tokens: bool,

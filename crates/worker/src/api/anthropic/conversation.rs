@@ -30,7 +30,7 @@ pub(crate) struct Tool {
     name: String,
     description: Option<String>,
     /// JSON schema of the input.
-    #[schema(value_type = Object)]
+    #[schema(value_type = Option<Object>)]
     input_schema: Option<Value>,
 }
 

@@ -30,7 +30,7 @@ pub(crate) struct MessagesBody {
     model: Option<String>,
     messages: Vec<Turn>,
     /// A text, or a list of text blocks.
-    #[schema(value_type = Object)]
+    #[schema(value_type = Option<Object>)]
     system: Option<Value>,
     max_tokens: usize,
     stop_sequences: Option<Vec<String>>,
@@ -51,7 +51,7 @@ pub(crate) struct CountBody {
     model: Option<String>,
     messages: Vec<Turn>,
     /// A text, or a list of text blocks.
-    #[schema(value_type = Object)]
+    #[schema(value_type = Option<Object>)]
     system: Option<Value>,
     tools: Option<Vec<Tool>>,
     tool_choice: Option<ToolChoiceField>,

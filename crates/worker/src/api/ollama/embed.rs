@@ -30,7 +30,7 @@ pub(crate) struct EmbedBody {
     /// Truncated dimension, for models trained with Matryoshka representation learning.
     dimensions: Option<usize>,
     /// Not used: settings of the server determine how long models stay loaded.
-    #[schema(value_type = Object)]
+    #[schema(value_type = Option<Object>)]
     #[serde(rename = "keep_alive")]
     _keep_alive: Option<Value>,
 }

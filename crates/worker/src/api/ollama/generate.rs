@@ -35,19 +35,19 @@ pub(crate) struct ChatBody {
     #[serde(default)]
     messages: Vec<Message>,
     /// Tools that the model may call.
-    #[schema(value_type = Vec<Object>)]
+    #[schema(value_type = Option<Vec<Object>>)]
     tools: Option<Vec<Value>>,
     /// `json`, or a JSON schema.
-    #[schema(value_type = Object)]
+    #[schema(value_type = Option<Object>)]
     format: Option<Value>,
     options: Option<Options>,
     /// Whether the response is a stream of lines. Default: true.
     stream: Option<bool>,
     /// Whether the model reasons before it answers.
-    #[schema(value_type = Object)]
+    #[schema(value_type = Option<Object>)]
     think: Option<Think>,
     /// Not used: settings of the server determine how long models stay loaded.
-    #[schema(value_type = Object)]
+    #[schema(value_type = Option<Object>)]
     #[serde(rename = "keep_alive")]
     _keep_alive: Option<Value>,
 }
@@ -74,19 +74,19 @@ pub(crate) struct GenerateBody {
     /// Not supported.
     context: Option<Vec<u32>>,
     /// Not supported.
-    #[schema(value_type = Vec<Object>)]
+    #[schema(value_type = Option<Vec<Object>>)]
     images: Option<Vec<Value>>,
     /// `json`, or a JSON schema.
-    #[schema(value_type = Object)]
+    #[schema(value_type = Option<Object>)]
     format: Option<Value>,
     options: Option<Options>,
     /// Whether the response is a stream of lines. Default: true.
     stream: Option<bool>,
     /// Whether the model reasons before it answers.
-    #[schema(value_type = Object)]
+    #[schema(value_type = Option<Object>)]
     think: Option<Think>,
     /// Not used: settings of the server determine how long models stay loaded.
-    #[schema(value_type = Object)]
+    #[schema(value_type = Option<Object>)]
     #[serde(rename = "keep_alive")]
     _keep_alive: Option<Value>,
 }

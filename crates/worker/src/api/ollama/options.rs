@@ -31,7 +31,7 @@ pub(crate) struct Options {
     presence_penalty: Option<f32>,
     frequency_penalty: Option<f32>,
     seed: Option<i64>,
-    #[schema(value_type = Object)]
+    #[schema(value_type = Option<Object>)]
     stop: Option<Stop>,
     /// Only 0, which is off.
     mirostat: Option<i64>,

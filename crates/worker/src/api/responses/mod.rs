@@ -33,16 +33,16 @@ pub(crate) struct ResponsesBody {
     temperature: Option<f32>,
     top_p: Option<f32>,
     /// Functions that the model may call.
-    #[schema(value_type = Vec<Object>)]
+    #[schema(value_type = Option<Vec<Object>>)]
     tools: Option<Vec<Value>>,
     /// `auto`, `none`, `required`, or a function.
-    #[schema(value_type = Object)]
+    #[schema(value_type = Option<Object>)]
     tool_choice: Option<Value>,
     /// Whether the answer may have several calls. Default: true.
     parallel_tool_calls: Option<bool>,
     text: Option<TextConfig>,
     reasoning: Option<Reasoning>,
-    #[schema(value_type = Object)]
+    #[schema(value_type = Option<Object>)]
     metadata: Option<Value>,
     #[serde(default, deserialize_with = "crate::api::sampling::nullable")]
     stream: bool,
@@ -52,7 +52,7 @@ pub(crate) struct ResponsesBody {
     /// Not supported.
     previous_response_id: Option<String>,
     /// Not supported.
-    #[schema(value_type = Object)]
+    #[schema(value_type = Option<Object>)]
     conversation: Option<Value>,
     /// Not supported.
     #[serde(default, deserialize_with = "crate::api::sampling::nullable")]
@@ -66,7 +66,7 @@ pub(crate) struct ResponsesBody {
 /// The form of the output text.
 #[derive(Deserialize, ToSchema)]
 pub(crate) struct TextConfig {
-    #[schema(value_type = Object)]
+    #[schema(value_type = Option<Object>)]
     format: Option<Value>,
 }
 
