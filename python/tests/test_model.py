@@ -188,7 +188,6 @@ class Errors(unittest.TestCase):
         calls: list[tuple[Callable[[], object], str, str | None]] = [
             (lambda: sconce.Model("no/such-model", offline=True), "model_not_found", None),
             (lambda: sconce.Model(MINILM, device="tpu"), "invalid_request", None),
-            (lambda: sconce.Model(MINILM, devise="cpu"), "invalid_request", None),  # type: ignore[call-arg]
             (lambda: sconce.Model(MINILM, device="cuda:7", offline=True), "no_placement", None),
             (lambda: reranker.embed(["a text"]), "wrong_task", "use `rerank`"),
         ]
