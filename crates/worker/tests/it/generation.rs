@@ -390,8 +390,7 @@ fn metrics_have_the_names_of_vllm() {
         let answer = post(*server, "/v1/chat/completions", &chat(&json!({"stream": stream})));
         assert_eq!(answer.status, 200);
     }
-    let text = get(*server, "/metrics").text();
-    for line in [
+    let expected = [
         "vllm:prompt_tokens_total{model_name=\"model\"} 12",
         "vllm:generation_tokens_total{model_name=\"model\"} 24",
         "vllm:request_success_total{finished_reason=\"length\",model_name=\"model\"} 2",
@@ -400,9 +399,17 @@ fn metrics_have_the_names_of_vllm() {
         "vllm:e2e_request_latency_seconds_count{model_name=\"model\"} 2",
         "vllm:num_requests_running{model_name=\"model\"} 0",
         "te_request_success{method=\"chat\"} 2",
-    ] {
-        assert!(text.lines().any(|known| known == line), "{line} in\n{text}");
-    }
+    ];
+    // A stream is counted just after its last event.
+    let start = Instant::now();
+    let text = loop {
+        let text = get(*server, "/metrics").text();
+        let Some(missing) = expected.iter().find(|line| !text.lines().any(|known| known == **line)) else {
+            break text;
+        };
+        assert!(start.elapsed() < Duration::from_secs(10), "{missing} in\n{text}");
+        thread::sleep(Duration::from_millis(10));
+    };
     // Two prompts of six tokens and 11 steps after each; a load also computes some steps.
     assert!(metric(*server, "sconce_tokens_computed_total") >= 34.0, "{text}");
     assert!(metric(*server, "sconce_generation_steps_total") >= 24.0, "{text}");
