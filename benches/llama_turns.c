@@ -5,7 +5,9 @@
  *
  * Prints a line of JSON once the model is loaded, then answers each line of its standard input as the example
  * `generate_turns` of sconce does: `prompt TOKENS`, `decode SEQUENCES CACHED STEPS`. Every sequence has a KV cache of its
- * own. Tokens of the cache are computed before the clock starts. */
+ * own. Tokens of the cache are computed before the clock starts. `perplexity ID…` answers with the negative log-likelihood of
+ * all tokens but the first, and `tokenize TEXT` with token ids. */
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -14,7 +16,7 @@
 #include "ggml-backend.h"
 #include "llama.h"
 
-enum { CONTEXT = 768, SEQUENCES = 32, BATCH = 512, VOCABULARY = 100 };
+enum { CONTEXT = 768, SEQUENCES = 32, BATCH = 512, VOCABULARY = 100, LINE = 1 << 17 };
 
 static struct llama_batch batch;
 
@@ -72,6 +74,40 @@ static void fill(struct llama_context *ctx, int sequences, int cached) {
     for (int sequence = 1; sequence < sequences; sequence++) llama_memory_seq_cp(memory, 0, sequence, -1, -1);
 }
 
+/* The negative log-likelihood of a token. */
+static double surprise(const float *logits, int count, llama_token token) {
+    double largest = logits[0], sum = 0;
+    for (int i = 1; i < count; i++) largest = fmax(largest, logits[i]);
+    for (int i = 0; i < count; i++) sum += exp(logits[i] - largest);
+    return largest + log(sum) - logits[token];
+}
+
+/* Answers `perplexity ID…`. */
+static void perplexity(struct llama_context *ctx, int vocabulary, char *ids) {
+    llama_memory_clear(llama_get_memory(ctx), true);
+    llama_token tokens[BATCH];
+    int count = 0;
+    for (char *id = strtok(ids, " \n"); id && count < BATCH; id = strtok(NULL, " \n")) {
+        tokens[count] = atoi(id);
+        add(0, count, 1);
+        batch.token[count] = tokens[count];
+        count++;
+    }
+    compute(ctx);
+    double sum = 0;
+    for (int i = 1; i < count; i++) sum += surprise(llama_get_logits_ith(ctx, i - 1), vocabulary, tokens[i]);
+    printf("{\"tokens\": %d, \"nll\": %.9f}\n", count - 1, sum);
+}
+
+/* Answers `tokenize TEXT`. */
+static void tokenize(const struct llama_vocab *vocab, const char *text) {
+    static llama_token tokens[LINE];
+    int count = llama_tokenize(vocab, text, strcspn(text, "\n"), tokens, LINE, true, false);
+    printf("[");
+    for (int i = 0; i < count; i++) printf(i ? ", %d" : "%d", tokens[i]);
+    printf("]\n");
+}
+
 int main(int argc, char **argv) {
     if (argc < 3) return 2;
     llama_log_set(quiet, NULL);
@@ -80,6 +116,7 @@ int main(int argc, char **argv) {
     if (!strcmp(argv[1], "quantize")) {
         struct llama_model_quantize_params params = llama_model_quantize_default_params();
         params.ftype = atoi(argv[4]);
+        params.allow_requantize = true;
         return llama_model_quantize(argv[2], argv[3], &params);
     }
     double start = now();
@@ -98,7 +135,8 @@ int main(int argc, char **argv) {
     prompt(ctx, BATCH);
     printf("{\"name\": \"llama.cpp\", \"load_seconds\": %.3f, \"resident_bytes\": %ld}\n", loaded, resident());
     fflush(stdout);
-    char line[256];
+    const struct llama_vocab *vocab = llama_model_get_vocab(model);
+    static char line[LINE];
     while (fgets(line, sizeof line, stdin)) {
         int sequences, cached, steps, tokens;
         if (sscanf(line, "prompt %d", &tokens) == 1) {
@@ -113,6 +151,11 @@ int main(int argc, char **argv) {
                 compute(ctx);
             }
             tokens = sequences * steps;
+        } else if (!strncmp(line, "perplexity ", 11) || !strncmp(line, "tokenize ", 9)) {
+            if (*line == 'p') perplexity(ctx, llama_vocab_n_tokens(vocab), line + 11);
+            else tokenize(vocab, line + 9);
+            fflush(stdout);
+            continue;
         } else {
             fprintf(stderr, "unknown turn: %s", line);
             return 2;

@@ -27,7 +27,32 @@ pub(crate) fn exception(error: sconce::Error) -> PyErr {
         let _ = write!(message, ": {cause}");
         source = cause.source();
     }
-    new(code(&error), &message)
+    new(code(&error), &keywords(&message))
+}
+
+/// Replaces flags of the command in code spans by keyword arguments: `--dtype f16` by `dtype="f16"`.
+fn keywords(message: &str) -> String {
+    let replaced = message.split('`').enumerate().map(|(index, part)| {
+        let is_flags = index % 2 == 1 && part.starts_with("--");
+        if is_flags { keyword_arguments(part) } else { part.to_owned() }
+    });
+    replaced.collect::<Vec<_>>().join("`")
+}
+
+/// The keyword arguments of flags: `--device cpu --dtype f16` is `device="cpu", dtype="f16"`.
+fn keyword_arguments(flags: &str) -> String {
+    let argument = |flag: &str| {
+        let (name, value) = flag.trim().split_once(' ').unwrap_or((flag.trim(), ""));
+        let name = name.replace('-', "_");
+        let is_literal = value.parse::<f64>().is_ok() || value.chars().all(|c| c.is_uppercase() || c == '_');
+        match value {
+            "" => name,
+            "true|false" => format!("{name}=True|False"),
+            value if is_literal => format!("{name}={value}"),
+            value => format!("{name}=\"{value}\""),
+        }
+    };
+    flags.split("--").filter(|flag| !flag.is_empty()).map(argument).collect::<Vec<_>>().join(", ")
 }
 
 /// The exception of an invalid argument.

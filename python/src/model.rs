@@ -112,8 +112,8 @@ impl Model {
     #[pyo3(
         signature = (name, *, progress=None, **options),
         text_signature = "(name, *, progress=None, device=None, engine=None, dtype=None, weights=None, band=None, \
-            latency=False, task=None, pooling=None, normalize=None, max_length=None, revision=None, threads=None, \
-            offline=False)"
+            latency=False, task=None, pooling=None, normalize=None, max_length=None, kv_cache_dtype=None, \
+            revision=None, threads=None, offline=False)"
     )]
     #[expect(clippy::needless_pass_by_value, reason = "an argument of Python")]
     fn open(

@@ -12,7 +12,7 @@ use pyo3::types::PyDict;
 use sconce::card::Overrides;
 use sconce::planner::evidence::Goal;
 use sconce::{
-    Band, Constraints, Device, Dtype, EngineId, Event, GenerateOptions, PoolingMode, Runtime,
+    Band, Constraints, Device, Dtype, EngineId, Event, GenerateOptions, KvCacheDtype, PoolingMode, Runtime,
     StructuredOutput, Task, hub::Progress,
 };
 use serde::de::{Deserializer, Error};
@@ -46,6 +46,8 @@ pub(crate) struct ModelOptions {
     pooling: Option<PoolingMode>,
     normalize: Option<bool>,
     max_length: Option<usize>,
+    #[serde(deserialize_with = "by_name")]
+    kv_cache_dtype: Option<KvCacheDtype>,
     pub(crate) revision: Option<String>,
     threads: Option<NonZeroUsize>,
     offline: bool,
@@ -69,6 +71,7 @@ impl ModelOptions {
             pooling: self.pooling,
             normalize: self.normalize,
             max_length: self.max_length,
+            kv_cache_dtype: self.kv_cache_dtype,
         }
     }
 

@@ -123,8 +123,8 @@ fn escape(text: &str) -> String {
 #[pyo3(
     signature = (name, *, full=false, progress=None, **options),
     text_signature = "(name, *, full=False, progress=None, device=None, engine=None, dtype=None, weights=None, \
-        band=None, latency=False, task=None, pooling=None, normalize=None, max_length=None, revision=None, \
-        threads=None, offline=False)"
+        band=None, latency=False, task=None, pooling=None, normalize=None, max_length=None, \
+        kv_cache_dtype=None, revision=None, threads=None, offline=False)"
 )]
 #[expect(clippy::needless_pass_by_value, reason = "an argument of Python")]
 pub(crate) fn plan(

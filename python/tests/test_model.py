@@ -190,6 +190,10 @@ class Errors(unittest.TestCase):
             (lambda: sconce.Model(MINILM, device="tpu"), "invalid_request", None),
             (lambda: sconce.Model(MINILM, device="cuda:7", offline=True), "no_placement", None),
             (lambda: reranker.embed(["a text"]), "wrong_task", "use `rerank`"),
+            # Keywords, not flags of the command.
+            (lambda: reranker.embed(["a text"]), "wrong_task", "`task` overrides the task"),
+            (lambda: sconce.Model(MINILM, offline=True).embed(["a"], dimensions=7), "invalid_request", "`force_dimensions`"),
+            (lambda: sconce.Model(MINILM, offline=True).embed(["a"], prompt="nosuch"), "invalid_request", "`prefix=TEXT`"),
         ]
         for call, code, hint in calls:
             with self.subTest(code=code), self.assertRaises(sconce.Error) as caught:

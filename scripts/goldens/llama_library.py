@@ -30,7 +30,7 @@ def compile_tool(source: Path, to: Path, libraries: Path, headers: list[Path]) -
     linked = [f"-l:{next(libraries.glob(name)).name}" for name in ("libllama.v*", "libggml.v*", "libggml-base*")]
     tool = to / source.stem
     run("gcc", "-O2", *(f"-I{folder}" for folder in headers), source, "-o", tool, f"-L{libraries}", *linked,
-        f"-Wl,-rpath,{libraries}")
+        f"-Wl,-rpath,{libraries}", "-lm")
     return tool
 
 

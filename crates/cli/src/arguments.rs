@@ -125,7 +125,7 @@ pub(crate) struct Embed {
     #[arg(long, value_name = "FILE")]
     pub(crate) input: Option<PathBuf>,
     /// Write vectors to a .jsonl or .npy file, atomically [default: JSON lines on standard output]
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, short, value_name = "FILE")]
     pub(crate) output: Option<PathBuf>,
     #[command(flatten)]
     pub(crate) prompts: PromptArguments,

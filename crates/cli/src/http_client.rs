@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use anyhow::{Context, bail};
+use anyhow::{anyhow, bail};
 use sconce::http::client;
 use serde_json::Value;
 
@@ -78,7 +78,13 @@ impl Client {
         path: &str,
         response: Result<ureq::http::Response<ureq::Body>, ureq::Error>,
     ) -> anyhow::Result<String> {
-        let mut response = response.with_context(|| format!("could not connect to: `{}`", self.url))?;
+        let mut response = response.map_err(|error| {
+            anyhow!(
+                "could not connect to: `{}`: {error}\n\
+                 hint: `sconce serve MODEL` starts a worker, `sconce pool up MODEL` a pool",
+                self.url
+            )
+        })?;
         let body = response.body_mut().read_to_string()?;
         match response.status().as_u16() {
             200 | 202 => Ok(body),

@@ -69,12 +69,17 @@ fn start(flags: &Flags, all: Effective, values: &Values) -> anyhow::Result<Serve
     if let Some(parent) = parent {
         parent.on_drain(server.stop_handle());
     }
-    let flags = flags.clone();
+    let (flags, file) = (flags.clone(), all.file.as_ref().map(|file| file.display().to_string()));
     server.reload_on_signal(move || reload(&flags, &all, &mut has_keys, log))?;
     let address = format!("{scheme}://{}", server.address());
     match log {
         LogFormat::Human => eprint_line(&format!("listening on {address}")),
         LogFormat::Json => eprint_line(&log.line("listening", &[("address", address.into())])),
+    }
+    match (file, log) {
+        (Some(file), LogFormat::Human) => eprint_line(&format!("configuration file: {file}")),
+        (Some(file), LogFormat::Json) => eprint_line(&log.line("configuration", &[("file", file.into())])),
+        (None, _) => {}
     }
     Ok(server)
 }

@@ -45,7 +45,7 @@ pub(crate) fn run(arguments: &arguments::Verify) -> anyhow::Result<ExitCode> {
             "hint: run this script, then `sconce verify {} --reference reference.npz`",
             arguments.model.model
         );
-        return Ok(ExitCode::from(2));
+        return Ok(ExitCode::SUCCESS);
     };
     let reference = Reference::read(path, arguments.input.as_deref())?;
     let runtime = arguments.model.runtime();

@@ -97,6 +97,51 @@ pub struct GenerationCard {
     /// Texts of special tokens by name, such as `bos_token`: variables of chat templates.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub special_tokens: Option<Sourced<BTreeMap<String, String>>>,
+    /// Dtype of the KV cache.
+    #[serde(default, skip_serializing_if = "KvCacheDtype::is_auto")]
+    pub kv_cache_dtype: KvCacheDtype,
+}
+
+/// The dtype of a KV cache.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum KvCacheDtype {
+    /// The dtype of the weights; half precision if they are quantized.
+    #[default]
+    Auto,
+    /// Eight bits per value, and a scale in f16 per 32 values of a head: GGML's `Q8_0`. Engines that lack it use the
+    /// default.
+    #[serde(rename = "q8_0")]
+    Q8_0,
+}
+
+impl KvCacheDtype {
+    const ALL: [KvCacheDtype; 2] = [KvCacheDtype::Auto, KvCacheDtype::Q8_0];
+
+    /// The name in flags, config files and JSON.
+    pub const fn name(self) -> &'static str {
+        match self {
+            KvCacheDtype::Auto => "auto",
+            KvCacheDtype::Q8_0 => "q8_0",
+        }
+    }
+
+    /// Whether it is the default.
+    pub fn is_auto(&self) -> bool {
+        *self == KvCacheDtype::Auto
+    }
+}
+
+impl FromStr for KvCacheDtype {
+    type Err = UnknownName;
+
+    fn from_str(text: &str) -> Result<Self, UnknownName> {
+        KvCacheDtype::ALL.into_iter().find(|dtype| dtype.name() == text).ok_or_else(|| UnknownName {
+            what: "dtype of the KV cache",
+            name: text.to_owned(),
+            known: "auto, q8_0",
+        })
+    }
 }
 
 /// A model's configuration.

@@ -14,6 +14,7 @@ pub fn describe(card: &ModelCard) -> Result<Description, Obstacle> {
     for window in [Some(&mut description.global), description.local.as_mut()].into_iter().flatten() {
         window.rope.iter_mut().for_each(|rope| rope.set_context(card.max_length.value));
     }
+    description.kv_cache_dtype = card.generation.kv_cache_dtype;
     match unsupported_in_generation(&description) {
         Some(what) if card.task.value == Task::Generate => {
             Err(unsupported(&description.architecture, vec![what]))

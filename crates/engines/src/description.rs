@@ -1,7 +1,7 @@
 //! A model as data: everything that an interpreter needs besides the weights.
 
 use sconce_core::batch::Batch;
-use sconce_core::card::Sizes;
+use sconce_core::card::{KvCacheDtype, Sizes};
 use sconce_core::engine::EngineError;
 use sconce_core::placement::Dtype;
 use sconce_kernels::attention::AttentionMask;
@@ -80,6 +80,9 @@ pub struct Description {
     pub parallel: bool,
     /// Logits are squashed into this range by tanh.
     pub logit_softcap: Option<f64>,
+    /// Dtype of the KV cache.
+    #[serde(skip_serializing_if = "KvCacheDtype::is_auto")]
+    pub kv_cache_dtype: KvCacheDtype,
     /// Tensor names of the family.
     #[serde(skip)]
     pub names: &'static TensorNames,
@@ -314,6 +317,7 @@ impl Description {
             experts: None,
             parallel: false,
             logit_softcap: None,
+            kv_cache_dtype: KvCacheDtype::Auto,
             names,
         }
     }

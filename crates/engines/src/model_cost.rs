@@ -1,8 +1,8 @@
 //! The compute cost of a model: FLOPs and bytes, from its description.
 
-use sconce_core::card::ModelCard;
+use sconce_core::card::{KvCacheDtype, ModelCard};
 use sconce_core::obstacle::Obstacle;
-use sconce_core::placement::Dtype;
+use sconce_core::placement::{Dtype, EngineId, Placement};
 
 use crate::describe::describe;
 use crate::description::Description;
@@ -16,6 +16,7 @@ pub struct ModelCost {
     weights: f64,
     /// Values that the KV cache stores per token.
     cached: u64,
+    kv_cache_dtype: KvCacheDtype,
 }
 
 impl ModelCost {
@@ -33,12 +34,17 @@ impl ModelCost {
             attention: layers * 4.0 * d.query_width() as f64,
             weights: layers * layer as f64,
             cached: cached as u64,
+            kv_cache_dtype: d.kv_cache_dtype,
         }
     }
 
-    /// Bytes of the KV cache per token. It is in half precision if weights are quantized.
-    pub fn cache_bytes(&self, dtype: Dtype) -> u64 {
-        match dtype {
+    /// Bytes of the KV cache per token on `placement`.
+    pub fn cache_bytes(&self, placement: &Placement) -> u64 {
+        if placement.engine == EngineId::Native && self.kv_cache_dtype == KvCacheDtype::Q8_0 {
+            // A scale of two bytes per 32 values.
+            return self.cached + self.cached / 16;
+        }
+        match placement.dtype {
             Dtype::F32 => 4 * self.cached,
             Dtype::F16 | Dtype::Bf16 | Dtype::Int8 | Dtype::Int4 => 2 * self.cached,
         }
@@ -59,6 +65,7 @@ impl ModelCost {
 #[cfg(test)]
 mod tests {
     use sconce_core::card::Sizes;
+    use sconce_core::device::Device;
     use serde_json::json;
 
     use super::*;
@@ -113,8 +120,13 @@ mod tests {
         let layer = 1024.0 * (2048.0 + 2.0 * 1024.0) + 2048.0 * 1024.0 + 3.0 * 1024.0 * 3072.0;
         let cost = cost(&config, &qwen);
         same(cost.weights, 28.0 * layer);
-        assert_eq!(cost.cache_bytes(Dtype::Bf16), 28 * 2 * 8 * 128 * 2);
-        assert_eq!(cost.cache_bytes(Dtype::Int4), 28 * 2 * 8 * 128 * 2);
-        assert_eq!(cost.cache_bytes(Dtype::F32), 28 * 2 * 8 * 128 * 4);
+        let values = 28 * 2 * 8 * 128;
+        let on = |engine, dtype| Placement { engine, device: Device::Cpu, weights: String::new(), dtype };
+        assert_eq!(cost.cache_bytes(&on(EngineId::Native, Dtype::Bf16)), values * 2);
+        assert_eq!(cost.cache_bytes(&on(EngineId::Native, Dtype::Int4)), values * 2);
+        assert_eq!(cost.cache_bytes(&on(EngineId::Native, Dtype::F32)), values * 4);
+        let cost = ModelCost { kv_cache_dtype: KvCacheDtype::Q8_0, ..cost };
+        assert_eq!(cost.cache_bytes(&on(EngineId::Native, Dtype::Bf16)), values * 17 / 16);
+        assert_eq!(cost.cache_bytes(&on(EngineId::Candle, Dtype::Bf16)), values * 2);
     }
 }

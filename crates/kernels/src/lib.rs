@@ -15,6 +15,7 @@ mod detect;
 pub mod gemm;
 pub mod isa;
 mod kv_blocks;
+mod kv_q8;
 pub mod math;
 pub mod memory;
 pub mod paged;

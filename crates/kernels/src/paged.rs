@@ -11,6 +11,7 @@ use crate::isa::Isa;
 use crate::rows::copy;
 
 pub use crate::kv_blocks::{BLOCK_SIZE, BlockLayout, CacheElement, PagedAttention, PagedQueries};
+pub use crate::kv_q8::Q8Cache;
 
 /// Scratch memory, reused between calls.
 #[derive(Default)]

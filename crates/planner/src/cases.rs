@@ -1,7 +1,7 @@
 //! The probe cases of a placement.
 
 use sconce_core::batch::OutputKind;
-use sconce_core::card::{ModelCard, Task};
+use sconce_core::card::{ModelCard, Sizes, Task};
 use sconce_core::probe::{Op, ProbeCase};
 
 /// Lengths at which kernels tend to break: one token, and around tile sizes.
@@ -19,6 +19,8 @@ const WIDE_TILE: usize = 64;
 const PROMPTS: [usize; 6] = [1, 31, 32, 33, 129, 300];
 /// Tokens of a prompt per step: less than a cache block, no multiple of one, and a whole prompt.
 const CHUNKS: [usize; 3] = [7, 50, 512];
+/// Maximum operations of a speed case, about two seconds of two cores in f32.
+const MAX_SPEED_OPERATIONS: usize = 256 << 30;
 /// Cached tokens of a timed decode step.
 const CACHED: usize = 128;
 /// Maximum sequence length of a twin.
@@ -69,14 +71,23 @@ pub fn sweep(longest: usize) -> Vec<[usize; 2]> {
     lengths.into_iter().map(|length| [length, (length - length / 10).max(1)]).collect()
 }
 
-/// Speed cases: a single short text, a small batch, a large batch. For text generation three prompts, and decode steps of
-/// one and of eight sequences.
+/// Speed cases: a single short text and a small batch. For text generation, decode steps of one and of eight sequences.
 pub fn speeds(card: &ModelCard) -> Vec<ProbeCase> {
     let longest = card.max_length.value;
-    let shapes = if generates(card) { [(1, 16), (1, 128), (1, 512)] } else { [(1, 16), (8, 128), (32, 256)] };
-    let texts = shapes.map(|(batch, length)| ProbeCase::Speed { batch, length: longest.min(length) });
-    let decodes = [1, 8].map(|batch| ProbeCase::Decode { batch, cached: CACHED.min(longest - 1) });
-    texts.into_iter().chain(decodes.into_iter().filter(|_| generates(card))).collect()
+    if generates(card) {
+        return [1, 8].map(|batch| ProbeCase::Decode { batch, cached: CACHED.min(longest - 1) }).to_vec();
+    }
+    let texts =
+        (MAX_SPEED_OPERATIONS / operations_per_token(&card.sizes.value) / longest.clamp(1, 128)).clamp(1, 8);
+    [(1, 16), (texts, 128)]
+        .map(|(batch, length)| ProbeCase::Speed { batch, length: longest.min(length) })
+        .to_vec()
+}
+
+/// Operations of one layer per token, about.
+fn operations_per_token(sizes: &Sizes) -> usize {
+    let width = sizes.hidden.saturating_mul(4).saturating_add(sizes.intermediate.saturating_mul(3));
+    sizes.hidden.saturating_mul(width).saturating_mul(2).max(1)
 }
 
 /// Every op alone: for `doctor`, and to find the wrong op after a twin failed.

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use sconce_core::card::{ModelCard, PoolingMode, Task};
+use sconce_core::card::{KvCacheDtype, ModelCard, PoolingMode, Task};
 use sconce_core::device::Device;
 use sconce_core::placement::{Dtype, EngineId, Placement};
 use sconce_planner::band::Band;
@@ -128,6 +128,13 @@ impl ModelBuilder {
     #[must_use]
     pub fn max_length(mut self, tokens: usize) -> Self {
         self.overrides.max_length = Some(tokens);
+        self
+    }
+
+    /// Dtype of the KV cache, for text generation.
+    #[must_use]
+    pub fn kv_cache_dtype(mut self, dtype: KvCacheDtype) -> Self {
+        self.overrides.kv_cache_dtype = Some(dtype);
         self
     }
 

@@ -64,7 +64,7 @@ pub use operations::sparse::{SparseEmbeddings, TokenWeight, nonzero_weights, spa
 pub use operations::{Embeddings, OutputMetadata, Prompt, Truncation, activate, missing_prompt};
 pub use runtime::{PlanSpec, Runtime, RuntimeBuilder, init, init_as, program};
 pub use sconce_core as core;
-pub use sconce_core::card::{ModelCard, PoolingMode, Task};
+pub use sconce_core::card::{KvCacheDtype, ModelCard, PoolingMode, Task};
 pub use sconce_core::device::Device;
 pub use sconce_core::head::Scoring;
 pub use sconce_core::obstacle::Obstacle;

@@ -482,6 +482,6 @@ fn least_cache(card: &ModelCard, placement: &Placement) -> u64 {
     if card.task.value != Task::Generate {
         return 0;
     }
-    let per_token = ModelCost::of(card).map_or(0, |cost| cost.cache_bytes(placement.dtype));
+    let per_token = ModelCost::of(card).map_or(0, |cost| cost.cache_bytes(placement));
     per_token * card.max_length.value.min(LEAST_CONTEXT) as u64
 }

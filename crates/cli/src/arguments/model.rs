@@ -6,7 +6,7 @@ use clap::Args;
 use sconce::card::Overrides;
 use sconce::core::device::UnknownName;
 use sconce::planner::evidence::Goal;
-use sconce::{Band, Constraints, Device, Dtype, EngineId, PoolingMode, Task};
+use sconce::{Band, Constraints, Device, Dtype, EngineId, KvCacheDtype, PoolingMode, Task};
 
 use crate::model_name::ModelName;
 
@@ -72,6 +72,9 @@ pub(crate) struct ModelOverrides {
     /// Maximum sequence length; longer texts are truncated
     #[arg(long, help_heading = "Model overrides", value_name = "TOKENS")]
     pub(crate) max_length: Option<usize>,
+    /// Dtype of the KV cache in text generation: `auto`, `q8_0` (half the memory of bf16)
+    #[arg(long, help_heading = "Model overrides", value_name = "DTYPE")]
+    pub(crate) kv_cache_dtype: Option<KvCacheDtype>,
 }
 
 impl ModelOverrides {
@@ -81,6 +84,7 @@ impl ModelOverrides {
             pooling: self.pooling,
             normalize: self.normalize,
             max_length: self.max_length,
+            kv_cache_dtype: self.kv_cache_dtype,
         }
     }
 }

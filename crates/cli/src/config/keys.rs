@@ -39,7 +39,7 @@ impl Key {
                 "false" | "0" => Some(Value::Boolean(false)),
                 _ => None,
             },
-            Value::Integer(_) => text.parse().ok().map(Value::Integer),
+            Value::Integer(_) => text.parse().ok().or_else(|| self.megabytes(text)).map(Value::Integer),
             Value::Float(_) => text.parse().ok().map(Value::Float),
             Value::Array(_) => {
                 let items = text.split(',').map(str::trim).filter(|item| !item.is_empty());
@@ -50,6 +50,23 @@ impl Key {
         parsed.ok_or_else(|| self.type_error(text))
     }
 
+    /// A size with a unit, such as `4GB`, in MB. Only for keys in MB.
+    fn megabytes(&self, text: &str) -> Option<i64> {
+        const UNITS: [(&str, f64); 6] = [
+            ("GIB", 1_073.741_824),
+            ("MIB", 1.048_576),
+            ("GB", 1000.0),
+            ("MB", 1.0),
+            ("G", 1000.0),
+            ("M", 1.0),
+        ];
+        let text = text.to_uppercase();
+        let (number, unit) = UNITS.iter().find_map(|(name, unit)| Some((text.strip_suffix(name)?, unit)))?;
+        let number: f64 = number.trim_end().parse().ok()?;
+        let is_size = self.comment.contains(" in MB") && (0.0..1e12).contains(&number);
+        is_size.then(|| (number * unit).round() as i64)
+    }
+
     /// Converts a value of the file to the type of the default.
     pub(crate) fn coerce(&self, value: &Value) -> Result<Value, String> {
         match (&self.default, value) {
@@ -58,6 +75,9 @@ impl Key {
                 Ok(Value::String(value.to_string()))
             }
             (default, value) if default.same_type(value) => Ok(value.clone()),
+            (Value::Integer(_), Value::String(size)) => {
+                self.megabytes(size).map(Value::Integer).ok_or_else(|| self.type_error(size))
+            }
             (_, value) => Err(self.type_error(&value.to_string())),
         }
     }
@@ -65,6 +85,7 @@ impl Key {
     fn type_error(&self, text: &str) -> String {
         let kind = match &self.default {
             Value::Boolean(_) => "`true` or `false`",
+            Value::Integer(_) if self.comment.contains(" in MB") => "a number of MB, or a size such as `4GB`",
             Value::Integer(_) => "an integer",
             Value::Float(_) => "a number",
             Value::Array(_) => "a list of strings",

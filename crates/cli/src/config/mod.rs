@@ -59,6 +59,8 @@ pub(crate) struct Effective {
     pub(crate) models: Vec<(Option<String>, Table)>,
     /// Where the list of models comes from.
     pub(crate) models_from: Origin,
+    /// The configuration file.
+    pub(crate) file: Option<PathBuf>,
 }
 
 /// Loads the effective configuration of this process.
@@ -100,15 +102,24 @@ fn merge(
 ) -> anyhow::Result<Effective> {
     let settings =
         keys().iter().map(|key| Setting { key, value: key.default.clone(), origin: Origin::Default });
-    let mut all =
-        Effective { settings: settings.collect(), models: Vec::new(), models_from: Origin::Default };
+    let mut all = Effective {
+        settings: settings.collect(),
+        models: Vec::new(),
+        models_from: Origin::Default,
+        file: None,
+    };
     if let Some((path, table)) = file {
+        all.file = Some(path.clone());
         let origin = Origin::File(path);
         for (name, value) in table {
             match (name.as_str(), &value) {
                 ("models", Value::Table(models)) => all.add_models(models.clone(), &origin)?,
                 ("models", _) => bail!(
                     "`models` in {origin} must contain a table per model\nhint: write `[models.NAME]` and `source = \"…\"`"
+                ),
+                (name, Value::Table(_)) => bail!(
+                    "unknown table in {origin}: `[{name}]`\nhint: settings are at the top of the file, outside of tables; \
+                     a model is `[models.NAME]`"
                 ),
                 _ => all.set(&name, &origin, |key| key.coerce(&value))?,
             }
@@ -167,6 +178,11 @@ impl Effective {
                 if let Some(key) = known.clone().find(|known| known.name == *key) {
                     let fit = key.coerce(value).map_err(|why| anyhow!("{why}"));
                     *value = fit.with_context(|| format!("`models.{name}` in {origin}"))?;
+                } else if keys().iter().any(|known| known.name == *key) {
+                    bail!(
+                        "`{key}` in `models.{name}` in {origin} is a setting of the server\n\
+                         hint: write it at the top of the file, above all tables"
+                    );
                 } else if !values::MODEL_KEYS.contains(&key.as_str()) {
                     let known = known.map(|key| key.name.as_str()).chain(values::MODEL_KEYS);
                     let nearest = nearest(key, known).unwrap_or_default();

@@ -90,3 +90,32 @@ fn what_a_running_server_does_not_take_up_is_named() {
     let after = merge(Some(file("port = 2\nmax_inputs = 7")), &[], &Flags::default()).expect("all is known");
     assert_eq!(before.requires_restart(&after), ["port"]);
 }
+
+#[test]
+fn sizes_may_have_a_unit() {
+    let limit = |text: &str| {
+        merge(None, &[], &flags(&[("memory_limit", text)]))
+            .and_then(|all| all.values())
+            .map(|values| values.memory_limit)
+    };
+    for (text, megabytes) in [("4000", 4000), ("4GB", 4000), ("1.5 gb", 1500), ("512M", 512), ("2GiB", 2147)]
+    {
+        assert_eq!(limit(text).expect("a size"), megabytes, "{text}");
+    }
+    for text in ["4TB", "GB", "-1GB", "4 GB of memory"] {
+        let refused = format!("{:#}", limit(text).expect_err("no size"));
+        assert!(refused.contains("a size such as `4GB`"), "{refused}");
+    }
+    assert!(merge(None, &[], &flags(&[("port", "4GB")])).is_err(), "a port is no size");
+    let all = merge(Some(file("memory_limit = \"4GB\"")), &[], &Flags::default());
+    assert_eq!(all.and_then(|all| all.values()).expect("a size").memory_limit, 4000);
+}
+
+#[test]
+fn settings_in_a_wrong_table_are_told_where_they_belong() {
+    let refused = |text: &str| refused(Some(file(text)), &[], &Flags::default());
+    let server = refused("[server]\nport = 1");
+    assert!(server.contains("unknown table") && server.contains("at the top of the file"), "{server}");
+    let model = refused("[models.a]\nsource = \"x\"\nport = 1");
+    assert!(model.contains("`port` in `models.a`") && model.contains("above all tables"), "{model}");
+}

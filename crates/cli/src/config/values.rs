@@ -83,6 +83,7 @@ struct RawModelSettings {
     latency: bool,
     load: String,
     kv_cache: u64,
+    kv_cache_dtype: String,
     token_ids: bool,
     task: String,
     pooling: String,
@@ -225,6 +226,7 @@ impl RawModelSettings {
             pooling: parse_optional(&self.pooling)?,
             normalize: parse_optional(&self.normalize)?,
             max_length: (self.max_length > 0).then_some(self.max_length),
+            kv_cache_dtype: parse_optional(&self.kv_cache_dtype)?,
         };
         let when = match self.load.as_str() {
             "start" => LoadPolicy::Startup,

@@ -107,6 +107,7 @@ fn sighup_reloads_keys_and_limits_and_rejects_invalid_configuration() {
             return line;
         }
     };
+    assert_eq!(next(), format!("configuration file: {file}\n"));
     sandbox.with("keys", "new\n");
     sandbox.with("sconce.toml", settings("max_inputs = 3\ngrace = 5").replace("port = 0", "port = 1"));
     signal(&served.child, "-HUP");

@@ -4,8 +4,12 @@ use std::ops::Range;
 use std::sync::{Mutex, PoisonError};
 
 use sconce_core::batch::Batch;
+use sconce_core::card::KvCacheDtype;
 use sconce_kernels::attention::AttentionMask;
-use sconce_kernels::paged::{BlockLayout, CacheElement, PagedAttention, PagedQueries, PagedScratch};
+use sconce_kernels::isa::Isa;
+use sconce_kernels::paged::{
+    BLOCK_SIZE, BlockLayout, CacheElement, PagedAttention, PagedQueries, PagedScratch, Q8Cache,
+};
 
 use super::matrix::Cpu;
 use crate::description::Description;
@@ -20,52 +24,108 @@ pub(super) struct CachedAttention<'a> {
     pub(super) cpu: Cpu<'a>,
 }
 
-/// Cached keys and values of all layers.
+/// Cached keys and values of all layers. Attention reads them as `T`.
 pub(super) struct KvCache<T> {
     layout: BlockLayout,
+    dtype: KvCacheDtype,
     layers: Vec<LayerCache<T>>,
 }
 
 /// Cached keys and values of one layer, block by block.
-#[derive(Clone, Default)]
-struct LayerCache<T> {
+enum LayerCache<T> {
+    Plain { keys: Vec<T>, values: Vec<T> },
+    Q8(Q8Cache),
+}
+
+impl<T: CacheElement> LayerCache<T> {
+    /// A cache of `blocks` blocks, if there is memory for it.
+    fn with_blocks(layout: BlockLayout, dtype: KvCacheDtype, blocks: usize) -> Option<LayerCache<T>> {
+        if dtype == KvCacheDtype::Q8_0 {
+            return Q8Cache::with_blocks(layout, blocks).map(LayerCache::Q8);
+        }
+        let values = blocks.saturating_mul(layout.values());
+        // The system maps zeroed memory on first use: unused blocks take none.
+        let allocate = || {
+            let fits = Vec::<T>::new().try_reserve_exact(values).is_ok();
+            fits.then(|| vec![T::default(); values])
+        };
+        Some(LayerCache::Plain { keys: allocate()?, values: allocate()? })
+    }
+}
+
+/// Scratch memory of attention.
+#[derive(Default)]
+struct Scratch<T> {
+    attention: PagedScratch,
+    widened: WidenedHead<T>,
+}
+
+/// Keys and values of one KV head of a quantized cache, and their block table.
+#[derive(Default)]
+struct WidenedHead<T> {
     keys: Vec<T>,
     values: Vec<T>,
+    table: Vec<u32>,
+}
+
+impl<T: CacheElement> WidenedHead<T> {
+    /// Widens `blocks` of one KV head, of which the first is block `first` of the sequence.
+    fn widen(
+        &mut self,
+        cache: &Q8Cache,
+        isa: Isa,
+        layout: BlockLayout,
+        (blocks, first): (&[u32], usize),
+        kv_head: usize,
+    ) {
+        self.keys.clear();
+        self.values.clear();
+        cache.widen(isa, layout, (blocks, kv_head), [&mut self.keys, &mut self.values]);
+        self.table.clear();
+        self.table.resize(first, 0);
+        self.table.extend(0..blocks.len() as u32);
+    }
 }
 
 impl<T: CacheElement> KvCache<T> {
     /// An empty cache.
     pub(super) fn new(d: &Description) -> KvCache<T> {
         let layout = BlockLayout { kv_heads: d.kv_heads, head_dim: d.head_dim };
-        KvCache { layout, layers: vec![LayerCache::default(); d.layers] }
+        let empty = || LayerCache::Plain { keys: Vec::new(), values: Vec::new() };
+        let layers = std::iter::repeat_with(empty).take(d.layers).collect();
+        KvCache { layout, dtype: d.kv_cache_dtype, layers }
     }
 
     /// Bytes of a block, over all layers.
     pub(super) fn block_bytes(&self) -> usize {
-        2 * self.layers.len() * self.layout.values() * size_of::<T>()
+        let layer = match self.dtype {
+            KvCacheDtype::Auto => 2 * self.layout.values() * size_of::<T>(),
+            KvCacheDtype::Q8_0 => Q8Cache::block_bytes(self.layout),
+        };
+        self.layers.len() * layer
     }
 
     /// Number of blocks.
     pub(super) fn blocks(&self) -> usize {
-        self.layers.first().map_or(0, |layer| layer.keys.len() / self.layout.values())
+        self.layers.first().map_or(0, |layer| match layer {
+            LayerCache::Plain { keys, .. } => keys.len() / self.layout.values(),
+            LayerCache::Q8(cache) => cache.blocks(self.layout),
+        })
     }
 
     /// Resizes to `blocks` blocks. Returns whether there was memory for it.
     pub(super) fn reserve(&mut self, blocks: usize) -> bool {
-        let values = blocks.saturating_mul(self.layout.values());
-        // The system maps zeroed memory on first use: unused blocks take none.
-        let allocate = || {
-            let fits = Vec::<T>::new().try_reserve_exact(values).is_ok();
-            fits.then(|| vec![T::default(); values])
-        };
         for layer in &mut self.layers {
-            *layer = LayerCache::default();
+            *layer = LayerCache::Plain { keys: Vec::new(), values: Vec::new() };
         }
-        for layer in &mut self.layers {
-            let (Some(keys), Some(values)) = (allocate(), allocate()) else { return false };
-            *layer = LayerCache { keys, values };
-        }
-        true
+        self.layers.iter_mut().all(|layer| {
+            let reserved = LayerCache::with_blocks(self.layout, self.dtype, blocks);
+            let fits = reserved.is_some();
+            if let Some(reserved) = reserved {
+                *layer = reserved;
+            }
+            fits
+        })
     }
 
     /// Copies whole blocks, from the first of each pair to the second.
@@ -73,9 +133,14 @@ impl<T: CacheElement> KvCache<T> {
         let size = self.layout.values();
         for layer in &mut self.layers {
             for &(from, to) in pairs {
-                let place = from as usize * size..(from as usize + 1) * size;
-                layer.keys.copy_within(place.clone(), to as usize * size);
-                layer.values.copy_within(place, to as usize * size);
+                match layer {
+                    LayerCache::Plain { keys, values } => {
+                        let place = from as usize * size..(from as usize + 1) * size;
+                        keys.copy_within(place.clone(), to as usize * size);
+                        values.copy_within(place, to as usize * size);
+                    }
+                    LayerCache::Q8(cache) => cache.copy(self.layout, [from, to]),
+                }
             }
         }
     }
@@ -93,10 +158,16 @@ impl<T: CacheElement> KvCache<T> {
         let (layout, layer) = (self.layout, &mut self.layers[layer]);
         for head in 0..layout.kv_heads {
             let own = head * stride..head * stride + layout.head_dim;
-            for (at, x) in layout.key(blocks, position, head).zip(&keys[own.clone()]) {
-                layer.keys[at] = *x;
+            let [key, value] = [&keys[own.clone()], &values[own]];
+            match layer {
+                LayerCache::Plain { keys, values } => {
+                    for (at, x) in layout.key(blocks, position, head).zip(key) {
+                        keys[at] = *x;
+                    }
+                    values[layout.value(blocks, position, head)].copy_from_slice(value);
+                }
+                LayerCache::Q8(cache) => cache.store(layout, (blocks, position), head, [key, value]),
             }
-            layer.values[layout.value(blocks, position, head)].copy_from_slice(&values[own]);
         }
     }
 
@@ -111,11 +182,17 @@ impl<T: CacheElement> KvCache<T> {
         let (layout, layer) = (self.layout, &mut self.layers[layer]);
         for head in 0..layout.kv_heads {
             let own = head * layout.head_dim..(head + 1) * layout.head_dim;
-            for (at, x) in layout.key(blocks, position, head).zip(&keys[own.clone()]) {
-                layer.keys[at] = T::narrow(*x);
+            let [key, value] = [&keys[own.clone()], &values[own]];
+            match layer {
+                LayerCache::Plain { keys, values } => {
+                    for (at, x) in layout.key(blocks, position, head).zip(key) {
+                        keys[at] = T::narrow(*x);
+                    }
+                    let to = values[layout.value(blocks, position, head)].iter_mut();
+                    to.zip(value).for_each(|(to, x)| *to = T::narrow(*x));
+                }
+                LayerCache::Q8(cache) => cache.store(layout, (blocks, position), head, [key, value]),
             }
-            let to = layer.values[layout.value(blocks, position, head)].iter_mut();
-            to.zip(&values[own]).for_each(|(to, x)| *to = T::narrow(*x));
         }
     }
 
@@ -187,7 +264,7 @@ impl<T: CacheElement> KvCache<T> {
         how: &CachedAttention<'_>,
         (queries, stride, group): (&[f32], usize, usize),
         task: &AttentionTask,
-        scratch: &mut PagedScratch,
+        scratch: &mut Scratch<T>,
         output: &mut [f32],
     ) {
         let AttentionTask { sequence, first, count, ref kv_heads } = *task;
@@ -196,15 +273,22 @@ impl<T: CacheElement> KvCache<T> {
         let seen = |position: usize| how.mask.keys(position, position + 1);
         let positions: Vec<_> = (position..position + count).map(seen).collect();
         let stride_out = output.len() / count;
+        let blocks = &batch.cached[sequence].blocks[..];
         for (index, kv_head) in kv_heads.clone().enumerate() {
-            let attention = PagedAttention {
-                keys: &self.layers[layer].keys[..],
-                values: &self.layers[layer].values[..],
-                layout: self.layout,
-                blocks: &batch.cached[sequence].blocks,
-                kv_head,
-                scale: how.scale,
-                softcap: how.softcap,
+            let (scale, softcap) = (how.scale, how.softcap);
+            let attention = match &self.layers[layer] {
+                LayerCache::Plain { keys, values } => {
+                    PagedAttention { keys, values, layout: self.layout, blocks, kv_head, scale, softcap }
+                }
+                LayerCache::Q8(cache) => {
+                    let first = positions.iter().map(|seen| seen.start).min().unwrap_or(0) / BLOCK_SIZE;
+                    let end = (position + count).div_ceil(BLOCK_SIZE);
+                    let blocks = (&blocks[first..end], first);
+                    scratch.widened.widen(cache, how.cpu.isa, self.layout, blocks, kv_head);
+                    let WidenedHead { keys, values, table } = &scratch.widened;
+                    let layout = BlockLayout { kv_heads: 1, ..self.layout };
+                    PagedAttention { keys, values, layout, blocks: table, kv_head: 0, scale, softcap }
+                }
             };
             let queries = PagedQueries {
                 positions: &positions,
@@ -212,7 +296,7 @@ impl<T: CacheElement> KvCache<T> {
                 strides: [stride, stride_out],
                 values: &queries[row * stride + kv_head * group..],
             };
-            attention.attend(how.cpu.isa, queries, scratch, &mut output[index * group..]);
+            attention.attend(how.cpu.isa, queries, &mut scratch.attention, &mut output[index * group..]);
         }
     }
 }

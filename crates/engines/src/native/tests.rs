@@ -5,6 +5,7 @@ use std::collections::HashMap;
 
 use half::f16;
 use sconce_core::batch::{Batch, OutputKind};
+use sconce_core::card::KvCacheDtype;
 use sconce_core::engine::Encoder;
 use sconce_core::placement::Dtype;
 use serde_json::json;
@@ -21,6 +22,13 @@ use crate::testing::card;
 use crate::weights::{seed, uniform};
 
 const DTYPES: [Dtype; 4] = [Dtype::F32, Dtype::Bf16, Dtype::Int8, Dtype::Int4];
+
+/// Every dtype of the weights, with every dtype of the KV cache.
+fn variants(d: &Description) -> impl Iterator<Item = (Dtype, Description)> {
+    let dtypes = [KvCacheDtype::Auto, KvCacheDtype::Q8_0];
+    let with = |kv_cache_dtype| Description { kv_cache_dtype, ..d.clone() };
+    dtypes.into_iter().flat_map(move |cache| DTYPES.map(|dtype| (dtype, with(cache))))
+}
 
 fn decoder(d: &Description, dtype: Dtype) -> Option<NativeEncoder> {
     let engine = NativeEngine::new(2);
@@ -57,10 +65,10 @@ fn steps_with_a_cache_equal_the_forward_pass_without_one() {
 
 #[test]
 fn a_sequence_has_the_same_logits_alone_in_a_mixed_batch_and_in_other_blocks() {
-    for (model_type, dtype) in
-        ["llama", "qwen3"].into_iter().flat_map(|model_type| DTYPES.map(|dtype| (model_type, dtype)))
+    let models = ["llama", "qwen3"].map(|model_type| (model_type, description(model_type)));
+    for (model_type, (dtype, d)) in
+        models.iter().flat_map(|(model_type, d)| variants(d).map(move |variant| (model_type, variant)))
     {
-        let d = description(model_type);
         let Some(encoder) = decoder(&d, dtype) else { continue };
         let generator = encoder.generator().expect("it is a decoder");
         generator.reserve(32).expect("memory");
@@ -83,7 +91,7 @@ fn a_sequence_has_the_same_logits_alone_in_a_mixed_batch_and_in_other_blocks() {
 #[test]
 fn a_sequence_has_the_same_logits_however_its_prompt_is_split() {
     let d = description("qwen3");
-    for dtype in DTYPES {
+    for (dtype, d) in variants(&d) {
         let Some(encoder) = decoder(&d, dtype) else { continue };
         let generator = encoder.generator().expect("it is a decoder");
         generator.reserve(16).expect("memory");
@@ -113,7 +121,7 @@ fn paneled() -> Description {
 #[test]
 fn tokens_are_computed_by_their_kind_alone_in_a_batch_and_again() {
     let d = paneled();
-    for dtype in DTYPES {
+    for (dtype, d) in variants(&d) {
         let Some(encoder) = decoder(&d, dtype) else { continue };
         let generator = encoder.generator().expect("it is a decoder");
         generator.reserve(64).expect("memory");
@@ -141,7 +149,7 @@ fn tokens_are_computed_by_their_kind_alone_in_a_batch_and_again() {
 #[test]
 fn a_long_prompt_that_is_split_over_threads_has_the_logits_of_its_chunks() {
     let d = paneled();
-    for dtype in DTYPES {
+    for (dtype, d) in variants(&d) {
         let Some(encoder) = decoder(&d, dtype) else { continue };
         let generator = encoder.generator().expect("it is a decoder");
         generator.reserve(48).expect("memory");
@@ -175,17 +183,43 @@ fn twins_of_quantized_models_have_the_kernels_of_the_model() {
 
 #[test]
 fn a_copied_block_continues_like_its_source() {
-    let d = description("llama");
-    let encoder = decoder(&d, Dtype::F32).expect("f32");
-    let generator = encoder.generator().expect("it is a decoder");
-    generator.reserve(8).expect("memory");
-    let ids = tokens(30, "copied");
-    let mut whole = Stepped::new(ids.clone(), vec![0, 1]);
-    run(generator, &mut [&mut whole], &[20]);
-    generator.copy(&[(1, 6)]).expect("blocks");
-    let mut copy = Stepped { done: 20, ..Stepped::new(ids, vec![0, 6]) };
-    run(generator, &mut [&mut whole, &mut copy], &[10]);
-    assert_eq!(whole.logits[20..], copy.logits[..]);
+    for (dtype, d) in variants(&description("llama")) {
+        let Some(encoder) = decoder(&d, dtype) else { continue };
+        let generator = encoder.generator().expect("it is a decoder");
+        generator.reserve(8).expect("memory");
+        let ids = tokens(30, "copied");
+        let mut whole = Stepped::new(ids.clone(), vec![0, 1]);
+        run(generator, &mut [&mut whole], &[20]);
+        generator.copy(&[(1, 6)]).expect("blocks");
+        let mut copy = Stepped { done: 20, ..Stepped::new(ids, vec![0, 6]) };
+        run(generator, &mut [&mut whole, &mut copy], &[10]);
+        assert_eq!(whole.logits[20..], copy.logits[..]);
+    }
+}
+
+#[test]
+fn a_quantized_cache_takes_half_the_memory_and_changes_little() {
+    let d = paneled();
+    let quantized = Description { kv_cache_dtype: KvCacheDtype::Q8_0, ..d.clone() };
+    let ids = tokens(90, "quantized cache");
+    let run_on = |d: &Description, dtype| {
+        let encoder = decoder(d, dtype)?;
+        let generator = encoder.generator().expect("it is a decoder");
+        generator.reserve(6).expect("memory");
+        let mut sequence = Stepped::new(ids.clone(), scattered(6, 0));
+        run(generator, &mut [&mut sequence], &[70, 1, 1, 18]);
+        Some((sequence.logits, generator.cache_layout().block_bytes))
+    };
+    let (wanted, bytes) = run_on(&d, Dtype::F32).expect("f32");
+    let (got, quantized_bytes) = run_on(&quantized, Dtype::F32).expect("f32");
+    assert_eq!(quantized_bytes * 64, bytes * 17);
+    let largest = |values: &mut dyn Iterator<Item = f32>| values.fold(0.0, f32::max);
+    let off = largest(&mut got.iter().flatten().zip(wanted.iter().flatten()).map(|(x, y)| (x - y).abs()));
+    let most = largest(&mut wanted.iter().flatten().map(|x| x.abs()));
+    assert!(off > 0.0 && off < 0.02 * most, "{off} of {most}");
+    if let Some((_, bytes)) = run_on(&d, Dtype::Bf16) {
+        assert_eq!(quantized_bytes * 32, bytes * 17);
+    }
 }
 
 #[test]

@@ -103,7 +103,8 @@ impl Drop for Pending {
         let server_error = self.status >= StatusCode::INTERNAL_SERVER_ERROR.as_u16()
             || self.status == StatusCode::FAILED_DEPENDENCY.as_u16();
         let warns = server_error && !self.probe;
-        if !warns && !telemetry.requests {
+        let is_passed_probe = self.probe && self.status < StatusCode::BAD_REQUEST.as_u16();
+        if !warns && (!telemetry.requests || is_passed_probe) {
             return;
         }
         let (record, refused) = (&self.record, self.refused.as_ref());

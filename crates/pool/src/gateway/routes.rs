@@ -50,7 +50,7 @@ const fn route(path: &'static str, body_name: BodyName, tasks: &'static [&'stati
 }
 
 /// All routes that are forwarded.
-pub(super) static ROUTES: [Route; 25] = [
+pub(super) static ROUTES: [Route; 26] = [
     Route { method: Method::GET, path: "/info", tasks: &[], body_name: BodyName::None },
     route("/", BodyName::None, &[]),
     route("/embed", BodyName::None, &["embed"]),
@@ -65,6 +65,7 @@ pub(super) static ROUTES: [Route; 25] = [
     route("/embeddings", BodyName::Model, &["embed"]),
     route("/v2/embed", BodyName::Model, &["embed"]),
     route("/api/embed", BodyName::Ollama, &["embed"]),
+    route("/api/embeddings", BodyName::Ollama, &["embed"]),
     route("/api/show", BodyName::OllamaShow, &[]),
     route("/v1/rerank", BodyName::Model, &["rerank", "tokens"]),
     route("/v2/rerank", BodyName::Model, &["rerank", "tokens"]),

@@ -28,7 +28,7 @@ pub(super) fn read(json: &Json<'_>) -> Result<GenerationCard, CardError> {
         found = json.optional(file)?.and_then(|file| templates(&file)).map(|found| Sourced::new(found, file));
     }
     let special_tokens = tokens(&config).map(|tokens| Sourced::new(tokens, CONFIG));
-    Ok(GenerationCard { end_tokens: None, chat_templates: found, special_tokens })
+    Ok(GenerationCard { chat_templates: found, special_tokens, ..GenerationCard::default() })
 }
 
 /// The templates under `chat_template`: one, or a list with names.
@@ -77,9 +77,9 @@ pub(super) fn read_gguf(metadata: &Metadata) -> GenerationCard {
     };
     let tokens: BTreeMap<String, String> = names.into_iter().filter_map(token).collect();
     GenerationCard {
-        end_tokens: None,
         chat_templates: (!templates.is_empty()).then(|| Sourced::new(templates, KEY)),
         special_tokens: (!tokens.is_empty()).then(|| Sourced::new(tokens, "tokenizer.ggml.*_token_id")),
+        ..GenerationCard::default()
     }
 }
 

@@ -1,6 +1,6 @@
 //! Inputs of a card: the user's overrides and the parsed config files.
 
-use sconce_core::card::{PoolingMode, Sizes, Task};
+use sconce_core::card::{KvCacheDtype, PoolingMode, Sizes, Task};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -17,6 +17,8 @@ pub struct Overrides {
     pub normalize: Option<bool>,
     /// Maximum number of tokens of a sequence.
     pub max_length: Option<usize>,
+    /// Dtype of the KV cache, for text generation.
+    pub kv_cache_dtype: Option<KvCacheDtype>,
 }
 
 /// Config files that heads are read from.

@@ -25,6 +25,9 @@ use crate::catalogue;
 /// the [catalogue](crate::catalogue).
 pub fn read(name: &str, folder: &Path, overrides: &Overrides) -> Result<ModelSpec, CardError> {
     let mut spec = read_files(name, folder, overrides)?;
+    if let Some(dtype) = overrides.kv_cache_dtype {
+        spec.card.generation.kv_cache_dtype = dtype;
+    }
     if let Some(prompts) = catalogue_prompts(&spec.card, name, folder) {
         spec.card.prompts = Sourced::new(prompts, "catalogue");
     }

@@ -69,7 +69,7 @@ impl CacheEstimate {
         placement: &Placement,
         hardware: &Hardware,
     ) -> Result<CacheEstimate, Obstacle> {
-        let bytes_per_token = ModelCost::of(card)?.cache_bytes(placement.dtype).max(1);
+        let bytes_per_token = ModelCost::of(card)?.cache_bytes(placement).max(1);
         let bytes = share(card, placement, hardware, weight_bytes(card, placement));
         let fitting = usize::try_from(bytes / bytes_per_token).unwrap_or(usize::MAX);
         Ok(CacheEstimate { bytes_per_token, bytes, context: fitting.min(card.max_length.value) })

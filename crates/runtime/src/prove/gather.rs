@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use sconce_core::batch::Batch;
-use sconce_core::card::{Format, Sizes};
+use sconce_core::card::{Format, KvCacheDtype, Sizes};
 use sconce_core::engine::{Engine, ModelSpec};
 use sconce_core::hardware::Hardware;
 use sconce_core::obstacle::{Distance, Obstacle};
@@ -466,7 +466,12 @@ pub(crate) fn canary_key_of_weights(spec: &ModelSpec, weights: &str) -> String {
     let card = &spec.card;
     let identity = card.weights_named(weights).map(|weights| &weights.identity);
     let head = (card.task.value, &card.head);
-    hash(&(identity, &card.config, &card.pooling.value, &card.steps.value, card.max_length.value, head))
+    let key =
+        hash(&(identity, &card.config, &card.pooling.value, &card.steps.value, card.max_length.value, head));
+    match card.generation.kv_cache_dtype {
+        KvCacheDtype::Auto => key,
+        dtype @ KvCacheDtype::Q8_0 => hash(&(key, dtype)),
+    }
 }
 
 /// Results of all ops on one placement.

@@ -511,12 +511,8 @@ fn no_golden_and_no_real_model_has_a_key_that_is_refused() {
     let parts = ["minilm", "minilm-trio", "mpnet", "pairs"].map(parts::folder);
     let mut seen = 0;
     for folder in goldens.filter(|folder| folder.join("config.json").is_file()).chain(parts) {
-        let overrides = Overrides {
-            task: None,
-            pooling: Some(PoolingMode::Mean),
-            normalize: Some(true),
-            max_length: None,
-        };
+        let overrides =
+            Overrides { pooling: Some(PoolingMode::Mean), normalize: Some(true), ..Overrides::default() };
         let card = card::read("it", &folder, &overrides).expect("a model").card;
         let described = describe(&card);
         assert!(described.is_ok(), "{}: {described:?}", folder.display());

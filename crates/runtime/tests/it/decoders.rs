@@ -1,7 +1,7 @@
 //! Text generation of every family against transformers: logits with a KV cache and without, greedy tokens, batches, dtypes.
 
 use sconce::card::{self, Overrides};
-use sconce::{Device, Task};
+use sconce::{Device, KvCacheDtype, Task};
 use sconce_core::batch::{Batch, CachedSequence, OutputKind};
 use sconce_core::engine::{Encoder, ModelSpec};
 use sconce_core::placement::{Dtype, EngineId};
@@ -183,6 +183,22 @@ fn bf16_chooses_mostly_the_same_tokens() {
         };
         let (same, all) = agreement(&golden(name), encoder.as_ref(), &PROMPTS[2..]);
         println!("native {name} bf16: {same} of {all} greedy tokens");
+        assert!(10 * same >= 9 * all, "{name}: {same} of {all}");
+    }
+}
+
+#[test]
+fn a_quantized_kv_cache_chooses_mostly_the_same_tokens() {
+    let overrides = Overrides {
+        max_length: Some(CONTEXT),
+        kv_cache_dtype: Some(KvCacheDtype::Q8_0),
+        ..Overrides::default()
+    };
+    for name in names() {
+        let spec = card::read(name, &goldens::folder(name), &overrides).expect("the golden is a model");
+        let encoder = load_on(EngineId::Native, &spec, Dtype::F32).expect("the golden loads");
+        let (same, all) = agreement(&golden(name), encoder.as_ref(), &PROMPTS[2..]);
+        println!("native {name} with a cache in q8_0: {same} of {all} greedy tokens");
         assert!(10 * same >= 9 * all, "{name}: {same} of {all}");
     }
 }

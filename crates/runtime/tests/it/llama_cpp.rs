@@ -1,6 +1,7 @@
 //! Next tokens of a real quantized model beside those of llama.cpp, on the same tokens.
 
-use std::fs;
+use std::path::PathBuf;
+use std::{env, fs};
 
 use sconce::card::{self, Overrides};
 use sconce_core::engine::ModelSpec;
@@ -37,21 +38,25 @@ fn top(logits: &[f32]) -> (u32, f32) {
     (order[first], logit(order[first]) - logit(order[second]))
 }
 
+/// The golden of `scripts/goldens/llama_cpp.py`: the committed one, or the file in `SCONCE_LLAMA_CPP_GOLDEN`.
 fn golden() -> Golden {
-    let path = goldens::folder("llama-cpp").join("smollm2.json");
+    let smollm2 = || goldens::folder("llama-cpp").join("smollm2.json");
+    let path = env::var_os("SCONCE_LLAMA_CPP_GOLDEN").map_or_else(smollm2, PathBuf::from);
     serde_json::from_slice(&fs::read(path).expect("it is there")).expect("it is whole")
 }
 
-fn smollm2() -> ModelSpec {
-    let file = parts::folder("smollm2").join("SmolLM2-135M-Instruct.Q4_1.gguf");
-    card::read("smollm2", &file, &Overrides::default()).expect("it is a model")
+/// The model of the golden: that of `scripts/parts smollm2`, or the file in `SCONCE_LLAMA_CPP_MODEL`.
+fn model() -> ModelSpec {
+    let smollm2 = || parts::folder("smollm2").join("SmolLM2-135M-Instruct.Q4_1.gguf");
+    let file = env::var_os("SCONCE_LLAMA_CPP_MODEL").map_or_else(smollm2, PathBuf::from);
+    card::read("model", &file, &Overrides::default()).expect("it is a model")
 }
 
 #[test]
 fn next_tokens_are_those_of_f32_where_llama_cpp_is_sure() {
     let golden = golden();
     assert_eq!((golden.prompts.len(), golden.texts.len()), (20, 20));
-    let spec = smollm2();
+    let spec = model();
     let sequences: Vec<&[u32]> = golden.texts.iter().map(|text| &text.ids[..]).collect();
     let longest = sequences.iter().map(|ids| ids.len()).max().unwrap_or(0);
     let tops = |engine, dtype| -> Vec<(u32, f32)> {
@@ -84,7 +89,7 @@ fn next_tokens_are_those_of_f32_where_llama_cpp_is_sure() {
 
 #[test]
 fn candle_multiplies_by_the_blocks_of_the_file() {
-    let (golden, spec) = (golden(), smollm2());
+    let (golden, spec) = (golden(), model());
     let sequences: Vec<&[u32]> = golden.texts.iter().take(2).map(|text| &text.ids[..30]).collect();
     let rows = |dtype| -> Vec<Vec<f32>> {
         let encoder = load_on(EngineId::Candle, &spec, dtype).expect("it loads");

@@ -46,6 +46,7 @@ use crate::state::app::App;
         ollama::generate::chat,
         ollama::generate::generate,
         ollama::embed::embed,
+        ollama::embed::embeddings,
         ollama::models::tags,
         ollama::models::show,
         ollama::models::ps,

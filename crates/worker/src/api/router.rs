@@ -57,6 +57,7 @@ pub(crate) fn routes() -> Vec<(&'static str, MethodRouter<Arc<App>>)> {
         ("/api/chat", post(ollama::generate::chat)),
         ("/api/generate", post(ollama::generate::generate)),
         ("/api/embed", post(ollama::embed::embed)),
+        ("/api/embeddings", post(ollama::embed::embeddings)),
         ("/api/tags", get(ollama::models::tags)),
         ("/api/show", post(ollama::models::show)),
         ("/api/ps", get(ollama::models::ps)),

@@ -1,7 +1,7 @@
 //! Incidents and downgrades of placements in log and metrics.
 
 use sconce::{BatchOutput, Event, Model};
-use tracing::warn;
+use tracing::{info, warn};
 
 use crate::state::app::App;
 use crate::state::label::short;
@@ -18,9 +18,15 @@ pub(crate) fn report_downgrades(app: &App, name: &str, model: &Model) {
     }
 }
 
-/// Updates the phase of the slot by an event of the runtime, and logs retries.
+/// Updates the phase of the slot by an event of the runtime. Logs which placement is proved, and retries.
 pub(crate) fn handle_event(app: &App, slot: &Slot, event: &Event<'_>) {
-    slot.enter(Phase::of(event));
+    let (before, phase) = (slot.phase(), Phase::of(event));
+    if let Phase::Proving { placement, .. } = &phase
+        && !matches!(&before, Phase::Proving { placement: earlier, .. } if earlier == placement)
+    {
+        app.edge.telemetry.log(|| info!(model = slot.name, placement, "proving placement"));
+    }
+    slot.enter(phase);
     if let Event::Retrying { placement, attempt, why } = event {
         let placement = short(placement);
         app.edge.telemetry.log(|| warn!(model = slot.name, placement, attempt, %why, "placement retried"));

@@ -127,6 +127,7 @@ fn bodies() -> Vec<(&'static str, Value)> {
             json!({"prompt": "a", "raw": true, "options": {"num_predict": 3}, "format": "json"}),
         ),
         ("/api/embed", json!({"model": "model:latest", "input": ["a", "b"], "truncate": false})),
+        ("/api/embeddings", json!({"model": "model:latest", "prompt": "a"})),
         ("/api/show", json!({"model": "model"})),
         ("/v2/embed", cohere),
         ("/v2/embed", contents),

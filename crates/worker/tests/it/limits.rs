@@ -50,6 +50,7 @@ fn largest() -> Vec<(&'static str, &'static str, Value)> {
             json!({"input": texts, "truncate": true, "encoding_format": "base64"}),
         ),
         ("tiny-bert", "/api/embed", json!({"input": texts})),
+        ("tiny-bert", "/api/embeddings", json!({"prompt": long})),
         ("tiny-bert", "/api/show", json!({"model": "model", "unknown": texts})),
         ("tiny-bert", "/embeddings", json!({"input": texts, "truncate": true})),
         ("tiny-bert", "/v2/embed", json!({"texts": texts, "embedding_types": types})),

@@ -114,6 +114,11 @@ fn embeddings_are_normalized() {
     }
     assert!(embedded["prompt_eval_count"].as_u64().is_some_and(|tokens| tokens >= 4), "{embedded}");
     assert!(embedded["total_duration"].is_u64());
+    let old =
+        post(*server, "/api/embeddings", &json!({"model": "model:latest", "prompt": "a text"})).expect(200);
+    let vector: Vec<f64> = serde_json::from_value(old["embedding"].clone()).expect("a vector");
+    assert_eq!(vector, vectors[0], "the model normalizes");
+    post(*server, "/api/embeddings", &json!({"model": "model"})).expect(400);
     let long = json!({"input": "word ".repeat(5000)});
     post(*server, "/api/embed", &long).expect(200);
     post(*server, "/api/embed", &json!({"input": "word ".repeat(5000), "truncate": false})).expect(400);

@@ -83,7 +83,7 @@ impl Report<'_> {
 
     /// Share of the memory bandwidth that a step reaches: it reads all weights and the KV cache.
     fn bandwidth_share(&self, measured: &Measured, decode: &Decode) -> Option<f64> {
-        let cache = self.cost?.cache_bytes(measured.placement.dtype) as f64;
+        let cache = self.cost?.cache_bytes(&measured.placement) as f64;
         let bytes = measured.step_bytes + cache * (decode.sequences * decode.cached) as f64;
         let steps = decode.tokens_per_s / decode.sequences as f64;
         let is_cpu = measured.placement.device == sconce::Device::Cpu;

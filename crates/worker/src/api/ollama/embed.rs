@@ -1,4 +1,4 @@
-//! Ollama's route `/api/embed`.
+//! Ollama's routes `/api/embed` and `/api/embeddings`.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -68,6 +68,48 @@ pub(crate) async fn embed(State(app): State<Arc<App>>, request: Request) -> Resp
             total_duration: nanoseconds(began.elapsed()),
             load_duration,
             prompt_eval_count,
+        });
+        response::write(&context, answer).await
+    })
+    .await
+}
+
+/// A text to embed.
+#[derive(Deserialize, ToSchema)]
+#[schema(as = OllamaEmbeddingsBody)]
+pub(crate) struct EmbeddingsBody {
+    model: Option<String>,
+    #[schema(example = "a text")]
+    prompt: String,
+    /// Not used: settings of the server determine how long models stay loaded.
+    #[schema(value_type = Option<Object>)]
+    #[serde(rename = "keep_alive")]
+    _keep_alive: Option<Value>,
+}
+
+/// An embedding.
+#[derive(Serialize, ToSchema)]
+#[schema(as = OllamaEmbeddingsResponse)]
+pub(crate) struct EmbeddingsResponse {
+    embedding: Vec<f32>,
+}
+
+/// Embeds a text, for old clients.
+#[utoipa::path(post, path = "/api/embeddings", tag = "Ollama", request_body = EmbeddingsBody, responses((status = 200, body = EmbeddingsResponse), (status = 400), (status = 404), (status = 429)))]
+pub(crate) async fn embeddings(State(app): State<Arc<App>>, request: Request) -> Response {
+    handle(app, Dialect::Ollama, "embed", request, |context, body: EmbeddingsBody| async move {
+        let name = model_name(&context.app, body.model.as_deref());
+        let loaded = context.loaded(name, &[Task::Embed]).await?;
+        let options = Vectors {
+            truncates: context.truncates(None, true),
+            prompt: Prompt::Default,
+            dimensions: None,
+            normalize: None,
+        };
+        let text = Arc::new(Inputs::One(body.prompt));
+        let answer = operations::embed(&context, &loaded, text, options).await?;
+        let answer = answer.map(|embeddings| EmbeddingsResponse {
+            embedding: embeddings.into_iter().next().unwrap_or_default(),
         });
         response::write(&context, answer).await
     })

@@ -1,0 +1,290 @@
+#!/usr/bin/env python3
+"""A pool of real processes under load while its parts die: nats-server, two gateways, three workers with MiniLM.
+
+    benches/load/pool.py [--only kill,stop,gateway,nats] [--minutes 10] [--target target/release]
+
+`kill` ends a random worker by SIGKILL every 10 s and starts it again, with at least one alive; `stop` stops one by SIGSTOP
+for 4 s, and requests have a deadline; `gateway` kills one of two gateways, whose clients go on with the other; `nats` has
+no nats-server for the whole time. Each scenario takes the time of `--minutes`; `gateway` takes a tenth. A client counts
+every request: sent = answered + refused + failed. Needs `scripts/parts minilm nats`.
+"""
+
+import argparse
+import http.client
+import json
+import os
+import random
+import re
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections import Counter
+from pathlib import Path
+
+from worker import MINILM, ROOT, finish, percentile, program, table, texts
+
+TEXTS = [text for text in texts() if len(text) < 200]
+CLIENTS, WORKERS, PERIOD = 4, 3, 10
+DEADLINE = 2.0
+
+
+def free_port():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+class Process:
+    """A process that says on standard error where it listens."""
+
+    def __init__(self, command, log):
+        self.log = log
+        with open(log, "w") as file:
+            self.process = subprocess.Popen([str(part) for part in command], cwd=ROOT, stdout=file, stderr=file)
+
+    def address(self, seconds=60):
+        end = time.monotonic() + seconds
+        while time.monotonic() < end:
+            found = re.search(r"listening on http://([\d.]+):(\d+)", self.log.read_text())
+            if found:
+                return found[1], int(found[2])
+            if self.process.poll() is not None:
+                break
+            time.sleep(0.05)
+        sys.exit(f"it did not start: {self.log.read_text()[-600:]}")
+
+    def signal(self, which):
+        self.process.send_signal(which)
+
+    def kill(self):
+        self.process.kill()
+        self.process.wait()
+
+
+class Pool:
+    def __init__(self, target, scratch):
+        self.target, self.scratch, self.nats_port = target, scratch, free_port()
+        self.nats, self.number = self.start_nats(), 0
+        registry = ["--registry", f"nats://127.0.0.1:{self.nats_port}"]
+        self.registry = registry
+        self.workers = [self.start_worker(name) for name in range(WORKERS)]
+        gateway = lambda: Process([program(target), "pool", "gateway", "--port", "0", *registry], self.new_log())
+        self.gateways = [gateway(), gateway()]
+        self.addresses = [gateway.address() for gateway in self.gateways]
+        self.await_ready(WORKERS)
+
+    def new_log(self):
+        self.number += 1
+        return self.scratch / f"{self.number}.log"
+
+    def start_nats(self):
+        server = ROOT / "target" / "parts" / "nats" / "nats-server"
+        command = [server, "--addr", "127.0.0.1", "--port", self.nats_port, "--jetstream", "--store_dir", self.scratch / "nats"]
+        process = Process(command, self.scratch / "nats.log")
+        for _ in range(200):
+            with socket.socket() as probe:
+                if probe.connect_ex(("127.0.0.1", self.nats_port)) == 0:
+                    return process
+            time.sleep(0.05)
+        sys.exit("nats-server did not start")
+
+    def start_worker(self, name):
+        flags = ["--offline", "--port", "0", "--worker-id", f"w{name}", "--threads", "1", *self.registry]
+        return Process([program(self.target), "serve", MINILM, *flags], self.new_log())
+
+    def report(self, index=0):
+        connection = http.client.HTTPConnection(*self.addresses[index], timeout=10)
+        connection.request("GET", "/v1/report")
+        return json.loads(connection.getresponse().read())
+
+    def members(self, index=0):
+        return self.report(index)["members"]
+
+    def is_whole(self):
+        """Whether both gateways are connected and hear of every worker."""
+        reports = [self.report(index) for index in (0, 1)]
+        young = [sum(member["heartbeat_age_ms"] < 2000 for member in report["members"]) for report in reports]
+        return all(report["registry"]["connected"] for report in reports) and min(young) >= WORKERS
+
+    def await_ready(self, count, seconds=120):
+        end = time.monotonic() + seconds
+        while time.monotonic() < end:
+            ready = [sum(member["state"] == "ready" for member in self.members(index)) for index in (0, 1)]
+            if min(ready) >= count:
+                return
+            time.sleep(0.1)
+        sys.exit(f"not ready: {self.members()}")
+
+    def end(self):
+        for process in [*self.workers, *self.gateways, self.nats]:
+            if process.process.poll() is None:
+                process.signal(signal.SIGCONT)
+                process.kill()
+
+
+class Load:
+    """Clients that embed in turn until the end of a `with` block, and count what they get."""
+
+    def __init__(self, pool, deadline=None, both=False):
+        self.pool, self.deadline, self.both = pool, deadline, both
+        self.done, self.counts, self.times, self.by_worker = threading.Event(), Counter(), [], []
+        self.threads = [threading.Thread(target=self.run, args=(number,)) for number in range(CLIENTS)]
+
+    def run(self, number):
+        draw, connections = random.Random(number), {}
+        while not self.done.is_set():
+            body = json.dumps({"model": "minilm", "input": draw.sample(TEXTS, 4)})
+            headers = {"content-type": "application/json"}
+            if self.deadline:
+                headers["x-sconce-deadline-ms"] = str(int(1000 * self.deadline))
+            # A client with two addresses asks the other one if the connection fails.
+            order = [number % 2, 1 - number % 2] if self.both else [number % 2]
+            self.counts["sent"] += 1
+            start = time.monotonic()
+            self.counts[self.ask(connections, order, body, headers)] += 1
+            self.times.append(time.monotonic() - start)
+
+    def ask(self, connections, order, body, headers):
+        for index in order:
+            for _ in range(2):
+                is_new = index not in connections
+                connection = connections.setdefault(index, http.client.HTTPConnection(*self.pool.addresses[index], timeout=60))
+                try:
+                    connection.request("POST", "/v1/embeddings", body, headers)
+                    answer = connection.getresponse()
+                    content = answer.read()
+                except (OSError, http.client.HTTPException):
+                    connections.pop(index).close()
+                    if is_new:
+                        break
+                    continue
+                if answer.status == 200:
+                    self.by_worker.append((time.monotonic(), answer.headers.get("x-sconce-worker")))
+                    return "ok" if len(json.loads(content)["data"]) == 4 else "failed"
+                return "refused" if answer.status in (429, 503) else f"failed {answer.status} {content[:200]!r}"
+        return "failed connection"
+
+    def __enter__(self):
+        for thread in self.threads:
+            thread.start()
+        return self
+
+    def __exit__(self, *_):
+        self.done.set()
+        for thread in self.threads:
+            thread.join()
+
+    def failures(self):
+        return self.counts["sent"] - self.counts["ok"] - self.counts["refused"]
+
+
+def kill(pool, minutes):
+    """A random worker dies every 10 s."""
+    draw, kills, late = random.Random(1), [], []
+    with Load(pool) as load:
+        end = time.monotonic() + 60 * minutes
+        while time.monotonic() < end:
+            victim = draw.randrange(WORKERS)
+            pool.workers[victim].kill()
+            kills.append((time.monotonic(), f"w{victim}"))
+            time.sleep(3)
+            listed = [member["worker"] for member in pool.members() if member["state"] == "ready" and member["circuit"] == "closed"]
+            late.append(f"w{victim}" in listed)
+            pool.workers[victim] = pool.start_worker(victim)
+            time.sleep(PERIOD - 3)
+    answered_by_dead = [
+        worker for moment, dead in kills for at, worker in load.by_worker if worker == dead and moment + 0.5 < at < moment + 2.9]
+    return load, [
+        ("kill -9 of a worker: number", len(kills), ">= 1", bool(kills)),
+        ("failures that a client sees", load.failures(), "0", load.failures() == 0),
+        ("refused", load.counts["refused"], "0", load.counts["refused"] == 0),
+        ("dead workers still in rotation after 3 s", sum(late), "0", not any(late)),
+        ("answers of dead workers", len(answered_by_dead), "0", not answered_by_dead),
+    ]
+
+
+def stop(pool, minutes):
+    """A worker hangs for 4 s."""
+    draw = random.Random(2)
+    with Load(pool, DEADLINE) as load:
+        end = time.monotonic() + 60 * minutes
+        while time.monotonic() < end:
+            victim = pool.workers[draw.randrange(WORKERS)]
+            victim.signal(signal.SIGSTOP)
+            time.sleep(4)
+            victim.signal(signal.SIGCONT)
+            time.sleep(PERIOD - 4)
+    most = max(load.times)
+    return load, [
+        ("SIGSTOP of a worker: failures that a client sees", load.failures(), "0", load.failures() == 0),
+        ("the slowest request with a deadline of 2 s", most, "<= 2.2 s", most <= DEADLINE + 0.2),
+    ]
+
+
+def gateway(pool, minutes):
+    """One of two gateways dies; its clients have both addresses."""
+    with Load(pool, both=True) as load:
+        time.sleep(3 * minutes)
+        pool.gateways[1].kill()
+        time.sleep(3 * minutes)
+    pool.gateways[1] = Process([program(pool.target), "pool", "gateway", "--port", "0", *pool.registry], pool.new_log())
+    pool.addresses[1] = pool.gateways[1].address()
+    pool.await_ready(WORKERS)
+    return load, [("kill -9 of a gateway: failures that a client sees", load.failures(), "0", load.failures() == 0)]
+
+
+def nats(pool, minutes):
+    """nats-server is away."""
+    boots = {worker.process.pid for worker in pool.workers}
+    with Load(pool) as load:
+        time.sleep(2)
+        pool.nats.kill()
+        time.sleep(60 * minutes)
+        pool.nats = pool.start_nats()
+        start = time.monotonic()
+        while not pool.is_whole() and time.monotonic() < start + 60:
+            time.sleep(0.1)
+        whole = time.monotonic() - start
+    alive = {worker.process.pid for worker in pool.workers if worker.process.poll() is None}
+    return load, [
+        ("nats-server away: failures that a client sees", load.failures(), "0", load.failures() == 0),
+        ("workers that were restarted", len(boots - alive), "0", boots == alive),
+        ("whole after its return", whole, "<= 5 s", whole <= 5),
+    ]
+
+
+SCENARIOS = {"kill": kill, "stop": stop, "gateway": gateway, "nats": nats}
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", default=",".join(SCENARIOS))
+    parser.add_argument("--minutes", type=float, default=10)
+    parser.add_argument("--target", type=Path, default=Path("target/release"))
+    options = parser.parse_args()
+    rows, checks = [], []
+    with tempfile.TemporaryDirectory() as scratch:
+        pool = Pool(options.target, Path(scratch))
+        try:
+            for name in options.only.split(","):
+                load, found = SCENARIOS[name](pool, options.minutes)
+                counts = load.counts
+                rows.append((name, counts["sent"], counts["ok"], counts["refused"], load.failures(), 1e3 * percentile(load.times, 0.5),
+                             1e3 * percentile(load.times, 0.99)))
+                others = {what: count for what, count in counts.items() if what.startswith("failed")}
+                if others:
+                    print(others, file=sys.stderr)
+                checks += found
+                pool.await_ready(WORKERS)
+        finally:
+            pool.end()
+    table(["scenario", "sent", "ok", "refused", "failed", "p50, ms", "p99, ms"], rows)
+    finish(checks)
+
+
+if __name__ == "__main__":
+    main()
