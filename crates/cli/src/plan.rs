@@ -89,7 +89,16 @@ impl PlanPage {
         );
         let mut notes = notes(card, plan, hardware);
         if plan.chosen.is_none() {
-            notes.insert_str(0, &format!("{}\n", unmet(plan, constraints)));
+            let why = unmet(plan, constraints);
+            let Constraints { engine, device, dtype, weights, .. } = constraints;
+            let is_of_all = engine.is_none() && device.is_none() && dtype.is_none() && weights.is_none();
+            // The notes have the reasons of all placements.
+            let why = why
+                .lines()
+                .next()
+                .filter(|_| is_of_all && !plan.refused.is_empty())
+                .unwrap_or(why.trim_end());
+            notes.insert_str(0, &format!("{why}\n\n"));
             return PlanPage { title, rows: Vec::new(), notes };
         }
         let (rate, one) = if generates { ("tokens/s", "one token") } else { ("texts/s", "one text") };

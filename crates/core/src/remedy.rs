@@ -166,9 +166,10 @@ impl fmt::Display for Remedy {
             Remedy::RetryLater => f.write_str(
                 "a later start tries it again; to try everything again now: `sconce doctor --fresh`",
             ),
-            Remedy::UseLessMemory => {
-                f.write_str("choose half the bytes with `--dtype f16`, a smaller model, or `--device cpu`")
-            }
+            Remedy::UseLessMemory => f.write_str(
+                "choose a narrower `--dtype` (bf16, or int4 of a quantized file), a file with fewer bits, a smaller \
+                 model, or another `--device`",
+            ),
             Remedy::UseFaster { placement: Placement { device, dtype, .. } } => {
                 write!(f, "none needed: `--device {device} --dtype {dtype}` is the faster one")
             }

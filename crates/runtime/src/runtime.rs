@@ -156,7 +156,7 @@ impl RuntimeBuilder {
         self
     }
 
-    /// Time limit of a probe case; one minute by default.
+    /// Time limit of a probe case; one minute by default. Canaries of large models may take longer.
     #[must_use]
     pub fn time_limit(mut self, limit: Duration) -> Self {
         self.limit = Some(limit);

@@ -137,7 +137,7 @@ fn every() -> Vec<(Obstacle, &'static str, &'static str, &'static str)> {
             Obstacle::DoesNotFit { need: None, have: None },
             "does_not_fit",
             "does not fit in memory",
-            "`--device cpu`",
+            "another `--device`",
         ),
         (
             Obstacle::Slower { than, ratio: 1.25 },

@@ -8,6 +8,7 @@ mod detokenize;
 mod events;
 mod fair_share;
 mod generation;
+mod line_fit;
 mod load;
 mod mask;
 mod options;

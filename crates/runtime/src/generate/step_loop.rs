@@ -289,7 +289,9 @@ impl Running {
         }
         self.open()?;
         let (Some(scheduler), Some(decoder)) = (&mut self.scheduler, &self.decoder) else { return Ok(()) };
-        let prefill_tokens = self.prefill_budget.tokens(scheduler.decodes(), LIMITS.prefill_tokens);
+        let singles = scheduler.decodes();
+        let prompts = scheduler.waiting() + scheduler.running() - singles;
+        let prefill_tokens = self.prefill_budget.tokens(singles, prompts, LIMITS.prefill_tokens);
         let step = scheduler.next_step(prefill_tokens);
         let began = Instant::now();
         let copies = step.copies.iter().map(|BlockCopy { source, destination }| (*source, *destination));

@@ -5,11 +5,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use sconce_core::batch::Batch;
-use sconce_core::card::{Format, KvCacheDtype, Sizes};
+use sconce_core::card::{Format, KvCacheDtype, ModelCard, Sizes};
 use sconce_core::engine::{Engine, ModelSpec};
 use sconce_core::hardware::Hardware;
 use sconce_core::obstacle::{Distance, Obstacle};
-use sconce_core::placement::Placement;
+use sconce_core::placement::{Dtype, Placement};
 use sconce_core::probe::{ProbeCase, Sample};
 use sconce_planner::band::Band;
 use sconce_planner::evidence::{Agreement, Canary, Evidence, Findings, SpeedPoint};
@@ -228,7 +228,8 @@ impl Gatherer<'_> {
         let events = &mut *self.events;
         events(Event::Proving { placement, done: 0, total });
         let mut progress = |done| events(Event::Proving { placement, done, total });
-        let mut results = self.prover.run(&engine, &request, self.time_limit, &mut progress);
+        let time_limit = self.time_limit.saturating_add(time_of_canaries(&self.spec.card, &request.cases));
+        let mut results = self.prover.run(&engine, &request, time_limit, &mut progress);
         if results.len() < total && results.last().is_none_or(Result::is_ok) {
             let says = format!("it answered {} of {total} cases and stopped", results.len());
             results.push(Err(Obstacle::LoadFailed { reason: says }));
@@ -425,6 +426,26 @@ impl Gatherer<'_> {
     }
 }
 
+/// FLOP/s that every processor exceeds in f32.
+const LEAST_FLOPS: f64 = 1e10;
+
+/// The time that canaries with the weights of a large model may take in addition to the limit of all cases.
+fn time_of_canaries(card: &ModelCard, cases: &[ProbeCase]) -> Duration {
+    let values = card.weights.iter().map(|weights| weights.bytes_in(Dtype::F32) / 4).max().unwrap_or(0);
+    let tokens = |case: &ProbeCase| match case {
+        // Its texts are computed twice: once to be timed, once for predictions.
+        ProbeCase::Canary { batches } => batches.iter().map(|batch| 2 * batch.tokens()).sum(),
+        ProbeCase::Op { .. }
+        | ProbeCase::Twin { .. }
+        | ProbeCase::Speed { .. }
+        | ProbeCase::Steps { .. }
+        | ProbeCase::Decode { .. } => 0,
+    };
+    let tokens: usize = cases.iter().map(tokens).sum();
+    let seconds = 2.0 * tokens as f64 * values as f64 / LEAST_FLOPS;
+    Duration::try_from_secs_f64(seconds).unwrap_or(Duration::MAX / 4)
+}
+
 /// The size of the output matrix relative to all layers, about. A decode step reads both.
 fn output_share(sizes: &Sizes) -> f64 {
     let [layers, hidden, intermediate, vocabulary] =
@@ -490,4 +511,29 @@ pub struct OpFindings {
 struct References {
     samples: HashMap<String, Vec<Sample>>,
     probes: usize,
+}
+
+#[cfg(test)]
+mod tests {
+    use sconce_core::batch::OutputKind;
+    use sconce_testkit::goldens;
+
+    use super::*;
+    use crate::card::{self, Overrides};
+
+    #[test]
+    fn canaries_of_large_models_have_more_time() {
+        let folder = goldens::folder("tiny-qwen3-generate");
+        let mut card =
+            card::read("tiny", &folder, &Overrides::default()).expect("the golden is a model").card;
+        let mut batch = Batch::new(OutputKind::Pooled);
+        batch.push(&[1; 500], &[0; 500], 0);
+        let canary = [ProbeCase::Canary { batches: vec![batch.clone(), batch] }];
+        assert!(time_of_canaries(&card, &canary) < Duration::from_secs(1));
+        card.weights[0].values = Some(1_000_000_000);
+        assert_eq!(time_of_canaries(&card, &canary), Duration::from_secs(400));
+        assert_eq!(time_of_canaries(&card, &cases::twins(&card)), Duration::ZERO);
+        card.weights[0].values = Some(u64::MAX / 64);
+        assert!(time_of_canaries(&card, &canary) > Duration::from_hours(1));
+    }
 }

@@ -32,9 +32,9 @@ const TABLE: [Row; 15] = [
     Row { fault: Fault::Abort, code: "crashed", remedy: "`sconce doctor --fresh`" },
     Row { fault: Fault::Kill, code: "killed", remedy: "`sconce doctor --fresh`" },
     Row { fault: Fault::Panic, code: "crashed", remedy: "`sconce doctor --fresh`" },
-    Row { fault: Fault::OutOfMemory { above: 64 }, code: "does_not_fit", remedy: "`--device cpu`" },
+    Row { fault: Fault::OutOfMemory { above: 64 }, code: "does_not_fit", remedy: "another `--device`" },
     Row { fault: Fault::ProviderFails, code: "provider_failed", remedy: "`FakeExecutionProvider`" },
-    Row { fault: Fault::DoesNotFit, code: "does_not_fit", remedy: "`--device cpu`" },
+    Row { fault: Fault::DoesNotFit, code: "does_not_fit", remedy: "another `--device`" },
     Row { fault: Fault::WrongWeights, code: "model_wrong", remedy: NONE_HERE },
 ];
 
