@@ -83,11 +83,11 @@ impl Q8Cache {
     ) {
         let (groups, token) = (groups(layout), position % BLOCK_SIZE);
         let first = first_scale(layout, blocks[position / BLOCK_SIZE], kv_head);
-        let mut places = layout.key(blocks, position, kv_head);
+        let mut dimensions = layout.key(blocks, position, kv_head);
         for (group, values) in key.chunks(GROUP).enumerate() {
             let scale = scale_of(values);
             self.keys.scales[first + group * BLOCK_SIZE + token] = scale;
-            for (x, at) in values.iter().zip(places.by_ref()) {
+            for (x, at) in values.iter().zip(dimensions.by_ref()) {
                 self.keys.codes[at] = code(x.widen(), scale);
             }
         }
@@ -228,11 +228,15 @@ mod tests {
         }
     }
 
+    /// The largest absolute value.
+    fn largest(values: &[f32]) -> f32 {
+        values.iter().map(|x| x.abs()).max_by(f32::total_cmp).expect("there are values")
+    }
+
     /// Rounded by plain code.
     fn rounded(values: &[f32]) -> Vec<f32> {
         let group = |values: &[f32]| {
-            let scale =
-                f16::from_f32(values.iter().fold(0.0f32, |most, x| most.max(x.abs())) / 127.0).to_f32();
+            let scale = f16::from_f32(largest(values) / 127.0).to_f32();
             let code = |x: &f32| if scale == 0.0 { 0.0 } else { (x / scale).round().clamp(-127.0, 127.0) };
             values.iter().map(|x| code(x) * scale).collect::<Vec<_>>()
         };
@@ -251,9 +255,9 @@ mod tests {
         };
         let key = some_values(64, 9);
         for (group, got) in key.chunks(32).zip(widened(&key).chunks(32)) {
-            let step = group.iter().fold(0.0f32, |most, x| most.max(x.abs())) / 127.0;
-            let off = group.iter().zip(got).map(|(x, y)| (x - y).abs()).fold(0.0, f32::max);
-            assert!(off <= 0.56 * step, "{off} with steps of {step}");
+            let step = largest(group) / 127.0;
+            let is_near = group.iter().zip(got).all(|(x, y)| (x - y).abs() <= 0.56 * step);
+            assert!(is_near, "{got:?} for {group:?}");
         }
         assert_eq!(widened(&[0.0; 64]), [0.0; 64]);
         assert!(widened(&[1e-30; 64]).iter().all(|x| *x == 0.0));

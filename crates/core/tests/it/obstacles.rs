@@ -125,7 +125,7 @@ fn every() -> Vec<(Obstacle, &'static str, &'static str, &'static str)> {
             Obstacle::DoesNotFit { need: Some(2_000_000), have: Some(1_000) },
             "does_not_fit",
             "needs 2 MB, has 1 kB",
-            "`--dtype f16`",
+            "a narrower `--dtype`",
         ),
         (
             Obstacle::DoesNotFit { need: Some(2_000_000), have: None },

@@ -8,6 +8,7 @@ use sconce_core::batch::{Batch, OutputKind};
 use sconce_core::card::KvCacheDtype;
 use sconce_core::engine::Encoder;
 use sconce_core::placement::Dtype;
+use sconce_testkit::compare::{largest, max_difference};
 use serde_json::json;
 
 use super::encoder::{LoadedOutput, NativeEncoder};
@@ -213,9 +214,8 @@ fn a_quantized_cache_takes_half_the_memory_and_changes_little() {
     let (wanted, bytes) = run_on(&d, Dtype::F32).expect("f32");
     let (got, quantized_bytes) = run_on(&quantized, Dtype::F32).expect("f32");
     assert_eq!(quantized_bytes * 64, bytes * 17);
-    let largest = |values: &mut dyn Iterator<Item = f32>| values.fold(0.0, f32::max);
-    let off = largest(&mut got.iter().flatten().zip(wanted.iter().flatten()).map(|(x, y)| (x - y).abs()));
-    let most = largest(&mut wanted.iter().flatten().map(|x| x.abs()));
+    let (got, wanted) = (got.concat(), wanted.concat());
+    let (off, most) = (max_difference(&got, &wanted), largest(wanted.iter().map(|x| x.abs())));
     assert!(off > 0.0 && off < 0.02 * most, "{off} of {most}");
     if let Some((_, bytes)) = run_on(&d, Dtype::Bf16) {
         assert_eq!(quantized_bytes * 32, bytes * 17);
