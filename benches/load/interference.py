@@ -21,7 +21,7 @@ import time
 from collections import Counter
 
 from chat import MODEL, body, stream
-from worker import MINILM, Worker, finish, percentile, post, table, texts
+from worker import MINILM, Clients, Worker, finish, percentile, post, table, texts
 
 WORDS = " ".join(texts()).split()
 SEEDS = iter(range(10**9))
@@ -32,28 +32,6 @@ def words(count):
     chance = random.Random(next(SEEDS))
     start = chance.randrange(len(WORDS) - count)
     return f"{chance.random()} " + " ".join(WORDS[start : start + count])
-
-
-class Clients:
-    """Clients that call `request` in turn until the end of a `with` block."""
-
-    def __init__(self, count, request):
-        self.done = threading.Event()
-        self.threads = [threading.Thread(target=self.run, args=(request,), daemon=True) for _ in range(count)]
-
-    def run(self, request):
-        while not self.done.is_set():
-            request()
-
-    def __enter__(self):
-        for thread in self.threads:
-            thread.start()
-        return self
-
-    def __exit__(self, *_):
-        self.done.set()
-        for thread in self.threads:
-            thread.join()
 
 
 class Gaps:

@@ -12,7 +12,6 @@ every request: sent = answered + refused + failed. Needs `scripts/parts minilm n
 import argparse
 import http.client
 import json
-import os
 import random
 import re
 import signal
@@ -25,7 +24,7 @@ import time
 from collections import Counter
 from pathlib import Path
 
-from worker import MINILM, ROOT, finish, percentile, program, table, texts
+from worker import MINILM, ROOT, Clients, finish, percentile, program, table, texts
 
 TEXTS = [text for text in texts() if len(text) < 200]
 CLIENTS, WORKERS, PERIOD = 4, 3, 10
@@ -126,27 +125,30 @@ class Pool:
                 process.kill()
 
 
-class Load:
+class Load(Clients):
     """Clients that embed in turn until the end of a `with` block, and count what they get."""
 
     def __init__(self, pool, deadline=None, both=False):
+        super().__init__(CLIENTS, self.embed)
         self.pool, self.deadline, self.both = pool, deadline, both
-        self.done, self.counts, self.times, self.by_worker = threading.Event(), Counter(), [], []
-        self.threads = [threading.Thread(target=self.run, args=(number,)) for number in range(CLIENTS)]
+        self.counts, self.times, self.by_worker, self.own = Counter(), [], [], threading.local()
+        self.numbers = iter(range(CLIENTS))
 
-    def run(self, number):
-        draw, connections = random.Random(number), {}
-        while not self.done.is_set():
-            body = json.dumps({"model": "minilm", "input": draw.sample(TEXTS, 4)})
-            headers = {"content-type": "application/json"}
-            if self.deadline:
-                headers["x-sconce-deadline-ms"] = str(int(1000 * self.deadline))
-            # A client with two addresses asks the other one if the connection fails.
-            order = [number % 2, 1 - number % 2] if self.both else [number % 2]
-            self.counts["sent"] += 1
-            start = time.monotonic()
-            self.counts[self.ask(connections, order, body, headers)] += 1
-            self.times.append(time.monotonic() - start)
+    def embed(self):
+        own = self.own
+        if not hasattr(own, "number"):
+            own.number, own.connections = next(self.numbers), {}
+            own.draw = random.Random(own.number)
+        body = json.dumps({"model": "minilm", "input": own.draw.sample(TEXTS, 4)})
+        headers = {"content-type": "application/json"}
+        if self.deadline:
+            headers["x-sconce-deadline-ms"] = str(int(1000 * self.deadline))
+        # A client with two addresses asks the other one if the connection fails.
+        first = own.number % 2
+        self.counts["sent"] += 1
+        start = time.monotonic()
+        self.counts[self.ask(own.connections, [first, 1 - first] if self.both else [first], body, headers)] += 1
+        self.times.append(time.monotonic() - start)
 
     def ask(self, connections, order, body, headers):
         for index in order:
@@ -167,16 +169,6 @@ class Load:
                     return "ok" if len(json.loads(content)["data"]) == 4 else "failed"
                 return "refused" if answer.status in (429, 503) else f"failed {answer.status} {content[:200]!r}"
         return "failed connection"
-
-    def __enter__(self):
-        for thread in self.threads:
-            thread.start()
-        return self
-
-    def __exit__(self, *_):
-        self.done.set()
-        for thread in self.threads:
-            thread.join()
 
     def failures(self):
         return self.counts["sent"] - self.counts["ok"] - self.counts["refused"]

@@ -7,6 +7,7 @@ import re
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -113,6 +114,28 @@ class Worker:
     def __exit__(self, *_):
         if self.process.poll() is None:
             self.stop()
+
+
+class Clients:
+    """Clients that call `request` in turn until the end of a `with` block."""
+
+    def __init__(self, count, request):
+        self.done = threading.Event()
+        self.threads = [threading.Thread(target=self.run, args=(request,), daemon=True) for _ in range(count)]
+
+    def run(self, request):
+        while not self.done.is_set():
+            request()
+
+    def __enter__(self):
+        for thread in self.threads:
+            thread.start()
+        return self
+
+    def __exit__(self, *_):
+        self.done.set()
+        for thread in self.threads:
+            thread.join()
 
 
 def post(connection, path, body, headers={}):

@@ -50,6 +50,11 @@ impl Key {
         parsed.ok_or_else(|| self.type_error(text))
     }
 
+    /// Whether the value is a size in MB, by the comment of the template.
+    fn is_in_megabytes(&self) -> bool {
+        self.comment.contains(" in MB")
+    }
+
     /// A size with a unit, such as `4GB`, in MB. Only for keys in MB.
     fn megabytes(&self, text: &str) -> Option<i64> {
         const UNITS: [(&str, f64); 6] = [
@@ -63,8 +68,7 @@ impl Key {
         let text = text.to_uppercase();
         let (number, unit) = UNITS.iter().find_map(|(name, unit)| Some((text.strip_suffix(name)?, unit)))?;
         let number: f64 = number.trim_end().parse().ok()?;
-        let is_size = self.comment.contains(" in MB") && (0.0..1e12).contains(&number);
-        is_size.then(|| (number * unit).round() as i64)
+        (self.is_in_megabytes() && (0.0..1e12).contains(&number)).then(|| (number * unit).round() as i64)
     }
 
     /// Converts a value of the file to the type of the default.
@@ -85,7 +89,7 @@ impl Key {
     fn type_error(&self, text: &str) -> String {
         let kind = match &self.default {
             Value::Boolean(_) => "`true` or `false`",
-            Value::Integer(_) if self.comment.contains(" in MB") => "a number of MB, or a size such as `4GB`",
+            Value::Integer(_) if self.is_in_megabytes() => "a number of MB, or a size such as `4GB`",
             Value::Integer(_) => "an integer",
             Value::Float(_) => "a number",
             Value::Array(_) => "a list of strings",

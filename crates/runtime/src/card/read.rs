@@ -25,8 +25,9 @@ use crate::catalogue;
 /// the [catalogue](crate::catalogue).
 pub fn read(name: &str, folder: &Path, overrides: &Overrides) -> Result<ModelSpec, CardError> {
     let mut spec = read_files(name, folder, overrides)?;
-    if let Some(dtype) = overrides.kv_cache_dtype {
-        spec.card.generation.kv_cache_dtype = dtype;
+    // A model without a KV cache has the same results, and the same class, with any.
+    if spec.card.task.value == Task::Generate {
+        spec.card.generation.kv_cache_dtype = overrides.kv_cache_dtype.unwrap_or_default();
     }
     if let Some(prompts) = catalogue_prompts(&spec.card, name, folder) {
         spec.card.prompts = Sourced::new(prompts, "catalogue");

@@ -426,8 +426,8 @@ impl Gatherer<'_> {
     }
 }
 
-/// FLOP/s that every processor exceeds in f32.
-const LEAST_FLOPS: f64 = 1e10;
+/// FLOP/s below which a canary exceeds its time limit.
+const MIN_CANARY_FLOPS: f64 = 1e10;
 
 /// The time that canaries with the weights of a large model may take in addition to the limit of all cases.
 fn time_of_canaries(card: &ModelCard, cases: &[ProbeCase]) -> Duration {
@@ -442,7 +442,7 @@ fn time_of_canaries(card: &ModelCard, cases: &[ProbeCase]) -> Duration {
         | ProbeCase::Decode { .. } => 0,
     };
     let tokens: usize = cases.iter().map(tokens).sum();
-    let seconds = 2.0 * tokens as f64 * values as f64 / LEAST_FLOPS;
+    let seconds = 2.0 * tokens as f64 * values as f64 / MIN_CANARY_FLOPS;
     Duration::try_from_secs_f64(seconds).unwrap_or(Duration::MAX / 4)
 }
 

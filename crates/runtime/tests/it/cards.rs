@@ -5,7 +5,7 @@ use std::fs;
 use safetensors::tensor::{Dtype as Stored, TensorView};
 use sconce::card::{self, CardError, Overrides};
 use sconce::prove::ProofDepth;
-use sconce::{Constraints, Embeddings, Error, ModelSource, Plan, PoolingMode};
+use sconce::{Constraints, Embeddings, Error, KvCacheDtype, ModelSource, Plan, PoolingMode};
 use sconce_core::card::Dimensions;
 use sconce_core::head::Step;
 use sconce_core::obstacle::Obstacle;
@@ -580,4 +580,14 @@ fn files_never_promise_more_tokens_than_there_are_positions() {
         let length = copy.read().expect("a model").card.max_length;
         assert_eq!((length.value, length.source.as_str()), (512, "config.json"), "{unsaid}");
     }
+}
+
+#[test]
+fn only_a_model_that_generates_has_a_kv_cache() {
+    let overrides = Overrides { kv_cache_dtype: Some(KvCacheDtype::Q8_0), ..Overrides::default() };
+    let dtype = |name: &str| {
+        let card = card::read(name, &goldens::folder(name), &overrides).expect("a model").card;
+        card.generation.kv_cache_dtype
+    };
+    assert_eq!([dtype("tiny-bert"), dtype("tiny-qwen3-generate")], [KvCacheDtype::Auto, KvCacheDtype::Q8_0]);
 }

@@ -11,8 +11,9 @@ use sconce::core::report::Footprint;
 
 /// Maximum number of records.
 const MAX_RECORDS: usize = 512;
-/// Number of recent loads of the same model that an estimate uses.
-const RECENT_LOADS: usize = 3;
+/// Number of recent loads of the same model that an estimate uses. Single loads are measured too low if they reuse pages of
+/// the allocator, and too high if requests run beside them: two such loads must not move the median.
+const RECENT_LOADS: usize = 5;
 /// Overhead beside the weights for a model without records.
 const DEFAULT_OVERHEAD: u64 = 48 << 20;
 
@@ -162,7 +163,7 @@ mod tests {
             estimator.estimate(&load("b", 200 << 20)),
             Footprint { resident: 240 << 20, peak: 300 << 20 }
         );
-        for stays in [118, 122, 300] {
+        for stays in [118, 122, 124, 300] {
             estimator.record(
                 load("a", 100 << 20),
                 first,
@@ -259,8 +260,8 @@ mod tests {
             };
         let own = load("a", 100);
         let (placement, backend) = (own.placement.as_str(), own.backend.as_str());
-        // The three newest loads count; the peak is at least the resident size.
-        let records = [900, 10, 30, 20].map(|bytes| record("a", placement, backend, 100, bytes, bytes / 2));
+        // The five newest loads count; the peak is at least the resident size.
+        let records = [900, 10, 30, 20, 1, 36].map(|bytes| record("a", placement, backend, 100, bytes, bytes / 2));
         assert_eq!(estimate(&records, &own), Footprint { resident: 20, peak: 20 });
         // On another placement it is scaled by its weights, as any model of that backend.
         let elsewhere = record("a", "elsewhere", backend, 50, 100, 200);
@@ -303,10 +304,10 @@ mod tests {
         let mut estimator = MemoryEstimator::default();
         let (bytes, weights) = (Footprint::default(), 100 << 20);
         assert_eq!(estimator.expected_seconds(&load("a", weights)), None);
-        for seconds in [9, 2, 3, 4] {
+        for seconds in [9, 2, 3, 4, 1, 5] {
             estimator.record(load("a", weights), bytes, bytes, Duration::from_secs(seconds));
         }
-        assert_eq!(estimator.expected_seconds(&load("a", weights)), Some(3.0), "of the last three");
+        assert_eq!(estimator.expected_seconds(&load("a", weights)), Some(3.0), "of the last five");
         let other = estimator.expected_seconds(&load("b", 2 * weights)).expect("a proportion");
         assert!((other - 8.0).abs() < 1e-6, "twice the median of all: {other}");
         let elsewhere = Load { backend: "other".to_owned(), ..load("b", weights) };
