@@ -54,7 +54,7 @@ pub(super) fn cached_attention(
     let mut output = vec![0.0; queries.len()];
     let queries = (&queries[..], d.query_width());
     let (scale, softcap) = (d.scale as f32, d.softcap());
-    let how = CachedAttention { mask, scale, softcap, cpu: Cpu { isa: unit.isa(), team } };
+    let how = CachedAttention { mask, scale, softcap, cpu: Cpu::new(unit.isa(), team) };
     cache.attend(layer, batch, &how, queries, &mut output);
     row.fill(0);
     for (token, output) in output.chunks_exact(d.query_width()).enumerate() {

@@ -15,7 +15,7 @@ use sconce_kernels::team::Team;
 use super::forward_bf16::ForwardBf16;
 use super::forward_f32::{self, ForwardF32, PackF32};
 use super::kv_cache::KvCache;
-use super::matrix::{Cpu, Matrix};
+use super::matrix::{ActivationBits, Cpu, Matrix};
 use super::pack_bf16::PackBf16;
 use super::scratch;
 use super::scratch_bf16;
@@ -153,10 +153,10 @@ impl NativeEncoder {
         };
         match (&self.model, cache, self.prompt_tiles) {
             (Packed::F32(weights, isa), cache, _) => {
-                self.forward_f32(weights, Cpu { isa: *isa, team }, batch, cache, &requested)
+                self.forward_f32(weights, Cpu::new(*isa, team), batch, cache, &requested)
             }
             (Packed::Stored(weights, isa), Some(Cache::Bf16(cache)), Some(unit)) => {
-                let cpu = Cpu { isa: *isa, team };
+                let cpu = Cpu { activation_bits: ActivationBits::Eight, ..Cpu::new(*isa, team) };
                 let model = ForwardF32 { d, weights, cpu, activation };
                 let hidden = hidden_by_kind(&model, unit, batch, cache);
                 SCRATCH_F32.with_borrow_mut(|scratch| model.logits(&requested(hidden), scratch))
@@ -169,7 +169,7 @@ impl NativeEncoder {
                 })
             }
             (Packed::Stored(weights, isa), cache, _) => {
-                self.forward_f32(weights, Cpu { isa: *isa, team }, batch, cache, &requested)
+                self.forward_f32(weights, Cpu::new(*isa, team), batch, cache, &requested)
             }
             (Packed::Bf16(weights, unit), cache, _) => {
                 let model = ForwardBf16 { d, weights, activation, unit: *unit, team };
@@ -222,7 +222,7 @@ impl NativeEncoder {
 }
 
 /// The last hidden states of a step with quantized weights: prompt tokens in bf16 on tiles, and generated tokens with
-/// quantized activations. A token is computed by its kind, whatever else is in the batch: so it has the same bits alone,
+/// activations of 8 bits. A token is computed by its kind, whatever else is in the batch: so it has the same bits alone,
 /// in a batch, and when it is computed again.
 fn hidden_by_kind(
     model: &ForwardF32<'_, StackedMatrix>,

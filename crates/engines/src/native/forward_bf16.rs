@@ -36,7 +36,7 @@ pub(super) struct ForwardBf16<'a, M> {
 
 impl<M: TileMatrix> ForwardBf16<'_, M> {
     fn cpu(&self) -> Cpu<'_> {
-        Cpu { isa: self.unit.isa(), team: self.team }
+        Cpu::new(self.unit.isa(), self.team)
     }
 
     /// The last hidden states of `batch`, `[tokens, hidden]`. In a step, keys and values are stored in `cache` and read

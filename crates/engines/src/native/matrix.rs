@@ -19,9 +19,22 @@ const TASKS: usize = 4;
 pub(super) struct Cpu<'a> {
     pub(super) isa: Isa,
     pub(super) team: &'a Team,
+    /// Bits to which activations are rounded for products with quantized weights.
+    pub(super) activation_bits: ActivationBits,
 }
 
-impl Cpu<'_> {
+/// Bits of an activation in a product with quantized weights.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum ActivationBits {
+    Eight,
+    Sixteen,
+}
+
+impl<'a> Cpu<'a> {
+    pub(super) fn new(isa: Isa, team: &'a Team) -> Cpu<'a> {
+        Cpu { isa, team, activation_bits: ActivationBits::Sixteen }
+    }
+
     /// Number of tasks into which the columns of `panels` panels are split.
     pub(super) fn tasks(self, panels: usize) -> usize {
         match self.team.count() {

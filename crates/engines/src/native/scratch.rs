@@ -73,7 +73,7 @@ mod tests {
             let (isa, team) = (Isa::best(), &Team::single());
             let weights =
                 Weights::load(&d, &GeneratedTensors, &PackF32(isa), false).expect("generated weights");
-            let model = ForwardF32 { d: &d, weights: &weights, cpu: Cpu { isa, team }, activation };
+            let model = ForwardF32 { d: &d, weights: &weights, cpu: Cpu::new(isa, team), activation };
             let [block, long, after] =
                 held([256, LONG, 256], |scratch: &mut forward_f32::Scratch, length| {
                     model.hidden::<f32>(&batch(length), None, scratch);

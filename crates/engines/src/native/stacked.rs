@@ -4,9 +4,9 @@ use std::sync::Arc;
 
 use sconce_kernels::gemm::{ColumnBlock, GemmScratch, PackedMatrix, SplitEpilogue};
 use sconce_kernels::isa::Isa;
-use sconce_kernels::quant::{CodeWidth, QuantMatrix, QuantizedRows};
+use sconce_kernels::quant::{ByteRows, CodeWidth, QuantMatrix, QuantizedRows};
 
-use super::matrix::{Cpu, Matrix, share, store};
+use super::matrix::{ActivationBits, Cpu, Matrix, share, store};
 use super::quantize;
 use super::weights::{Packing, Table};
 use crate::stored_tensor::StoredTensor;
@@ -46,17 +46,29 @@ impl Part {
     fn multiply(
         &self,
         floats: (&[f32], usize),
-        quantized: &QuantizedRows,
+        quantized: &Activations,
         rows: usize,
         (n, tasks): (usize, usize),
     ) -> ColumnBlock {
         match self {
-            Part::Quantized(matrix) => matrix.multiply_columns(quantized, share(matrix.panels(), n, tasks)),
+            Part::Quantized(matrix) => {
+                let panels = share(matrix.panels(), n, tasks);
+                match quantized {
+                    Activations::Eight(rows) => matrix.multiply_byte_columns(rows, panels),
+                    Activations::Sixteen(rows) => matrix.multiply_columns(rows, panels),
+                }
+            }
             Part::Float(matrix) => {
                 matrix.multiply_columns(floats.0, floats.1, rows, share(matrix.panels(), n, tasks))
             }
         }
     }
+}
+
+/// Quantized rows.
+enum Activations {
+    Eight(ByteRows),
+    Sixteen(QuantizedRows),
 }
 
 impl Matrix for StackedMatrix {
@@ -73,7 +85,7 @@ impl Matrix for StackedMatrix {
         let quantized = if is_quantized {
             quantize_rows(cpu, a, stride, rows, self.inputs)
         } else {
-            QuantizedRows::default()
+            Activations::Sixteen(QuantizedRows::default())
         };
         let tasks = cpu.tasks(self.parts.iter().map(Part::panels).sum());
         let columns = |n: usize| {
@@ -92,12 +104,22 @@ impl Matrix for StackedMatrix {
 }
 
 /// Quantizes rows, with many rows split over threads.
-fn quantize_rows(cpu: Cpu<'_>, a: &[f32], stride: usize, rows: usize, inputs: usize) -> QuantizedRows {
-    let mut quantized = QuantizedRows::zeros(rows, inputs);
-    // A part of a few thousand values.
-    let blocks = if cpu.team.count() == 1 { usize::MAX } else { PART / rows.clamp(1, 16) };
-    cpu.team.each(quantized.parts(blocks), |mut part| part.quantize(cpu.isa, a, stride));
-    quantized
+fn quantize_rows(cpu: Cpu<'_>, a: &[f32], stride: usize, rows: usize, inputs: usize) -> Activations {
+    match cpu.activation_bits {
+        ActivationBits::Eight => {
+            let mut quantized = ByteRows::zeros(rows, inputs);
+            let groups = if cpu.team.count() == 1 { usize::MAX } else { 8 * PART / rows.clamp(1, 8) };
+            cpu.team.each(quantized.parts(groups), |mut part| part.quantize(cpu.isa, a, stride));
+            Activations::Eight(quantized)
+        }
+        ActivationBits::Sixteen => {
+            let mut quantized = QuantizedRows::zeros(rows, inputs);
+            // A part of a few thousand values.
+            let blocks = if cpu.team.count() == 1 { usize::MAX } else { PART / rows.clamp(1, 16) };
+            cpu.team.each(quantized.parts(blocks), |mut part| part.quantize(cpu.isa, a, stride));
+            Activations::Sixteen(quantized)
+        }
+    }
 }
 
 /// Packs tensors in the format of the file. Other values stay floats, unless they are generated.

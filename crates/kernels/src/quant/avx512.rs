@@ -1,12 +1,12 @@
 //! Products with AVX-512 VNNI.
 
+use std::arch::asm;
 use std::arch::x86_64::{
     __m512, __m512i, _MM_HINT_T0, _mm_loadu_si128, _mm_prefetch, _mm256_loadu_si256, _mm512_add_epi32,
     _mm512_and_si512, _mm512_cvtepi8_epi32, _mm512_cvtepi32_ps, _mm512_cvtepu8_epi32, _mm512_cvtph_ps,
-    _mm512_dpbusd_epi32, _mm512_fmadd_ps, _mm512_fnmadd_ps, _mm512_loadu_si512, _mm512_mul_ps,
-    _mm512_mullo_epi32, _mm512_or_si512, _mm512_set1_epi8, _mm512_set1_epi32, _mm512_set1_ps,
-    _mm512_setzero_ps, _mm512_setzero_si512, _mm512_slli_epi16, _mm512_slli_epi32, _mm512_srli_epi16,
-    _mm512_storeu_ps,
+    _mm512_fmadd_ps, _mm512_fnmadd_ps, _mm512_loadu_si512, _mm512_mul_ps, _mm512_mullo_epi32,
+    _mm512_or_si512, _mm512_set1_epi8, _mm512_set1_ps, _mm512_setzero_ps, _mm512_setzero_si512,
+    _mm512_slli_epi16, _mm512_slli_epi32, _mm512_srli_epi16, _mm512_storeu_ps,
 };
 use std::ops::Range;
 
@@ -290,9 +290,48 @@ fn add_runs<const R: usize, const BYTES: usize>(
 #[target_feature(enable = "avx512f,avx512vnni")]
 #[inline]
 fn add<const R: usize>(dots: &mut [[__m512i; 2]; R], codes: __m512i, rows: &[RowBlock; R], word: usize) {
-    for ([high, low], row) in dots.iter_mut().zip(rows) {
-        *high = _mm512_dpbusd_epi32(*high, codes, _mm512_set1_epi32(row.high[word]));
-        *low = _mm512_dpbusd_epi32(*low, codes, _mm512_set1_epi32(row.low[word]));
+    for (part, first) in [&rows[0].high, &rows[0].low].into_iter().enumerate() {
+        // Not of `first` alone: the other rows follow.
+        let skipped = first.as_ptr().addr() - rows.as_ptr().addr();
+        let words = rows.as_ptr().wrapping_byte_add(skipped).cast::<i32>().wrapping_add(word);
+        let mut dots = dots.iter_mut().map(|dots| &mut dots[part]);
+        // SAFETY: there is a row for each dot product, and `words` points to four inputs of the first.
+        unsafe {
+            add_row::<RowBlock, 0>(dots.next(), codes, words);
+            add_row::<RowBlock, 1>(dots.next(), codes, words);
+            add_row::<RowBlock, 2>(dots.next(), codes, words);
+            add_row::<RowBlock, 3>(dots.next(), codes, words);
+            add_row::<RowBlock, 4>(dots.next(), codes, words);
+            add_row::<RowBlock, 5>(dots.next(), codes, words);
+            add_row::<RowBlock, 6>(dots.next(), codes, words);
+            add_row::<RowBlock, 7>(dots.next(), codes, words);
+        }
+    }
+}
+
+/// Adds the products of codes with four inputs of row `ROW` of some adjacent rows, if it has a dot product. The compiler would
+/// load the inputs of all rows first, for which there are too few registers.
+///
+/// # Safety
+/// If there is a dot product, `words` points to four inputs of the first row, and there are more than `ROW` rows.
+#[target_feature(enable = "avx512f,avx512vnni")]
+#[inline]
+pub(super) unsafe fn add_row<T, const ROW: usize>(
+    dot: Option<&mut __m512i>,
+    codes: __m512i,
+    words: *const i32,
+) {
+    let Some(dot) = dot else { return };
+    // SAFETY: the caller guarantees that the words can be read.
+    unsafe {
+        asm!(
+            "vpdpbusd {dot}, {codes}, dword ptr [{words} + {row}]{{1to16}}",
+            dot = inout(zmm_reg) *dot,
+            codes = in(zmm_reg) codes,
+            words = in(reg) words,
+            row = const ROW * size_of::<T>(),
+            options(pure, readonly, nostack, preserves_flags)
+        );
     }
 }
 

@@ -2,12 +2,13 @@
 
 use std::arch::x86_64::{
     __m512, _CMP_LT_OQ, _mm_storeu_si128, _mm512_abs_ps, _mm512_add_epi32, _mm512_cmp_ps_mask,
-    _mm512_cvtepi32_epi8, _mm512_cvtps_epi32, _mm512_loadu_ps, _mm512_max_ps, _mm512_mul_ps,
-    _mm512_reduce_add_epi32, _mm512_reduce_max_ps, _mm512_set1_epi32, _mm512_set1_ps, _mm512_setzero_ps,
-    _mm512_srai_epi32,
+    _mm512_cvtepi32_epi8, _mm512_cvtps_epi32, _mm512_cvtsepi32_epi8, _mm512_loadu_ps, _mm512_max_ps,
+    _mm512_mul_ps, _mm512_reduce_add_epi32, _mm512_reduce_max_ps, _mm512_set1_epi32, _mm512_set1_ps,
+    _mm512_setzero_ps, _mm512_srai_epi32,
 };
 
 use super::GROUP;
+use super::byte_codes::{LARGEST_BYTE, RowGroup};
 use super::codes::{LARGEST, RowBlock};
 
 /// Quantizes the values of a block: 256, or fewer at the end of a row.
@@ -40,6 +41,25 @@ pub(super) fn quantize(values: &[f32], to: &mut RowBlock) {
         to.set_sums(group, codes.map(|codes| _mm512_reduce_add_epi32(codes) as f32));
     }
     to.scale = if finite == 0xffff { scale } else { f32::NAN };
+}
+
+/// Quantizes the values of a group to bytes.
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni")]
+#[inline]
+pub(super) fn quantize_bytes(values: &[f32; GROUP], to: &mut RowGroup) {
+    let values = load(values);
+    let sizes = values.map(|x| _mm512_abs_ps(x));
+    let finite = sizes.map(|size| _mm512_cmp_ps_mask::<_CMP_LT_OQ>(size, _mm512_set1_ps(f32::INFINITY)));
+    let scale = _mm512_reduce_max_ps(_mm512_max_ps(sizes[0], sizes[1])) / LARGEST_BYTE;
+    let inverse = _mm512_set1_ps(if scale > 0.0 { 1.0 / scale } else { 0.0 });
+    let codes = values.map(|x| _mm512_cvtps_epi32(_mm512_mul_ps(x, inverse)));
+    for (to, codes) in to.codes.as_chunks_mut::<4>().0.iter_mut().zip(codes) {
+        // SAFETY: 16 bytes are four words.
+        unsafe { _mm_storeu_si128(to.as_mut_ptr().cast(), _mm512_cvtsepi32_epi8(codes)) };
+    }
+    to.half_sums = codes.map(|codes| _mm512_reduce_add_epi32(codes) as f32);
+    to.sum = to.half_sums[0] + to.half_sums[1];
+    to.scale = if finite == [0xffff; 2] { scale } else { f32::NAN };
 }
 
 #[target_feature(enable = "avx512f")]

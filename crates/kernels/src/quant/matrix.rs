@@ -2,6 +2,7 @@
 
 use std::ops::Range;
 
+use super::byte_rows::ByteRows;
 #[cfg(target_arch = "x86_64")]
 use super::format::CodeWidth;
 use super::format::QuantFormat;
@@ -86,10 +87,36 @@ impl QuantMatrix {
     /// Computes the columns of some panels: `rows · weightsᵀ`.
     pub fn multiply_columns(&self, rows: &QuantizedRows, panels: Range<usize>) -> ColumnBlock {
         assert!(rows.inputs() == self.inputs && panels.end <= self.panels());
+        self.columns(rows.rows(), &panels, |put| self.multiply_blocks(rows, panels.clone(), put))
+    }
+
+    /// The same with rows of bytes.
+    pub fn multiply_byte_columns(&self, rows: &ByteRows, panels: Range<usize>) -> ColumnBlock {
+        assert!(rows.inputs() == self.inputs && panels.end <= self.panels());
+        self.columns(rows.rows(), &panels, |put| {
+            for number in panels.clone() {
+                let panel = self.panel(number);
+                let mut put = |row: usize, values: &[f32; PANEL]| put(row, number, values);
+                #[cfg(target_arch = "x86_64")]
+                if super::avx512_bytes::multiply(self.isa, &panel, rows, &mut put) {
+                    continue;
+                }
+                self.isa.run(portable::MultiplyBytes { panel: &panel, rows, put: &mut put });
+            }
+        })
+    }
+
+    /// The columns of some panels. `multiply` passes each row, panel and its products on.
+    fn columns(
+        &self,
+        rows: usize,
+        panels: &Range<usize>,
+        multiply: impl FnOnce(&mut dyn FnMut(usize, usize, &[f32; PANEL])),
+    ) -> ColumnBlock {
         let first = panels.start * PANEL;
         let columns = (panels.end * PANEL).min(self.outputs).saturating_sub(first);
-        let mut block = ColumnBlock::zeros(first, rows.rows(), columns);
-        self.multiply_blocks(rows, panels, &mut |row, panel, values| {
+        let mut block = ColumnBlock::zeros(first, rows, columns);
+        multiply(&mut |row, panel, values| {
             let at = panel * PANEL - first;
             let width = PANEL.min(columns - at);
             block.values_mut()[row * columns + at..][..width].copy_from_slice(&values[..width]);
@@ -102,7 +129,7 @@ impl QuantMatrix {
         &self,
         rows: &QuantizedRows,
         panels: Range<usize>,
-        put: &mut impl FnMut(usize, usize, &[f32; PANEL]),
+        put: &mut dyn FnMut(usize, usize, &[f32; PANEL]),
     ) {
         #[cfg(target_arch = "x86_64")]
         let rest = self.multiply_on_tiles(rows, panels.clone(), put)..rows.rows();
@@ -130,7 +157,7 @@ impl QuantMatrix {
         &self,
         rows: &QuantizedRows,
         panels: Range<usize>,
-        put: &mut impl FnMut(usize, usize, &[f32; PANEL]),
+        put: &mut dyn FnMut(usize, usize, &[f32; PANEL]),
     ) -> usize {
         let full = rows.rows() / TILE_ROWS;
         let rest = rows.rows() % TILE_ROWS;

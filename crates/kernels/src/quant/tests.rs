@@ -84,8 +84,14 @@ fn weights(format: QuantFormat, outputs: usize, inputs: usize) -> Vec<Vec<f32>> 
     rows.iter().map(|row| (0..inputs).map(|input| weight(row, input)).collect()).collect()
 }
 
-fn products(matrix: &QuantMatrix, rows: &QuantizedRows) -> Vec<f32> {
-    matrix.multiply_columns(rows, 0..matrix.panels()).values_mut().to_vec()
+/// Products with rows of 16 bits, and with rows of 8 bits.
+fn products(matrix: &QuantMatrix, values: &[f32], count: usize) -> [Vec<f32>; 2] {
+    let (isa, inputs, panels) = (matrix.isa, matrix.inputs(), 0..matrix.panels());
+    let words = QuantizedRows::quantize(isa, values, inputs, count, inputs);
+    let bytes = ByteRows::quantize(isa, values, inputs, count, inputs);
+    let mut products =
+        [matrix.multiply_columns(&words, panels.clone()), matrix.multiply_byte_columns(&bytes, panels)];
+    products.each_mut().map(|block| block.values_mut().to_vec())
 }
 
 #[test]
@@ -113,9 +119,11 @@ fn products_on_every_instruction_set_are_those_of_the_weights() {
         for isa in Isa::available() {
             let matrix = matrix(isa, format, outputs, inputs);
             for count in [1, 2, 3, 7, 8, 19, 33] {
-                let rows = QuantizedRows::quantize(isa, &values, inputs, count, inputs);
-                let got = products(&matrix, &rows);
-                for (row, values) in values.chunks_exact(inputs).take(count).enumerate() {
+                let both = products(&matrix, &values, count);
+                let rows = values.chunks_exact(inputs).take(count).enumerate();
+                for (got, (row, values)) in
+                    both.iter().flat_map(|got| rows.clone().map(move |row| (got, row)))
+                {
                     for (output, weights) in weights.iter().enumerate() {
                         let terms = values.iter().zip(weights).map(|(x, y)| f64::from(*x) * f64::from(*y));
                         let size: f64 = terms.clone().map(f64::abs).sum();
@@ -137,10 +145,11 @@ fn a_row_alone_equals_the_same_row_in_a_batch_bit_for_bit() {
     for format in FORMATS {
         for isa in Isa::available() {
             let matrix = matrix(isa, format, 20, inputs);
-            let all = products(&matrix, &QuantizedRows::quantize(isa, &values, inputs, 21, inputs));
-            for (row, together) in all.chunks_exact(20).enumerate() {
-                let alone = QuantizedRows::quantize(isa, &values[row * inputs..], inputs, 1, inputs);
-                assert_eq!(products(&matrix, &alone), together, "{isa} {format:?} {row}");
+            let all = products(&matrix, &values, 21);
+            for row in 0..21 {
+                let alone = products(&matrix, &values[row * inputs..], 1);
+                let together = all.each_ref().map(|all| &all[row * 20..][..20]);
+                assert_eq!(alone, together, "{isa} {format:?} {row}");
             }
         }
     }
@@ -155,22 +164,24 @@ fn products_of_any_number_of_rows_are_those_of_the_weights_and_of_each_row_alone
             let weights = weights(format, outputs, inputs);
             for isa in Isa::available() {
                 let matrix = matrix(isa, format, outputs, inputs);
-                let of = |first: usize, count: usize| {
-                    let values = &values[first * inputs..];
-                    products(&matrix, &QuantizedRows::quantize(isa, values, inputs, count, inputs))
-                };
-                let alone: Vec<f32> = (0..130).flat_map(|row| of(row, 1)).collect();
-                for (row, got) in alone.chunks_exact(outputs).enumerate() {
-                    let values = &values[row * inputs..][..inputs];
-                    for (got, weights) in got.iter().zip(&weights) {
-                        let terms = values.iter().zip(weights).map(|(x, y)| f64::from(*x) * f64::from(*y));
-                        let size: f64 = terms.clone().map(f64::abs).sum();
-                        let off = (f64::from(*got) - terms.sum::<f64>()).abs();
-                        assert!(off < 1e-4 * size, "{isa} {format:?} {row}: {off} of {size}");
+                let of = |first: usize, count: usize| products(&matrix, &values[first * inputs..], count);
+                let mut alone = [const { Vec::new() }; 2];
+                for (row, values) in values.chunks_exact(inputs).enumerate() {
+                    // A code of eight bits is off by at most half of a 127th of the largest value.
+                    for ((got, most), alone) in of(row, 1).into_iter().zip([1e-4, 1e-2]).zip(&mut alone) {
+                        for (got, weights) in got.iter().zip(&weights) {
+                            let terms =
+                                values.iter().zip(weights).map(|(x, y)| f64::from(*x) * f64::from(*y));
+                            let size: f64 = terms.clone().map(f64::abs).sum();
+                            let off = (f64::from(*got) - terms.sum::<f64>()).abs();
+                            assert!(off < most * size, "{isa} {format:?} {row}: {off} of {size}");
+                        }
+                        alone.extend(got);
                     }
                 }
                 for count in [2, 9, 15, 16, 17, 31, 32, 48, 63, 130] {
-                    assert_eq!(of(0, count), alone[..count * outputs], "{isa} {format:?} {count} rows");
+                    let alone = alone.each_ref().map(|alone| &alone[..count * outputs]);
+                    assert_eq!(of(0, count), alone, "{isa} {format:?} {count} rows");
                 }
             }
         }
@@ -183,11 +194,8 @@ fn vectors_of_all_widths_have_the_same_products_bit_for_bit() {
     let values: Vec<f32> = (0..37 * 512).map(|_| random.float()).collect();
     let isas = [Isa::Avx512, Isa::Avx512Bf16].map(|isa| isa.is_available().then_some(isa));
     for format in FORMATS {
-        let all = isas.iter().flatten().map(|&isa| {
-            let rows = QuantizedRows::quantize(isa, &values, 512, 37, 512);
-            products(&matrix(isa, format, 37, 512), &rows)
-        });
-        let all: Vec<Vec<f32>> = all.collect();
+        let all = isas.iter().flatten().map(|&isa| products(&matrix(isa, format, 37, 512), &values, 37));
+        let all: Vec<[Vec<f32>; 2]> = all.collect();
         assert!(all.windows(2).all(|pair| pair[0] == pair[1]), "{format:?}");
     }
 }
@@ -205,10 +213,17 @@ fn quantized_rows_are_within_half_a_step() {
         })
     };
     for isa in Isa::available() {
-        let got = products(&identity(isa), &QuantizedRows::quantize(isa, &values, 64, 1, 64));
-        let largest = values.iter().map(|x| x.abs()).max_by(f32::total_cmp).expect("64 values");
-        for (got, x) in got.iter().zip(&values) {
-            assert!((got - x).abs() <= largest / 65_000.0, "{isa}: {got} for {x}");
+        let [words, bytes] = products(&identity(isa), &values, 1);
+        let largest =
+            |values: &[f32]| values.iter().map(|x| x.abs()).max_by(f32::total_cmp).expect("some values");
+        for (got, x) in words.iter().zip(&values) {
+            assert!((got - x).abs() <= largest(&values) / 65_000.0, "{isa}: {got} for {x}");
+        }
+        // Of each 32 inputs, the largest has the code 127.
+        for (got, values) in bytes.chunks_exact(32).zip(values.chunks_exact(32)) {
+            for (got, x) in got.iter().zip(values) {
+                assert!((got - x).abs() <= largest(values) / 253.9, "{isa}: {got} for {x}");
+            }
         }
     }
 }
@@ -221,9 +236,10 @@ fn values_that_are_not_finite_stay_visible() {
             values[256 + 100] = invalid;
             for format in FORMATS {
                 let matrix = matrix(isa, format, 16, 256);
-                let got = products(&matrix, &QuantizedRows::quantize(isa, &values, 256, 2, 256));
-                assert!(got[..16].iter().all(|x| x.is_finite()), "{isa} {format:?}");
-                assert!(got[16..].iter().all(|x| x.is_nan()), "{isa} {format:?}");
+                for got in products(&matrix, &values, 2) {
+                    assert!(got[..16].iter().all(|x| x.is_finite()), "{isa} {format:?}");
+                    assert!(got[16..].iter().all(|x| x.is_nan()), "{isa} {format:?}");
+                }
             }
         }
     }
@@ -233,8 +249,8 @@ fn values_that_are_not_finite_stay_visible() {
 fn rows_of_zeros_give_zeros() {
     for isa in Isa::available() {
         for format in FORMATS {
-            let rows = QuantizedRows::quantize(isa, &[0.0; 256], 256, 1, 256);
-            assert!(products(&matrix(isa, format, 5, 256), &rows).iter().all(|x| *x == 0.0));
+            let products = products(&matrix(isa, format, 5, 256), &[0.0; 256], 1);
+            assert!(products.iter().flatten().all(|x| *x == 0.0));
         }
     }
 }

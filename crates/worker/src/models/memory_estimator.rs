@@ -261,7 +261,8 @@ mod tests {
         let own = load("a", 100);
         let (placement, backend) = (own.placement.as_str(), own.backend.as_str());
         // The five newest loads count; the peak is at least the resident size.
-        let records = [900, 10, 30, 20, 1, 36].map(|bytes| record("a", placement, backend, 100, bytes, bytes / 2));
+        let records =
+            [900, 10, 30, 20, 1, 36].map(|bytes| record("a", placement, backend, 100, bytes, bytes / 2));
         assert_eq!(estimate(&records, &own), Footprint { resident: 20, peak: 20 });
         // On another placement it is scaled by its weights, as any model of that backend.
         let elsewhere = record("a", "elsewhere", backend, 50, 100, 200);
