@@ -240,17 +240,13 @@ impl Attend<'_> {
         state.total = state.total.mul_add(state.decay, sum);
     }
 
-    /// Rounds the queries to bf16, padded with zeros.
+    /// Rounds the queries to bf16, each padded with zeros. Rows of a tile after the last query keep what they had: their products
+    /// are not read.
     #[target_feature(enable = "avx512f,avx512bf16")]
     fn pack_queries(&self, to: &mut [u16]) {
         let (head_dim, parts) = (self.attention.layout.head_dim, self.parts);
         let group = self.queries.width / head_dim;
-        let rows = to.chunks_exact_mut(parts * STEP).take(self.count.next_multiple_of(STEP));
-        for (row, to) in rows.enumerate() {
-            if row >= self.count {
-                to.fill(0);
-                continue;
-            }
+        for (row, to) in to.chunks_exact_mut(parts * STEP).take(self.count).enumerate() {
             let at = row / group * self.queries.strides[0] + row % group * head_dim;
             let query = &self.queries.values[at..][..head_dim];
             for (from, to) in query.chunks(STEP).zip(to.as_chunks_mut().0) {
