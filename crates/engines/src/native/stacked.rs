@@ -108,6 +108,7 @@ fn quantize_rows(cpu: Cpu<'_>, a: &[f32], stride: usize, rows: usize, inputs: us
     match cpu.activation_bits {
         ActivationBits::Eight => {
             let mut quantized = ByteRows::zeros(rows, inputs);
+            // Eight groups are a block.
             let groups = if cpu.team.count() == 1 { usize::MAX } else { 8 * PART / rows.clamp(1, 8) };
             cpu.team.each(quantized.parts(groups), |mut part| part.quantize(cpu.isa, a, stride));
             Activations::Eight(quantized)

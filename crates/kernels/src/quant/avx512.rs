@@ -8,6 +8,7 @@ use std::arch::x86_64::{
     _mm512_or_si512, _mm512_set1_epi8, _mm512_set1_ps, _mm512_setzero_ps, _mm512_setzero_si512,
     _mm512_slli_epi16, _mm512_slli_epi32, _mm512_srli_epi16, _mm512_storeu_ps,
 };
+use std::mem::offset_of;
 use std::ops::Range;
 
 use super::codes::RowBlock;
@@ -290,22 +291,34 @@ fn add_runs<const R: usize, const BYTES: usize>(
 #[target_feature(enable = "avx512f,avx512vnni")]
 #[inline]
 fn add<const R: usize>(dots: &mut [[__m512i; 2]; R], codes: __m512i, rows: &[RowBlock; R], word: usize) {
-    for (part, first) in [&rows[0].high, &rows[0].low].into_iter().enumerate() {
-        // Not of `first` alone: the other rows follow.
-        let skipped = first.as_ptr().addr() - rows.as_ptr().addr();
-        let words = rows.as_ptr().wrapping_byte_add(skipped).cast::<i32>().wrapping_add(word);
-        let mut dots = dots.iter_mut().map(|dots| &mut dots[part]);
+    for (part, offset) in [offset_of!(RowBlock, high), offset_of!(RowBlock, low)].into_iter().enumerate() {
+        let words = rows.as_ptr().wrapping_byte_add(offset).cast::<i32>().wrapping_add(word);
         // SAFETY: there is a row for each dot product, and `words` points to four inputs of the first.
-        unsafe {
-            add_row::<RowBlock, 0>(dots.next(), codes, words);
-            add_row::<RowBlock, 1>(dots.next(), codes, words);
-            add_row::<RowBlock, 2>(dots.next(), codes, words);
-            add_row::<RowBlock, 3>(dots.next(), codes, words);
-            add_row::<RowBlock, 4>(dots.next(), codes, words);
-            add_row::<RowBlock, 5>(dots.next(), codes, words);
-            add_row::<RowBlock, 6>(dots.next(), codes, words);
-            add_row::<RowBlock, 7>(dots.next(), codes, words);
-        }
+        unsafe { add_rows::<RowBlock>(dots.iter_mut().map(|dots| &mut dots[part]), codes, words) };
+    }
+}
+
+/// Adds the products of codes with four inputs of each of up to eight adjacent rows of `T`.
+///
+/// # Safety
+/// `words` points to four inputs of the first row, and there is a row for each dot product.
+#[target_feature(enable = "avx512f,avx512vnni")]
+#[inline]
+pub(super) unsafe fn add_rows<'a, T>(
+    mut dots: impl Iterator<Item = &'a mut __m512i>,
+    codes: __m512i,
+    words: *const i32,
+) {
+    // SAFETY: the caller guarantees the rows.
+    unsafe {
+        add_row::<T, 0>(dots.next(), codes, words);
+        add_row::<T, 1>(dots.next(), codes, words);
+        add_row::<T, 2>(dots.next(), codes, words);
+        add_row::<T, 3>(dots.next(), codes, words);
+        add_row::<T, 4>(dots.next(), codes, words);
+        add_row::<T, 5>(dots.next(), codes, words);
+        add_row::<T, 6>(dots.next(), codes, words);
+        add_row::<T, 7>(dots.next(), codes, words);
     }
 }
 
@@ -316,11 +329,7 @@ fn add<const R: usize>(dots: &mut [[__m512i; 2]; R], codes: __m512i, rows: &[Row
 /// If there is a dot product, `words` points to four inputs of the first row, and there are more than `ROW` rows.
 #[target_feature(enable = "avx512f,avx512vnni")]
 #[inline]
-pub(super) unsafe fn add_row<T, const ROW: usize>(
-    dot: Option<&mut __m512i>,
-    codes: __m512i,
-    words: *const i32,
-) {
+unsafe fn add_row<T, const ROW: usize>(dot: Option<&mut __m512i>, codes: __m512i, words: *const i32) {
     let Some(dot) = dot else { return };
     // SAFETY: the caller guarantees that the words can be read.
     unsafe {

@@ -5,7 +5,7 @@ use std::arch::x86_64::{
     _mm512_setzero_ps, _mm512_setzero_si512,
 };
 
-use super::avx512::{GroupFactors, add_row, prefetch, values, vectors};
+use super::avx512::{GroupFactors, add_rows, prefetch, values, vectors};
 use super::byte_codes::RowGroup;
 use super::byte_rows::ByteRows;
 use super::format::CodeWidth;
@@ -117,16 +117,6 @@ fn add_run<const R: usize, const BYTES: usize, const FIRST: usize>(
 #[inline]
 fn add<const R: usize>(dots: &mut [__m512i; R], codes: __m512i, rows: &[RowGroup; R], word: usize) {
     let words = rows.as_ptr().cast::<i32>().wrapping_add(word);
-    let mut dots = dots.iter_mut();
     // SAFETY: there is a row for each dot product, and `words` points to four inputs of the first.
-    unsafe {
-        add_row::<RowGroup, 0>(dots.next(), codes, words);
-        add_row::<RowGroup, 1>(dots.next(), codes, words);
-        add_row::<RowGroup, 2>(dots.next(), codes, words);
-        add_row::<RowGroup, 3>(dots.next(), codes, words);
-        add_row::<RowGroup, 4>(dots.next(), codes, words);
-        add_row::<RowGroup, 5>(dots.next(), codes, words);
-        add_row::<RowGroup, 6>(dots.next(), codes, words);
-        add_row::<RowGroup, 7>(dots.next(), codes, words);
-    }
+    unsafe { add_rows::<RowGroup>(dots.iter_mut(), codes, words) };
 }
