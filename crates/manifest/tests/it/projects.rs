@@ -5,7 +5,6 @@
 use std::fs;
 use std::path::Path;
 use std::process::Command;
-use std::sync::OnceLock;
 
 use sconce_manifest::{Diagnosis, Error, Request, render};
 use serde_json::Value;
@@ -39,10 +38,11 @@ fn app_without_lock(rest: &str) -> TempDir {
     project(&[("", &format!("{HEAD}{rest}"))])
 }
 
-/// Writes a lock file with every version that these tests use. Cargo drops unused entries.
+/// Writes a lock file with every version that these tests use. Cargo drops unused entries. Resolving them takes
+/// seconds: the first test that needs the file leaves it for the others.
 fn lock(folder: &Path) {
-    static LOCK: OnceLock<String> = OnceLock::new();
-    let lock = LOCK.get_or_init(|| {
+    let shared = Path::new(env!("CARGO_TARGET_TMPDIR")).join("candle-versions.lock");
+    if !shared.exists() {
         let mut lines = String::from("[dependencies]\n");
         for (number, version) in ["0.9.1", "0.10.2", "0.11.1"].into_iter().enumerate() {
             for package in ["candle-core", "candle-nn", "candle-transformers"] {
@@ -57,9 +57,11 @@ fn lock(folder: &Path) {
         command.args(["generate-lockfile", "--quiet"]).current_dir(all.path());
         let output = command.output().expect("cargo starts");
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-        fs::read_to_string(all.path().join("Cargo.lock")).expect("a lock file")
-    });
-    fs::write(folder.join("Cargo.lock"), lock).expect("a lock file");
+        let draft = tempfile::NamedTempFile::new_in(env!("CARGO_TARGET_TMPDIR")).expect("a draft");
+        fs::copy(all.path().join("Cargo.lock"), draft.path()).expect("a lock file");
+        draft.persist(&shared).expect("the draft can be renamed");
+    }
+    fs::copy(shared, folder.join("Cargo.lock")).expect("a lock file");
 }
 
 /// Diagnoses a project with cargo's options for target and features.
