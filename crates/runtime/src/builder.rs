@@ -32,6 +32,8 @@ pub struct LoadForecast {
     /// Memory of the weights on the chosen placement; on the largest one that may be chosen, while none is proved. `None`
     /// if no placement can be used.
     pub claim: Option<Claim>,
+    /// The numerics class on the chosen placement; `None` if its real weights are not proved.
+    pub class: Option<String>,
 }
 
 /// Builder of a [`Model`].
@@ -194,7 +196,11 @@ impl ModelBuilder {
         let claims = untried.filter_map(|refused| Claim::of(&spec.card, &refused.placement));
         let chosen = plan.chosen.as_ref().and_then(|chosen| Claim::of(&spec.card, &chosen.placement));
         let claim = chosen.or_else(|| claims.max_by_key(|claim| claim.bytes));
-        Ok(LoadForecast { card: spec.card, plan, claim })
+        let class = plan
+            .chosen
+            .as_ref()
+            .and_then(|chosen| runtime.stored_class(&spec, &chosen.placement, plan.reference.as_ref()));
+        Ok(LoadForecast { card: spec.card, plan, claim, class })
     }
 
     /// Estimated main memory of a prover child for the model's weights, in bytes. 0 if they are already proved.

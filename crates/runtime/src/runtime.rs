@@ -13,6 +13,7 @@ use sconce_core::hardware::Hardware;
 use sconce_core::obstacle::Obstacle;
 use sconce_core::placement::Placement;
 use sconce_engines::model_cost::ModelCost;
+use sconce_planner::band::Band;
 use sconce_planner::evidence::Canary;
 use sconce_planner::grid::{self, Candidate};
 use sconce_planner::plan::{Constraints, Plan, plan};
@@ -27,7 +28,9 @@ use crate::home::default_home;
 use crate::inspect;
 use crate::memory::{MemoryAccount, MemoryPurpose};
 use crate::prove::store::Store;
-use crate::prove::{self, CanaryTexts, GatheredEvidence, Gatherer, Launch, OpFindings, ProofDepth, Prover};
+use crate::prove::{
+    self, CanaryTexts, GatheredEvidence, Gatherer, Launch, OpFindings, ProofDepth, Prover, numerics_class,
+};
 use crate::source::ModelSource;
 use crate::tokenize::ModelTokenizer;
 
@@ -440,6 +443,23 @@ impl Runtime {
         let GatheredEvidence { grid, evidence, .. } =
             gatherer.gather(self.grid(spec), ProofDepth::Twin, &admits);
         plan(&spec.card, &grid, &evidence, constraints)
+    }
+
+    /// The numerics class of a placement by stored evidence; none if its real weights are not proved.
+    pub(crate) fn stored_class(
+        &self,
+        spec: &ModelSpec,
+        placement: &Placement,
+        reference: Option<&Placement>,
+    ) -> Option<String> {
+        let tokenizer = ModelTokenizer::open(&spec.files.folder, &spec.card).ok()?;
+        let texts = CanaryTexts::new(&tokenizer, &spec.card).ok()?;
+        let mut ignore = |_: Event<'_>| {};
+        let mut gatherer = Gatherer { stored_only: true, ..self.gatherer(spec, Some(&texts), &mut ignore) };
+        let only = |candidate: &Placement| candidate == placement;
+        let GatheredEvidence { evidence, .. } = gatherer.gather(self.grid(spec), ProofDepth::Canary, &only);
+        let canary = evidence.get(placement)?.canary.clone()?.ok()?;
+        Some(numerics_class(spec, &placement.weights, Band::measured(canary.error, reference)?))
     }
 
     /// Reads the card of a model without fetching its weights. The weights have an identity if their hashes are recorded.

@@ -29,6 +29,7 @@ use sconce_core::probe::{ProbeCase, Sample};
 use sconce_kernels::bf16::Bf16;
 use sconce_kernels::isa::Isa;
 use sconce_kernels::quant::CodeWidth;
+use sconce_kernels::team::Team;
 
 use crate::describe::describe;
 use crate::description::Description;
@@ -78,7 +79,7 @@ impl NativeEngine {
             Dtype::Int8 | Dtype::Int4 => {
                 let width = if dtype == Dtype::Int8 { CodeWidth::Eight } else { CodeWidth::Four };
                 let generated = tensors.generated().then_some(width);
-                let packing = PackStored { isa: self.isa, generated };
+                let packing = PackStored { isa: self.isa, generated, team: Team::new(self.count) };
                 NativeEncoder::stored(description, tensors, &packing, output, threads)
                     .map_err(|error| load_failed(&error))
             }

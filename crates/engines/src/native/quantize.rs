@@ -3,6 +3,7 @@
 use half::f16;
 use sconce_kernels::isa::Isa;
 use sconce_kernels::quant::{CodeWidth, QuantFormat, QuantMatrix, QuantRow};
+use sconce_kernels::team::Team;
 
 use crate::stored_tensor::StoredTensor;
 
@@ -10,20 +11,20 @@ use crate::stored_tensor::StoredTensor;
 const GROUP: usize = 32;
 
 /// Packs a tensor `[outputs, inputs]` with the codes and scales of its blocks; none if it is not quantized.
-pub(super) fn pack(isa: Isa, tensor: &StoredTensor) -> Option<QuantMatrix> {
+pub(super) fn pack((isa, team): (Isa, &Team), tensor: &StoredTensor) -> Option<QuantMatrix> {
     let format = tensor.stored.quant_format()?;
     let (outputs, inputs) = (tensor.shape[0], tensor.shape[1]);
     let bytes = tensor.bytes.len() / outputs.max(1);
     let read = |output: usize, row: &mut QuantRow| {
         tensor.stored.unpack(&tensor.bytes[output * bytes..][..bytes], row);
     };
-    Some(QuantMatrix::pack(isa, format, outputs, inputs, read))
+    Some(QuantMatrix::pack((isa, team), format, outputs, inputs, read))
 }
 
 /// Quantizes values `[outputs, inputs]` to 16 levels between the minimum and the maximum of each 32 inputs; none if inputs
 /// are no whole groups. Generated weights are on such levels and stay as they are; others would be rounded.
 pub(super) fn values(
-    isa: Isa,
+    (isa, team): (Isa, &Team),
     width: CodeWidth,
     values: &[f32],
     outputs: usize,
@@ -42,7 +43,7 @@ pub(super) fn values(
             row.minimums.push(minimum.to_bits());
         }
     };
-    inputs.is_multiple_of(GROUP).then(|| QuantMatrix::pack(isa, format, outputs, inputs, read))
+    inputs.is_multiple_of(GROUP).then(|| QuantMatrix::pack((isa, team), format, outputs, inputs, read))
 }
 
 #[cfg(test)]
@@ -68,7 +69,7 @@ mod tests {
             // Bytes below 0x7c are never the exponent of an infinite scale.
             let bytes = (0..length).map(|_| (uniform(&mut state).abs() * 120.0) as u8).collect();
             let tensor = StoredTensor { stored, shape, bytes };
-            let matrix = pack(Isa::best(), &tensor).expect("it is quantized");
+            let matrix = pack((Isa::best(), &Team::new(2)), &tensor).expect("it is quantized");
             assert_eq!(rows(&matrix), tensor.dequantize(), "{stored}");
         }
     }
@@ -76,15 +77,15 @@ mod tests {
     #[test]
     fn floats_are_not_packed_as_blocks() {
         let tensor = StoredTensor { stored: StoredType::F32, shape: vec![1, 32], bytes: vec![0; 128] };
-        assert!(pack(Isa::best(), &tensor).is_none());
-        assert!(values(Isa::best(), CodeWidth::Eight, &[0.0; 40], 1, 40).is_none());
+        assert!(pack((Isa::best(), &Team::new(2)), &tensor).is_none());
+        assert!(values((Isa::best(), &Team::single()), CodeWidth::Eight, &[0.0; 40], 1, 40).is_none());
     }
 
     #[test]
     fn generated_weights_are_quantized_without_an_error() {
         let exact = GeneratedTensors.read("a.weight", &[48, 64]).expect("they are generated");
         for width in [CodeWidth::Four, CodeWidth::Eight] {
-            let matrix = values(Isa::best(), width, &exact, 48, 64).expect("whole groups");
+            let matrix = values((Isa::best(), &Team::single()), width, &exact, 48, 64).expect("whole groups");
             assert_eq!(rows(&matrix), exact, "{width:?}");
         }
         // Rounding to bf16 would change them.

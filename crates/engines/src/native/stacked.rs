@@ -5,6 +5,7 @@ use std::sync::Arc;
 use sconce_kernels::gemm::{ColumnBlock, GemmScratch, PackedMatrix, SplitEpilogue};
 use sconce_kernels::isa::Isa;
 use sconce_kernels::quant::{ByteRows, CodeWidth, QuantMatrix, QuantizedRows};
+use sconce_kernels::team::Team;
 
 use super::matrix::{ActivationBits, Cpu, Matrix, share, store};
 use super::quantize;
@@ -128,12 +129,14 @@ pub(super) struct PackStored {
     pub(super) isa: Isa,
     /// The code width of generated weights; none if weights are trained.
     pub(super) generated: Option<CodeWidth>,
+    /// The threads that pack: not those of the engine, which computes other models meanwhile.
+    pub(super) team: Team,
 }
 
 impl PackStored {
     fn part(&self, tensor: &StoredTensor) -> Part {
         let (outputs, inputs) = (tensor.shape[0], tensor.shape[1]);
-        match quantize::pack(self.isa, tensor) {
+        match quantize::pack((self.isa, &self.team), tensor) {
             Some(matrix) => Part::Quantized(Arc::new(matrix)),
             None => Part::Float(PackedMatrix::pack(self.isa, &tensor.dequantize(), outputs, inputs)),
         }
@@ -149,9 +152,9 @@ impl Packing<StackedMatrix> for PackStored {
         let parts = match weight {
             Weight::Stored(tensors) => tensors.iter().map(|tensor| self.part(tensor)).collect(),
             Weight::F32(values) => {
-                let quantized = self
-                    .generated
-                    .and_then(|width| quantize::values(self.isa, width, &values, outputs, inputs));
+                let quantize =
+                    |width| quantize::values((self.isa, &self.team), width, &values, outputs, inputs);
+                let quantized = self.generated.and_then(quantize);
                 let float = || Part::Float(PackedMatrix::pack(self.isa, &values, outputs, inputs));
                 vec![quantized.map_or_else(float, |matrix| Part::Quantized(Arc::new(matrix)))]
             }
@@ -164,7 +167,7 @@ impl Packing<StackedMatrix> for PackStored {
     }
 
     fn quantized_table(&self, rows: &StoredTensor, scale: Option<f64>) -> Table {
-        match quantize::pack(self.isa, rows) {
+        match quantize::pack((self.isa, &self.team), rows) {
             Some(matrix) => Table::Quantized(Arc::new(matrix), scale.map_or(1.0, |scale| scale as f32)),
             None => Table::F32(rows.dequantize()),
         }

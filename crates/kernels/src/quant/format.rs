@@ -48,15 +48,21 @@ impl CodeWidth {
         }
     }
 
-    /// Sets the code at `at` of vector `word` of a run, which is zero.
-    pub(super) fn set(self, run: &mut [u8], word: usize, at: usize, code: u8) {
+    /// Sets the codes of a column of a run.
+    pub(super) fn set(self, run: &mut [u8], column: usize, codes: &[u8; RUN]) {
+        let words = codes.as_chunks().0;
+        let word = |word: usize| u32::from_le_bytes(words[word]);
+        let mut put = |vector: usize, bytes: u32| {
+            run[vector * VECTOR + 4 * column..][..4].copy_from_slice(&bytes.to_le_bytes());
+        };
         if self == CodeWidth::Eight {
-            run[word * VECTOR + at] = code;
-            return;
+            return (0..RUN / 4).for_each(|vector| put(vector, word(vector)));
         }
-        run[word / 2 * VECTOR + at] |= (code & 0x0f) << (word % 2 * 4);
+        let low = |vector: usize| word(vector) & 0x0f0f_0f0f;
+        (0..2).for_each(|vector| put(vector, low(2 * vector) | low(2 * vector + 1) << 4));
         if self == CodeWidth::Six {
-            run[2 * VECTOR + at] |= code >> 4 << (2 * word);
+            let upper = |vector: usize| (word(vector) >> 4 & 0x0303_0303) << (2 * vector);
+            put(2, upper(0) | upper(1) | upper(2) | upper(3));
         }
     }
 }

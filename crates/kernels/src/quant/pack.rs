@@ -1,20 +1,27 @@
 //! Packs quantized weights in panels.
 
+use std::ops::Range;
+use std::slice::ChunksMut;
+
 use super::format::{CodeWidth, QuantFormat, QuantRow};
 use super::matrix::QuantMatrix;
 use super::{BLOCK, GROUP, PANEL, RUN};
-use crate::buffer::Buffer;
+use crate::buffer::{Buffer, Number};
 use crate::isa::Isa;
+use crate::team::Team;
+
+/// Panels that a thread packs at a time.
+const PART: usize = 8;
 
 impl QuantMatrix {
-    /// Packs `[outputs, inputs]`. `read` writes the weights of an output to a row, which is empty. `inputs` is a whole
-    /// number of super-blocks.
+    /// Packs `[outputs, inputs]` with the threads of a team. `read` writes the weights of an output to a row, which is
+    /// empty. `inputs` is a whole number of super-blocks.
     pub fn pack(
-        isa: Isa,
+        (isa, team): (Isa, &Team),
         format: QuantFormat,
         outputs: usize,
         inputs: usize,
-        mut read: impl FnMut(usize, &mut QuantRow),
+        read: impl Fn(usize, &mut QuantRow) + Sync,
     ) -> QuantMatrix {
         assert!(inputs.is_multiple_of(format.block()), "{inputs} inputs are no whole blocks");
         assert!(matches!((format.width, format.group), (_, 32) | (CodeWidth::Six | CodeWidth::Eight, 16)));
@@ -34,19 +41,54 @@ impl QuantMatrix {
             scales: Buffer::zeros(factors),
             minimums: Buffer::zeros(if format.has_minimums { factors } else { 0 }),
         };
-        let mut row = QuantRow::default();
-        for output in 0..outputs {
-            row.clear();
-            read(output, &mut row);
-            assert!(row.codes.len() == inputs && row.scales.len() == blocks);
-            matrix.put(output, &row);
-        }
+        let parts = panels.div_ceil(PART);
+        let mut codes = split(&mut matrix.codes, groups * format.group_bytes());
+        let mut group_scales = split(&mut matrix.group_scales, groups * PANEL);
+        let mut group_minimums = split(&mut matrix.group_minimums, groups * PANEL);
+        let mut scales = split(&mut matrix.scales, blocks * PANEL);
+        let mut minimums = split(&mut matrix.minimums, blocks * PANEL);
+        let parts = (0..parts).map(|part| Panels {
+            format,
+            outputs: part * PART * PANEL..((part + 1) * PART * PANEL).min(outputs),
+            codes: codes.next().unwrap_or_default(),
+            group_scales: group_scales.next().unwrap_or_default(),
+            group_minimums: group_minimums.next().unwrap_or_default(),
+            scales: scales.next().unwrap_or_default(),
+            minimums: minimums.next().unwrap_or_default(),
+        });
+        team.each(parts, |mut part| {
+            let mut row = QuantRow::default();
+            for output in part.outputs.clone() {
+                row.clear();
+                read(output, &mut row);
+                assert!(row.codes.len() == inputs && row.scales.len() == blocks);
+                part.put(output - part.outputs.start, &row);
+            }
+        });
         matrix
     }
+}
 
+/// The parts of a buffer with `length` values per panel. An empty buffer has none.
+fn split<T: Number>(buffer: &mut Buffer<T>, length: usize) -> ChunksMut<'_, T> {
+    buffer.chunks_mut((PART * length).max(1))
+}
+
+/// Some panels of a matrix.
+struct Panels<'a> {
+    format: QuantFormat,
+    outputs: Range<usize>,
+    codes: &'a mut [u8],
+    group_scales: &'a mut [i8],
+    group_minimums: &'a mut [u8],
+    scales: &'a mut [u16],
+    minimums: &'a mut [u16],
+}
+
+impl Panels<'_> {
     fn put(&mut self, output: usize, row: &QuantRow) {
         let (panel, column, format) = (output / PANEL, output % PANEL, self.format);
-        let (groups, blocks) = (self.inputs / format.group, self.inputs / format.block());
+        let groups = row.codes.len() / format.group;
         let bytes = format.group_bytes();
         for (group, codes) in row.codes.chunks_exact(format.group).enumerate() {
             let to = &mut self.codes[(panel * groups + group) * bytes..][..bytes];
@@ -56,20 +98,21 @@ impl QuantMatrix {
                 assert!(is_valid(format.width, largest, *scale), "a scale of {scale}");
             }
             let runs = to.chunks_exact_mut(format.width.run_bytes());
-            for (run, codes) in runs.zip(codes.chunks_exact(RUN)) {
-                for (input, code) in codes.iter().enumerate() {
-                    format.width.set(run, input / 4, column * 4 + input % 4, *code);
-                }
+            for (run, codes) in runs.zip(codes.as_chunks::<RUN>().0) {
+                format.width.set(run, column, codes);
             }
         }
-        let at = |index: usize, count: usize| (panel * count + index) * PANEL + column;
-        let integers = row.group_scales.iter().zip(0..groups);
-        integers.for_each(|(x, group)| self.group_scales[at(group, groups)] = *x);
-        let integers = row.group_minimums.iter().zip(0..groups);
-        integers.for_each(|(x, group)| self.group_minimums[at(group, groups)] = *x);
-        row.scales.iter().enumerate().for_each(|(block, x)| self.scales[at(block, blocks)] = *x);
-        row.minimums.iter().enumerate().for_each(|(block, x)| self.minimums[at(block, blocks)] = *x);
+        place(self.group_scales, &row.group_scales, panel, column);
+        place(self.group_minimums, &row.group_minimums, panel, column);
+        place(self.scales, &row.scales, panel, column);
+        place(self.minimums, &row.minimums, panel, column);
     }
+}
+
+/// Puts the values of a row into a column of its panel.
+fn place<T: Copy>(to: &mut [T], values: &[T], panel: usize, column: usize) {
+    let panel = &mut to[panel * values.len() * PANEL..][..values.len() * PANEL];
+    panel.iter_mut().skip(column).step_by(PANEL).zip(values).for_each(|(to, x)| *to = *x);
 }
 
 /// Whether the products of codes with a scale can be split into bytes.

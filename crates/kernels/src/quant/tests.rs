@@ -4,6 +4,7 @@ use half::f16;
 
 use super::*;
 use crate::isa::Isa;
+use crate::team::Team;
 
 const FORMATS: [QuantFormat; 13] = [
     format(CodeWidth::Four, 32, 1, 8, false),
@@ -61,7 +62,10 @@ fn row(random: &mut Random, format: QuantFormat, inputs: usize) -> QuantRow {
 
 fn matrix(isa: Isa, format: QuantFormat, outputs: usize, inputs: usize) -> QuantMatrix {
     let mut random = Random(7);
-    QuantMatrix::pack(isa, format, outputs, inputs, |_, to| *to = row(&mut random, format, inputs))
+    let rows: Vec<QuantRow> = (0..outputs).map(|_| row(&mut random, format, inputs)).collect();
+    QuantMatrix::pack((isa, &Team::new(3)), format, outputs, inputs, |output, to| {
+        to.clone_from(&rows[output]);
+    })
 }
 
 /// The weights, from the definition of the format.
@@ -96,9 +100,10 @@ fn products(matrix: &QuantMatrix, values: &[f32], count: usize) -> [Vec<f32>; 2]
 
 #[test]
 fn rows_of_a_matrix_are_its_weights_bit_for_bit() {
-    for format in FORMATS {
-        let matrix = matrix(Isa::best(), format, 37, 512);
-        for (output, wanted) in weights(format, 37, 512).iter().enumerate() {
+    // The threads of a team pack 128 outputs at a time.
+    for (format, outputs) in FORMATS.into_iter().flat_map(|format| [(format, 37), (format, 300)]) {
+        let matrix = matrix(Isa::best(), format, outputs, 512);
+        for (output, wanted) in weights(format, outputs, 512).iter().enumerate() {
             let mut got = vec![f32::NAN; 512];
             matrix.row(output, &mut got);
             assert_eq!(got, *wanted, "{format:?} {output}");
@@ -207,7 +212,7 @@ fn quantized_rows_are_within_half_a_step() {
     // The identity shows the rows themselves.
     let format = format(CodeWidth::Eight, 32, 1, 128, false);
     let identity = |isa| {
-        QuantMatrix::pack(isa, format, 64, 64, |output, to| {
+        QuantMatrix::pack((isa, &Team::single()), format, 64, 64, |output, to| {
             to.codes = (0..64).map(|input| 128 + u8::from(input == output)).collect();
             to.scales = vec![f16::ONE.to_bits(); 2];
         })

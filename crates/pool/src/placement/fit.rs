@@ -11,6 +11,8 @@ pub(super) struct Fit {
     #[serde(default)]
     fits_alone: bool,
     #[serde(default)]
+    class: Option<String>,
+    #[serde(default)]
     bytes: Option<Footprint>,
     #[serde(default)]
     free_bytes: Option<u64>,
@@ -53,7 +55,8 @@ impl Offer {
 }
 
 impl Fit {
-    /// The offer of a worker with this answer; `reserved` bytes are for loads that have begun there.
+    /// The offer of a worker with this answer; `reserved` bytes are for loads that have begun there, and `class` is the
+    /// class that the model had there.
     pub(super) fn offer(
         self,
         worker: &str,
@@ -61,6 +64,7 @@ impl Fit {
         reserved: u64,
         class: Option<NumericsClass>,
     ) -> Offer {
+        let class = self.class.and_then(|class| class.parse().ok()).or(class);
         let mut obstacles = Vec::new();
         if self.bytes.is_none() {
             // No placement can be used.
@@ -102,9 +106,10 @@ mod tests {
         let whole = offer(json!({
             "fits": true, "fits_alone": true, "loaded": false, "proved": true, "placement": "native/cpu/bf16",
             "bytes": { "resident": 80, "peak": 100 }, "free_bytes": 110, "tokens_per_second": 5000.0,
-            "load_seconds": 2.5, "placements": [{ "placement": "a", "active": false }],
+            "load_seconds": 2.5, "class": "461edade540d-half", "placements": [{ "placement": "a", "active": false }],
         }));
         assert!(whole.fits() && whole.fits_alone);
+        assert_eq!(whole.bid.class, "461edade540d-half".parse().ok());
         let Bid { bytes, free_bytes, rate, load_seconds, .. } = whole.bid;
         assert_eq!((bytes, free_bytes, rate, load_seconds), (100, 100, 5000.0, 2.5));
         let full =

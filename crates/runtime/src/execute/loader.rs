@@ -13,10 +13,9 @@ use tracing::info_span;
 
 use super::guard::Guard;
 use crate::device::{DeviceExecutors, Loaded};
-use crate::digest::hash;
 use crate::error::Error;
 use crate::event::Event;
-use crate::prove::{ProofDepth, canary_key_of_weights};
+use crate::prove::{ProofDepth, numerics_class};
 use crate::runtime::Runtime;
 
 /// Timeout of loading a model.
@@ -101,7 +100,6 @@ impl Loader {
             canary.ok_or_else(|| Obstacle::LoadFailed { reason: "its canary is missing".to_owned() })?;
         let band = within(&canary, self.reference.as_ref(), band.unwrap_or(self.constraints.band))?;
         let loaded = self.load(&self.runtime.inner.executors, placement)?;
-        let key = canary_key_of_weights(&self.spec, &placement.weights);
         Ok(ActivePlacement {
             placement: placement.clone(),
             loaded,
@@ -112,7 +110,7 @@ impl Loader {
                 norms: canary.norms,
             },
             band,
-            class: format!("{}-{band}", &hash(&key)[..12]),
+            class: numerics_class(&self.spec, &placement.weights, band),
             tokens_per_second: canary.tokens_per_second,
         })
     }

@@ -483,7 +483,7 @@ fn canary_evidence(error: Distance, want: &Sample, sample: Sample, texts: &Canar
 }
 
 /// Hash of the facts that the output of real weights depends on.
-pub(crate) fn canary_key_of_weights(spec: &ModelSpec, weights: &str) -> String {
+fn canary_key_of_weights(spec: &ModelSpec, weights: &str) -> String {
     let card = &spec.card;
     let identity = card.weights_named(weights).map(|weights| &weights.identity);
     let head = (card.task.value, &card.head);
@@ -493,6 +493,11 @@ pub(crate) fn canary_key_of_weights(spec: &ModelSpec, weights: &str) -> String {
         KvCacheDtype::Auto => key,
         dtype @ KvCacheDtype::Q8_0 => hash(&(key, dtype)),
     }
+}
+
+/// The numerics class of weights in a band.
+pub(crate) fn numerics_class(spec: &ModelSpec, weights: &str, band: Band) -> String {
+    format!("{}-{band}", &hash(&canary_key_of_weights(spec, weights))[..12])
 }
 
 /// Results of all ops on one placement.

@@ -14,7 +14,7 @@ mod texts;
 
 pub use child::{CHILD_ARGUMENT, run_child};
 pub use gather::{GatheredEvidence, OpFindings, ProofDepth};
-pub(crate) use gather::{Gatherer, canary_key_of_weights};
+pub(crate) use gather::{Gatherer, numerics_class};
 pub(crate) use launch::Launch;
 pub(crate) use prover::Prover;
 pub use request::ProbeRequest;

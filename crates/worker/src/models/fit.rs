@@ -31,6 +31,9 @@ pub(crate) struct Fit {
     proved: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
     placement: Option<String>,
+    /// Numerics class of the placement, once its real weights are proved here.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    class: Option<String>,
     /// Estimated main memory.
     #[serde(skip_serializing_if = "Option::is_none")]
     bytes: Option<Footprint>,
@@ -52,7 +55,7 @@ pub(super) fn fit(
     builder: &ModelBuilder,
     source: &str,
 ) -> Result<Fit, Error> {
-    let LoadForecast { card, plan, claim } = builder.forecast()?;
+    let LoadForecast { card, plan, claim, class } = builder.forecast()?;
     let slots = app.slots();
     let loaded = slots.iter().find(|slot| slot.has_name(source)).and_then(|slot| slot.loaded());
     let of_load = claim.as_ref().map(load);
@@ -70,6 +73,7 @@ pub(super) fn fit(
         loaded: loaded.is_some(),
         proved: chosen.is_some(),
         placement: claim.as_ref().map(|claim| short(&claim.placement)),
+        class,
         bytes,
         free_bytes: memory.free,
         tokens_per_second: chosen.map(|chosen| (tokens * chosen.texts_per_second).round()),

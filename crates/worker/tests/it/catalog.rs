@@ -139,6 +139,7 @@ fn a_fit_is_estimated_without_a_load() {
         assert!(before["bytes"]["peak"].as_u64().is_some_and(|bytes| bytes > 0), "{before}");
         assert!(before["free_bytes"].as_u64().is_some_and(|bytes| bytes > 0), "{before}");
         assert!(before["tokens_per_second"].is_null() && before["load_seconds"].is_null(), "{before}");
+        assert!(before["class"].is_null(), "{before}");
         let codes: Vec<&str> = before["placements"]
             .as_array()
             .expect("a list")
@@ -159,6 +160,10 @@ fn a_fit_is_estimated_without_a_load() {
         assert_eq!(flags(&after), [true, true, true, true], "{after}");
         let report = get(address, "/v1/report").json();
         assert_eq!(after["placement"], report["models"][0]["serving"]["placement"]);
+        assert!(
+            after["class"].is_string() && after["class"] == report["models"][0]["serving"]["class"],
+            "{after}"
+        );
         assert!(after["tokens_per_second"].as_f64().is_some_and(|rate| rate > 0.0), "{after}");
         assert!(after["load_seconds"].as_f64().is_some_and(|seconds| seconds > 0.0), "{after}");
         let measured = &report["models"][0]["memory"]["measured"];

@@ -32,19 +32,36 @@ pub(super) const fn eight_with_minimums(width: CodeWidth) -> QuantFormat {
     QuantFormat { width, group: 32, groups: 8, zero: 0, has_minimums: true }
 }
 
-/// The 2-bit value `index`: 32 consecutive bytes hold 128 values, in four runs of 32.
-fn two_bits(bytes: &[u8], index: usize) -> u8 {
-    bytes[index / 128 * 32 + index % 32] >> (2 * (index / 32 % 4)) & 3
+/// Appends zeros for the codes of a super-block.
+fn next_codes(to: &mut QuantRow) -> &mut [u8] {
+    let start = to.codes.len();
+    to.codes.resize(start + LENGTH, 0);
+    &mut to.codes[start..]
 }
 
-/// The bit `index` of 32 bytes, whose bit `n` belongs to the run of 32 values `n`.
-fn one_bit(bytes: &[u8], index: usize) -> u8 {
-    bytes[index % 32] >> (index / 32) & 1
+/// Adds 2-bit values from bit `at` of the codes on: 32 consecutive bytes hold 128 values, in four runs of 32.
+fn add_two_bits(codes: &mut [u8], bytes: &[u8], at: u32) {
+    for (codes, bytes) in codes.chunks_exact_mut(128).zip(bytes.chunks_exact(32)) {
+        for (run, codes) in codes.chunks_exact_mut(32).enumerate() {
+            codes.iter_mut().zip(bytes).for_each(|(code, bits)| *code |= (bits >> (2 * run) & 3) << at);
+        }
+    }
 }
 
-/// The nibble `index`: `run` consecutive bytes hold `2 * run` values, the low nibbles first.
-fn nibble(bytes: &[u8], run: usize, index: usize) -> u8 {
-    bytes[index / (2 * run) * run + index % run] >> (4 * (index / run % 2)) & 0x0f
+/// Adds bit `at` of the codes: bit `n` of 32 bytes belongs to the run of 32 values `n`.
+fn add_one_bit(codes: &mut [u8], bytes: &[u8], at: u32) {
+    for (run, codes) in codes.chunks_exact_mut(32).enumerate() {
+        codes.iter_mut().zip(bytes).for_each(|(code, bits)| *code |= (bits >> run & 1) << at);
+    }
+}
+
+/// Adds nibbles: `run` consecutive bytes hold `2 * run` values, the low nibbles first.
+fn add_nibbles(codes: &mut [u8], bytes: &[u8], run: usize) {
+    for (codes, bytes) in codes.chunks_exact_mut(2 * run).zip(bytes.chunks_exact(run)) {
+        let (low, high) = codes.split_at_mut(run);
+        low.iter_mut().zip(bytes).for_each(|(code, both)| *code |= both & 0x0f);
+        high.iter_mut().zip(bytes).for_each(|(code, both)| *code |= both >> 4);
+    }
 }
 
 pub(super) fn q2_k(block: &[u8], to: &mut QuantRow) {
@@ -53,7 +70,7 @@ pub(super) fn q2_k(block: &[u8], to: &mut QuantRow) {
     to.minimums.push(half(block, 82));
     to.group_scales.extend(scales.iter().map(|both| (both & 0x0f).cast_signed()));
     to.group_minimums.extend(scales.iter().map(|both| both >> 4));
-    to.codes.extend((0..LENGTH).map(|index| two_bits(quants, index)));
+    add_two_bits(next_codes(to), quants, 0);
 }
 
 /// The code of zero of [`q3_k`]: a cleared third bit means minus four.
@@ -68,7 +85,9 @@ pub(super) fn q3_k(block: &[u8], to: &mut QuantRow) {
         let upper = scales[8 + group % 4] >> (2 * (group / 4)) & 3;
         (low | upper << 4).cast_signed() - 32
     }));
-    to.codes.extend((0..LENGTH).map(|index| two_bits(quants, index) | one_bit(high, index) << 2));
+    let codes = next_codes(to);
+    add_two_bits(codes, quants, 0);
+    add_one_bit(codes, high, 2);
 }
 
 /// The 6-bit scale and minimum of a group of 32 values.
@@ -95,13 +114,15 @@ fn push_eight_groups(block: &[u8], to: &mut QuantRow) {
 
 pub(super) fn q4_k(block: &[u8], to: &mut QuantRow) {
     push_eight_groups(block, to);
-    to.codes.extend((0..LENGTH).map(|index| nibble(&block[16..], 32, index)));
+    add_nibbles(next_codes(to), &block[16..], 32);
 }
 
 pub(super) fn q5_k(block: &[u8], to: &mut QuantRow) {
     let (high, low) = block[16..].split_at(32);
     push_eight_groups(block, to);
-    to.codes.extend((0..LENGTH).map(|index| nibble(low, 32, index) | one_bit(high, index) << 4));
+    let codes = next_codes(to);
+    add_nibbles(codes, low, 32);
+    add_one_bit(codes, high, 4);
 }
 
 /// The code of zero of [`q6_k`].
@@ -111,5 +132,7 @@ pub(super) fn q6_k(block: &[u8], to: &mut QuantRow) {
     let (low, high, scales) = (&block[..128], &block[128..192], &block[192..208]);
     to.scales.push(half(block, 208));
     to.group_scales.extend(scales.iter().map(|scale| scale.cast_signed()));
-    to.codes.extend((0..LENGTH).map(|index| nibble(low, 64, index) | two_bits(high, index) << 4));
+    let codes = next_codes(to);
+    add_nibbles(codes, low, 64);
+    add_two_bits(codes, high, 4);
 }
