@@ -22,11 +22,11 @@ pub(super) fn store(
     qkv: &Panels<u16>,
 ) {
     let wide = d.head_dim.next_multiple_of(STEP);
-    let mut row = vec![0; (d.heads + 2 * d.kv_heads) * wide];
+    let mut row = vec![0; 2 * d.kv_heads * wide];
     for (s, cached) in batch.sequences.iter().zip(&batch.cached) {
         for token in 0..s.length {
-            qkv.get(s.start + token, &mut row);
-            let (keys, values) = row[d.heads * wide..].split_at(d.kv_heads * wide);
+            qkv.get_from(d.heads * wide / STEP, s.start + token, &mut row);
+            let (keys, values) = row.split_at(d.kv_heads * wide);
             cache.store(layer, &cached.blocks, cached.length + token, [keys, values], wide);
         }
     }
@@ -76,7 +76,8 @@ pub(super) fn qk_norm_rope(
 ) {
     let heads = HeadLayout::of(d);
     let (head, wide) = (d.head_dim, d.head_dim.next_multiple_of(STEP));
-    let count = d.heads + 2 * d.kv_heads;
+    // Queries and keys; values stay as they are.
+    let count = d.heads + d.kv_heads;
     let (mut short, mut row) = (vec![0; count * wide], vec![0.0; count * head]);
     for (token, position) in batch.positions().enumerate() {
         qkv.get(token, &mut short);
@@ -87,6 +88,6 @@ pub(super) fn qk_norm_rope(
         for (from, to) in row.chunks_exact(head).zip(short.chunks_exact_mut(wide)) {
             narrow_row(unit, from, &mut to[..head]);
         }
-        qkv.set(token, &short);
+        qkv.put(token, &short);
     }
 }

@@ -2,7 +2,7 @@
 
 use super::panels::{Panels, STEP};
 use super::tiles::Bf16;
-use super::vectors::{add, load, round, store};
+use super::vectors::{add, load, multiply, round, store, widen};
 use crate::rows::Activation;
 
 /// `activation(gate) · up` for the first `rows` rows of `wide`, whose first half is the gate, into `to`.
@@ -19,13 +19,10 @@ pub fn gate_rows(_: Bf16, rows: usize, wide: &Panels<u16>, activation: Activatio
 
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512bf16,fma")]
 fn gate_row(gate: &[u16; STEP], up: &[u16; STEP], activation: Activation, to: &mut [u16; STEP]) {
-    let widened = |from: &[u16; STEP]| from.map(|x| f32::from_bits(u32::from(x) << 16));
-    let (mut gate, up) = (widened(gate), widened(up));
-    activation.apply(&mut gate);
-    for (gate, up) in gate.iter_mut().zip(up) {
-        *gate *= up;
-    }
-    round(load(&gate), to);
+    let mut activated = [0.0; STEP];
+    store(widen(gate), &mut activated);
+    activation.apply(&mut activated);
+    round(multiply(load(&activated), widen(up)), to);
 }
 
 /// Adds the first `rows` rows of `from` to `to`.

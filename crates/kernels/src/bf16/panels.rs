@@ -106,20 +106,38 @@ impl<T: Number> Panels<T> {
 
     /// Writes a row, padded with zeros.
     pub fn set(&mut self, row: usize, values: &[T]) {
-        let mut left = values;
-        for panel in 0..self.count {
-            let to = &mut self.rows_from_mut(panel, row)[..STEP];
-            let (now, later) = left.split_at(left.len().min(STEP));
-            to[..now.len()].copy_from_slice(now);
-            to[now.len()..].fill(T::default());
-            left = later;
+        self.put(row, values);
+        for panel in values.len().div_ceil(STEP)..self.count {
+            *self.row_mut(panel, row) = [T::default(); STEP];
+        }
+    }
+
+    /// Writes the first values of a row, padded with zeros to a whole panel.
+    pub fn put(&mut self, row: usize, values: &[T]) {
+        // Copies of a known length are vectors; others are calls.
+        let (whole, rest) = values.as_chunks();
+        for (panel, values) in whole.iter().enumerate() {
+            *self.row_mut(panel, row) = *values;
+        }
+        if !rest.is_empty() {
+            let to = self.row_mut(whole.len(), row);
+            to[..rest.len()].copy_from_slice(rest);
+            to[rest.len()..].fill(T::default());
         }
     }
 
     /// Reads the first values of a row.
     pub fn get(&self, row: usize, to: &mut [T]) {
-        for (panel, to) in to.chunks_mut(STEP).enumerate() {
-            to.copy_from_slice(&self.rows_from(panel, row)[..to.len()]);
+        self.get_from(0, row, to);
+    }
+
+    /// Reads values of a row from a panel on.
+    pub fn get_from(&self, panel: usize, row: usize, to: &mut [T]) {
+        let (whole, rest) = to.as_chunks_mut();
+        let end = panel + whole.len();
+        whole.iter_mut().zip(panel..).for_each(|(to, panel)| *to = *self.row(panel, row));
+        if !rest.is_empty() {
+            rest.copy_from_slice(&self.row(end, row)[..rest.len()]);
         }
     }
 }

@@ -1,9 +1,10 @@
 //! AVX-512 helpers on rows of 32 f32 values.
 
 use std::arch::x86_64::{
-    __m512, __m512i, _mm512_add_epi32, _mm512_add_ps, _mm512_castps_si512, _mm512_castsi512_ps,
-    _mm512_cvtne2ps_pbh, _mm512_fmadd_ps, _mm512_loadu_ps, _mm512_max_ps, _mm512_min_ps, _mm512_mul_ps,
-    _mm512_set1_ps, _mm512_slli_epi32, _mm512_storeu_ps, _mm512_storeu_si512, _mm512_sub_ps,
+    __m256i, __m512, __m512i, _mm256_loadu_si256, _mm512_add_epi32, _mm512_add_ps, _mm512_castps_si512,
+    _mm512_castsi512_ps, _mm512_cvtepu16_epi32, _mm512_cvtne2ps_pbh, _mm512_fmadd_ps, _mm512_loadu_ps,
+    _mm512_max_ps, _mm512_min_ps, _mm512_mul_ps, _mm512_set1_ps, _mm512_slli_epi32, _mm512_storeu_ps,
+    _mm512_storeu_si512, _mm512_sub_ps,
 };
 
 use super::panels::STEP;
@@ -41,11 +42,36 @@ pub(super) fn round(values: Pair, to: &mut [u16; STEP]) {
     }
 }
 
+/// Widens 32 values of bf16.
+#[target_feature(enable = "avx512f")]
+#[inline]
+pub(super) fn widen(from: &[u16; STEP]) -> Pair {
+    // SAFETY: 32 short values are two halves of a vector.
+    let (first, second) = unsafe {
+        (_mm256_loadu_si256(from.as_ptr().cast()), _mm256_loadu_si256(from.as_ptr().add(16).cast()))
+    };
+    [shifted(first), shifted(second)]
+}
+
+/// Short values as the upper halves of f32.
+#[target_feature(enable = "avx512f")]
+#[inline]
+fn shifted(values: __m256i) -> __m512 {
+    _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(values), 16))
+}
+
 /// Adds 32 values to 32 others.
 #[target_feature(enable = "avx512f")]
 #[inline]
 pub(super) fn add(a: Pair, b: Pair) -> Pair {
     [_mm512_add_ps(a[0], b[0]), _mm512_add_ps(a[1], b[1])]
+}
+
+/// Multiplies 32 values by 32 others.
+#[target_feature(enable = "avx512f")]
+#[inline]
+pub(super) fn multiply(a: Pair, b: Pair) -> Pair {
+    [_mm512_mul_ps(a[0], b[0]), _mm512_mul_ps(a[1], b[1])]
 }
 
 /// GELU with an error of 2e-4, below the precision of bf16: erf as a polynomial that reaches 1 at 4.
