@@ -138,6 +138,15 @@ mod tests {
     }
 
     #[test]
+    fn a_hang_is_that_of_the_engine_on_the_cpu_and_that_of_the_device_elsewhere() {
+        let hung = ExecutorError::Hung(5.0);
+        for device in [Device::METAL, Device::CUDA] {
+            assert!(matches!(Failure::of(&hung, device), Failure::Device(IncidentKind::Hung, _)), "{device}");
+        }
+        assert!(matches!(Failure::of(&hung, Device::Cpu), Failure::Placement(IncidentKind::Hung, _)));
+    }
+
+    #[test]
     fn an_error_and_its_sources_are_one_line() {
         let error = ExecutorError::Engine(EngineError::Failed("lost the device\nat driver.c".into()));
         assert_eq!(error_chain(&error), "the engine failed: lost the device");

@@ -7,7 +7,9 @@ use std::thread;
 use std::time::Duration;
 
 use sconce::core::batch::{Batch, OutputKind};
-use sconce::{Band, Device, Dtype, EngineId, Error, ErrorCause, Model, ModelBuilder, Retry, SequenceError};
+use sconce::{
+    Band, Device, Dtype, EngineId, Error, ErrorCause, Incident, Model, ModelBuilder, Retry, SequenceError,
+};
 use sconce_testkit::fake::{BatchFault, FakeEngine, Fault, ODD_TEXT};
 
 use crate::fakes::{METAL, Stage, TEXTS, builder, candle, healthy, obstacle};
@@ -145,9 +147,14 @@ fn a_placement_whose_numbers_another_contradicts_is_retired() {
         let settled = model.resolve(&answered.unresolved[0]).expect("the CPU answers");
         assert_eq!(settled.rows.values, healthy(&[ODD_TEXT])[0], "{fault:?}");
         assert_eq!(settled.placement.device, Device::Cpu);
-        let blamed: Vec<Device> =
-            settled.incidents.iter().map(|incident| incident.placement.device).collect();
-        assert_eq!(blamed, [METAL], "{fault:?}");
+        let blamed = |incidents: &[Incident]| -> Vec<Device> {
+            incidents.iter().map(|incident| incident.placement.device).collect()
+        };
+        assert_eq!(blamed(&settled.incidents), [METAL], "{fault:?}");
+
+        let model = open(&[fault], &[]);
+        let computed = model.compute(batch(&model, &MIXED)).expect("the CPU answers");
+        assert_eq!(blamed(&computed.incidents), [METAL], "{fault:?}");
     }
 }
 
