@@ -85,7 +85,8 @@ pub(crate) fn canary(encoder: &dyn Encoder, batches: &[Batch]) -> Result<Sample,
 /// Tokens per step of [`predictions`]: it bounds the memory of logits.
 const PREDICTED: usize = 32;
 
-/// Predictions of every token but the first of the sequences of `texts`, in steps.
+/// Predictions of every token but the first of the sequences of `texts`, in steps. The first half of a sequence is its prompt:
+/// generated tokens may have another kernel.
 fn predictions(generator: &dyn Generator, texts: &Batch) -> Result<Vec<Prediction>, Obstacle> {
     let longest = texts.sequences.iter().map(|sequence| sequence.length).max().unwrap_or(0);
     let blocks = longest.div_ceil(generator.cache_layout().block_size);
@@ -99,7 +100,7 @@ fn predictions(generator: &dyn Generator, texts: &Batch) -> Result<Vec<Predictio
             let blocks = (0..blocks as u32).collect();
             step.push_cached(
                 part,
-                CachedSequence { length: done, blocks, logits: part.len(), prompt: ids.len() },
+                CachedSequence { length: done, blocks, logits: part.len(), prompt: ids.len().div_ceil(2) },
             );
             let rows = generator.step(&step).map_err(obstacle)?.into_rows();
             predictions

@@ -1,7 +1,13 @@
 //! Detection of the processor's instructions, which includes Linux's permission to use AMX tiles.
 
 #[cfg(target_arch = "x86_64")]
-pub(crate) use x86::{has_amx, has_amx_int8, has_avx2_f16c, has_avx512_bf16, has_avx512_vnni};
+pub(crate) use x86::{has_amx, has_amx_int8, has_avx_vnni, has_avx2_f16c, has_avx512_bf16, has_avx512_vnni};
+
+/// Whether the processor has dot products of bytes.
+#[cfg(target_arch = "aarch64")]
+pub(crate) fn has_dot_products() -> bool {
+    std::arch::is_aarch64_feature_detected!("dotprod")
+}
 
 /// False: only x86-64 has AMX.
 #[cfg(not(target_arch = "x86_64"))]
@@ -51,6 +57,12 @@ mod x86 {
                 && is_x86_feature_detected!("fma")
                 && is_x86_feature_detected!("f16c")
         })
+    }
+
+    /// Whether the processor has dot products of bytes without AVX-512.
+    pub(crate) fn has_avx_vnni() -> bool {
+        static DETECTED: OnceLock<bool> = OnceLock::new();
+        *DETECTED.get_or_init(|| has_avx2_f16c() && is_x86_feature_detected!("avxvnni"))
     }
 
     /// Whether the processor has AVX-512 with dot products of bytes.

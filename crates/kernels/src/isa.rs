@@ -18,6 +18,8 @@ pub enum Isa {
     Plain,
     /// 256-bit vectors with fused multiply-add.
     Avx2,
+    /// 256-bit vectors with dot products of bytes.
+    AvxVnni,
     /// 512-bit vectors.
     Avx512,
     /// 512-bit vectors with bf16 dot products.
@@ -30,7 +32,8 @@ pub enum Isa {
 
 impl Isa {
     /// All instruction sets.
-    pub const ALL: [Isa; 6] = [Isa::Plain, Isa::Avx2, Isa::Avx512, Isa::Avx512Bf16, Isa::Amx, Isa::Other];
+    pub const ALL: [Isa; 7] =
+        [Isa::Plain, Isa::Avx2, Isa::AvxVnni, Isa::Avx512, Isa::Avx512Bf16, Isa::Amx, Isa::Other];
 
     /// The instruction sets of this processor.
     pub fn available() -> Vec<Isa> {
@@ -54,11 +57,13 @@ impl Isa {
             #[cfg(target_arch = "x86_64")]
             Isa::Avx2 => pulp::x86::V3::try_new().is_some(),
             #[cfg(target_arch = "x86_64")]
+            Isa::AvxVnni => Isa::Avx2.is_available() && detect::has_avx_vnni(),
+            #[cfg(target_arch = "x86_64")]
             Isa::Avx512 => pulp::x86::V4::try_new().is_some(),
             Isa::Avx512Bf16 => detect::has_avx512_bf16(),
             Isa::Amx => detect::has_amx(),
             #[cfg(not(target_arch = "x86_64"))]
-            Isa::Avx2 | Isa::Avx512 => false,
+            Isa::Avx2 | Isa::AvxVnni | Isa::Avx512 => false,
             Isa::Other => cfg!(not(target_arch = "x86_64")),
         }
     }
@@ -68,7 +73,7 @@ impl Isa {
         match self {
             Isa::Plain => work.with_simd(Scalar::new()),
             #[cfg(target_arch = "x86_64")]
-            Isa::Avx2 => match pulp::x86::V3::try_new() {
+            Isa::Avx2 | Isa::AvxVnni => match pulp::x86::V3::try_new() {
                 Some(simd) => Simd::vectorize(simd, work),
                 None => work.with_simd(Scalar::new()),
             },
@@ -78,7 +83,9 @@ impl Isa {
                 None => work.with_simd(Scalar::new()),
             },
             #[cfg(not(target_arch = "x86_64"))]
-            Isa::Avx2 | Isa::Avx512 | Isa::Avx512Bf16 | Isa::Amx => work.with_simd(Scalar::new()),
+            Isa::Avx2 | Isa::AvxVnni | Isa::Avx512 | Isa::Avx512Bf16 | Isa::Amx => {
+                work.with_simd(Scalar::new())
+            }
             Isa::Other => Arch::new().dispatch(work),
         }
     }
@@ -109,6 +116,7 @@ impl fmt::Display for Isa {
         f.pad(match self {
             Isa::Plain => "plain",
             Isa::Avx2 => "avx2",
+            Isa::AvxVnni => "avxvnni",
             Isa::Avx512 => "avx512",
             Isa::Avx512Bf16 => "avx512bf16",
             Isa::Amx => "amx",

@@ -423,6 +423,7 @@ fn every_set_of_instructions_of_this_processor_is_run() {
     let wide = ["avx512f", "avx512cd", "avx512bw", "avx512dq", "avx512vl"];
     for (isa, needs) in [
         (Isa::Avx2, &["avx2", "fma"][..]),
+        (Isa::AvxVnni, &["avx2", "fma", "avx_vnni"]),
         (Isa::Avx512, &wide),
         (Isa::Avx512Bf16, &["avx512_bf16"]),
         (Isa::Amx, &["amx_tile", "amx_bf16", "avx512_bf16"]),

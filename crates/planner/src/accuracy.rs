@@ -56,6 +56,25 @@ pub enum AccuracyMetric {
     },
 }
 
+/// Largest relative difference of perplexities that are alike.
+const PERPLEXITY: f64 = 0.02;
+/// Smallest share of tokens with the same most likely token of predictions that are alike.
+const TOP1_AGREEMENT: f64 = 0.9;
+
+impl AccuracyReport {
+    /// Whether predictions are alike: the perplexity differs by at most 2 %, and at least 90 % of tokens have the same most
+    /// likely token. None of other outputs.
+    pub fn predicts_alike(&self) -> Option<bool> {
+        match self.metric {
+            AccuracyMetric::Predictions { perplexity, reference_perplexity, top1_agreement, .. } => {
+                let difference = (perplexity / reference_perplexity - 1.0).abs();
+                Some(difference <= PERPLEXITY && top1_agreement >= TOP1_AGREEMENT)
+            }
+            AccuracyMetric::Vectors { .. } | AccuracyMetric::Scores { .. } => None,
+        }
+    }
+}
+
 impl fmt::Display for AccuracyReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let AccuracyReport { texts, metric, rank_correlation } = self;

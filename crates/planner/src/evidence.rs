@@ -3,10 +3,11 @@
 use std::collections::BTreeMap;
 
 use sconce_core::obstacle::{Distance, Obstacle};
-use sconce_core::placement::Placement;
+use sconce_core::placement::{Dtype, Placement};
 use serde::{Deserialize, Serialize};
 
 use crate::accuracy::AccuracyReport;
+use crate::band::Band;
 
 /// The findings for each placement of a model.
 pub type Evidence = BTreeMap<Placement, Findings>;
@@ -62,6 +63,22 @@ pub struct Canary {
     pub norms: [f32; 2],
     /// Number of graph nodes that each execution provider computed.
     pub nodes: BTreeMap<String, usize>,
+}
+
+impl Canary {
+    /// The band of a placement in `dtype`. With quantized weights, a language model is judged by what it predicts: rounding
+    /// activations to 8 bits moves hidden states further than it changes predictions.
+    pub fn band(&self, dtype: Dtype, reference: Option<&Placement>) -> Option<Band> {
+        let band = Band::measured(self.error, reference)?;
+        let is_quantized = matches!(dtype, Dtype::Int8 | Dtype::Int4);
+        match self.accuracy.as_ref().filter(|_| is_quantized).and_then(AccuracyReport::predicts_alike) {
+            Some(true) => {
+                Band::measured(Distance(Some(Band::Half.tolerance())), reference).map(|half| band.min(half))
+            }
+            Some(false) => Some(Band::Coarse),
+            None => Some(band),
+        }
+    }
 }
 
 impl Findings {

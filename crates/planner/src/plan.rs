@@ -187,9 +187,14 @@ fn evaluate(
     }
     let findings = findings.ok_or(Refusal::NotTried)?;
     let error = findings.error().ok_or(Refusal::NotTried)?;
-    let band = Band::measured(error, reference).ok_or(Refusal::NotTried)?;
-    // A twin's band is at least the dtype's; a canary measures the real weights.
-    let band = if findings.canary.is_some() { band } else { band.max(Band::expected(placement)) };
+    let band = match &findings.canary {
+        Some(Ok(canary)) => canary.band(placement.dtype, reference),
+        // A twin's band is at least the dtype's; a canary measures the real weights.
+        Some(Err(_)) | None => {
+            Band::measured(error, reference).map(|band| band.max(Band::expected(placement)))
+        }
+    };
+    let band = band.ok_or(Refusal::NotTried)?;
     if band > constraints.band {
         return Err(Refusal::Band { band, error, accuracy: findings.accuracy().copied() });
     }

@@ -13,7 +13,6 @@ use sconce_core::hardware::Hardware;
 use sconce_core::obstacle::Obstacle;
 use sconce_core::placement::Placement;
 use sconce_engines::model_cost::ModelCost;
-use sconce_planner::band::Band;
 use sconce_planner::evidence::Canary;
 use sconce_planner::grid::{self, Candidate};
 use sconce_planner::plan::{Constraints, Plan, plan};
@@ -459,7 +458,7 @@ impl Runtime {
         let only = |candidate: &Placement| candidate == placement;
         let GatheredEvidence { evidence, .. } = gatherer.gather(self.grid(spec), ProofDepth::Canary, &only);
         let canary = evidence.get(placement)?.canary.clone()?.ok()?;
-        Some(numerics_class(spec, &placement.weights, Band::measured(canary.error, reference)?))
+        Some(numerics_class(spec, &placement.weights, canary.band(placement.dtype, reference)?))
     }
 
     /// Reads the card of a model without fetching its weights. The weights have an identity if their hashes are recorded.

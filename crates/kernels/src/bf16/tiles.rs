@@ -27,7 +27,7 @@ impl Bf16 {
         match isa {
             Isa::Amx => detect::has_amx().then_some(Bf16 { tiles: true }),
             Isa::Avx512Bf16 => detect::has_avx512_bf16().then_some(Bf16 { tiles: false }),
-            Isa::Plain | Isa::Avx2 | Isa::Avx512 | Isa::Other => None,
+            Isa::Plain | Isa::Avx2 | Isa::AvxVnni | Isa::Avx512 | Isa::Other => None,
         }
     }
 

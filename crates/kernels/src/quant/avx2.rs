@@ -11,25 +11,40 @@ use std::arch::x86_64::{
 use std::ops::Range;
 
 use super::format::CodeWidth;
+use super::instructions::has_short_vectors;
 use super::panel::Panel;
 use super::rows::{QuantizedRows, SomeRows};
 use super::{BLOCK, GROUP, PANEL, RUN, VECTOR};
-use crate::detect::has_avx2_f16c;
 use crate::isa::Isa;
 
 /// Columns of a vector of sums.
 const COLUMNS: usize = 8;
 
 /// Both halves of the columns of a panel.
-type Halves<T> = [T; PANEL / COLUMNS];
+pub(super) type Halves<T> = [T; PANEL / COLUMNS];
 
 /// The activations of a row's group as 16-bit integers: in each word, two inputs of four.
 #[repr(C, align(32))]
-struct Words {
+pub(super) struct Words {
     /// Inputs 0 and 2.
-    even: [i32; GROUP / 4],
+    pub(super) even: [i32; GROUP / 4],
     /// Inputs 1 and 3.
-    odd: [i32; GROUP / 4],
+    pub(super) odd: [i32; GROUP / 4],
+}
+
+impl Words {
+    pub(super) const ZEROS: Words = Words { even: [0; GROUP / 4], odd: [0; GROUP / 4] };
+
+    /// Adds the products of four inputs to dot products. Codes are those of inputs 0 and 2, and of 1 and 3.
+    #[target_feature(enable = "avx2")]
+    #[inline]
+    pub(super) fn add(&self, dots: &mut Halves<__m256i>, codes: Halves<[__m256i; 2]>, word: usize) {
+        let (even, odd) = (_mm256_set1_epi32(self.even[word]), _mm256_set1_epi32(self.odd[word]));
+        for (dot, [first, second]) in dots.iter_mut().zip(codes) {
+            let both = _mm256_add_epi32(_mm256_madd_epi16(first, even), _mm256_madd_epi16(second, odd));
+            *dot = _mm256_add_epi32(*dot, both);
+        }
+    }
 }
 
 /// Multiplies some rows with a panel, if there are instructions for it. The first row begins a tile.
@@ -40,7 +55,7 @@ pub(super) fn multiply(
     part: Range<usize>,
     put: &mut impl FnMut(usize, &[f32; PANEL]),
 ) -> bool {
-    if !(Isa::Avx2..=Isa::Amx).contains(&isa) || !has_avx2_f16c() {
+    if !has_short_vectors(isa) {
         return false;
     }
     let mut first = part.start;
@@ -67,14 +82,21 @@ fn some_rows<const R: usize>(
     put: &mut impl FnMut(usize, &[f32; PANEL]),
 ) {
     for sums in products(panel, rows.some::<R>(*first)) {
-        let mut values = [0.0; PANEL];
-        for (values, sums) in values.as_chunks_mut::<COLUMNS>().0.iter_mut().zip(sums) {
-            // SAFETY: eight values are one vector.
-            unsafe { _mm256_storeu_ps(values.as_mut_ptr(), sums) };
-        }
-        put(*first, &values);
+        put(*first, &values(sums));
         *first += 1;
     }
+}
+
+/// The 16 values of two vectors.
+#[target_feature(enable = "avx")]
+#[inline]
+pub(super) fn values(vectors: Halves<__m256>) -> [f32; PANEL] {
+    let mut values = [0.0; PANEL];
+    for (values, vector) in values.as_chunks_mut::<COLUMNS>().0.iter_mut().zip(vectors) {
+        // SAFETY: eight values are one vector.
+        unsafe { _mm256_storeu_ps(values.as_mut_ptr(), vector) };
+    }
+    values
 }
 
 #[target_feature(enable = "avx2,fma,f16c")]
@@ -142,7 +164,9 @@ fn add_run<const R: usize, const BYTES: usize>(
                 [with_upper(low[0], first, word), with_upper(low[1], second, word)]
             }
         };
-        add(dots, codes, inputs, first + word);
+        for (dots, inputs) in dots.iter_mut().zip(inputs) {
+            inputs.add(dots, codes, first + word);
+        }
     }
 }
 
@@ -160,29 +184,11 @@ fn with_upper(low: [__m256i; 2], upper: __m256i, word: usize) -> [__m256i; 2] {
     [_mm256_or_si256(low[0], even), _mm256_or_si256(low[1], odd)]
 }
 
-/// Adds the products of four inputs to the dot products of each row. Codes are those of inputs 0 and 2, and of 1 and 3.
-#[target_feature(enable = "avx2")]
-#[inline]
-fn add<const R: usize>(
-    dots: &mut [Halves<__m256i>; R],
-    codes: Halves<[__m256i; 2]>,
-    inputs: &[Words; R],
-    word: usize,
-) {
-    for (dots, inputs) in dots.iter_mut().zip(inputs) {
-        let (even, odd) = (_mm256_set1_epi32(inputs.even[word]), _mm256_set1_epi32(inputs.odd[word]));
-        for (dot, [first, second]) in dots.iter_mut().zip(codes) {
-            let both = _mm256_add_epi32(_mm256_madd_epi16(first, even), _mm256_madd_epi16(second, odd));
-            *dot = _mm256_add_epi32(*dot, both);
-        }
-    }
-}
-
 /// The activations of a group: `256 · high + low`.
 #[target_feature(enable = "avx2")]
 #[inline]
 fn words([high, low]: [&[i32; GROUP / 4]; 2]) -> Words {
-    let mut words = Words { even: [0; 8], odd: [0; 8] };
+    let mut words = Words::ZEROS;
     // SAFETY: eight words are one vector; groups and words are aligned to 32 bytes.
     unsafe {
         let high = _mm256_load_si256(high.as_ptr().cast());
@@ -200,7 +206,7 @@ fn words([high, low]: [&[i32; GROUP / 4]; 2]) -> Words {
 /// Codes of eight bits.
 #[target_feature(enable = "avx2")]
 #[inline]
-fn bytes(codes: __m256i) -> [__m256i; 2] {
+pub(super) fn bytes(codes: __m256i) -> [__m256i; 2] {
     [_mm256_and_si256(codes, _mm256_set1_epi16(0xff)), _mm256_srli_epi16::<8>(codes)]
 }
 
@@ -223,7 +229,7 @@ fn high_nibbles(codes: __m256i) -> [__m256i; 2] {
 /// Scale and minimum of a group, for half of the columns.
 #[target_feature(enable = "avx2,f16c")]
 #[inline]
-fn factors(panel: &Panel<'_>, group: usize, half: usize) -> [__m256; 2] {
+pub(super) fn factors(panel: &Panel<'_>, group: usize, half: usize) -> [__m256; 2] {
     let format = panel.format;
     let (integer, factor) = (2 * group + half, 2 * (group / format.groups) + half);
     let mut scale = floats(panel.scales, factor);
@@ -257,7 +263,7 @@ fn floats(values: &[u16], at: usize) -> __m256 {
 
 #[target_feature(enable = "avx2")]
 #[inline]
-fn load(bytes: &[u8; VECTOR]) -> Halves<__m256i> {
+pub(super) fn load(bytes: &[u8; VECTOR]) -> Halves<__m256i> {
     // SAFETY: 64 bytes are two vectors.
     unsafe { [_mm256_loadu_si256(bytes.as_ptr().cast()), _mm256_loadu_si256(bytes.as_ptr().add(32).cast())] }
 }

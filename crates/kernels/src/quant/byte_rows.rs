@@ -3,7 +3,7 @@
 use super::GROUP;
 use super::byte_codes::{RowGroup, quantize};
 #[cfg(target_arch = "x86_64")]
-use super::instructions::has_vectors;
+use super::instructions::{has_short_vectors, has_vectors};
 use crate::isa::{Isa, Vectorized};
 
 /// Rows that are multiplied together. Their groups are adjacent.
@@ -42,6 +42,15 @@ impl ByteRows {
             let parts = all.chunks_mut(count * height).enumerate();
             parts.map(move |(part, groups)| BytePartMut { first, height, skipped: part * count, groups })
         })
+    }
+
+    /// Whether products with these rows are faster than with [16 bits](super::QuantizedRows): whether there are vectors for them.
+    pub fn are_faster(isa: Isa) -> bool {
+        cfg_select! {
+            target_arch = "x86_64" => has_short_vectors(isa),
+            target_arch = "aarch64" => isa == Isa::Other && crate::detect::has_dot_products(),
+            _ => false,
+        }
     }
 
     /// Number of rows.

@@ -98,7 +98,13 @@ impl QuantMatrix {
                 let panel = self.panel(number);
                 let mut put = |row: usize, values: &[f32; PANEL]| put(row, number, values);
                 #[cfg(target_arch = "x86_64")]
-                if super::avx512_bytes::multiply(self.isa, &panel, rows, &mut put) {
+                if super::avx512_bytes::multiply(self.isa, &panel, rows, &mut put)
+                    || super::avx2_bytes::multiply(self.isa, &panel, rows, &mut put)
+                {
+                    continue;
+                }
+                #[cfg(target_arch = "aarch64")]
+                if self.isa == Isa::Other && super::neon_bytes::multiply(&panel, rows, &mut put) {
                     continue;
                 }
                 self.isa.run(portable::MultiplyBytes { panel: &panel, rows, put: &mut put });

@@ -18,7 +18,7 @@ use super::{BLOCK, GROUP, PANEL, RUN, VECTOR};
 /// Columns whose sums are in registers at the same time.
 const COLUMNS: usize = 8;
 /// Columns of a vector of sums.
-const LANES: usize = 4;
+pub(super) const LANES: usize = 4;
 
 /// The activations of a row's group.
 type Inputs = [i16; GROUP];
@@ -87,14 +87,19 @@ fn products<const R: usize>(panel: &Panel<'_>, rows: SomeRows<'_, R>) -> [[f32; 
             }
         }
     }
-    sums.map(|sums| {
-        let mut values = [0.0; PANEL];
-        for (values, sums) in values.as_chunks_mut::<LANES>().0.iter_mut().zip(sums) {
-            // SAFETY: four values are one vector.
-            unsafe { vst1q_f32(values.as_mut_ptr(), sums) };
-        }
-        values
-    })
+    sums.map(|sums| values(sums))
+}
+
+/// The 16 values of four vectors.
+#[target_feature(enable = "neon")]
+#[inline]
+pub(super) fn values(vectors: [float32x4_t; PANEL / LANES]) -> [f32; PANEL] {
+    let mut values = [0.0; PANEL];
+    for (values, vector) in values.as_chunks_mut::<LANES>().0.iter_mut().zip(vectors) {
+        // SAFETY: four values are one vector.
+        unsafe { vst1q_f32(values.as_mut_ptr(), vector) };
+    }
+    values
 }
 
 /// Adds the products of four inputs to the sums of eight columns, which have a part per input.
@@ -151,7 +156,7 @@ fn inputs([high, low]: [&[i32; GROUP / 4]; 2]) -> Inputs {
 /// The codes of vector `word` of a run, for half of the columns.
 #[target_feature(enable = "neon")]
 #[inline]
-fn vector(width: CodeWidth, run: &[u8], word: usize, half: usize) -> [uint8x16_t; 2] {
+pub(super) fn vector(width: CodeWidth, run: &[u8], word: usize, half: usize) -> [uint8x16_t; 2] {
     let (stored, _) = run.as_chunks::<VECTOR>();
     if width == CodeWidth::Eight {
         return load(&stored[word], half);
@@ -194,7 +199,7 @@ fn load(codes: &[u8; VECTOR], half: usize) -> [uint8x16_t; 2] {
 /// Scale and minimum of a group, for the four columns at `place`.
 #[target_feature(enable = "neon")]
 #[inline]
-fn factors(panel: &Panel<'_>, group: usize, place: usize) -> [float32x4_t; 2] {
+pub(super) fn factors(panel: &Panel<'_>, group: usize, place: usize) -> [float32x4_t; 2] {
     let format = panel.format;
     let of_group = |block: usize| block * PANEL / LANES + place;
     let (integer, factor) = (of_group(group), of_group(group / format.groups));

@@ -2,8 +2,11 @@
 
 use std::collections::BTreeMap;
 
+use sconce_core::device::Device;
 use sconce_core::obstacle::{Distance, Obstacle};
+use sconce_core::placement::Dtype;
 use sconce_planner::accuracy::{AccuracyMetric, AccuracyReport};
+use sconce_planner::band::Band;
 use sconce_planner::evidence::{Agreement, Canary, Findings, Goal, SpeedPoint};
 
 const ACCURACY: AccuracyReport =
@@ -97,4 +100,52 @@ fn text_generation_is_estimated_by_its_decode_steps() {
     assert!((alone.tokens_per_second() - 10.0).abs() < 1e-9);
     let together = findings.estimate(Goal::Throughput, 10).expect("it was timed");
     assert!((together.tokens_per_second() - 40.0).abs() < 1e-9);
+}
+
+/// A canary of a language model whose reference has a perplexity of 50.
+fn predicting(error: f64, perplexity: f64, top1_agreement: f64) -> Canary {
+    let metric =
+        AccuracyMetric::Predictions { tokens: 300, perplexity, reference_perplexity: 50.0, top1_agreement };
+    let accuracy = AccuracyReport { texts: 4, metric, rank_correlation: 1.0 };
+    Canary { accuracy: Some(accuracy), ..canary(error) }
+}
+
+#[test]
+fn a_language_model_with_quantized_weights_is_judged_by_what_it_predicts() {
+    for (error, perplexity, agreement, band) in [
+        (1e-6, 50.0, 1.0, Band::Exact),
+        (5e-4, 50.0, 1.0, Band::Half),
+        (3e-3, 50.9, 0.91, Band::Half),
+        (3e-3, 49.1, 0.91, Band::Half),
+        (3e-3, 51.1, 0.99, Band::Coarse),
+        (3e-3, 48.9, 0.99, Band::Coarse),
+        (3e-3, 50.0, 0.89, Band::Coarse),
+        (5e-4, 51.1, 0.99, Band::Coarse),
+        (5e-4, f64::NAN, 0.99, Band::Coarse),
+    ] {
+        let found = predicting(error, perplexity, agreement);
+        for dtype in [Dtype::Int8, Dtype::Int4] {
+            assert_eq!(found.band(dtype, None), Some(band), "{error} {perplexity} {agreement} in {dtype}");
+        }
+        for dtype in [Dtype::F32, Dtype::F16, Dtype::Bf16] {
+            assert_eq!(found.band(dtype, None), Band::measured(found.error, None), "{error} in {dtype}");
+        }
+    }
+    // Predictions make up for no distance beyond all bands.
+    assert_eq!(predicting(0.5, 50.0, 1.0).band(Dtype::Int4, None), None);
+    let quantized = crate::placement(Device::Cpu, Dtype::Int8);
+    let band = predicting(3e-3, 50.0, 1.0).band(Dtype::Int4, Some(&quantized));
+    assert_eq!(band, Some(Band::Unknown), "the reference's own distance is not known");
+}
+
+#[test]
+fn vectors_and_scores_are_judged_by_their_distance() {
+    for metric in [
+        AccuracyMetric::Vectors { min_cosine: 1.0, mean_cosine: 1.0 },
+        AccuracyMetric::Scores { max_error: 0.0 },
+    ] {
+        let accuracy = Some(AccuracyReport { texts: 4, metric, rank_correlation: 1.0 });
+        let found = Canary { accuracy, ..canary(3e-3) };
+        assert_eq!(found.band(Dtype::Int8, None), Some(Band::Coarse));
+    }
 }

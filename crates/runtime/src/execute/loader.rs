@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use sconce_core::engine::ModelSpec;
 use sconce_core::obstacle::Obstacle;
-use sconce_core::placement::Placement;
+use sconce_core::placement::{Dtype, Placement};
 use sconce_planner::band::Band;
 use sconce_planner::evidence::Canary;
 use sconce_planner::plan::Constraints;
@@ -98,7 +98,8 @@ impl Loader {
         let canary = findings.and_then(|findings| findings.canary.clone()).and_then(Result::ok);
         let canary =
             canary.ok_or_else(|| Obstacle::LoadFailed { reason: "its canary is missing".to_owned() })?;
-        let band = within(&canary, self.reference.as_ref(), band.unwrap_or(self.constraints.band))?;
+        let allowed = band.unwrap_or(self.constraints.band);
+        let band = within(&canary, placement.dtype, self.reference.as_ref(), allowed)?;
         let loaded = self.load(&self.runtime.inner.executors, placement)?;
         Ok(ActivePlacement {
             placement: placement.clone(),
@@ -119,10 +120,11 @@ impl Loader {
 /// The band of a canary, if it is at most `allowed`.
 pub(super) fn within(
     canary: &Canary,
+    dtype: Dtype,
     reference: Option<&Placement>,
     allowed: Band,
 ) -> Result<Band, Obstacle> {
-    let band = Band::measured(canary.error, reference);
+    let band = canary.band(dtype, reference);
     band.filter(|band| *band <= allowed).ok_or_else(|| Obstacle::ModelWrong {
         case: "the real weights".to_owned(),
         error: canary.error,
@@ -150,7 +152,7 @@ mod tests {
         };
         for (error, band) in [(0.0, Band::Exact), (5e-4, Band::Half), (0.1, Band::Coarse)] {
             for allowed in [Band::Exact, Band::Half, Band::Coarse] {
-                let found = within(&canary(Some(error)), None, allowed);
+                let found = within(&canary(Some(error)), Dtype::F32, None, allowed);
                 if band <= allowed {
                     assert_eq!(found, Ok(band), "{error} for {allowed}");
                 } else {
@@ -161,6 +163,6 @@ mod tests {
                 }
             }
         }
-        assert!(within(&canary(None), None, Band::Coarse).is_err());
+        assert!(within(&canary(None), Dtype::F32, None, Band::Coarse).is_err());
     }
 }

@@ -28,7 +28,8 @@ impl Readmission {
     pub fn prove(self) -> Result<Readmitted, Obstacle> {
         let Readmission { loader, viable, band } = self;
         let canary = loader.runtime.prove_again(&loader.spec, &viable.placement)?;
-        within(&canary, loader.reference.as_ref(), band.unwrap_or(loader.constraints.band))?;
+        let allowed = band.unwrap_or(loader.constraints.band);
+        within(&canary, viable.placement.dtype, loader.reference.as_ref(), allowed)?;
         let active = loader.prove_and_load(&viable.placement, band, &mut |_| {})?;
         Ok(Readmitted { viable, active })
     }
