@@ -1,53 +1,19 @@
 //! Attribution of failures: an unusual text affects neither other texts nor its placement.
 
-use std::ops::Deref;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::thread;
 use std::time::Duration;
 
 use sconce::core::batch::{Batch, OutputKind};
-use sconce::{
-    Band, Device, Dtype, EngineId, Error, ErrorCause, Incident, Model, ModelBuilder, Retry, SequenceError,
-};
+use sconce::{Band, Device, Dtype, EngineId, Error, ErrorCause, Incident, Model, Retry, SequenceError};
 use sconce_testkit::fake::{BatchFault, FakeEngine, Fault, ODD_TEXT};
 
-use crate::fakes::{METAL, Stage, TEXTS, builder, candle, healthy, obstacle};
+use crate::fakes::{Kept, METAL, Stage, TEXTS, batch, builder, candle, healthy, kept, obstacle, open};
 
 /// Texts with an odd one among them.
 const MIXED: [&str; 5] = [TEXTS[0], TEXTS[1], ODD_TEXT, TEXTS[2], TEXTS[3]];
 const ODD_INDEX: usize = 2;
-
-/// tiny-bert where both placements have these faults.
-fn open(on_metal: &[Fault], on_cpu: &[Fault]) -> Kept {
-    let faults = |engine: FakeEngine, device, faults: &[Fault]| {
-        faults.iter().fold(engine, |engine, &fault| engine.with(device, fault))
-    };
-    let engine = faults(faults(candle(), METAL, on_metal), Device::Cpu, on_cpu);
-    kept(engine, None)
-}
-
-/// A model, and the folder of its evidence.
-struct Kept {
-    model: Model,
-    _stage: Stage,
-}
-
-impl Deref for Kept {
-    type Target = Model;
-
-    fn deref(&self) -> &Model {
-        &self.model
-    }
-}
-
-/// tiny-bert on an engine, on one device if it is named.
-fn kept(engine: FakeEngine, device: Option<Device>) -> Kept {
-    let stage = Stage::new(engine);
-    let builder = builder(&stage.in_process().build());
-    let builder = device.into_iter().fold(builder, ModelBuilder::device);
-    Kept { model: builder.open().expect("something serves"), _stage: stage }
-}
 
 fn until(what: &str, reached: impl Fn() -> bool) {
     for _ in 0..6000 {
@@ -61,15 +27,6 @@ fn until(what: &str, reached: impl Fn() -> bool) {
 
 fn device(model: &Model) -> Option<Device> {
     model.placement().map(|placement| placement.device)
-}
-
-/// The texts as one batch, in their order.
-fn batch(model: &Model, texts: &[&str]) -> Batch {
-    let mut batch = Batch::new(model.output_kind());
-    for text in model.encode_texts(&sconce::Prompt::Default, texts).expect("texts are tokens") {
-        batch.push(&text.ids, &text.type_ids, text.prompt_tokens);
-    }
-    batch
 }
 
 /// Computes a batch with an odd text: the others are right and METAL still serves. What became of the odd one.
@@ -124,6 +81,21 @@ fn the_second_placement_is_loaded_once() {
     drop(model);
     // An accelerator's thread unloads in its own time.
     until("the weights are gone", || gates.loaded.load(Ordering::SeqCst) == 0);
+}
+
+#[test]
+fn a_second_placement_that_becomes_the_active_one_is_not_loaded_again() {
+    let engine = candle()
+        .with(METAL, Fault::OddNorm)
+        .with(METAL, Fault::FromBatch(8, BatchFault::Nan))
+        .with(Device::Cpu, Fault::OddNorm);
+    let gates = Arc::clone(&engine.gates);
+    let model = kept(engine, None);
+    model.embed(&[ODD_TEXT]).expect("both agree");
+    assert_eq!(gates.loaded.load(Ordering::SeqCst), 2);
+    let moved = || model.embed(&TEXTS).expect("something serves").placements[0].device == Device::Cpu;
+    until("the CPU serves", moved);
+    until("one of them is left", || gates.loaded.load(Ordering::SeqCst) == 1);
 }
 
 #[test]
@@ -251,17 +223,6 @@ fn a_placement_in_service_needs_no_readmission() {
     assert!(model.readmission(&placement).is_none());
     model.readmit(&placement).expect("there is nothing to do");
     assert_eq!(model.placement(), Some(placement));
-}
-
-#[test]
-fn a_reference_that_fails_is_a_machine_error_with_its_cause() {
-    let model = open(&[], &[Fault::FromBatch(1, BatchFault::Error)]);
-    let batch = batch(&model, &TEXTS);
-    let computed = model.compute(batch.clone()).expect("METAL answers");
-    let error = model.shadow(&batch, &computed).expect_err("the reference fails");
-    assert_eq!((error.cause(), error.retry()), (ErrorCause::Machine, Retry::Later));
-    let text = error.to_string();
-    assert!(text.contains("candle/cpu/f32") && text.contains("the fake fails as configured"), "{text}");
 }
 
 #[test]

@@ -2,6 +2,7 @@
 
 use std::fs::{self, OpenOptions};
 use std::io::Write;
+use std::ops::Deref;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
@@ -11,10 +12,11 @@ use sconce::card::Overrides;
 use sconce::planner::plan::{Constraints, Plan, Refusal};
 use sconce::prove::{self, ProofDepth};
 use sconce::{Device, EngineId, Model, ModelBuilder, ModelSource, Obstacle, Runtime, RuntimeBuilder};
+use sconce_core::batch::Batch;
 use sconce_core::device::DeviceKind;
 use sconce_core::engine::{Engine, ModelSpec};
 use sconce_core::hardware::{Cpu, Gpu, Hardware};
-use sconce_testkit::fake::FakeEngine;
+use sconce_testkit::fake::{FakeEngine, Fault};
 use sconce_testkit::goldens;
 use tempfile::TempDir;
 
@@ -166,6 +168,46 @@ impl Stage {
 /// tiny-bert, to be opened.
 pub(crate) fn builder(runtime: &Runtime) -> ModelBuilder {
     Model::builder(&goldens::folder("tiny-bert").to_string_lossy()).runtime(runtime)
+}
+
+/// tiny-bert where both placements have these faults.
+pub(crate) fn open(on_metal: &[Fault], on_cpu: &[Fault]) -> Kept {
+    let faults = |engine: FakeEngine, device, faults: &[Fault]| {
+        faults.iter().fold(engine, |engine, &fault| engine.with(device, fault))
+    };
+    let engine = faults(faults(candle(), METAL, on_metal), Device::Cpu, on_cpu);
+    kept(engine, None)
+}
+
+/// A model, and the folder of its evidence.
+pub(crate) struct Kept {
+    pub(crate) model: Model,
+    pub(crate) _stage: Stage,
+}
+
+impl Deref for Kept {
+    type Target = Model;
+
+    fn deref(&self) -> &Model {
+        &self.model
+    }
+}
+
+/// tiny-bert on an engine, on one device if it is named.
+pub(crate) fn kept(engine: FakeEngine, device: Option<Device>) -> Kept {
+    let stage = Stage::new(engine);
+    let builder = builder(&stage.in_process().build());
+    let builder = device.into_iter().fold(builder, ModelBuilder::device);
+    Kept { model: builder.open().expect("something serves"), _stage: stage }
+}
+
+/// The texts as one batch, in their order.
+pub(crate) fn batch(model: &Model, texts: &[&str]) -> Batch {
+    let mut batch = Batch::new(model.output_kind());
+    for text in model.encode_texts(&sconce::Prompt::Default, texts).expect("texts are tokens") {
+        batch.push(&text.ids, &text.type_ids, text.prompt_tokens);
+    }
+    batch
 }
 
 pub(crate) fn spec(runtime: &Runtime, folder: &Path) -> ModelSpec {

@@ -29,6 +29,7 @@ mod peek;
 mod poolings;
 mod rerank_template;
 mod running;
+mod shadow;
 mod shapes;
 mod smollm2;
 mod spans;

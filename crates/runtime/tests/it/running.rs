@@ -5,7 +5,7 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use sconce::{Band, BatchOutput, Device, Dtype, EngineId, Error, Model, Obstacle, Plan, Retry};
+use sconce::{Band, BatchOutput, Device, Dtype, EngineId, Error, IncidentKind, Model, Obstacle, Plan, Retry};
 use sconce_core::batch::Batch;
 use sconce_core::card::Format;
 use sconce_testkit::fake::{BatchFault, FakeEngine, Fault};
@@ -181,6 +181,19 @@ fn after_a_hang_nothing_else_on_that_device_is_tried() {
     let model = open(&stage);
     assert_eq!(model.embed(&TEXTS).expect("the CPU serves").placements[0].device, Device::Cpu);
     assert!(!model.plan().supports(METAL), "{}", model.plan().explain());
+    let incidents = model.drain_incidents();
+    assert_eq!(
+        incidents.iter().map(|one| one.kind).collect::<Vec<_>>(),
+        [IncidentKind::Hung],
+        "{incidents:?}"
+    );
+}
+
+#[test]
+fn a_model_tells_how_many_batches_its_placement_computes_at_once() {
+    let mut stage = Stage::new(candle());
+    stage.engines[0].concurrency = 4;
+    assert_eq!(open(&stage).concurrency(), 4);
 }
 
 #[test]
