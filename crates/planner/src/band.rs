@@ -49,7 +49,13 @@ impl Band {
         Band::of(distance).map(|band| if is_f32 { band } else { unknown(band) })
     }
 
-    /// The band that a placement must keep on generated weights; assumed until a canary measures the real weights.
+    /// The band that a twin must keep. A language model with quantized weights is judged by what it predicts, and a twin
+    /// predicts nothing: its twin must be right, and the canary tells how accurate it is.
+    pub fn of_twin(placement: &Placement, generates: bool) -> Band {
+        if generates && !placement.dtype.is_float() { Band::Coarse } else { Band::expected(placement) }
+    }
+
+    /// The band that is assumed until a canary measures the real weights.
     pub fn expected(placement: &Placement) -> Band {
         match (placement.dtype, placement.engine, placement.device) {
             (Dtype::F32, ..) => Band::Exact,

@@ -70,8 +70,7 @@ impl Canary {
     /// activations to 8 bits moves hidden states further than it changes predictions.
     pub fn band(&self, dtype: Dtype, reference: Option<&Placement>) -> Option<Band> {
         let band = Band::measured(self.error, reference)?;
-        let is_quantized = matches!(dtype, Dtype::Int8 | Dtype::Int4);
-        match self.accuracy.as_ref().filter(|_| is_quantized).and_then(AccuracyReport::predicts_alike) {
+        match self.accuracy.as_ref().filter(|_| !dtype.is_float()).and_then(AccuracyReport::predicts_alike) {
             Some(true) => {
                 Band::measured(Distance(Some(Band::Half.tolerance())), reference).map(|half| band.min(half))
             }

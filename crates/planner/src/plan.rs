@@ -189,10 +189,12 @@ fn evaluate(
     let error = findings.error().ok_or(Refusal::NotTried)?;
     let band = match &findings.canary {
         Some(Ok(canary)) => canary.band(placement.dtype, reference),
-        // A twin's band is at least the dtype's; a canary measures the real weights.
-        Some(Err(_)) | None => {
-            Band::measured(error, reference).map(|band| band.max(Band::expected(placement)))
-        }
+        // A canary measures the real weights. Until then the band is that of the dtype, or a wider one of the twin.
+        Some(Err(_)) | None => Band::measured(error, reference).map(|twin| {
+            let is_by_predictions = findings.generates() && !placement.dtype.is_float();
+            let expected = Band::expected(placement);
+            if is_by_predictions { expected } else { expected.max(twin) }
+        }),
     };
     let band = band.ok_or(Refusal::NotTried)?;
     if band > constraints.band {

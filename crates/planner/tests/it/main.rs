@@ -229,6 +229,35 @@ fn a_half_dtype_is_exact_only_once_real_weights_said_so() {
 }
 
 #[test]
+fn a_twin_of_a_quantized_language_model_need_not_be_within_half_of_the_reference() {
+    let quantized = [Dtype::Int8, Dtype::Int4].map(|dtype| placement(Device::Cpu, dtype));
+    let float = placement(Device::Cpu, Dtype::Bf16);
+    for placement in &quantized {
+        assert_eq!(Band::of_twin(placement, true), Band::Coarse);
+        assert_eq!(Band::of_twin(placement, false), Band::expected(placement));
+    }
+    assert_eq!(Band::of_twin(&float, true), Band::Half);
+
+    let decide = |placement: &Placement, error, generates: bool| {
+        let mut findings = Cell(Device::Cpu, placement.dtype, error, [1.0, 1.0]).findings();
+        if let Some(Ok(points)) = &mut findings.speed
+            && generates
+        {
+            points.iter_mut().for_each(|point| point.cached = Some(128));
+        }
+        let evidence = Evidence::from([(placement.clone(), findings)]);
+        plan(&card(), &[(placement.clone(), None)], &evidence, &Constraints::default())
+    };
+    let int4 = &Placement { engine: EngineId::Native, ..placement(Device::Cpu, Dtype::Int4) };
+    assert_eq!(decide(int4, 3e-3, true).chosen.map(|chosen| chosen.band), Some(Band::Half));
+    assert_eq!(decide(int4, 1e-9, true).chosen.map(|chosen| chosen.band), Some(Band::Half));
+    let encoder = decide(int4, 3e-3, false);
+    assert_eq!(refusals(&encoder)[0].1, &looser(Band::Coarse, 3e-3, None));
+    assert_eq!(refusals(&decide(&float, 3e-3, true))[0].1, &looser(Band::Coarse, 3e-3, None));
+    assert_eq!(refusals(&decide(int4, 0.5, true))[0].1, &Refusal::NotTried);
+}
+
+#[test]
 fn a_looser_placement_must_be_a_tenth_faster_and_is_not_called_slower() {
     let machine =
         |half| [Cell(Device::Cpu, Dtype::F32, 0.0, [1.0, 10.0]), Cell(METAL, Dtype::F16, 1e-4, [1.0, half])];

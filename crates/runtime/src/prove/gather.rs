@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use sconce_core::batch::Batch;
-use sconce_core::card::{Format, KvCacheDtype, ModelCard, Sizes};
+use sconce_core::card::{Format, KvCacheDtype, ModelCard, Sizes, Task};
 use sconce_core::engine::{Engine, ModelSpec};
 use sconce_core::hardware::Hardware;
 use sconce_core::obstacle::{Distance, Obstacle};
@@ -252,7 +252,7 @@ impl Gatherer<'_> {
         // Weights are generated: all weight files share the evidence.
         let any_weights = Placement { weights: String::new(), ..placement.clone() };
         self.stored_or("twin", &format!("{describes} up to {longest}"), &any_weights, |this| {
-            let band = Band::expected(placement);
+            let band = Band::of_twin(placement, this.spec.card.task.value == Task::Generate);
             let compared = this.compare(placement, reference, &cases, band, references);
             if let Err(Obstacle::ModelWrong { .. }) = compared
                 && let Some(op) = this.failing_op(placement, reference, references)
