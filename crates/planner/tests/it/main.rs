@@ -243,7 +243,9 @@ fn a_twin_of_a_quantized_language_model_need_not_be_within_half_of_the_reference
         if let Some(Ok(points)) = &mut findings.speed
             && generates
         {
-            points.iter_mut().for_each(|point| point.cached = Some(128));
+            for point in points {
+                point.cached = Some(128);
+            }
         }
         let evidence = Evidence::from([(placement.clone(), findings)]);
         plan(&card(), &[(placement.clone(), None)], &evidence, &Constraints::default())
