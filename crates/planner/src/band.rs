@@ -52,7 +52,7 @@ impl Band {
     /// The band that a twin must keep. A language model with quantized weights is judged by what it predicts, and a twin
     /// predicts nothing: its twin must be right, and the canary tells how accurate it is.
     pub fn of_twin(placement: &Placement, generates: bool) -> Band {
-        if generates && !placement.dtype.is_float() { Band::Coarse } else { Band::expected(placement) }
+        if is_by_predictions(placement.dtype, generates) { Band::Coarse } else { Band::expected(placement) }
     }
 
     /// The band that is assumed until a canary measures the real weights.
@@ -64,6 +64,11 @@ impl Band {
             (Dtype::F16 | Dtype::Bf16 | Dtype::Int8 | Dtype::Int4, ..) => Band::Half,
         }
     }
+}
+
+/// Whether the band of a placement follows from its predictions: that of a language model with quantized weights.
+pub(crate) fn is_by_predictions(dtype: Dtype, generates: bool) -> bool {
+    generates && !dtype.is_float()
 }
 
 impl fmt::Display for Band {

@@ -7,7 +7,7 @@ use sconce_core::placement::{Dtype, Placement};
 use serde::{Deserialize, Serialize};
 
 use crate::accuracy::AccuracyReport;
-use crate::band::Band;
+use crate::band::{Band, is_by_predictions};
 
 /// The findings for each placement of a model.
 pub type Evidence = BTreeMap<Placement, Findings>;
@@ -70,13 +70,19 @@ impl Canary {
     /// activations to 8 bits moves hidden states further than it changes predictions.
     pub fn band(&self, dtype: Dtype, reference: Option<&Placement>) -> Option<Band> {
         let band = Band::measured(self.error, reference)?;
-        match self.accuracy.as_ref().filter(|_| !dtype.is_float()).and_then(AccuracyReport::predicts_alike) {
+        match self.predictions(dtype).and_then(AccuracyReport::predicts_alike) {
             Some(true) => {
                 Band::measured(Distance(Some(Band::Half.tolerance())), reference).map(|half| band.min(half))
             }
             Some(false) => Some(Band::Coarse),
             None => Some(band),
         }
+    }
+
+    /// The report of the predictions, if the band of a placement in `dtype` follows from them.
+    pub fn predictions(&self, dtype: Dtype) -> Option<&AccuracyReport> {
+        let generates = |report: &AccuracyReport| report.predicts_alike().is_some();
+        self.accuracy.as_ref().filter(|report| is_by_predictions(dtype, generates(report)))
     }
 }
 

@@ -7,7 +7,7 @@ use sconce_core::placement::{Dtype, EngineId, Placement};
 use serde::{Deserialize, Serialize};
 
 use crate::accuracy::AccuracyReport;
-use crate::band::Band;
+use crate::band::{Band, is_by_predictions};
 use crate::evidence::{Estimate, Evidence, Findings, Goal};
 use crate::grid::reference;
 
@@ -191,9 +191,12 @@ fn evaluate(
         Some(Ok(canary)) => canary.band(placement.dtype, reference),
         // A canary measures the real weights. Until then the band is that of the dtype, or a wider one of the twin.
         Some(Err(_)) | None => Band::measured(error, reference).map(|twin| {
-            let is_by_predictions = findings.generates() && !placement.dtype.is_float();
             let expected = Band::expected(placement);
-            if is_by_predictions { expected } else { expected.max(twin) }
+            if is_by_predictions(placement.dtype, findings.generates()) {
+                expected
+            } else {
+                expected.max(twin)
+            }
         }),
     };
     let band = band.ok_or(Refusal::NotTried)?;

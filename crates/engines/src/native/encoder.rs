@@ -172,7 +172,7 @@ impl NativeEncoder {
             (Packed::Stored(weights, isa), cache, _) => {
                 let mut cpu = Cpu::new(*isa, team);
                 // Steps are faster with 8 bits, and the canary measures what they compute. Embeddings have 16.
-                if self.cache.is_some() && ByteRows::are_faster(*isa) {
+                if self.cache.is_some() && ByteRows::are_vectorized(*isa) {
                     cpu.activation_bits = ActivationBits::Eight;
                 }
                 self.forward_f32(weights, cpu, batch, cache, &requested)

@@ -191,7 +191,8 @@ impl<'a, const R: usize> Inputs<'a, R> {
         }
     }
 
-    /// The same with codes of up to six bits: the products of two words are added in 16 bits.
+    /// The same with codes of four or six bits, whose products are added in 16 bits first: four of 15 · 127 · 2, or two of
+    /// 63 · 127 · 2, are below 2^15.
     #[target_feature(enable = "avx2")]
     #[inline]
     fn add_pairs<const BYTES: usize>(
@@ -200,7 +201,7 @@ impl<'a, const R: usize> Inputs<'a, R> {
         run: &[u8; BYTES],
         first: usize,
     ) {
-        let four_bits = BYTES == CodeWidth::Four.run_bytes();
+        let together = if BYTES == CodeWidth::Four.run_bytes() { 4 } else { 2 };
         let mut sums = [[_mm256_setzero_si256(); 2]; R];
         for word in 0..RUN / 4 {
             let codes = codes(run, word);
@@ -208,10 +209,8 @@ impl<'a, const R: usize> Inputs<'a, R> {
                 let inputs = _mm256_set1_epi32(row.codes[first + word]);
                 for ((sum, dot), codes) in sums.iter_mut().zip(dots).zip(codes) {
                     let product = _mm256_maddubs_epi16(codes, inputs);
-                    let is_first = if four_bits { word == 0 } else { word % 2 == 0 };
-                    *sum = if is_first { product } else { _mm256_add_epi16(*sum, product) };
-                    // A sum of four products of codes of four bits is below 2^15, as is that of two of six bits.
-                    if if four_bits { word == 3 } else { word % 2 == 1 } {
+                    *sum = if word % together == 0 { product } else { _mm256_add_epi16(*sum, product) };
+                    if (word + 1) % together == 0 {
                         *dot = _mm256_add_epi32(*dot, _mm256_madd_epi16(*sum, _mm256_set1_epi16(1)));
                     }
                 }

@@ -44,8 +44,8 @@ impl ByteRows {
         })
     }
 
-    /// Whether products with these rows are faster than with [16 bits](super::QuantizedRows): whether there are vectors for them.
-    pub fn are_faster(isa: Isa) -> bool {
+    /// Whether products with these rows have vector code. Plain code is slower than with [16 bits](super::QuantizedRows).
+    pub fn are_vectorized(isa: Isa) -> bool {
         cfg_select! {
             target_arch = "x86_64" => has_short_vectors(isa),
             target_arch = "aarch64" => isa == Isa::Other && crate::detect::has_dot_products(),

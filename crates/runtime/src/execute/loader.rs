@@ -126,7 +126,10 @@ pub(super) fn within(
 ) -> Result<Band, Obstacle> {
     let band = canary.band(dtype, reference);
     band.filter(|band| *band <= allowed).ok_or_else(|| Obstacle::ModelWrong {
-        case: "the real weights".to_owned(),
+        case: match canary.predictions(dtype) {
+            Some(predictions) => format!("the real weights ({predictions})"),
+            None => "the real weights".to_owned(),
+        },
         error: canary.error,
         tolerance: allowed.tolerance(),
     })
@@ -137,6 +140,7 @@ mod tests {
     use std::collections::BTreeMap;
 
     use sconce_core::obstacle::Distance;
+    use sconce_planner::accuracy::{AccuracyMetric, AccuracyReport};
 
     use super::*;
 
@@ -164,5 +168,29 @@ mod tests {
             }
         }
         assert!(within(&canary(None), Dtype::F32, None, Band::Coarse).is_err());
+    }
+
+    #[test]
+    fn quantized_weights_that_predict_otherwise_are_refused_with_their_predictions() {
+        let metric = AccuracyMetric::Predictions {
+            tokens: 300,
+            perplexity: 70.0,
+            reference_perplexity: 50.0,
+            top1_agreement: 0.7,
+        };
+        let accuracy = Some(AccuracyReport { texts: 8, metric, rank_correlation: 0.9 });
+        let canary = Canary {
+            error: Distance(Some(5e-4)),
+            accuracy,
+            tokens_per_second: 1.0,
+            memory: None,
+            norms: [1.0, 1.0],
+            nodes: BTreeMap::new(),
+        };
+        assert_eq!(within(&canary, Dtype::Bf16, None, Band::Half), Ok(Band::Half));
+        let obstacle = within(&canary, Dtype::Int4, None, Band::Half).expect_err("it predicts other tokens");
+        let said =
+            "wrong at the real weights (perplexity 70.000 against 50.000, the same top token at 70.0 %";
+        assert!(obstacle.to_string().starts_with(said), "{obstacle}");
     }
 }

@@ -226,6 +226,26 @@ fn a_placement_in_service_needs_no_readmission() {
 }
 
 #[test]
+fn a_readmitted_placement_serves_again_in_its_rank() {
+    let model = open(&[Fault::FromBatch(2, BatchFault::Nan)], &[]);
+    for expected in [METAL, Device::Cpu] {
+        assert_eq!(model.embed(&TEXTS).expect("something serves").placements[0].device, expected);
+    }
+    let quarantined = model.quarantined();
+    let readmission = |model: &Model| model.readmission(&quarantined[0]).expect("it is out of service");
+    let twice = [readmission(&model), readmission(&model)].map(|readmission| readmission.prove().ok());
+    for readmitted in twice {
+        model.admit(readmitted.expect("it is right again"));
+        assert!(model.quarantined().is_empty());
+        assert_eq!(device(&model), Some(METAL));
+        let viable: Vec<Device> = model.plan().viable().map(|viable| viable.placement.device).collect();
+        assert_eq!(viable, [METAL, Device::Cpu], "each is in the plan once");
+    }
+    let got = model.embed(&TEXTS).expect("METAL serves");
+    assert_eq!((got.placements[0].device, got.into_vectors()), (METAL, healthy(&TEXTS)));
+}
+
+#[test]
 fn the_only_placement_is_never_retired_for_a_norm() {
     let engine = candle().with(Device::Cpu, Fault::OddNorm);
     let model = kept(engine.with(METAL, Fault::NotBuilt), None);
