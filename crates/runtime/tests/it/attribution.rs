@@ -84,6 +84,33 @@ fn the_second_placement_is_loaded_once() {
 }
 
 #[test]
+fn a_second_placement_can_be_loaded_before_it_is_asked() {
+    let engine = candle().with(METAL, Fault::OddNorm).with(Device::Cpu, Fault::OddNorm);
+    let gates = Arc::clone(&engine.gates);
+    let model = kept(engine, None);
+    let answered = model.compute_each(batch(&model, &MIXED)).expect("it is computed");
+    let [suspect] = &answered.unresolved[..] else { panic!("one text is odd") };
+    let second = model.second_to_load(suspect).expect("it is not loaded");
+    assert_eq!(second.claim().map(|claim| claim.placement.device), Some(Device::Cpu));
+    assert_eq!(gates.loaded.load(Ordering::SeqCst), 1);
+    model.admit_second(second.load());
+    assert!(model.second_to_load(suspect).is_none());
+    assert_eq!(model.resolve(suspect).expect("both agree").rows.values, healthy(&[ODD_TEXT])[0]);
+    assert_eq!(gates.loaded.load(Ordering::SeqCst), 2);
+}
+
+#[test]
+fn a_batch_is_split_until_the_text_that_fails_is_alone() {
+    let model = open(&[Fault::OddFails], &[Fault::OddFails]);
+    for (texts, splits) in
+        [(&TEXTS[..], 0), (&[ODD_TEXT][..], 0), (&[TEXTS[0], ODD_TEXT][..], 1), (&MIXED[..], 2)]
+    {
+        let answered = model.compute_each(batch(&model, texts)).expect("it is computed");
+        assert_eq!(answered.output.splits, splits, "{texts:?}");
+    }
+}
+
+#[test]
 fn a_second_placement_that_becomes_the_active_one_is_not_loaded_again() {
     let engine = candle()
         .with(METAL, Fault::OddNorm)
@@ -93,9 +120,11 @@ fn a_second_placement_that_becomes_the_active_one_is_not_loaded_again() {
     let model = kept(engine, None);
     model.embed(&[ODD_TEXT]).expect("both agree");
     assert_eq!(gates.loaded.load(Ordering::SeqCst), 2);
+    let loads = gates.loads.load(Ordering::SeqCst);
     let moved = || model.embed(&TEXTS).expect("something serves").placements[0].device == Device::Cpu;
     until("the CPU serves", moved);
     until("one of them is left", || gates.loaded.load(Ordering::SeqCst) == 1);
+    assert_eq!(gates.loads.load(Ordering::SeqCst), loads);
 }
 
 #[test]
@@ -256,6 +285,18 @@ fn the_only_placement_is_never_retired_for_a_norm() {
     }
     assert_eq!(model.embed(&TEXTS).expect("it serves still").into_vectors(), healthy(&TEXTS));
     assert!(model.out_of_service().is_none());
+}
+
+#[test]
+fn a_model_without_a_placement_says_what_became_of_the_last_one() {
+    let fault = Fault::FromBatch(2, BatchFault::Nan);
+    let model = open(&[fault], &[fault]);
+    model.embed(&TEXTS).expect("METAL serves");
+    model.embed(&TEXTS).expect("the CPU serves");
+    assert_eq!(model.out_of_service(), None);
+    model.embed(&TEXTS).expect_err("nothing serves");
+    let why = model.out_of_service().expect("nothing is left");
+    assert!(why.contains("candle/cpu/f32") && why.contains("not finite"), "{why}");
 }
 
 #[test]

@@ -17,6 +17,8 @@ pub struct Gates {
     pub hold_canaries: AtomicBool,
     /// Number of blocked calls.
     pub waiting: AtomicUsize,
+    /// Number of loads.
+    pub loads: AtomicUsize,
     /// Number of loaded encoders.
     pub loaded: Arc<AtomicUsize>,
 }
@@ -33,6 +35,7 @@ impl Drop for Alive {
 
 impl Gates {
     pub(super) fn enter(&self) -> Alive {
+        self.loads.fetch_add(1, Ordering::SeqCst);
         self.loaded.fetch_add(1, Ordering::SeqCst);
         Alive(Arc::clone(&self.loaded))
     }
