@@ -51,6 +51,11 @@ impl Hedger {
         remaining.is_some()
     }
 
+    /// Returns the share of a hedge that was not sent.
+    pub fn refund(&mut self) {
+        self.saved = (self.saved + REQUESTS_PER_HEDGE).min(MAX_SAVED * REQUESTS_PER_HEDGE);
+    }
+
     /// Takes the duration of a request that was answered.
     pub fn record(&mut self, size: SizeClass, predicted: Duration, actual: Duration) {
         let ratio = actual.as_secs_f64() / predicted.as_secs_f64().max(1e-6);
@@ -169,7 +174,11 @@ mod tests {
         (0..10).for_each(|_| hedger.request());
         assert!(hedger.try_hedge());
         assert!(!hedger.try_hedge());
+        hedger.refund();
+        assert!(hedger.try_hedge());
+        assert!(!hedger.try_hedge());
         (0..100_000).for_each(|_| hedger.request());
+        hedger.refund();
         assert_eq!((0..1000).filter(|_| hedger.try_hedge()).count(), 10);
     }
 }

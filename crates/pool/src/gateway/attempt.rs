@@ -13,6 +13,7 @@ use sconce_http::refusal::{Kind, Refusal};
 use tokio::time::Instant;
 
 use super::headers::load;
+use super::hedging::Race;
 use super::job::Outgoing;
 use super::liveness::Tracking;
 use super::members::InFlight;
@@ -65,9 +66,10 @@ pub(super) enum AttemptError {
 }
 
 impl AttemptError {
-    /// The refusal of a request whose last attempt failed.
-    pub(super) fn refusal(&self, worker: &str, model: &str) -> Refusal {
-        let (kind, message) = match self {
+    /// The refusal of a request whose last attempt failed. Once the deadline has passed, that is the reason.
+    pub(super) fn refusal(&self, worker: &str, model: &str, deadline: Instant) -> Refusal {
+        let reason = if Instant::now() < deadline { self } else { &AttemptError::TimedOut };
+        let (kind, message) = match reason {
             AttemptError::Connect(reason) => {
                 (Kind::WorkerFailed, format!("the worker `{worker}` can't be reached: {reason}"))
             }
@@ -89,9 +91,10 @@ pub(super) async fn send(
     outgoing: Arc<Outgoing>,
     choice: Choice,
     mut in_flight: InFlight,
+    race: Race,
 ) -> Attempt {
     if outgoing.is_repeatable {
-        in_flight.expect(choice.predicted);
+        in_flight.expect(choice.predicted, race);
     }
     let (started, tracking) = (Instant::now(), gateway.liveness.track(&choice.registration));
     let answered = async {
@@ -158,4 +161,26 @@ fn describe(error: &dyn std::error::Error) -> String {
         cause = inner.source();
     }
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_request_whose_deadline_has_passed_is_refused_for_that() {
+        let (past, future) = (Instant::now(), Instant::now() + Duration::from_mins(1));
+        let lost = AttemptError::Lost("reset".to_owned());
+        for (error, deadline, kind) in [
+            (&lost, future, Kind::WorkerFailed),
+            (&lost, past, Kind::TimedOut),
+            (&AttemptError::Dead, future, Kind::WorkerFailed),
+            (&AttemptError::Dead, past, Kind::TimedOut),
+            (&AttemptError::TimedOut, past, Kind::TimedOut),
+        ] {
+            let refusal = error.refusal("w1", "m", deadline);
+            assert_eq!(refusal.kind, kind, "{error:?}");
+            assert!(refusal.message.contains("the worker `w1`"), "{}", refusal.message);
+        }
+    }
 }

@@ -10,6 +10,7 @@ use sconce_http::refusal::Refusal;
 use tokio::time::{Instant, sleep, sleep_until};
 
 use super::attempt::{Attempt, AttemptError, send};
+use super::hedging::Race;
 use super::job::Job;
 use super::refusals::no_worker;
 use super::state::Gateway;
@@ -38,6 +39,8 @@ struct Attempts<'a> {
     reached: u32,
     /// Whether the request was hedged.
     hedged: bool,
+    /// The race between them.
+    race: Race,
     /// The smallest `Retry-After` of busy workers.
     busy: Option<Duration>,
 }
@@ -51,6 +54,7 @@ pub(super) async fn run(gateway: &Arc<Gateway>, job: &Job) -> Result<Attempt, Re
         tried: Vec::new(),
         reached: 0,
         hedged: false,
+        race: Race::default(),
         busy: None,
     };
     attempts.run().await
@@ -59,18 +63,26 @@ pub(super) async fn run(gateway: &Arc<Gateway>, job: &Job) -> Result<Attempt, Re
 impl Attempts<'_> {
     async fn run(&mut self) -> Result<Attempt, Refusal> {
         let predicted = self.first().await.map_err(|reason| no_worker(&reason, &self.job.model))?;
-        let mut hedge_at = self.hedge_delay(predicted).map(|delay| Instant::now() + delay);
+        if !self.job.route.generates() {
+            self.gateway.hedging.request();
+        }
+        let mut hedge_delay = self.hedge_delay(predicted);
+        let mut hedge_at = hedge_delay.map(|delay| Instant::now() + delay);
         loop {
             let attempt = tokio::select! {
                 attempt = next(&mut self.running) => attempt,
                 () = until(hedge_at) => {
-                    hedge_at = None;
-                    self.hedged = self.gateway.hedging.admits() && self.start().is_ok();
+                    self.hedged = self.gateway.hedging.hedge(|| self.start().is_ok());
+                    // Later requests allow more hedges.
+                    let delay = hedge_delay.filter(|_| !self.hedged);
+                    hedge_at = delay.map(|delay| Instant::now() + delay.max(POLL_INTERVAL));
                     continue;
                 }
             };
             self.reached += u32::from(!matches!(attempt.answer, Err(AttemptError::Connect(_))));
-            let verdict = judge(&attempt, self.job.route, self.job.pin.as_ref(), self.reached);
+            let is_last = self.running.is_empty();
+            let attempts = if is_last { self.reached } else { 1 };
+            let verdict = judge(&attempt, self.job.route, self.job.pin.as_ref(), attempts);
             let Verdict::Fail { code, outcome, retry } = verdict else {
                 self.answered(&attempt);
                 return Ok(attempt);
@@ -78,8 +90,7 @@ impl Attempts<'_> {
             if let Outcome::Busy { retry_after } = outcome {
                 self.busy = Some(self.busy.map_or(retry_after, |known| known.min(retry_after)));
             }
-            hedge_at = None;
-            if retry && !self.running.is_empty() {
+            if retry && !is_last {
                 // The hedge is the retry.
                 self.give_up(attempt, outcome);
                 continue;
@@ -88,25 +99,30 @@ impl Attempts<'_> {
                 retry && self.tried.len() < MAX_ATTEMPTS && Instant::now() < self.job.outgoing.deadline;
             let started = if may_retry { self.start() } else { Err(NoWorker::NoOther) };
             match started {
-                Ok(_) => {
+                Ok(predicted) => {
                     self.gateway.metrics.retries.with_label_values(&[code.as_str()]).inc();
                     self.give_up(attempt, outcome);
+                    hedge_delay = self.hedge_delay(predicted).filter(|_| !self.hedged);
+                    hedge_at = hedge_delay.map(|delay| Instant::now() + delay);
                 }
                 Err(reason) => return self.refuse(attempt, outcome, &code, &reason),
             }
         }
     }
 
-    /// How long to wait before a hedge. Generations are not hedged: both workers would generate to the end.
+    /// How long to wait before a hedge, at most half of the time limit. Generations are not hedged: both workers would
+    /// generate to the end.
     fn hedge_delay(&self, predicted: Duration) -> Option<Duration> {
         if self.job.route.generates() {
             return None;
         }
-        self.gateway.hedging.delay(self.job.size(), predicted)
+        let half = self.job.outgoing.deadline.saturating_duration_since(Instant::now()) / 2;
+        Some(self.gateway.hedging.delay(self.job.size(), predicted).map_or(half, |delay| delay.min(half)))
     }
 
     /// Takes note of an attempt whose answer is passed on.
     fn answered(&self, attempt: &Attempt) {
+        attempt.in_flight.answered_first();
         if !self.job.route.generates() {
             self.gateway.hedging.answered(self.job.size(), attempt.choice.predicted, attempt.took);
         }
@@ -135,7 +151,8 @@ impl Attempts<'_> {
         self.tried.push(choice.worker_id().to_owned());
         let predicted = choice.predicted;
         let outgoing = Arc::clone(&self.job.outgoing);
-        self.running.push(Box::pin(send(Arc::clone(self.gateway), outgoing, choice, in_flight)));
+        let (gateway, race) = (Arc::clone(self.gateway), self.race.join());
+        self.running.push(Box::pin(send(gateway, outgoing, choice, in_flight, race)));
         Ok(predicted)
     }
 
@@ -173,7 +190,7 @@ impl Attempts<'_> {
         } else if code == "class_unavailable" {
             no_worker(&NoWorker::ClassUnavailable, model)
         } else if let Err(failure) = &attempt.answer {
-            failure.refusal(attempt.choice.worker_id(), model)
+            failure.refusal(attempt.choice.worker_id(), model, self.job.outgoing.deadline)
         } else {
             // The refusal of the worker is already in the dialect of the client. Its outcome is recorded here, because
             // the end of its body says nothing.

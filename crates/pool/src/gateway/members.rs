@@ -8,6 +8,7 @@ use sconce_http::refusal::{Kind, Refusal};
 use sconce_registry::{Load, MemberMap, Registration, Watcher};
 use tokio::sync::watch;
 
+use super::hedging::Race;
 use super::routes::Route;
 use crate::balancer::{Balancer, Outcome, Ticket};
 use crate::choose::{Choice, NoWorker, Request};
@@ -99,7 +100,7 @@ impl Members {
         let now = Instant::now();
         let choice = balancer.choose(request, now, random)?;
         let ticket = balancer.start(&choice, now).ok_or(NoWorker::NoneReady)?;
-        Ok((choice, InFlight { members: Arc::clone(self), ticket: Some(ticket), silent: None }))
+        Ok((choice, InFlight { members: Arc::clone(self), ticket: Some(ticket), silent: None, race: None }))
     }
 
     /// Calls `read` with the balancer.
@@ -113,23 +114,33 @@ fn registrations(map: &MemberMap) -> Vec<Arc<Registration>> {
 }
 
 /// A request in flight. If it is dropped before it is finished, it counts as cancelled, or as a failure of a worker that
-/// was silent for too long.
+/// was silent for too long, or until a hedge was answered.
 pub(super) struct InFlight {
     members: Arc<Members>,
     ticket: Option<Ticket>,
     /// Since when the worker has been silent, and the prediction.
     silent: Option<(Instant, Duration)>,
+    /// The race with its hedge.
+    race: Option<Race>,
 }
 
 impl InFlight {
     /// Begins to wait for an answer whose duration is predicted.
-    pub(super) fn expect(&mut self, predicted: Duration) {
+    pub(super) fn expect(&mut self, predicted: Duration, race: Race) {
         self.silent = Some((Instant::now(), predicted));
+        self.race = Some(race);
     }
 
     /// Takes note of the start of the answer.
     pub(super) fn answered(&mut self) {
         self.silent = None;
+    }
+
+    /// Takes note that the answer is passed on: attempts that began before are overtaken.
+    pub(super) fn answered_first(&self) {
+        if let Some(race) = &self.race {
+            race.end();
+        }
     }
 
     /// Takes the outcome.
@@ -160,9 +171,12 @@ impl InFlight {
 
 impl Drop for InFlight {
     fn drop(&mut self) {
-        let outcome = self.silent.map_or(Outcome::Cancelled, |(since, predicted)| {
-            Failure::TimedOut { waited: since.elapsed(), predicted }.outcome()
-        });
+        let is_overtaken = self.race.as_ref().is_some_and(Race::is_overtaken);
+        let outcome = match self.silent {
+            None => Outcome::Cancelled,
+            Some(_) if is_overtaken => Outcome::Failure,
+            Some((since, predicted)) => Failure::TimedOut { waited: since.elapsed(), predicted }.outcome(),
+        };
         self.end(outcome);
     }
 }

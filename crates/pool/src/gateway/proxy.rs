@@ -175,7 +175,8 @@ fn deliver(gateway: &Arc<Gateway>, job: &Job, attempt: Attempt, account: Account
         Ok(response) => response,
         Err(failure) => {
             account.end(RequestOutcome::Failed);
-            return failure.refusal(choice.worker_id(), &job.model).respond(dialect);
+            let refusal = failure.refusal(choice.worker_id(), &job.model, job.outgoing.deadline);
+            return refusal.respond(dialect);
         }
     };
     let (mut parts, body) = response.into_parts();

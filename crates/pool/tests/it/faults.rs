@@ -20,6 +20,10 @@ struct Load {
 
 impl Load {
     fn start(gateway: &Gateway, count: usize) -> Load {
+        Load::with(gateway, count, &[])
+    }
+
+    fn with(gateway: &Gateway, count: usize, headers: &'static [(&str, &str)]) -> Load {
         let (stop, sent, ok) = (Arc::default(), Arc::default(), Arc::default());
         let mut load = Load { stop, sent, ok, tasks: Vec::new() };
         for _ in 0..count {
@@ -29,7 +33,7 @@ impl Load {
                 let mut failures = Vec::new();
                 while !stop.load(Ordering::SeqCst) {
                     sent.fetch_add(1, Ordering::SeqCst);
-                    let answer = client.embed(&[]).await;
+                    let answer = client.embed(headers).await;
                     if answer.is_ok() {
                         ok.fetch_add(1, Ordering::SeqCst);
                     } else {
@@ -86,6 +90,27 @@ async fn a_frozen_worker_under_load_costs_no_request() {
     sleep(Duration::from_secs(1)).await;
     let (sent, failures) = load.stop().await;
     assert!(failures.is_empty(), "{} of {sent} failed: {:?}", failures.len(), failures.first());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_worker_that_freezes_for_longer_than_a_deadline_costs_no_request() {
+    let (gateway, workers, _registry) = pool(3).await;
+    for worker in &workers {
+        worker.state.set(Behaviour::Answer(Duration::from_millis(20), 64));
+    }
+    let load = Load::with(&gateway, 2, &[("x-sconce-deadline-ms", "2000")]);
+    sleep(Duration::from_secs(2)).await;
+    for worker in &workers {
+        worker.state.freeze(true);
+        sleep(Duration::from_secs(3)).await;
+        worker.state.freeze(false);
+        sleep(Duration::from_secs(2)).await;
+    }
+    let (sent, failures) = load.stop().await;
+    let metrics = gateway.client.get("/metrics").await.text();
+    let lines: Vec<&str> =
+        metrics.lines().filter(|line| line.contains("hedges") || line.contains("retries")).collect();
+    assert!(failures.is_empty(), "{} of {sent} failed: {:?}; {lines:#?}", failures.len(), failures.first());
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
