@@ -324,6 +324,8 @@ impl ModelManager {
         }
         let claim = claim?;
         let estimated = self.estimator().estimate(&load(&claim));
+        // What reading the card and earlier forecasts left in the allocator is free.
+        model.runtime.release_free_memory();
         // The prover of the real weights exits before they are loaded.
         if !self.free_memory(slot, estimated.peak.max(prover_bytes), may_evict)? {
             if slot.managed {
@@ -333,7 +335,6 @@ impl ModelManager {
             slot.enter(Phase::Unloaded);
             return Ok(());
         }
-        model.runtime.release_free_memory();
         let before = resident().unwrap_or(0);
         let _ = peak();
         let loaded = start(&app, slot, model.builder.clone())?;

@@ -341,6 +341,7 @@ impl<'de> Deserialize<'de> for Document {
 
 #[cfg(test)]
 mod tests {
+    use serde::de::DeserializeOwned;
     use serde_json::json;
 
     use super::*;
@@ -376,6 +377,28 @@ mod tests {
         assert_eq!(read(json!(["b", "a", "b"])), Some(Values(["a", "b"].map(str::to_owned).into())));
         assert!(read(json!(vec!["a"; MOST_VALUES])).is_some_and(|values| values.0.len() == 1));
         assert_eq!(read(json!(vec!["a"; MOST_VALUES + 1])), None);
+    }
+
+    #[test]
+    fn a_value_of_another_type_is_refused_with_the_expected_one() {
+        fn refusal<T: DeserializeOwned>(value: serde_json::Value) -> String {
+            serde_json::from_value::<T>(value).err().map(|error| error.to_string()).unwrap_or_default()
+        }
+        for (refusal, expected) in [
+            (refusal::<Values<String>>(json!(1)), "expected a list"),
+            (
+                refusal::<Inputs>(json!(true)),
+                "expected a text, or a list of texts, of token ids or of lists of token ids",
+            ),
+            (refusal::<Inputs>(json!([true])), "expected a text, a token id or a list of token ids"),
+            (
+                refusal::<Sequences>(json!(1)),
+                "expected a text, a pair of texts, or a list of lists of one or two texts",
+            ),
+            (refusal::<Sequences>(json!([1])), "expected a text, a pair of texts, or a list of either"),
+        ] {
+            assert!(refusal.contains(expected), "{refusal}");
+        }
     }
 
     #[test]

@@ -303,3 +303,18 @@ fn copy(from: &std::path::Path, to: &std::path::Path) {
         }
     }
 }
+
+#[test]
+fn token_ids_are_refused_unless_they_are_enabled() {
+    two(settings(), |address| {
+        for (path, field) in [("/models/early/v1/embeddings", "input"), ("/models/early/embed", "inputs")] {
+            assert_eq!(post(address, path, &json!({ field: "a" })).status, 200, "{path}");
+            for ids in [json!([5, 6]), json!([[5, 6], [7]])] {
+                let refused = post(address, path, &json!({ field: ids }));
+                assert_eq!(refused.header("x-sconce-code"), Some("invalid_request"), "{path}");
+                let text = refused.text();
+                assert!(text.contains("check_embedding_ctx_length=False"), "{path}: {text}");
+            }
+        }
+    });
+}

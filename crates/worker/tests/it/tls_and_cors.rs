@@ -189,6 +189,9 @@ fn a_long_text_is_the_mean_of_its_chunks() {
     assert!(cosine(&whole, &cut) < 0.9999, "the end counts as well");
     let refused = post_with(*server, "/rerank", &chunk, &json!({"query": "a", "texts": ["b"]}));
     assert_ne!(refused.status, 200);
+    let refused = post_with(*server, "/embed_all", &chunk, &json!({"inputs": "a"}));
+    assert_ne!(refused.status, 200);
+    assert!(refused.text().contains("is for embeddings of texts"), "{}", refused.text());
 }
 
 #[test]
