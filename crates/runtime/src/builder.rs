@@ -200,7 +200,11 @@ impl ModelBuilder {
             .chosen
             .as_ref()
             .and_then(|chosen| runtime.stored_class(&spec, &chosen.placement, plan.reference.as_ref()));
-        Ok(LoadForecast { card: spec.card, plan, claim, class })
+        let card = spec.card.clone();
+        // What was read for it counts neither as used by this process nor as missing for the load.
+        drop(spec);
+        sconce_engines::release_free_memory();
+        Ok(LoadForecast { card, plan, claim, class })
     }
 
     /// Estimated main memory of a prover child for the model's weights, in bytes. 0 if they are already proved.
