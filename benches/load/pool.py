@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
 """A pool of real processes under load while its parts die: nats-server, two gateways, three workers with MiniLM.
 
-    benches/load/pool.py [--only kill,stop,gateway,nats] [--minutes 10] [--target target/release]
+    benches/load/pool.py [--only kill,stop,gateway,nats,overhead] [--minutes 10] [--target target/release]
 
 `kill` ends a random worker by SIGKILL every 10 s and starts it again, with at least one alive; `stop` stops one by SIGSTOP
 for 4 s, and requests have a deadline; `gateway` kills one of two gateways, whose clients go on with the other; `nats` has
-no nats-server for the whole time. Each scenario takes the time of `--minutes`; `gateway` takes a tenth. A client counts
-every request: sent = answered + refused + failed. Needs `scripts/parts minilm nats`.
+no nats-server for the whole time; `overhead` asks the workers and a gateway in turns for answers of 16 kB. Each scenario
+takes the time of `--minutes`; `gateway` takes a tenth, and `overhead` two minutes. A client counts every request:
+sent = answered + refused + failed. Needs `scripts/parts minilm nats`.
 """
 
 import argparse
@@ -30,6 +31,7 @@ TEXTS = [text for text in texts() if len(text) < 200]
 CLIENTS, WORKERS, PERIOD = 4, 3, 10
 DEADLINE = 2.0
 LATE = 0.2
+PAIRS = 9
 
 
 def free_port():
@@ -129,12 +131,12 @@ class Pool:
 class Load(Clients):
     """Clients that embed in turn until the end of a `with` block, and count what they get."""
 
-    def __init__(self, pool, deadline=None, both=False):
-        super().__init__(CLIENTS, self.embed)
-        self.pool, self.deadline, self.both = pool, deadline, both
+    def __init__(self, pool, deadline=None, both=False, addresses=None, clients=CLIENTS):
+        super().__init__(clients, self.embed)
+        self.addresses, self.deadline, self.both = addresses or pool.addresses, deadline, both
         self.counts, self.times, self.by_worker, self.own = Counter(), [], [], threading.local()
         self.refusals, self.start = Counter(), time.monotonic()
-        self.numbers = iter(range(CLIENTS))
+        self.numbers = iter(range(clients))
 
     def embed(self):
         own = self.own
@@ -146,7 +148,7 @@ class Load(Clients):
         if self.deadline:
             headers["x-sconce-deadline-ms"] = str(int(1000 * self.deadline))
         # A client with two addresses asks the other one if the connection fails.
-        first = own.number % 2
+        first = own.number % len(self.addresses)
         self.counts["sent"] += 1
         start = time.monotonic()
         outcome = self.ask(own.connections, [first, 1 - first] if self.both else [first], body, headers)
@@ -160,7 +162,7 @@ class Load(Clients):
         for index in order:
             for _ in range(2):
                 is_new = index not in connections
-                connection = connections.setdefault(index, http.client.HTTPConnection(*self.pool.addresses[index], timeout=60))
+                connection = connections.setdefault(index, http.client.HTTPConnection(*self.addresses[index], timeout=60))
                 try:
                     connection.request("POST", "/v1/embeddings", body, headers)
                     answer = connection.getresponse()
@@ -258,7 +260,29 @@ def nats(pool, minutes):
     ]
 
 
-SCENARIOS = {"kill": kill, "stop": stop, "gateway": gateway, "nats": nats}
+def overhead(pool, _minutes):
+    """Workers are asked directly and through a gateway, in turns."""
+    ways, all = [[worker.address() for worker in pool.workers], pool.addresses[:1]], Load(pool)
+    added, shares = [], []
+    for _ in range(PAIRS):
+        medians, rates = [], []
+        for clients, seconds, found in [(1, 2, medians), (2 * WORKERS, 4, rates)]:
+            for addresses in ways:
+                with Load(pool, addresses=addresses, clients=clients) as load:
+                    time.sleep(seconds)
+                found.append(1e3 * percentile(load.times, 0.5) if clients == 1 else load.counts["ok"] / (time.monotonic() - load.start))
+                all.counts.update(load.counts)
+                all.times += load.times
+        added.append(medians[1] - medians[0])
+        shares.append(rates[1] / rates[0])
+    spread = lambda values: f"{percentile(values, 0.5):.2f} ({min(values):.2f} to {max(values):.2f})"
+    return all, [
+        ("added p50 of an answer of 16 kB, ms", spread(added), "< 0.5", percentile(added, 0.5) < 0.5),
+        ("share of the direct throughput", spread(shares), ">= 0.9", percentile(shares, 0.5) >= 0.9),
+    ]
+
+
+SCENARIOS = {"kill": kill, "stop": stop, "gateway": gateway, "nats": nats, "overhead": overhead}
 
 
 def main():

@@ -94,7 +94,7 @@ class Worker:
 
     def memory(self):
         """Resident memory in MB."""
-        return int(re.search(r"VmRSS:\s+(\d+)", Path(f"/proc/{self.pid}/status").read_text())[1]) / 1024
+        return int(re.search(r"VmRSS:\s+(\d+)", Path(f"/proc/{self.pid}/status").read_text())[1]) * 1024 / 1e6
 
     def descriptors(self):
         return len(os.listdir(f"/proc/{self.pid}/fd"))

@@ -12,7 +12,7 @@ use sconce_testkit::fake::{FakeEngine, Fault};
 use sconce_worker::Settings;
 use serde_json::{Value, json};
 
-use crate::client::{get, post, post_with};
+use crate::client::{Answer, get, post, post_with};
 use crate::generation;
 use crate::harness::{METAL, TestServer, fake_builder, settings, start};
 
@@ -187,6 +187,26 @@ fn a_request_is_a_span_of_its_caller_with_four_parts_whose_times_add_up() {
     assert!(start.starts_with("post /v1/traces ") && start.contains("x-key: secret"), "{start}");
     let resource = &body["resourceSpans"][0]["resource"];
     assert_eq!(attribute(resource, "service.name")["stringValue"], "lamps");
+}
+
+#[test]
+fn requests_that_wait_are_told_for_how_long() {
+    let receiver = Receiver::start(0);
+    let server = server_with(&receiver);
+    let ask = || post(*server, "/embed", &json!({"inputs": "a text"}));
+    let times = |answer: &Answer| {
+        let of = |name: &str| answer.header(name).and_then(|time| time.parse::<u64>().ok()).expect("a time");
+        [of("x-queue-time"), of("x-inference-time"), of("x-total-time")]
+    };
+    let answers: Vec<[u64; 3]> = thread::scope(|scope| {
+        let asked: Vec<_> = (0..8).map(|_| scope.spawn(|| times(&ask()))).collect();
+        asked.into_iter().map(|asked| asked.join().expect("an answer")).collect()
+    });
+    for &[queue, inference, total] in &answers {
+        assert!(inference >= LATE && queue + inference <= total + 2, "{answers:?}");
+    }
+    // The first batch takes what has arrived; the others wait for its end.
+    assert!(answers.iter().any(|[queue, ..]| *queue >= LATE / 2), "{answers:?}");
 }
 
 #[test]
