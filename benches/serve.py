@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Compares text generation over HTTP of `sconce serve` and llama.cpp's server on the same GGUF file, alternating in one run.
 
-    benches/serve.py [--rounds 9] [--users 1,8,32] [--requests 300] [--model FILE.gguf DTYPE] [--target target/release]
+    benches/serve.py [--rounds 9] [--users 1,8,32] [--requests 300] [--rate R] [--model FILE.gguf DTYPE] [--target target/release]
 
 Closed loop: that many users send a prompt of 256 tokens each and wait for exactly 128 tokens. sconce's step loop without
 HTTP takes a turn too. Open loop: requests arrive at random times at 0.7 of the rate of the slower server, in two halves
@@ -130,6 +130,17 @@ def open_loop(address, arrivals, prompts):
     return answers
 
 
+def open_table(latencies, rate):
+    """Times of the answers so far."""
+    text = f"\nOpen loop, {min(map(len, latencies.values()))} requests, {rate:.2f} per second:\n\n"
+    text += "| | TTFT p50 | TTFT p95 | between tokens p50 | p95 |\n|---|---|---|---|---|\n"
+    for name, answers in latencies.items():
+        firsts, gaps = [first for first, _, _ in answers], [gap for _, gaps, _ in answers for gap in gaps]
+        cells = [f"{1e3 * percentile(values, share):.0f} ms" for values in (firsts, gaps) for share in (0.5, 0.95)]
+        text += f"| {name} | {' | '.join(cells)} |\n"
+    return text
+
+
 def spread(ratios):
     return f"{statistics.median(ratios):.2f}x ({min(ratios):.2f} to {max(ratios):.2f})"
 
@@ -139,6 +150,7 @@ def main():
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--users", default="1,8,32")
     parser.add_argument("--requests", type=int, default=300, help="requests of the open loop; 0 leaves it out")
+    parser.add_argument("--rate", type=float, help="requests per second of the open loop; leaves the closed loop out")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--model", nargs=2, metavar=("FILE", "DTYPE"))
     parser.add_argument("--target", type=Path, default=Path("target/release"))
@@ -152,7 +164,7 @@ def main():
         quantizer = os.environ | {"GGML_DIR": str(llama_library.variant_folder(folder, libraries, "haswell"))}
         model, dtype = generate.random_model(scratch, tool, quantizer, "Q4_K_M"), "int4"
     os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[: options.threads])
-    users = [int(count) for count in options.users.split(",")]
+    users = [int(count) for count in options.users.split(",")] if not options.rate else []
     draw, threads = random.Random(7), str(options.threads)
     text = f"# Generation over HTTP: {machine()}, {options.threads} threads, {model.name}, {options.rounds} rounds\n\n"
     flags = ["--engine", "native", "--dtype", dtype, "--threads", threads, "--max-generations", "512"]
@@ -163,7 +175,7 @@ def main():
         bare = Contestant("loop", [program(options.target, "examples/loop_turns"), model, "native", dtype, threads], {}, scratch)
         bare.answer()
         rates = {count: {"sconce": [], "llama.cpp": [], "loop": []} for count in users}
-        for number in range(options.rounds + 1):
+        for number in range(options.rounds + 1) if users else ():
             for count in users:
                 prompts = [prompt(draw) for _ in range(count)]
                 turn = bare.take(json.dumps({"prompts": prompts, "tokens": OUTPUT}))
@@ -183,8 +195,8 @@ def main():
         print(text, flush=True)
         latencies = {}
         if options.requests:
-            capacity = min(statistics.median(rates[max(users)][name]) for name in ("sconce", "llama.cpp")) / OUTPUT
-            rate, half = SHARE * capacity, options.requests // 2
+            medians = lambda: (statistics.median(rates[max(users)][name]) for name in ("sconce", "llama.cpp"))
+            rate, half = options.rate or SHARE * min(medians()) / OUTPUT, options.requests // 2
             for _ in range(2):
                 arrivals, now = [], 0.0
                 for _ in range(half):
@@ -194,13 +206,7 @@ def main():
                 for name, server in (("sconce", worker), ("llama.cpp", llama)):
                     latencies.setdefault(name, []).extend(open_loop(server.address, arrivals, prompts))
                     say(f"{half} requests of {name}")
-            more = f"\nOpen loop, {2 * half} requests, {rate:.2f} per second:\n\n"
-            more += "| | TTFT p50 | TTFT p95 | between tokens p50 | p95 |\n|---|---|---|---|---|\n"
-            for name, answers in latencies.items():
-                firsts, gaps = [first for first, _, _ in answers], [gap for _, gaps, _ in answers for gap in gaps]
-                cells = [f"{1e3 * percentile(values, share):.0f} ms" for values in (firsts, gaps) for share in (0.5, 0.95)]
-                more += f"| {name} | {' | '.join(cells)} |\n"
-            print(more)
+                print(open_table(latencies, rate), flush=True)
         llama.stop()
     (scratch / "serve.json").write_text(json.dumps({"rates": rates, "latencies": latencies}) + "\n")
 

@@ -133,6 +133,8 @@ class Load(Clients):
 
     def __init__(self, pool, deadline=None, both=False, addresses=None, clients=CLIENTS):
         super().__init__(clients, self.embed)
+        # Addresses of workers are asked in turn, as a gateway does.
+        self.rotates = addresses is not None
         self.addresses, self.deadline, self.both = addresses or pool.addresses, deadline, both
         self.counts, self.times, self.by_worker, self.own = Counter(), [], [], threading.local()
         self.refusals, self.start = Counter(), time.monotonic()
@@ -148,6 +150,7 @@ class Load(Clients):
         if self.deadline:
             headers["x-sconce-deadline-ms"] = str(int(1000 * self.deadline))
         # A client with two addresses asks the other one if the connection fails.
+        own.number += self.rotates
         first = own.number % len(self.addresses)
         self.counts["sent"] += 1
         start = time.monotonic()

@@ -7,7 +7,10 @@ use crate::size::SizeClass;
 /// Hedges are at most one in this many requests.
 const REQUESTS_PER_HEDGE: u32 = 10;
 /// Maximum number of hedges that are saved up.
-const MAX_SAVED: u32 = 10;
+const MAX_SAVED: u32 = 15;
+/// Hedges that are saved for urgent requests: if all clients of a gateway wait for a worker that hangs, they send nothing
+/// that pays for more.
+const RESERVED: u32 = 5;
 /// Minimum number of samples before requests are hedged.
 const MIN_SAMPLES: u32 = 50;
 /// At this many samples all counts are halved, so that newer samples weigh more.
@@ -44,11 +47,14 @@ impl Hedger {
         Some(Duration::try_from_secs_f64(seconds).ok()?.max(MIN_DELAY))
     }
 
-    /// Whether a hedge may be sent now. Takes its share of the allowance.
-    pub fn try_hedge(&mut self) -> bool {
-        let remaining = self.saved.checked_sub(REQUESTS_PER_HEDGE);
-        self.saved = remaining.unwrap_or(self.saved);
-        remaining.is_some()
+    /// Whether a hedge may be sent now. Takes its share of the allowance; what is reserved is for urgent requests.
+    pub fn try_hedge(&mut self, is_urgent: bool) -> bool {
+        let reserved = if is_urgent { 0 } else { RESERVED };
+        let is_allowed = self.saved >= (reserved + 1) * REQUESTS_PER_HEDGE;
+        if is_allowed {
+            self.saved -= REQUESTS_PER_HEDGE;
+        }
+        is_allowed
     }
 
     /// Returns the share of a hedge that was not sent.
@@ -152,12 +158,12 @@ mod tests {
 
     proptest! {
         #[test]
-        fn hedges_stay_within_a_tenth_of_requests(wanted in prop::collection::vec(any::<bool>(), 0..2000)) {
+        fn hedges_stay_within_a_tenth_of_requests(wanted in prop::collection::vec(any::<Option<bool>>(), 0..2000)) {
             let mut hedger = Hedger::default();
             let (mut requests, mut hedges) = (0, 0);
             for hedge in wanted {
-                if hedge {
-                    hedges += u32::from(hedger.try_hedge());
+                if let Some(is_urgent) = hedge {
+                    hedges += u32::from(hedger.try_hedge(is_urgent));
                 } else {
                     hedger.request();
                     requests += 1;
@@ -170,15 +176,17 @@ mod tests {
     #[test]
     fn the_allowance_is_used_and_bounded() {
         let mut hedger = Hedger::default();
-        assert!(!hedger.try_hedge());
+        assert!(!hedger.try_hedge(true));
         (0..10).for_each(|_| hedger.request());
-        assert!(hedger.try_hedge());
-        assert!(!hedger.try_hedge());
+        assert!(!hedger.try_hedge(false), "it is reserved");
+        assert!(hedger.try_hedge(true));
+        assert!(!hedger.try_hedge(true));
         hedger.refund();
-        assert!(hedger.try_hedge());
-        assert!(!hedger.try_hedge());
+        assert!(hedger.try_hedge(true));
+        assert!(!hedger.try_hedge(true));
         (0..100_000).for_each(|_| hedger.request());
         hedger.refund();
-        assert_eq!((0..1000).filter(|_| hedger.try_hedge()).count(), 10);
+        let hedges = [false, true].map(|is_urgent| (0..1000).filter(|_| hedger.try_hedge(is_urgent)).count());
+        assert_eq!(hedges, [10, 5]);
     }
 }

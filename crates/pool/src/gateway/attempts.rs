@@ -7,10 +7,10 @@ use std::task::Poll;
 use std::time::Duration;
 
 use sconce_http::refusal::Refusal;
-use tokio::time::{Instant, sleep, sleep_until};
+use tokio::time::{Instant, sleep};
 
 use super::attempt::{Attempt, AttemptError, send};
-use super::hedging::Race;
+use super::hedging::{HedgeTimer, Race};
 use super::job::Job;
 use super::refusals::no_worker;
 use super::state::Gateway;
@@ -66,16 +66,12 @@ impl Attempts<'_> {
         if !self.job.route.generates() {
             self.gateway.hedging.request();
         }
-        let mut hedge_delay = self.hedge_delay(predicted);
-        let mut hedge_at = hedge_delay.map(|delay| Instant::now() + delay);
+        let mut timer = self.hedge_timer(predicted);
         loop {
             let attempt = tokio::select! {
                 attempt = next(&mut self.running) => attempt,
-                () = until(hedge_at) => {
-                    self.hedged = self.gateway.hedging.hedge(|| self.start().is_ok());
-                    // Later requests allow more hedges.
-                    let delay = hedge_delay.filter(|_| !self.hedged);
-                    hedge_at = delay.map(|delay| Instant::now() + delay.max(POLL_INTERVAL));
+                () = elapsed(timer.as_ref()) => {
+                    timer = self.hedge(timer);
                     continue;
                 }
             };
@@ -102,22 +98,29 @@ impl Attempts<'_> {
                 Ok(predicted) => {
                     self.gateway.metrics.retries.with_label_values(&[code.as_str()]).inc();
                     self.give_up(attempt, outcome);
-                    hedge_delay = self.hedge_delay(predicted).filter(|_| !self.hedged);
-                    hedge_at = hedge_delay.map(|delay| Instant::now() + delay);
+                    timer = self.hedge_timer(predicted);
                 }
                 Err(reason) => return self.refuse(attempt, outcome, &code, &reason),
             }
         }
     }
 
-    /// How long to wait before a hedge, at most half of the time limit. Generations are not hedged: both workers would
-    /// generate to the end.
-    fn hedge_delay(&self, predicted: Duration) -> Option<Duration> {
-        if self.job.route.generates() {
+    /// When to hedge the attempt that was started last. Generations are not hedged: both workers would generate to the
+    /// end.
+    fn hedge_timer(&self, predicted: Duration) -> Option<HedgeTimer> {
+        if self.hedged || self.job.route.generates() {
             return None;
         }
-        let half = self.job.outgoing.deadline.saturating_duration_since(Instant::now()) / 2;
-        Some(self.gateway.hedging.delay(self.job.size(), predicted).map_or(half, |delay| delay.min(half)))
+        let delay = self.gateway.hedging.delay(self.job.size(), predicted);
+        Some(HedgeTimer::new(delay, Instant::now(), self.job.outgoing.deadline))
+    }
+
+    /// Sends a hedge, if one is allowed and there is a worker for it. Otherwise returns when to try again.
+    fn hedge(&mut self, timer: Option<HedgeTimer>) -> Option<HedgeTimer> {
+        let (mut timer, now) = (timer?, Instant::now());
+        self.hedged = self.gateway.hedging.hedge(timer.is_urgent(now), || self.start().is_ok());
+        timer.retry(now);
+        (!self.hedged).then_some(timer)
     }
 
     /// Takes note of an attempt whose answer is passed on.
@@ -221,9 +224,9 @@ async fn next(running: &mut Vec<Running>) -> Attempt {
     .await
 }
 
-async fn until(time: Option<Instant>) {
-    match time {
-        Some(time) => sleep_until(time).await,
+async fn elapsed(timer: Option<&HedgeTimer>) {
+    match timer {
+        Some(timer) => timer.elapsed().await,
         None => std::future::pending().await,
     }
 }

@@ -286,7 +286,7 @@ impl World {
             return;
         }
         let id = self.workers[*worker as usize].id.clone();
-        if self.gateways[request.gateway as usize].hedger.try_hedge() {
+        if self.gateways[request.gateway as usize].hedger.try_hedge(false) {
             request.is_hedged = true;
             self.counts.hedges += u64::from(self.attempt(number, &[&id]));
         }
