@@ -186,7 +186,8 @@ mod tests {
         assert!(!hedger.try_hedge(true));
         (0..100_000).for_each(|_| hedger.request());
         hedger.refund();
-        let hedges = [false, true].map(|is_urgent| (0..1000).filter(|_| hedger.try_hedge(is_urgent)).count());
-        assert_eq!(hedges, [10, 5]);
+        let allowed =
+            [false, true].map(|is_urgent| (0..1000).filter(|_| hedger.try_hedge(is_urgent)).count());
+        assert_eq!(allowed, [10, 5]);
     }
 }
