@@ -1,18 +1,20 @@
 #!/usr/bin/env python3
 """A pool of real processes under load while its parts die: nats-server, two gateways, three workers with MiniLM.
 
-    benches/load/pool.py [--only kill,stop,gateway,nats,overhead] [--minutes 10] [--target target/release]
+    benches/load/pool.py [--only kill,stop,gateway,nats,partition,overhead] [--minutes 10] [--target target/release]
 
 `kill` ends a random worker by SIGKILL every 10 s and starts it again, with at least one alive; `stop` stops one by SIGSTOP
 for 4 s, and requests have a deadline; `gateway` kills one of two gateways, whose clients go on with the other; `nats` has
-no nats-server for the whole time; `overhead` asks the workers and a gateway in turns for answers of 16 kB. Each scenario
-takes the time of `--minutes`; `gateway` takes a tenth, and `overhead` two minutes. A client counts every request:
+no nats-server for the whole time; `partition` cuts a worker in a network namespace of its own off for 10 s, in which another
+process takes its id (root only); `overhead` asks the workers and a gateway in turns for answers of 16 kB. Each scenario
+takes the time of `--minutes`; `gateway` takes a tenth, `partition` one minute and `overhead` two. A client counts every request:
 sent = answered + refused + failed. Needs `scripts/parts minilm nats`.
 """
 
 import argparse
 import http.client
 import json
+import os
 import random
 import re
 import signal
@@ -43,10 +45,11 @@ def free_port():
 class Process:
     """A process that says on standard error where it listens."""
 
-    def __init__(self, command, log):
+    def __init__(self, command, log, environment={}):
         self.log = log
+        command, environment = [str(part) for part in command], os.environ | environment
         with open(log, "w") as file:
-            self.process = subprocess.Popen([str(part) for part in command], cwd=ROOT, stdout=file, stderr=file)
+            self.process = subprocess.Popen(command, cwd=ROOT, stdout=file, stderr=file, env=environment)
 
     def address(self, seconds=60):
         end = time.monotonic() + seconds
@@ -68,16 +71,30 @@ class Process:
 
 
 class Pool:
-    def __init__(self, target, scratch):
-        self.target, self.scratch, self.nats_port = target, scratch, free_port()
+    """nats-server, two gateways and workers. With `keys`, lines of a key file, both ask for keys."""
+
+    def __init__(self, target, scratch, workers=WORKERS, model=MINILM, keys=(), host="127.0.0.1"):
+        scratch.mkdir(exist_ok=True)
+        self.target, self.scratch, self.model, self.host, self.nats_port = target, scratch, model, host, free_port()
         self.nats, self.number = self.start_nats(), 0
-        registry = ["--registry", f"nats://127.0.0.1:{self.nats_port}"]
-        self.registry = registry
-        self.workers = [self.start_worker(name) for name in range(WORKERS)]
-        gateway = lambda: Process([program(target), "pool", "gateway", "--port", "0", *registry], self.new_log())
-        self.gateways = [gateway(), gateway()]
+        self.registry, self.key, self.options = ["--registry", f"nats://{host}:{self.nats_port}"], None, []
+        more = []
+        if keys:
+            self.key = keys[0].split()[0]
+            more = ["--api-key-file", self.file("gateway-keys", keys)]
+            self.options = ["--api-key-file", self.file("worker-keys", ["between pool"])]
+        self.workers = [self.start_worker(name) for name in range(workers)]
+        command = [program(target), "pool", "gateway", "--port", "0", *self.registry, *more]
+        environment = {"SCONCE_POOL_KEY": "between"} if keys else {}
+        self.start_gateway = lambda: Process(command, self.new_log(), environment)
+        self.gateways = [self.start_gateway(), self.start_gateway()]
         self.addresses = [gateway.address() for gateway in self.gateways]
-        self.await_ready(WORKERS)
+        self.await_ready(workers)
+
+    def file(self, name, lines):
+        path = self.scratch / name
+        path.write_text("\n".join(lines) + "\n")
+        return path
 
     def new_log(self):
         self.number += 1
@@ -85,22 +102,22 @@ class Pool:
 
     def start_nats(self):
         server = ROOT / "target" / "parts" / "nats" / "nats-server"
-        command = [server, "--addr", "127.0.0.1", "--port", self.nats_port, "--jetstream", "--store_dir", self.scratch / "nats"]
+        command = [server, "--addr", self.host, "--port", self.nats_port, "--jetstream", "--store_dir", self.scratch / "nats"]
         process = Process(command, self.scratch / "nats.log")
         for _ in range(200):
             with socket.socket() as probe:
-                if probe.connect_ex(("127.0.0.1", self.nats_port)) == 0:
+                if probe.connect_ex((self.host, self.nats_port)) == 0:
                     return process
             time.sleep(0.05)
         sys.exit("nats-server did not start")
 
-    def start_worker(self, name):
-        flags = ["--offline", "--port", "0", "--worker-id", f"w{name}", "--threads", "1", *self.registry]
-        return Process([program(self.target), "serve", MINILM, *flags], self.new_log())
+    def start_worker(self, name, *more, through=()):
+        flags = ["--offline", "--port", "0", "--worker-id", f"w{name}", "--threads", "1", *self.registry, *self.options, *more]
+        return Process([*through, program(self.target), "serve", self.model, *flags], self.new_log())
 
     def report(self, index=0):
         connection = http.client.HTTPConnection(*self.addresses[index], timeout=10)
-        connection.request("GET", "/v1/report")
+        connection.request("GET", "/v1/report", headers={"authorization": f"Bearer {self.key}"} if self.key else {})
         return json.loads(connection.getresponse().read())
 
     def members(self, index=0):
@@ -110,7 +127,7 @@ class Pool:
         """Whether both gateways are connected and hear of every worker."""
         reports = [self.report(index) for index in (0, 1)]
         young = [sum(member["heartbeat_age_ms"] < 2000 for member in report["members"]) for report in reports]
-        return all(report["registry"]["connected"] for report in reports) and min(young) >= WORKERS
+        return all(report["registry"]["connected"] for report in reports) and min(young) >= len(self.workers)
 
     def await_ready(self, count, seconds=120):
         end = time.monotonic() + seconds
@@ -119,7 +136,7 @@ class Pool:
             if min(ready) >= count:
                 return
             time.sleep(0.1)
-        sys.exit(f"not ready: {self.members()}")
+        sys.exit(f"not ready: {[(member['worker'], member['state']) for member in self.members()]}; logs: {self.scratch}")
 
     def end(self):
         for process in [*self.workers, *self.gateways, self.nats]:
@@ -237,7 +254,7 @@ def gateway(pool, minutes):
         time.sleep(3 * minutes)
         pool.gateways[1].kill()
         time.sleep(3 * minutes)
-    pool.gateways[1] = Process([program(pool.target), "pool", "gateway", "--port", "0", *pool.registry], pool.new_log())
+    pool.gateways[1] = pool.start_gateway()
     pool.addresses[1] = pool.gateways[1].address()
     pool.await_ready(WORKERS)
     return load, [("kill -9 of a gateway: failures that a client sees", load.failures(), "0", load.failures() == 0)]
@@ -263,6 +280,72 @@ def nats(pool, minutes):
     ]
 
 
+class Namespace:
+    """A network namespace that one link connects to this one."""
+
+    HERE, THERE = "10.93.0.1", "10.93.0.2"
+
+    def __init__(self):
+        self.name, self.link = f"sconce-{os.getpid()}", f"sc{os.getpid()}"
+        self.ip("netns", "add", self.name)
+        self.ip("link", "add", self.link, "type", "veth", "peer", "name", "there", "netns", self.name)
+        self.ip("addr", "add", f"{self.HERE}/24", "dev", self.link)
+        self.ip("-netns", self.name, "addr", "add", f"{self.THERE}/24", "dev", "there")
+        self.ip("-netns", self.name, "link", "set", "there", "up")
+        self.connect(True)
+        self.exec = ["ip", "netns", "exec", self.name]
+
+    def ip(self, *arguments):
+        subprocess.run(["ip", *arguments], check=True)
+
+    def connect(self, up):
+        self.ip("link", "set", self.link, "up" if up else "down")
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.ip("netns", "del", self.name)
+
+
+def partition(pool, _minutes):
+    """A worker is cut off for 10 s, while another process takes its id."""
+    with Namespace() as namespace:
+        inner = Pool(pool.target, pool.scratch / "partition", workers=2, host=namespace.HERE)
+        try:
+            # Only this machine reaches the namespace.
+            where = ["--insecure-no-key", "--host", namespace.THERE, "--advertise-url", f"http://{namespace.THERE}:0"]
+            stale = inner.start_worker("x", *where, through=namespace.exec)
+            inner.await_ready(3)
+            with Load(inner) as load:
+                time.sleep(5)
+                cut = time.monotonic()
+                namespace.connect(False)
+                newer = inner.start_worker("x")
+                # Until the heartbeat of the first has expired, the id is taken.
+                newer.address()
+                time.sleep(max(0.0, cut + 10 - time.monotonic()))
+                namespace.connect(True)
+                seen, doubled, end = Counter(), 0, time.monotonic() + 30
+                while time.monotonic() < end:
+                    for index in (0, 1):
+                        urls = [member["url"] for member in inner.members(index) if member["worker"] == "wx"]
+                        doubled += len(urls) > 1
+                        seen[tuple(urls)] += 1
+                    time.sleep(0.05)
+            print(f"wx was seen at {dict(seen)}; the first process said: {stale.log.read_text()[-400:]}", file=sys.stderr)
+            host, port = newer.address()
+            others = sum(count for urls, count in seen.items() if urls != (f"http://{host}:{port}",))
+            inner.workers += [stale, newer]
+        finally:
+            inner.end()
+    return load, [
+        ("partition: failures that a client sees", load.failures(), "0", load.failures() == 0),
+        ("an id that is registered twice", doubled, "0", doubled == 0),
+        ("the id is not that of the newer process", others, "0", others == 0),
+    ]
+
+
 def overhead(pool, _minutes):
     """Workers are asked directly and through a gateway, in turns."""
     ways, all = [[worker.address() for worker in pool.workers], pool.addresses[:1]], Load(pool)
@@ -285,7 +368,7 @@ def overhead(pool, _minutes):
     ]
 
 
-SCENARIOS = {"kill": kill, "stop": stop, "gateway": gateway, "nats": nats, "overhead": overhead}
+SCENARIOS = {"kill": kill, "stop": stop, "gateway": gateway, "nats": nats, "partition": partition, "overhead": overhead}
 
 
 def main():
