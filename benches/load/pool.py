@@ -73,16 +73,16 @@ class Process:
 class Pool:
     """nats-server, two gateways and workers. With `keys`, lines of a key file, both ask for keys."""
 
-    def __init__(self, target, scratch, workers=WORKERS, model=MINILM, keys=(), host="127.0.0.1"):
+    def __init__(self, target, scratch, workers=WORKERS, model=MINILM, keys=(), host="127.0.0.1", options=()):
         scratch.mkdir(exist_ok=True)
         self.target, self.scratch, self.model, self.host, self.nats_port = target, scratch, model, host, free_port()
         self.nats, self.number = self.start_nats(), 0
-        self.registry, self.key, self.options = ["--registry", f"nats://{host}:{self.nats_port}"], None, []
+        self.registry, self.key, self.options = ["--registry", f"nats://{host}:{self.nats_port}"], None, list(options)
         more = []
         if keys:
             self.key = keys[0].split()[0]
             more = ["--api-key-file", self.file("gateway-keys", keys)]
-            self.options = ["--api-key-file", self.file("worker-keys", ["between pool"])]
+            self.options += ["--api-key-file", self.file("worker-keys", ["between pool"])]
         self.workers = [self.start_worker(name) for name in range(workers)]
         command = [program(target), "pool", "gateway", "--port", "0", *self.registry, *more]
         environment = {"SCONCE_POOL_KEY": "between"} if keys else {}

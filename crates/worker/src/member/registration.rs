@@ -105,8 +105,7 @@ fn log_change(
     outcome: &Result<(), String>,
     before: &mut Option<Result<(), String>>,
 ) {
-    let is_change = before.as_ref().is_none_or(|before| before.is_ok() != outcome.is_ok());
-    if !is_change {
+    if before.as_ref() == Some(outcome) {
         return;
     }
     app.edge.telemetry.log(|| match outcome {
