@@ -4,7 +4,7 @@
     benches/serve.py [--rounds 9] [--users 1,8,32] [--requests 300] [--rate R] [--model FILE.gguf DTYPE] [--target target/release]
 
 Closed loop: that many users send a prompt of 256 tokens each and wait for exactly 128 tokens. sconce's step loop without
-HTTP takes a turn too. Open loop: requests arrive at random times at 0.7 of the rate of the slower server, in two halves
+HTTP takes turns too. Open loop: requests arrive at random times at 0.7 of the rate of the slower server, in two halves
 each. Without `--model`, the model of generate.py with random weights in Q4_K_M. Prints Markdown and writes serve.json.
 Needs what generate.py needs, and Python with pip for `xllamacpp`.
 """
@@ -168,24 +168,33 @@ def main():
     draw, threads = random.Random(7), str(options.threads)
     text = f"# Generation over HTTP: {machine()}, {options.threads} threads, {model.name}, {options.rounds} rounds\n\n"
     flags = ["--engine", "native", "--dtype", dtype, "--threads", threads, "--max-generations", "512"]
+    command = [program(options.target, "examples/loop_turns"), model, "native", dtype, threads]
+
+    def step_loop(name):
+        loop = Contestant(name, command, {}, scratch)
+        loop.answer()
+        return loop
+
+    # Of equal processes, one that starts later may be faster by a tenth: the step loop starts before and after the server.
+    loops = [step_loop("loop-before")]
     with Worker(options.target, model, *flags) as worker:
         say("sconce is ready")
         llama = Llama(scratch, model, options.threads)
         say("llama.cpp is ready")
-        bare = Contestant("loop", [program(options.target, "examples/loop_turns"), model, "native", dtype, threads], {}, scratch)
-        bare.answer()
+        loops.append(step_loop("loop-after"))
         rates = {count: {"sconce": [], "llama.cpp": [], "loop": []} for count in users}
         for number in range(options.rounds + 1) if users else ():
             for count in users:
                 prompts = [prompt(draw) for _ in range(count)]
-                turn = bare.take(json.dumps({"prompts": prompts, "tokens": OUTPUT}))
+                turns = [loop.take(json.dumps({"prompts": prompts, "tokens": OUTPUT})) for loop in loops]
                 found = {"sconce": at_once(worker.address, prompts), "llama.cpp": at_once(llama.address, prompts),
-                         "loop": turn["tokens"] / turn["seconds"]}
+                         "loop": statistics.mean(turn["tokens"] / turn["seconds"] for turn in turns)}
                 # The first round warms up.
                 for name, rate in found.items() if number else ():
                     rates[count][name].append(rate)
             say(f"round {number} of {options.rounds}")
-        bare.end()
+        for loop in loops:
+            loop.end()
         text += "| users | sconce, tokens/s | llama.cpp, tokens/s | ratio | of the step loop |\n|---|---|---|---|---|\n"
         for count, found in rates.items():
             pairs = [ours / theirs for ours, theirs in zip(found["sconce"], found["llama.cpp"])]
