@@ -12,7 +12,6 @@ import argparse
 import http.client
 import json
 import random
-import sys
 import tempfile
 import threading
 import time
