@@ -164,7 +164,7 @@ def main():
         quantizer = os.environ | {"GGML_DIR": str(llama_library.variant_folder(folder, libraries, "haswell"))}
         model, dtype = generate.random_model(scratch, tool, quantizer, "Q4_K_M"), "int4"
     os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[: options.threads])
-    users = [int(count) for count in options.users.split(",")] if not options.rate else []
+    users = [] if options.rate else [int(count) for count in options.users.split(",")]
     draw, threads = random.Random(7), str(options.threads)
     text = f"# Generation over HTTP: {machine()}, {options.threads} threads, {model.name}, {options.rounds} rounds\n\n"
     flags = ["--engine", "native", "--dtype", dtype, "--threads", threads, "--max-generations", "512"]
@@ -176,12 +176,13 @@ def main():
         return loop
 
     # Of equal processes, one that starts later may be faster by a tenth: the step loop starts before and after the server.
-    loops = [step_loop("loop-before")]
+    loops = [step_loop("loop-before")] if users else []
     with Worker(options.target, model, *flags) as worker:
         say("sconce is ready")
         llama = Llama(scratch, model, options.threads)
         say("llama.cpp is ready")
-        loops.append(step_loop("loop-after"))
+        if users:
+            loops.append(step_loop("loop-after"))
         rates = {count: {"sconce": [], "llama.cpp": [], "loop": []} for count in users}
         for number in range(options.rounds + 1) if users else ():
             for count in users:
@@ -204,8 +205,10 @@ def main():
         print(text, flush=True)
         latencies = {}
         if options.requests:
-            medians = lambda: (statistics.median(rates[max(users)][name]) for name in ("sconce", "llama.cpp"))
-            rate, half = options.rate or SHARE * min(medians()) / OUTPUT, options.requests // 2
+            rate, half = options.rate, options.requests // 2
+            if not rate:
+                capacity = min(statistics.median(rates[max(users)][name]) for name in ("sconce", "llama.cpp")) / OUTPUT
+                rate = SHARE * capacity
             for _ in range(2):
                 arrivals, now = [], 0.0
                 for _ in range(half):

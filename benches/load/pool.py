@@ -348,7 +348,7 @@ def partition(pool, _minutes):
 
 def overhead(pool, _minutes):
     """Workers are asked directly and through a gateway, in turns."""
-    ways, all = [[worker.address() for worker in pool.workers], pool.addresses[:1]], Load(pool)
+    ways, total = [[worker.address() for worker in pool.workers], pool.addresses[:1]], Load(pool)
     added, shares = [], []
     for _ in range(PAIRS):
         medians, rates = [], []
@@ -357,12 +357,12 @@ def overhead(pool, _minutes):
                 with Load(pool, addresses=addresses, clients=clients) as load:
                     time.sleep(seconds)
                 found.append(1e3 * percentile(load.times, 0.5) if clients == 1 else load.counts["ok"] / (time.monotonic() - load.start))
-                all.counts.update(load.counts)
-                all.times += load.times
+                total.counts.update(load.counts)
+                total.times += load.times
         added.append(medians[1] - medians[0])
         shares.append(rates[1] / rates[0])
     spread = lambda values: f"{percentile(values, 0.5):.2f} ({min(values):.2f} to {max(values):.2f})"
-    return all, [
+    return total, [
         ("added p50 of an answer of 16 kB, ms", spread(added), "< 0.5", percentile(added, 0.5) < 0.5),
         ("share of the direct throughput", spread(shares), ">= 0.9", percentile(shares, 0.5) >= 0.9),
     ]

@@ -18,10 +18,10 @@ import time
 from collections import Counter
 from pathlib import Path
 
+from chat import MODEL
 from pool import TEXTS, Pool
-from worker import ROOT, finish, post, table
+from worker import finish, post, table
 
-SMOLLM2 = ROOT / "target" / "parts" / "smollm2" / "SmolLM2-135M-Instruct.Q4_1.gguf"
 CONVERSATIONS, TURNS, USERS, TOKENS = 32, 5, 8, 16
 FLOOD, SECONDS, PACE = 32, 20, 5
 
@@ -65,7 +65,7 @@ def affinity(target, scratch):
     """Conversations stay with their worker."""
     found = []
     for workers in (1, 2):
-        pool = Pool(target, scratch / f"affinity-{workers}", workers, SMOLLM2, options=["--name", "smollm2"])
+        pool = Pool(target, scratch / f"affinity-{workers}", workers, MODEL, options=["--name", "smollm2"])
         try:
             found.append(Chats(pool.addresses))
         finally:
