@@ -198,15 +198,21 @@ fn requests_that_wait_are_told_for_how_long() {
         let of = |name: &str| answer.header(name).and_then(|time| time.parse::<u64>().ok()).expect("a time");
         [of("x-queue-time"), of("x-inference-time"), of("x-total-time")]
     };
-    let answers: Vec<[u64; 3]> = thread::scope(|scope| {
-        let asked: Vec<_> = (0..8).map(|_| scope.spawn(|| times(&ask()))).collect();
-        asked.into_iter().map(|asked| asked.join().expect("an answer")).collect()
+    let round = || -> Vec<[u64; 3]> {
+        thread::scope(|scope| {
+            let asked: Vec<_> = (0..8).map(|_| scope.spawn(|| times(&ask()))).collect();
+            asked.into_iter().map(|asked| asked.join().expect("an answer")).collect()
+        })
+    };
+    let waited = (0..20).any(|_| {
+        let answers = round();
+        for &[queue, inference, total] in &answers {
+            assert!(inference >= LATE && queue + inference <= total + 2, "{answers:?}");
+        }
+        // The first batch takes what has arrived; the others wait for its end. On a busy machine it may take all.
+        answers.iter().any(|[queue, ..]| *queue >= LATE / 2)
     });
-    for &[queue, inference, total] in &answers {
-        assert!(inference >= LATE && queue + inference <= total + 2, "{answers:?}");
-    }
-    // The first batch takes what has arrived; the others wait for its end.
-    assert!(answers.iter().any(|[queue, ..]| *queue >= LATE / 2), "{answers:?}");
+    assert!(waited, "no request waited");
 }
 
 #[test]
