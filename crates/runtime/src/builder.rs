@@ -201,7 +201,7 @@ impl ModelBuilder {
             .as_ref()
             .and_then(|chosen| runtime.stored_class(&spec, &chosen.placement, plan.reference.as_ref()));
         let card = spec.card.clone();
-        // What was read for it counts neither as used by this process nor as missing for the load.
+        // What was read for it must not count as memory in use.
         drop(spec);
         sconce_engines::release_free_memory();
         Ok(LoadForecast { card, plan, claim, class })

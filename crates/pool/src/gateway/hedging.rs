@@ -53,9 +53,11 @@ impl Hedging {
 
 /// When a request is hedged: once it takes longer than its like, and urgently after half of its time limit.
 pub(super) struct HedgeTimer {
+    /// The next attempt to hedge.
     next: Instant,
     /// Time between two attempts that are not urgent.
     interval: Duration,
+    /// From then on hedges are urgent.
     urgent: Instant,
 }
 
@@ -72,7 +74,7 @@ impl HedgeTimer {
         sleep_until(self.next).await;
     }
 
-    /// Whether the time limit is near.
+    /// Whether half of the time limit has passed.
     pub(super) fn is_urgent(&self, now: Instant) -> bool {
         now >= self.urgent
     }
