@@ -2,13 +2,13 @@
 """Compares text generation of sconce and llama.cpp on the same GGUF files, alternating in one run.
 
     benches/generate.py [--rounds 9] [--threads 2] [--formats Q4_K_M,Q8_0,BF16] [--instructions best|avx512|avxvnni|avx2]
-                        [--model FILE.gguf DTYPE] [--out FOLDER] [--turns PROGRAM] [--quick]
+                        [--model FILE.gguf DTYPE] [--out FOLDER] [--turns PROGRAM] [--native] [--quick]
 
 Both are run bare, without a server: a prompt of 512 tokens, and decode steps of 1, 8 and 32 sequences after 0 and 512
-tokens. llama.cpp is its prebuilt library; of its CPU variants, the one that is best for a cell counts. A ratio is that of
-two turns of the same round; its median and range over all rounds are printed. Without `--model`, the model has random
-weights and the shape of Qwen3-0.6B. Prints Markdown and writes `generate.md`, `generate.json` and `generate.svg`. Needs
-cargo, gcc, npm, and Python with pip.
+tokens. llama.cpp is its prebuilt library, with `--native` also one that is built for this machine; of its CPU variants, the
+one that is best for a cell counts. A ratio is that of two turns of the same round; its median and range over all rounds are
+printed. Without `--model`, the model has random weights and the shape of Qwen3-0.6B. Prints Markdown and writes
+`generate.md`, `generate.json` and `generate.svg`. Needs cargo, gcc, npm, and Python with pip.
 """
 
 import argparse
@@ -67,10 +67,24 @@ def library(scratch):
         folder.mkdir(exist_ok=True)
         llama_library.fetch(folder)
     libraries = folder / "package" / "bins" / "linux-x64"
-    headers = folder / "crate" / "vendor" / llama_library.CRATE[0] / "llama.cpp"
-    tool = llama_library.compile_tool(
-        BENCHES / "llama_turns.c", folder, libraries, [headers / "include", headers / "ggml" / "include"])
-    return tool, libraries, folder
+    return compile_turns(folder, folder, libraries), libraries, folder
+
+
+def native_tool(folder):
+    """The same tool, with the library built for this machine."""
+    say("llama.cpp is built, if it is not yet")
+    libraries = llama_library.build(folder, source(folder))
+    return compile_turns(folder, libraries, libraries)
+
+
+def source(folder):
+    return folder / "crate" / "vendor" / llama_library.CRATE[0] / "llama.cpp"
+
+
+def compile_turns(folder, to, libraries):
+    headers = source(folder)
+    return llama_library.compile_tool(
+        BENCHES / "llama_turns.c", to, libraries, [headers / "include", headers / "ggml" / "include"])
 
 
 def random_model(scratch, tool, environment, form):
@@ -113,6 +127,12 @@ def compete(label, model, dtype, options, scratch, tool, libraries):
     for variant in variants:
         environment = {"GGML_DIR": str(llama_library.variant_folder(tool.parent, libraries, variant))}
         runners[variant] = Contestant(variant, [tool, model, options.threads], environment, scratch)
+    if options.native:
+        # No variants are loaded from an empty folder: the library has its own.
+        empty = scratch / "no-variants"
+        empty.mkdir(exist_ok=True)
+        command = [options.native, model, options.threads]
+        runners["native"] = Contestant("native", command, {"GGML_DIR": str(empty)}, scratch)
     bars = BARS.get(label) and (BARS[label] if options.instructions == "best" else (1, 1, 1, 1))
     facts = {name: runner.answer() for name, runner in runners.items()}
     rates = {name: {cell: [] for cell in CELLS} for name in runners}
@@ -204,17 +224,21 @@ def main():
     parser.add_argument("--rounds", type=int, help="turns of each [9, quick 2]")
     parser.add_argument("--quick", action="store_true", help="two rounds, for a look")
     parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--native", action="store_true", help="also a llama.cpp that is built for this machine")
     parser.add_argument("--formats", default=",".join(FORMATS), help="formats of the model with random weights")
     parser.add_argument("--instructions", choices=list(INSTRUCTIONS), default="best")
     parser.add_argument("--model", nargs=2, metavar=("FILE", "DTYPE"), help="another GGUF file, and sconce's dtype for it")
     parser.add_argument("--out", type=Path, default=ROOT / "target" / "generate")
     parser.add_argument("--turns", type=Path, help="the built example `generate_turns` [built now, in release]")
     options = parser.parse_args()
+    if options.native and options.instructions != "best":
+        parser.error("a build for this machine has its best instructions")
     options.rounds = options.rounds or (2 if options.quick else 9)
     scratch = ROOT / "target" / "generate"
     scratch.mkdir(parents=True, exist_ok=True)
     options.out.mkdir(parents=True, exist_ok=True)
     tool, libraries, folder = library(scratch)
+    options.native = native_tool(folder) if options.native else None
     if options.turns is None:
         say("`generate_turns` is built")
         run("cargo", "build", "--quiet", "--release", "--workspace", "--examples", cwd=ROOT)

@@ -87,7 +87,8 @@ def ask(address, text):
             continue
         event = json.loads(line[6:])
         tokens = (event.get("usage") or {}).get("completion_tokens", tokens)
-        if any(choice.get("text") for choice in event["choices"]):
+        # A token of random weights may have no text: llama.cpp has none for unused tokens.
+        if any(choice["finish_reason"] is None for choice in event["choices"]):
             now = time.monotonic()
             if first is None:
                 first = now - start
@@ -95,6 +96,8 @@ def ask(address, text):
                 gaps.append(now - last)
             last = now
     connection.close()
+    if first is None:
+        raise RuntimeError("no token was streamed")
     return first, gaps, tokens
 
 
@@ -204,6 +207,7 @@ def main():
             text += f"| {count} | {' | '.join(cells)} | {spread(pairs)} | {spread(shares)} |\n"
         print(text, flush=True)
         latencies = {}
+        (scratch / "serve.json").write_text(json.dumps({"rates": rates, "latencies": latencies}) + "\n")
         if options.requests:
             rate, half = options.rate, options.requests // 2
             if not rate:
@@ -218,9 +222,9 @@ def main():
                 for name, server in (("sconce", worker), ("llama.cpp", llama)):
                     latencies.setdefault(name, []).extend(open_loop(server.address, arrivals, prompts))
                     say(f"{half} requests of {name}")
+                (scratch / "serve.json").write_text(json.dumps({"rates": rates, "latencies": latencies}) + "\n")
                 print(open_table(latencies, rate), flush=True)
         llama.stop()
-    (scratch / "serve.json").write_text(json.dumps({"rates": rates, "latencies": latencies}) + "\n")
 
 
 if __name__ == "__main__":
