@@ -1,10 +1,11 @@
-//! f32 GEMM with prepacked weights: a few rows times two vectors of columns at a time, all in registers.
+//! f32 GEMM with prepacked weights in f32 or bf16: a few rows times two vectors of columns at a time, all in registers.
 
 use std::ops::Range;
 
 use pulp::{Simd, WithSimd};
 
-use crate::buffer::{Buffer, Line};
+use crate::bf16::{narrow, widen};
+use crate::buffer::{Buffer, Line, Number};
 use crate::isa::{Isa, Vectorized};
 use crate::rows::{Activation, copy};
 
@@ -13,6 +14,8 @@ const VECTORS: usize = 2;
 /// Rows per block with 32 and with 16 vector registers.
 const ROWS_WITH_32_REGISTERS: usize = 12;
 const ROWS_WITH_16_REGISTERS: usize = 6;
+/// Rows per block of one or two rows.
+const FEW_ROWS: usize = 2;
 /// Inputs per block: this part of a panel stays in the L1 cache for all rows.
 const DEPTH: usize = 192;
 /// Inputs between two prefetches of weights.
@@ -139,27 +142,67 @@ impl SplitEpilogue for Accumulate<'_> {
 pub struct GemmScratch {
     left: Buffer<f32>,
     sums: Buffer<f32>,
+    widened: Buffer<f32>,
 }
 
 impl GemmScratch {
     /// Allocated bytes.
     pub fn bytes(&self) -> usize {
-        self.left.bytes() + self.sums.bytes()
+        self.left.bytes() + self.sums.bytes() + self.widened.bytes()
+    }
+}
+
+/// A stored weight: f32, or the bits of a bf16.
+pub trait StoredWeight: Number {
+    /// The nearest weight.
+    fn nearest(value: f32) -> Self;
+
+    /// Weights in f32: as they are, or in `scratch`.
+    fn widened<'a>(weights: &'a [Self], scratch: &'a mut Buffer<f32>) -> &'a [f32];
+}
+
+impl StoredWeight for f32 {
+    fn nearest(value: f32) -> f32 {
+        value
+    }
+
+    #[inline(always)]
+    fn widened<'a>(weights: &'a [f32], _: &'a mut Buffer<f32>) -> &'a [f32] {
+        weights
+    }
+}
+
+impl StoredWeight for u16 {
+    fn nearest(value: f32) -> u16 {
+        narrow(value)
+    }
+
+    #[inline(always)]
+    fn widened<'a>(weights: &'a [u16], scratch: &'a mut Buffer<f32>) -> &'a [f32] {
+        scratch.grow(weights.len());
+        let to = &mut scratch[..weights.len()];
+        widen(weights, to);
+        to
     }
 }
 
 /// A weight matrix `[outputs, inputs]`, packed in panels of columns.
-pub struct PackedMatrix {
+pub struct PanelMatrix<T> {
     isa: Isa,
     inputs: usize,
     outputs: usize,
     panel_width: usize,
-    panels: Buffer<f32>,
+    panels: Buffer<T>,
 }
 
-impl PackedMatrix {
+/// A matrix of f32 weights.
+pub type PackedMatrix = PanelMatrix<f32>;
+/// A matrix of bf16 weights, which are widened for products.
+pub type PackedMatrixBf16 = PanelMatrix<u16>;
+
+impl<T: StoredWeight> PanelMatrix<T> {
     /// Packs row-major `weights`, `[outputs, inputs]`.
-    pub fn pack(isa: Isa, weights: &[f32], outputs: usize, inputs: usize) -> PackedMatrix {
+    pub fn pack(isa: Isa, weights: &[f32], outputs: usize, inputs: usize) -> PanelMatrix<T> {
         struct Lanes;
         impl WithSimd for Lanes {
             type Output = usize;
@@ -173,11 +216,11 @@ impl PackedMatrix {
             for lane in 0..panel_width.min(outputs - number * panel_width) {
                 let row = &weights[(number * panel_width + lane) * inputs..][..inputs];
                 for (column, weight) in row.iter().enumerate() {
-                    panel[column * panel_width + lane] = *weight;
+                    panel[column * panel_width + lane] = T::nearest(*weight);
                 }
             }
         }
-        PackedMatrix { isa, inputs, outputs, panel_width, panels }
+        PanelMatrix { isa, inputs, outputs, panel_width, panels }
     }
 
     /// Input features.
@@ -287,8 +330,8 @@ impl OutputTile<'_> {
     }
 }
 
-struct Gemm<'a, E> {
-    matrix: &'a PackedMatrix,
+struct Gemm<'a, T, E> {
+    matrix: &'a PanelMatrix<T>,
     a: &'a [f32],
     stride: usize,
     rows: usize,
@@ -297,12 +340,14 @@ struct Gemm<'a, E> {
     epilogue: &'a mut E,
 }
 
-impl<E: Epilogue> WithSimd for Gemm<'_, E> {
+impl<T: StoredWeight, E: Epilogue> WithSimd for Gemm<'_, T, E> {
     type Output = ();
 
     #[inline(always)]
     fn with_simd<S: Simd>(self, simd: S) {
-        if S::REGISTER_COUNT >= 32 {
+        if self.rows <= FEW_ROWS {
+            self.run::<S, FEW_ROWS>(simd);
+        } else if S::REGISTER_COUNT >= 32 {
             self.run::<S, ROWS_WITH_32_REGISTERS>(simd);
         } else {
             self.run::<S, ROWS_WITH_16_REGISTERS>(simd);
@@ -310,30 +355,30 @@ impl<E: Epilogue> WithSimd for Gemm<'_, E> {
     }
 }
 
-impl<E: Epilogue> Gemm<'_, E> {
+impl<T: StoredWeight, E: Epilogue> Gemm<'_, T, E> {
     #[inline(always)]
     fn run<S: Simd, const R: usize>(self, simd: S) {
         let Gemm { matrix, a, stride, rows, panels: taken, scratch, epilogue } = self;
-        let PackedMatrix { inputs, outputs, panel_width, panels, .. } = matrix;
+        let PanelMatrix { inputs, outputs, panel_width, panels, .. } = matrix;
         let (inputs, outputs, panel_width) = (*inputs, *outputs, *panel_width);
         let blocks = rows.div_ceil(R);
-        let GemmScratch { left, sums } = scratch;
+        let GemmScratch { left, sums, widened } = scratch;
         left.grow(blocks * R * inputs);
         sums.grow(blocks * R * panel_width);
         for (block, to) in left.chunks_exact_mut((R * inputs).max(1)).take(blocks).enumerate() {
             pack_rows::<R>(|row| &a[(block * R + row).min(rows - 1) * stride..][..inputs], to);
         }
-        let (vectors, _) = S::as_simd_f32s(panels);
         for (number, panel) in
-            vectors.chunks_exact(VECTORS * inputs).enumerate().take(taken.end).skip(taken.start)
+            panels.chunks_exact(panel_width * inputs).enumerate().take(taken.end).skip(taken.start)
         {
             let column = number * panel_width;
             for from in (0..inputs).step_by(DEPTH) {
                 let to = (from + DEPTH).min(inputs);
-                let right = &panel[VECTORS * from..VECTORS * to];
+                let (right, _) =
+                    S::as_simd_f32s(T::widened(&panel[panel_width * from..panel_width * to], widened));
                 // Prefetches a part of the next weights with every block of rows.
                 let next = panels.lines_from((number * inputs + to) * panel_width);
-                let each = next.len().min(DEPTH * panel_width / Line::of::<f32>()).div_ceil(blocks);
+                let each = next.len().min(DEPTH * panel_width / Line::of::<T>()).div_ceil(blocks);
                 for (block, left) in left.chunks_exact(R * inputs).take(blocks).enumerate() {
                     let next = next.get(block * each..).unwrap_or_default();
                     let next = &next[..each.min(next.len())];

@@ -4,7 +4,8 @@ use proptest::prelude::*;
 use sconce_kernels::attention::{
     AttentionHead, AttentionMask, AttentionScratch, DisentangledScores, QkvColumns, RelativeBias, ScoreBias,
 };
-use sconce_kernels::gemm::{GemmScratch, PackedMatrix, Store};
+use sconce_kernels::bf16::narrow;
+use sconce_kernels::gemm::{ColumnBlock, GemmScratch, PackedMatrix, PackedMatrixBf16, Store};
 use sconce_kernels::isa::Isa;
 use sconce_kernels::rope::RopeTable;
 use sconce_kernels::rows::{Activation, Norm, NormStatistics, gate};
@@ -107,7 +108,23 @@ proptest! {
                 let mut block = matrix.multiply_columns(&a, inputs, rows, share);
                 block.tiles(rows).for_each(|tile| tile.store(isa, to));
             }
-            prop_assert_eq!(again, got);
+            prop_assert_eq!(&again, &got);
+            // Weights of bf16 are widened exactly, and a row does not depend on the others.
+            let rounded: Vec<f32> = w.iter().map(|x| f32::from_bits(u32::from(narrow(*x)) << 16)).collect();
+            let wide = PackedMatrix::pack(isa, &rounded, outputs, inputs);
+            let matrix = PackedMatrixBf16::pack(isa, &w, outputs, inputs);
+            for (first, count) in [(0, rows), (rows - 1, 1), (rows / 2, 2.min(rows - rows / 2))] {
+                let a = &a[first * inputs..];
+                let mut short = matrix.multiply_columns(a, inputs, count, 0..panels);
+                let mut wide = wide.multiply_columns(&a[..count * inputs], inputs, count, 0..panels);
+                let values = |block: &mut ColumnBlock| -> Vec<f32> {
+                    block.tiles(count).flat_map(|tile| tile.values.to_vec()).collect()
+                };
+                prop_assert_eq!(values(&mut short), values(&mut wide));
+                let mut alone = matrix.multiply_columns(a, inputs, 1, 0..panels);
+                let alone: Vec<f32> = alone.tiles(1).flat_map(|tile| tile.values.to_vec()).collect();
+                prop_assert_eq!(&values(&mut short)[..outputs], &alone[..]);
+            }
         }
     }
 

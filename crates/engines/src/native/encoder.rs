@@ -7,7 +7,7 @@ use sconce_core::batch::{Batch, Output, OutputKind, Rows};
 use sconce_core::engine::{BatchLayout, Encoder, EngineError};
 use sconce_core::generator::{CacheLayout, Generator};
 use sconce_kernels::bf16::{Bf16, MatrixBf16, STEP};
-use sconce_kernels::gemm::PackedMatrix;
+use sconce_kernels::gemm::{PackedMatrix, PackedMatrixBf16};
 use sconce_kernels::isa::Isa;
 use sconce_kernels::quant::ByteRows;
 use sconce_kernels::rows::Activation;
@@ -17,7 +17,7 @@ use super::forward_bf16::ForwardBf16;
 use super::forward_f32::{self, ForwardF32, PackF32};
 use super::kv_cache::KvCache;
 use super::matrix::{ActivationBits, Cpu, Matrix};
-use super::pack_bf16::PackBf16;
+use super::pack_bf16::{PackBf16, PackWidened};
 use super::scratch;
 use super::scratch_bf16;
 use super::stacked::{PackStored, StackedMatrix};
@@ -69,6 +69,8 @@ pub(super) struct NativeEncoder {
 enum Packed {
     F32(Weights<PackedMatrix>, Isa),
     Bf16(Weights<MatrixBf16>, Bf16),
+    /// Weights in bf16, and products in f32.
+    Widened(Weights<PackedMatrixBf16>, Isa),
     /// Weights as they are stored.
     Stored(Weights<StackedMatrix>, Isa),
 }
@@ -102,6 +104,18 @@ impl NativeEncoder {
         Ok(NativeEncoder::new(description, Packed::Bf16(weights, unit), output, threads))
     }
 
+    /// A model with weights in bf16, for processors without products of bf16.
+    pub(super) fn widened(
+        description: &Description,
+        tensors: &dyn Tensors,
+        isa: Isa,
+        output: LoadedOutput,
+        threads: Arc<Threads>,
+    ) -> Result<NativeEncoder, WeightsError> {
+        let weights = Weights::load(description, tensors, &PackWidened(isa), output.generates())?;
+        Ok(NativeEncoder::new(description, Packed::Widened(weights, isa), output, threads))
+    }
+
     /// A model with weights as they are stored.
     pub(super) fn stored(
         description: &Description,
@@ -123,7 +137,9 @@ impl NativeEncoder {
         let activation = description.activation.kernel();
         let cache = output.generates().then(|| match &model {
             Packed::F32(..) => Cache::F32(KvCache::new(description)),
-            Packed::Bf16(..) | Packed::Stored(..) => Cache::Bf16(KvCache::new(description)),
+            Packed::Bf16(..) | Packed::Widened(..) | Packed::Stored(..) => {
+                Cache::Bf16(KvCache::new(description))
+            }
         });
         let head = match output {
             LoadedOutput::Hidden | LoadedOutput::Logits => None,
@@ -135,7 +151,7 @@ impl NativeEncoder {
                 let widths = [description.hidden, description.head_dim, description.intermediate];
                 widths.into_iter().all(has_panels) && weights.all_matrices(StackedMatrix::has_tiles)
             }),
-            Packed::F32(..) | Packed::Bf16(..) | Packed::Stored(..) => None,
+            Packed::F32(..) | Packed::Bf16(..) | Packed::Widened(..) | Packed::Stored(..) => None,
         };
         let (description, cache) = (description.clone(), cache.map(Mutex::new));
         NativeEncoder { description, model, activation, head, cache, prompt_tiles, threads }
@@ -154,6 +170,9 @@ impl NativeEncoder {
         };
         match (&self.model, cache, self.prompt_tiles) {
             (Packed::F32(weights, isa), cache, _) => {
+                self.forward_f32(weights, Cpu::new(*isa, team), batch, cache, &requested)
+            }
+            (Packed::Widened(weights, isa), cache, _) => {
                 self.forward_f32(weights, Cpu::new(*isa, team), batch, cache, &requested)
             }
             (Packed::Stored(weights, isa), Some(Cache::Bf16(cache)), Some(unit)) => {

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use sconce_kernels::gemm::{ColumnBlock, GemmScratch, OutputTile, PackedMatrix, SplitEpilogue};
+use sconce_kernels::gemm::{ColumnBlock, GemmScratch, OutputTile, PanelMatrix, SplitEpilogue, StoredWeight};
 use sconce_kernels::isa::Isa;
 use sconce_kernels::rows::{Activation, gate};
 use sconce_kernels::team::Team;
@@ -73,7 +73,7 @@ pub(super) trait Matrix: Sync {
     );
 }
 
-impl Matrix for PackedMatrix {
+impl<T: StoredWeight + Sync> Matrix for PanelMatrix<T> {
     fn multiply(
         &self,
         cpu: Cpu<'_>,
@@ -87,7 +87,7 @@ impl Matrix for PackedMatrix {
         let (panels, threads) = (self.panels(), cpu.team.count());
         let tasks = if rows <= ROWS { cpu.tasks(panels) } else { threads };
         if threads == 1 {
-            return PackedMatrix::multiply(self, a, stride, rows, scratch, &mut epilogue);
+            return PanelMatrix::multiply(self, a, stride, rows, scratch, &mut epilogue);
         }
         let columns = |n: usize| self.multiply_columns(a, stride, rows, share(panels, n, tasks));
         store(cpu, rows, cpu.team.map(tasks, columns), epilogue);

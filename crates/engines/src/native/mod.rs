@@ -66,16 +66,11 @@ impl NativeEngine {
         match dtype {
             Dtype::F32 => NativeEncoder::f32(description, tensors, self.isa, output, threads)
                 .map_err(|error| load_failed(&error)),
-            Dtype::Bf16 => {
-                let missing = || {
-                    let reason = "this processor has neither matrix tiles (AMX) nor vectors of bf16 (AVX-512), \
-                                or they are not used";
-                    missing("bf16 products", reason)
-                };
-                let unit = Bf16::of(self.isa).ok_or_else(missing)?;
-                NativeEncoder::bf16(description, tensors, unit, output, threads)
-                    .map_err(|error| load_failed(&error))
+            Dtype::Bf16 => match Bf16::of(self.isa) {
+                Some(unit) => NativeEncoder::bf16(description, tensors, unit, output, threads),
+                None => NativeEncoder::widened(description, tensors, self.isa, output, threads),
             }
+            .map_err(|error| load_failed(&error)),
             Dtype::Int8 | Dtype::Int4 => {
                 let width = if dtype == Dtype::Int8 { CodeWidth::Eight } else { CodeWidth::Four };
                 let generated = tensors.generated().then_some(width);

@@ -22,30 +22,49 @@ use crate::stored_tensor::StoredTensor;
 use crate::testing::card;
 use crate::weights::{seed, uniform};
 
-const DTYPES: [Dtype; 4] = [Dtype::F32, Dtype::Bf16, Dtype::Int8, Dtype::Int4];
-
-/// Every dtype of the weights, with every dtype of the KV cache.
-fn variants(d: &Description) -> impl Iterator<Item = (Dtype, Description)> {
-    let dtypes = [KvCacheDtype::Auto, KvCacheDtype::Q8_0];
-    let with = |kv_cache_dtype| Description { kv_cache_dtype, ..d.clone() };
-    dtypes.into_iter().flat_map(move |cache| DTYPES.map(|dtype| (dtype, with(cache))))
+/// How a decoder computes: the dtype of its weights, and the instruction set.
+#[derive(Clone, Copy, Debug)]
+struct Kernels {
+    dtype: Dtype,
+    isa: Isa,
 }
 
-fn decoder(d: &Description, dtype: Dtype) -> Option<NativeEncoder> {
-    let engine = NativeEngine::new(2);
-    match engine.encoder(d, &GeneratedTensors, dtype, LoadedOutput::Logits) {
-        Ok(encoder) => Some(encoder),
-        Err(_) if dtype == Dtype::Bf16 => None,
-        Err(obstacle) => panic!("{obstacle}"),
+impl Kernels {
+    fn of(dtype: Dtype) -> Kernels {
+        Kernels { dtype, isa: Isa::best() }
     }
+
+    /// Those of weights in bf16 that are widened: on processors without products of bf16.
+    fn widened() -> Kernels {
+        let isa = Isa::available().into_iter().rfind(|isa| Bf16::of(*isa).is_none());
+        Kernels { dtype: Dtype::Bf16, isa: isa.expect("plain code needs no instructions") }
+    }
+
+    fn all() -> [Kernels; 5] {
+        let [f32, bf16, int8, int4] = [Dtype::F32, Dtype::Bf16, Dtype::Int8, Dtype::Int4].map(Kernels::of);
+        [f32, bf16, Kernels::widened(), int8, int4]
+    }
+}
+
+/// All kernels, with every dtype of the KV cache.
+fn variants(d: &Description) -> impl Iterator<Item = (Kernels, Description)> {
+    let dtypes = [KvCacheDtype::Auto, KvCacheDtype::Q8_0];
+    let with = |kv_cache_dtype| Description { kv_cache_dtype, ..d.clone() };
+    dtypes.into_iter().flat_map(move |cache| Kernels::all().map(|kernels| (kernels, with(cache))))
+}
+
+fn decoder(d: &Description, Kernels { dtype, isa }: Kernels) -> NativeEncoder {
+    let engine = NativeEngine { isa, ..NativeEngine::new(2) };
+    engine.encoder(d, &GeneratedTensors, dtype, LoadedOutput::Logits).expect("it loads")
 }
 
 #[test]
 fn steps_with_a_cache_equal_the_forward_pass_without_one() {
     for model_type in ["llama", "mistral", "qwen2", "qwen3"] {
         let d = description(model_type);
-        for (dtype, tolerance) in [(Dtype::F32, 2e-4), (Dtype::Bf16, 0.15)] {
-            let Some(encoder) = decoder(&d, dtype) else { continue };
+        let (f32, bf16) = (Kernels::of(Dtype::F32), Kernels::of(Dtype::Bf16));
+        for (kernels, tolerance) in [(f32, 2e-4), (bf16, 0.15), (Kernels::widened(), 0.15)] {
+            let encoder = decoder(&d, kernels);
             let generator = encoder.generator().expect("it is a decoder");
             assert_eq!(generator.cache_layout().block_size, BLOCK_SIZE);
             generator.reserve(16).expect("memory");
@@ -57,7 +76,7 @@ fn steps_with_a_cache_equal_the_forward_pass_without_one() {
                 run(generator, &mut [&mut sequence], steps);
                 for (got, wanted) in sequence.logits.iter().flatten().zip(wanted.iter().flatten()) {
                     let near = (f64::from(*got) - wanted).abs() < tolerance;
-                    assert!(near, "{model_type} {dtype} {steps:?}: {got} for {wanted}");
+                    assert!(near, "{model_type} {kernels:?} {steps:?}: {got} for {wanted}");
                 }
             }
         }
@@ -67,10 +86,10 @@ fn steps_with_a_cache_equal_the_forward_pass_without_one() {
 #[test]
 fn a_sequence_has_the_same_logits_alone_in_a_mixed_batch_and_in_other_blocks() {
     let models = ["llama", "qwen3"].map(|model_type| (model_type, description(model_type)));
-    for (model_type, (dtype, d)) in
+    for (model_type, (kernels, d)) in
         models.iter().flat_map(|(model_type, d)| variants(d).map(move |variant| (model_type, variant)))
     {
-        let Some(encoder) = decoder(&d, dtype) else { continue };
+        let encoder = decoder(&d, kernels);
         let generator = encoder.generator().expect("it is a decoder");
         generator.reserve(32).expect("memory");
         let all = [40, 7, 33].map(|count| tokens(count, &format!("{model_type} {count}")));
@@ -84,7 +103,7 @@ fn a_sequence_has_the_same_logits_alone_in_a_mixed_batch_and_in_other_blocks() {
         let [one, two, three] = &mut together;
         run(generator, &mut [one, two, three], &[5, 5, 1, 1, 9, 19]);
         for (sequence, alone) in together.iter().zip(&alone) {
-            assert_eq!(sequence.logits, *alone, "{model_type} {dtype}");
+            assert_eq!(sequence.logits, *alone, "{model_type} {kernels:?}");
         }
     }
 }
@@ -92,8 +111,8 @@ fn a_sequence_has_the_same_logits_alone_in_a_mixed_batch_and_in_other_blocks() {
 #[test]
 fn a_sequence_has_the_same_logits_however_its_prompt_is_split() {
     let d = description("qwen3");
-    for (dtype, d) in variants(&d) {
-        let Some(encoder) = decoder(&d, dtype) else { continue };
+    for (kernels, d) in variants(&d) {
+        let encoder = decoder(&d, kernels);
         let generator = encoder.generator().expect("it is a decoder");
         generator.reserve(16).expect("memory");
         let ids = tokens(150, "split");
@@ -104,7 +123,7 @@ fn a_sequence_has_the_same_logits_however_its_prompt_is_split() {
         };
         let whole = of(&[150]);
         for steps in [&[1; 150][..], &[149, 1], &[64, 1, 1, 40, 44], &[7, 16, 33, 94]] {
-            assert_eq!(of(steps), whole, "{dtype} {steps:?}");
+            assert_eq!(of(steps), whole, "{kernels:?} {steps:?}");
         }
     }
 }
@@ -122,8 +141,8 @@ fn paneled() -> Description {
 #[test]
 fn tokens_are_computed_by_their_kind_alone_in_a_batch_and_again() {
     let d = paneled();
-    for (dtype, d) in variants(&d) {
-        let Some(encoder) = decoder(&d, dtype) else { continue };
+    for (kernels, d) in variants(&d) {
+        let encoder = decoder(&d, kernels);
         let generator = encoder.generator().expect("it is a decoder");
         generator.reserve(64).expect("memory");
         let ids = tokens(90, "kinds");
@@ -135,14 +154,14 @@ fn tokens_are_computed_by_their_kind_alone_in_a_batch_and_again() {
         for steps in [&[90][..], &[33, 57], &[69, 2, 19]] {
             let (mut again, mut other) = (sequence(10, 70), sequence(20, 12));
             run(generator, &mut [&mut other, &mut again], steps);
-            assert_eq!(again.logits, wanted.logits, "{dtype} {steps:?}");
+            assert_eq!(again.logits, wanted.logits, "{kernels:?} {steps:?}");
         }
         let mut prompt = sequence(0, 90);
         run(generator, &mut [&mut prompt], &[90]);
         assert_eq!(
             prompt.logits[70..] != wanted.logits[70..],
             generator.cache_layout().separates_prompts,
-            "{dtype}: another kernel"
+            "{kernels:?}: another kernel"
         );
     }
 }
@@ -150,8 +169,8 @@ fn tokens_are_computed_by_their_kind_alone_in_a_batch_and_again() {
 #[test]
 fn a_long_prompt_that_is_split_over_threads_has_the_logits_of_its_chunks() {
     let d = paneled();
-    for (dtype, d) in variants(&d) {
-        let Some(encoder) = decoder(&d, dtype) else { continue };
+    for (kernels, d) in variants(&d) {
+        let encoder = decoder(&d, kernels);
         let generator = encoder.generator().expect("it is a decoder");
         generator.reserve(48).expect("memory");
         let ids = tokens(700, "long");
@@ -161,7 +180,7 @@ fn a_long_prompt_that_is_split_over_threads_has_the_logits_of_its_chunks() {
             sequence.logits
         };
         let whole = of(&[700]);
-        assert!(of(&[100; 7]) == whole && of(&[300, 1, 399]) == whole, "{dtype}");
+        assert!(of(&[100; 7]) == whole && of(&[300, 1, 399]) == whole, "{kernels:?}");
     }
 }
 
@@ -175,7 +194,7 @@ fn twins_of_quantized_models_have_the_kernels_of_the_model() {
         });
         let d = describe(&card(config)).expect("the family is known");
         let separates = |d: &Description| {
-            let encoder = decoder(d, Dtype::Int4).expect("int4");
+            let encoder = decoder(d, Kernels::of(Dtype::Int4));
             encoder.generator().expect("it is a decoder").cache_layout().separates_prompts
         };
         assert_eq!(separates(&d.twin()), separates(&d), "{hidden} {head_dim}");
@@ -184,8 +203,8 @@ fn twins_of_quantized_models_have_the_kernels_of_the_model() {
 
 #[test]
 fn a_copied_block_continues_like_its_source() {
-    for (dtype, d) in variants(&description("llama")) {
-        let Some(encoder) = decoder(&d, dtype) else { continue };
+    for (kernels, d) in variants(&description("llama")) {
+        let encoder = decoder(&d, kernels);
         let generator = encoder.generator().expect("it is a decoder");
         generator.reserve(8).expect("memory");
         let ids = tokens(30, "copied");
@@ -204,28 +223,27 @@ fn a_quantized_cache_takes_half_the_memory_and_changes_little() {
     let quantized = Description { kv_cache_dtype: KvCacheDtype::Q8_0, ..d.clone() };
     let ids = tokens(90, "quantized cache");
     let run_on = |d: &Description, dtype| {
-        let encoder = decoder(d, dtype)?;
+        let encoder = decoder(d, Kernels::of(dtype));
         let generator = encoder.generator().expect("it is a decoder");
         generator.reserve(6).expect("memory");
         let mut sequence = Stepped::new(ids.clone(), scattered(6, 0));
         run(generator, &mut [&mut sequence], &[70, 1, 1, 18]);
-        Some((sequence.logits, generator.cache_layout().block_bytes))
+        (sequence.logits, generator.cache_layout().block_bytes)
     };
-    let (wanted, bytes) = run_on(&d, Dtype::F32).expect("f32");
-    let (got, quantized_bytes) = run_on(&quantized, Dtype::F32).expect("f32");
+    let (wanted, bytes) = run_on(&d, Dtype::F32);
+    let (got, quantized_bytes) = run_on(&quantized, Dtype::F32);
     assert_eq!(quantized_bytes * 64, bytes * 17);
     let (got, wanted) = (got.concat(), wanted.concat());
     let (off, most) = (max_difference(&got, &wanted), largest(wanted.iter().map(|x| x.abs())));
     assert!(off > 0.0 && off < 0.02 * most, "{off} of {most}");
-    if let Some((_, bytes)) = run_on(&d, Dtype::Bf16) {
-        assert_eq!(quantized_bytes * 32, bytes * 17);
-    }
+    let (_, bytes) = run_on(&d, Dtype::Bf16);
+    assert_eq!(quantized_bytes * 32, bytes * 17);
 }
 
 #[test]
 fn steps_outside_their_blocks_are_refused() {
     let d = description("llama");
-    let encoder = decoder(&d, Dtype::F32).expect("f32");
+    let encoder = decoder(&d, Kernels::of(Dtype::F32));
     let generator = encoder.generator().expect("it is a decoder");
     refuses_steps_outside_blocks(generator);
     let plain = NativeEngine::new(1).encoder(&d, &GeneratedTensors, Dtype::F32, LoadedOutput::Hidden);

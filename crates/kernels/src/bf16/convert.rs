@@ -10,6 +10,7 @@ pub fn narrow(x: f32) -> u16 {
 }
 
 /// Converts bf16 to f32.
+#[inline(always)]
 pub fn widen(from: &[u16], to: &mut [f32]) {
     for (to, from) in to.iter_mut().zip(from) {
         *to = f32::from_bits(u32::from(*from) << 16);

@@ -74,8 +74,8 @@ fn page(known: &str) -> String {
          Families that generate: logits within 1e-4 and 64 greedy tokens after prompts of up to 300 tokens, against \
          transformers in double precision, with and without a KV cache.\n\n\
          Candle's cells are for the CPU. The path that it takes on Metal and CUDA is held to the same numbers on the \
-         CPU; on such a device, evidence on the machine itself decides. bf16 of the native engine needs matrix tiles \
-         (Intel AMX) or vectors of bf16 (AVX-512).\n\n\
+         CPU; on such a device, evidence on the machine itself decides. bf16 of the native engine is that of matrix \
+         tiles (Intel AMX) or vectors of bf16 (AVX-512); elsewhere its weights are bf16 and its products f32.\n\n\
          | family | goldens | candle f32 | candle f16 | candle bf16 | native f32 | native bf16 |\n\
          |---|---|---|---|---|---|---|\n",
     );
