@@ -207,7 +207,8 @@ def main():
             text += f"| {count} | {' | '.join(cells)} | {spread(pairs)} | {spread(shares)} |\n"
         print(text, flush=True)
         latencies = {}
-        (scratch / "serve.json").write_text(json.dumps({"rates": rates, "latencies": latencies}) + "\n")
+        save = lambda: (scratch / "serve.json").write_text(json.dumps({"rates": rates, "latencies": latencies}) + "\n")
+        save()
         if options.requests:
             rate, half = options.rate, options.requests // 2
             if not rate:
@@ -222,7 +223,7 @@ def main():
                 for name, server in (("sconce", worker), ("llama.cpp", llama)):
                     latencies.setdefault(name, []).extend(open_loop(server.address, arrivals, prompts))
                     say(f"{half} requests of {name}")
-                (scratch / "serve.json").write_text(json.dumps({"rates": rates, "latencies": latencies}) + "\n")
+                save()
                 print(open_table(latencies, rate), flush=True)
         llama.stop()
 

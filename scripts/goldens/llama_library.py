@@ -30,7 +30,7 @@ def fetch(to: Path) -> tuple[Path, list[Path]]:
 
 
 def build(to: Path, source: Path) -> Path:
-    """Builds the library for the instructions of this machine, a quarter of an hour on two cores. Returns its folder."""
+    """Builds the library for the instructions of this machine. Returns its folder."""
     made, tools = to / "native-build", to / "build-tools"
     if not (made / "complete").exists():
         run(sys.executable, "-m", "venv", tools)

@@ -14,14 +14,13 @@ use sconce_kernels::rows::Activation;
 use sconce_kernels::team::Team;
 
 use super::forward_bf16::ForwardBf16;
-use super::forward_f32::{self, ForwardF32, PackF32};
+use super::forward_f32::{self, ForwardF32};
 use super::kv_cache::KvCache;
 use super::matrix::{ActivationBits, Cpu, Matrix};
-use super::pack_bf16::{PackBf16, PackWidened};
 use super::scratch;
 use super::scratch_bf16;
-use super::stacked::{PackStored, StackedMatrix};
-use super::weights::Weights;
+use super::stacked::StackedMatrix;
+use super::weights::{Packing, Weights};
 use crate::description::Description;
 use crate::loaded_head::LoadedHead;
 use crate::step::{self, BLOCK_SIZE};
@@ -66,7 +65,8 @@ pub(super) struct NativeEncoder {
     threads: Arc<Threads>,
 }
 
-enum Packed {
+/// Packed weights, and the instructions that they are packed for.
+pub(super) enum Packed {
     F32(Weights<PackedMatrix>, Isa),
     Bf16(Weights<MatrixBf16>, Bf16),
     /// Weights in bf16, and products in f32.
@@ -82,50 +82,17 @@ enum Cache {
 }
 
 impl NativeEncoder {
-    pub(super) fn f32(
+    /// Loads a model, whose weights `packing` packs.
+    pub(super) fn load<M>(
         description: &Description,
         tensors: &dyn Tensors,
-        isa: Isa,
-        output: LoadedOutput,
-        threads: Arc<Threads>,
-    ) -> Result<NativeEncoder, WeightsError> {
-        let weights = Weights::load(description, tensors, &PackF32(isa), output.generates())?;
-        Ok(NativeEncoder::new(description, Packed::F32(weights, isa), output, threads))
-    }
-
-    pub(super) fn bf16(
-        description: &Description,
-        tensors: &dyn Tensors,
-        unit: Bf16,
-        output: LoadedOutput,
-        threads: Arc<Threads>,
-    ) -> Result<NativeEncoder, WeightsError> {
-        let weights = Weights::load(description, tensors, &PackBf16(unit), output.generates())?;
-        Ok(NativeEncoder::new(description, Packed::Bf16(weights, unit), output, threads))
-    }
-
-    /// A model with weights in bf16, for processors without products of bf16.
-    pub(super) fn widened(
-        description: &Description,
-        tensors: &dyn Tensors,
-        isa: Isa,
-        output: LoadedOutput,
-        threads: Arc<Threads>,
-    ) -> Result<NativeEncoder, WeightsError> {
-        let weights = Weights::load(description, tensors, &PackWidened(isa), output.generates())?;
-        Ok(NativeEncoder::new(description, Packed::Widened(weights, isa), output, threads))
-    }
-
-    /// A model with weights as they are stored.
-    pub(super) fn stored(
-        description: &Description,
-        tensors: &dyn Tensors,
-        packing: &PackStored,
+        packing: &impl Packing<M>,
+        packed: impl FnOnce(Weights<M>) -> Packed,
         output: LoadedOutput,
         threads: Arc<Threads>,
     ) -> Result<NativeEncoder, WeightsError> {
         let weights = Weights::load(description, tensors, packing, output.generates())?;
-        Ok(NativeEncoder::new(description, Packed::Stored(weights, packing.isa), output, threads))
+        Ok(NativeEncoder::new(description, packed(weights), output, threads))
     }
 
     fn new(

@@ -39,7 +39,9 @@ use crate::step;
 use crate::threads::Threads;
 use crate::weight_files;
 use crate::weights::{GeneratedTensors, Tensors, WeightsError};
-use encoder::{LoadedOutput, NativeEncoder};
+use encoder::{LoadedOutput, NativeEncoder, Packed};
+use forward_f32::PackF32;
+use pack_bf16::{PackBf16, PackWidened};
 use stacked::PackStored;
 
 /// The Native engine.
@@ -63,26 +65,34 @@ impl NativeEngine {
         output: LoadedOutput,
     ) -> Result<NativeEncoder, Obstacle> {
         let threads = Arc::clone(self.threads.get_or_init(|| Arc::new(Threads::with_team(self.count))));
-        match dtype {
-            Dtype::F32 => NativeEncoder::f32(description, tensors, self.isa, output, threads)
-                .map_err(|error| load_failed(&error)),
-            Dtype::Bf16 => match Bf16::of(self.isa) {
-                Some(unit) => NativeEncoder::bf16(description, tensors, unit, output, threads),
-                None => NativeEncoder::widened(description, tensors, self.isa, output, threads),
+        let isa = self.isa;
+        let encoder = match dtype {
+            Dtype::F32 => {
+                let packed = |weights| Packed::F32(weights, isa);
+                NativeEncoder::load(description, tensors, &PackF32(isa), packed, output, threads)
             }
-            .map_err(|error| load_failed(&error)),
+            Dtype::Bf16 => {
+                if let Some(unit) = Bf16::of(isa) {
+                    let packed = |weights| Packed::Bf16(weights, unit);
+                    NativeEncoder::load(description, tensors, &PackBf16(unit), packed, output, threads)
+                } else {
+                    let packed = |weights| Packed::Widened(weights, isa);
+                    NativeEncoder::load(description, tensors, &PackWidened(isa), packed, output, threads)
+                }
+            }
             Dtype::Int8 | Dtype::Int4 => {
                 let width = if dtype == Dtype::Int8 { CodeWidth::Eight } else { CodeWidth::Four };
                 let generated = tensors.generated().then_some(width);
-                let packing = PackStored { isa: self.isa, generated, team: Team::new(self.count) };
-                NativeEncoder::stored(description, tensors, &packing, output, threads)
-                    .map_err(|error| load_failed(&error))
+                let packing = PackStored { isa, generated, team: Team::new(self.count) };
+                let packed = |weights| Packed::Stored(weights, isa);
+                NativeEncoder::load(description, tensors, &packing, packed, output, threads)
             }
             Dtype::F16 => {
                 let reason = "the native engine computes in f32, bf16 and the quantized types of GGUF files";
-                Err(missing("f16 products", reason))
+                return Err(missing("f16 products", reason));
             }
-        }
+        };
+        encoder.map_err(|error| load_failed(&error))
     }
 }
 
