@@ -33,8 +33,8 @@ SHAPE = "qwen3-0.6b"
 FORMATS = {"Q4_K_M": (15, "int4"), "Q8_0": (7, "int8"), "BF16": (None, "bf16")}
 # Instruction sets: the value of `SCONCE_ISA`, and the CPU variants of llama.cpp.
 INSTRUCTIONS = {
-    "best": (None, ["sapphirerapids", "icelake"]),
-    "avx512": ("avx512", ["icelake"]),
+    "best": (None, ["sapphirerapids", "icelake", "cascadelake"]),
+    "avx512": ("avx512", ["icelake", "cascadelake"]),
     "avxvnni": ("avxvnni", ["alderlake"]),
     "avx2": ("avx2", ["haswell"]),
 }
@@ -42,7 +42,7 @@ STEPS = {1: 16, 8: 12, 32: 8}
 CELLS = {"prompt 512": "prompt 512"} | {
     f"decode {count} after {cached}": f"decode {count} {cached} {STEPS[count]}" for cached in (0, 512) for count in STEPS
 }
-# The least ratio for a prompt, and for 1, 8 and 32 sequences, with the best instructions. With others, it is 1.
+# The least ratio for a prompt, and for 1, 8 and 32 sequences, with AMX. With other instructions, it is 1.
 BARS = {"Q4_K_M": (3.5, 1.4, 2.2, 2.0), "Q8_0": (3.5, 1.05, 1.5, 1.6), "BF16": (7, 1.15, 1.7, 3.5)}
 
 
@@ -124,7 +124,7 @@ def compete(label, model, dtype, options, scratch, tool, libraries):
     isa, variants = INSTRUCTIONS[options.instructions]
     ours = Contestant("sconce", [options.turns, model, "native", dtype, options.threads], {"SCONCE_ISA": isa} if isa else {}, scratch)
     runners = {"sconce": ours}
-    for variant in variants:
+    for variant in llama_library.runnable(variants)[:2]:
         environment = {"GGML_DIR": str(llama_library.variant_folder(tool.parent, libraries, variant))}
         runners[variant] = Contestant(variant, [tool, model, options.threads], environment, scratch)
     if options.native:
@@ -133,7 +133,8 @@ def compete(label, model, dtype, options, scratch, tool, libraries):
         empty.mkdir(exist_ok=True)
         command = [options.native, model, options.threads]
         runners["native"] = Contestant("native", command, {"GGML_DIR": str(empty)}, scratch)
-    bars = BARS.get(label) and (BARS[label] if options.instructions == "best" else (1, 1, 1, 1))
+    with_amx = options.instructions == "best" and llama_library.has("amx_int8")
+    bars = BARS.get(label) and (BARS[label] if with_amx else (1, 1, 1, 1))
     facts = {name: runner.answer() for name, runner in runners.items()}
     rates = {name: {cell: [] for cell in CELLS} for name in runners}
     for number in range(options.rounds + 1):
@@ -233,6 +234,8 @@ def main():
     options = parser.parse_args()
     if options.native and options.instructions != "best":
         parser.error("a build for this machine has its best instructions")
+    if not llama_library.runnable(INSTRUCTIONS[options.instructions][1]):
+        parser.error(f"this processor has no variant of llama.cpp for `--instructions {options.instructions}`")
     options.rounds = options.rounds or (2 if options.quick else 9)
     scratch = ROOT / "target" / "generate"
     scratch.mkdir(parents=True, exist_ok=True)

@@ -26,7 +26,7 @@ FORMATS = {
 }
 CHUNK = 512
 MOST = 0.5
-VARIANTS = ["sapphirerapids", "haswell"]
+VARIANTS = llama_library.runnable(["sapphirerapids", "cascadelake", "haswell"])
 
 
 def perplexity(runner, chunks, turn="perplexity"):

@@ -9,10 +9,25 @@ from pathlib import Path
 PACKAGE = "@node-llama-cpp/linux-x64@3.22.1"
 CRATE = ("llama-cpp-sys-2", "0.1.160")
 BUILD_TOOLS = ["cmake==4.4.4", "ninja==1.13.2"]
+# CPU variants of the library, and what they need, as Linux calls it.
+NEEDS = {
+    "sapphirerapids": "amx_int8", "icelake": "avx512vbmi", "cascadelake": "avx512_vnni", "alderlake": "avx_vnni",
+    "haswell": "avx2",
+}
 
 
 def run(*command: str | Path, **options) -> bytes:
     return subprocess.run([str(part) for part in command], check=True, stdout=subprocess.PIPE, **options).stdout
+
+
+def has(instructions: str) -> bool:
+    """Whether this processor has these instructions."""
+    return instructions in Path("/proc/cpuinfo").read_text().split()
+
+
+def runnable(variants: list[str]) -> list[str]:
+    """The variants that this processor can run."""
+    return [variant for variant in variants if has(NEEDS[variant])]
 
 
 def fetch(to: Path) -> tuple[Path, list[Path]]:

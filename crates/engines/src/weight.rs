@@ -21,6 +21,24 @@ impl Weight {
         }
     }
 
+    /// Reads the values of an output, in f32.
+    pub(crate) fn row(&self, mut output: usize, to: &mut [f32]) {
+        match self {
+            Weight::F32(values) => to.copy_from_slice(&values[output * to.len()..][..to.len()]),
+            Weight::Stored(tensors) => {
+                for tensor in tensors {
+                    let outputs = tensor.shape[0];
+                    if output < outputs {
+                        let bytes = tensor.bytes.len() / outputs;
+                        let row = &tensor.bytes[output * bytes..][..bytes];
+                        return to.copy_from_slice(&tensor.stored.dequantize(row));
+                    }
+                    output -= outputs;
+                }
+            }
+        }
+    }
+
     /// Values of a range, in f32.
     pub(crate) fn values(&self, range: Range<usize>) -> Vec<f32> {
         match self {
@@ -71,7 +89,15 @@ mod tests {
             let bytes = (0..length).map(|_| (uniform(&mut state).abs() * 120.0) as u8).collect();
             let tensor = StoredTensor { stored, shape: shape.to_vec(), bytes };
             let wanted = Weight::F32(tensor.dequantize()).reordered(&order, 512).into_f32();
-            let whole = Weight::Stored(vec![tensor]);
+            let whole = Weight::Stored(vec![tensor.clone(), tensor]);
+            let mut row = vec![0.0; 512];
+            for (output, wanted) in [(4, &wanted[..512]), (9, &wanted[3 * 512..])] {
+                whole.row(output, &mut row);
+                assert_eq!(row, wanted, "{stored}");
+            }
+            let Weight::Stored(mut tensors) = whole else { panic!("{stored} was converted") };
+            tensors.truncate(1);
+            let whole = Weight::Stored(tensors);
             assert_eq!(whole.values(4 * 512..5 * 512), wanted[..512], "{stored}");
             let Weight::Stored(got) = whole.reordered(&order, 512) else { panic!("{stored} was converted") };
             assert_eq!((got[0].stored, &got[0].shape), (stored, &vec![4, 512]));

@@ -8,6 +8,7 @@ use crate::bf16::{narrow, widen};
 use crate::buffer::{Buffer, Line, Number};
 use crate::isa::{Isa, Vectorized};
 use crate::rows::{Activation, copy};
+use crate::team::Team;
 
 /// SIMD vectors of columns per panel.
 const VECTORS: usize = 2;
@@ -20,6 +21,8 @@ const FEW_ROWS: usize = 2;
 const DEPTH: usize = 192;
 /// Inputs between two prefetches of weights.
 const PREFETCH_STEP: usize = 8;
+/// Panels that a thread packs at a time.
+const PART: usize = 8;
 
 /// The epilogue of a GEMM: receives each output tile while it is in cache.
 pub trait Epilogue {
@@ -153,9 +156,12 @@ impl GemmScratch {
 }
 
 /// A stored weight: f32, or the bits of a bf16.
-pub trait StoredWeight: Number {
+pub trait StoredWeight: Number + Send + Sync {
     /// The nearest weight.
     fn nearest(value: f32) -> Self;
+
+    /// The weight in f32.
+    fn value(self) -> f32;
 
     /// Weights in f32: as they are, or in `scratch`.
     fn widened<'a>(weights: &'a [Self], scratch: &'a mut Buffer<f32>) -> &'a [f32];
@@ -164,6 +170,10 @@ pub trait StoredWeight: Number {
 impl StoredWeight for f32 {
     fn nearest(value: f32) -> f32 {
         value
+    }
+
+    fn value(self) -> f32 {
+        self
     }
 
     #[inline(always)]
@@ -175,6 +185,10 @@ impl StoredWeight for f32 {
 impl StoredWeight for u16 {
     fn nearest(value: f32) -> u16 {
         narrow(value)
+    }
+
+    fn value(self) -> f32 {
+        f32::from_bits(u32::from(self) << 16)
     }
 
     #[inline(always)]
@@ -203,6 +217,18 @@ pub type PackedMatrixBf16 = PanelMatrix<u16>;
 impl<T: StoredWeight> PanelMatrix<T> {
     /// Packs row-major `weights`, `[outputs, inputs]`.
     pub fn pack(isa: Isa, weights: &[f32], outputs: usize, inputs: usize) -> PanelMatrix<T> {
+        PanelMatrix::pack_rows((isa, &Team::single()), outputs, inputs, |output, to| {
+            to.copy_from_slice(&weights[output * inputs..][..inputs]);
+        })
+    }
+
+    /// Packs `[outputs, inputs]` with the threads of a team. `read` writes the weights of an output.
+    pub fn pack_rows(
+        (isa, team): (Isa, &Team),
+        outputs: usize,
+        inputs: usize,
+        read: impl Fn(usize, &mut [f32]) + Sync,
+    ) -> PanelMatrix<T> {
         struct Lanes;
         impl WithSimd for Lanes {
             type Output = usize;
@@ -212,15 +238,25 @@ impl<T: StoredWeight> PanelMatrix<T> {
         }
         let panel_width = VECTORS * isa.dispatch(Lanes);
         let mut panels = Buffer::zeros(outputs.next_multiple_of(panel_width) * inputs);
-        for (number, panel) in panels.chunks_exact_mut((panel_width * inputs).max(1)).enumerate() {
-            for lane in 0..panel_width.min(outputs - number * panel_width) {
-                let row = &weights[(number * panel_width + lane) * inputs..][..inputs];
-                for (column, weight) in row.iter().enumerate() {
-                    panel[column * panel_width + lane] = T::nearest(*weight);
-                }
+        let size = (panel_width * inputs).max(1);
+        team.each(panels.chunks_mut(PART * size).enumerate(), |(part, panels)| {
+            let mut row = vec![0.0; inputs];
+            let first = part * PART * panel_width;
+            for output in first..(first + PART * panel_width).min(outputs) {
+                read(output, &mut row);
+                let (panel, lane) = ((output - first) / panel_width, output % panel_width);
+                let to = panels[panel * size..][..size].iter_mut().skip(lane).step_by(panel_width);
+                to.zip(&row).for_each(|(to, weight)| *to = T::nearest(*weight));
             }
-        }
+        });
         PanelMatrix { isa, inputs, outputs, panel_width, panels }
+    }
+
+    /// The weights of an output.
+    pub fn row(&self, output: usize, to: &mut [f32]) {
+        let panel = &self.panels[output / self.panel_width * self.panel_width * self.inputs..];
+        let weights = panel.iter().skip(output % self.panel_width).step_by(self.panel_width);
+        to.iter_mut().zip(weights).for_each(|(to, weight)| *to = weight.value());
     }
 
     /// Input features.

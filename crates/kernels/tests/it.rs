@@ -113,6 +113,11 @@ proptest! {
             let rounded: Vec<f32> = w.iter().map(|x| f32::from_bits(u32::from(narrow(*x)) << 16)).collect();
             let wide = PackedMatrix::pack(isa, &rounded, outputs, inputs);
             let matrix = PackedMatrixBf16::pack(isa, &w, outputs, inputs);
+            let mut row = vec![f32::NAN; inputs];
+            for (output, want) in rounded.chunks_exact(inputs).enumerate() {
+                matrix.row(output, &mut row);
+                prop_assert_eq!(&row[..], want);
+            }
             for (first, count) in [(0, rows), (rows - 1, 1), (rows / 2, 2.min(rows - rows / 2))] {
                 let a = &a[first * inputs..];
                 let mut short = matrix.multiply_columns(a, inputs, count, 0..panels);
@@ -297,6 +302,11 @@ mod bf16 {
                 let want: Vec<f32> = plain_product(&a, &w, rows, outputs, inputs)
                     .iter().enumerate().map(|(place, x)| x + bias[place % outputs]).collect();
                 let matrix = MatrixBf16::pack(unit, &w, outputs, inputs);
+                let mut row = vec![f32::NAN; inputs];
+                for (output, want) in w.chunks_exact(inputs).enumerate() {
+                    matrix.row(output, &mut row);
+                    prop_assert_eq!(&row[..], want);
+                }
                 let a = laid(&a, inputs);
                 let mut padded = bias;
                 padded.resize(matrix.outputs(), 0.0);

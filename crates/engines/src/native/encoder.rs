@@ -20,7 +20,7 @@ use super::matrix::{ActivationBits, Cpu, Matrix};
 use super::scratch;
 use super::scratch_bf16;
 use super::stacked::StackedMatrix;
-use super::weights::{Packing, Weights};
+use super::weights::{Packing, WeightRows, Weights};
 use crate::description::Description;
 use crate::loaded_head::LoadedHead;
 use crate::step::{self, BLOCK_SIZE};
@@ -83,7 +83,7 @@ enum Cache {
 
 impl NativeEncoder {
     /// Loads a model, whose weights `packing` packs.
-    pub(super) fn load<M>(
+    pub(super) fn load<M: WeightRows>(
         description: &Description,
         tensors: &dyn Tensors,
         packing: &impl Packing<M>,

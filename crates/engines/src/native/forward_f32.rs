@@ -7,6 +7,7 @@ use sconce_kernels::isa::Isa;
 use sconce_kernels::paged::CacheElement;
 use sconce_kernels::rope::RopeTable;
 use sconce_kernels::rows::{Activation, Norm};
+use sconce_kernels::team::Team;
 
 use super::kv_cache::{CachedAttention, KvCache};
 use super::matrix::{Cpu, Matrix, each_rows, gate_rows};
@@ -18,11 +19,11 @@ use crate::positional::disentangled::RelativeScratch;
 use crate::weight::Weight;
 
 /// Packs matrices for f32 kernels.
-pub(super) struct PackF32(pub(super) Isa);
+pub(super) struct PackF32(pub(super) Isa, pub(super) Team);
 
 impl Packing<PackedMatrix> for PackF32 {
     fn matrix(&self, weight: Weight, outputs: usize, inputs: usize) -> PackedMatrix {
-        PackedMatrix::pack(self.0, &weight.into_f32(), outputs, inputs)
+        PackedMatrix::pack_rows((self.0, &self.1), outputs, inputs, |output, to| weight.row(output, to))
     }
 
     fn table(&self, rows: Vec<f32>) -> Table {

@@ -7,6 +7,8 @@ use sconce_kernels::isa::Isa;
 use sconce_kernels::rows::{Activation, gate};
 use sconce_kernels::team::Team;
 
+use super::weights::WeightRows;
+
 /// Maximum number of rows that a task processes.
 const ROWS: usize = 32;
 /// Values that one thread processes sooner than several.
@@ -59,7 +61,7 @@ pub(super) fn share(panels: usize, n: usize, tasks: usize) -> Range<usize> {
 }
 
 /// A packed matrix.
-pub(super) trait Matrix: Sync {
+pub(super) trait Matrix: WeightRows + Sync {
     /// Multiplies `rows` rows of `a`, `stride` apart. Columns are split over the threads: a single block is bound by memory
     /// bandwidth.
     fn multiply(
@@ -73,7 +75,7 @@ pub(super) trait Matrix: Sync {
     );
 }
 
-impl<T: StoredWeight + Sync> Matrix for PanelMatrix<T> {
+impl<T: StoredWeight> Matrix for PanelMatrix<T> {
     fn multiply(
         &self,
         cpu: Cpu<'_>,

@@ -66,24 +66,33 @@ impl NativeEngine {
     ) -> Result<NativeEncoder, Obstacle> {
         let threads = Arc::clone(self.threads.get_or_init(|| Arc::new(Threads::with_team(self.count))));
         let isa = self.isa;
+        // The threads that pack: those of the engine compute other models meanwhile.
+        let team = Team::new(self.count);
         let encoder = match dtype {
             Dtype::F32 => {
                 let packed = |weights| Packed::F32(weights, isa);
-                NativeEncoder::load(description, tensors, &PackF32(isa), packed, output, threads)
+                NativeEncoder::load(description, tensors, &PackF32(isa, team), packed, output, threads)
             }
             Dtype::Bf16 => {
                 if let Some(unit) = Bf16::of(isa) {
                     let packed = |weights| Packed::Bf16(weights, unit);
-                    NativeEncoder::load(description, tensors, &PackBf16(unit), packed, output, threads)
+                    NativeEncoder::load(description, tensors, &PackBf16(unit, team), packed, output, threads)
                 } else {
                     let packed = |weights| Packed::Widened(weights, isa);
-                    NativeEncoder::load(description, tensors, &PackWidened(isa), packed, output, threads)
+                    NativeEncoder::load(
+                        description,
+                        tensors,
+                        &PackWidened(isa, team),
+                        packed,
+                        output,
+                        threads,
+                    )
                 }
             }
             Dtype::Int8 | Dtype::Int4 => {
                 let width = if dtype == Dtype::Int8 { CodeWidth::Eight } else { CodeWidth::Four };
                 let generated = tensors.generated().then_some(width);
-                let packing = PackStored { isa, generated, team: Team::new(self.count) };
+                let packing = PackStored { isa, generated, team };
                 let packed = |weights| Packed::Stored(weights, isa);
                 NativeEncoder::load(description, tensors, &packing, packed, output, threads)
             }

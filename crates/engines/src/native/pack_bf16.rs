@@ -3,6 +3,7 @@
 use sconce_kernels::bf16::{Bf16, MatrixBf16, STEP, narrow};
 use sconce_kernels::gemm::PackedMatrixBf16;
 use sconce_kernels::isa::Isa;
+use sconce_kernels::team::Team;
 
 use super::weights::{Packing, Table};
 use crate::gguf::blocks::StoredType;
@@ -10,11 +11,11 @@ use crate::stored_tensor::StoredTensor;
 use crate::weight::Weight;
 
 /// Packs matrices as bf16 tiles.
-pub(super) struct PackBf16(pub(super) Bf16);
+pub(super) struct PackBf16(pub(super) Bf16, pub(super) Team);
 
 impl Packing<MatrixBf16> for PackBf16 {
     fn matrix(&self, weight: Weight, outputs: usize, inputs: usize) -> MatrixBf16 {
-        MatrixBf16::pack(self.0, &weight.into_f32(), outputs, inputs)
+        MatrixBf16::pack_rows((self.0, &self.1), outputs, inputs, |output, to| weight.row(output, to))
     }
 
     fn table(&self, rows: Vec<f32>) -> Table {
@@ -35,11 +36,11 @@ impl Packing<MatrixBf16> for PackBf16 {
 }
 
 /// Packs matrices in bf16 for f32 kernels.
-pub(super) struct PackWidened(pub(super) Isa);
+pub(super) struct PackWidened(pub(super) Isa, pub(super) Team);
 
 impl Packing<PackedMatrixBf16> for PackWidened {
     fn matrix(&self, weight: Weight, outputs: usize, inputs: usize) -> PackedMatrixBf16 {
-        PackedMatrixBf16::pack(self.0, &weight.into_f32(), outputs, inputs)
+        PackedMatrixBf16::pack_rows((self.0, &self.1), outputs, inputs, |output, to| weight.row(output, to))
     }
 
     fn table(&self, rows: Vec<f32>) -> Table {

@@ -71,8 +71,8 @@ mod tests {
             let activation = d.activation.kernel();
             let batch = |length: usize| probe::batch(&[length], 1, OutputKind::Tokens, &d);
             let (isa, team) = (Isa::best(), &Team::single());
-            let weights =
-                Weights::load(&d, &GeneratedTensors, &PackF32(isa), false).expect("generated weights");
+            let weights = Weights::load(&d, &GeneratedTensors, &PackF32(isa, Team::single()), false)
+                .expect("generated weights");
             let model = ForwardF32 { d: &d, weights: &weights, cpu: Cpu::new(isa, team), activation };
             let [block, long, after] =
                 held([256, LONG, 256], |scratch: &mut forward_f32::Scratch, length| {
@@ -81,8 +81,8 @@ mod tests {
             assert!(block > 1 << 20 && block <= KEPT, "{model_type}: a block keeps its {block} bytes");
             assert_eq!((long, after), (0, block), "{model_type} in f32");
             let Some(unit) = Bf16::of(isa) else { continue };
-            let weights =
-                Weights::load(&d, &GeneratedTensors, &PackBf16(unit), false).expect("generated weights");
+            let weights = Weights::load(&d, &GeneratedTensors, &PackBf16(unit, Team::single()), false)
+                .expect("generated weights");
             let model = ForwardBf16 { d: &d, weights: &weights, activation, unit, team };
             let [block, long, after] =
                 held([256, LONG, 256], |scratch: &mut scratch_bf16::Scratch, length| {

@@ -1,7 +1,5 @@
 //! Matrices whose outputs come from several tensors, each in the format of its file.
 
-use std::sync::Arc;
-
 use sconce_kernels::gemm::{ColumnBlock, GemmScratch, PackedMatrix, SplitEpilogue};
 use sconce_kernels::isa::Isa;
 use sconce_kernels::quant::{ByteRows, CodeWidth, QuantMatrix, QuantizedRows};
@@ -9,7 +7,7 @@ use sconce_kernels::team::Team;
 
 use super::matrix::{ActivationBits, Cpu, Matrix, share, store};
 use super::quantize;
-use super::weights::{Packing, Table};
+use super::weights::{Packing, Table, WeightRows};
 use crate::stored_tensor::StoredTensor;
 use crate::weight::Weight;
 
@@ -24,7 +22,7 @@ pub(super) struct StackedMatrix {
 
 /// The outputs of one tensor.
 pub(super) enum Part {
-    Quantized(Arc<QuantMatrix>),
+    Quantized(QuantMatrix),
     Float(PackedMatrix),
 }
 
@@ -104,6 +102,18 @@ impl Matrix for StackedMatrix {
     }
 }
 
+impl WeightRows for StackedMatrix {
+    fn row(&self, mut output: usize, to: &mut [f32]) {
+        for part in &self.parts {
+            match part {
+                Part::Quantized(matrix) if output < matrix.outputs() => return matrix.row(output, to),
+                Part::Float(matrix) if output < matrix.outputs() => return matrix.row(output, to),
+                Part::Quantized(_) | Part::Float(_) => output -= part.outputs(),
+            }
+        }
+    }
+}
+
 /// Quantizes rows, with many rows split over threads.
 fn quantize_rows(cpu: Cpu<'_>, a: &[f32], stride: usize, rows: usize, inputs: usize) -> Activations {
     match cpu.activation_bits {
@@ -137,17 +147,13 @@ impl PackStored {
     fn part(&self, tensor: &StoredTensor) -> Part {
         let (outputs, inputs) = (tensor.shape[0], tensor.shape[1]);
         match quantize::pack((self.isa, &self.team), tensor) {
-            Some(matrix) => Part::Quantized(Arc::new(matrix)),
+            Some(matrix) => Part::Quantized(matrix),
             None => Part::Float(PackedMatrix::pack(self.isa, &tensor.dequantize(), outputs, inputs)),
         }
     }
 }
 
 impl Packing<StackedMatrix> for PackStored {
-    fn keeps_blocks(&self) -> bool {
-        true
-    }
-
     fn matrix(&self, weight: Weight, outputs: usize, inputs: usize) -> StackedMatrix {
         let parts = match weight {
             Weight::Stored(tensors) => tensors.iter().map(|tensor| self.part(tensor)).collect(),
@@ -156,7 +162,7 @@ impl Packing<StackedMatrix> for PackStored {
                     |width| quantize::values((self.isa, &self.team), width, &values, outputs, inputs);
                 let quantized = self.generated.and_then(quantize);
                 let float = || Part::Float(PackedMatrix::pack(self.isa, &values, outputs, inputs));
-                vec![quantized.map_or_else(float, |matrix| Part::Quantized(Arc::new(matrix)))]
+                vec![quantized.map_or_else(float, Part::Quantized)]
             }
         };
         StackedMatrix { inputs, parts }
@@ -168,18 +174,8 @@ impl Packing<StackedMatrix> for PackStored {
 
     fn quantized_table(&self, rows: &StoredTensor, scale: Option<f64>) -> Table {
         match quantize::pack((self.isa, &self.team), rows) {
-            Some(matrix) => Table::Quantized(Arc::new(matrix), scale.map_or(1.0, |scale| scale as f32)),
+            Some(matrix) => Table::Quantized(matrix, scale.map_or(1.0, |scale| scale as f32)),
             None => Table::F32(rows.dequantize()),
-        }
-    }
-
-    fn tied(&self, table: &Table) -> Option<StackedMatrix> {
-        match table {
-            Table::Quantized(matrix, _) => Some(StackedMatrix {
-                inputs: matrix.inputs(),
-                parts: vec![Part::Quantized(Arc::clone(matrix))],
-            }),
-            Table::F32(_) | Table::Bf16(_) => None,
         }
     }
 

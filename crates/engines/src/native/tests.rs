@@ -250,6 +250,53 @@ fn steps_outside_their_blocks_are_refused() {
     assert!(plain.expect("f32").generator().is_none());
 }
 
+/// Generated weights whose output matrix equals the token embeddings, as one tensor or as two.
+struct Tied {
+    token_embeddings: String,
+    is_one_tensor: bool,
+}
+
+impl Tensors for Tied {
+    fn shape(&self, name: &str) -> Option<Vec<usize>> {
+        let is_output = ["lm_head.weight", "embed_out.weight"].contains(&name);
+        GeneratedTensors.shape(name).filter(|_| !(is_output && self.is_one_tensor))
+    }
+
+    fn read(&self, name: &str, shape: &[usize]) -> Result<Vec<f32>, WeightsError> {
+        let name = if name == "lm_head.weight" { &self.token_embeddings } else { name };
+        GeneratedTensors.read(name, shape)
+    }
+
+    fn generated(&self) -> bool {
+        true
+    }
+}
+
+#[test]
+fn tied_embeddings_are_read_from_the_output_matrix() {
+    for (model_type, kernels) in [
+        ("qwen3", Kernels::of(Dtype::F32)),
+        ("qwen3", Kernels::of(Dtype::Bf16)),
+        ("qwen3", Kernels::widened()),
+        ("gemma2", Kernels::of(Dtype::F32)),
+    ] {
+        let d = description(model_type);
+        let engine = NativeEngine { isa: kernels.isa, ..NativeEngine::new(2) };
+        let logits = [true, false].map(|is_one_tensor| {
+            let token_embeddings = format!("{}{}", d.names.prefixes[0], d.names.token_embeddings[0]);
+            let tensors = Tied { token_embeddings, is_one_tensor };
+            let encoder = engine.encoder(&d, &tensors, kernels.dtype, LoadedOutput::Logits);
+            let encoder = encoder.expect("it loads");
+            let generator = encoder.generator().expect("it is a decoder");
+            generator.reserve(2).expect("memory");
+            let mut sequence = Stepped::new(tokens(20, "tied"), vec![0, 1]);
+            run(generator, &mut [&mut sequence], &[19, 1]);
+            sequence.logits
+        });
+        assert_eq!(logits[0], logits[1], "{model_type} {kernels:?}");
+    }
+}
+
 /// Records the shapes of the tensors that a model reads.
 #[derive(Default)]
 struct Recorded(RefCell<HashMap<String, Vec<usize>>>);

@@ -7,9 +7,10 @@ use sconce_kernels::bf16::{EpilogueBf16, InputBf16, MatrixBf16, STEP};
 use sconce_kernels::buffer::Buffer;
 
 use super::stacked::{Part, StackedMatrix};
+use super::weights::WeightRows;
 
 /// A matrix that multiplies rows of bf16.
-pub(super) trait TileMatrix: Sync {
+pub(super) trait TileMatrix: WeightRows + Sync {
     /// Number of panels of 32 outputs.
     fn panels(&self) -> usize;
 

@@ -3,6 +3,8 @@
 use std::sync::Arc;
 
 use sconce_core::batch::Batch;
+use sconce_kernels::bf16::MatrixBf16;
+use sconce_kernels::gemm::{PanelMatrix, StoredWeight};
 use sconce_kernels::isa::Isa;
 use sconce_kernels::quant::QuantMatrix;
 use sconce_kernels::rope::RopeTable;
@@ -21,7 +23,8 @@ use crate::weights::{Tensors, WeightsError};
 
 /// All weights of a transformer, with matrices packed as `M`.
 pub(super) struct Weights<M> {
-    token_embeddings: Table,
+    /// None if they are the weights of the output matrix.
+    token_embeddings: Option<Table>,
     positions: Option<Table>,
     types: Option<Table>,
     pub(super) embedding_norm: Option<Norm>,
@@ -67,7 +70,7 @@ pub(super) enum Table {
     F32(Vec<f32>),
     Bf16(Vec<u16>),
     /// Quantized rows and their factor.
-    Quantized(Arc<QuantMatrix>, f32),
+    Quantized(QuantMatrix, f32),
 }
 
 impl Table {
@@ -90,12 +93,26 @@ impl Table {
     }
 }
 
+/// A matrix whose weights can be read.
+pub(super) trait WeightRows {
+    /// The weights of an output.
+    fn row(&self, output: usize, to: &mut [f32]);
+}
+
+impl<T: StoredWeight> WeightRows for PanelMatrix<T> {
+    fn row(&self, output: usize, to: &mut [f32]) {
+        PanelMatrix::row(self, output, to);
+    }
+}
+
+impl WeightRows for MatrixBf16 {
+    fn row(&self, output: usize, to: &mut [f32]) {
+        MatrixBf16::row(self, output, to);
+    }
+}
+
 /// How matrices and tables are packed.
 pub(super) trait Packing<M> {
-    /// Whether matrices are packed as they are stored.
-    fn keeps_blocks(&self) -> bool {
-        false
-    }
     /// Packs `[outputs, inputs]`.
     fn matrix(&self, weight: Weight, outputs: usize, inputs: usize) -> M;
     /// Packs a table.
@@ -108,24 +125,20 @@ pub(super) trait Packing<M> {
     fn quantized_table(&self, rows: &StoredTensor, scale: Option<f64>) -> Table {
         self.table(EmbeddingTable::Quantized(rows.clone(), scale).into_f32())
     }
-    /// The output matrix that shares the memory of a table; none if it needs a layout of its own.
-    fn tied(&self, _table: &Table) -> Option<M> {
-        None
-    }
     /// Padded width of a matrix with `outputs` outputs.
     fn padded(&self, outputs: usize) -> usize;
     /// Padded width of a head or of half of a gated product.
     fn part(&self, width: usize) -> usize;
 }
 
-impl<M> Weights<M> {
+impl<M: WeightRows> Weights<M> {
     pub(super) fn load(
         d: &Description,
         from: &dyn Tensors,
         packing: &impl Packing<M>,
         generates: bool,
     ) -> Result<Weights<M>, WeightsError> {
-        let assembly = Assembly::new(d, from)?.keeping_blocks(packing.keeps_blocks());
+        let assembly = Assembly::new(d, from)?.keeping_blocks(true);
         let biased = |matrix: M, mut bias: Vec<f32>| {
             bias.resize(packing.padded(bias.len()), 0.0);
             Linear { matrix, bias }
@@ -172,20 +185,23 @@ impl<M> Weights<M> {
                 output_norms: norms(parts.output_norms),
             });
         }
-        let token_embeddings = match assembly.token_embeddings()? {
-            EmbeddingTable::F32(rows) => packing.table(rows),
-            EmbeddingTable::Half(rows) => packing.half_table(&rows),
-            EmbeddingTable::Quantized(rows, scale) => packing.quantized_table(&rows, scale),
+        let token_embeddings = if generates && assembly.has_tied_output() {
+            None
+        } else {
+            Some(match assembly.token_embeddings()? {
+                EmbeddingTable::F32(rows) => packing.table(rows),
+                EmbeddingTable::Half(rows) => packing.half_table(&rows),
+                EmbeddingTable::Quantized(rows, scale) => packing.quantized_table(&rows, scale),
+            })
         };
-        let tied = packing.tied(&token_embeddings).filter(|_| assembly.has_tied_output());
-        let logits = match (generates, tied) {
-            (false, _) => None,
-            (true, Some(matrix)) => Some(matrix),
-            (true, None) => Some(packing.matrix(assembly.output_embeddings()?, d.vocabulary, d.hidden)),
+        let logits = if generates {
+            let matrix = packing.matrix(assembly.output_embeddings()?, d.vocabulary, d.hidden);
+            let mut bias = assembly.output_bias()?;
+            bias.resize(d.vocabulary, 0.0);
+            Some(biased(matrix, bias))
+        } else {
+            None
         };
-        let mut output_bias = assembly.output_bias()?;
-        output_bias.resize(d.vocabulary, 0.0);
-        let logits = logits.map(|matrix| biased(matrix, output_bias));
         assembly.finish()?;
         let ropes = |window: &AttentionWindow| window.rope.as_ref().map(RopeCache::new);
         Ok(Weights {
@@ -216,6 +232,23 @@ impl<M> Weights<M> {
         self.ropes.each_ref().map(|ropes| ropes.as_ref().map(|ropes| ropes.up_to(longest)))
     }
 
+    /// The embedding of a token without its position and type.
+    fn embed_token(&self, d: &Description, id: u32, row: &mut [f32]) {
+        row.fill(0.0);
+        match (&self.token_embeddings, &self.logits) {
+            (Some(table), _) => table.add(id, row),
+            (None, Some(logits)) => {
+                logits.matrix.row(id as usize, row);
+                if let Some(scale) = d.embedding_scale {
+                    for x in row {
+                        *x *= scale as f32;
+                    }
+                }
+            }
+            (None, None) => {}
+        }
+    }
+
     /// Calls `put` with every token of `batch` and its embedding.
     pub(super) fn embed(&self, d: &Description, batch: &Batch, mut put: impl FnMut(usize, &[f32])) {
         let mut row = vec![0.0; d.hidden];
@@ -223,8 +256,7 @@ impl<M> Weights<M> {
             let place = s.start..s.start + s.length;
             let positions = d.position_table.map(|positions| positions.rows(&batch.ids[place.clone()]));
             for token in place {
-                row.fill(0.0);
-                self.token_embeddings.add(batch.ids[token], &mut row);
+                self.embed_token(d, batch.ids[token], &mut row);
                 if let (Some(table), Some(positions)) = (&self.positions, &positions) {
                     table.add(positions[token - s.start], &mut row);
                 }

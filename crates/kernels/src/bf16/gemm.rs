@@ -4,7 +4,7 @@
 use std::arch::x86_64::{_MM_HINT_T1, _mm_prefetch};
 use std::ops::Range;
 
-use super::convert::narrow;
+use super::convert::{narrow, widen};
 use super::epilogue::EpilogueBf16;
 use super::input::InputBf16;
 use super::panels::STEP;
@@ -12,11 +12,14 @@ use super::tiles::Bf16;
 use super::vectors::{Pair, add, gelu, load, round, store};
 use crate::buffer::Buffer;
 use crate::rows::Activation;
+use crate::team::Team;
 
 /// Values in a tile of weights.
 pub(crate) const TILE: usize = 512;
 /// Columns in a tile.
 const COLUMNS: usize = 16;
+/// Pairs of inputs in a tile.
+const PAIRS: usize = STEP / 2;
 /// Values in a cache line.
 const LINE: usize = 32;
 
@@ -33,17 +36,41 @@ struct Block([[f32; STEP]; STEP]);
 
 impl MatrixBf16 {
     /// Packs row-major `weights`, `[outputs, inputs]`; both are padded with zeros to multiples of 32.
-    pub fn pack(_: Bf16, weights: &[f32], outputs: usize, inputs: usize) -> MatrixBf16 {
-        let steps = inputs.div_ceil(STEP);
-        let mut tiles = Buffer::zeros(outputs.next_multiple_of(STEP) / COLUMNS * steps * TILE);
-        for (output, row) in weights.chunks_exact(inputs).enumerate().take(outputs) {
-            for (input, weight) in row.iter().enumerate() {
-                let tile = (output / STEP * steps + input / STEP) * 2 + output % STEP / COLUMNS;
-                let place = input % STEP / 2 * STEP + output % COLUMNS * 2 + input % 2;
-                tiles[tile * TILE + place] = narrow(*weight);
+    pub fn pack(unit: Bf16, weights: &[f32], outputs: usize, inputs: usize) -> MatrixBf16 {
+        MatrixBf16::pack_rows((unit, &Team::single()), outputs, inputs, |output, to| {
+            to.copy_from_slice(&weights[output * inputs..][..inputs]);
+        })
+    }
+
+    /// The same with the threads of a team. `read` writes the weights of an output.
+    pub fn pack_rows(
+        (_, team): (Bf16, &Team),
+        outputs: usize,
+        inputs: usize,
+        read: impl Fn(usize, &mut [f32]) + Sync,
+    ) -> MatrixBf16 {
+        let size = inputs.div_ceil(STEP) * 2 * TILE;
+        let mut tiles = Buffer::zeros(outputs.div_ceil(STEP) * size);
+        team.each(tiles.chunks_exact_mut(size.max(1)).enumerate(), |(number, panel)| {
+            let mut row = vec![0.0; inputs];
+            for output in number * STEP..((number + 1) * STEP).min(outputs) {
+                read(output, &mut row);
+                for (pair, weights) in row.chunks(2).enumerate() {
+                    let to = &mut panel[place_of_pair(output % STEP, pair)..];
+                    to.iter_mut().zip(weights).for_each(|(to, weight)| *to = narrow(*weight));
+                }
             }
-        }
+        });
         MatrixBf16 { inputs, outputs, tiles }
+    }
+
+    /// The weights of an output.
+    pub fn row(&self, output: usize, to: &mut [f32]) {
+        let size = self.inputs() * STEP;
+        let panel = &self.tiles[output / STEP * size..][..size];
+        for (pair, to) in to.chunks_mut(2).enumerate() {
+            widen(&panel[place_of_pair(output % STEP, pair)..], to);
+        }
     }
 
     /// Input features, padded.
@@ -85,6 +112,12 @@ impl MatrixBf16 {
         }
         pipeline.finish(epilogue);
     }
+}
+
+/// The place of two inputs of an output in its panel.
+fn place_of_pair(output: usize, pair: usize) -> usize {
+    let tile = pair / PAIRS * 2 + output / COLUMNS;
+    tile * TILE + pair % PAIRS * STEP + output % COLUMNS * 2
 }
 
 /// The blocks of a GEMM: while tiles multiply one, vectors run the epilogue of the one before.

@@ -12,6 +12,7 @@ use crate::buffer::Buffer;
 use crate::kv_blocks::{PagedAttention, PagedQueries};
 use crate::quant::QuantMatrix;
 use crate::rows::{Activation, Norm};
+use crate::team::Team;
 
 /// A packed weight matrix; can't be constructed here.
 pub struct MatrixBf16(Infallible);
@@ -20,6 +21,21 @@ impl MatrixBf16 {
     /// Can't be called.
     pub fn pack(amx: Bf16, _weights: &[f32], _outputs: usize, _inputs: usize) -> MatrixBf16 {
         match amx.0 {}
+    }
+
+    /// Can't be called.
+    pub fn pack_rows(
+        (amx, _): (Bf16, &Team),
+        _outputs: usize,
+        _inputs: usize,
+        _read: impl Fn(usize, &mut [f32]) + Sync,
+    ) -> MatrixBf16 {
+        match amx.0 {}
+    }
+
+    /// Can't be called.
+    pub fn row(&self, _output: usize, _to: &mut [f32]) {
+        match self.0 {}
     }
 
     /// Can't be called.

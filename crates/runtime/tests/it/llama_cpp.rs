@@ -87,8 +87,10 @@ fn next_tokens_are_those_of_f32_where_llama_cpp_is_sure() {
         let native = tops(EngineId::Native, dtype);
         let (same, wrong) = check(&format!("native {dtype}"), &mut native.iter().map(|(token, _)| *token));
         assert_eq!(wrong, None, "native {dtype}");
-        // Quantized, both round activations to 8 bits.
-        let least = if dtype == Dtype::F32 { (995 * reference.len()).div_ceil(1000) } else { same_of_llama };
+        // Quantized, both round activations to 8 bits. Which of two nearly equal tokens wins is chance: counts of equal
+        // roundings differ by a few of a thousand.
+        let least = if dtype == Dtype::F32 { reference.len() } else { same_of_llama };
+        let least = (995 * least).div_ceil(1000);
         assert!(same >= least, "native {dtype}: {same}, llama.cpp: {same_of_llama}");
     }
     assert_eq!(of_llama, None, "llama.cpp");
