@@ -2,9 +2,10 @@
 
 use std::ops::Range;
 
+use pulp::bytemuck::cast_slice;
 use pulp::{Simd, WithSimd};
 
-use crate::bf16::{narrow, widen};
+use crate::bf16::narrow;
 use crate::buffer::{Buffer, Line, Number};
 use crate::isa::{Isa, Vectorized};
 use crate::rows::{Activation, copy};
@@ -163,8 +164,24 @@ pub trait StoredWeight: Number + Send + Sync {
     /// The weight in f32.
     fn value(self) -> f32;
 
-    /// Weights in f32: as they are, or in `scratch`.
-    fn widened<'a>(weights: &'a [Self], scratch: &'a mut Buffer<f32>) -> &'a [f32];
+    /// The place of a column in a row of a panel.
+    fn place(column: usize, panel_width: usize) -> usize;
+
+    /// A row of a panel.
+    type Row<S: Simd>: Copy;
+
+    /// The rows of a panel.
+    fn rows<S: Simd>(panel: &[Self]) -> &[Self::Row<S>];
+
+    /// A row in f32.
+    fn columns<S: Simd>(simd: S, row: Self::Row<S>) -> [S::f32s; VECTORS];
+
+    /// Rows in f32: as they are, or in `scratch`.
+    fn widened<'a, S: Simd>(
+        simd: S,
+        panel: &'a [Self],
+        scratch: &'a mut Buffer<f32>,
+    ) -> &'a [[S::f32s; VECTORS]];
 }
 
 impl StoredWeight for f32 {
@@ -176,9 +193,25 @@ impl StoredWeight for f32 {
         self
     }
 
+    fn place(column: usize, _: usize) -> usize {
+        column
+    }
+
+    type Row<S: Simd> = [S::f32s; VECTORS];
+
     #[inline(always)]
-    fn widened<'a>(weights: &'a [f32], _: &'a mut Buffer<f32>) -> &'a [f32] {
-        weights
+    fn rows<S: Simd>(panel: &[f32]) -> &[[S::f32s; VECTORS]] {
+        S::as_simd_f32s(panel).0.as_chunks().0
+    }
+
+    #[inline(always)]
+    fn columns<S: Simd>(_: S, row: [S::f32s; VECTORS]) -> [S::f32s; VECTORS] {
+        row
+    }
+
+    #[inline(always)]
+    fn widened<'a, S: Simd>(_: S, panel: &'a [f32], _: &'a mut Buffer<f32>) -> &'a [[S::f32s; VECTORS]] {
+        f32::rows::<S>(panel)
     }
 }
 
@@ -191,11 +224,37 @@ impl StoredWeight for u16 {
         f32::from_bits(u32::from(self) << 16)
     }
 
+    /// A word has a column of the first vector in its lower half, and one of the second in its upper half.
+    fn place(column: usize, panel_width: usize) -> usize {
+        let lanes = panel_width / VECTORS;
+        column % lanes * VECTORS + column / lanes
+    }
+
+    type Row<S: Simd> = S::u32s;
+
     #[inline(always)]
-    fn widened<'a>(weights: &'a [u16], scratch: &'a mut Buffer<f32>) -> &'a [f32] {
-        scratch.grow(weights.len());
-        let to = &mut scratch[..weights.len()];
-        widen(weights, to);
+    fn rows<S: Simd>(panel: &[u16]) -> &[S::u32s] {
+        cast_slice(panel)
+    }
+
+    #[inline(always)]
+    fn columns<S: Simd>(simd: S, row: S::u32s) -> [S::f32s; VECTORS] {
+        let lower = simd.wrapping_dyn_shl_u32s(row, simd.splat_u32s(16));
+        let upper = simd.and_u32s(row, simd.splat_u32s(0xffff_0000));
+        [simd.transmute_f32s_u32s(lower), simd.transmute_f32s_u32s(upper)]
+    }
+
+    #[inline(always)]
+    fn widened<'a, S: Simd>(
+        simd: S,
+        panel: &'a [u16],
+        scratch: &'a mut Buffer<f32>,
+    ) -> &'a [[S::f32s; VECTORS]] {
+        scratch.grow(panel.len());
+        let to = S::as_mut_simd_f32s(&mut scratch[..panel.len()]).0.as_chunks_mut().0;
+        for (to, row) in to.iter_mut().zip(u16::rows::<S>(panel)) {
+            *to = u16::columns(simd, *row);
+        }
         to
     }
 }
@@ -244,8 +303,9 @@ impl<T: StoredWeight> PanelMatrix<T> {
             let first = part * PART * panel_width;
             for output in first..(first + PART * panel_width).min(outputs) {
                 read(output, &mut row);
-                let (panel, lane) = ((output - first) / panel_width, output % panel_width);
-                let to = panels[panel * size..][..size].iter_mut().skip(lane).step_by(panel_width);
+                let panel = (output - first) / panel_width;
+                let place = T::place(output % panel_width, panel_width);
+                let to = panels[panel * size..][..size].iter_mut().skip(place).step_by(panel_width);
                 to.zip(&row).for_each(|(to, weight)| *to = T::nearest(*weight));
             }
         });
@@ -255,7 +315,8 @@ impl<T: StoredWeight> PanelMatrix<T> {
     /// The weights of an output.
     pub fn row(&self, output: usize, to: &mut [f32]) {
         let panel = &self.panels[output / self.panel_width * self.panel_width * self.inputs..];
-        let weights = panel.iter().skip(output % self.panel_width).step_by(self.panel_width);
+        let place = T::place(output % self.panel_width, self.panel_width);
+        let weights = panel.iter().skip(place).step_by(self.panel_width);
         to.iter_mut().zip(weights).for_each(|(to, weight)| *to = weight.value());
     }
 
@@ -410,8 +471,9 @@ impl<T: StoredWeight, E: Epilogue> Gemm<'_, T, E> {
             let column = number * panel_width;
             for from in (0..inputs).step_by(DEPTH) {
                 let to = (from + DEPTH).min(inputs);
-                let (right, _) =
-                    S::as_simd_f32s(T::widened(&panel[panel_width * from..panel_width * to], widened));
+                let right = &panel[panel_width * from..panel_width * to];
+                // A single block of rows widens weights on the way.
+                let wide = if blocks > 1 { T::widened(simd, right, widened) } else { &[] };
                 // Prefetches a part of the next weights with every block of rows.
                 let next = panels.lines_from((number * inputs + to) * panel_width);
                 let each = next.len().min(DEPTH * panel_width / Line::of::<T>()).div_ceil(blocks);
@@ -422,7 +484,12 @@ impl<T: StoredWeight, E: Epilogue> Gemm<'_, T, E> {
                     let (sums, _) = S::as_mut_simd_f32s(values).0.as_chunks_mut::<VECTORS>();
                     let Some(sums) = sums.first_chunk_mut::<R>() else { continue };
                     let before = if from == 0 { [[simd.splat_f32s(0.0); VECTORS]; R] } else { *sums };
-                    *sums = products::<S, R>(simd, before, &left[R * from..R * to], right, next);
+                    let left = &left[R * from..R * to];
+                    *sums = if blocks > 1 {
+                        products::<f32, S, R>(simd, before, left, wide, next)
+                    } else {
+                        products::<T, S, R>(simd, before, left, T::rows::<S>(right), next)
+                    };
                     if to == inputs {
                         let (row, columns) = (block * R, panel_width.min(outputs - column));
                         epilogue.store(OutputTile {
@@ -479,22 +546,23 @@ fn transpose<const R: usize, const N: usize>(rows: [&[f32]; N], first: usize, to
 
 /// `sums + left · panel`, with prefetches of `next` spread over the loop.
 #[inline(always)]
-fn products<S: Simd, const R: usize>(
+fn products<T: StoredWeight, S: Simd, const R: usize>(
     simd: S,
     mut sums: [[S::f32s; VECTORS]; R],
     left: &[f32],
-    panel: &[S::f32s],
+    panel: &[T::Row<S>],
     next: &[Line],
 ) -> [[S::f32s; VECTORS]; R] {
     let mut next = next.chunks((next.len() * PREFETCH_STEP).div_ceil(DEPTH).max(1));
     let left = left.as_chunks::<R>().0.chunks(PREFETCH_STEP);
-    for (right, left) in panel.as_chunks::<VECTORS>().0.chunks(PREFETCH_STEP).zip(left) {
+    for (right, left) in panel.chunks(PREFETCH_STEP).zip(left) {
         next.next().unwrap_or_default().iter().for_each(Line::fetch);
         for (right, left) in right.iter().zip(left) {
+            let right = T::columns(simd, *right);
             for (sums, x) in sums.iter_mut().zip(left) {
                 let x = simd.splat_f32s(*x);
                 for (sum, right) in sums.iter_mut().zip(right) {
-                    *sum = simd.mul_add_e_f32s(x, *right, *sum);
+                    *sum = simd.mul_add_e_f32s(x, right, *sum);
                 }
             }
         }
