@@ -122,20 +122,24 @@ print(json.dumps({
 def compete(label, model, dtype, options, scratch, tool, libraries):
     """Runs sconce and the variants of llama.cpp on one file, in turns."""
     isa, variants = INSTRUCTIONS[options.instructions]
-    ours = Contestant("sconce", [options.turns, model, "native", dtype, options.threads], {"SCONCE_ISA": isa} if isa else {}, scratch)
-    runners = {"sconce": ours}
+    runners, facts = {}, {}
+
+    def start(name, command, environment):
+        # One loads after the other: it measures the memory bandwidth as well.
+        runners[name] = Contestant(name, command, environment, scratch)
+        facts[name] = runners[name].answer()
+
+    start("sconce", [options.turns, model, "native", dtype, options.threads], {"SCONCE_ISA": isa} if isa else {})
     for variant in llama_library.runnable(variants)[:2]:
         environment = {"GGML_DIR": str(llama_library.variant_folder(tool.parent, libraries, variant))}
-        runners[variant] = Contestant(variant, [tool, model, options.threads], environment, scratch)
+        start(variant, [tool, model, options.threads], environment)
     if options.native:
         # No variants are loaded from an empty folder: the library has its own.
         empty = scratch / "no-variants"
         empty.mkdir(exist_ok=True)
-        command = [options.native, model, options.threads]
-        runners["native"] = Contestant("native", command, {"GGML_DIR": str(empty)}, scratch)
+        start("native", [options.native, model, options.threads], {"GGML_DIR": str(empty)})
     with_amx = options.instructions == "best" and llama_library.has("amx_int8")
     bars = BARS.get(label) and (BARS[label] if with_amx else (1, 1, 1, 1))
-    facts = {name: runner.answer() for name, runner in runners.items()}
     rates = {name: {cell: [] for cell in CELLS} for name in runners}
     for number in range(options.rounds + 1):
         for cell, turn in CELLS.items():
