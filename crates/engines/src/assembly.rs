@@ -3,6 +3,7 @@
 use std::cell::RefCell;
 use std::collections::HashSet;
 
+use sconce_kernels::columns::ColumnsMut;
 use sconce_kernels::gemm::{GemmScratch, PackedMatrix, Store};
 use sconce_kernels::isa::Isa;
 use sconce_kernels::rows::{Activation, NormStatistics, normalize};
@@ -475,7 +476,8 @@ fn project(rows: &[f32], linear: Linear) -> Vec<f32> {
     let count = rows.len() / inputs;
     let mut to = vec![0.0; count * stride];
     let matrix = PackedMatrix::pack(Isa::best(), &linear.weight.into_f32(), stride, inputs);
-    let store = &mut Store { bias: &linear.bias, activation: Activation::Identity, to: &mut to, stride };
+    let columns = ColumnsMut::new(&mut to, stride);
+    let store = &mut Store { bias: &linear.bias, activation: Activation::Identity, to: columns };
     matrix.multiply(rows, inputs, count, &mut GemmScratch::default(), store);
     to
 }

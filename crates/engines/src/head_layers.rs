@@ -3,6 +3,7 @@
 use sconce_core::card::{Pooling, PoolingMode};
 use sconce_core::files::ModelFiles;
 use sconce_core::head::{Dense, DenseActivation, Step};
+use sconce_kernels::columns::ColumnsMut;
 use sconce_kernels::gemm::{GemmScratch, PackedMatrix, Store};
 use sconce_kernels::isa::Isa;
 use sconce_kernels::math::{gelu, gelu_tanh};
@@ -120,8 +121,8 @@ impl DenseLayer {
         let (inputs, outputs) = (self.matrix.inputs(), self.matrix.outputs());
         let rows = x.len() / inputs.max(1);
         let mut to = vec![0.0; rows * outputs];
-        let store =
-            &mut Store { bias: &self.bias, activation: Activation::Identity, to: &mut to, stride: outputs };
+        let columns = ColumnsMut::new(&mut to, outputs);
+        let store = &mut Store { bias: &self.bias, activation: Activation::Identity, to: columns };
         self.matrix.multiply(x, inputs, rows, &mut GemmScratch::default(), store);
         self.activate(&mut to);
         to

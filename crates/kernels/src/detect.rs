@@ -43,7 +43,7 @@ mod x86 {
         *DETECTED.get_or_init(|| has_amx() && __cpuid_count(7, 0).edx & (1 << 25) != 0)
     }
 
-    /// Whether the processor has AVX-512 with bf16 dot products.
+    /// Whether the processor has AVX-512 with bf16 dot products, and permutations of bytes.
     pub(crate) fn has_avx512_bf16() -> bool {
         static DETECTED: OnceLock<bool> = OnceLock::new();
         *DETECTED.get_or_init(has_vectors)
@@ -82,6 +82,7 @@ mod x86 {
             && is_x86_feature_detected!("avx512vl")
             && is_x86_feature_detected!("avx512dq")
             && is_x86_feature_detected!("avx512bf16")
+            && is_x86_feature_detected!("avx512vbmi")
             && is_x86_feature_detected!("fma")
     }
 

@@ -7,6 +7,7 @@ use pulp::{Simd, WithSimd};
 
 use crate::bf16::narrow;
 use crate::buffer::{Buffer, Line, Number};
+use crate::columns::ColumnsMut;
 use crate::isa::{Isa, Vectorized};
 use crate::rows::{Activation, copy};
 use crate::team::Team;
@@ -31,11 +32,11 @@ pub trait Epilogue {
     fn store(&mut self, tile: OutputTile<'_>);
 }
 
-/// An epilogue whose rows can be split.
+/// An epilogue whose columns can be split over threads.
 pub trait SplitEpilogue: Epilogue + Send + Sized {
-    /// Splits before `row`. Rows of the second part count from there.
+    /// Splits before column `column`, which counts from the first column of the output.
     #[must_use]
-    fn split_rows(self, row: usize) -> (Self, Self);
+    fn split_columns(self, column: usize) -> (Self, Self);
 }
 
 /// A tile of the output.
@@ -80,10 +81,8 @@ pub struct Store<'a> {
     pub bias: &'a [f32],
     /// Activation.
     pub activation: Activation,
-    /// Destination; its rows are `stride` apart.
-    pub to: &'a mut [f32],
-    /// Distance between rows of `to`.
-    pub stride: usize,
+    /// Destination.
+    pub to: ColumnsMut<'a>,
 }
 
 impl Epilogue for Store<'_> {
@@ -96,16 +95,16 @@ impl Epilogue for Store<'_> {
         // All values at once: the activation has long latency, and this overlaps many.
         self.activation.apply(tile.values);
         for (row, values) in tile.rows() {
-            copy(values, &mut self.to[row * self.stride + column..][..columns]);
+            copy(values, self.to.row(row, column..column + columns));
         }
     }
 }
 
 impl SplitEpilogue for Store<'_> {
-    fn split_rows(self, row: usize) -> (Self, Self) {
-        let Store { bias, activation, to, stride } = self;
-        let (first, second) = to.split_at_mut(row * stride);
-        (Store { bias, activation, to: first, stride }, Store { bias, activation, to: second, stride })
+    fn split_columns(self, column: usize) -> (Self, Self) {
+        let Store { bias, activation, to } = self;
+        let (left, right) = to.split(column);
+        (Store { bias, activation, to: left }, Store { bias, activation, to: right })
     }
 }
 
@@ -113,19 +112,17 @@ impl SplitEpilogue for Store<'_> {
 pub struct Accumulate<'a> {
     /// Bias per column.
     pub bias: &'a [f32],
-    /// Destination; its rows are `stride` apart.
-    pub to: &'a mut [f32],
-    /// Distance between rows of `to`.
-    pub stride: usize,
+    /// Destination.
+    pub to: ColumnsMut<'a>,
 }
 
 impl Epilogue for Accumulate<'_> {
     #[inline(always)]
     fn store(&mut self, mut tile: OutputTile<'_>) {
-        let (column, columns) = (tile.column, tile.columns);
+        let columns = tile.column..tile.column + tile.columns;
+        let bias = &self.bias[columns.clone()];
         for (row, values) in tile.rows() {
-            let to = &mut self.to[row * self.stride + column..][..columns];
-            let bias = &self.bias[column..column + columns];
+            let to = self.to.row(row, columns.clone());
             for ((to, value), bias) in to.iter_mut().zip(values.iter()).zip(bias) {
                 *to += value + bias;
             }
@@ -134,10 +131,10 @@ impl Epilogue for Accumulate<'_> {
 }
 
 impl SplitEpilogue for Accumulate<'_> {
-    fn split_rows(self, row: usize) -> (Self, Self) {
-        let Accumulate { bias, to, stride } = self;
-        let (first, second) = to.split_at_mut(row * stride);
-        (Accumulate { bias, to: first, stride }, Accumulate { bias, to: second, stride })
+    fn split_columns(self, column: usize) -> (Self, Self) {
+        let Accumulate { bias, to } = self;
+        let (left, right) = to.split(column);
+        (Accumulate { bias, to: left }, Accumulate { bias, to: right })
     }
 }
 
@@ -339,8 +336,18 @@ impl<T: StoredWeight> PanelMatrix<T> {
         scratch: &mut GemmScratch,
         epilogue: &mut impl Epilogue,
     ) {
-        assert!(stride >= self.inputs && a.len() >= rows * stride);
-        let panels = 0..self.panels();
+        self.multiply_panels((a, stride, rows), 0..self.panels(), scratch, epilogue);
+    }
+
+    /// The same for the outputs of some panels.
+    pub fn multiply_panels(
+        &self,
+        (a, stride, rows): (&[f32], usize, usize),
+        panels: Range<usize>,
+        scratch: &mut GemmScratch,
+        epilogue: &mut impl Epilogue,
+    ) {
+        assert!(stride >= self.inputs && a.len() >= rows * stride && panels.end <= self.panels());
         self.isa.dispatch(Gemm { matrix: self, a, stride, rows, panels, scratch, epilogue });
     }
 
@@ -349,67 +356,9 @@ impl<T: StoredWeight> PanelMatrix<T> {
         self.outputs.div_ceil(self.panel_width)
     }
 
-    /// Computes the columns of some panels.
-    pub fn multiply_columns(
-        &self,
-        a: &[f32],
-        stride: usize,
-        rows: usize,
-        panels: Range<usize>,
-    ) -> ColumnBlock {
-        assert!(stride >= self.inputs && a.len() >= rows * stride && panels.end <= self.panels());
-        let (first, end) =
-            (panels.start * self.panel_width, (panels.end * self.panel_width).min(self.outputs));
-        let mut part = ColumnBlock::zeros(first, rows, end - first);
-        let columns = part.columns;
-        let epilogue = &mut |row: usize, column: usize, values: &mut [f32]| {
-            copy(values, &mut part.values[row * columns + column - first..][..values.len()]);
-        };
-        let scratch = &mut GemmScratch::default();
-        self.isa.dispatch(Gemm { matrix: self, a, stride, rows, panels, scratch, epilogue });
-        part
-    }
-}
-
-/// A block of output columns.
-pub struct ColumnBlock {
-    first: usize,
-    columns: usize,
-    values: Vec<f32>,
-}
-
-impl ColumnBlock {
-    /// A block of zeros from column `first` on.
-    pub(crate) fn zeros(first: usize, rows: usize, columns: usize) -> ColumnBlock {
-        ColumnBlock { first, columns, values: vec![0.0; rows * columns] }
-    }
-
-    /// The values, `[rows, columns]`.
-    pub(crate) fn values_mut(&mut self) -> &mut [f32] {
-        &mut self.values
-    }
-
-    /// Number of columns.
-    pub fn columns(&self) -> usize {
-        self.columns
-    }
-
-    /// Moves the block `columns` columns to the right.
-    pub fn shift(&mut self, columns: usize) {
-        self.first += columns;
-    }
-
-    /// Each `rows` rows of the block. The rows of a tile count from its first one.
-    pub fn tiles(&mut self, rows: usize) -> impl Iterator<Item = OutputTile<'_>> {
-        let ColumnBlock { first: column, columns, ref mut values, .. } = *self;
-        values.chunks_mut((rows * columns).max(1)).map(move |values| OutputTile {
-            row: 0,
-            column,
-            rows: values.len() / columns,
-            columns,
-            values,
-            panel_width: columns,
-        })
+    /// Number of outputs of a panel.
+    pub fn panel_width(&self) -> usize {
+        self.panel_width
     }
 }
 

@@ -1,7 +1,7 @@
 //! CPU kernels for transformers on plain slices: GEMM with prepacked weights, attention over packed sequences, norms.
 //! The instruction set is selected at run time; every kernel is tested against plain code.
 //!
-//! This is the only crate with `unsafe`, and in it only `bf16`, `buffer`, `detect`, `memory`, `quant`, `team` and `tile_config` have any.
+//! This is the only crate with `unsafe`, and in it only `bf16`, `buffer`, `columns`, `detect`, `memory`, `quant`, `team` and `tile_config` have any.
 
 /// The version of these kernels.
 pub const VERSION: &str = env!("CARGO_PKG_VERSION");
@@ -11,6 +11,7 @@ pub const SOURCES: &str = env!("SCONCE_KERNELS_HASH");
 pub mod attention;
 pub mod bf16;
 pub mod buffer;
+pub mod columns;
 mod detect;
 pub mod gemm;
 pub mod isa;

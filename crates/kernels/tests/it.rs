@@ -5,7 +5,10 @@ use sconce_kernels::attention::{
     AttentionHead, AttentionMask, AttentionScratch, DisentangledScores, QkvColumns, RelativeBias, ScoreBias,
 };
 use sconce_kernels::bf16::narrow;
-use sconce_kernels::gemm::{ColumnBlock, GemmScratch, PackedMatrix, PackedMatrixBf16, Store};
+use sconce_kernels::columns::ColumnsMut;
+use sconce_kernels::gemm::{
+    GemmScratch, PackedMatrix, PackedMatrixBf16, PanelMatrix, SplitEpilogue, Store, StoredWeight,
+};
 use sconce_kernels::isa::Isa;
 use sconce_kernels::rope::RopeTable;
 use sconce_kernels::rows::{Activation, Norm, NormStatistics, gate};
@@ -34,6 +37,16 @@ fn plain_product(a: &[f32], w: &[f32], rows: usize, outputs: usize, inputs: usiz
         (0..inputs).map(|k| f64::from(a[m * inputs + k]) * f64::from(w[n * inputs + k])).sum::<f64>()
     };
     (0..rows * outputs).map(|i| dot(i / outputs, i % outputs) as f32).collect()
+}
+
+/// The product of `count` rows with all outputs of a matrix.
+fn whole_product<T: StoredWeight>(matrix: &PanelMatrix<T>, a: &[f32], count: usize) -> Vec<f32> {
+    let mut product = vec![f32::NAN; count * matrix.outputs()];
+    let bias = vec![0.0; matrix.outputs()];
+    let to = ColumnsMut::new(&mut product, matrix.outputs());
+    let to = &mut Store { bias: &bias, activation: Activation::Identity, to };
+    matrix.multiply(a, matrix.inputs(), count, &mut GemmScratch::default(), to);
+    product
 }
 
 /// Attention by its definition, in f64.
@@ -103,10 +116,10 @@ proptest! {
             });
             near(&got, &want, 1e-4)?;
             let (mut again, bias, panels) = (vec![f32::NAN; rows * outputs], vec![0.0; outputs], matrix.panels());
-            for share in [0..panels / 2, panels / 2..panels] {
-                let to = &mut Store { bias: &bias, activation: Activation::Identity, to: &mut again, stride: outputs };
-                let mut block = matrix.multiply_columns(&a, inputs, rows, share);
-                block.tiles(rows).for_each(|tile| tile.store(isa, to));
+            let to = Store { bias: &bias, activation: Activation::Identity, to: ColumnsMut::new(&mut again, outputs) };
+            let (left, right) = to.split_columns((panels / 2 * matrix.panel_width()).min(outputs));
+            for (share, mut to) in [(panels / 2..panels, right), (0..panels / 2, left)] {
+                matrix.multiply_panels((&a, inputs, rows), share, &mut GemmScratch::default(), &mut to);
             }
             prop_assert_eq!(&again, &got);
             // Weights of bf16 are widened exactly, and a row does not depend on the others.
@@ -120,15 +133,9 @@ proptest! {
             }
             for (first, count) in [(0, rows), (rows - 1, 1), (rows / 2, 2.min(rows - rows / 2))] {
                 let a = &a[first * inputs..];
-                let mut short = matrix.multiply_columns(a, inputs, count, 0..panels);
-                let mut wide = wide.multiply_columns(&a[..count * inputs], inputs, count, 0..panels);
-                let values = |block: &mut ColumnBlock| -> Vec<f32> {
-                    block.tiles(count).flat_map(|tile| tile.values.to_vec()).collect()
-                };
-                prop_assert_eq!(values(&mut short), values(&mut wide));
-                let mut alone = matrix.multiply_columns(a, inputs, 1, 0..panels);
-                let alone: Vec<f32> = alone.tiles(1).flat_map(|tile| tile.values.to_vec()).collect();
-                prop_assert_eq!(&values(&mut short)[..outputs], &alone[..]);
+                let short = whole_product(&matrix, a, count);
+                prop_assert_eq!(&short, &whole_product(&wide, a, count));
+                prop_assert_eq!(&short[..outputs], &whole_product(&matrix, a, 1)[..]);
             }
         }
     }
@@ -433,6 +440,42 @@ mod bf16 {
             }
         }
     }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(6))]
+
+        #[test]
+        fn products_in_several_parts_are_right_and_a_row_is_the_same_alone(
+            rows in 33usize..400, outputs in 1usize..500, inputs in 500usize..3200, seed: u64,
+        ) {
+            for unit in units() {
+                let (a, w) = (short(&random_values(seed, rows * inputs)), short(&random_values(!seed, outputs * inputs)));
+                let matrix = MatrixBf16::pack(unit, &w, outputs, inputs);
+                let bias = vec![0.0; matrix.outputs()];
+                let product = |a: &[f32]| {
+                    let mut sums = Panels::default();
+                    let count = a.len() / inputs;
+                    sums.shape(count, outputs);
+                    (0..count).for_each(|row| sums.set(row, &vec![0.0; outputs]));
+                    let a = laid(a, inputs);
+                    unit.with_tiles(|tiles| {
+                        let to = EpilogueBf16::Add { bias: &bias, to: sums.all() };
+                        matrix.multiply(InputBf16 { tiles, a: &a, rows: count }, 0..matrix.panels(), to);
+                    });
+                    let mut got = vec![0.0; count * outputs];
+                    got.chunks_mut(outputs).enumerate().for_each(|(row, to)| sums.get(row, to));
+                    got
+                };
+                let got = product(&a);
+                for row in [0, rows / 2, rows - 1] {
+                    let own = &a[row * inputs..][..inputs];
+                    let own_got = &got[row * outputs..][..outputs];
+                    near(own_got, &plain_product(own, &w, 1, outputs, inputs), 2e-3)?;
+                    prop_assert_eq!(own_got, &product(own)[..]);
+                }
+            }
+        }
+    }
 }
 
 /// Compares the flags of the system with the instruction sets that the tests ran on.
@@ -452,8 +495,8 @@ fn every_set_of_instructions_of_this_processor_is_run() {
         (Isa::Avx2, &["avx2", "fma"][..]),
         (Isa::AvxVnni, &["avx2", "fma", "avx_vnni"]),
         (Isa::Avx512, &wide),
-        (Isa::Avx512Bf16, &["avx512_bf16"]),
-        (Isa::Amx, &["amx_tile", "amx_bf16", "avx512_bf16"]),
+        (Isa::Avx512Bf16, &["avx512_bf16", "avx512vbmi"]),
+        (Isa::Amx, &["amx_tile", "amx_bf16", "avx512_bf16", "avx512vbmi"]),
     ] {
         // An emulator shows the processor that it runs on.
         let has = cfg!(target_arch = "x86_64") && needs.iter().all(|flag| flags.contains(flag));

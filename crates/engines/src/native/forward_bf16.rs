@@ -6,6 +6,7 @@ use sconce_kernels::bf16::{
     AttentionHeadBf16, Bf16, EpilogueBf16, InputBf16, Panels, STEP, Tiles, add_rows, gate_rows, narrow,
     norm_rows, widen_row,
 };
+use sconce_kernels::columns::ColumnsMut;
 use sconce_kernels::rope::RopeTable;
 use sconce_kernels::rows::{Activation, Norm};
 use sconce_kernels::team::Team;
@@ -194,20 +195,14 @@ impl<M: TileMatrix> ForwardBf16<'_, M> {
         }
         let (hidden, vocabulary) = (self.d.hidden, self.d.vocabulary);
         let count = rows.len() / hidden;
-        let (mut input, mut output) = (Panels::default(), Panels::default());
+        let mut input = Panels::default();
         input.shape(count, hidden);
-        output.shape(count, vocabulary);
-        let none = vec![0.0; vocabulary];
         for (row, values) in rows.chunks_exact(hidden).enumerate() {
             input.set(row, &values.iter().map(|x| narrow(*x)).collect::<Vec<u16>>());
-            output.set(row, &none);
         }
-        let to = EpilogueBf16::Add { bias, to: output.all() };
-        self.unit.with_tiles(|tiles| self.product(tiles, matrix, &input, count, to));
         let mut logits = vec![0.0; count * vocabulary];
-        for (row, to) in logits.chunks_exact_mut(vocabulary).enumerate() {
-            output.get(row, to);
-        }
+        let to = EpilogueBf16::Rows { bias, to: ColumnsMut::new(&mut logits, vocabulary) };
+        self.unit.with_tiles(|tiles| self.product(tiles, matrix, &input, count, to));
         logits
     }
 

@@ -2,6 +2,7 @@
 
 use sconce_core::batch::Batch;
 use sconce_kernels::attention::{AttentionHead, AttentionMask, AttentionScratch, ScoreBias};
+use sconce_kernels::columns::ColumnsMut;
 use sconce_kernels::gemm::{Accumulate, GemmScratch, PackedMatrix, Store};
 use sconce_kernels::isa::Isa;
 use sconce_kernels::paged::CacheElement;
@@ -131,7 +132,7 @@ impl<M: Matrix> ForwardF32<'_, M> {
         let heads = HeadLayout::of(d);
         let from = before(layer.attention_norms[0].as_ref(), cpu, x, normed, hidden);
         let bias = &layer.qkv.bias;
-        let to = Store { bias, activation: Activation::Identity, to: qkv, stride };
+        let to = Store { bias, activation: Activation::Identity, to: ColumnsMut::new(qkv, stride) };
         layer.qkv.matrix.multiply(cpu, from, hidden, tokens, gemm, to);
         let window = d.local.as_ref().filter(|_| layer.is_local).unwrap_or(&d.global);
         if rope_table.is_some() || layer.qk_norms.is_some() {
@@ -185,7 +186,7 @@ impl<M: Matrix> ForwardF32<'_, M> {
         let (cpu, hidden, stride) = (self.cpu, self.d.hidden, bias.len());
         let count = rows.len() / hidden;
         let mut logits = vec![0.0; count * stride];
-        let to = Store { bias, activation: Activation::Identity, to: &mut logits, stride };
+        let to = Store { bias, activation: Activation::Identity, to: ColumnsMut::new(&mut logits, stride) };
         matrix.multiply(cpu, rows, hidden, count, &mut scratch.gemm, to);
         logits
     }
@@ -216,7 +217,8 @@ impl<M: Matrix> ForwardF32<'_, M> {
             output.resize(count * d.hidden, 0.0);
             let wide = self.up(block, &input, count, wide, gated, gemm);
             let bias = &block.down.bias;
-            let to = Store { bias, activation: Activation::Identity, to: &mut output, stride: d.hidden };
+            let to =
+                Store { bias, activation: Activation::Identity, to: ColumnsMut::new(&mut output, d.hidden) };
             block.down.matrix.multiply(cpu, wide, d.intermediate, count, gemm, to);
             for ((token, weight), row) in
                 own.tokens.iter().zip(own.weights).zip(output.chunks_exact(d.hidden))
@@ -243,7 +245,7 @@ impl<M: Matrix> ForwardF32<'_, M> {
         let (bias, first) =
             if d.gated { (&none, Activation::Identity) } else { (&block.up.bias, activation) };
         let wide = &mut wide[..tokens * d.up_width()];
-        let to = Store { bias, activation: first, to: wide, stride: d.up_width() };
+        let to = Store { bias, activation: first, to: ColumnsMut::new(wide, d.up_width()) };
         block.up.matrix.multiply(cpu, from, d.hidden, tokens, gemm, to);
         if !d.gated {
             return wide;
@@ -269,13 +271,13 @@ impl<M: Matrix> ForwardF32<'_, M> {
         let ForwardF32 { d, cpu, .. } = *self;
         let (bias, hidden) = (&linear.bias, d.hidden);
         if let (Some(norm), NormPlacement::Both) = (norm, d.placement) {
-            let to = Store { bias, activation: Activation::Identity, to: scratch, stride: hidden };
+            let to = Store { bias, activation: Activation::Identity, to: ColumnsMut::new(scratch, hidden) };
             linear.matrix.multiply(cpu, from, stride, tokens, gemm, to);
             each_rows(cpu, scratch, hidden, |_, rows| norm.apply(cpu.isa, rows, hidden));
             x.iter_mut().zip(&*scratch).for_each(|(x, y)| *x += y);
             return;
         }
-        let to = Accumulate { bias, to: x, stride: hidden };
+        let to = Accumulate { bias, to: ColumnsMut::new(x, hidden) };
         linear.matrix.multiply(cpu, from, stride, tokens, gemm, to);
         if let Some(norm) = norm {
             norm.apply(cpu.isa, x, hidden);

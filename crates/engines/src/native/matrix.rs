@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use sconce_kernels::gemm::{ColumnBlock, GemmScratch, OutputTile, PanelMatrix, SplitEpilogue, StoredWeight};
+use sconce_kernels::gemm::{GemmScratch, PanelMatrix, SplitEpilogue, StoredWeight};
 use sconce_kernels::isa::Isa;
 use sconce_kernels::rows::{Activation, gate};
 use sconce_kernels::team::Team;
@@ -91,41 +91,33 @@ impl<T: StoredWeight> Matrix for PanelMatrix<T> {
         if threads == 1 {
             return PanelMatrix::multiply(self, a, stride, rows, scratch, &mut epilogue);
         }
-        let columns = |n: usize| self.multiply_columns(a, stride, rows, share(panels, n, tasks));
-        store(cpu, rows, cpu.team.map(tasks, columns), epilogue);
+        let (parts, _) = split_columns(epilogue, tasks, |n| {
+            let own = share(panels, n, tasks);
+            (own.clone(), (own.end * self.panel_width()).min(self.outputs()))
+        });
+        cpu.team.each(parts, |(panels, mut epilogue)| {
+            let scratch = &mut GemmScratch::default();
+            self.multiply_panels((a, stride, rows), panels, scratch, &mut epilogue);
+        });
     }
 }
 
-/// Passes blocks of columns to an epilogue, with rows split over threads.
-pub(super) fn store(
-    cpu: Cpu<'_>,
-    rows: usize,
-    mut blocks: Vec<ColumnBlock>,
-    mut epilogue: impl SplitEpilogue,
-) {
-    let height = cpu.rows(rows, blocks.iter().map(ColumnBlock::columns).sum());
-    if rows <= height {
-        return blocks.iter_mut().flat_map(|block| block.tiles(rows)).for_each(|tile| {
-            tile.store(cpu.isa, &mut epilogue);
-        });
+/// Splits the columns of an epilogue over tasks, of which `share` tells the panels and the column after them. Returns the rest
+/// as well.
+pub(super) fn split_columns<E: SplitEpilogue>(
+    epilogue: E,
+    tasks: usize,
+    share: impl Fn(usize) -> (Range<usize>, usize),
+) -> (Vec<(Range<usize>, E)>, E) {
+    let mut rest = epilogue;
+    let mut parts = Vec::with_capacity(tasks);
+    for task in 0..tasks {
+        let (panels, end) = share(task);
+        let own;
+        (own, rest) = rest.split_columns(end);
+        parts.push((panels, own));
     }
-    let count = rows.div_ceil(height);
-    let mut parts: Vec<Vec<OutputTile<'_>>> = (0..count).map(|_| Vec::new()).collect();
-    for block in &mut blocks {
-        parts.iter_mut().zip(block.tiles(height)).for_each(|(part, tile)| part.push(tile));
-    }
-    let mut epilogues = Vec::with_capacity(count);
-    for _ in 1..count {
-        let first;
-        (first, epilogue) = epilogue.split_rows(height);
-        epilogues.push(first);
-    }
-    epilogues.push(epilogue);
-    cpu.team.each(parts.into_iter().zip(epilogues), |(tiles, mut epilogue)| {
-        for tile in tiles {
-            tile.store(cpu.isa, &mut epilogue);
-        }
-    });
+    (parts, rest)
 }
 
 /// Calls `work` with the index of a row and the rows from there on, with many rows split over threads. Rows have `width`

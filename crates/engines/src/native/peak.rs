@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use sconce_core::placement::Dtype;
 use sconce_kernels::bf16::{Bf16, EpilogueBf16, InputBf16, MatrixBf16, Panels, narrow};
+use sconce_kernels::columns::ColumnsMut;
 use sconce_kernels::gemm::{GemmScratch, PackedMatrix, Store};
 use sconce_kernels::isa::{Isa, Vectorized};
 use sconce_kernels::rows::Activation;
@@ -65,7 +66,8 @@ fn f32_rate(threads: &Threads, isa: Isa, (inputs, outputs): (usize, usize)) -> f
         let mut scratch = GemmScratch::default();
         let (a, bias, matrix) = (&a, &bias, &matrix);
         move || {
-            let mut store = Store { bias, activation: Activation::Identity, to: &mut to, stride: outputs };
+            let columns = ColumnsMut::new(&mut to, outputs);
+            let mut store = Store { bias, activation: Activation::Identity, to: columns };
             matrix.multiply(a, inputs, ROWS, &mut scratch, &mut store);
             black_box(&mut to);
         }

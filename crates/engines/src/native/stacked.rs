@@ -1,11 +1,15 @@
 //! Matrices whose outputs come from several tensors, each in the format of its file.
 
-use sconce_kernels::gemm::{ColumnBlock, GemmScratch, PackedMatrix, SplitEpilogue};
+use std::ops::Range;
+
+use sconce_kernels::gemm::{Epilogue, GemmScratch, OutputTile, PackedMatrix, SplitEpilogue};
 use sconce_kernels::isa::Isa;
-use sconce_kernels::quant::{ByteRows, CodeWidth, QuantMatrix, QuantizedRows};
+use sconce_kernels::quant::{
+    BlockRows, ByteBlocks, ByteRows, CodeWidth, PANEL, QuantMatrix, QuantizedBlock, QuantizedRows,
+};
 use sconce_kernels::team::Team;
 
-use super::matrix::{ActivationBits, Cpu, Matrix, share, store};
+use super::matrix::{ActivationBits, Cpu, Matrix, share, split_columns};
 use super::quantize;
 use super::weights::{Packing, Table, WeightRows};
 use crate::stored_tensor::StoredTensor;
@@ -41,32 +45,61 @@ impl Part {
         }
     }
 
-    /// The columns of task `n` of `tasks`.
-    fn multiply(
-        &self,
-        floats: (&[f32], usize),
-        quantized: &Activations,
-        rows: usize,
-        (n, tasks): (usize, usize),
-    ) -> ColumnBlock {
+    /// Number of outputs of a panel.
+    fn panel_width(&self) -> usize {
         match self {
-            Part::Quantized(matrix) => {
-                let panels = share(matrix.panels(), n, tasks);
-                match quantized {
-                    Activations::Eight(rows) => matrix.multiply_byte_columns(rows, panels),
-                    Activations::Sixteen(rows) => matrix.multiply_columns(rows, panels),
-                }
+            Part::Quantized(_) => PANEL,
+            Part::Float(matrix) => matrix.panel_width(),
+        }
+    }
+
+    /// Computes the outputs of some panels. The first output of this part is column `first` of the destination.
+    fn multiply(&self, rows: &Rows<'_>, panels: Range<usize>, first: usize, epilogue: &mut impl Epilogue) {
+        match (self, &rows.quantized) {
+            (Part::Quantized(matrix), Activations::Eight { blocks, .. }) if matrix.takes_byte_blocks() => {
+                matrix.multiply_byte_blocks(blocks, panels, first, epilogue);
             }
-            Part::Float(matrix) => {
-                matrix.multiply_columns(floats.0, floats.1, rows, share(matrix.panels(), n, tasks))
+            (Part::Quantized(matrix), Activations::Eight { groups, .. }) => {
+                matrix.multiply_bytes(groups, panels, first, epilogue);
+            }
+            (Part::Quantized(matrix), Activations::Sixteen(rows)) => {
+                matrix.multiply(rows, panels, first, epilogue);
+            }
+            (Part::Float(matrix), _) => {
+                let mut shifted = Shifted { first, epilogue };
+                matrix.multiply_panels(rows.floats, panels, &mut GemmScratch::default(), &mut shifted);
             }
         }
     }
 }
 
+/// Passes tiles on with their columns moved to the right.
+struct Shifted<'a, E> {
+    first: usize,
+    epilogue: &'a mut E,
+}
+
+impl<E: Epilogue> Epilogue for Shifted<'_, E> {
+    #[inline(always)]
+    fn store(&mut self, tile: OutputTile<'_>) {
+        self.epilogue.store(OutputTile { column: self.first + tile.column, ..tile });
+    }
+}
+
+/// The rows of a product.
+struct Rows<'a> {
+    /// Values, the distance between rows, and their number.
+    floats: (&'a [f32], usize, usize),
+    quantized: Activations,
+}
+
 /// Quantized rows.
 enum Activations {
-    Eight(ByteRows),
+    /// Each as far as a matrix takes them.
+    Eight {
+        blocks: ByteBlocks,
+        groups: ByteRows,
+    },
     Sixteen(QuantizedRows),
 }
 
@@ -80,25 +113,28 @@ impl Matrix for StackedMatrix {
         _: &mut GemmScratch,
         epilogue: impl SplitEpilogue,
     ) {
-        let is_quantized = self.parts.iter().any(|part| matches!(part, Part::Quantized(_)));
-        let quantized = if is_quantized {
-            quantize_rows(cpu, a, stride, rows, self.inputs)
-        } else {
-            Activations::Sixteen(QuantizedRows::default())
-        };
+        let quantized = self.quantize_rows(cpu, a, stride, rows);
+        let rows = Rows { floats: (a, stride, rows), quantized };
         let tasks = cpu.tasks(self.parts.iter().map(Part::panels).sum());
-        let columns = |n: usize| {
-            let mut first = 0;
-            let columns = self.parts.iter().map(|part| {
-                let mut block = part.multiply((a, stride), &quantized, rows, (n, tasks));
-                block.shift(first);
-                first += part.outputs();
-                block
+        // Each task has a share of each part.
+        let mut shares: Vec<Vec<_>> = (0..tasks).map(|_| Vec::with_capacity(self.parts.len())).collect();
+        let (mut first, mut rest) = (0, epilogue);
+        for part in &self.parts {
+            let own;
+            (own, rest) = split_columns(rest, tasks, |n| {
+                let panels = share(part.panels(), n, tasks);
+                (panels.clone(), first + (panels.end * part.panel_width()).min(part.outputs()))
             });
-            columns.collect::<Vec<ColumnBlock>>()
-        };
-        let columns = cpu.team.map(tasks, columns);
-        store(cpu, rows, columns.into_iter().flatten().collect(), epilogue);
+            for (share, (panels, epilogue)) in shares.iter_mut().zip(own) {
+                share.push((part, first, panels, epilogue));
+            }
+            first += part.outputs();
+        }
+        cpu.team.each(shares, |share| {
+            for (part, first, panels, mut epilogue) in share {
+                part.multiply(&rows, panels, first, &mut epilogue);
+            }
+        });
     }
 }
 
@@ -114,24 +150,46 @@ impl WeightRows for StackedMatrix {
     }
 }
 
-/// Quantizes rows, with many rows split over threads.
-fn quantize_rows(cpu: Cpu<'_>, a: &[f32], stride: usize, rows: usize, inputs: usize) -> Activations {
-    match cpu.activation_bits {
-        ActivationBits::Eight => {
-            let mut quantized = ByteRows::zeros(rows, inputs);
-            // Eight groups are a block.
-            let groups = if cpu.team.count() == 1 { usize::MAX } else { 8 * PART / rows.clamp(1, 8) };
-            cpu.team.each(quantized.parts(groups), |mut part| part.quantize(cpu.isa, a, stride));
-            Activations::Eight(quantized)
-        }
-        ActivationBits::Sixteen => {
-            let mut quantized = QuantizedRows::zeros(rows, inputs);
-            // A part of a few thousand values.
-            let blocks = if cpu.team.count() == 1 { usize::MAX } else { PART / rows.clamp(1, 16) };
-            cpu.team.each(quantized.parts(blocks), |mut part| part.quantize(cpu.isa, a, stride));
-            Activations::Sixteen(quantized)
+impl StackedMatrix {
+    /// Quantizes rows, with many values split over threads.
+    fn quantize_rows(&self, cpu: Cpu<'_>, a: &[f32], stride: usize, rows: usize) -> Activations {
+        let some = |takes: &dyn Fn(&QuantMatrix) -> bool| {
+            self.parts.iter().any(|part| matches!(part, Part::Quantized(matrix) if takes(matrix)))
+        };
+        match cpu.activation_bits {
+            ActivationBits::Eight => {
+                let (mut blocks, mut groups) = (ByteBlocks::default(), ByteRows::default());
+                if some(&QuantMatrix::takes_byte_blocks) {
+                    blocks = quantize_blocks(cpu, a, stride, rows, self.inputs);
+                }
+                if some(&|matrix| !matrix.takes_byte_blocks()) {
+                    groups = ByteRows::zeros(rows, self.inputs);
+                    // Eight groups are a block.
+                    let count = if cpu.team.count() == 1 { usize::MAX } else { 8 * PART / rows.clamp(1, 8) };
+                    cpu.team.each(groups.parts(count), |mut part| part.quantize(cpu.isa, a, stride));
+                }
+                Activations::Eight { blocks, groups }
+            }
+            ActivationBits::Sixteen if some(&|_| true) => {
+                Activations::Sixteen(quantize_blocks(cpu, a, stride, rows, self.inputs))
+            }
+            ActivationBits::Sixteen => Activations::Sixteen(QuantizedRows::default()),
         }
     }
+}
+
+fn quantize_blocks<B: QuantizedBlock>(
+    cpu: Cpu<'_>,
+    a: &[f32],
+    stride: usize,
+    rows: usize,
+    inputs: usize,
+) -> BlockRows<B> {
+    let mut quantized = BlockRows::zeros(rows, inputs);
+    // A part of a few thousand values.
+    let blocks = if cpu.team.count() == 1 { usize::MAX } else { PART / rows.clamp(1, 16) };
+    cpu.team.each(quantized.parts(blocks), |mut part| part.quantize(cpu.isa, a, stride));
+    quantized
 }
 
 /// Packs tensors in the format of the file. Other values stay floats, unless they are generated.

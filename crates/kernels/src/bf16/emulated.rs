@@ -29,6 +29,20 @@ impl Sums {
         unsafe { *self.0.get() = [[0.0; 2 * TILE]; 2 * TILE] };
     }
 
+    /// Loads the accumulators of the first `tiles` tiles of rows.
+    ///
+    /// # Safety
+    /// `from` leads 16 rows of 128 bytes for each of them, `stride` bytes apart.
+    pub(super) unsafe fn load(&self, from: *const f32, stride: usize, tiles: usize) {
+        // SAFETY: the caller guarantees `from`; the cell stays on one thread.
+        unsafe {
+            let sums = &mut *self.0.get();
+            for (row, sums) in sums.iter_mut().enumerate().take(tiles * TILE) {
+                from.byte_add(row * stride).copy_to_nonoverlapping(sums.as_mut_ptr(), 2 * TILE);
+            }
+        }
+    }
+
     /// Multiplies one or two tiles of rows by two tiles of columns and accumulates.
     ///
     /// # Safety

@@ -1,6 +1,7 @@
 //! The epilogue of a bf16 GEMM.
 
-use super::panels::PanelsMut;
+use super::panels::{PanelsMut, STEP};
+use crate::columns::ColumnsMut;
 use crate::rows::Activation;
 
 /// The epilogue of a bf16 GEMM.
@@ -21,6 +22,13 @@ pub enum EpilogueBf16<'a> {
         /// Destination.
         to: PanelsMut<'a, f32>,
     },
+    /// Stores `output + bias` in rows of f32 values. Padded columns are left out.
+    Rows {
+        /// Bias per column, padded.
+        bias: &'a [f32],
+        /// Destination.
+        to: ColumnsMut<'a>,
+    },
 }
 
 impl<'a> EpilogueBf16<'a> {
@@ -30,8 +38,9 @@ impl<'a> EpilogueBf16<'a> {
         let (bias, panels, height) = match self {
             EpilogueBf16::Store { bias, to, .. } => (bias, to.end(), to.height()),
             EpilogueBf16::Add { bias, to } => (bias, to.end(), to.height()),
+            EpilogueBf16::Rows { bias, to } => (bias, to.columns().end.div_ceil(STEP), to.rows()),
         };
-        bias.len() >= end * super::panels::STEP && panels >= end && height >= rows
+        bias.len() >= end * STEP && panels >= end && height >= rows
     }
 
     /// Splits the destination before `panel`.
@@ -48,6 +57,11 @@ impl<'a> EpilogueBf16<'a> {
             EpilogueBf16::Add { bias, to } => {
                 let (left, right) = to.split(panel);
                 (EpilogueBf16::Add { bias, to: left }, EpilogueBf16::Add { bias, to: right })
+            }
+            EpilogueBf16::Rows { bias, to } => {
+                let column = (panel * STEP).min(to.columns().end);
+                let (left, right) = to.split(column);
+                (EpilogueBf16::Rows { bias, to: left }, EpilogueBf16::Rows { bias, to: right })
             }
         }
     }

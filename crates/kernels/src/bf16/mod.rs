@@ -22,6 +22,8 @@ mod norm;
 #[cfg(target_arch = "x86_64")]
 mod paged;
 #[cfg(target_arch = "x86_64")]
+mod pipeline;
+#[cfg(target_arch = "x86_64")]
 mod quantized;
 #[cfg(target_arch = "x86_64")]
 mod rows;

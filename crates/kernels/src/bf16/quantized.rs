@@ -4,9 +4,9 @@
 use std::ops::Range;
 
 use super::epilogue::EpilogueBf16;
-use super::gemm::{Pipeline, TILE};
 use super::input::InputBf16;
 use super::panels::STEP;
+use super::pipeline::{Pipeline, TILE};
 use crate::buffer::Buffer;
 use crate::quant::QuantMatrix;
 
@@ -33,7 +33,7 @@ impl QuantMatrix {
         unsafe { self.multiply_panels(input, panels, first, epilogue, widened) }
     }
 
-    #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512bf16,fma")]
+    #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512bf16,avx512vbmi,fma")]
     unsafe fn multiply_panels(
         &self,
         input: InputBf16<'_>,
@@ -42,12 +42,15 @@ impl QuantMatrix {
         epilogue: &mut EpilogueBf16<'_>,
         widened: &mut Buffer<u16>,
     ) {
-        let widened = &mut widened[..self.inputs() / STEP * 2 * TILE];
-        let mut pipeline = Pipeline::new(input);
-        for panel in panels {
-            self.widen(panel, widened);
+        let mut pipeline = Pipeline::new(input, self.inputs() / STEP);
+        let mut parts = pipeline.parts(panels).peekable();
+        while let Some(part) = parts.next() {
+            let weights = &mut widened[..part.steps.len() * 2 * TILE];
+            self.widen(part.panel, part.steps.clone(), weights);
+            let next =
+                parts.peek().map_or([&[][..]; 2], |next| self.code_lines(next.panel, next.steps.clone()));
             // SAFETY: as `multiply_bf16` made sure.
-            unsafe { pipeline.multiply(widened, first + panel, false, epilogue) };
+            unsafe { pipeline.multiply(first + part.panel, &part, weights, next, epilogue) };
         }
         pipeline.finish(epilogue);
     }

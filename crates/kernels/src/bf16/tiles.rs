@@ -87,6 +87,36 @@ impl Tiles {
         }
     }
 
+    /// Loads the first two accumulators from 16 rows side by side, and the other two from the rows below if `all`.
+    ///
+    /// # Safety
+    /// `from` leads 16 rows of 128 bytes, `stride` bytes apart; 32 of them where `all`.
+    #[inline(always)]
+    pub(super) unsafe fn load(&self, from: *const f32, stride: usize, all: bool) {
+        if let Some(sums) = &self.emulated {
+            // SAFETY: as lower.
+            return unsafe { sums.load(from, stride, if all { 2 } else { 1 }) };
+        }
+        // SAFETY: the caller guarantees the memory, `self` for the tiles.
+        unsafe {
+            asm!(
+                "tileloadd tmm0, [{from} + {stride}*1]",
+                "tileloadd tmm1, [{beside} + {stride}*1]",
+                from = in(reg) from, beside = in(reg) from.add(16), stride = in(reg) stride,
+                options(nostack, readonly, preserves_flags)
+            );
+            if all {
+                let lower = from.byte_add(16 * stride);
+                asm!(
+                    "tileloadd tmm2, [{from} + {stride}*1]",
+                    "tileloadd tmm3, [{beside} + {stride}*1]",
+                    from = in(reg) lower, beside = in(reg) lower.add(16), stride = in(reg) stride,
+                    options(nostack, readonly, preserves_flags)
+                );
+            }
+        }
+    }
+
     /// Multiplies two tiles of rows by two tiles of columns into the four accumulators.
     ///
     /// # Safety

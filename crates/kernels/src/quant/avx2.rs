@@ -53,7 +53,7 @@ pub(super) fn multiply(
     panel: &Panel<'_>,
     rows: &QuantizedRows,
     part: Range<usize>,
-    put: &mut impl FnMut(usize, &[f32; PANEL]),
+    put: &mut (impl FnMut(usize, &[f32; PANEL]) + ?Sized),
 ) -> bool {
     if !has_short_vectors(isa) {
         return false;
@@ -79,7 +79,7 @@ fn some_rows<const R: usize>(
     panel: &Panel<'_>,
     rows: &QuantizedRows,
     first: &mut usize,
-    put: &mut impl FnMut(usize, &[f32; PANEL]),
+    put: &mut (impl FnMut(usize, &[f32; PANEL]) + ?Sized),
 ) {
     for sums in products(panel, rows.some::<R>(*first)) {
         put(*first, &values(sums));

@@ -24,7 +24,7 @@ pub(super) fn multiply(
     isa: Isa,
     panel: &Panel<'_>,
     rows: &ByteRows,
-    put: &mut impl FnMut(usize, &[f32; PANEL]),
+    put: &mut (impl FnMut(usize, &[f32; PANEL]) + ?Sized),
 ) -> bool {
     if !has_short_vectors(isa) {
         return false;
@@ -56,7 +56,7 @@ unsafe fn some_rows<const R: usize, const VNNI: bool>(
     panel: &Panel<'_>,
     rows: &ByteRows,
     first: &mut usize,
-    put: &mut impl FnMut(usize, &[f32; PANEL]),
+    put: &mut (impl FnMut(usize, &[f32; PANEL]) + ?Sized),
 ) {
     let groups = rows.some(*first);
     // SAFETY: the caller guarantees AVX-VNNI.

@@ -2,7 +2,7 @@
 
 use std::arch::asm;
 use std::arch::x86_64::{
-    __m512, __m512i, _MM_HINT_T0, _mm_loadu_si128, _mm_prefetch, _mm256_loadu_si256, _mm512_add_epi32,
+    __m512, __m512i, _MM_HINT_T1, _mm_loadu_si128, _mm_prefetch, _mm256_loadu_si256, _mm512_add_epi32,
     _mm512_and_si512, _mm512_cvtepi8_epi32, _mm512_cvtepi32_ps, _mm512_cvtepu8_epi32, _mm512_cvtph_ps,
     _mm512_fmadd_ps, _mm512_fnmadd_ps, _mm512_loadu_si512, _mm512_mul_ps, _mm512_mullo_epi32,
     _mm512_or_si512, _mm512_set1_epi8, _mm512_set1_ps, _mm512_setzero_ps, _mm512_setzero_si512,
@@ -28,7 +28,7 @@ pub(super) fn multiply(
     panel: &Panel<'_>,
     rows: &QuantizedRows,
     part: Range<usize>,
-    put: &mut impl FnMut(usize, &[f32; PANEL]),
+    put: &mut (impl FnMut(usize, &[f32; PANEL]) + ?Sized),
 ) -> bool {
     if !has_vectors(isa) {
         return false;
@@ -60,7 +60,7 @@ fn some_rows<const R: usize, const EXACT: bool>(
     panel: &Panel<'_>,
     rows: &QuantizedRows,
     first: &mut usize,
-    put: &mut impl FnMut(usize, &[f32; PANEL]),
+    put: &mut (impl FnMut(usize, &[f32; PANEL]) + ?Sized),
 ) {
     for sums in products::<R, EXACT>(panel, rows.some::<R>(*first)) {
         put(*first, &values(sums));
@@ -72,7 +72,7 @@ fn some_rows<const R: usize, const EXACT: bool>(
 #[inline]
 fn products<const R: usize, const EXACT: bool>(panel: &Panel<'_>, rows: SomeRows<'_, R>) -> [__m512; R] {
     let mut sums = [_mm512_setzero_ps(); R];
-    let mut factors = GroupFactors::of(panel);
+    let mut factors = GroupFactors::from(panel, 0);
     let blocks = panel.codes.chunks(BLOCK / panel.format.group * panel.format.group_bytes());
     for (block, codes) in blocks.enumerate() {
         if EXACT {
@@ -208,11 +208,29 @@ pub(super) struct GroupFactors<'a> {
 }
 
 impl<'a> GroupFactors<'a> {
-    #[target_feature(enable = "avx512f")]
+    /// Those of group `group` and the groups after it.
+    #[target_feature(enable = "avx512f,avx512bw,avx512vl")]
     #[inline]
-    pub(super) fn of(panel: &'a Panel<'a>) -> GroupFactors<'a> {
+    pub(super) fn from(panel: &'a Panel<'a>, group: usize) -> GroupFactors<'a> {
         let none = _mm512_setzero_ps();
-        GroupFactors { panel, group: 0, left: 0, scale: none, minimum: none }
+        let mut factors = GroupFactors { panel, group, left: 0, scale: none, minimum: none };
+        let skipped = group % panel.format.groups;
+        if skipped > 0 {
+            factors.load_block();
+            factors.left = panel.format.groups - skipped;
+        }
+        factors
+    }
+
+    /// Loads the factors of the super-block.
+    #[target_feature(enable = "avx512f,avx512bw,avx512vl")]
+    #[inline]
+    fn load_block(&mut self) {
+        let (panel, block) = (self.panel, self.group / self.panel.format.groups);
+        self.scale = halves(panel.scales, block);
+        if panel.format.has_minimums {
+            self.minimum = halves(panel.minimums, block);
+        }
     }
 
     #[target_feature(enable = "avx512f,avx512bw,avx512vl")]
@@ -220,11 +238,8 @@ impl<'a> GroupFactors<'a> {
     pub(super) fn next(&mut self) -> [__m512; 2] {
         let (panel, format) = (self.panel, self.panel.format);
         if self.left == 0 {
+            self.load_block();
             self.left = format.groups;
-            self.scale = halves(panel.scales, self.group / format.groups);
-            if format.has_minimums {
-                self.minimum = halves(panel.minimums, self.group / format.groups);
-            }
         }
         self.left -= 1;
         let (mut scale, mut minimum) = (self.scale, self.minimum);
@@ -373,7 +388,7 @@ pub(super) fn prefetch(codes: &[u8]) {
     for line in (0..codes.len()).step_by(VECTOR) {
         let ahead = codes.as_ptr().wrapping_add(PREFETCH + line);
         // SAFETY: a prefetch reads nothing.
-        unsafe { _mm_prefetch::<_MM_HINT_T0>(ahead.cast()) };
+        unsafe { _mm_prefetch::<_MM_HINT_T1>(ahead.cast()) };
     }
 }
 
@@ -423,7 +438,7 @@ pub(super) fn signed(values: &[i8], group: usize) -> __m512i {
 /// The integers of group `group`.
 #[target_feature(enable = "avx512f")]
 #[inline]
-fn unsigned(values: &[u8], group: usize) -> __m512i {
+pub(super) fn unsigned(values: &[u8], group: usize) -> __m512i {
     let values: &[u8; PANEL] = &values.as_chunks().0[group];
     // SAFETY: 16 bytes are a quarter of a vector.
     unsafe { _mm512_cvtepu8_epi32(_mm_loadu_si128(values.as_ptr().cast())) }

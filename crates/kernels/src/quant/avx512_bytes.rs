@@ -19,7 +19,7 @@ pub(super) fn multiply(
     isa: Isa,
     panel: &Panel<'_>,
     rows: &ByteRows,
-    put: &mut impl FnMut(usize, &[f32; PANEL]),
+    put: &mut (impl FnMut(usize, &[f32; PANEL]) + ?Sized),
 ) -> bool {
     if !has_vectors(isa) {
         return false;
@@ -46,7 +46,7 @@ fn some_rows<const R: usize>(
     panel: &Panel<'_>,
     rows: &ByteRows,
     first: &mut usize,
-    put: &mut impl FnMut(usize, &[f32; PANEL]),
+    put: &mut (impl FnMut(usize, &[f32; PANEL]) + ?Sized),
 ) {
     let groups = rows.some(*first);
     let sums = match (panel.format.width, panel.format.group) {
@@ -70,7 +70,7 @@ fn products<'a, const R: usize, const BYTES: usize, const HALVES: bool>(
     rows: impl Iterator<Item = &'a [RowGroup; R]>,
 ) -> [__m512; R] {
     let mut sums = [_mm512_setzero_ps(); R];
-    let mut factors = GroupFactors::of(panel);
+    let mut factors = GroupFactors::from(panel, 0);
     let (runs, _) = panel.codes.as_chunks::<BYTES>();
     for ([first, second], rows) in runs.as_chunks::<{ GROUP / RUN }>().0.iter().zip(rows) {
         let mut dots = [_mm512_setzero_si512(); R];

@@ -1,5 +1,6 @@
 //! Codes of activations.
 
+use super::byte_codes::LARGEST_BYTE;
 use super::{BLOCK, GROUP};
 use crate::rows::{LANES, folded};
 
@@ -14,7 +15,7 @@ const WORDS: usize = BLOCK / 4;
 /// of bytes.
 #[derive(Clone, Copy, Debug)]
 #[repr(C, align(64))]
-pub(super) struct RowBlock {
+pub struct RowBlock {
     /// High bytes, four inputs to a word.
     pub(super) high: [i32; WORDS],
     /// Low bytes, four inputs to a word.
@@ -60,9 +61,44 @@ impl RowBlock {
     }
 }
 
-/// Quantizes the values of a block: 256, or fewer at the end of a row.
+/// A block of a row: the codes of 256 inputs with one scale, signed bytes.
+#[derive(Clone, Copy, Debug)]
+#[repr(C, align(64))]
+pub struct ByteBlock {
+    /// The codes, four inputs to a word.
+    pub(super) codes: [i32; WORDS],
+    /// The sum of each 16 codes, two sums of 16 bits to a word.
+    pub(super) half_sums: [i32; BLOCK / SUMMED / 2],
+    /// The sum of each 32 codes, two sums to a word.
+    pub(super) sums: [i32; BLOCK / GROUP / 2],
+    /// The scale of the codes; NaN if a value is not finite.
+    pub(super) scale: f32,
+}
+
+impl ByteBlock {
+    pub(super) const ZEROS: ByteBlock = ByteBlock {
+        codes: [0; WORDS],
+        half_sums: [0; BLOCK / SUMMED / 2],
+        sums: [0; BLOCK / GROUP / 2],
+        scale: 0.0,
+    };
+
+    /// Sets the sum of each 16 codes.
+    #[inline(always)]
+    pub(super) fn set_sums(&mut self, sums: [i16; BLOCK / SUMMED]) {
+        let pair = |first: i16, second: i16| i32::from(second) << 16 | i32::from(first.cast_unsigned());
+        for (to, sums) in self.half_sums.iter_mut().zip(sums.as_chunks::<2>().0) {
+            *to = pair(sums[0], sums[1]);
+        }
+        for (to, sums) in self.sums.iter_mut().zip(sums.as_chunks::<4>().0) {
+            *to = pair(sums[0] + sums[1], sums[2] + sums[3]);
+        }
+    }
+}
+
+/// The scale of the values of a block with codes up to `largest`, and its inverse. The scale is NaN if a value is not finite.
 #[inline(always)]
-pub(super) fn quantize(values: &[f32], to: &mut RowBlock) {
+fn scale_of(values: &[f32], largest: f32) -> (f32, f32) {
     let mut tops = [0.0_f32; LANES];
     let mut finite = true;
     for values in values.as_chunks::<LANES>().0 {
@@ -71,8 +107,34 @@ pub(super) fn quantize(values: &[f32], to: &mut RowBlock) {
             finite &= x.is_finite();
         }
     }
-    let scale = folded(tops, f32::max) / LARGEST;
+    let scale = folded(tops, f32::max) / largest;
     let inverse = if scale > 0.0 { 1.0 / scale } else { 0.0 };
+    (if finite { scale } else { f32::NAN }, inverse)
+}
+
+/// Quantizes the values of a block to bytes.
+#[inline(always)]
+pub(super) fn quantize_bytes(values: &[f32], to: &mut ByteBlock) {
+    let (scale, inverse) = scale_of(values, LARGEST_BYTE);
+    to.scale = scale;
+    let mut sums = [0; BLOCK / SUMMED];
+    for ((values, to), sum) in
+        values.as_chunks::<SUMMED>().0.iter().zip(to.codes.as_chunks_mut::<4>().0).zip(&mut sums)
+    {
+        let codes = values.map(|x| (x * inverse).round_ties_even().clamp(-LARGEST_BYTE, LARGEST_BYTE) as i8);
+        for (to, codes) in to.iter_mut().zip(codes.as_chunks::<4>().0) {
+            *to = i32::from_le_bytes(codes.map(i8::cast_unsigned));
+        }
+        *sum = codes.iter().map(|code| i16::from(*code)).sum::<i16>();
+    }
+    to.set_sums(sums);
+}
+
+/// Quantizes the values of a block: 256, or fewer at the end of a row.
+#[inline(always)]
+pub(super) fn quantize(values: &[f32], to: &mut RowBlock) {
+    let (scale, inverse) = scale_of(values, LARGEST);
+    to.scale = scale;
     for (group, values) in values.as_chunks::<GROUP>().0.iter().enumerate() {
         let codes = values.map(|x| (x * inverse).round_ties_even().clamp(-LARGEST, LARGEST) as i32);
         // The low byte is signed, so the high byte is the nearest.
@@ -86,5 +148,4 @@ pub(super) fn quantize(values: &[f32], to: &mut RowBlock) {
         let sum = |codes: &[i32]| codes.iter().sum::<i32>() as f32;
         to.set_sums(group, [sum(&codes[..SUMMED]), sum(&codes[SUMMED..])]);
     }
-    to.scale = if finite { scale } else { f32::NAN };
 }

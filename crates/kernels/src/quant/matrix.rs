@@ -6,15 +6,17 @@ use super::byte_rows::ByteRows;
 #[cfg(target_arch = "x86_64")]
 use super::format::CodeWidth;
 use super::format::QuantFormat;
-use super::panel::Panel;
-use super::rows::QuantizedRows;
 #[cfg(target_arch = "x86_64")]
-use super::rows::TILE_ROWS;
+use super::instructions::has_vectors;
+use super::panel::Panel;
+#[cfg(target_arch = "x86_64")]
+use super::rows::{BlockRows, LEAST_TILE_ROWS, QuantizedBlock, TILE_ROWS};
+use super::rows::{ByteBlocks, QuantizedRows};
 #[cfg(target_arch = "x86_64")]
 use super::tiles::{self, ByteTiles};
 use super::{PANEL, portable};
 use crate::buffer::Buffer;
-use crate::gemm::ColumnBlock;
+use crate::gemm::{Epilogue, OutputTile};
 use crate::isa::Isa;
 
 /// Bytes of activations that stay in the L2 cache.
@@ -84,112 +86,140 @@ impl QuantMatrix {
         }
     }
 
-    /// Computes the columns of some panels: `rows · weightsᵀ`.
-    pub fn multiply_columns(&self, rows: &QuantizedRows, panels: Range<usize>) -> ColumnBlock {
+    /// Computes `rows · weightsᵀ` for the outputs of some panels. The first output of the matrix is column `first` of the
+    /// destination.
+    pub fn multiply(
+        &self,
+        rows: &QuantizedRows,
+        panels: Range<usize>,
+        first: usize,
+        epilogue: &mut impl Epilogue,
+    ) {
         assert!(rows.inputs() == self.inputs && panels.end <= self.panels());
-        self.columns(rows.rows(), &panels, |put| self.multiply_blocks(rows, panels.clone(), put))
+        let mut to = PanelOutput::new(self, first, rows.rows(), epilogue);
+        #[cfg(target_arch = "x86_64")]
+        let rest = {
+            let tiles = |unit: &mut ByteTiles, panel: &Panel<'_>, part, put: &mut Put<'_>| {
+                tiles::multiply(unit, panel, rows, part, put);
+            };
+            self.multiply_on_tiles(rows, panels.clone(), &mut to, tiles)..rows.rows()
+        };
+        #[cfg(not(target_arch = "x86_64"))]
+        let rest = 0..rows.rows();
+        if rest.is_empty() {
+            return;
+        }
+        for number in panels {
+            let panel = self.panel(number);
+            to.store(number, rest.clone(), |put| {
+                #[cfg(target_arch = "x86_64")]
+                if super::avx512::multiply(self.isa, &panel, rows, rest.clone(), put)
+                    || super::avx2::multiply(self.isa, &panel, rows, rest.clone(), put)
+                {
+                    return;
+                }
+                #[cfg(target_arch = "aarch64")]
+                if self.isa == Isa::Other {
+                    return super::neon::multiply(&panel, rows, rest.clone(), put);
+                }
+                self.isa.run(portable::Multiply { panel: &panel, rows, put });
+            });
+        }
     }
 
     /// The same with rows of bytes.
-    pub fn multiply_byte_columns(&self, rows: &ByteRows, panels: Range<usize>) -> ColumnBlock {
-        assert!(rows.inputs() == self.inputs && panels.end <= self.panels());
-        self.columns(rows.rows(), &panels, |put| {
-            for number in panels.clone() {
-                let panel = self.panel(number);
-                let mut put = |row: usize, values: &[f32; PANEL]| put(row, number, values);
-                #[cfg(target_arch = "x86_64")]
-                if super::avx512_bytes::multiply(self.isa, &panel, rows, &mut put)
-                    || super::avx2_bytes::multiply(self.isa, &panel, rows, &mut put)
-                {
-                    continue;
-                }
-                #[cfg(target_arch = "aarch64")]
-                if self.isa == Isa::Other && super::neon_bytes::multiply(&panel, rows, &mut put) {
-                    continue;
-                }
-                self.isa.run(portable::MultiplyBytes { panel: &panel, rows, put: &mut put });
-            }
-        })
-    }
-
-    /// The columns of some panels. `multiply` passes each row, panel and its products on.
-    fn columns(
+    pub fn multiply_bytes(
         &self,
-        rows: usize,
-        panels: &Range<usize>,
-        multiply: impl FnOnce(&mut dyn FnMut(usize, usize, &[f32; PANEL])),
-    ) -> ColumnBlock {
-        let first = panels.start * PANEL;
-        let columns = (panels.end * PANEL).min(self.outputs).saturating_sub(first);
-        let mut block = ColumnBlock::zeros(first, rows, columns);
-        multiply(&mut |row, panel, values| {
-            let at = panel * PANEL - first;
-            let width = PANEL.min(columns - at);
-            block.values_mut()[row * columns + at..][..width].copy_from_slice(&values[..width]);
-        });
-        block
-    }
-
-    /// Calls `put` with each row, panel and its products.
-    fn multiply_blocks(
-        &self,
-        rows: &QuantizedRows,
+        rows: &ByteRows,
         panels: Range<usize>,
-        put: &mut dyn FnMut(usize, usize, &[f32; PANEL]),
+        first: usize,
+        epilogue: &mut impl Epilogue,
     ) {
-        #[cfg(target_arch = "x86_64")]
-        let rest = self.multiply_on_tiles(rows, panels.clone(), put)..rows.rows();
+        assert!(rows.inputs() == self.inputs && panels.end <= self.panels());
+        let mut to = PanelOutput::new(self, first, rows.rows(), epilogue);
         for number in panels {
             let panel = self.panel(number);
-            let mut put = |row: usize, values: &[f32; PANEL]| put(row, number, values);
-            #[cfg(target_arch = "x86_64")]
-            if super::avx512::multiply(self.isa, &panel, rows, rest.clone(), &mut put)
-                || super::avx2::multiply(self.isa, &panel, rows, rest.clone(), &mut put)
-            {
-                continue;
-            }
-            #[cfg(target_arch = "aarch64")]
-            if self.isa == Isa::Other {
-                super::neon::multiply(&panel, rows, 0..rows.rows(), &mut put);
-                continue;
-            }
-            self.isa.run(portable::Multiply { panel: &panel, rows, put: &mut put });
+            to.store(number, 0..rows.rows(), |put| {
+                #[cfg(target_arch = "x86_64")]
+                if super::avx512_bytes::multiply(self.isa, &panel, rows, put)
+                    || super::avx2_bytes::multiply(self.isa, &panel, rows, put)
+                {
+                    return;
+                }
+                #[cfg(target_arch = "aarch64")]
+                if self.isa == Isa::Other && super::neon_bytes::multiply(&panel, rows, put) {
+                    return;
+                }
+                self.isa.run(portable::MultiplyBytes { panel: &panel, rows, put });
+            });
         }
     }
 
-    /// Multiplies rows on tiles, if there are any. Returns how many.
-    #[cfg(target_arch = "x86_64")]
-    fn multiply_on_tiles(
+    /// Whether rows of bytes have a scale per 256 inputs: with super-blocks, if there are vectors for it.
+    pub fn takes_byte_blocks(&self) -> bool {
+        cfg_select! {
+            target_arch = "x86_64" => self.format.is_super() && has_vectors(self.isa),
+            _ => false,
+        }
+    }
+
+    /// The same with rows of bytes that have a scale per 256 inputs. Only if the matrix
+    /// [takes them](QuantMatrix::takes_byte_blocks).
+    pub fn multiply_byte_blocks(
         &self,
-        rows: &QuantizedRows,
+        rows: &ByteBlocks,
         panels: Range<usize>,
-        put: &mut dyn FnMut(usize, usize, &[f32; PANEL]),
-    ) -> usize {
-        let full = rows.rows() / TILE_ROWS;
-        let rest = rows.rows() % TILE_ROWS;
-        // Vectors multiply fewer rows faster.
-        let least = match self.format.width {
-            CodeWidth::Four => 6,
-            CodeWidth::Six | CodeWidth::Eight => 10,
-        };
-        let mut done = 0;
-        for (range, height) in [(0..full, TILE_ROWS), (full..full + 1, rest)] {
-            if range.is_empty() || height < least {
-                continue;
-            }
-            let Some(mut unit) = ByteTiles::of(self.isa, self.format, height) else { return 0 };
-            done += range.len() * height;
-            // Tiles whose rows stay in the L2 cache for all panels.
-            let step = (L2_BYTES / (2 * TILE_ROWS * self.inputs)).max(1);
-            for first in range.clone().step_by(step) {
-                for number in panels.clone() {
-                    let part = first..(first + step).min(range.end);
-                    let put = &mut |row: usize, values: &[f32; PANEL]| put(row, number, values);
-                    tiles::multiply(&mut unit, &self.panel(number), rows, part, put);
-                }
+        first: usize,
+        epilogue: &mut impl Epilogue,
+    ) {
+        assert!(self.takes_byte_blocks() && rows.inputs() == self.inputs && panels.end <= self.panels());
+        #[cfg(target_arch = "x86_64")]
+        {
+            let mut to = PanelOutput::new(self, first, rows.rows(), epilogue);
+            let tiles = |unit: &mut ByteTiles, panel: &Panel<'_>, part, put: &mut Put<'_>| {
+                tiles::multiply_bytes(unit, panel, rows, part, put);
+            };
+            let done = self.multiply_on_tiles(rows, panels.clone(), &mut to, tiles);
+            let rest = done..rows.rows();
+            for number in panels.filter(|_| done < rows.rows()) {
+                to.store(number, rest.clone(), |put| {
+                    super::avx512_blocks::multiply(self.isa, &self.panel(number), rows, rest.clone(), put);
+                });
             }
         }
-        done
+        #[cfg(not(target_arch = "x86_64"))]
+        let _ = (first, epilogue);
+    }
+
+    /// Multiplies rows on tiles, if there are any. Returns how many. `multiply` multiplies some tiles of rows with a panel.
+    #[cfg(target_arch = "x86_64")]
+    fn multiply_on_tiles<E: Epilogue, B: QuantizedBlock>(
+        &self,
+        rows: &BlockRows<B>,
+        panels: Range<usize>,
+        to: &mut PanelOutput<'_, E>,
+        mut multiply: impl FnMut(&mut ByteTiles, &Panel<'_>, Range<usize>, &mut Put<'_>),
+    ) -> usize {
+        // Vectors multiply fewer rows faster.
+        let least = match self.format.width {
+            CodeWidth::Four => LEAST_TILE_ROWS,
+            CodeWidth::Six | CodeWidth::Eight => 10,
+        };
+        let is_last_full = rows.rows() % TILE_ROWS >= least;
+        let tiles = rows.rows() / TILE_ROWS + usize::from(is_last_full);
+        let Some(mut unit) = ByteTiles::of(self.isa, self.format).filter(|_| tiles > 0) else { return 0 };
+        // Tiles whose rows stay in the L2 cache for all panels.
+        let step = (L2_BYTES / (2 * TILE_ROWS * self.inputs)).max(2);
+        for first in (0..tiles).step_by(step) {
+            let part = first..(first + step).min(tiles);
+            let own = part.start * TILE_ROWS..rows.rows().min(part.end * TILE_ROWS);
+            for number in panels.clone() {
+                to.store(number, own.clone(), |put| {
+                    multiply(&mut unit, &self.panel(number), part.clone(), put);
+                });
+            }
+        }
+        rows.rows().min(tiles * TILE_ROWS)
     }
 
     /// The weights of output `output`, in f32.
@@ -207,5 +237,36 @@ impl QuantMatrix {
                 };
             }
         }
+    }
+}
+
+/// Takes a row and its products with a panel.
+type Put<'a> = dyn FnMut(usize, &[f32; PANEL]) + 'a;
+
+/// The destination of the products with a matrix: they are passed to an epilogue panel by panel.
+struct PanelOutput<'a, E> {
+    matrix: &'a QuantMatrix,
+    /// The column of the matrix's first output.
+    first: usize,
+    /// Products of some rows with a panel.
+    values: Vec<f32>,
+    epilogue: &'a mut E,
+}
+
+impl<'a, E: Epilogue> PanelOutput<'a, E> {
+    fn new(matrix: &'a QuantMatrix, first: usize, rows: usize, epilogue: &'a mut E) -> PanelOutput<'a, E> {
+        PanelOutput { matrix, first, values: vec![0.0; rows * PANEL], epilogue }
+    }
+
+    /// Stores the products of some rows with panel `number`. `multiply` passes each row and its products on.
+    fn store(&mut self, number: usize, rows: Range<usize>, multiply: impl FnOnce(&mut Put<'_>)) {
+        let values = &mut self.values[..rows.len() * PANEL];
+        let (to, _) = values.as_chunks_mut();
+        multiply(&mut |row, products| to[row - rows.start] = *products);
+        let columns = PANEL.min(self.matrix.outputs - number * PANEL);
+        let column = self.first + number * PANEL;
+        let tile =
+            OutputTile { row: rows.start, column, rows: rows.len(), columns, values, panel_width: PANEL };
+        tile.store(self.matrix.isa, self.epilogue);
     }
 }

@@ -10,6 +10,8 @@ mod avx2_bytes;
 #[cfg(target_arch = "x86_64")]
 mod avx512;
 #[cfg(target_arch = "x86_64")]
+mod avx512_blocks;
+#[cfg(target_arch = "x86_64")]
 mod avx512_bytes;
 mod byte_codes;
 mod byte_rows;
@@ -38,7 +40,7 @@ mod widen;
 pub use byte_rows::{BytePartMut, ByteRows};
 pub use format::{CodeWidth, QuantFormat, QuantRow};
 pub use matrix::QuantMatrix;
-pub use rows::{PartMut, QuantizedRows};
+pub use rows::{BlockRows, ByteBlocks, PartMut, QuantizedBlock, QuantizedRows};
 
 /// Columns of a panel, whose codes are interleaved.
 pub const PANEL: usize = 16;

@@ -28,7 +28,7 @@ pub(super) fn multiply(
     panel: &Panel<'_>,
     rows: &QuantizedRows,
     part: Range<usize>,
-    put: &mut impl FnMut(usize, &[f32; PANEL]),
+    put: &mut (impl FnMut(usize, &[f32; PANEL]) + ?Sized),
 ) {
     let mut first = part.start;
     while first < part.end {
@@ -49,7 +49,7 @@ fn some_rows<const R: usize>(
     panel: &Panel<'_>,
     rows: &QuantizedRows,
     first: &mut usize,
-    put: &mut impl FnMut(usize, &[f32; PANEL]),
+    put: &mut (impl FnMut(usize, &[f32; PANEL]) + ?Sized),
 ) {
     for values in products(panel, rows.some::<R>(*first)) {
         put(*first, &values);

@@ -21,7 +21,7 @@ type Columns<T> = [T; PANEL / LANES];
 pub(super) fn multiply(
     panel: &Panel<'_>,
     rows: &ByteRows,
-    put: &mut impl FnMut(usize, &[f32; PANEL]),
+    put: &mut (impl FnMut(usize, &[f32; PANEL]) + ?Sized),
 ) -> bool {
     if !has_dot_products() {
         return false;
@@ -47,7 +47,7 @@ fn some_rows<const R: usize>(
     panel: &Panel<'_>,
     rows: &ByteRows,
     first: &mut usize,
-    put: &mut impl FnMut(usize, &[f32; PANEL]),
+    put: &mut (impl FnMut(usize, &[f32; PANEL]) + ?Sized),
 ) {
     let groups = rows.some(*first);
     let sums = match panel.format.width {

@@ -17,6 +17,14 @@ pub(super) struct Panel<'a> {
 }
 
 impl Panel<'_> {
+    /// The codes of a super-block.
+    #[cfg(target_arch = "x86_64")]
+    #[inline(always)]
+    pub(super) fn block_codes(&self, block: usize) -> &[u8] {
+        let bytes = self.format.groups * self.format.group_bytes();
+        &self.codes[block * bytes..][..bytes]
+    }
+
     /// The code of an input of a group.
     #[inline(always)]
     pub(super) fn code(&self, group: usize, input: usize, column: usize) -> u8 {

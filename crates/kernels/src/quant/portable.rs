@@ -9,13 +9,13 @@ use super::{BLOCK, GROUP, PANEL, RUN, VECTOR};
 use crate::isa::Vectorized;
 
 /// The products of all rows with a panel.
-pub(super) struct Multiply<'a, P> {
+pub(super) struct Multiply<'a, P: ?Sized> {
     pub(super) panel: &'a Panel<'a>,
     pub(super) rows: &'a QuantizedRows,
     pub(super) put: &'a mut P,
 }
 
-impl<P: FnMut(usize, &[f32; PANEL])> Vectorized for Multiply<'_, P> {
+impl<P: FnMut(usize, &[f32; PANEL]) + ?Sized> Vectorized for Multiply<'_, P> {
     #[inline(always)]
     fn run(self) {
         let Multiply { panel, rows, put } = self;
@@ -49,13 +49,13 @@ impl<P: FnMut(usize, &[f32; PANEL])> Vectorized for Multiply<'_, P> {
 }
 
 /// The products of all rows of bytes with a panel.
-pub(super) struct MultiplyBytes<'a, P> {
+pub(super) struct MultiplyBytes<'a, P: ?Sized> {
     pub(super) panel: &'a Panel<'a>,
     pub(super) rows: &'a ByteRows,
     pub(super) put: &'a mut P,
 }
 
-impl<P: FnMut(usize, &[f32; PANEL])> Vectorized for MultiplyBytes<'_, P> {
+impl<P: FnMut(usize, &[f32; PANEL]) + ?Sized> Vectorized for MultiplyBytes<'_, P> {
     #[inline(always)]
     fn run(self) {
         let MultiplyBytes { panel, rows, put } = self;

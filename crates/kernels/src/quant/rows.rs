@@ -1,35 +1,104 @@
-//! Rows of activations, quantized to 16 bits.
+//! Rows of activations, quantized in blocks of 256 inputs.
 
-use super::codes::{RowBlock, quantize};
+use super::codes::{self, ByteBlock, RowBlock};
 use super::{BLOCK, GROUP};
 use crate::isa::{Isa, Vectorized};
 
 /// Rows of a tile.
 pub(super) const TILE_ROWS: usize = 16;
+/// Fewest rows of a tile that is computed on tiles: vectors multiply fewer rows faster.
+pub(super) const LEAST_TILE_ROWS: usize = 12;
 
-/// Rows of activations, quantized to 16 bits, with a scale per 256 inputs.
-///
-/// Rows are in tiles of 16, the last of which may have fewer. In a tile, the rows of a block are adjacent.
-#[derive(Clone, Debug, Default)]
-pub struct QuantizedRows {
-    rows: usize,
-    inputs: usize,
-    blocks: Vec<RowBlock>,
+/// The codes of 256 inputs of a row.
+pub trait QuantizedBlock: Copy + Send + Sync {
+    /// Zeros.
+    const ZEROS: Self;
+
+    /// Quantizes 256 values, or fewer at the end of a row.
+    #[doc(hidden)]
+    fn quantize(values: &[f32], to: &mut Self);
+
+    /// The same with AVX-512.
+    ///
+    /// # Safety
+    /// The processor has the instructions.
+    #[doc(hidden)]
+    #[cfg(target_arch = "x86_64")]
+    unsafe fn quantize_avx512(values: &[f32], to: &mut Self);
 }
 
-impl QuantizedRows {
+impl QuantizedBlock for RowBlock {
+    const ZEROS: RowBlock = RowBlock::ZEROS;
+
+    #[inline(always)]
+    fn quantize(values: &[f32], to: &mut RowBlock) {
+        codes::quantize(values, to);
+    }
+
+    #[cfg(target_arch = "x86_64")]
+    unsafe fn quantize_avx512(values: &[f32], to: &mut RowBlock) {
+        // SAFETY: the caller guarantees the instructions.
+        unsafe { super::codes_avx512::quantize(values, to) }
+    }
+}
+
+impl QuantizedBlock for ByteBlock {
+    const ZEROS: ByteBlock = ByteBlock::ZEROS;
+
+    #[inline(always)]
+    fn quantize(values: &[f32], to: &mut ByteBlock) {
+        codes::quantize_bytes(values, to);
+    }
+
+    #[cfg(target_arch = "x86_64")]
+    unsafe fn quantize_avx512(values: &[f32], to: &mut ByteBlock) {
+        // SAFETY: the caller guarantees the instructions.
+        unsafe { super::codes_avx512::quantize_block(values, to) }
+    }
+}
+
+/// Rows of activations, quantized with a scale per 256 inputs.
+///
+/// Rows are in tiles of 16. In a tile, the rows of a block are adjacent.
+#[derive(Clone, Debug)]
+pub struct BlockRows<B> {
+    rows: usize,
+    inputs: usize,
+    blocks: Vec<B>,
+}
+
+impl<B> Default for BlockRows<B> {
+    fn default() -> BlockRows<B> {
+        BlockRows { rows: 0, inputs: 0, blocks: Vec::new() }
+    }
+}
+
+/// Rows of activations of 16 bits.
+pub type QuantizedRows = BlockRows<RowBlock>;
+/// Rows of activations of 8 bits, as GGML's `Q8_K`: half the work of 16 bits.
+pub type ByteBlocks = BlockRows<ByteBlock>;
+
+/// Number of rows of a tile for which there is memory: all that a tile of the processor reads.
+fn height(rows: usize, first: usize) -> usize {
+    let height = TILE_ROWS.min(rows - first);
+    if height >= LEAST_TILE_ROWS { TILE_ROWS } else { height }
+}
+
+impl<B: QuantizedBlock> BlockRows<B> {
     /// Quantizes `rows` rows of `inputs` values that are `stride` apart. A block with a value that is not finite has the
     /// scale NaN, and so do its products. `inputs` is a multiple of 32.
-    pub fn quantize(isa: Isa, values: &[f32], stride: usize, rows: usize, inputs: usize) -> QuantizedRows {
-        let mut quantized = QuantizedRows::zeros(rows, inputs);
+    pub fn quantize(isa: Isa, values: &[f32], stride: usize, rows: usize, inputs: usize) -> BlockRows<B> {
+        let mut quantized = BlockRows::zeros(rows, inputs);
         quantized.parts(usize::MAX).for_each(|mut part| part.quantize(isa, values, stride));
         quantized
     }
 
     /// `rows` rows of `inputs` zeros. `inputs` is a multiple of 32.
-    pub fn zeros(rows: usize, inputs: usize) -> QuantizedRows {
+    pub fn zeros(rows: usize, inputs: usize) -> BlockRows<B> {
         assert!(inputs.is_multiple_of(GROUP), "{inputs} inputs are no whole groups");
-        QuantizedRows { rows, inputs, blocks: vec![RowBlock::ZEROS; rows * inputs.div_ceil(BLOCK)] }
+        let whole = rows / TILE_ROWS * TILE_ROWS;
+        let padded = whole + height(rows, whole);
+        BlockRows { rows, inputs, blocks: vec![B::ZEROS; padded * inputs.div_ceil(BLOCK)] }
     }
 
     /// Number of rows.
@@ -43,99 +112,112 @@ impl QuantizedRows {
     }
 
     /// Parts of the rows, to be quantized one by one: those of a tile, at most `blocks` blocks of each.
-    pub fn parts(&mut self, blocks: usize) -> impl Iterator<Item = PartMut<'_>> {
+    pub fn parts(&mut self, blocks: usize) -> impl Iterator<Item = PartMut<'_, B>> {
         let (rows, inputs) = (self.rows, self.inputs);
         let of_row = inputs.div_ceil(BLOCK).max(1);
         let tiles = self.blocks.chunks_mut(TILE_ROWS * of_row).enumerate();
         tiles.flat_map(move |(tile, all)| {
             let first = tile * TILE_ROWS;
-            let height = TILE_ROWS.min(rows - first);
+            let height = height(rows, first);
+            let rows = TILE_ROWS.min(rows - first);
             let count = blocks.clamp(1, of_row);
             let parts = all.chunks_mut(count * height).enumerate();
-            parts.map(move |(part, blocks)| PartMut { first, height, inputs, block: part * count, blocks })
+            parts.map(move |(part, blocks)| PartMut {
+                first,
+                rows,
+                height,
+                inputs,
+                block: part * count,
+                blocks,
+            })
         })
     }
 
     /// `R` rows from `row` on. They are in one tile.
     #[inline(always)]
-    pub(super) fn some<const R: usize>(&self, row: usize) -> SomeRows<'_, R> {
+    pub(super) fn some<const R: usize>(&self, row: usize) -> SomeRows<'_, R, B> {
         let (tile, skipped) = (row / TILE_ROWS, row % TILE_ROWS);
         let rows = self.tile(tile);
-        assert!(skipped + R <= rows.height, "rows of two tiles");
+        assert!(skipped + R <= rows.rows, "rows of two tiles");
         SomeRows { height: rows.height, blocks: &rows.blocks[skipped..] }
     }
 
     /// The rows of a tile.
-    pub(super) fn tile(&self, tile: usize) -> TileRows<'_> {
+    pub(super) fn tile(&self, tile: usize) -> TileRows<'_, B> {
         let (first, blocks) = (tile * TILE_ROWS, self.inputs.div_ceil(BLOCK));
-        let height = TILE_ROWS.min(self.rows - first);
-        TileRows { height, blocks: &self.blocks[first * blocks..][..height * blocks] }
+        let height = height(self.rows, first);
+        let rows = TILE_ROWS.min(self.rows - first);
+        TileRows { rows, height, blocks: &self.blocks[first * blocks..][..height * blocks] }
     }
 }
 
 /// The rows of a tile.
 #[derive(Clone, Copy)]
-pub(super) struct TileRows<'a> {
-    /// Number of rows: the distance between blocks.
-    pub(super) height: usize,
-    blocks: &'a [RowBlock],
+pub(super) struct TileRows<'a, B> {
+    /// Number of rows.
+    rows: usize,
+    /// The distance between blocks.
+    height: usize,
+    blocks: &'a [B],
 }
 
-impl<'a> TileRows<'a> {
+impl<'a, B> TileRows<'a, B> {
     /// A block of each row.
     #[cfg(target_arch = "x86_64")]
     #[inline(always)]
-    pub(super) fn block(&self, block: usize) -> &'a [RowBlock] {
-        &self.blocks[block * self.height..][..self.height]
+    pub(super) fn block(&self, block: usize) -> &'a [B] {
+        &self.blocks[block * self.height..][..self.rows]
     }
 }
 
 /// `R` rows of a tile.
 #[derive(Clone, Copy)]
-pub(super) struct SomeRows<'a, const R: usize> {
-    /// Rows of the tile: the distance between blocks.
+pub(super) struct SomeRows<'a, const R: usize, B = RowBlock> {
+    /// The distance between blocks.
     height: usize,
-    blocks: &'a [RowBlock],
+    blocks: &'a [B],
 }
 
-impl<'a, const R: usize> SomeRows<'a, R> {
+impl<'a, const R: usize, B> SomeRows<'a, R, B> {
     /// A block of each row.
     #[inline(always)]
-    pub(super) fn block(&self, block: usize) -> &'a [RowBlock; R] {
+    pub(super) fn block(&self, block: usize) -> &'a [B; R] {
         &self.blocks[block * self.height..].as_chunks().0[0]
     }
 }
 
 /// Some blocks of the rows of a tile, to be quantized.
-pub struct PartMut<'a> {
+pub struct PartMut<'a, B> {
     /// The first row.
     first: usize,
     /// Number of rows.
+    rows: usize,
+    /// The distance between blocks.
     height: usize,
     /// Values per row.
     inputs: usize,
     /// The first block.
     block: usize,
-    blocks: &'a mut [RowBlock],
+    blocks: &'a mut [B],
 }
 
-impl PartMut<'_> {
+impl<B: QuantizedBlock> PartMut<'_, B> {
     /// Quantizes the blocks. `values` are those of all rows, which are `stride` apart.
     pub fn quantize(&mut self, isa: Isa, values: &[f32], stride: usize) {
         #[cfg(target_arch = "x86_64")]
         if super::instructions::has_vectors(isa) {
             // SAFETY: the processor has these instructions.
-            let block = |values: &_, to: &mut _| unsafe { super::codes_avx512::quantize(values, to) };
+            let block = |values: &_, to: &mut _| unsafe { B::quantize_avx512(values, to) };
             return self.each_block(values, stride, block);
         }
         isa.run(Quantize { values, stride, to: self });
     }
 
     #[inline(always)]
-    fn each_block(&mut self, values: &[f32], stride: usize, quantize: impl Fn(&[f32], &mut RowBlock)) {
-        let PartMut { first, height, inputs, block, blocks } = self;
+    fn each_block(&mut self, values: &[f32], stride: usize, quantize: impl Fn(&[f32], &mut B)) {
+        let PartMut { first, rows, height, inputs, block, blocks } = self;
         let of_row = blocks.len() / *height;
-        for row in 0..*height {
+        for row in 0..*rows {
             let values = &values[(*first + row) * stride..][..*inputs][*block * BLOCK..];
             for (block, values) in values.chunks(BLOCK).take(of_row).enumerate() {
                 quantize(values, &mut blocks[block * *height + row]);
@@ -144,15 +226,15 @@ impl PartMut<'_> {
     }
 }
 
-struct Quantize<'a, 'b> {
+struct Quantize<'a, 'b, B> {
     values: &'a [f32],
     stride: usize,
-    to: &'a mut PartMut<'b>,
+    to: &'a mut PartMut<'b, B>,
 }
 
-impl Vectorized for Quantize<'_, '_> {
+impl<B: QuantizedBlock> Vectorized for Quantize<'_, '_, B> {
     #[inline(always)]
     fn run(self) {
-        self.to.each_block(self.values, self.stride, quantize);
+        self.to.each_block(self.values, self.stride, B::quantize);
     }
 }

@@ -15,11 +15,9 @@ use crate::tile_config::TileConfig;
 /// Bytes of a row of a tile.
 pub(super) const ROW: usize = 64;
 
-/// This thread's tiles, configured for `height` rows, until it is dropped. Not `Send`.
+/// This thread's tiles, configured until it is dropped. Not `Send`.
 pub(in super::super) struct ByteTiles {
     before: TileConfig,
-    /// Rows of a tile.
-    pub(super) height: usize,
     /// Both planes of a block.
     pub(super) planes: Buffer<u8>,
     /// Products of each row of each tile.
@@ -45,25 +43,17 @@ impl Dots {
 
 impl ByteTiles {
     /// Configures the tiles, if there are any. Tiles that are in use keep their configuration and lose their content.
-    pub(in super::super) fn of(isa: Isa, format: QuantFormat, height: usize) -> Option<ByteTiles> {
+    pub(in super::super) fn of(isa: Isa, format: QuantFormat) -> Option<ByteTiles> {
         if !format.is_super() || !has_tiles(isa) {
             return None;
         }
-        let mut config = TileConfig::full();
-        (0..6).for_each(|tile| config.set(tile, height as u8, ROW as u16));
         // SAFETY: the processor has tiles, and the process may use them.
         let before = unsafe {
             let before = TileConfig::current();
-            config.load();
+            TileConfig::full().load();
             before
         };
-        Some(ByteTiles {
-            before,
-            height,
-            planes: Buffer::default(),
-            sums: Buffer::default(),
-            here: PhantomData,
-        })
+        Some(ByteTiles { before, planes: Buffer::default(), sums: Buffer::default(), here: PhantomData })
     }
 
     /// Stores the accumulators.

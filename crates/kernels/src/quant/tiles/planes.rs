@@ -7,13 +7,15 @@ use std::arch::x86_64::{
     _mm512_srli_epi32, _mm512_storeu_si512,
 };
 
-use super::super::avx512::{load, nibbles, prefetch, signed, vectors};
+use super::super::avx512::{load, nibbles, signed, vectors};
 use super::super::format::CodeWidth;
 use super::super::panel::Panel;
 use super::super::{BLOCK, PANEL, RUN, VECTOR};
 
 /// Bytes of a plane.
 pub(super) const PLANE: usize = BLOCK * PANEL;
+/// Parts of a plane, of 64 inputs each.
+pub(super) const PARTS: usize = 4;
 /// Both planes of a product.
 type Planes = [__m512i; 2];
 
@@ -30,8 +32,7 @@ pub(super) const fn shift(width: CodeWidth) -> u32 {
 #[inline]
 pub(super) fn unpack(panel: &Panel<'_>, block: usize, to: &mut [u8; 2 * PLANE]) {
     let format = panel.format;
-    let bytes = format.groups * format.group_bytes();
-    let codes = &panel.codes[block * bytes..][..bytes];
+    let codes = panel.block_codes(block);
     let scales = &panel.group_scales[block * format.groups * PANEL..][..format.groups * PANEL];
     let (high, low) = to.split_at_mut(PLANE);
     match format.width {
@@ -39,7 +40,6 @@ pub(super) fn unpack(panel: &Panel<'_>, block: usize, to: &mut [u8; 2 * PLANE]) 
             let codes = codes.as_chunks::<{ 4 * VECTOR }>().0.iter().enumerate();
             let to = high.as_chunks_mut().0.iter_mut().zip(low.as_chunks_mut().0);
             for ((group, codes), (high, low)) in codes.zip(to) {
-                prefetch(codes);
                 unpack_four_bits(codes, signed(scales, group), high, low);
             }
         }
@@ -84,7 +84,6 @@ fn unpack_runs<const BYTES: usize>(
 ) {
     let to = high.as_chunks_mut::<{ 4 * VECTOR }>().0.iter_mut().zip(low.as_chunks_mut().0);
     for (run, (codes, (high, low))) in codes.as_chunks::<BYTES>().0.iter().zip(to).enumerate() {
-        prefetch(codes);
         let scale = twice(_mm512_and_si512(signed(scales, run / count), _mm512_set1_epi32(0xffff)));
         for (word, codes) in vectors(codes).into_iter().enumerate() {
             let planes = scaled(codes, scale);

@@ -7,7 +7,7 @@ use std::arch::x86_64::{
 };
 use std::ops::Range;
 
-use super::super::avx512::{BlockTotals, block_factors, super_factors};
+use super::super::avx512::{BlockTotals, block_factors, prefetch, super_factors};
 use super::super::codes::RowBlock;
 use super::super::format::CodeWidth;
 use super::super::panel::Panel;
@@ -38,14 +38,13 @@ struct Pending<'a> {
     tile: usize,
 }
 
-/// Multiplies the rows of some tiles with a panel, and calls `put` with each row and its products. The tiles have the height for
-/// which `unit` is configured.
+/// Multiplies the rows of some tiles with a panel, and calls `put` with each row and its products.
 pub(in super::super) fn multiply(
     unit: &mut ByteTiles,
     panel: &Panel<'_>,
     rows: &QuantizedRows,
     tiles: Range<usize>,
-    put: &mut impl FnMut(usize, &[f32; PANEL]),
+    put: &mut (impl FnMut(usize, &[f32; PANEL]) + ?Sized),
 ) {
     let size = tiles.len() * TILE_ROWS * PANEL;
     unit.sums.grow(size);
@@ -58,10 +57,9 @@ pub(in super::super) fn multiply(
             _ => add::<{ shift(CodeWidth::Eight) }, 16>(unit, panel, rows, tiles.clone()),
         }
     }
-    for (tile, sums) in tiles.zip(unit.sums.as_chunks::<{ TILE_ROWS * PANEL }>().0) {
-        for (row, sums) in sums.as_chunks().0.iter().enumerate().take(unit.height) {
-            put(tile * TILE_ROWS + row, sums);
-        }
+    let sums = unit.sums.as_chunks().0;
+    for (sums, row) in sums.iter().zip(tiles.start * TILE_ROWS..rows.rows().min(tiles.end * TILE_ROWS)) {
+        put(row, sums);
     }
 }
 
@@ -91,6 +89,7 @@ fn add<const SHIFT: u32, const COUNT: usize>(
     let mut dots = Dots::ZEROS;
     let mut pending = Pending { block: 0, rows: &[], tile: 0 };
     for block in 0..rows.inputs() / BLOCK {
+        prefetch(panel.block_codes(block));
         unpack(panel, block, both);
         let own = &mut factors[block % 2];
         own.block = block_factors(panel, block);
@@ -146,8 +145,8 @@ fn start(_: &ByteTiles) {
 #[inline(always)]
 fn load(_: &ByteTiles, rows: &[RowBlock], planes: &[u8; 2 * PLANE], part: usize) {
     let row = &rows[0];
-    // SAFETY: this thread's tiles are configured for as many rows as there are. Each of them has 256 high and low bytes. A tile
-    // of a plane has 16 rows of 64 bytes.
+    // SAFETY: this thread's tiles are configured. A tile has memory for 16 rows, each with 256 high and low bytes. A tile of a
+    // plane has 16 rows of 64 bytes.
     unsafe {
         asm!(
             "tileloadd tmm4, [{high_bytes} + {distance}*1]",

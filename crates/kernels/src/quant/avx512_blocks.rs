@@ -1,0 +1,167 @@
+//! Products of rows of 8 bits with super-blocks, with AVX-512 VNNI. The product of a super-block is an integer, so it does not
+//! matter in which order its groups are added: tiles compute the same.
+
+use std::arch::x86_64::{
+    __m512, __m512i, _mm512_add_epi32, _mm512_and_si512, _mm512_cvtepi32_ps, _mm512_dpwssd_epi32,
+    _mm512_fmadd_ps, _mm512_fnmadd_ps, _mm512_mul_ps, _mm512_mullo_epi32, _mm512_or_si512, _mm512_set1_epi32,
+    _mm512_set1_ps, _mm512_setzero_ps, _mm512_setzero_si512, _mm512_slli_epi32,
+};
+use std::ops::Range;
+
+use super::avx512::{add_rows, block_factors, prefetch, signed, unsigned, values, vectors};
+use super::codes::ByteBlock;
+use super::format::CodeWidth;
+use super::instructions::has_vectors;
+use super::panel::Panel;
+use super::rows::{ByteBlocks, SomeRows};
+use super::{BLOCK, GROUP, PANEL, RUN};
+use crate::isa::Isa;
+
+/// Groups of the formats with the most of them per super-block.
+const MOST_GROUPS: usize = BLOCK / RUN;
+
+/// Multiplies some rows with a panel, if there are instructions for it. The first row begins a tile.
+pub(super) fn multiply(
+    isa: Isa,
+    panel: &Panel<'_>,
+    rows: &ByteBlocks,
+    part: Range<usize>,
+    put: &mut (impl FnMut(usize, &[f32; PANEL]) + ?Sized),
+) -> bool {
+    if !has_vectors(isa) {
+        return false;
+    }
+    let mut first = part.start;
+    while first < part.end {
+        // SAFETY: the processor has these instructions.
+        unsafe {
+            match part.end - first {
+                8.. => some_rows::<8>(panel, rows, &mut first, put),
+                4.. => some_rows::<4>(panel, rows, &mut first, put),
+                2.. => some_rows::<2>(panel, rows, &mut first, put),
+                _ => some_rows::<1>(panel, rows, &mut first, put),
+            }
+        }
+    }
+    true
+}
+
+/// Multiplies the next `R` rows with a panel. A row has the same result for every `R`.
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni")]
+#[inline]
+fn some_rows<const R: usize>(
+    panel: &Panel<'_>,
+    rows: &ByteBlocks,
+    first: &mut usize,
+    put: &mut (impl FnMut(usize, &[f32; PANEL]) + ?Sized),
+) {
+    let own = rows.some(*first);
+    let sums = match (panel.format.width, panel.format.group) {
+        (CodeWidth::Four, _) => products::<R, { CodeWidth::Four.run_bytes() }, 8>(panel, own),
+        (CodeWidth::Six, GROUP) => products::<R, { CodeWidth::Six.run_bytes() }, 8>(panel, own),
+        (CodeWidth::Six, _) => products::<R, { CodeWidth::Six.run_bytes() }, 16>(panel, own),
+        (CodeWidth::Eight, GROUP) => products::<R, { CodeWidth::Eight.run_bytes() }, 8>(panel, own),
+        (CodeWidth::Eight, _) => products::<R, { CodeWidth::Eight.run_bytes() }, 16>(panel, own),
+    };
+    for sums in sums {
+        put(*first, &values(sums));
+        *first += 1;
+    }
+}
+
+/// The products of `R` rows with a panel whose runs have `BYTES` bytes, and whose super-blocks have `COUNT` groups.
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni")]
+#[inline]
+fn products<const R: usize, const BYTES: usize, const COUNT: usize>(
+    panel: &Panel<'_>,
+    rows: SomeRows<'_, R, ByteBlock>,
+) -> [__m512; R] {
+    let mut sums = [_mm512_setzero_ps(); R];
+    let runs = panel.codes.as_chunks::<BYTES>().0.chunks_exact(BLOCK / RUN);
+    for (block, runs) in runs.enumerate() {
+        let rows = rows.block(block);
+        let mut totals = [_mm512_setzero_si512(); R];
+        for (group, runs) in runs.chunks_exact(BLOCK / RUN / COUNT).enumerate() {
+            let mut dots = [_mm512_setzero_si512(); R];
+            for (run, codes) in runs.iter().enumerate() {
+                prefetch(codes);
+                let first = (group * (BLOCK / COUNT) + run * RUN) / 4;
+                let vectors = vectors(codes);
+                add(&mut dots, vectors[0], rows, first);
+                add(&mut dots, vectors[1], rows, first + 1);
+                add(&mut dots, vectors[2], rows, first + 2);
+                add(&mut dots, vectors[3], rows, first + 3);
+            }
+            let scale = signed(panel.group_scales, block * COUNT + group);
+            for (total, dots) in totals.iter_mut().zip(dots) {
+                *total = _mm512_add_epi32(*total, _mm512_mullo_epi32(dots, scale));
+            }
+        }
+        let factors = Factors::<COUNT>::of(panel, block);
+        for ((sum, total), row) in sums.iter_mut().zip(totals).zip(rows) {
+            *sum = factors.add(total, row, *sum);
+        }
+    }
+    sums
+}
+
+/// Adds the products of codes with four inputs of each row.
+#[target_feature(enable = "avx512f,avx512vnni")]
+#[inline]
+fn add<const R: usize>(dots: &mut [__m512i; R], codes: __m512i, rows: &[ByteBlock; R], word: usize) {
+    let words = rows.as_ptr().cast::<i32>().wrapping_add(word);
+    // SAFETY: there is a row for each dot product, and `words` points to four inputs of the first.
+    unsafe { add_rows::<ByteBlock>(dots.iter_mut(), codes, words) };
+}
+
+/// The factors of a super-block of `COUNT` groups.
+#[derive(Clone, Copy)]
+pub(super) struct Factors<const COUNT: usize> {
+    /// Those of its scales and of its minimums.
+    block: [__m512; 2],
+    /// The minimums of two groups each, as integers of 16 bits.
+    minimums: [__m512i; MOST_GROUPS / 2],
+}
+
+impl<const COUNT: usize> Factors<COUNT> {
+    /// No factors.
+    #[target_feature(enable = "avx512f")]
+    #[inline]
+    pub(super) fn none() -> Factors<COUNT> {
+        Factors { block: [_mm512_setzero_ps(); 2], minimums: [_mm512_setzero_si512(); MOST_GROUPS / 2] }
+    }
+
+    /// The factors of super-block `block`. Without minimums, they are the scales, and their factor has the code of zero.
+    #[target_feature(enable = "avx512f,avx512bw,avx512vl")]
+    #[inline]
+    pub(super) fn of(panel: &Panel<'_>, block: usize) -> Factors<COUNT> {
+        let mut factors = Factors { block: block_factors(panel, block), ..Factors::none() };
+        for (pair, minimums) in factors.minimums.iter_mut().enumerate().take(COUNT / 2) {
+            let group = block * COUNT + 2 * pair;
+            let (first, second) = if panel.format.has_minimums {
+                (unsigned(panel.group_minimums, group), unsigned(panel.group_minimums, group + 1))
+            } else {
+                (signed(panel.group_scales, group), signed(panel.group_scales, group + 1))
+            };
+            let lower = _mm512_set1_epi32(0xffff);
+            let first = _mm512_and_si512(first, lower);
+            *minimums = _mm512_or_si512(_mm512_slli_epi32::<16>(second), first);
+        }
+        factors
+    }
+
+    /// Adds the products of a row with a super-block to the sums of the row. `total` is the sum of scales times dot products.
+    #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni")]
+    #[inline]
+    pub(super) fn add(&self, total: __m512i, row: &ByteBlock, sum: __m512) -> __m512 {
+        let sums: &[i32] = if COUNT == MOST_GROUPS { &row.half_sums } else { &row.sums };
+        let mut minimum = _mm512_setzero_si512();
+        for (by, sums) in self.minimums.iter().zip(sums) {
+            minimum = _mm512_dpwssd_epi32(minimum, *by, _mm512_set1_epi32(*sums));
+        }
+        let [scale, by] = self.block;
+        let part = _mm512_mul_ps(scale, _mm512_cvtepi32_ps(total));
+        let part = _mm512_fnmadd_ps(by, _mm512_cvtepi32_ps(minimum), part);
+        _mm512_fmadd_ps(part, _mm512_set1_ps(row.scale), sum)
+    }
+}
