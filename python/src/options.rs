@@ -101,6 +101,7 @@ pub(crate) fn progress_of(event: &Event<'_>) -> Option<(String, u64, u64)> {
             Some((format!("proving {placement}"), *done as u64, *total as u64))
         }
         Event::Hashing { file, done, total } => Some((format!("hashing {file}"), *done, *total)),
+        Event::Loading { placement, done, total } => Some((format!("loading {placement}"), *done, *total)),
         Event::Hub(Progress::File { name, done, total }) => {
             Some((format!("downloading {name}"), *done, *total))
         }

@@ -167,6 +167,10 @@ impl ProgressBars {
                 )
                 .set_position(*done);
             }
+            Event::Loading { placement, done, total } => {
+                let name = format!("loading {}/{}/{}", placement.engine, placement.device, placement.dtype);
+                self.bar(&name, *total, "{msg} {wide_bar} {bytes}/{total_bytes}").set_position(*done);
+            }
             Event::Hub(Progress::File { name, done, total }) => {
                 if let Some(download) = &mut self.download {
                     download.advance(name, *done, *total);

@@ -46,9 +46,22 @@ pub trait Engine: Send + Sync {
         false
     }
 
+    /// Loads the model, and reports progress.
+    fn load_with_progress(
+        &self,
+        model: &ModelSpec,
+        placement: &Placement,
+        progress: &LoadProgress<'_>,
+    ) -> Result<Box<dyn Encoder>, Obstacle>;
+
     /// Loads the model.
-    fn load(&self, model: &ModelSpec, placement: &Placement) -> Result<Box<dyn Encoder>, Obstacle>;
+    fn load(&self, model: &ModelSpec, placement: &Placement) -> Result<Box<dyn Encoder>, Obstacle> {
+        self.load_with_progress(model, placement, &|_, _| {})
+    }
 }
+
+/// Receives the bytes of the weights that have been read, and their size.
+pub type LoadProgress<'a> = dyn Fn(u64, u64) + 'a;
 
 /// A model's card and its files.
 #[derive(Clone, Debug, PartialEq, serde::Serialize, serde::Deserialize)]

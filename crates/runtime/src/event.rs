@@ -35,6 +35,15 @@ pub enum Event<'a> {
         /// Size in bytes.
         total: u64,
     },
+    /// The weights of a model are being loaded.
+    Loading {
+        /// The placement.
+        placement: &'a Placement,
+        /// Bytes read.
+        done: u64,
+        /// Size in bytes.
+        total: u64,
+    },
     /// A model is being fetched from the hub.
     Hub(Progress<'a>),
 }

@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex};
 use sconce_core::batch::{Batch, OutputKind};
 use sconce_core::card::{Format, ModelCard, Task};
 use sconce_core::device::Device;
-use sconce_core::engine::{Encoder, Engine, ModelSpec};
+use sconce_core::engine::{Encoder, Engine, LoadProgress, ModelSpec};
 use sconce_core::obstacle::Obstacle;
 use sconce_core::placement::{Dtype, EngineId, Placement};
 use sconce_core::probe::{ProbeCase, Sample};
@@ -269,8 +269,16 @@ impl Engine for FakeEngine {
         self.loads_on_any_thread
     }
 
-    fn load(&self, model: &ModelSpec, placement: &Placement) -> Result<Box<dyn Encoder>, Obstacle> {
+    fn load_with_progress(
+        &self,
+        model: &ModelSpec,
+        placement: &Placement,
+        progress: &LoadProgress<'_>,
+    ) -> Result<Box<dyn Encoder>, Obstacle> {
         self.gates.pass(&self.gates.hold_loads);
-        Ok(Box::new(self.encoder(model, placement)?))
+        let encoder = self.encoder(model, placement)?;
+        let bytes = model.card.weights_named(&placement.weights).map_or(0, |weights| weights.bytes);
+        progress(bytes, bytes);
+        Ok(Box::new(encoder))
     }
 }

@@ -3,7 +3,7 @@
 use sconce_core::batch::{Batch, Output, OutputKind, Rows};
 use sconce_core::card::{Format, ModelCard};
 use sconce_core::device::Device;
-use sconce_core::engine::{BatchLayout, Encoder, Engine, EngineError, ModelSpec};
+use sconce_core::engine::{BatchLayout, Encoder, Engine, EngineError, LoadProgress, ModelSpec};
 use sconce_core::obstacle::Obstacle;
 use sconce_core::placement::{Dtype, EngineId, Placement};
 use sconce_core::probe::{Op, ProbeCase, Sample};
@@ -71,7 +71,12 @@ impl Engine for Least {
         Ok(Sample::default())
     }
 
-    fn load(&self, _: &ModelSpec, _: &Placement) -> Result<Box<dyn Encoder>, Obstacle> {
+    fn load_with_progress(
+        &self,
+        _: &ModelSpec,
+        _: &Placement,
+        _: &LoadProgress<'_>,
+    ) -> Result<Box<dyn Encoder>, Obstacle> {
         Ok(Box::new(Least))
     }
 }

@@ -24,7 +24,7 @@ use std::sync::{Arc, OnceLock};
 
 use sconce_core::card::{ModelCard, Task};
 use sconce_core::device::Device;
-use sconce_core::engine::{Encoder, Engine, ModelSpec};
+use sconce_core::engine::{Encoder, Engine, LoadProgress, ModelSpec};
 use sconce_core::obstacle::Obstacle;
 use sconce_core::placement::{Dtype, EngineId, Placement};
 use sconce_core::probe::{ProbeCase, Sample};
@@ -167,9 +167,14 @@ impl Engine for CandleEngine {
         }
     }
 
-    fn load(&self, model: &ModelSpec, placement: &Placement) -> Result<Box<dyn Encoder>, Obstacle> {
+    fn load_with_progress(
+        &self,
+        model: &ModelSpec,
+        placement: &Placement,
+        progress: &LoadProgress<'_>,
+    ) -> Result<Box<dyn Encoder>, Obstacle> {
         let description = describe(&model.card)?;
-        let tensors = weight_files::open(model, &placement.weights);
+        let tensors = weight_files::open(model, &placement.weights, progress);
         let tensors = tensors.map_err(|error| load_failed(error.into()))?;
         if model.card.task.value == Task::Generate {
             let checked = step::check_output_matrix(&model.card, tensors.as_ref());

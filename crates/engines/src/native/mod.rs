@@ -22,7 +22,7 @@ use std::sync::{Arc, OnceLock};
 
 use sconce_core::card::{ModelCard, Task};
 use sconce_core::device::Device;
-use sconce_core::engine::{Encoder, Engine, ModelSpec};
+use sconce_core::engine::{Encoder, Engine, LoadProgress, ModelSpec};
 use sconce_core::obstacle::{BuildPart, Obstacle};
 use sconce_core::placement::{Dtype, EngineId, Placement};
 use sconce_core::probe::{ProbeCase, Sample};
@@ -183,9 +183,15 @@ impl Engine for NativeEngine {
         }
     }
 
-    fn load(&self, model: &ModelSpec, placement: &Placement) -> Result<Box<dyn Encoder>, Obstacle> {
+    fn load_with_progress(
+        &self,
+        model: &ModelSpec,
+        placement: &Placement,
+        progress: &LoadProgress<'_>,
+    ) -> Result<Box<dyn Encoder>, Obstacle> {
         let description = describe(&model.card)?;
-        let tensors = weight_files::open(model, &placement.weights).map_err(|error| load_failed(&error))?;
+        let tensors =
+            weight_files::open(model, &placement.weights, progress).map_err(|error| load_failed(&error))?;
         let output = if model.card.task.value == Task::Generate {
             step::check_output_matrix(&model.card, tensors.as_ref()).map_err(|error| load_failed(&error))?;
             LoadedOutput::Logits

@@ -2,7 +2,7 @@
 
 use sconce_core::card::{Format, ModelCard};
 use sconce_core::device::Device;
-use sconce_core::engine::{Encoder, Engine, ModelSpec};
+use sconce_core::engine::{Encoder, Engine, LoadProgress, ModelSpec};
 use sconce_core::obstacle::{BuildPart, Obstacle};
 use sconce_core::placement::{Dtype, EngineId, Placement};
 use sconce_core::probe::{ProbeCase, Sample};
@@ -54,7 +54,12 @@ impl Engine for OnnxEngine {
         absent()
     }
 
-    fn load(&self, _: &ModelSpec, _: &Placement) -> Result<Box<dyn Encoder>, Obstacle> {
+    fn load_with_progress(
+        &self,
+        _: &ModelSpec,
+        _: &Placement,
+        _: &LoadProgress<'_>,
+    ) -> Result<Box<dyn Encoder>, Obstacle> {
         absent()
     }
 }

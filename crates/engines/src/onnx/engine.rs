@@ -6,7 +6,7 @@ use std::sync::{Mutex, OnceLock, PoisonError};
 use sconce_core::batch::{Batch, OutputKind};
 use sconce_core::card::{Format, ModelCard};
 use sconce_core::device::Device;
-use sconce_core::engine::{Encoder, Engine, ModelSpec};
+use sconce_core::engine::{Encoder, Engine, LoadProgress, ModelSpec};
 use sconce_core::obstacle::Obstacle;
 use sconce_core::placement::{Dtype, EngineId, Placement};
 use sconce_core::probe::{ProbeCase, Sample};
@@ -160,7 +160,12 @@ impl Engine for OnnxEngine {
         }
     }
 
-    fn load(&self, model: &ModelSpec, placement: &Placement) -> Result<Box<dyn Encoder>, Obstacle> {
+    fn load_with_progress(
+        &self,
+        model: &ModelSpec,
+        placement: &Placement,
+        _: &LoadProgress<'_>,
+    ) -> Result<Box<dyn Encoder>, Obstacle> {
         Ok(Box::new(self.encoder(model, placement, None)?))
     }
 }

@@ -90,7 +90,7 @@ pub(crate) enum ExecutorError {
 }
 
 enum Job {
-    Load(u64, Arc<dyn Engine>, Arc<ModelSpec>, Placement, Reply<Result<(BatchLayout, usize), Obstacle>>),
+    Load(u64, Arc<dyn Engine>, Arc<ModelSpec>, Placement, LoadReply),
     /// Work on a loaded model.
     Call(Box<dyn FnOnce(&WorkerPool) + Send>),
     Unload(u64),
@@ -100,10 +100,13 @@ enum Job {
 /// Progress of a job.
 enum JobStatus<T> {
     Started,
+    /// Bytes of the weights that have been read, and their size.
+    Loading(u64, u64),
     Done(T),
 }
 
 type Reply<T> = SyncSender<JobStatus<T>>;
+type LoadReply = Reply<Result<(BatchLayout, usize), Obstacle>>;
 
 impl DeviceExecutors {
     fn executor(&self, device: Device) -> DeviceExecutor {
@@ -115,13 +118,15 @@ impl DeviceExecutors {
     }
 
     /// Loads a model on its device, within `timeout` after the job starts. If the engine can load on any thread, batches
-    /// of other models on the device continue.
+    /// of other models on the device continue. `progress` receives the bytes of the weights that have been read, and their
+    /// size.
     pub(crate) fn load(
         &self,
         engine: &Arc<dyn Engine>,
         spec: &Arc<ModelSpec>,
         placement: &Placement,
         timeout: Duration,
+        progress: &mut dyn FnMut(u64, u64),
     ) -> Result<Loaded, Obstacle> {
         let executor = self.executor(placement.device);
         let id = self.next_id.fetch_add(1, Ordering::Relaxed);
@@ -129,7 +134,8 @@ impl DeviceExecutors {
         // On the CPU the executor belongs to the model.
         let on_own_thread = placement.device != Device::Cpu && engine.loads_on_any_thread();
         let loader = on_own_thread.then(|| executor.pool.start_thread());
-        match run(&executor, loader.as_ref().unwrap_or(&executor.device_jobs), timeout, job, || true) {
+        let queue = loader.as_ref().unwrap_or(&executor.device_jobs);
+        match run(&executor, queue, timeout, job, progress, || true) {
             Ok(answer) => {
                 let (cost, concurrency) = answer?;
                 let concurrency =
@@ -203,7 +209,7 @@ impl DeviceExecutors {
                 let _ = reply.send(JobStatus::Done(pool.call(id, work)));
             }))
         };
-        let answer = run(&loaded.executor, queue, timeout, job, abandon);
+        let answer = run(&loaded.executor, queue, timeout, job, &mut |_, _| {}, abandon);
         if let Err(ExecutorError::Hung(_)) = answer {
             self.abandon(&loaded.executor, timeout);
         }
@@ -214,7 +220,7 @@ impl DeviceExecutors {
     pub(crate) fn drain(&self) {
         let executors = self.executors.lock().unwrap_or_else(PoisonError::into_inner).clone();
         for executor in executors.values() {
-            let _ = run(executor, &executor.device_jobs, POLL_INTERVAL, Job::Drain, || true);
+            let _ = run(executor, &executor.device_jobs, POLL_INTERVAL, Job::Drain, &mut |_, _| {}, || true);
         }
     }
 
@@ -242,6 +248,7 @@ fn run<T>(
     queue: &Sender<Job>,
     timeout: Duration,
     job: impl FnOnce(Reply<T>) -> Job,
+    progress: &mut dyn FnMut(u64, u64),
     abandon: impl Fn() -> bool,
 ) -> Result<T, ExecutorError> {
     let hung = &executor.pool.hung;
@@ -255,6 +262,7 @@ fn run<T>(
         let interval = if started { POLL_INTERVAL.min(timeout) } else { POLL_INTERVAL };
         match statuses.recv_timeout(interval) {
             Ok(JobStatus::Started) => started = true,
+            Ok(JobStatus::Loading(done, total)) => progress(done, total),
             Ok(JobStatus::Done(answer)) => return Ok(answer),
             Err(RecvTimeoutError::Timeout) if hung.get().is_none() => {
                 if !started {
@@ -356,7 +364,9 @@ impl WorkerPool {
         match job {
             Job::Load(id, engine, spec, placement, reply) => {
                 let _ = reply.send(JobStatus::Started);
-                let load = AssertUnwindSafe(|| engine.load(&spec, &placement));
+                // A report is dropped while earlier ones wait.
+                let progress = |done, total| drop(reply.try_send(JobStatus::Loading(done, total)));
+                let load = AssertUnwindSafe(|| engine.load_with_progress(&spec, &placement, &progress));
                 let loaded = catch_unwind(load).unwrap_or_else(|panic| {
                     Err(Obstacle::LoadFailed {
                         reason: ExecutorError::Panicked(panic_message(&*panic)).to_string(),

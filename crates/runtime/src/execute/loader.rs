@@ -75,10 +75,12 @@ impl Loader {
         &self,
         executors: &DeviceExecutors,
         placement: &Placement,
+        events: &mut dyn FnMut(Event<'_>),
     ) -> Result<Loaded, Obstacle> {
         let engine = self.runtime.engine(placement)?;
         let _span = info_span!("load", model = self.spec.card.name, %placement).entered();
-        executors.load(engine, &self.spec, placement, LOAD_TIMEOUT)
+        let mut progress = |done, total| events(Event::Loading { placement, done, total });
+        executors.load(engine, &self.spec, placement, LOAD_TIMEOUT, &mut progress)
     }
 
     /// Proves the real weights on `placement`, within `band` if given, and loads them.
@@ -100,7 +102,7 @@ impl Loader {
             canary.ok_or_else(|| Obstacle::LoadFailed { reason: "its canary is missing".to_owned() })?;
         let allowed = band.unwrap_or(self.constraints.band);
         let band = within(&canary, placement.dtype, self.reference.as_ref(), allowed)?;
-        let loaded = self.load(&self.runtime.inner.executors, placement)?;
+        let loaded = self.load(&self.runtime.inner.executors, placement, events)?;
         Ok(ActivePlacement {
             placement: placement.clone(),
             loaded,

@@ -81,7 +81,8 @@ impl Serving {
         if let Some(loaded) = &self.drift().lock().reference {
             return Ok(Arc::clone(loaded));
         }
-        let loaded = self.loader().load(&self.drift().executors, reference).map_err(|obstacle| {
+        let loaded = self.loader().load(&self.drift().executors, reference, &mut |_| {});
+        let loaded = loaded.map_err(|obstacle| {
             Error::Machine(format!("the reference {reference} can't be loaded: {obstacle}"))
         })?;
         Ok(Arc::clone(self.drift().lock().reference.insert(Arc::new(loaded))))

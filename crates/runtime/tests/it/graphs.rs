@@ -10,7 +10,7 @@ use sconce::planner::plan::{Constraints, Plan, Refusal, Viable};
 use sconce::prove::ProofDepth;
 use sconce::{ClassifyOptions, Device, Dtype, EngineId, Model, Obstacle, Placement, Runtime};
 use sconce_core::card::ModelCard;
-use sconce_core::engine::{Encoder, Engine, ModelSpec};
+use sconce_core::engine::{Encoder, Engine, LoadProgress, ModelSpec};
 use sconce_core::probe::{ProbeCase, Sample};
 use sconce_engines::candle::CandleEngine;
 use sconce_engines::native::NativeEngine;
@@ -317,8 +317,13 @@ impl Engine for Plain {
         Ok(Sample { seconds: sample.seconds * slower, ..sample })
     }
 
-    fn load(&self, model: &ModelSpec, placement: &Placement) -> Result<Box<dyn Encoder>, Obstacle> {
-        self.0.load(model, placement)
+    fn load_with_progress(
+        &self,
+        model: &ModelSpec,
+        placement: &Placement,
+        progress: &LoadProgress<'_>,
+    ) -> Result<Box<dyn Encoder>, Obstacle> {
+        self.0.load_with_progress(model, placement, progress)
     }
 }
 

@@ -20,6 +20,7 @@ mod heads;
 mod hub;
 mod in_process_prover;
 mod llama_cpp;
+mod loading;
 mod long_context;
 mod minilm;
 mod models_page;

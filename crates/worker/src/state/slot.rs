@@ -126,6 +126,8 @@ pub(crate) enum Phase {
     Hashing { file: String, bytes: u64, of: u64 },
     /// A placement is being proved.
     Proving { placement: String, cases: usize, of: usize },
+    /// The weights are being read.
+    LoadingWeights { placement: String, bytes: u64, of: u64 },
     /// Warm-up batches of this many texts are being timed.
     WarmingUp { texts: usize },
     /// It serves requests.
@@ -157,6 +159,9 @@ impl Phase {
             Event::Hashing { file, done, total } => {
                 Phase::Hashing { file: (*file).to_owned(), bytes: *done, of: *total }
             }
+            Event::Loading { placement, done, total } => {
+                Phase::LoadingWeights { placement: short(placement), bytes: *done, of: *total }
+            }
             Event::Hub(_) | Event::Retrying { .. } => Phase::Loading,
         }
     }
@@ -179,6 +184,9 @@ impl Phase {
             Phase::Hashing { file, bytes, of } => format!("hashing `{file}`: {bytes} of {of} bytes"),
             Phase::Proving { placement, cases, of } => {
                 format!("proving {placement}: {cases} of {of} cases")
+            }
+            Phase::LoadingWeights { placement, bytes, of } => {
+                format!("loading {placement}: {bytes} of {of} bytes")
             }
             Phase::WarmingUp { texts } => format!("warming up with batches of {texts} texts"),
             Phase::Ready => "ready".to_owned(),
@@ -308,6 +316,7 @@ impl Slot {
                 | Phase::Downloading { .. }
                 | Phase::Hashing { .. }
                 | Phase::Proving { .. }
+                | Phase::LoadingWeights { .. }
                 | Phase::WarmingUp { .. }
                 | Phase::Ready
                 | Phase::Queued
