@@ -16,20 +16,17 @@ use crate::head_layout::HeadLayout;
 /// Stores the keys and values of `batch` in the cache.
 pub(super) fn store(
     d: &Description,
+    team: &Team,
     cache: &mut KvCache<u16>,
     layer: usize,
     batch: &Batch,
     qkv: &Panels<u16>,
 ) {
-    let wide = d.head_dim.next_multiple_of(STEP);
-    let mut row = vec![0; 2 * d.kv_heads * wide];
-    for (s, cached) in batch.sequences.iter().zip(&batch.cached) {
-        for token in 0..s.length {
-            qkv.get_from(d.heads * wide / STEP, s.start + token, &mut row);
-            let (keys, values) = row.split_at(d.kv_heads * wide);
-            cache.store(layer, &cached.blocks, cached.length + token, [keys, values], wide);
-        }
-    }
+    let panels = d.head_dim.div_ceil(STEP);
+    cache.store(layer, team, batch, |row, head, [key, value]| {
+        qkv.get_from((d.heads + head) * panels, row, key);
+        qkv.get_from((d.heads + d.kv_heads + head) * panels, row, value);
+    });
 }
 
 /// Attention of `batch`, whose keys and values are in the cache.

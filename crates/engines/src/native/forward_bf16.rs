@@ -80,7 +80,7 @@ impl<M: TileMatrix> ForwardBf16<'_, M> {
             each(scratch, &|tiles, batch, scratch| of_part.qkv(tiles, layer, batch, rope_table, scratch));
             if let Some(cache) = cache.as_deref_mut() {
                 for (batch, scratch) in parts.iter().zip(&*scratch) {
-                    attention_bf16::store(d, cache, index, batch, &scratch.qkv);
+                    attention_bf16::store(d, team, cache, index, batch, &scratch.qkv);
                 }
             }
             let cache = cache.as_deref().map(|cache| (cache, index));

@@ -129,7 +129,7 @@ impl<M: Matrix> ForwardF32<'_, M> {
         let ForwardF32 { d, weights, cpu, .. } = *self;
         let Scratch { x, normed, qkv, context, gemm, attention, scores, .. } = scratch;
         let (tokens, hidden, stride, width) = (batch.tokens(), d.hidden, d.qkv_width(), d.query_width());
-        let heads = HeadLayout::of(d);
+        let (heads, group) = (HeadLayout::of(d), d.heads / d.kv_heads);
         let from = before(layer.attention_norms[0].as_ref(), cpu, x, normed, hidden);
         let bias = &layer.qkv.bias;
         let to = Store { bias, activation: Activation::Identity, to: ColumnsMut::new(qkv, stride) };
@@ -143,13 +143,12 @@ impl<M: Matrix> ForwardF32<'_, M> {
             });
         }
         if let Some((cache, index)) = cache {
-            for (s, cached) in batch.sequences.iter().zip(&batch.cached) {
-                let rows = &qkv[s.start * stride..][..s.length * stride];
-                for (position, row) in (cached.length..).zip(rows.chunks_exact(stride)) {
-                    let (keys, values) = row[width..].split_at((stride - width) / 2);
-                    cache.store_f32(index, &cached.blocks, position, [keys, values]);
+            cache.store(index, cpu.team, batch, |row, head, to| {
+                for (offset, to) in heads.columns(head * group, stride).offsets[1..].iter().zip(to) {
+                    let from = &qkv[row * stride + offset..][..d.head_dim];
+                    to.iter_mut().zip(from).for_each(|(to, x)| *to = T::narrow(*x));
                 }
-            }
+            });
             let (mask, scale, softcap) = (window.mask(), d.scale as f32, d.softcap());
             let how = CachedAttention { mask, scale, softcap, cpu };
             cache.attend(index, batch, &how, (qkv, stride), context);

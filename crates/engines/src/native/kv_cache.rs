@@ -1,15 +1,17 @@
 //! The paged KV cache of a decoder, and attention over it.
 
+use std::collections::BTreeMap;
 use std::ops::Range;
-use std::sync::{Mutex, PoisonError};
 
 use sconce_core::batch::Batch;
 use sconce_core::card::KvCacheDtype;
 use sconce_kernels::attention::AttentionMask;
+use sconce_kernels::bf16::Bf16;
 use sconce_kernels::isa::Isa;
 use sconce_kernels::paged::{
     BLOCK_SIZE, BlockLayout, CacheElement, PagedAttention, PagedQueries, PagedScratch, Q8Cache,
 };
+use sconce_kernels::team::Team;
 
 use super::matrix::Cpu;
 use crate::description::Description;
@@ -145,53 +147,52 @@ impl<T: CacheElement> KvCache<T> {
         }
     }
 
-    /// Stores the keys and values of a token, `[kv_heads, stride]` each, of which the first `head_dim` values of a head
-    /// are stored.
+    /// Stores the keys and values of all tokens of `batch`. `read` reads those of a KV head of a token.
     pub(super) fn store(
         &mut self,
         layer: usize,
-        blocks: &[u32],
-        position: usize,
-        [keys, values]: [&[T]; 2],
-        stride: usize,
+        team: &Team,
+        batch: &Batch,
+        read: impl Fn(usize, usize, [&mut [T]; 2]) + Sync,
     ) {
-        let (layout, layer) = (self.layout, &mut self.layers[layer]);
-        for head in 0..layout.kv_heads {
-            let own = head * stride..head * stride + layout.head_dim;
-            let [key, value] = [&keys[own.clone()], &values[own]];
-            match layer {
-                LayerCache::Plain { keys, values } => {
-                    for (at, x) in layout.key(blocks, position, head).zip(key) {
-                        keys[at] = *x;
+        let layout = self.layout;
+        let LayerCache::Plain { keys, values } = &mut self.layers[layer] else {
+            return self.store_q8(layer, batch, read);
+        };
+        let mut keys = in_order(keys, layout.values());
+        let mut values = in_order(values, layout.values());
+        let blocks = tokens_by_block(batch).into_iter();
+        let blocks = blocks.filter_map(|(block, tokens)| Some((keys(block)?, values(block)?, tokens)));
+        let (head_dim, head_size) = (layout.head_dim, layout.head_dim * BLOCK_SIZE);
+        team.each(team.in_parts(blocks.collect()), |part| {
+            let mut key = vec![T::default(); head_dim];
+            for (keys, values, tokens) in part {
+                let heads = keys.chunks_exact_mut(head_size).zip(values.chunks_exact_mut(head_size));
+                for (head, (keys, values)) in heads.enumerate() {
+                    for &(row, place) in &tokens {
+                        let value = &mut values[place * head_dim..][..head_dim];
+                        read(row, head, [&mut key, value]);
+                        let keys = keys.iter_mut().skip(place).step_by(BLOCK_SIZE);
+                        keys.zip(&key).for_each(|(to, x)| *to = *x);
                     }
-                    values[layout.value(blocks, position, head)].copy_from_slice(value);
                 }
-                LayerCache::Q8(cache) => cache.store(layout, (blocks, position), head, [key, value]),
             }
-        }
+        });
     }
 
-    /// Stores the keys and values of a token, `[kv_heads, head_dim]` each, rounded to the dtype of the cache.
-    pub(super) fn store_f32(
-        &mut self,
-        layer: usize,
-        blocks: &[u32],
-        position: usize,
-        [keys, values]: [&[f32]; 2],
-    ) {
+    /// The same for a quantized cache.
+    fn store_q8(&mut self, layer: usize, batch: &Batch, read: impl Fn(usize, usize, [&mut [T]; 2])) {
         let (layout, layer) = (self.layout, &mut self.layers[layer]);
-        for head in 0..layout.kv_heads {
-            let own = head * layout.head_dim..(head + 1) * layout.head_dim;
-            let [key, value] = [&keys[own.clone()], &values[own]];
-            match layer {
-                LayerCache::Plain { keys, values } => {
-                    for (at, x) in layout.key(blocks, position, head).zip(key) {
-                        keys[at] = T::narrow(*x);
-                    }
-                    let to = values[layout.value(blocks, position, head)].iter_mut();
-                    to.zip(value).for_each(|(to, x)| *to = T::narrow(*x));
+        let LayerCache::Q8(cache) = layer else { return };
+        let mut key = vec![T::default(); layout.head_dim];
+        let mut value = key.clone();
+        for (s, cached) in batch.sequences.iter().zip(&batch.cached) {
+            for token in 0..s.length {
+                for head in 0..layout.kv_heads {
+                    read(s.start + token, head, [&mut key, &mut value]);
+                    let position = cached.length + token;
+                    cache.store(layout, (&cached.blocks, position), head, [&key[..], &value[..]]);
                 }
-                LayerCache::Q8(cache) => cache.store(layout, (blocks, position), head, [key, value]),
             }
         }
     }
@@ -238,12 +239,16 @@ impl<T: CacheElement> KvCache<T> {
             all.extend(heads.map(|(head, own)| (task.of_head(head), own)));
         }
         all.append(&mut tasks);
-        let scratches = Mutex::new(Vec::new());
-        let free = || scratches.lock().unwrap_or_else(PoisonError::into_inner);
-        team.each(all, |(task, output)| {
-            let mut scratch = free().pop().unwrap_or_default();
-            self.attend_task(layer, batch, how, (queries, stride, group), &task, &mut scratch, output);
-            free().push(scratch);
+        let attend = |part: Vec<(AttentionTask, &mut [f32])>| {
+            let mut scratch = Scratch::default();
+            for (task, output) in part {
+                self.attend_task(layer, batch, how, (queries, stride, group), &task, &mut scratch, output);
+            }
+        };
+        team.each(team.in_parts(all), |part| match Bf16::on_tiles(how.cpu.isa) {
+            // The tiles of the thread are configured once.
+            Some(unit) => unit.with_tiles(|_| attend(part)),
+            None => attend(part),
         });
         for ((task, to), own) in few.into_iter().zip(&by_heads) {
             for (head, own) in own.chunks_exact(task.count * group).enumerate() {
@@ -298,6 +303,29 @@ impl<T: CacheElement> KvCache<T> {
             };
             attention.attend(how.cpu.isa, queries, &mut scratch.attention, &mut output[index * group..]);
         }
+    }
+}
+
+/// The tokens of a batch by cache block: the row of each in the batch, and its place in the block.
+fn tokens_by_block(batch: &Batch) -> BTreeMap<usize, Vec<(usize, usize)>> {
+    let mut blocks = BTreeMap::<usize, Vec<_>>::new();
+    for (s, cached) in batch.sequences.iter().zip(&batch.cached) {
+        for token in 0..s.length {
+            let position = cached.length + token;
+            let block = cached.blocks[position / BLOCK_SIZE] as usize;
+            blocks.entry(block).or_default().push((s.start + token, position % BLOCK_SIZE));
+        }
+    }
+    blocks
+}
+
+/// Returns blocks of `size` values, which are asked for in order.
+fn in_order<'a, T>(values: &'a mut [T], size: usize) -> impl FnMut(usize) -> Option<&'a mut [T]> {
+    let (mut blocks, mut next) = (values.chunks_exact_mut(size), 0);
+    move |block| {
+        let skipped = block - next;
+        next = block + 1;
+        blocks.nth(skipped)
     }
 }
 

@@ -27,6 +27,11 @@ fn results_and_items_keep_their_order() {
     let mut values = vec![0; 1000];
     team.each(values.chunks_mut(7).enumerate(), |(part, values)| values.fill(part));
     assert!(values.iter().enumerate().all(|(at, part)| *part == at / 7));
+    for count in [0, 1, 31, 32, 33, 500] {
+        let parts: Vec<Vec<usize>> = team.in_parts((0..count).collect()).collect();
+        assert!(parts.len() <= 32 && parts.len() >= count.min(17));
+        assert_eq!(parts.concat(), (0..count).collect::<Vec<_>>());
+    }
 }
 
 #[test]
