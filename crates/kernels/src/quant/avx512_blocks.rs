@@ -4,7 +4,7 @@
 use std::arch::x86_64::{
     __m512, __m512i, _mm512_add_epi32, _mm512_and_si512, _mm512_cvtepi32_ps, _mm512_dpwssd_epi32,
     _mm512_fmadd_ps, _mm512_fnmadd_ps, _mm512_mul_ps, _mm512_mullo_epi32, _mm512_or_si512, _mm512_set1_epi32,
-    _mm512_set1_ps, _mm512_setzero_ps, _mm512_setzero_si512, _mm512_slli_epi32,
+    _mm512_set1_ps, _mm512_setzero_ps, _mm512_setzero_si512, _mm512_slli_epi32, _mm512_sub_epi32,
 };
 use std::ops::Range;
 
@@ -99,7 +99,11 @@ fn products<const R: usize, const BYTES: usize, const COUNT: usize>(
         }
         let factors = Factors::<COUNT>::of(panel, block);
         for ((sum, total), row) in sums.iter_mut().zip(totals).zip(rows) {
-            *sum = factors.add(total, row, *sum);
+            *sum = if panel.format.has_minimums {
+                factors.add::<true>(total, row, *sum)
+            } else {
+                factors.add::<false>(factors.less_zero(total, row, panel.format.zero), row, *sum)
+            };
         }
     }
     sums
@@ -117,51 +121,61 @@ fn add<const R: usize>(dots: &mut [__m512i; R], codes: __m512i, rows: &[ByteBloc
 /// The factors of a super-block of `COUNT` groups.
 #[derive(Clone, Copy)]
 pub(super) struct Factors<const COUNT: usize> {
-    /// Those of its scales and of its minimums.
-    block: [__m512; 2],
-    /// The minimums of two groups each, as integers of 16 bits.
-    minimums: [__m512i; MOST_GROUPS / 2],
+    scale: __m512,
+    minimum: __m512,
+    /// The minimums of two groups each, or their scales without minimums, as integers of 16 bits.
+    pairs: [__m512i; MOST_GROUPS / 2],
 }
 
 impl<const COUNT: usize> Factors<COUNT> {
-    /// No factors.
-    #[target_feature(enable = "avx512f")]
-    #[inline]
-    pub(super) fn none() -> Factors<COUNT> {
-        Factors { block: [_mm512_setzero_ps(); 2], minimums: [_mm512_setzero_si512(); MOST_GROUPS / 2] }
-    }
-
-    /// The factors of super-block `block`. Without minimums, they are the scales, and their factor has the code of zero.
+    /// The factors of super-block `block`.
     #[target_feature(enable = "avx512f,avx512bw,avx512vl")]
     #[inline]
     pub(super) fn of(panel: &Panel<'_>, block: usize) -> Factors<COUNT> {
-        let mut factors = Factors { block: block_factors(panel, block), ..Factors::none() };
-        for (pair, minimums) in factors.minimums.iter_mut().enumerate().take(COUNT / 2) {
+        let [scale, minimum] = block_factors(panel, block);
+        let mut pairs = [_mm512_setzero_si512(); MOST_GROUPS / 2];
+        for (pair, to) in pairs.iter_mut().enumerate().take(COUNT / 2) {
             let group = block * COUNT + 2 * pair;
             let (first, second) = if panel.format.has_minimums {
                 (unsigned(panel.group_minimums, group), unsigned(panel.group_minimums, group + 1))
             } else {
                 (signed(panel.group_scales, group), signed(panel.group_scales, group + 1))
             };
-            let lower = _mm512_set1_epi32(0xffff);
-            let first = _mm512_and_si512(first, lower);
-            *minimums = _mm512_or_si512(_mm512_slli_epi32::<16>(second), first);
+            let first = _mm512_and_si512(first, _mm512_set1_epi32(0xffff));
+            *to = _mm512_or_si512(_mm512_slli_epi32::<16>(second), first);
         }
-        factors
+        Factors { scale, minimum, pairs }
     }
 
-    /// Adds the products of a row with a super-block to the sums of the row. `total` is the sum of scales times dot products.
+    /// The sum of minimums, or of scales, times the sums of the codes of a row.
+    #[target_feature(enable = "avx512f,avx512bw,avx512vnni")]
+    #[inline]
+    fn of_sums(&self, row: &ByteBlock) -> __m512i {
+        let sums: &[i32] = if COUNT == MOST_GROUPS { &row.half_sums } else { &row.sums };
+        let mut total = _mm512_setzero_si512();
+        for (pair, sums) in self.pairs.iter().zip(sums) {
+            total = _mm512_dpwssd_epi32(total, *pair, _mm512_set1_epi32(*sums));
+        }
+        total
+    }
+
+    /// The sum of scales times products of codes less `zero`, from the sum with codes.
+    #[target_feature(enable = "avx512f,avx512bw,avx512vnni")]
+    #[inline]
+    fn less_zero(&self, total: __m512i, row: &ByteBlock, zero: u8) -> __m512i {
+        let by = _mm512_set1_epi32(i32::from(zero));
+        _mm512_sub_epi32(total, _mm512_mullo_epi32(self.of_sums(row), by))
+    }
+
+    /// Adds the products of a row with a super-block to the sums of the row. `total` is the sum of scales times products of
+    /// codes, less the code of zero.
     #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni")]
     #[inline]
-    pub(super) fn add(&self, total: __m512i, row: &ByteBlock, sum: __m512) -> __m512 {
-        let sums: &[i32] = if COUNT == MOST_GROUPS { &row.half_sums } else { &row.sums };
-        let mut minimum = _mm512_setzero_si512();
-        for (by, sums) in self.minimums.iter().zip(sums) {
-            minimum = _mm512_dpwssd_epi32(minimum, *by, _mm512_set1_epi32(*sums));
+    pub(super) fn add<const MINIMUMS: bool>(&self, total: __m512i, row: &ByteBlock, sum: __m512) -> __m512 {
+        let mut part = _mm512_mul_ps(self.scale, _mm512_cvtepi32_ps(total));
+        if MINIMUMS {
+            part = _mm512_fnmadd_ps(self.minimum, _mm512_cvtepi32_ps(self.of_sums(row)), part);
         }
-        let [scale, by] = self.block;
-        let part = _mm512_mul_ps(scale, _mm512_cvtepi32_ps(total));
-        let part = _mm512_fnmadd_ps(by, _mm512_cvtepi32_ps(minimum), part);
         _mm512_fmadd_ps(part, _mm512_set1_ps(row.scale), sum)
     }
 }

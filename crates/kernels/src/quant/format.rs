@@ -110,7 +110,7 @@ pub struct QuantRow {
     /// A code per input.
     pub codes: Vec<u8>,
     /// A scale per group; empty without super-blocks. Scales of codes of four bits are between 0 and 63, and products of a
-    /// code and a scale between -16,384 and 16,383.
+    /// code and a scale between -16,384 and 16,383. Without minimums, a code less the code of zero is a signed byte.
     pub group_scales: Vec<i8>,
     /// A minimum per group; empty without super-blocks or minimums.
     pub group_minimums: Vec<u8>,

@@ -1,7 +1,7 @@
 //! Products of f32 rows with quantized weights. Weights keep their codes and scales; rows are quantized to 16 bits with a scale
-//! per 256 inputs, or to 8 bits with a scale per 32 inputs, which is less accurate and takes half the time. A row of the output
-//! depends on its own input row alone, bit for bit, whether vectors or tiles compute it. Rows of bf16 are multiplied with
-//! weights that are widened to bf16 on the way, which is faster for many rows.
+//! per 256 inputs, or to 8 bits with a scale per 32 or 256 inputs, which is less accurate and takes half the time. A row of the
+//! output depends on its own input row alone, bit for bit, whether vectors or tiles compute it. Rows of bf16 are multiplied
+//! with weights that are widened to bf16 on the way, which is faster for many rows.
 
 #[cfg(target_arch = "x86_64")]
 mod avx2;

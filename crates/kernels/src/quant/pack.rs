@@ -25,6 +25,8 @@ impl QuantMatrix {
     ) -> QuantMatrix {
         assert!(inputs.is_multiple_of(format.block()), "{inputs} inputs are no whole blocks");
         assert!(matches!((format.width, format.group), (_, 32) | (CodeWidth::Six | CodeWidth::Eight, 16)));
+        // The products of codes of four bits with scales are not signed.
+        assert!(format.width != CodeWidth::Four || !format.is_super() || format.has_minimums);
         assert!(if format.is_super() { format.block() == BLOCK } else { format.group == GROUP });
         let panels = outputs.div_ceil(PANEL);
         let (groups, blocks) = (inputs / format.group, inputs / format.block());
@@ -92,10 +94,14 @@ impl Panels<'_> {
         let bytes = format.group_bytes();
         for (group, codes) in row.codes.chunks_exact(format.group).enumerate() {
             let to = &mut self.codes[(panel * groups + group) * bytes..][..bytes];
-            let largest = codes.iter().copied().max().unwrap_or(0);
+            let [least, largest] =
+                [codes.iter().min(), codes.iter().max()].map(|code| code.copied().unwrap_or(0));
             assert!(largest <= format.width.largest(), "a code of {largest}");
             if let Some(scale) = row.group_scales.get(group) {
-                assert!(is_valid(format.width, largest, *scale), "a scale of {scale}");
+                assert!(
+                    is_valid(format, [least, largest], *scale),
+                    "codes {least} to {largest}, scale {scale}"
+                );
             }
             let runs = to.chunks_exact_mut(format.width.run_bytes());
             for (run, codes) in runs.zip(codes.as_chunks::<RUN>().0) {
@@ -115,12 +121,16 @@ fn place<T: Copy>(to: &mut [T], values: &[T], panel: usize, column: usize) {
     panel.iter_mut().skip(column).step_by(PANEL).zip(values).for_each(|(to, x)| *to = *x);
 }
 
-/// Whether the products of codes with a scale can be split into bytes.
-fn is_valid(width: CodeWidth, largest: u8, scale: i8) -> bool {
-    match width {
-        CodeWidth::Four => (0..64).contains(&scale),
-        CodeWidth::Six | CodeWidth::Eight => {
-            (-(1 << 14)..1 << 14).contains(&(i32::from(largest) * i32::from(scale)))
-        }
+/// Whether the products of codes with a scale can be split into bytes: those of the codes themselves, and without minimums
+/// those of the codes less the code of zero, which are signed bytes.
+fn is_valid(format: QuantFormat, codes: [u8; 2], scale: i8) -> bool {
+    if format.width == CodeWidth::Four {
+        return (0..64).contains(&scale);
     }
+    let can_be_split = |code: i32| (-(1 << 14)..1 << 14).contains(&(code * i32::from(scale)));
+    codes.into_iter().map(i32::from).all(|code| {
+        let signed = code - i32::from(format.zero);
+        let is_signed_byte = (-128..128).contains(&signed) && can_be_split(signed);
+        can_be_split(code) && (format.has_minimums || is_signed_byte)
+    })
 }

@@ -21,7 +21,7 @@ const FORMATS: [QuantFormat; 13] = [
     format(CodeWidth::Eight, 32, 1, 0, true),
     format(CodeWidth::Eight, 32, 8, 0, true),
     format(CodeWidth::Eight, 32, 8, 128, false),
-    format(CodeWidth::Eight, 16, 16, 32, false),
+    format(CodeWidth::Eight, 16, 16, 128, false),
     format(CodeWidth::Eight, 16, 16, 0, true),
 ];
 

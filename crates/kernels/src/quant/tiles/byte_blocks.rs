@@ -31,10 +31,13 @@ pub(in super::super) fn multiply(
     unit.sums[..size].fill(0.0);
     // SAFETY: these tiles exist only where the instructions do.
     unsafe {
-        match (panel.format.width, panel.format.group) {
-            (CodeWidth::Four, _) => add::<{ shift(CodeWidth::Four) }, 8>(unit, panel, rows, tiles.clone()),
-            (_, GROUP) => add::<{ shift(CodeWidth::Eight) }, 8>(unit, panel, rows, tiles.clone()),
-            _ => add::<{ shift(CodeWidth::Eight) }, 16>(unit, panel, rows, tiles.clone()),
+        let tiles = tiles.clone();
+        match (panel.format.width, panel.format.group, panel.format.has_minimums) {
+            (CodeWidth::Four, ..) => add::<{ shift(CodeWidth::Four) }, 8, true>(unit, panel, rows, tiles),
+            (_, GROUP, true) => add::<{ shift(CodeWidth::Eight) }, 8, true>(unit, panel, rows, tiles),
+            (_, GROUP, false) => add::<{ shift(CodeWidth::Eight) }, 8, false>(unit, panel, rows, tiles),
+            (_, _, true) => add::<{ shift(CodeWidth::Eight) }, 16, true>(unit, panel, rows, tiles),
+            (_, _, false) => add::<{ shift(CodeWidth::Eight) }, 16, false>(unit, panel, rows, tiles),
         }
     }
     let sums = unit.sums.as_chunks().0;
@@ -47,7 +50,7 @@ pub(in super::super) fn multiply(
 /// stores before it.
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni")]
 #[inline]
-fn add<const SHIFT: u32, const COUNT: usize>(
+fn add<const SHIFT: u32, const COUNT: usize, const MINIMUMS: bool>(
     tiles: &mut ByteTiles,
     panel: &Panel<'_>,
     rows: &ByteBlocks,
@@ -61,7 +64,11 @@ fn add<const SHIFT: u32, const COUNT: usize>(
     // Bytes that are prefetched for each row.
     let lines = panel.block_codes(0).len().div_ceil(TILE_ROWS * range.len()).next_multiple_of(VECTOR);
     for block in 0..rows.inputs() / BLOCK {
-        unpack(panel, block, both);
+        if MINIMUMS {
+            unpack::<false>(panel, block, both);
+        } else {
+            unpack::<true>(panel, block, both);
+        }
         let factors = Factors::<COUNT>::of(panel, block);
         // Codes of later blocks are prefetched row by row: there are few prefetches at a time.
         let mut later = panel.block_codes(block).chunks(lines);
@@ -75,11 +82,11 @@ fn add<const SHIFT: u32, const COUNT: usize>(
             }
             for (number, (row, sum)) in first.iter().zip(&mut *sums).enumerate() {
                 prefetch(later.next().unwrap_or_default());
-                finish::<SHIFT, COUNT>(&factors, row, [0, 1], number, &dots, sum);
+                finish::<SHIFT, COUNT, MINIMUMS>(&factors, row, [0, 1], number, &dots, sum);
             }
             for (number, (row, sum)) in second.iter().zip(sums.iter_mut().skip(TILE_ROWS)).enumerate() {
                 prefetch(later.next().unwrap_or_default());
-                finish::<SHIFT, COUNT>(&factors, row, [2, 3], number, &dots, sum);
+                finish::<SHIFT, COUNT, MINIMUMS>(&factors, row, [2, 3], number, &dots, sum);
             }
         }
     }
@@ -168,7 +175,7 @@ fn multiply_1x2(rows: &[ByteBlock], planes: &[u8; 2 * PLANE], to: &mut Dots) {
 /// Joins and scales the dot products of a row, and adds them to its sums. They are in the accumulators `[high, low]`.
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni")]
 #[inline]
-fn finish<const SHIFT: u32, const COUNT: usize>(
+fn finish<const SHIFT: u32, const COUNT: usize, const MINIMUMS: bool>(
     factors: &Factors<COUNT>,
     row: &ByteBlock,
     [high, low]: [usize; 2],
@@ -180,6 +187,6 @@ fn finish<const SHIFT: u32, const COUNT: usize>(
     // SAFETY: 16 values are one vector.
     unsafe {
         let before = _mm512_loadu_ps(sum.as_ptr());
-        _mm512_storeu_ps(sum.as_mut_ptr(), factors.add(total, row, before));
+        _mm512_storeu_ps(sum.as_mut_ptr(), factors.add::<MINIMUMS>(total, row, before));
     }
 }

@@ -3,12 +3,12 @@
 
 use std::arch::x86_64::{
     __m512i, _mm512_and_si512, _mm512_mask_blend_epi8, _mm512_mullo_epi16, _mm512_or_si512, _mm512_set1_epi8,
-    _mm512_set1_epi16, _mm512_set1_epi32, _mm512_slli_epi16, _mm512_slli_epi32, _mm512_srli_epi16,
-    _mm512_srli_epi32, _mm512_storeu_si512,
+    _mm512_set1_epi16, _mm512_set1_epi32, _mm512_slli_epi16, _mm512_slli_epi32, _mm512_srai_epi16,
+    _mm512_srli_epi16, _mm512_srli_epi32, _mm512_storeu_si512, _mm512_sub_epi8,
 };
 
 use super::super::avx512::{load, nibbles, signed, vectors};
-use super::super::format::CodeWidth;
+use super::super::format::{CodeWidth, QuantFormat};
 use super::super::panel::Panel;
 use super::super::{BLOCK, PANEL, RUN, VECTOR};
 
@@ -27,10 +27,10 @@ pub(super) const fn shift(width: CodeWidth) -> u32 {
     }
 }
 
-/// Writes both planes of a super-block.
+/// Writes both planes of a super-block. With `SIGNED`, the code of zero is subtracted from codes of six and eight bits.
 #[target_feature(enable = "avx512f,avx512bw,avx512vl")]
 #[inline]
-pub(super) fn unpack(panel: &Panel<'_>, block: usize, to: &mut [u8; 2 * PLANE]) {
+pub(super) fn unpack<const SIGNED: bool>(panel: &Panel<'_>, block: usize, to: &mut [u8; 2 * PLANE]) {
     let format = panel.format;
     let codes = panel.block_codes(block);
     let scales = &panel.group_scales[block * format.groups * PANEL..][..format.groups * PANEL];
@@ -44,10 +44,10 @@ pub(super) fn unpack(panel: &Panel<'_>, block: usize, to: &mut [u8; 2 * PLANE]) 
             }
         }
         CodeWidth::Six => {
-            unpack_runs::<{ CodeWidth::Six.run_bytes() }>(format.group / RUN, codes, scales, high, low);
+            unpack_runs::<{ CodeWidth::Six.run_bytes() }, SIGNED>(&format, codes, scales, [high, low]);
         }
         CodeWidth::Eight => {
-            unpack_runs::<{ CodeWidth::Eight.run_bytes() }>(format.group / RUN, codes, scales, high, low);
+            unpack_runs::<{ CodeWidth::Eight.run_bytes() }, SIGNED>(&format, codes, scales, [high, low]);
         }
     }
 }
@@ -72,21 +72,26 @@ fn unpack_four_bits(
     }
 }
 
-/// Multiplies the codes of groups of `count` runs, each of `BYTES` bytes, with their scales.
+/// Multiplies the codes of runs of `BYTES` bytes with the scales of their groups.
 #[target_feature(enable = "avx512f,avx512bw,avx512vl")]
 #[inline]
-fn unpack_runs<const BYTES: usize>(
-    count: usize,
+fn unpack_runs<const BYTES: usize, const SIGNED: bool>(
+    format: &QuantFormat,
     codes: &[u8],
     scales: &[i8],
-    high: &mut [u8],
-    low: &mut [u8],
+    [high, low]: [&mut [u8]; 2],
 ) {
     let to = high.as_chunks_mut::<{ 4 * VECTOR }>().0.iter_mut().zip(low.as_chunks_mut().0);
+    let of_group = format.group / RUN;
     for (run, (codes, (high, low))) in codes.as_chunks::<BYTES>().0.iter().zip(to).enumerate() {
-        let scale = twice(_mm512_and_si512(signed(scales, run / count), _mm512_set1_epi32(0xffff)));
+        let scale = twice(_mm512_and_si512(signed(scales, run / of_group), _mm512_set1_epi32(0xffff)));
         for (word, codes) in vectors(codes).into_iter().enumerate() {
-            let planes = scaled(codes, scale);
+            let planes = if SIGNED {
+                let zero = _mm512_set1_epi8(format.zero.cast_signed());
+                scaled::<true>(_mm512_sub_epi8(codes, zero), scale)
+            } else {
+                scaled::<false>(codes, scale)
+            };
             put::<{ 4 * VECTOR }>(high, word, planes[0]);
             put::<{ 4 * VECTOR }>(low, word, planes[1]);
         }
@@ -112,10 +117,14 @@ fn twice(words: __m512i) -> __m512i {
 /// The products of bytes with scales of 16 bits. They have 15 bits, of which the low plane has seven.
 #[target_feature(enable = "avx512f,avx512bw")]
 #[inline]
-fn scaled(codes: __m512i, scale: __m512i) -> Planes {
+fn scaled<const SIGNED: bool>(codes: __m512i, scale: __m512i) -> Planes {
     const ODD: u64 = 0xaaaa_aaaa_aaaa_aaaa;
-    let even = _mm512_mullo_epi16(_mm512_and_si512(codes, _mm512_set1_epi16(0xff)), scale);
-    let odd = _mm512_mullo_epi16(_mm512_srli_epi16::<8>(codes), scale);
+    let (even, odd) = if SIGNED {
+        (_mm512_srai_epi16::<8>(_mm512_slli_epi16::<8>(codes)), _mm512_srai_epi16::<8>(codes))
+    } else {
+        (_mm512_and_si512(codes, _mm512_set1_epi16(0xff)), _mm512_srli_epi16::<8>(codes))
+    };
+    let (even, odd) = (_mm512_mullo_epi16(even, scale), _mm512_mullo_epi16(odd, scale));
     let high = _mm512_mask_blend_epi8(ODD, _mm512_srli_epi16::<7>(even), _mm512_slli_epi16::<1>(odd));
     let low = _mm512_mask_blend_epi8(ODD, even, _mm512_slli_epi16::<8>(odd));
     [high, _mm512_and_si512(low, _mm512_set1_epi8(0x7f))]

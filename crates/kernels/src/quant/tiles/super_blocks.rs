@@ -90,7 +90,7 @@ fn add<const SHIFT: u32, const COUNT: usize>(
     let mut pending = Pending { block: 0, rows: &[], tile: 0 };
     for block in 0..rows.inputs() / BLOCK {
         prefetch(panel.block_codes(block));
-        unpack(panel, block, both);
+        unpack::<false>(panel, block, both);
         let own = &mut factors[block % 2];
         own.block = block_factors(panel, block);
         for (group, minimum) in own.minimums.iter_mut().enumerate() {
