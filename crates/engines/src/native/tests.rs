@@ -1,5 +1,7 @@
 //! Tests of generation: steps with a KV cache against the forward pass without one. Tests of quantized weights.
 
+mod invariance;
+
 use std::cell::RefCell;
 use std::collections::HashMap;
 
@@ -16,7 +18,7 @@ use super::*;
 use crate::gguf::blocks::StoredType;
 use crate::step::BLOCK_SIZE;
 use crate::step::testing::{
-    Stepped, description, refuses_steps_outside_blocks, run, scattered, tokens, uncached,
+    Stepped, description, refuses_steps_outside_blocks, run, scattered, step, tokens, uncached,
 };
 use crate::stored_tensor::StoredTensor;
 use crate::testing::card;

@@ -74,19 +74,24 @@ impl Stepped {
 /// Computes sequences together, by steps of these numbers of tokens.
 pub(crate) fn run(generator: &dyn Generator, sequences: &mut [&mut Stepped], steps: &[usize]) {
     for &count in steps {
-        let mut step = Batch::new(OutputKind::Logits);
-        let counts: Vec<usize> =
-            sequences.iter().map(|sequence| count.min(sequence.ids.len() - sequence.done)).collect();
-        let active = sequences.iter().zip(&counts).filter(|(_, count)| **count > 0);
-        active.for_each(|(sequence, count)| sequence.push(&mut step, *count));
-        if step.sequences.is_empty() {
+        let left = |sequence: &&mut Stepped| count.min(sequence.ids.len() - sequence.done);
+        let counts: Vec<usize> = sequences.iter().map(left).collect();
+        if counts.iter().all(|count| *count == 0) {
             return;
         }
-        let mut logits = rows(generator.step(&step).expect("the step is well formed")).into_iter();
-        for (sequence, count) in sequences.iter_mut().zip(counts) {
-            sequence.logits.extend(logits.by_ref().take(count));
-            sequence.done += count;
-        }
+        step(generator, sequences, &counts);
+    }
+}
+
+/// Computes the next tokens of some sequences in one step, this number of each.
+pub(crate) fn step(generator: &dyn Generator, sequences: &mut [&mut Stepped], counts: &[usize]) {
+    let mut step = Batch::new(OutputKind::Logits);
+    let active = sequences.iter().zip(counts).filter(|(_, count)| **count > 0);
+    active.for_each(|(sequence, count)| sequence.push(&mut step, *count));
+    let mut logits = rows(generator.step(&step).expect("the step is well formed")).into_iter();
+    for (sequence, count) in sequences.iter_mut().zip(counts) {
+        sequence.logits.extend(logits.by_ref().take(*count));
+        sequence.done += count;
     }
 }
 
