@@ -7,8 +7,9 @@
 Both are run bare, without a server: a prompt of 512 tokens, and decode steps of 1, 8 and 32 sequences after 0 and 512
 tokens. llama.cpp is its prebuilt library, with `--native` also one that is built for this machine; of its CPU variants, the
 one that is best for a cell counts. A ratio is that of two turns of the same round; its median and range over all rounds are
-printed. Without `--model`, the model has random weights and the shape of Qwen3-0.6B. Prints Markdown and writes
-`generate.md`, `generate.json` and `generate.svg`. Needs cargo, gcc, npm, and Python with pip.
+printed. At the end, one sequence is also generated while another process keeps a core busy. Without `--model`, the model
+has random weights and the shape of Qwen3-0.6B. Prints Markdown and writes `generate.md`, `generate.json` and
+`generate.svg`. Needs cargo, gcc, npm, and Python with pip.
 """
 
 import argparse
@@ -42,6 +43,8 @@ STEPS = {1: 16, 8: 12, 32: 8}
 CELLS = {"prompt 512": "prompt 512"} | {
     f"decode {count} after {cached}": f"decode {count} {cached} {STEPS[count]}" for cached in (0, 512) for count in STEPS
 }
+# The least share of its rate that a sequence keeps beside a busy process.
+BUSY_BAR = 0.4
 # The least ratio for a prompt, and for 1, 8 and 32 sequences, with AMX. With other instructions, it is 1.
 BARS = {"Q4_K_M": (3.5, 1.4, 2.2, 2.0), "Q8_0": (3.5, 1.05, 1.5, 1.6), "BF16": (7, 1.15, 1.7, 3.5)}
 
@@ -149,13 +152,30 @@ def compete(label, model, dtype, options, scratch, tool, libraries):
                 if number:
                     rates[name][cell].append(answer["tokens"] / answer["seconds"])
         say(f"{label}: round {number} of {options.rounds}" if number else f"{label}: warm")
+    busy = [beside_busy_process(runners["sconce"], options.threads) for _ in range(options.rounds)]
     for name, runner in runners.items():
         facts[name]["resident_mb_at_end"] = round(runner.resident())
         runner.end()
     return {
-        "file_bytes": model.stat().st_size, "sizes": sizes(scratch, model), "facts": facts,
+        "file_bytes": model.stat().st_size, "sizes": sizes(scratch, model), "facts": facts, "beside_busy_process": busy,
         "cells": {cell: judge(bars, cell, {name: rates[name][cell] for name in rates}) for cell in CELLS},
     }
+
+
+def beside_busy_process(runner, threads):
+    """The share of its rate that one sequence keeps while another process keeps one of the cores busy."""
+    seconds = []
+    for is_busy in (False, True):
+        other = subprocess.Popen([sys.executable, "-c", "while True: pass"]) if is_busy else None
+        try:
+            if other:
+                os.sched_setaffinity(other.pid, sorted(os.sched_getaffinity(0))[threads - 1 : threads])
+            seconds.append(runner.take(CELLS["decode 1 after 0"])["seconds"])
+        finally:
+            if other:
+                other.kill()
+                other.wait()
+    return seconds[0] / seconds[1]
 
 
 def judge(bars, cell, rates):
@@ -200,6 +220,9 @@ def markdown(label, result):
         first = 512 / statistics.median(result["cells"]["prompt 512"]["rates"][name])
         lines.append(
             f"| {name} | {facts['load_seconds']:.2f} s | {facts['resident_bytes'] / 1e6:.0f} MB | {first:.2f} s |")
+    busy = result["beside_busy_process"]
+    lines += ["", f"While another process keeps one core busy, one sequence has {statistics.median(busy):.2f} of its rate "
+                  f"({min(busy):.2f}–{max(busy):.2f}, bar {BUSY_BAR})."]
     lines += ["", f"Memory bandwidth {ours['bandwidth_gb_s']:.1f} GB/s, product peak {ours['gflops']:.0f} GFLOP/s.", ""]
     return "\n".join(lines)
 
