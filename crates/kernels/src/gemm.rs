@@ -9,7 +9,7 @@ use crate::bf16::narrow;
 use crate::buffer::{Buffer, Line, Number};
 use crate::columns::ColumnsMut;
 use crate::isa::{Isa, Vectorized};
-use crate::rows::{Activation, copy};
+use crate::rows::{Activation, LANES, copy};
 use crate::team::Team;
 
 /// SIMD vectors of columns per panel.
@@ -75,6 +75,19 @@ impl<F: FnMut(usize, usize, &mut [f32])> Epilogue for F {
     }
 }
 
+/// Stores what `join` makes of each value before and the sum of two others.
+#[inline(always)]
+fn add(to: &mut [f32], [values, bias]: [&[f32]; 2], join: impl Fn(f32, f32) -> f32) {
+    let (vectors, rest) = to.as_chunks_mut::<LANES>();
+    let ((values, values_rest), (bias, bias_rest)) = (values.as_chunks::<LANES>(), bias.as_chunks::<LANES>());
+    for ((to, values), bias) in vectors.iter_mut().zip(values).zip(bias) {
+        *to = std::array::from_fn(|lane| join(to[lane], values[lane] + bias[lane]));
+    }
+    for ((to, value), bias) in rest.iter_mut().zip(values_rest).zip(bias_rest) {
+        *to = join(*to, value + bias);
+    }
+}
+
 /// Stores `activation(output + bias)`.
 pub struct Store<'a> {
     /// Bias per column.
@@ -88,14 +101,21 @@ pub struct Store<'a> {
 impl Epilogue for Store<'_> {
     #[inline(always)]
     fn store(&mut self, mut tile: OutputTile<'_>) {
-        let (column, columns) = (tile.column, tile.columns);
+        let columns = tile.column..tile.column + tile.columns;
+        let bias = &self.bias[columns.clone()];
+        if self.activation == Activation::Identity {
+            for (row, values) in tile.rows() {
+                add(self.to.row(row, columns.clone()), [values, bias], |_, sum| sum);
+            }
+            return;
+        }
         for (_, values) in tile.rows() {
-            values.iter_mut().zip(&self.bias[column..column + columns]).for_each(|(x, bias)| *x += bias);
+            values.iter_mut().zip(bias).for_each(|(x, bias)| *x += bias);
         }
         // All values at once: the activation has long latency, and this overlaps many.
         self.activation.apply(tile.values);
         for (row, values) in tile.rows() {
-            copy(values, self.to.row(row, column..column + columns));
+            copy(values, self.to.row(row, columns.clone()));
         }
     }
 }
@@ -122,10 +142,7 @@ impl Epilogue for Accumulate<'_> {
         let columns = tile.column..tile.column + tile.columns;
         let bias = &self.bias[columns.clone()];
         for (row, values) in tile.rows() {
-            let to = self.to.row(row, columns.clone());
-            for ((to, value), bias) in to.iter_mut().zip(values.iter()).zip(bias) {
-                *to += value + bias;
-            }
+            add(self.to.row(row, columns.clone()), [values, bias], |before, sum| before + sum);
         }
     }
 }

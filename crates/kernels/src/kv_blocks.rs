@@ -119,11 +119,9 @@ pub struct PagedQueries<'a> {
     pub values: &'a [f32],
 }
 
-impl PagedQueries<'_> {
-    /// The positions that some token attends to.
-    pub(crate) fn seen(&self) -> Range<usize> {
-        let start = self.positions.iter().map(|range| range.start).min().unwrap_or(0);
-        let end = self.positions.iter().map(|range| range.end).max().unwrap_or(0);
-        start..end
-    }
+/// The positions that some token attends to.
+pub(crate) fn seen(positions: &[Range<usize>]) -> Range<usize> {
+    let start = positions.iter().map(|range| range.start).min().unwrap_or(0);
+    let end = positions.iter().map(|range| range.end).max().unwrap_or(0);
+    start..end
 }

@@ -10,6 +10,7 @@ use crate::bf16::Bf16;
 use crate::isa::Isa;
 use crate::rows::copy;
 
+use crate::kv_blocks::seen;
 pub use crate::kv_blocks::{BLOCK_SIZE, BlockLayout, CacheElement, PagedAttention, PagedQueries};
 pub use crate::kv_q8::Q8Cache;
 
@@ -46,7 +47,7 @@ impl<T: CacheElement> PagedAttention<'_, T> {
             let attention = PagedAttention { keys, values, layout, blocks, kv_head, scale, softcap };
             return attention.attend_on_tiles(unit, queries, output);
         }
-        let seen = queries.seen();
+        let seen = seen(queries.positions);
         let first = seen.start / BLOCK_SIZE;
         let blocks = &self.blocks[first..seen.end.div_ceil(BLOCK_SIZE)];
         isa.dispatch(Attend {

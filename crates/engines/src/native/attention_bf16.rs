@@ -8,8 +8,9 @@ use sconce_kernels::rope::RopeTable;
 use sconce_kernels::rows::Norm;
 use sconce_kernels::team::Team;
 
-use super::kv_cache::{CachedAttention, KvCache};
+use super::kv_cache::{AttentionPart, CachedAttention, KvCache};
 use super::matrix::Cpu;
+use super::scratch_bf16::PartScratch;
 use crate::description::Description;
 use crate::head_layout::HeadLayout;
 
@@ -29,32 +30,42 @@ pub(super) fn store(
     });
 }
 
-/// Attention of `batch`, whose keys and values are in the cache.
-pub(super) fn cached_attention(
-    (unit, team): (Bf16, &Team),
-    d: &Description,
-    (cache, layer): (&KvCache<u16>, usize),
-    batch: &Batch,
-    mask: AttentionMask,
-    qkv: &Panels<u16>,
-    context: &mut Panels<u16>,
-) {
+/// The queries of `tokens` tokens in f32, `[tokens, heads · head_dim]`.
+pub(super) fn queries(unit: Bf16, d: &Description, tokens: usize, qkv: &Panels<u16>, to: &mut Vec<f32>) {
     let (head, wide) = (d.head_dim, d.head_dim.next_multiple_of(STEP));
     let mut row = vec![0; d.heads * wide];
-    let mut queries = vec![0.0; batch.tokens() * d.query_width()];
-    for (token, own) in queries.chunks_exact_mut(d.query_width()).enumerate() {
+    to.resize(tokens * d.query_width(), 0.0);
+    for (token, own) in to.chunks_exact_mut(d.query_width()).enumerate() {
         qkv.get(token, &mut row);
         for (from, to) in row.chunks_exact(wide).zip(own.chunks_exact_mut(head)) {
             widen_row(unit, &from[..head], to);
         }
     }
-    let mut output = vec![0.0; queries.len()];
-    let queries = (&queries[..], d.query_width());
+}
+
+/// Attention of parts of a batch, whose keys and values are in the cache.
+pub(super) fn attend(
+    (unit, team): (Bf16, &Team),
+    d: &Description,
+    (cache, layer): (&KvCache<u16>, usize),
+    parts: &[Batch],
+    mask: AttentionMask,
+    scratch: &mut [PartScratch],
+) {
+    let parts = parts.iter().zip(scratch).map(|(batch, PartScratch { queries, attended, .. })| {
+        attended.resize(queries.len(), 0.0);
+        AttentionPart { batch, queries, stride: d.query_width(), output: attended }
+    });
     let (scale, softcap) = (d.scale as f32, d.softcap());
     let how = CachedAttention { mask, scale, softcap, cpu: Cpu::new(unit.isa(), team) };
-    cache.attend(layer, batch, &how, queries, &mut output);
-    row.fill(0);
-    for (token, output) in output.chunks_exact(d.query_width()).enumerate() {
+    cache.attend(layer, &how, parts.collect());
+}
+
+/// Rounds what attention computed, `[tokens, heads · head_dim]`.
+pub(super) fn round(unit: Bf16, d: &Description, attended: &[f32], context: &mut Panels<u16>) {
+    let (head, wide) = (d.head_dim, d.head_dim.next_multiple_of(STEP));
+    let mut row = vec![0; d.heads * wide];
+    for (token, output) in attended.chunks_exact(d.query_width()).enumerate() {
         for (from, to) in output.chunks_exact(head).zip(row.chunks_exact_mut(wide)) {
             narrow_row(unit, from, &mut to[..head]);
         }

@@ -18,7 +18,7 @@ use super::matrix::{Cpu, share};
 use super::scratch_bf16::{PartScratch, Scratch};
 use super::tile_matrix::TileMatrix;
 use super::weights::{FeedForward, Layer, Linear, Weights};
-use crate::description::{Description, NormPlacement};
+use crate::description::{AttentionWindow, Description, NormPlacement};
 use crate::step;
 
 /// Tokens of a part, of which each thread computes some: their activations stay in a core's cache.
@@ -77,15 +77,24 @@ impl<M: TileMatrix> ForwardBf16<'_, M> {
         let rope_tables = weights.rope_tables(batch);
         for (index, layer) in weights.layers.iter().enumerate() {
             let rope_table = rope_tables[usize::from(layer.is_local)].as_deref();
-            each(scratch, &|tiles, batch, scratch| of_part.qkv(tiles, layer, batch, rope_table, scratch));
+            let is_cached = cache.is_some();
+            each(scratch, &|tiles, batch, scratch| {
+                of_part.qkv(tiles, layer, batch, rope_table, scratch);
+                if is_cached {
+                    let PartScratch { qkv, queries, .. } = scratch;
+                    attention_bf16::queries(unit, d, batch.tokens(), qkv, queries);
+                }
+            });
             if let Some(cache) = cache.as_deref_mut() {
                 for (batch, scratch) in parts.iter().zip(&*scratch) {
                     attention_bf16::store(d, team, cache, index, batch, &scratch.qkv);
                 }
+                // Later tokens attend to more keys: the threads share the work.
+                let mask = self.window(layer).mask();
+                attention_bf16::attend((unit, team), d, (cache, index), parts, mask, scratch);
             }
-            let cache = cache.as_deref().map(|cache| (cache, index));
             each(scratch, &|tiles, batch, scratch| {
-                of_part.attention(tiles, layer, batch, cache, scratch);
+                of_part.attention(tiles, layer, batch, scratch);
                 of_part.feed_forward(tiles, layer, batch.tokens(), scratch);
             });
         }
@@ -136,25 +145,23 @@ impl<M: TileMatrix> ForwardBf16<'_, M> {
         }
     }
 
-    fn attention(
-        &self,
-        tiles: &Tiles,
-        layer: &Layer<M>,
-        batch: &Batch,
-        cache: Option<(&KvCache<u16>, usize)>,
-        scratch: &mut PartScratch,
-    ) {
-        let ForwardBf16 { d, weights, unit, team, .. } = *self;
+    /// The attention window of a layer.
+    fn window(&self, layer: &Layer<M>) -> &AttentionWindow {
+        self.d.local.as_ref().filter(|_| layer.is_local).unwrap_or(&self.d.global)
+    }
+
+    /// Attention, which is computed already if there is a cache, and its product.
+    fn attention(&self, tiles: &Tiles, layer: &Layer<M>, batch: &Batch, scratch: &mut PartScratch) {
+        let ForwardBf16 { d, weights, unit, .. } = *self;
         let tokens = batch.tokens();
-        let PartScratch { qkv, context, attention, disentangled, .. } = scratch;
+        let PartScratch { qkv, attended, context, attention, disentangled, .. } = scratch;
         let panels = d.head_dim.div_ceil(STEP);
         let (heads, keys) = (d.heads * panels, d.kv_heads * panels);
-        let window = d.local.as_ref().filter(|_| layer.is_local).unwrap_or(&d.global);
-        if let Some(cache) = cache {
-            attention_bf16::cached_attention((unit, team), d, cache, batch, window.mask(), qkv, context);
+        if !batch.cached.is_empty() {
+            attention_bf16::round(unit, d, attended, context);
         }
         for s in batch.sequences.iter().filter(|_| batch.cached.is_empty()) {
-            let mask = AttentionMask { visible: s.attended(), ..window.mask() };
+            let mask = AttentionMask { visible: s.attended(), ..self.window(layer).mask() };
             if let Some(relative) = &layer.relative {
                 disentangled::attend(d, relative, mask, s, qkv, context, disentangled);
                 continue;

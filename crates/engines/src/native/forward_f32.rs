@@ -10,7 +10,7 @@ use sconce_kernels::rope::RopeTable;
 use sconce_kernels::rows::{Activation, Norm};
 use sconce_kernels::team::Team;
 
-use super::kv_cache::{CachedAttention, KvCache};
+use super::kv_cache::{AttentionPart, CachedAttention, KvCache};
 use super::matrix::{Cpu, Matrix, each_rows, gate_rows};
 use super::scratch::ScratchMemory;
 use super::weights::{FeedForward, Layer, Linear, Packing, Table, Weights};
@@ -151,7 +151,7 @@ impl<M: Matrix> ForwardF32<'_, M> {
             });
             let (mask, scale, softcap) = (window.mask(), d.scale as f32, d.softcap());
             let how = CachedAttention { mask, scale, softcap, cpu };
-            cache.attend(index, batch, &how, (qkv, stride), context);
+            cache.attend(index, &how, vec![AttentionPart { batch, queries: qkv, stride, output: context }]);
         }
         for s in batch.sequences.iter().filter(|_| batch.cached.is_empty()) {
             let rows = &qkv[s.start * stride..][..s.length * stride];

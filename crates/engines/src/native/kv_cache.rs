@@ -1,5 +1,6 @@
 //! The paged KV cache of a decoder, and attention over it.
 
+use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::ops::Range;
 
@@ -24,6 +25,16 @@ pub(super) struct CachedAttention<'a> {
     /// Scores are squashed into this range by tanh.
     pub(super) softcap: Option<f32>,
     pub(super) cpu: Cpu<'a>,
+}
+
+/// A batch whose tokens attend to cached keys.
+pub(super) struct AttentionPart<'a> {
+    pub(super) batch: &'a Batch,
+    /// Queries of a token are contiguous; tokens are `stride` apart.
+    pub(super) queries: &'a [f32],
+    pub(super) stride: usize,
+    /// What is computed, `[tokens, heads · head_dim]`.
+    pub(super) output: &'a mut [f32],
 }
 
 /// Cached keys and values of all layers. Attention reads them as `T`.
@@ -197,39 +208,42 @@ impl<T: CacheElement> KvCache<T> {
         }
     }
 
-    /// Attention of all tokens of `batch`, whose keys and values are stored, into `output`, `[tokens, heads · head_dim]`.
-    /// `queries` of a token are contiguous; tokens are `stride` apart.
-    pub(super) fn attend(
-        &self,
-        layer: usize,
-        batch: &Batch,
-        how: &CachedAttention<'_>,
-        (queries, stride): (&[f32], usize),
-        output: &mut [f32],
-    ) {
-        let width = output.len() / batch.tokens();
+    /// Attention of all tokens of some batches, whose keys and values are stored.
+    pub(super) fn attend(&self, layer: usize, how: &CachedAttention<'_>, parts: Vec<AttentionPart<'_>>) {
         let (kv_heads, team) = (self.layout.kv_heads, how.cpu.team);
+        let tokens: usize = parts.iter().map(|part| part.batch.tokens()).sum();
+        let Some(first) = parts.first() else { return };
+        let width = first.output.len() / first.batch.tokens();
         let group = width / kv_heads;
         let most = (PagedAttention::<T>::queries(how.cpu.isa) * self.layout.head_dim / group).max(8);
-        let is_long = batch.tokens() >= 2 * team.count() * most;
+        let is_long = tokens >= 2 * team.count() * most;
         let (mut tasks, mut few) = (Vec::new(), Vec::new());
-        let mut rest = output;
-        for (sequence, s) in batch.sequences.iter().enumerate() {
-            for first in (0..s.length).step_by(most) {
-                let count = (s.length - first).min(most);
-                let (own, after) = rest.split_at_mut(count * width);
-                rest = after;
-                let task = AttentionTask { sequence, first, count, kv_heads: 0..kv_heads };
-                if is_long {
-                    tasks.push((task, own));
-                } else if count == 1 {
-                    // A single token is split by heads.
-                    let heads = own.chunks_exact_mut(group).enumerate();
-                    tasks.extend(heads.map(|(head, own)| (task.of_head(head), own)));
-                } else {
-                    few.push((task, own));
+        for AttentionPart { batch, queries, stride, output } in parts {
+            let mut rest = output;
+            for (sequence, s) in batch.sequences.iter().enumerate() {
+                for first in (0..s.length).step_by(most) {
+                    let count = (s.length - first).min(most);
+                    let own;
+                    (own, rest) = rest.split_at_mut(count * width);
+                    let queries = &queries[(s.start + first) * stride..];
+                    let first = batch.cached_length(sequence) + first;
+                    let blocks = &batch.cached[sequence].blocks[..];
+                    let task = AttentionTask { queries, stride, blocks, first, count, kv_heads: 0..kv_heads };
+                    if is_long {
+                        tasks.push((task, own));
+                    } else if count == 1 {
+                        // A single token is split by heads.
+                        let heads = own.chunks_exact_mut(group).enumerate();
+                        tasks.extend(heads.map(|(head, own)| (task.of_head(head), own)));
+                    } else {
+                        few.push((task, own));
+                    }
                 }
             }
+        }
+        if is_long {
+            // Those with the most keys first: the others balance the threads.
+            tasks.sort_by_key(|(task, _)| Reverse(task.first + task.count));
         }
         // The outputs of a head of several tokens are not contiguous: they are copied afterwards.
         let mut by_heads: Vec<Vec<f32>> = few.iter().map(|(_, own)| vec![0.0; own.len()]).collect();
@@ -242,7 +256,7 @@ impl<T: CacheElement> KvCache<T> {
         let attend = |part: Vec<(AttentionTask, &mut [f32])>| {
             let mut scratch = Scratch::default();
             for (task, output) in part {
-                self.attend_task(layer, batch, how, (queries, stride, group), &task, &mut scratch, output);
+                self.attend_task(layer, how, group, &task, &mut scratch, output);
             }
         };
         team.each(team.in_parts(all), |part| match Bf16::on_tiles(how.cpu.isa) {
@@ -259,26 +273,20 @@ impl<T: CacheElement> KvCache<T> {
         }
     }
 
-    /// Attention of a task. Queries of a token are contiguous, tokens are `stride` apart, and a KV head has `group` values of
-    /// queries.
-    #[expect(clippy::too_many_arguments, reason = "queries and output of one task")]
+    /// Attention of a task, of which a KV head has `group` values of queries.
     fn attend_task(
         &self,
         layer: usize,
-        batch: &Batch,
         how: &CachedAttention<'_>,
-        (queries, stride, group): (&[f32], usize, usize),
+        group: usize,
         task: &AttentionTask,
         scratch: &mut Scratch<T>,
         output: &mut [f32],
     ) {
-        let AttentionTask { sequence, first, count, ref kv_heads } = *task;
-        let row = batch.sequences[sequence].start + first;
-        let position = batch.cached_length(sequence) + first;
+        let AttentionTask { queries, stride, blocks, first, count, ref kv_heads } = *task;
         let seen = |position: usize| how.mask.keys(position, position + 1);
-        let positions: Vec<_> = (position..position + count).map(seen).collect();
+        let positions: Vec<_> = (first..first + count).map(seen).collect();
         let stride_out = output.len() / count;
-        let blocks = &batch.cached[sequence].blocks[..];
         for (index, kv_head) in kv_heads.clone().enumerate() {
             let (scale, softcap) = (how.scale, how.softcap);
             let attention = match &self.layers[layer] {
@@ -286,9 +294,9 @@ impl<T: CacheElement> KvCache<T> {
                     PagedAttention { keys, values, layout: self.layout, blocks, kv_head, scale, softcap }
                 }
                 LayerCache::Q8(cache) => {
-                    let first = positions.iter().map(|seen| seen.start).min().unwrap_or(0) / BLOCK_SIZE;
-                    let end = (position + count).div_ceil(BLOCK_SIZE);
-                    let blocks = (&blocks[first..end], first);
+                    let start = positions.iter().map(|seen| seen.start).min().unwrap_or(0) / BLOCK_SIZE;
+                    let end = (first + count).div_ceil(BLOCK_SIZE);
+                    let blocks = (&blocks[start..end], start);
                     scratch.widened.widen(cache, how.cpu.isa, self.layout, blocks, kv_head);
                     let WidenedHead { keys, values, table } = &scratch.widened;
                     let layout = BlockLayout { kv_heads: 1, ..self.layout };
@@ -299,7 +307,7 @@ impl<T: CacheElement> KvCache<T> {
                 positions: &positions,
                 width: group,
                 strides: [stride, stride_out],
-                values: &queries[row * stride + kv_head * group..],
+                values: &queries[kv_head * group..],
             };
             attention.attend(how.cpu.isa, queries, &mut scratch.attention, &mut output[index * group..]);
         }
@@ -331,17 +339,21 @@ fn in_order<'a, T>(values: &'a mut [T], size: usize) -> impl FnMut(usize) -> Opt
 
 /// Attention of some tokens of a sequence.
 #[derive(Clone)]
-struct AttentionTask {
-    sequence: usize,
-    /// The first token, in the batch.
+struct AttentionTask<'a> {
+    /// Queries from the first token on. Those of a token are contiguous; tokens are `stride` apart.
+    queries: &'a [f32],
+    stride: usize,
+    /// The blocks of the sequence.
+    blocks: &'a [u32],
+    /// The position of the first token.
     first: usize,
     count: usize,
     kv_heads: Range<usize>,
 }
 
-impl AttentionTask {
+impl<'a> AttentionTask<'a> {
     /// The part of one KV head.
-    fn of_head(&self, head: usize) -> AttentionTask {
+    fn of_head(&self, head: usize) -> AttentionTask<'a> {
         AttentionTask { kv_heads: head..head + 1, ..self.clone() }
     }
 }

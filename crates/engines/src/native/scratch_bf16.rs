@@ -27,6 +27,9 @@ pub(super) struct PartScratch {
     /// The input of the feed-forward block, in parallel attention.
     pub(super) parallel: Panels<u16>,
     pub(super) qkv: Panels<u16>,
+    /// Queries of attention over a cache, and what it computes.
+    pub(super) queries: Vec<f32>,
+    pub(super) attended: Vec<f32>,
     pub(super) context: Panels<u16>,
     pub(super) wide: Panels<u16>,
     pub(super) gated: Panels<u16>,
@@ -42,11 +45,11 @@ impl ScratchMemory for Scratch {
 
 impl PartScratch {
     fn bytes(&self) -> usize {
-        let PartScratch { x, part, rounded, parallel, qkv, context, wide, gated, attention, disentangled } =
-            self;
+        let PartScratch { x, part, rounded, parallel, qkv, context, wide, gated, attention, .. } = self;
         let wider: usize = [x, part].map(Panels::bytes).iter().sum();
+        let rows = size_of::<f32>() * (self.queries.capacity() + self.attended.capacity());
         let narrower: usize = [rounded, parallel, qkv, context, wide, gated].map(Panels::bytes).iter().sum();
-        wider + narrower + attention.bytes() + disentangled.bytes()
+        wider + narrower + rows + attention.bytes() + self.disentangled.bytes()
     }
 
     /// Resizes for `tokens` tokens. Each head, and each half of a gated product, has whole panels.

@@ -15,8 +15,8 @@ use super::weights::{Packing, Table, WeightRows};
 use crate::stored_tensor::StoredTensor;
 use crate::weight::Weight;
 
-/// Blocks of 256 values that a thread quantizes at a time.
-const PART: usize = 32;
+/// Values that a thread quantizes at a time.
+const PART: usize = 8192;
 
 /// A matrix whose outputs come from several tensors. Quantized tensors stay quantized.
 pub(super) struct StackedMatrix {
@@ -163,10 +163,7 @@ impl StackedMatrix {
                     blocks = quantize_blocks(cpu, a, stride, rows, self.inputs);
                 }
                 if some(&|matrix| !matrix.takes_byte_blocks()) {
-                    groups = ByteRows::zeros(rows, self.inputs);
-                    // Eight groups are a block.
-                    let count = if cpu.team.count() == 1 { usize::MAX } else { 8 * PART / rows.clamp(1, 8) };
-                    cpu.team.each(groups.parts(count), |mut part| part.quantize(cpu.isa, a, stride));
+                    groups = quantize_blocks(cpu, a, stride, rows, self.inputs);
                 }
                 Activations::Eight { blocks, groups }
             }
@@ -186,8 +183,7 @@ fn quantize_blocks<B: QuantizedBlock>(
     inputs: usize,
 ) -> BlockRows<B> {
     let mut quantized = BlockRows::zeros(rows, inputs);
-    // A part of a few thousand values.
-    let blocks = if cpu.team.count() == 1 { usize::MAX } else { PART / rows.clamp(1, 16) };
+    let blocks = if cpu.team.count() == 1 { usize::MAX } else { PART / (rows.clamp(1, 16) * B::INPUTS) };
     cpu.team.each(quantized.parts(blocks), |mut part| part.quantize(cpu.isa, a, stride));
     quantized
 }
@@ -232,7 +228,7 @@ impl Packing<StackedMatrix> for PackStored {
 
     fn quantized_table(&self, rows: &StoredTensor, scale: Option<f64>) -> Table {
         match quantize::pack((self.isa, &self.team), rows) {
-            Some(matrix) => Table::Quantized(matrix, scale.map_or(1.0, |scale| scale as f32)),
+            Some(matrix) => Table::Quantized(Box::new(matrix), scale.map_or(1.0, |scale| scale as f32)),
             None => Table::F32(rows.dequantize()),
         }
     }

@@ -70,7 +70,7 @@ pub(super) enum Table {
     F32(Vec<f32>),
     Bf16(Vec<u16>),
     /// Quantized rows and their factor.
-    Quantized(QuantMatrix, f32),
+    Quantized(Box<QuantMatrix>, f32),
 }
 
 impl Table {

@@ -18,7 +18,7 @@ use super::tiles::{Bf16, Tiles};
 use super::vectors::{add, load, power_of_two, round, store};
 use crate::attention::squash;
 use crate::buffer::Buffer;
-use crate::kv_blocks::{BLOCK_SIZE, PagedAttention, PagedQueries};
+use crate::kv_blocks::{BLOCK_SIZE, PagedAttention, PagedQueries, seen};
 
 /// Keys of a pass.
 const KEYS: usize = 128;
@@ -76,8 +76,13 @@ impl PagedAttention<'_, u16> {
         }
         let head_dim = self.layout.head_dim;
         let count = queries.positions.len() * (queries.width / head_dim);
-        let attend =
-            Attend { attention: self, queries, seen: queries.seen(), count, parts: head_dim.div_ceil(STEP) };
+        let attend = Attend {
+            attention: self,
+            queries,
+            seen: seen(queries.positions),
+            count,
+            parts: head_dim.div_ceil(STEP),
+        };
         SCRATCH.with_borrow_mut(|scratch| {
             scratch.grow(count.next_multiple_of(STEP), attend.parts);
             // SAFETY: a `Bf16` exists only where these instructions do, and the scratch was sized above.
@@ -131,7 +136,15 @@ impl Attend<'_> {
     unsafe fn add_pass(&self, tiles: &Tiles, keys: Range<usize>, first: usize, scratch: &mut Scratch) {
         let (parts, wide, count) = (self.parts, self.parts * STEP, (self.count - first).min(STEP));
         let all = count > STEP / 2;
-        for key in (0..keys.len()).step_by(STEP) {
+        let group = self.queries.width / self.attention.layout.head_dim;
+        // Whole tiles of keys that any of these queries attends to.
+        let own = seen(&self.queries.positions[first / group..=(first + count - 1) / group]);
+        let own = own.start.clamp(keys.start, keys.end)..own.end.clamp(keys.start, keys.end);
+        if own.is_empty() {
+            return;
+        }
+        let own = (own.start - keys.start) / STEP * STEP..(own.end - keys.start).next_multiple_of(STEP);
+        for key in own.clone().step_by(STEP) {
             tiles.zero();
             for part in 0..parts {
                 // SAFETY: 32 queries can be read, and the keys are packed in tiles of 16 by 32.
@@ -149,18 +162,17 @@ impl Attend<'_> {
             // SAFETY: the scores are 32 rows of 128.
             unsafe { tiles.store(scratch.scores.as_mut_ptr().add(key), KEYS * 4, all) };
         }
-        let group = self.queries.width / self.attention.layout.head_dim;
+        let (start, end) = (keys.start + own.start, keys.start + own.end);
         for row in 0..count {
             let seen = &self.queries.positions[(first + row) / group];
-            let seen = seen.start.clamp(keys.start, keys.end)..seen.end.clamp(keys.start, keys.end);
-            let scores = &mut scratch.scores[row * KEYS..][..keys.len()];
-            let probabilities = &mut scratch.probabilities[row * KEYS..][..keys.len()];
-            let seen = seen.start - keys.start..seen.end - keys.start;
+            let seen = seen.start.clamp(start, end) - start..seen.end.clamp(start, end) - start;
+            let scores = &mut scratch.scores[row * KEYS..][own.clone()];
+            let probabilities = &mut scratch.probabilities[row * KEYS..][own.clone()];
             self.probabilities(&mut scratch.states[first + row], scores, seen, probabilities);
         }
         for part in 0..parts {
             tiles.zero();
-            for key in (0..keys.len()).step_by(STEP) {
+            for key in own.clone().step_by(STEP) {
                 // SAFETY: the probabilities are 32 rows of 128, and the values are packed in tiles of 32 by 16.
                 unsafe {
                     let top = scratch.probabilities.as_ptr().add(key);

@@ -10,12 +10,12 @@ use std::arch::x86_64::{
 };
 
 use super::avx2::{Halves, Words, bytes, factors, load, values};
-use super::avx512::prefetch;
+use super::avx512::prefetch_after;
 use super::byte_codes::RowGroup;
-use super::byte_rows::ByteRows;
 use super::format::CodeWidth;
 use super::instructions::{has_byte_vectors, has_short_vectors};
 use super::panel::Panel;
+use super::rows::ByteRows;
 use super::{GROUP, PANEL, RUN, VECTOR};
 use crate::isa::Isa;
 
@@ -58,7 +58,7 @@ unsafe fn some_rows<const R: usize, const VNNI: bool>(
     first: &mut usize,
     put: &mut (impl FnMut(usize, &[f32; PANEL]) + ?Sized),
 ) {
-    let groups = rows.some(*first);
+    let groups = rows.some(*first).blocks();
     // SAFETY: the caller guarantees AVX-VNNI.
     let sums = unsafe {
         match (panel.format.width, panel.format.group) {
@@ -100,14 +100,14 @@ unsafe fn products<'a, const R: usize, const BYTES: usize, const HALVES: bool, c
         let mut dots = [[_mm256_setzero_si256(); 2]; R];
         let mut totals = [[_mm256_setzero_ps(); 2]; R];
         for (half, run) in runs.iter().enumerate() {
-            prefetch(run);
+            prefetch_after(run);
             // SAFETY: the caller guarantees AVX-VNNI.
             unsafe { inputs.add_run::<BYTES, VNNI>(&mut dots, run, half * RUN / 4) };
             if HALVES {
                 let group = 2 * number + half;
                 let factors = [factors(panel, group, 0), factors(panel, group, 1)];
                 for ((total, dots), row) in totals.iter_mut().zip(&mut dots).zip(rows) {
-                    add_scaled(total, *dots, factors, row.half_sums[half]);
+                    add_scaled(total, *dots, factors, row.half_sum(half));
                     *dots = [_mm256_setzero_si256(); 2];
                 }
             }

@@ -269,7 +269,7 @@ fn dots<const R: usize, const EXACT: bool>(
 ) -> [[__m512i; 2]; R] {
     let mut dots = [[_mm512_setzero_si512(); 2]; R];
     let first = group * format.group / 4;
-    prefetch(codes);
+    prefetch_after(codes);
     match format.width {
         CodeWidth::Four => add_runs::<R, { CodeWidth::Four.run_bytes() }>(&mut dots, codes, rows, first),
         CodeWidth::Six => add_runs::<R, { CodeWidth::Six.run_bytes() }>(&mut dots, codes, rows, first),
@@ -384,11 +384,38 @@ pub(super) fn vectors<const BYTES: usize>(run: &[u8; BYTES]) -> [__m512i; RUN / 
 
 /// Prefetches the codes that follow after some groups. An address after the matrix is ignored.
 #[inline(always)]
-pub(super) fn prefetch(codes: &[u8]) {
-    for line in (0..codes.len()).step_by(VECTOR) {
-        let ahead = codes.as_ptr().wrapping_add(PREFETCH + line);
+pub(super) fn prefetch_after(codes: &[u8]) {
+    prefetch_lines(codes.as_ptr().wrapping_add(PREFETCH), codes.len());
+}
+
+/// Prefetches the factors of some groups.
+pub(super) fn prefetch_factors(panel: &Panel<'_>, groups: Range<usize>) {
+    let format = panel.format;
+    let integers = groups.start * PANEL..groups.end * PANEL;
+    let factors = groups.start / format.groups * PANEL..groups.end / format.groups * PANEL;
+    if format.is_super() {
+        prefetch(&panel.group_scales[integers.clone()]);
+    }
+    if format.is_super() && format.has_minimums {
+        prefetch(&panel.group_minimums[integers]);
+    }
+    prefetch(&panel.scales[factors.clone()]);
+    if format.has_minimums {
+        prefetch(&panel.minimums[factors]);
+    }
+}
+
+/// Prefetches values.
+#[inline(always)]
+pub(super) fn prefetch<T>(values: &[T]) {
+    prefetch_lines(values.as_ptr().cast(), size_of_val(values));
+}
+
+#[inline(always)]
+fn prefetch_lines(first: *const u8, length: usize) {
+    for line in (0..length).step_by(VECTOR) {
         // SAFETY: a prefetch reads nothing.
-        unsafe { _mm_prefetch::<_MM_HINT_T1>(ahead.cast()) };
+        unsafe { _mm_prefetch::<_MM_HINT_T1>(first.wrapping_add(line).cast()) };
     }
 }
 
@@ -420,7 +447,7 @@ pub(super) fn load(bytes: &[u8; VECTOR]) -> __m512i {
 /// The f16 values of super-block `block`.
 #[target_feature(enable = "avx512f")]
 #[inline]
-fn halves(values: &[u16], block: usize) -> __m512 {
+pub(super) fn halves(values: &[u16], block: usize) -> __m512 {
     let values: &[u16; PANEL] = &values.as_chunks().0[block];
     // SAFETY: 16 halves are half a vector.
     unsafe { _mm512_cvtph_ps(_mm256_loadu_si256(values.as_ptr().cast())) }

@@ -8,7 +8,7 @@ use std::arch::x86_64::{
 };
 use std::ops::Range;
 
-use super::avx512::{add_rows, block_factors, prefetch, signed, unsigned, values, vectors};
+use super::avx512::{add_rows, block_factors, prefetch_after, signed, unsigned, values, vectors};
 use super::codes::ByteBlock;
 use super::format::CodeWidth;
 use super::instructions::has_vectors;
@@ -84,7 +84,7 @@ fn products<const R: usize, const BYTES: usize, const COUNT: usize>(
         for (group, runs) in runs.chunks_exact(BLOCK / RUN / COUNT).enumerate() {
             let mut dots = [_mm512_setzero_si512(); R];
             for (run, codes) in runs.iter().enumerate() {
-                prefetch(codes);
+                prefetch_after(codes);
                 let first = (group * (BLOCK / COUNT) + run * RUN) / 4;
                 let vectors = vectors(codes);
                 add(&mut dots, vectors[0], rows, first);

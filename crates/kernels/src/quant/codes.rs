@@ -1,6 +1,6 @@
 //! Codes of activations.
 
-use super::byte_codes::LARGEST_BYTE;
+use super::byte_codes::{LARGEST_BYTE, pair};
 use super::{BLOCK, GROUP};
 use crate::rows::{LANES, folded};
 
@@ -86,7 +86,6 @@ impl ByteBlock {
     /// Sets the sum of each 16 codes.
     #[inline(always)]
     pub(super) fn set_sums(&mut self, sums: [i16; BLOCK / SUMMED]) {
-        let pair = |first: i16, second: i16| i32::from(second) << 16 | i32::from(first.cast_unsigned());
         for (to, sums) in self.half_sums.iter_mut().zip(sums.as_chunks::<2>().0) {
             *to = pair(sums[0], sums[1]);
         }

@@ -103,8 +103,7 @@ pub(super) fn quantize_bytes(values: &[f32; GROUP], to: &mut RowGroup) {
         // SAFETY: 16 bytes are four words.
         unsafe { _mm_storeu_si128(to.as_mut_ptr().cast(), _mm512_cvtsepi32_epi8(codes)) };
     }
-    to.half_sums = codes.map(|codes| _mm512_reduce_add_epi32(codes) as f32);
-    to.sum = to.half_sums[0] + to.half_sums[1];
+    to.set_sums(codes.map(|codes| _mm512_reduce_add_epi32(codes) as i16));
     to.scale = if finite == [0xffff; 2] { scale } else { f32::NAN };
 }
 

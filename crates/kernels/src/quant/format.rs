@@ -107,10 +107,10 @@ impl QuantFormat {
 /// The weights of one output.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct QuantRow {
-    /// A code per input.
+    /// A code per input. Without minimums, a code less the code of zero is a signed byte.
     pub codes: Vec<u8>,
     /// A scale per group; empty without super-blocks. Scales of codes of four bits are between 0 and 63, and products of a
-    /// code and a scale between -16,384 and 16,383. Without minimums, a code less the code of zero is a signed byte.
+    /// code and a scale between -16,384 and 16,383.
     pub group_scales: Vec<i8>,
     /// A minimum per group; empty without super-blocks or minimums.
     pub group_minimums: Vec<u8>,

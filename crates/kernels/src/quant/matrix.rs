@@ -2,18 +2,17 @@
 
 use std::ops::Range;
 
-use super::byte_rows::ByteRows;
 #[cfg(target_arch = "x86_64")]
-use super::format::CodeWidth;
+use super::avx512::prefetch_factors;
 use super::format::QuantFormat;
 #[cfg(target_arch = "x86_64")]
 use super::instructions::has_vectors;
 use super::panel::Panel;
 #[cfg(target_arch = "x86_64")]
-use super::rows::{BlockRows, LEAST_TILE_ROWS, QuantizedBlock, TILE_ROWS};
-use super::rows::{ByteBlocks, QuantizedRows};
+use super::rows::{BlockRows, LEAST_TILE_ROWS, TILE_ROWS};
+use super::rows::{ByteBlocks, ByteRows, QuantizedRows};
 #[cfg(target_arch = "x86_64")]
-use super::tiles::{self, ByteTiles};
+use super::tiles::{ByteTiles, Part, TileProducts};
 use super::{PANEL, portable};
 use crate::buffer::Buffer;
 use crate::gemm::{Epilogue, OutputTile};
@@ -22,6 +21,9 @@ use crate::isa::Isa;
 /// Bytes of activations that stay in the L2 cache.
 #[cfg(target_arch = "x86_64")]
 const L2_BYTES: usize = 1 << 20;
+/// Panels that are multiplied with a part of the rows, one after the other.
+#[cfg(target_arch = "x86_64")]
+const TOGETHER: usize = 4;
 
 /// A matrix `[outputs, inputs]` of quantized weights, packed in panels of 16 outputs. Four consecutive inputs of an output
 /// are adjacent: a word of a vector.
@@ -31,6 +33,9 @@ pub struct QuantMatrix {
     pub(super) format: QuantFormat,
     pub(super) inputs: usize,
     pub(super) outputs: usize,
+    /// Groups and super-blocks of an output.
+    pub(super) groups: usize,
+    pub(super) blocks: usize,
     /// Per panel and group, in runs of 16 inputs.
     pub(super) codes: Buffer<u8>,
     /// Per panel, group and column, with super-blocks.
@@ -64,25 +69,17 @@ impl QuantMatrix {
     }
 
     pub(super) fn panel(&self, number: usize) -> Panel<'_> {
-        let QuantMatrix { format, inputs, .. } = *self;
-        let (groups, blocks) = (inputs / format.group, inputs / format.block());
-        let codes = groups * format.group_bytes();
-        let (integers, factors) = (groups * PANEL, blocks * PANEL);
+        let QuantMatrix { format, groups, blocks, .. } = *self;
+        let of_panel = |length: usize| number * length..(number + 1) * length;
+        let (integers, factors) = (of_panel(groups * PANEL), of_panel(blocks * PANEL));
         Panel {
             format,
-            codes: &self.codes[number * codes..][..codes],
-            group_scales: if format.is_super() {
-                &self.group_scales[number * integers..][..integers]
-            } else {
-                &[]
-            },
-            group_minimums: if format.is_super() && format.has_minimums {
-                &self.group_minimums[number * integers..][..integers]
-            } else {
-                &[]
-            },
-            scales: &self.scales[number * factors..][..factors],
-            minimums: if format.has_minimums { &self.minimums[number * factors..][..factors] } else { &[] },
+            codes: &self.codes[of_panel(groups * format.group_bytes())],
+            // Some formats have none of these.
+            group_scales: self.group_scales.get(integers.clone()).unwrap_or_default(),
+            group_minimums: self.group_minimums.get(integers).unwrap_or_default(),
+            scales: &self.scales[factors.clone()],
+            minimums: self.minimums.get(factors).unwrap_or_default(),
         }
     }
 
@@ -96,20 +93,12 @@ impl QuantMatrix {
         epilogue: &mut impl Epilogue,
     ) {
         assert!(rows.inputs() == self.inputs && panels.end <= self.panels());
-        let mut to = PanelOutput::new(self, first, rows.rows(), epilogue);
+        let mut to = PanelOutput::new(self, first, epilogue);
         #[cfg(target_arch = "x86_64")]
-        let rest = {
-            let tiles = |unit: &mut ByteTiles, panel: &Panel<'_>, part, put: &mut Put<'_>| {
-                tiles::multiply(unit, panel, rows, part, put);
-            };
-            self.multiply_on_tiles(rows, panels.clone(), &mut to, tiles)..rows.rows()
-        };
+        let rest = self.multiply_on_tiles(rows, panels.clone(), &mut to)..rows.rows();
         #[cfg(not(target_arch = "x86_64"))]
         let rest = 0..rows.rows();
-        if rest.is_empty() {
-            return;
-        }
-        for number in panels {
+        for number in panels.filter(|_| !rest.is_empty()) {
             let panel = self.panel(number);
             to.store(number, rest.clone(), |put| {
                 #[cfg(target_arch = "x86_64")]
@@ -127,7 +116,8 @@ impl QuantMatrix {
         }
     }
 
-    /// The same with rows of bytes.
+    /// The same with rows of bytes that have a scale per 32 inputs. Only if the matrix does not take
+    /// [a scale per 256](QuantMatrix::takes_byte_blocks).
     pub fn multiply_bytes(
         &self,
         rows: &ByteRows,
@@ -135,13 +125,17 @@ impl QuantMatrix {
         first: usize,
         epilogue: &mut impl Epilogue,
     ) {
-        assert!(rows.inputs() == self.inputs && panels.end <= self.panels());
-        let mut to = PanelOutput::new(self, first, rows.rows(), epilogue);
-        for number in panels {
+        assert!(!self.takes_byte_blocks() && rows.inputs() == self.inputs && panels.end <= self.panels());
+        let mut to = PanelOutput::new(self, first, epilogue);
+        #[cfg(target_arch = "x86_64")]
+        let rest = self.multiply_on_tiles(rows, panels.clone(), &mut to)..rows.rows();
+        #[cfg(not(target_arch = "x86_64"))]
+        let rest = 0..rows.rows();
+        for number in panels.filter(|_| !rest.is_empty()) {
             let panel = self.panel(number);
-            to.store(number, 0..rows.rows(), |put| {
+            to.store(number, rest.clone(), |put| {
                 #[cfg(target_arch = "x86_64")]
-                if super::avx512_bytes::multiply(self.isa, &panel, rows, put)
+                if super::avx512_groups::multiply(self.isa, &panel, rows, rest.clone(), put)
                     || super::avx2_bytes::multiply(self.isa, &panel, rows, put)
                 {
                     return;
@@ -175,13 +169,9 @@ impl QuantMatrix {
         assert!(self.takes_byte_blocks() && rows.inputs() == self.inputs && panels.end <= self.panels());
         #[cfg(target_arch = "x86_64")]
         {
-            let mut to = PanelOutput::new(self, first, rows.rows(), epilogue);
-            let tiles = |unit: &mut ByteTiles, panel: &Panel<'_>, part, put: &mut Put<'_>| {
-                tiles::multiply_bytes(unit, panel, rows, part, put);
-            };
-            let done = self.multiply_on_tiles(rows, panels.clone(), &mut to, tiles);
-            let rest = done..rows.rows();
-            for number in panels.filter(|_| done < rows.rows()) {
+            let mut to = PanelOutput::new(self, first, epilogue);
+            let rest = self.multiply_on_tiles(rows, panels.clone(), &mut to)..rows.rows();
+            for number in panels.filter(|_| !rest.is_empty()) {
                 to.store(number, rest.clone(), |put| {
                     super::avx512_blocks::multiply(self.isa, &self.panel(number), rows, rest.clone(), put);
                 });
@@ -191,35 +181,67 @@ impl QuantMatrix {
         let _ = (first, epilogue);
     }
 
-    /// Multiplies rows on tiles, if there are any. Returns how many. `multiply` multiplies some tiles of rows with a panel.
+    /// Multiplies rows on tiles, if there are any. Returns how many.
     #[cfg(target_arch = "x86_64")]
-    fn multiply_on_tiles<E: Epilogue, B: QuantizedBlock>(
+    fn multiply_on_tiles<B: TileProducts>(
         &self,
         rows: &BlockRows<B>,
         panels: Range<usize>,
-        to: &mut PanelOutput<'_, E>,
-        mut multiply: impl FnMut(&mut ByteTiles, &Panel<'_>, Range<usize>, &mut Put<'_>),
+        to: &mut PanelOutput<'_, impl Epilogue>,
     ) -> usize {
         // Vectors multiply fewer rows faster.
-        let least = match self.format.width {
-            CodeWidth::Four => LEAST_TILE_ROWS,
-            CodeWidth::Six | CodeWidth::Eight => 10,
-        };
-        let is_last_full = rows.rows() % TILE_ROWS >= least;
+        let is_last_full = rows.rows() % TILE_ROWS >= LEAST_TILE_ROWS;
         let tiles = rows.rows() / TILE_ROWS + usize::from(is_last_full);
-        let Some(mut unit) = ByteTiles::of(self.isa, self.format).filter(|_| tiles > 0) else { return 0 };
+        let unit = || B::unit(self.isa, self.format);
+        let Some(mut unit) = (tiles > 0).then(unit).flatten() else { return 0 };
         // Tiles whose rows stay in the L2 cache for all panels.
         let step = (L2_BYTES / (2 * TILE_ROWS * self.inputs)).max(2);
         for first in (0..tiles).step_by(step) {
-            let part = first..(first + step).min(tiles);
-            let own = part.start * TILE_ROWS..rows.rows().min(part.end * TILE_ROWS);
-            for number in panels.clone() {
-                to.store(number, own.clone(), |put| {
-                    multiply(&mut unit, &self.panel(number), part.clone(), put);
-                });
-            }
+            let own = first..(first + step).min(tiles);
+            self.multiply_tiles(&mut unit, rows, own, panels.clone(), to);
         }
         rows.rows().min(tiles * TILE_ROWS)
+    }
+
+    /// Multiplies some tiles of rows with some panels: part by part of a few panels.
+    #[cfg(target_arch = "x86_64")]
+    fn multiply_tiles<B: TileProducts>(
+        &self,
+        unit: &mut ByteTiles,
+        rows: &BlockRows<B>,
+        tiles: Range<usize>,
+        panels: Range<usize>,
+        to: &mut PanelOutput<'_, impl Epilogue>,
+    ) {
+        let (blocks, size) = (self.inputs.div_ceil(B::INPUTS), tiles.len() * TILE_ROWS);
+        let (groups, per_block) = (self.groups, B::INPUTS / self.format.group);
+        let part = B::PART.min(blocks);
+        let parts = panels.clone().step_by(TOGETHER).flat_map(|first| {
+            let own = first..panels.end.min(first + TOGETHER);
+            (0..blocks).step_by(part).flat_map(move |start| {
+                own.clone().map(move |panel| (panel, panel - first, start..blocks.min(start + part)))
+            })
+        });
+        let mut parts = parts.peekable();
+        let mut sums = vec![0.0; TOGETHER * size * PANEL];
+        while let Some((number, at, own)) = parts.next() {
+            let sums = &mut sums[at * size * PANEL..][..size * PANEL];
+            if own.start == 0 {
+                sums.fill(0.0);
+            }
+            let next = parts.peek().map_or(&[][..], |(next, _, own)| {
+                let (panel, last) = (self.panel(*next), (own.end * per_block).min(groups));
+                prefetch_factors(&panel, own.start * per_block..last);
+                panel.group_codes(own.start * per_block..last)
+            });
+            let is_last = own.end == blocks;
+            let part = Part { blocks: own, tiles: tiles.clone(), next };
+            B::add(unit, &self.panel(number), rows, &part, sums.as_chunks_mut().0);
+            if is_last {
+                let first = tiles.start * TILE_ROWS;
+                to.store_values(number, first..rows.rows().min(tiles.end * TILE_ROWS), sums);
+            }
+        }
     }
 
     /// The weights of output `output`, in f32.
@@ -254,17 +276,25 @@ struct PanelOutput<'a, E> {
 }
 
 impl<'a, E: Epilogue> PanelOutput<'a, E> {
-    fn new(matrix: &'a QuantMatrix, first: usize, rows: usize, epilogue: &'a mut E) -> PanelOutput<'a, E> {
-        PanelOutput { matrix, first, values: vec![0.0; rows * PANEL], epilogue }
+    fn new(matrix: &'a QuantMatrix, first: usize, epilogue: &'a mut E) -> PanelOutput<'a, E> {
+        PanelOutput { matrix, first, values: Vec::new(), epilogue }
     }
 
     /// Stores the products of some rows with panel `number`. `multiply` passes each row and its products on.
     fn store(&mut self, number: usize, rows: Range<usize>, multiply: impl FnOnce(&mut Put<'_>)) {
-        let values = &mut self.values[..rows.len() * PANEL];
+        let mut values = std::mem::take(&mut self.values);
+        values.resize(rows.len() * PANEL, 0.0);
         let (to, _) = values.as_chunks_mut();
         multiply(&mut |row, products| to[row - rows.start] = *products);
+        self.store_values(number, rows, &mut values);
+        self.values = values;
+    }
+
+    /// Stores the products of some rows with panel `number`, each 16 values.
+    fn store_values(&mut self, number: usize, rows: Range<usize>, values: &mut [f32]) {
         let columns = PANEL.min(self.matrix.outputs - number * PANEL);
         let column = self.first + number * PANEL;
+        let values = &mut values[..rows.len() * PANEL];
         let tile =
             OutputTile { row: rows.start, column, rows: rows.len(), columns, values, panel_width: PANEL };
         tile.store(self.matrix.isa, self.epilogue);

@@ -12,9 +12,8 @@ mod avx512;
 #[cfg(target_arch = "x86_64")]
 mod avx512_blocks;
 #[cfg(target_arch = "x86_64")]
-mod avx512_bytes;
+mod avx512_groups;
 mod byte_codes;
-mod byte_rows;
 mod codes;
 #[cfg(target_arch = "x86_64")]
 mod codes_avx512;
@@ -37,10 +36,9 @@ mod tiles;
 #[cfg(target_arch = "x86_64")]
 mod widen;
 
-pub use byte_rows::{BytePartMut, ByteRows};
 pub use format::{CodeWidth, QuantFormat, QuantRow};
 pub use matrix::QuantMatrix;
-pub use rows::{BlockRows, ByteBlocks, PartMut, QuantizedBlock, QuantizedRows};
+pub use rows::{BlockRows, ByteBlocks, ByteRows, PartMut, QuantizedBlock, QuantizedRows};
 
 /// Columns of a panel, whose codes are interleaved.
 pub const PANEL: usize = 16;

@@ -7,10 +7,10 @@ use std::arch::aarch64::{
 use std::arch::asm;
 
 use super::byte_codes::RowGroup;
-use super::byte_rows::ByteRows;
 use super::format::CodeWidth;
 use super::neon::{LANES, factors, values, vector};
 use super::panel::Panel;
+use super::rows::ByteRows;
 use super::{GROUP, PANEL, RUN};
 use crate::detect::has_dot_products;
 
@@ -49,7 +49,7 @@ fn some_rows<const R: usize>(
     first: &mut usize,
     put: &mut (impl FnMut(usize, &[f32; PANEL]) + ?Sized),
 ) {
-    let groups = rows.some(*first);
+    let groups = rows.some(*first).blocks();
     let sums = match panel.format.width {
         CodeWidth::Four => products::<R, { CodeWidth::Four.run_bytes() }>(panel, groups),
         CodeWidth::Six => products::<R, { CodeWidth::Six.run_bytes() }>(panel, groups),
@@ -79,7 +79,7 @@ fn products<'a, const R: usize, const BYTES: usize>(
             add_scaled(&mut totals, dots, panel, number, rows.each_ref().map(|row| row.sum));
         } else {
             for (half, run) in runs.iter().enumerate() {
-                let codes = rows.each_ref().map(|row| row.half_sums[half]);
+                let codes = rows.each_ref().map(|row| row.half_sum(half));
                 let mut dots = codes.map(|sum| start::<BYTES>(sum));
                 add_run(&mut dots, run, rows, half);
                 add_scaled(&mut totals, dots, panel, 2 * number + half, codes);

@@ -37,6 +37,8 @@ impl QuantMatrix {
             format,
             inputs,
             outputs,
+            groups,
+            blocks,
             codes: Buffer::zeros(panels * groups * format.group_bytes()),
             group_scales: Buffer::zeros(integers),
             group_minimums: Buffer::zeros(if format.has_minimums { integers } else { 0 }),
@@ -97,6 +99,8 @@ impl Panels<'_> {
             let [least, largest] =
                 [codes.iter().min(), codes.iter().max()].map(|code| code.copied().unwrap_or(0));
             assert!(largest <= format.width.largest(), "a code of {largest}");
+            let is_signed_byte = |code: u8| (-128..128).contains(&(i32::from(code) - i32::from(format.zero)));
+            assert!(format.has_minimums || (is_signed_byte(least) && is_signed_byte(largest)));
             if let Some(scale) = row.group_scales.get(group) {
                 assert!(
                     is_valid(format, [least, largest], *scale),
@@ -122,15 +126,13 @@ fn place<T: Copy>(to: &mut [T], values: &[T], panel: usize, column: usize) {
 }
 
 /// Whether the products of codes with a scale can be split into bytes: those of the codes themselves, and without minimums
-/// those of the codes less the code of zero, which are signed bytes.
+/// those of the codes less the code of zero.
 fn is_valid(format: QuantFormat, codes: [u8; 2], scale: i8) -> bool {
     if format.width == CodeWidth::Four {
         return (0..64).contains(&scale);
     }
     let can_be_split = |code: i32| (-(1 << 14)..1 << 14).contains(&(code * i32::from(scale)));
     codes.into_iter().map(i32::from).all(|code| {
-        let signed = code - i32::from(format.zero);
-        let is_signed_byte = (-128..128).contains(&signed) && can_be_split(signed);
-        can_be_split(code) && (format.has_minimums || is_signed_byte)
+        can_be_split(code) && (format.has_minimums || can_be_split(code - i32::from(format.zero)))
     })
 }

@@ -1,5 +1,8 @@
 //! A panel of a matrix: the weights of 16 outputs.
 
+#[cfg(target_arch = "x86_64")]
+use std::ops::Range;
+
 use half::f16;
 
 use super::format::QuantFormat;
@@ -16,13 +19,21 @@ pub(super) struct Panel<'a> {
     pub(super) minimums: &'a [u16],
 }
 
-impl Panel<'_> {
+impl<'a> Panel<'a> {
     /// The codes of a super-block.
     #[cfg(target_arch = "x86_64")]
     #[inline(always)]
-    pub(super) fn block_codes(&self, block: usize) -> &[u8] {
-        let bytes = self.format.groups * self.format.group_bytes();
-        &self.codes[block * bytes..][..bytes]
+    pub(super) fn block_codes(&self, block: usize) -> &'a [u8] {
+        let groups = self.format.groups;
+        self.group_codes(block * groups..(block + 1) * groups)
+    }
+
+    /// The codes of some groups.
+    #[cfg(target_arch = "x86_64")]
+    #[inline(always)]
+    pub(super) fn group_codes(&self, groups: Range<usize>) -> &'a [u8] {
+        let bytes = self.format.group_bytes();
+        &self.codes[groups.start * bytes..groups.end * bytes]
     }
 
     /// The code of an input of a group.

@@ -1,10 +1,9 @@
 //! Products for any instruction set, one row at a time.
 
 use super::byte_codes::RowGroup;
-use super::byte_rows::ByteRows;
 use super::format::CodeWidth;
 use super::panel::Panel;
-use super::rows::QuantizedRows;
+use super::rows::{ByteRows, QuantizedRows};
 use super::{BLOCK, GROUP, PANEL, RUN, VECTOR};
 use crate::isa::Vectorized;
 
@@ -61,7 +60,7 @@ impl<P: FnMut(usize, &[f32; PANEL]) + ?Sized> Vectorized for MultiplyBytes<'_, P
         let MultiplyBytes { panel, rows, put } = self;
         let format = panel.format;
         for number in 0..rows.rows() {
-            let row: Vec<&[RowGroup; 1]> = rows.some(number).collect();
+            let row: Vec<&[RowGroup; 1]> = rows.some(number).blocks().collect();
             let mut sums = [0.0; PANEL];
             for (group, codes) in panel.codes.chunks_exact(format.group_bytes()).enumerate() {
                 let first = group * format.group;
@@ -73,7 +72,7 @@ impl<P: FnMut(usize, &[f32; PANEL]) + ?Sized> Vectorized for MultiplyBytes<'_, P
                         add(&vector(format.width, codes, at), bytes(inputs), &mut dots);
                     }
                 }
-                let total = if format.group == GROUP { own.sum } else { own.half_sums[group % 2] };
+                let total = if format.group == GROUP { own.sum } else { own.half_sum(group % 2) };
                 for (column, (sum, dot)) in sums.iter_mut().zip(dots).enumerate() {
                     let (by, minimum) = panel.scale_and_minimum(group, column);
                     *sum += own.scale * (by * dot as f32 - minimum * total);

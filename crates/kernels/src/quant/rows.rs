@@ -1,5 +1,9 @@
-//! Rows of activations, quantized in blocks of 256 inputs.
+//! Rows of activations, quantized in blocks.
 
+#[cfg(target_arch = "x86_64")]
+use std::ops::Range;
+
+use super::byte_codes::{self, RowGroup};
 use super::codes::{self, ByteBlock, RowBlock};
 use super::{BLOCK, GROUP};
 use crate::isa::{Isa, Vectorized};
@@ -9,12 +13,14 @@ pub(super) const TILE_ROWS: usize = 16;
 /// Fewest rows of a tile that is computed on tiles: vectors multiply fewer rows faster.
 pub(super) const LEAST_TILE_ROWS: usize = 12;
 
-/// The codes of 256 inputs of a row.
+/// The codes of some inputs of a row, which have a scale.
 pub trait QuantizedBlock: Copy + Send + Sync {
+    /// Inputs of a block.
+    const INPUTS: usize;
     /// Zeros.
     const ZEROS: Self;
 
-    /// Quantizes 256 values, or fewer at the end of a row.
+    /// Quantizes the values of a block, or fewer at the end of a row.
     #[doc(hidden)]
     fn quantize(values: &[f32], to: &mut Self);
 
@@ -28,6 +34,7 @@ pub trait QuantizedBlock: Copy + Send + Sync {
 }
 
 impl QuantizedBlock for RowBlock {
+    const INPUTS: usize = BLOCK;
     const ZEROS: RowBlock = RowBlock::ZEROS;
 
     #[inline(always)]
@@ -43,6 +50,7 @@ impl QuantizedBlock for RowBlock {
 }
 
 impl QuantizedBlock for ByteBlock {
+    const INPUTS: usize = BLOCK;
     const ZEROS: ByteBlock = ByteBlock::ZEROS;
 
     #[inline(always)]
@@ -57,7 +65,23 @@ impl QuantizedBlock for ByteBlock {
     }
 }
 
-/// Rows of activations, quantized with a scale per 256 inputs.
+impl QuantizedBlock for RowGroup {
+    const INPUTS: usize = GROUP;
+    const ZEROS: RowGroup = RowGroup::ZEROS;
+
+    #[inline(always)]
+    fn quantize(values: &[f32], to: &mut RowGroup) {
+        byte_codes::quantize(&values.as_chunks().0[0], to);
+    }
+
+    #[cfg(target_arch = "x86_64")]
+    unsafe fn quantize_avx512(values: &[f32], to: &mut RowGroup) {
+        // SAFETY: the caller guarantees the instructions.
+        unsafe { super::codes_avx512::quantize_bytes(&values.as_chunks().0[0], to) }
+    }
+}
+
+/// Rows of activations, quantized in blocks of `B`.
 ///
 /// Rows are in tiles of 16. In a tile, the rows of a block are adjacent.
 #[derive(Clone, Debug)]
@@ -73,10 +97,23 @@ impl<B> Default for BlockRows<B> {
     }
 }
 
-/// Rows of activations of 16 bits.
+/// Rows of activations of 16 bits with a scale per 256 inputs.
 pub type QuantizedRows = BlockRows<RowBlock>;
-/// Rows of activations of 8 bits, as GGML's `Q8_K`: half the work of 16 bits.
+/// Rows of activations of 8 bits with a scale per 256 inputs, as GGML's `Q8_K`: half the work of 16 bits.
 pub type ByteBlocks = BlockRows<ByteBlock>;
+/// Rows of activations of 8 bits with a scale per 32 inputs, as GGML's `Q8_0`.
+pub type ByteRows = BlockRows<RowGroup>;
+
+impl ByteRows {
+    /// Whether products with rows of 8 bits have vector code. Plain code is slower than with [16 bits](QuantizedRows).
+    pub fn are_vectorized(isa: Isa) -> bool {
+        cfg_select! {
+            target_arch = "x86_64" => super::instructions::has_short_vectors(isa),
+            target_arch = "aarch64" => isa == Isa::Other && crate::detect::has_dot_products(),
+            _ => false,
+        }
+    }
+}
 
 /// Number of rows of a tile for which there is memory: all that a tile of the processor reads.
 fn height(rows: usize, first: usize) -> usize {
@@ -98,7 +135,7 @@ impl<B: QuantizedBlock> BlockRows<B> {
         assert!(inputs.is_multiple_of(GROUP), "{inputs} inputs are no whole groups");
         let whole = rows / TILE_ROWS * TILE_ROWS;
         let padded = whole + height(rows, whole);
-        BlockRows { rows, inputs, blocks: vec![B::ZEROS; padded * inputs.div_ceil(BLOCK)] }
+        BlockRows { rows, inputs, blocks: vec![B::ZEROS; padded * inputs.div_ceil(B::INPUTS)] }
     }
 
     /// Number of rows.
@@ -114,7 +151,7 @@ impl<B: QuantizedBlock> BlockRows<B> {
     /// Parts of the rows, to be quantized one by one: those of a tile, at most `blocks` blocks of each.
     pub fn parts(&mut self, blocks: usize) -> impl Iterator<Item = PartMut<'_, B>> {
         let (rows, inputs) = (self.rows, self.inputs);
-        let of_row = inputs.div_ceil(BLOCK).max(1);
+        let of_row = inputs.div_ceil(B::INPUTS).max(1);
         let tiles = self.blocks.chunks_mut(TILE_ROWS * of_row).enumerate();
         tiles.flat_map(move |(tile, all)| {
             let first = tile * TILE_ROWS;
@@ -144,7 +181,7 @@ impl<B: QuantizedBlock> BlockRows<B> {
 
     /// The rows of a tile.
     pub(super) fn tile(&self, tile: usize) -> TileRows<'_, B> {
-        let (first, blocks) = (tile * TILE_ROWS, self.inputs.div_ceil(BLOCK));
+        let (first, blocks) = (tile * TILE_ROWS, self.inputs.div_ceil(B::INPUTS));
         let height = height(self.rows, first);
         let rows = TILE_ROWS.min(self.rows - first);
         TileRows { rows, height, blocks: &self.blocks[first * blocks..][..height * blocks] }
@@ -168,6 +205,14 @@ impl<'a, B> TileRows<'a, B> {
     pub(super) fn block(&self, block: usize) -> &'a [B] {
         &self.blocks[block * self.height..][..self.rows]
     }
+
+    /// The blocks of some numbers, each with memory for all rows of a tile. There are at least 12 rows.
+    #[cfg(target_arch = "x86_64")]
+    #[inline(always)]
+    pub(super) fn padded(&self, blocks: Range<usize>) -> &'a [[B; TILE_ROWS]] {
+        assert!(self.height == TILE_ROWS, "{} rows are no tile", self.rows);
+        &self.blocks.as_chunks().0[blocks]
+    }
 }
 
 /// `R` rows of a tile.
@@ -183,6 +228,12 @@ impl<'a, const R: usize, B> SomeRows<'a, R, B> {
     #[inline(always)]
     pub(super) fn block(&self, block: usize) -> &'a [B; R] {
         &self.blocks[block * self.height..].as_chunks().0[0]
+    }
+
+    /// Each block of each row.
+    #[inline(always)]
+    pub(super) fn blocks(self) -> impl Iterator<Item = &'a [B; R]> {
+        self.blocks.chunks(self.height).map(|blocks| &blocks.as_chunks().0[0])
     }
 }
 
@@ -218,8 +269,8 @@ impl<B: QuantizedBlock> PartMut<'_, B> {
         let PartMut { first, rows, height, inputs, block, blocks } = self;
         let of_row = blocks.len() / *height;
         for row in 0..*rows {
-            let values = &values[(*first + row) * stride..][..*inputs][*block * BLOCK..];
-            for (block, values) in values.chunks(BLOCK).take(of_row).enumerate() {
+            let values = &values[(*first + row) * stride..][..*inputs][*block * B::INPUTS..];
+            for (block, values) in values.chunks(B::INPUTS).take(of_row).enumerate() {
                 quantize(values, &mut blocks[block * *height + row]);
             }
         }

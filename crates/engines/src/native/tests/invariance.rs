@@ -82,8 +82,10 @@ fn together(
         }
         let joining = random.within(0, 16).min(most.saturating_sub(running.len()));
         running.extend(waiting.by_ref().take(joining));
-        if running.is_empty() && waiting.len() == 0 {
-            return [preempted, largest];
+        match (running.is_empty(), waiting.len()) {
+            (true, 0) => return [preempted, largest],
+            (true, _) => continue,
+            (false, _) => {}
         }
         for (sequence, _) in &mut running {
             if random.within(0, 9) == 0 && sequence.done > 0 {

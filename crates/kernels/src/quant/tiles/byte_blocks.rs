@@ -3,46 +3,50 @@
 
 use std::arch::asm;
 use std::arch::x86_64::{_mm512_add_epi32, _mm512_loadu_ps, _mm512_slli_epi32, _mm512_storeu_ps};
-use std::ops::Range;
 
 use super::super::avx512::prefetch;
 use super::super::avx512_blocks::Factors;
 use super::super::codes::ByteBlock;
-use super::super::format::CodeWidth;
+use super::super::format::{CodeWidth, QuantFormat};
 use super::super::panel::Panel;
 use super::super::rows::{ByteBlocks, TILE_ROWS};
-use super::super::{BLOCK, GROUP, PANEL, VECTOR};
+use super::super::{BLOCK, GROUP, PANEL};
 use super::byte_tiles::{ByteTiles, Dots, ROW};
 use super::planes::{PARTS, PLANE, shift, unpack};
+use super::{Part, TileProducts, pieces};
+use crate::isa::Isa;
 
 /// Inputs of a part.
 const INPUTS: usize = BLOCK / PARTS;
 
-/// Multiplies the rows of some tiles with a panel, and calls `put` with each row and its products.
-pub(in super::super) fn multiply(
-    unit: &mut ByteTiles,
-    panel: &Panel<'_>,
-    rows: &ByteBlocks,
-    tiles: Range<usize>,
-    put: &mut (impl FnMut(usize, &[f32; PANEL]) + ?Sized),
-) {
-    let size = tiles.len() * TILE_ROWS * PANEL;
-    unit.sums.grow(size);
-    unit.sums[..size].fill(0.0);
-    // SAFETY: these tiles exist only where the instructions do.
-    unsafe {
-        let tiles = tiles.clone();
-        match (panel.format.width, panel.format.group, panel.format.has_minimums) {
-            (CodeWidth::Four, ..) => add::<{ shift(CodeWidth::Four) }, 8, true>(unit, panel, rows, tiles),
-            (_, GROUP, true) => add::<{ shift(CodeWidth::Eight) }, 8, true>(unit, panel, rows, tiles),
-            (_, GROUP, false) => add::<{ shift(CodeWidth::Eight) }, 8, false>(unit, panel, rows, tiles),
-            (_, _, true) => add::<{ shift(CodeWidth::Eight) }, 16, true>(unit, panel, rows, tiles),
-            (_, _, false) => add::<{ shift(CodeWidth::Eight) }, 16, false>(unit, panel, rows, tiles),
-        }
+impl TileProducts for ByteBlock {
+    const PART: usize = 2;
+
+    fn unit(isa: Isa, format: QuantFormat) -> Option<ByteTiles> {
+        format.is_super().then(|| ByteTiles::of(isa, INPUTS)).flatten()
     }
-    let sums = unit.sums.as_chunks().0;
-    for (sums, row) in sums.iter().zip(tiles.start * TILE_ROWS..rows.rows().min(tiles.end * TILE_ROWS)) {
-        put(row, sums);
+
+    fn add(
+        unit: &mut ByteTiles,
+        panel: &Panel<'_>,
+        rows: &ByteBlocks,
+        part: &Part<'_>,
+        sums: &mut [[f32; PANEL]],
+    ) {
+        // SAFETY: these tiles exist only where the instructions do.
+        unsafe {
+            match (panel.format.width, panel.format.group, panel.format.has_minimums) {
+                (CodeWidth::Four, ..) => {
+                    add::<{ shift(CodeWidth::Four) }, 8, true>(unit, panel, rows, part, sums);
+                }
+                (_, GROUP, true) => {
+                    add::<{ shift(CodeWidth::Eight) }, 8, true>(unit, panel, rows, part, sums)
+                }
+                (_, GROUP, _) => add::<{ shift(CodeWidth::Eight) }, 8, false>(unit, panel, rows, part, sums),
+                (.., true) => add::<{ shift(CodeWidth::Eight) }, 16, true>(unit, panel, rows, part, sums),
+                (.., false) => add::<{ shift(CodeWidth::Eight) }, 16, false>(unit, panel, rows, part, sums),
+            }
+        }
     }
 }
 
@@ -54,43 +58,39 @@ fn add<const SHIFT: u32, const COUNT: usize, const MINIMUMS: bool>(
     tiles: &mut ByteTiles,
     panel: &Panel<'_>,
     rows: &ByteBlocks,
-    range: Range<usize>,
+    part: &Part<'_>,
+    sums: &mut [[f32; PANEL]],
 ) {
-    let mut planes = std::mem::take(&mut tiles.planes);
+    let ByteTiles { planes, dots, .. } = tiles;
+    let [dots, _] = &mut **dots;
     planes.grow(2 * PLANE);
     let both: &mut [u8; 2 * PLANE] = &mut planes.as_chunks_mut().0[0];
-    let mut dots = Dots::ZEROS;
-    let (sums, _) = tiles.sums.as_chunks_mut::<PANEL>();
-    // Bytes that are prefetched for each row.
-    let lines = panel.block_codes(0).len().div_ceil(TILE_ROWS * range.len()).next_multiple_of(VECTOR);
-    for block in 0..rows.inputs() / BLOCK {
+    let mut next = pieces(part.next, part.blocks.len() * part.tiles.len() * TILE_ROWS);
+    for block in part.blocks.clone() {
         if MINIMUMS {
             unpack::<false>(panel, block, both);
         } else {
             unpack::<true>(panel, block, both);
         }
         let factors = Factors::<COUNT>::of(panel, block);
-        // Codes of later blocks are prefetched row by row: there are few prefetches at a time.
-        let mut later = panel.block_codes(block).chunks(lines);
-        for (tile, sums) in range.clone().step_by(2).zip(sums.chunks_mut(2 * TILE_ROWS)) {
+        for (tile, sums) in part.tiles.clone().step_by(2).zip(sums.chunks_mut(2 * TILE_ROWS)) {
             let first = rows.tile(tile).block(block);
-            let second = if tile + 1 < range.end { rows.tile(tile + 1).block(block) } else { &[] };
+            let second = if tile + 1 < part.tiles.end { rows.tile(tile + 1).block(block) } else { &[] };
             if second.is_empty() {
-                multiply_1x2(first, both, &mut dots);
+                multiply_1x2(first, both, dots);
             } else {
-                multiply_2x2([first, second], both, &mut dots);
+                multiply_2x2([first, second], both, dots);
             }
             for (number, (row, sum)) in first.iter().zip(&mut *sums).enumerate() {
-                prefetch(later.next().unwrap_or_default());
-                finish::<SHIFT, COUNT, MINIMUMS>(&factors, row, [0, 1], number, &dots, sum);
+                prefetch(next.next().unwrap_or_default());
+                finish::<SHIFT, COUNT, MINIMUMS>(&factors, row, [0, 1], number, dots, sum);
             }
             for (number, (row, sum)) in second.iter().zip(sums.iter_mut().skip(TILE_ROWS)).enumerate() {
-                prefetch(later.next().unwrap_or_default());
-                finish::<SHIFT, COUNT, MINIMUMS>(&factors, row, [2, 3], number, &dots, sum);
+                prefetch(next.next().unwrap_or_default());
+                finish::<SHIFT, COUNT, MINIMUMS>(&factors, row, [2, 3], number, dots, sum);
             }
         }
     }
-    tiles.planes = planes;
 }
 
 /// Multiplies a super-block of two tiles of rows with both planes.

@@ -5,7 +5,6 @@ use std::arch::x86_64::{__m512i, _mm512_load_si512};
 use std::marker::PhantomData;
 
 use super::super::PANEL;
-use super::super::format::QuantFormat;
 use super::super::instructions::has_tiles;
 use super::super::rows::TILE_ROWS;
 use crate::buffer::Buffer;
@@ -18,10 +17,10 @@ pub(super) const ROW: usize = 64;
 /// This thread's tiles, configured until it is dropped. Not `Send`.
 pub(in super::super) struct ByteTiles {
     before: TileConfig,
-    /// Both planes of a block.
+    /// Unpacked codes: both planes of a block, or some groups.
     pub(super) planes: Buffer<u8>,
-    /// Products of each row of each tile.
-    pub(super) sums: Buffer<f32>,
+    /// Accumulators that are stored, of two turns.
+    pub(super) dots: Box<[Dots; 2]>,
     here: PhantomData<*const ()>,
 }
 
@@ -36,24 +35,39 @@ impl Dots {
     #[target_feature(enable = "avx512f")]
     #[inline]
     pub(super) fn row(&self, accumulator: usize, row: usize) -> __m512i {
+        Dots::load(&self.0[accumulator][row])
+    }
+
+    #[target_feature(enable = "avx512f")]
+    #[inline]
+    pub(super) fn load(row: &[i32; PANEL]) -> __m512i {
         // SAFETY: 16 values are one vector, and rows are aligned.
-        unsafe { _mm512_load_si512(self.0[accumulator][row].as_ptr().cast()) }
+        unsafe { _mm512_load_si512(row.as_ptr().cast()) }
     }
 }
 
 impl ByteTiles {
-    /// Configures the tiles, if there are any. Tiles that are in use keep their configuration and lose their content.
-    pub(in super::super) fn of(isa: Isa, format: QuantFormat) -> Option<ByteTiles> {
-        if !format.is_super() || !has_tiles(isa) {
+    /// Configures the tiles, if there are any: four accumulators, two tiles for 16 rows, and two for the columns of a panel. The
+    /// last four have `inputs` inputs. Tiles that are in use keep their configuration and lose their content.
+    pub(super) fn of(isa: Isa, inputs: usize) -> Option<ByteTiles> {
+        if !has_tiles(isa) {
             return None;
         }
+        let mut config = TileConfig::full();
+        (4..6).for_each(|tile| config.set(tile, TILE_ROWS as u8, inputs as u16));
+        (6..8).for_each(|tile| config.set(tile, inputs as u8 / 4, ROW as u16));
         // SAFETY: the processor has tiles, and the process may use them.
         let before = unsafe {
             let before = TileConfig::current();
-            TileConfig::full().load();
+            config.load();
             before
         };
-        Some(ByteTiles { before, planes: Buffer::default(), sums: Buffer::default(), here: PhantomData })
+        Some(ByteTiles {
+            before,
+            planes: Buffer::default(),
+            dots: Box::new([Dots::ZEROS; 2]),
+            here: PhantomData,
+        })
     }
 
     /// Stores the accumulators.

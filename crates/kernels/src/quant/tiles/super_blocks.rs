@@ -5,17 +5,17 @@ use std::arch::x86_64::{
     __m512, _mm512_add_epi32, _mm512_fmadd_ps, _mm512_loadu_ps, _mm512_set1_ps, _mm512_setzero_ps,
     _mm512_slli_epi32, _mm512_storeu_ps,
 };
-use std::ops::Range;
 
-use super::super::avx512::{BlockTotals, block_factors, prefetch, super_factors};
+use super::super::avx512::{BlockTotals, block_factors, prefetch_after, super_factors};
 use super::super::codes::RowBlock;
-use super::super::format::CodeWidth;
+use super::super::format::{CodeWidth, QuantFormat};
 use super::super::panel::Panel;
 use super::super::rows::{QuantizedRows, TILE_ROWS};
 use super::super::{BLOCK, GROUP, PANEL};
 use super::byte_tiles::{ByteTiles, Dots, ROW};
 use super::planes::{PLANE, shift, unpack};
-use crate::buffer::Buffer;
+use super::{Part, TileProducts};
+use crate::isa::Isa;
 
 /// Inputs of a tile.
 const INPUTS: usize = 64;
@@ -38,28 +38,29 @@ struct Pending<'a> {
     tile: usize,
 }
 
-/// Multiplies the rows of some tiles with a panel, and calls `put` with each row and its products.
-pub(in super::super) fn multiply(
-    unit: &mut ByteTiles,
-    panel: &Panel<'_>,
-    rows: &QuantizedRows,
-    tiles: Range<usize>,
-    put: &mut (impl FnMut(usize, &[f32; PANEL]) + ?Sized),
-) {
-    let size = tiles.len() * TILE_ROWS * PANEL;
-    unit.sums.grow(size);
-    unit.sums[..size].fill(0.0);
-    // SAFETY: these tiles exist only where the instructions do.
-    unsafe {
-        match (panel.format.width, panel.format.group) {
-            (CodeWidth::Four, _) => add::<{ shift(CodeWidth::Four) }, 8>(unit, panel, rows, tiles.clone()),
-            (_, GROUP) => add::<{ shift(CodeWidth::Eight) }, 8>(unit, panel, rows, tiles.clone()),
-            _ => add::<{ shift(CodeWidth::Eight) }, 16>(unit, panel, rows, tiles.clone()),
-        }
+impl TileProducts for RowBlock {
+    // Products are finished while the next ones are computed, which a part would interrupt.
+    const PART: usize = usize::MAX;
+
+    fn unit(isa: Isa, format: QuantFormat) -> Option<ByteTiles> {
+        format.is_super().then(|| ByteTiles::of(isa, INPUTS)).flatten()
     }
-    let sums = unit.sums.as_chunks().0;
-    for (sums, row) in sums.iter().zip(tiles.start * TILE_ROWS..rows.rows().min(tiles.end * TILE_ROWS)) {
-        put(row, sums);
+
+    fn add(
+        unit: &mut ByteTiles,
+        panel: &Panel<'_>,
+        rows: &QuantizedRows,
+        part: &Part<'_>,
+        sums: &mut [[f32; PANEL]],
+    ) {
+        // SAFETY: these tiles exist only where the instructions do.
+        unsafe {
+            match (panel.format.width, panel.format.group) {
+                (CodeWidth::Four, _) => add::<{ shift(CodeWidth::Four) }, 8>(unit, panel, rows, part, sums),
+                (_, GROUP) => add::<{ shift(CodeWidth::Eight) }, 8>(unit, panel, rows, part, sums),
+                _ => add::<{ shift(CodeWidth::Eight) }, 16>(unit, panel, rows, part, sums),
+            }
+        }
     }
 }
 
@@ -78,7 +79,8 @@ fn add<const SHIFT: u32, const COUNT: usize>(
     tiles: &mut ByteTiles,
     panel: &Panel<'_>,
     rows: &QuantizedRows,
-    range: Range<usize>,
+    own: &Part<'_>,
+    sums: &mut [[f32; PANEL]],
 ) {
     let mut planes = std::mem::take(&mut tiles.planes);
     planes.grow(2 * PLANE);
@@ -88,15 +90,15 @@ fn add<const SHIFT: u32, const COUNT: usize>(
     let mut factors = [Factors { block: [none; 2], minimums: [none; COUNT] }; 2];
     let mut dots = Dots::ZEROS;
     let mut pending = Pending { block: 0, rows: &[], tile: 0 };
-    for block in 0..rows.inputs() / BLOCK {
-        prefetch(panel.block_codes(block));
+    for block in own.blocks.clone() {
+        prefetch_after(panel.block_codes(block));
         unpack::<false>(panel, block, both);
-        let own = &mut factors[block % 2];
-        own.block = block_factors(panel, block);
-        for (group, minimum) in own.minimums.iter_mut().enumerate() {
+        let current = &mut factors[block % 2];
+        current.block = block_factors(panel, block);
+        for (group, minimum) in current.minimums.iter_mut().enumerate() {
             (_, *minimum) = super_factors(panel, block * COUNT + group);
         }
-        for (tile, number) in range.clone().enumerate() {
+        for (tile, number) in own.tiles.clone().enumerate() {
             let rows = rows.tile(number).block(block);
             let before = &factors[pending.block % 2];
             start(tiles);
@@ -104,7 +106,7 @@ fn add<const SHIFT: u32, const COUNT: usize>(
                 load(tiles, rows, both, part);
                 // A row for each product.
                 let mut finish = |row: usize| {
-                    finish::<SHIFT, COUNT>(&mut tiles.sums, before, &pending, 4 * part + row, &dots);
+                    finish::<SHIFT, COUNT>(sums, before, &pending, 4 * part + row, &dots);
                 };
                 add_product!("tdpbssd tmm0, tmm4, tmm6");
                 finish(0);
@@ -121,7 +123,7 @@ fn add<const SHIFT: u32, const COUNT: usize>(
     }
     for row in 0..TILE_ROWS {
         let factors = &factors[pending.block % 2];
-        finish::<SHIFT, COUNT>(&mut tiles.sums, factors, &pending, row, &dots);
+        finish::<SHIFT, COUNT>(sums, factors, &pending, row, &dots);
     }
     tiles.planes = planes;
 }
@@ -168,14 +170,14 @@ fn load(_: &ByteTiles, rows: &[RowBlock], planes: &[u8; 2 * PLANE], part: usize)
 #[target_feature(enable = "avx512f,avx512bw,avx512vl")]
 #[inline]
 fn finish<const SHIFT: u32, const COUNT: usize>(
-    sums: &mut Buffer<f32>,
+    sums: &mut [[f32; PANEL]],
     factors: &Factors<COUNT>,
     pending: &Pending<'_>,
     number: usize,
     dots: &Dots,
 ) {
     let Some(row) = pending.rows.get(number) else { return };
-    let sum = &mut sums.as_chunks_mut::<PANEL>().0[pending.tile * TILE_ROWS + number];
+    let sum = &mut sums[pending.tile * TILE_ROWS + number];
     let high = _mm512_slli_epi32::<SHIFT>(dots.row(0, number));
     let low = _mm512_slli_epi32::<SHIFT>(dots.row(2, number));
     let high = _mm512_add_epi32(high, dots.row(1, number));
