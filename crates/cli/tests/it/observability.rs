@@ -35,7 +35,7 @@ fn serve_with(sandbox: &Sandbox, arguments: &[&str], environment: &[(&str, &str)
     let mut words = BufReader::new(child.stderr.take().expect("its words"));
     let mut first = String::new();
     words.read_line(&mut first).expect("it says where it listens");
-    let at = first.find("127.0.0.1:").expect("an address");
+    let at = first.find("127.0.0.1:").unwrap_or_else(|| panic!("no address: {first}"));
     let end = first[at..].find(['"', '\n']).expect("the end of an address");
     let address = first[at..at + end].parse().expect("an address");
     let rest = Arc::new(Mutex::new(String::new()));

@@ -2,7 +2,7 @@
 
 use sconce_core::batch::Batch;
 use sconce_kernels::attention::AttentionMask;
-use sconce_kernels::bf16::{Bf16, Panels, STEP, narrow_row, widen_row};
+use sconce_kernels::bf16::{Bf16, Panels, STEP, narrow_heads, widen_heads};
 use sconce_kernels::isa::Isa;
 use sconce_kernels::rope::RopeTable;
 use sconce_kernels::rows::Norm;
@@ -32,14 +32,9 @@ pub(super) fn store(
 
 /// The queries of `tokens` tokens in f32, `[tokens, heads · head_dim]`.
 pub(super) fn queries(unit: Bf16, d: &Description, tokens: usize, qkv: &Panels<u16>, to: &mut Vec<f32>) {
-    let (head, wide) = (d.head_dim, d.head_dim.next_multiple_of(STEP));
-    let mut row = vec![0; d.heads * wide];
     to.resize(tokens * d.query_width(), 0.0);
-    for (token, own) in to.chunks_exact_mut(d.query_width()).enumerate() {
-        qkv.get(token, &mut row);
-        for (from, to) in row.chunks_exact(wide).zip(own.chunks_exact_mut(head)) {
-            widen_row(unit, &from[..head], to);
-        }
+    for (token, to) in to.chunks_exact_mut(d.query_width()).enumerate() {
+        widen_heads(unit, qkv, token, d.head_dim, to);
     }
 }
 
@@ -63,13 +58,8 @@ pub(super) fn attend(
 
 /// Rounds what attention computed, `[tokens, heads · head_dim]`.
 pub(super) fn round(unit: Bf16, d: &Description, attended: &[f32], context: &mut Panels<u16>) {
-    let (head, wide) = (d.head_dim, d.head_dim.next_multiple_of(STEP));
-    let mut row = vec![0; d.heads * wide];
-    for (token, output) in attended.chunks_exact(d.query_width()).enumerate() {
-        for (from, to) in output.chunks_exact(head).zip(row.chunks_exact_mut(wide)) {
-            narrow_row(unit, from, &mut to[..head]);
-        }
-        context.set(token, &row);
+    for (token, attended) in attended.chunks_exact(d.query_width()).enumerate() {
+        narrow_heads(unit, attended, d.head_dim, context, token);
     }
 }
 
@@ -83,19 +73,11 @@ pub(super) fn qk_norm_rope(
     qkv: &mut Panels<u16>,
 ) {
     let heads = HeadLayout::of(d);
-    let (head, wide) = (d.head_dim, d.head_dim.next_multiple_of(STEP));
     // Queries and keys; values stay as they are.
-    let count = d.heads + d.kv_heads;
-    let (mut short, mut row) = (vec![0; count * wide], vec![0.0; count * head]);
+    let mut row = vec![0.0; (d.heads + d.kv_heads) * d.head_dim];
     for (token, position) in batch.positions().enumerate() {
-        qkv.get(token, &mut short);
-        for (from, to) in short.chunks_exact(wide).zip(row.chunks_exact_mut(head)) {
-            widen_row(unit, &from[..head], to);
-        }
+        widen_heads(unit, qkv, token, d.head_dim, &mut row);
         heads.qk_norm_rope(Isa::Avx512, &mut row, position, norms, rope_table);
-        for (from, to) in row.chunks_exact(head).zip(short.chunks_exact_mut(wide)) {
-            narrow_row(unit, from, &mut to[..head]);
-        }
-        qkv.put(token, &short);
+        narrow_heads(unit, &row, d.head_dim, qkv, token);
     }
 }

@@ -4,7 +4,7 @@ use sconce_core::batch::Batch;
 use sconce_kernels::attention::AttentionMask;
 use sconce_kernels::bf16::{
     AttentionHeadBf16, Bf16, EpilogueBf16, InputBf16, Panels, STEP, Tiles, add_rows, gate_rows, narrow,
-    norm_rows, widen_row,
+    norm_rows, widen_heads,
 };
 use sconce_kernels::columns::ColumnsMut;
 use sconce_kernels::rope::RopeTable;
@@ -228,8 +228,7 @@ impl<M: TileMatrix> ForwardBf16<'_, M> {
         };
         let (mut short, mut rows) = (vec![0; d.hidden], vec![0.0; tokens * d.hidden]);
         for (token, row) in rows.chunks_exact_mut(d.hidden).enumerate() {
-            from.get(token, &mut short);
-            widen_row(unit, &short, row);
+            widen_heads(unit, from, token, d.hidden, row);
         }
         let mut sum = vec![0.0; tokens * d.hidden];
         let (mut input, mut output) = (Panels::default(), Panels::default());

@@ -51,12 +51,14 @@ pub use {
     gate::{add_rows, gate_rows},
     gemm::MatrixBf16,
     norm::norm_rows,
-    rows::{narrow_row, widen_row},
+    rows::{narrow_heads, widen_heads},
     tiles::{Bf16, Tiles},
 };
 
 #[cfg(not(target_arch = "x86_64"))]
 pub use {
     no_tiles::{Bf16, Tiles},
-    unsupported::{AttentionScratchBf16, MatrixBf16, add_rows, gate_rows, narrow_row, norm_rows, widen_row},
+    unsupported::{
+        AttentionScratchBf16, MatrixBf16, add_rows, gate_rows, narrow_heads, norm_rows, widen_heads,
+    },
 };

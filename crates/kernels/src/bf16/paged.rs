@@ -168,7 +168,12 @@ impl Attend<'_> {
             let seen = seen.start.clamp(start, end) - start..seen.end.clamp(start, end) - start;
             let scores = &mut scratch.scores[row * KEYS..][own.clone()];
             let probabilities = &mut scratch.probabilities[row * KEYS..][own.clone()];
-            self.probabilities(&mut scratch.states[first + row], scores, seen, probabilities);
+            let state = &mut scratch.states[first + row];
+            if seen == (0..own.len()) {
+                self.probabilities::<true>(state, scores, seen, probabilities);
+            } else {
+                self.probabilities::<false>(state, scores, seen, probabilities);
+            }
         }
         for part in 0..parts {
             tiles.zero();
@@ -200,9 +205,9 @@ impl Attend<'_> {
     }
 
     /// Computes the probabilities of the `seen` scores of a query relative to the greatest score so far; those of
-    /// other scores are 0.
+    /// other scores are 0. If there are no others, it is `ALL` of them.
     #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512bf16,fma")]
-    fn probabilities(
+    fn probabilities<const ALL: bool>(
         &self,
         state: &mut Softmax,
         scores: &mut [f32],
@@ -227,18 +232,19 @@ impl Attend<'_> {
         let lowest = _mm512_set1_ps(f32::NEG_INFINITY);
         let scores = scores.as_chunks::<STEP>().0;
         let mut tops = [lowest; 2];
-        for (chunk, own) in scores.iter().zip(masks(&seen)) {
+        for (chunk, own) in scores.iter().zip(masks::<ALL>(&seen)) {
             let chunk = load(chunk);
             for half in 0..2 {
                 tops[half] = _mm512_max_ps(tops[half], _mm512_mask_mov_ps(lowest, own[half], chunk[half]));
             }
         }
         let top = state.top.max(_mm512_reduce_max_ps(_mm512_max_ps(tops[0], tops[1])));
-        state.decay = ((state.top - top) * scale).exp2();
+        state.decay = if state.top == top { 1.0 } else { ((state.top - top) * scale).exp2() };
         state.top = top;
         let (factor, shift) = (_mm512_set1_ps(scale), _mm512_set1_ps(top * scale));
         let mut sums = [_mm512_setzero_ps(); 2];
-        for ((chunk, own), to) in scores.iter().zip(masks(&seen)).zip(probabilities.as_chunks_mut().0) {
+        for ((chunk, own), to) in scores.iter().zip(masks::<ALL>(&seen)).zip(probabilities.as_chunks_mut().0)
+        {
             let chunk = load(chunk);
             let mut powers = [_mm512_setzero_ps(); 2];
             for half in 0..2 {
@@ -326,14 +332,18 @@ impl Attend<'_> {
     }
 }
 
-/// For each 32 scores, the lanes of both halves that are in `seen`.
-#[inline]
-fn masks(seen: &Range<usize>) -> impl Iterator<Item = [u16; 2]> {
+/// For each 32 scores, the lanes of both halves that are in `seen`: `ALL`, or some.
+#[inline(always)]
+fn masks<const ALL: bool>(seen: &Range<usize>) -> impl Iterator<Item = [u16; 2]> {
     let lanes = |start: usize, seen: &Range<usize>| {
         lowest_lanes(seen.end.saturating_sub(start)) & !lowest_lanes(seen.start.saturating_sub(start))
     };
     let seen = seen.clone();
-    (0..).step_by(STEP).map(move |start| [lanes(start, &seen), lanes(start + 16, &seen)])
+    (0..).step_by(STEP).map(
+        move |start| {
+            if ALL { [u16::MAX; 2] } else { [lanes(start, &seen), lanes(start + 16, &seen)] }
+        },
+    )
 }
 
 /// Prefetches the cache line of a value. Values of two keys are adjacent.

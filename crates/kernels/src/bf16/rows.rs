@@ -1,43 +1,50 @@
-//! Conversion of rows between f32 and bf16.
+//! Conversion of rows between f32 and panels of bf16. A row has one or more heads, each in whole panels.
 
-use std::arch::x86_64::{
-    _mm256_loadu_si256, _mm512_castsi512_ps, _mm512_cvtepu16_epi32, _mm512_slli_epi32, _mm512_storeu_ps,
-};
-
-use super::convert::{narrow, widen};
-use super::panels::STEP;
+use super::panels::{Panels, STEP};
 use super::tiles::Bf16;
-use super::vectors::{load, round};
+use super::vectors::{load, round, store, widen};
 
-/// Values of a vector.
-const LANES: usize = 16;
-
-/// Rounds a row to bf16.
-pub fn narrow_row(_: Bf16, from: &[f32], to: &mut [u16]) {
-    let ((from, rest), (to, rest_to)) = (from.as_chunks::<STEP>(), to.as_chunks_mut::<STEP>());
-    for (from, to) in from.iter().zip(to) {
-        // SAFETY: a `Bf16` guarantees the vectors.
-        unsafe { round(load(from), to) }
-    }
-    rest_to.iter_mut().zip(rest).for_each(|(to, x)| *to = narrow(*x));
+/// Rounds heads of `head_dim` values to bf16, into a row of `to`. Each is padded with zeros.
+pub fn narrow_heads(_: Bf16, from: &[f32], head_dim: usize, to: &mut Panels<u16>, row: usize) {
+    // SAFETY: a `Bf16` guarantees the vectors.
+    unsafe { narrow_all(from, head_dim, to, row) }
 }
 
-/// Converts a row of bf16 to f32.
-pub fn widen_row(_: Bf16, from: &[u16], to: &mut [f32]) {
-    let ((from, rest), (to, rest_to)) = (from.as_chunks::<LANES>(), to.as_chunks_mut::<LANES>());
-    for (from, to) in from.iter().zip(to) {
-        // SAFETY: a `Bf16` guarantees the vectors.
-        unsafe { widen_vector(from, to) }
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512bf16")]
+fn narrow_all(from: &[f32], head_dim: usize, to: &mut Panels<u16>, row: usize) {
+    for (head, values) in from.chunks_exact(head_dim).enumerate() {
+        let first = head * head_dim.div_ceil(STEP);
+        let (whole, rest) = values.as_chunks();
+        for (values, panel) in whole.iter().zip(first..) {
+            round(load(values), to.row_mut(panel, row));
+        }
+        if !rest.is_empty() {
+            let mut padded = [0.0; STEP];
+            padded[..rest.len()].copy_from_slice(rest);
+            round(load(&padded), to.row_mut(first + whole.len(), row));
+        }
     }
-    widen(rest, rest_to);
 }
 
-#[target_feature(enable = "avx512f")]
-#[inline]
-fn widen_vector(from: &[u16; LANES], to: &mut [f32; LANES]) {
-    // SAFETY: 16 short values are half a vector, and 16 values a whole one.
-    unsafe {
-        let bits = _mm512_cvtepu16_epi32(_mm256_loadu_si256(from.as_ptr().cast()));
-        _mm512_storeu_ps(to.as_mut_ptr(), _mm512_castsi512_ps(_mm512_slli_epi32::<16>(bits)));
+/// Converts the first heads of a row of `from` to f32, `head_dim` values each.
+pub fn widen_heads(_: Bf16, from: &Panels<u16>, row: usize, head_dim: usize, to: &mut [f32]) {
+    // SAFETY: a `Bf16` guarantees the vectors.
+    unsafe { widen_all(from, row, head_dim, to) }
+}
+
+#[target_feature(enable = "avx512f,avx512bw,avx512vl")]
+fn widen_all(from: &Panels<u16>, row: usize, head_dim: usize, to: &mut [f32]) {
+    for (head, values) in to.chunks_exact_mut(head_dim).enumerate() {
+        let first = head * head_dim.div_ceil(STEP);
+        let (whole, rest) = values.as_chunks_mut();
+        let last = first + whole.len();
+        for (values, panel) in whole.iter_mut().zip(first..) {
+            store(widen(from.row(panel, row)), values);
+        }
+        if !rest.is_empty() {
+            let mut padded = [0.0; STEP];
+            store(widen(from.row(last, row)), &mut padded);
+            rest.copy_from_slice(&padded[..rest.len()]);
+        }
     }
 }

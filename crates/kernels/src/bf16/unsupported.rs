@@ -96,7 +96,7 @@ pub fn norm_rows(unit: Bf16, _: &Norm, _rows: usize, _: &mut Panels<f32>, _: &mu
 }
 
 /// Can't be called.
-pub fn gate_rows(unit: Bf16, _rows: usize, _: &Panels<u16>, _: Activation, _: &mut Panels<u16>) {
+pub fn gate_rows(unit: Bf16, _: usize, _: &Panels<u16>, _: Activation, _: &mut Panels<u16>) {
     match unit.0 {}
 }
 
@@ -106,12 +106,12 @@ pub fn add_rows(unit: Bf16, _rows: usize, _: &Panels<f32>, _: &mut Panels<f32>) 
 }
 
 /// Can't be called.
-pub fn narrow_row(unit: Bf16, _from: &[f32], _to: &mut [u16]) {
+pub fn narrow_heads(unit: Bf16, _: &[f32], _: usize, _: &mut Panels<u16>, _: usize) {
     match unit.0 {}
 }
 
 /// Can't be called.
-pub fn widen_row(unit: Bf16, _from: &[u16], _to: &mut [f32]) {
+pub fn widen_heads(unit: Bf16, _: &Panels<u16>, _: usize, _: usize, _: &mut [f32]) {
     match unit.0 {}
 }
 
