@@ -239,7 +239,7 @@ impl Attend<'_> {
             }
         }
         let top = state.top.max(_mm512_reduce_max_ps(_mm512_max_ps(tops[0], tops[1])));
-        state.decay = if state.top == top { 1.0 } else { ((state.top - top) * scale).exp2() };
+        state.decay = if top > state.top { ((state.top - top) * scale).exp2() } else { 1.0 };
         state.top = top;
         let (factor, shift) = (_mm512_set1_ps(scale), _mm512_set1_ps(top * scale));
         let mut sums = [_mm512_setzero_ps(); 2];

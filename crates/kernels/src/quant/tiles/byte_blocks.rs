@@ -33,18 +33,16 @@ impl TileProducts for ByteBlock {
         part: &Part<'_>,
         sums: &mut [[f32; PANEL]],
     ) {
+        const FOUR: u32 = shift(CodeWidth::Four);
+        const EIGHT: u32 = shift(CodeWidth::Eight);
         // SAFETY: these tiles exist only where the instructions do.
         unsafe {
             match (panel.format.width, panel.format.group, panel.format.has_minimums) {
-                (CodeWidth::Four, ..) => {
-                    add::<{ shift(CodeWidth::Four) }, 8, true>(unit, panel, rows, part, sums);
-                }
-                (_, GROUP, true) => {
-                    add::<{ shift(CodeWidth::Eight) }, 8, true>(unit, panel, rows, part, sums)
-                }
-                (_, GROUP, _) => add::<{ shift(CodeWidth::Eight) }, 8, false>(unit, panel, rows, part, sums),
-                (.., true) => add::<{ shift(CodeWidth::Eight) }, 16, true>(unit, panel, rows, part, sums),
-                (.., false) => add::<{ shift(CodeWidth::Eight) }, 16, false>(unit, panel, rows, part, sums),
+                (CodeWidth::Four, ..) => add::<FOUR, 8, true>(unit, panel, rows, part, sums),
+                (_, GROUP, true) => add::<EIGHT, 8, true>(unit, panel, rows, part, sums),
+                (_, GROUP, false) => add::<EIGHT, 8, false>(unit, panel, rows, part, sums),
+                (.., true) => add::<EIGHT, 16, true>(unit, panel, rows, part, sums),
+                (.., false) => add::<EIGHT, 16, false>(unit, panel, rows, part, sums),
             }
         }
     }
