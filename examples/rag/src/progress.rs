@@ -27,6 +27,7 @@ pub fn open(name: &str) -> Result<Model, sconce::Error> {
             show(format!("proving {placement} for {name}"), done as u64, total as u64);
         }
         Event::Hashing { file, done, total } => show(format!("hashing {file}"), done, total),
+        Event::Loading { done, total, .. } => show(format!("loading {name}"), done, total),
         Event::Hub(Progress::File { name, done, total }) => show(format!("downloading {name}"), done, total),
         Event::Retrying { .. } | Event::Hub(_) => {}
     });
