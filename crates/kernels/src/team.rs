@@ -4,6 +4,7 @@
 #[cfg(test)]
 mod tests;
 
+use std::mem::MaybeUninit;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -14,6 +15,8 @@ use std::time::{Duration, Instant};
 const SPIN: Duration = Duration::from_micros(50);
 /// Parts of small items per thread: a thread that another process delays leaves its parts to the others.
 const PARTS: usize = 8;
+/// Values of a vector that a thread initializes at a time.
+const VALUES: usize = 1 << 16;
 /// Polls between two looks at the clock.
 const POLLS: usize = 64;
 
@@ -163,6 +166,16 @@ impl Team {
                 work(item);
             }
         });
+    }
+
+    /// `count` zeros, which all threads write.
+    pub fn zeros(&self, count: usize) -> Vec<f32> {
+        let mut zeros = Vec::with_capacity(count);
+        let parts = zeros.spare_capacity_mut()[..count].chunks_mut(VALUES);
+        self.each(parts, |part| part.fill(MaybeUninit::new(0.0)));
+        // SAFETY: all of them are initialized.
+        unsafe { zeros.set_len(count) };
+        zeros
     }
 }
 

@@ -14,7 +14,7 @@ use sconce_kernels::team::Team;
 use super::attention_bf16;
 use super::disentangled;
 use super::kv_cache::KvCache;
-use super::matrix::{Cpu, share};
+use super::matrix::Cpu;
 use super::scratch_bf16::{PartScratch, Scratch};
 use super::tile_matrix::TileMatrix;
 use super::weights::{FeedForward, Layer, Linear, Weights};
@@ -207,7 +207,7 @@ impl<M: TileMatrix> ForwardBf16<'_, M> {
         for (row, values) in rows.chunks_exact(hidden).enumerate() {
             input.set(row, &values.iter().map(|x| narrow(*x)).collect::<Vec<u16>>());
         }
-        let mut logits = vec![0.0; count * vocabulary];
+        let mut logits = self.team.zeros(count * vocabulary);
         let to = EpilogueBf16::Rows { bias, to: ColumnsMut::new(&mut logits, vocabulary) };
         self.unit.with_tiles(|tiles| self.product(tiles, matrix, &input, count, to));
         logits
@@ -317,14 +317,15 @@ impl<M: TileMatrix> ForwardBf16<'_, M> {
 
     /// A product, its columns split over threads: a single block is bound by memory bandwidth.
     fn product(&self, tiles: &Tiles, m: &M, a: &Panels<u16>, rows: usize, finish: EpilogueBf16<'_>) {
-        let (panels, tasks) = (m.panels(), self.cpu().tasks(m.panels()));
+        let (cpu, panels) = (self.cpu(), m.panels());
+        let tasks = cpu.tasks(panels);
         if tasks == 1 {
             return m.multiply(InputBf16 { tiles, a, rows }, 0..panels, finish);
         }
         let mut parts = Vec::with_capacity(tasks);
         let mut rest = finish;
         for n in 0..tasks {
-            let own = share(panels, n, tasks);
+            let own = cpu.share(panels, n, tasks);
             let finish;
             (finish, rest) = rest.split(own.end);
             parts.push((own, finish));

@@ -3,7 +3,7 @@
 use sconce_core::batch::Batch;
 use sconce_kernels::attention::{AttentionHead, AttentionMask, AttentionScratch, ScoreBias};
 use sconce_kernels::columns::ColumnsMut;
-use sconce_kernels::gemm::{Accumulate, GemmScratch, PackedMatrix, Store};
+use sconce_kernels::gemm::{Accumulate, PackedMatrix, Store};
 use sconce_kernels::isa::Isa;
 use sconce_kernels::paged::CacheElement;
 use sconce_kernels::rope::RopeTable;
@@ -11,7 +11,7 @@ use sconce_kernels::rows::{Activation, Norm};
 use sconce_kernels::team::Team;
 
 use super::kv_cache::{AttentionPart, CachedAttention, KvCache};
-use super::matrix::{Cpu, Matrix, each_rows, gate_rows};
+use super::matrix::{Cpu, Matrix, ProductScratch, each_rows, gate_rows};
 use super::scratch::ScratchMemory;
 use super::weights::{FeedForward, Layer, Linear, Packing, Table, Weights};
 use crate::description::{Description, NormPlacement};
@@ -59,16 +59,16 @@ pub(super) struct Scratch {
     context: Vec<f32>,
     wide: Vec<f32>,
     gated: Vec<f32>,
-    gemm: GemmScratch,
+    product: ProductScratch,
     attention: AttentionScratch,
     scores: RelativeScratch,
 }
 
 impl ScratchMemory for Scratch {
     fn bytes(&self) -> usize {
-        let Scratch { x, normed, parallel, qkv, context, wide, gated, gemm, attention, scores } = self;
+        let Scratch { x, normed, parallel, qkv, context, wide, gated, product, attention, scores } = self;
         let values: usize = [x, normed, parallel, qkv, context, wide, gated].map(Vec::capacity).iter().sum();
-        values * size_of::<f32>() + gemm.bytes() + attention.bytes() + scores.bytes()
+        values * size_of::<f32>() + product.bytes() + attention.bytes() + scores.bytes()
     }
 }
 
@@ -127,13 +127,13 @@ impl<M: Matrix> ForwardF32<'_, M> {
         scratch: &mut Scratch,
     ) {
         let ForwardF32 { d, weights, cpu, .. } = *self;
-        let Scratch { x, normed, qkv, context, gemm, attention, scores, .. } = scratch;
+        let Scratch { x, normed, qkv, context, product, attention, scores, .. } = scratch;
         let (tokens, hidden, stride, width) = (batch.tokens(), d.hidden, d.qkv_width(), d.query_width());
         let (heads, group) = (HeadLayout::of(d), d.heads / d.kv_heads);
         let from = before(layer.attention_norms[0].as_ref(), cpu, x, normed, hidden);
         let bias = &layer.qkv.bias;
         let to = Store { bias, activation: Activation::Identity, to: ColumnsMut::new(qkv, stride) };
-        layer.qkv.matrix.multiply(cpu, from, hidden, tokens, gemm, to);
+        layer.qkv.matrix.multiply(cpu, from, hidden, tokens, product, to);
         let window = d.local.as_ref().filter(|_| layer.is_local).unwrap_or(&d.global);
         if rope_table.is_some() || layer.qk_norms.is_some() {
             each_rows(cpu, qkv, stride, |first, rows| {
@@ -173,7 +173,7 @@ impl<M: Matrix> ForwardF32<'_, M> {
             }
         }
         let after = layer.attention_norms[1].as_ref();
-        self.add(&layer.output, after, context, width, tokens, x, normed, gemm);
+        self.add(&layer.output, after, context, width, tokens, x, normed, product);
     }
 
     /// The logits of `rows`, hidden states `[count, hidden]`.
@@ -184,15 +184,15 @@ impl<M: Matrix> ForwardF32<'_, M> {
         }
         let (cpu, hidden, stride) = (self.cpu, self.d.hidden, bias.len());
         let count = rows.len() / hidden;
-        let mut logits = vec![0.0; count * stride];
+        let mut logits = cpu.team.zeros(count * stride);
         let to = Store { bias, activation: Activation::Identity, to: ColumnsMut::new(&mut logits, stride) };
-        matrix.multiply(cpu, rows, hidden, count, &mut scratch.gemm, to);
+        matrix.multiply(cpu, rows, hidden, count, &mut scratch.product, to);
         logits
     }
 
     fn feed_forward(&self, layer: &Layer<M>, tokens: usize, scratch: &mut Scratch) {
         let ForwardF32 { d, cpu, .. } = *self;
-        let Scratch { x, normed, parallel, wide, gated, gemm, .. } = scratch;
+        let Scratch { x, normed, parallel, wide, gated, product, .. } = scratch;
         let from = if d.parallel {
             parallel
         } else {
@@ -200,9 +200,9 @@ impl<M: Matrix> ForwardF32<'_, M> {
         };
         let Some(router) = &layer.router else {
             let block = &layer.blocks[0];
-            let from = self.up(block, from, tokens, wide, gated, gemm);
+            let from = self.up(block, from, tokens, wide, gated, product);
             let after = layer.output_norms[1].as_ref();
-            return self.add(&block.down, after, from, d.intermediate, tokens, x, normed, gemm);
+            return self.add(&block.down, after, from, d.intermediate, tokens, x, normed, product);
         };
         let (mut input, mut output) = (Vec::new(), Vec::new());
         let mut sum = vec![0.0; tokens * d.hidden];
@@ -214,11 +214,11 @@ impl<M: Matrix> ForwardF32<'_, M> {
                 input.extend_from_slice(&from[token as usize * d.hidden..][..d.hidden]);
             }
             output.resize(count * d.hidden, 0.0);
-            let wide = self.up(block, &input, count, wide, gated, gemm);
+            let wide = self.up(block, &input, count, wide, gated, product);
             let bias = &block.down.bias;
             let to =
                 Store { bias, activation: Activation::Identity, to: ColumnsMut::new(&mut output, d.hidden) };
-            block.down.matrix.multiply(cpu, wide, d.intermediate, count, gemm, to);
+            block.down.matrix.multiply(cpu, wide, d.intermediate, count, product, to);
             for ((token, weight), row) in
                 own.tokens.iter().zip(own.weights).zip(output.chunks_exact(d.hidden))
             {
@@ -237,7 +237,7 @@ impl<M: Matrix> ForwardF32<'_, M> {
         tokens: usize,
         wide: &'a mut [f32],
         gated: &'a mut [f32],
-        gemm: &mut GemmScratch,
+        product: &mut ProductScratch,
     ) -> &'a [f32] {
         let ForwardF32 { d, cpu, activation, .. } = *self;
         let none = vec![0.0; block.up.bias.len()];
@@ -245,7 +245,7 @@ impl<M: Matrix> ForwardF32<'_, M> {
             if d.gated { (&none, Activation::Identity) } else { (&block.up.bias, activation) };
         let wide = &mut wide[..tokens * d.up_width()];
         let to = Store { bias, activation: first, to: ColumnsMut::new(wide, d.up_width()) };
-        block.up.matrix.multiply(cpu, from, d.hidden, tokens, gemm, to);
+        block.up.matrix.multiply(cpu, from, d.hidden, tokens, product, to);
         if !d.gated {
             return wide;
         }
@@ -265,19 +265,19 @@ impl<M: Matrix> ForwardF32<'_, M> {
         tokens: usize,
         x: &mut [f32],
         scratch: &mut [f32],
-        gemm: &mut GemmScratch,
+        product: &mut ProductScratch,
     ) {
         let ForwardF32 { d, cpu, .. } = *self;
         let (bias, hidden) = (&linear.bias, d.hidden);
         if let (Some(norm), NormPlacement::Both) = (norm, d.placement) {
             let to = Store { bias, activation: Activation::Identity, to: ColumnsMut::new(scratch, hidden) };
-            linear.matrix.multiply(cpu, from, stride, tokens, gemm, to);
+            linear.matrix.multiply(cpu, from, stride, tokens, product, to);
             each_rows(cpu, scratch, hidden, |_, rows| norm.apply(cpu.isa, rows, hidden));
             x.iter_mut().zip(&*scratch).for_each(|(x, y)| *x += y);
             return;
         }
         let to = Accumulate { bias, to: ColumnsMut::new(x, hidden) };
-        linear.matrix.multiply(cpu, from, stride, tokens, gemm, to);
+        linear.matrix.multiply(cpu, from, stride, tokens, product, to);
         if let Some(norm) = norm {
             norm.apply(cpu.isa, x, hidden);
         }

@@ -4,6 +4,7 @@ use std::ops::Range;
 
 use sconce_kernels::gemm::{GemmScratch, PanelMatrix, SplitEpilogue, StoredWeight};
 use sconce_kernels::isa::Isa;
+use sconce_kernels::quant::{ByteBlocks, ByteRows, QuantizedRows};
 use sconce_kernels::rows::{Activation, gate};
 use sconce_kernels::team::Team;
 
@@ -45,6 +46,19 @@ impl<'a> Cpu<'a> {
         }
     }
 
+    /// The panels of task `n` of `tasks`. Where threads take several tasks, the last ones are small: the threads end at the
+    /// same time.
+    pub(super) fn share(self, panels: usize, n: usize, tasks: usize) -> Range<usize> {
+        let before = |n| {
+            if tasks > self.team.count() {
+                panels * n * (2 * tasks - n) / (tasks * tasks)
+            } else {
+                panels * n / tasks
+            }
+        };
+        before(n)..before(n + 1)
+    }
+
     /// Number of rows of a task, of `rows` rows with `width` values.
     fn rows(self, rows: usize, width: usize) -> usize {
         match self.team.count() {
@@ -55,9 +69,27 @@ impl<'a> Cpu<'a> {
     }
 }
 
-/// The panels of task `n` of `tasks`.
-pub(super) fn share(panels: usize, n: usize, tasks: usize) -> Range<usize> {
-    panels * n / tasks..panels * (n + 1) / tasks
+/// Scratch memory of products.
+#[derive(Default)]
+pub(super) struct ProductScratch {
+    gemm: GemmScratch,
+    pub(super) quantized: QuantizedInput,
+}
+
+/// The input of a product, quantized as the parts of a matrix take it.
+#[derive(Default)]
+pub(super) struct QuantizedInput {
+    pub(super) blocks: ByteBlocks,
+    pub(super) groups: ByteRows,
+    pub(super) sixteen: QuantizedRows,
+}
+
+impl ProductScratch {
+    /// Allocated bytes.
+    pub(super) fn bytes(&self) -> usize {
+        let QuantizedInput { blocks, groups, sixteen } = &self.quantized;
+        self.gemm.bytes() + blocks.bytes() + groups.bytes() + sixteen.bytes()
+    }
 }
 
 /// A packed matrix.
@@ -70,7 +102,7 @@ pub(super) trait Matrix: WeightRows + Sync {
         a: &[f32],
         stride: usize,
         rows: usize,
-        scratch: &mut GemmScratch,
+        scratch: &mut ProductScratch,
         epilogue: impl SplitEpilogue,
     );
 }
@@ -82,17 +114,17 @@ impl<T: StoredWeight> Matrix for PanelMatrix<T> {
         a: &[f32],
         stride: usize,
         rows: usize,
-        scratch: &mut GemmScratch,
+        scratch: &mut ProductScratch,
         mut epilogue: impl SplitEpilogue,
     ) {
         // Each task packs all rows: few of them.
         let (panels, threads) = (self.panels(), cpu.team.count());
         let tasks = if rows <= ROWS { cpu.tasks(panels) } else { threads };
         if threads == 1 {
-            return PanelMatrix::multiply(self, a, stride, rows, scratch, &mut epilogue);
+            return PanelMatrix::multiply(self, a, stride, rows, &mut scratch.gemm, &mut epilogue);
         }
         let (parts, _) = split_columns(epilogue, tasks, |n| {
-            let own = share(panels, n, tasks);
+            let own = cpu.share(panels, n, tasks);
             (own.clone(), (own.end * self.panel_width()).min(self.outputs()))
         });
         cpu.team.each(parts, |(panels, mut epilogue)| {

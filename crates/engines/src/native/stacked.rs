@@ -4,12 +4,10 @@ use std::ops::Range;
 
 use sconce_kernels::gemm::{Epilogue, GemmScratch, OutputTile, PackedMatrix, SplitEpilogue};
 use sconce_kernels::isa::Isa;
-use sconce_kernels::quant::{
-    BlockRows, ByteBlocks, ByteRows, CodeWidth, PANEL, QuantMatrix, QuantizedBlock, QuantizedRows,
-};
+use sconce_kernels::quant::{BlockRows, CodeWidth, PANEL, QuantMatrix, QuantizedBlock};
 use sconce_kernels::team::Team;
 
-use super::matrix::{ActivationBits, Cpu, Matrix, share, split_columns};
+use super::matrix::{ActivationBits, Cpu, Matrix, ProductScratch, QuantizedInput, split_columns};
 use super::quantize;
 use super::weights::{Packing, Table, WeightRows};
 use crate::stored_tensor::StoredTensor;
@@ -55,15 +53,16 @@ impl Part {
 
     /// Computes the outputs of some panels. The first output of this part is column `first` of the destination.
     fn multiply(&self, rows: &Rows<'_>, panels: Range<usize>, first: usize, epilogue: &mut impl Epilogue) {
-        match (self, &rows.quantized) {
-            (Part::Quantized(matrix), Activations::Eight { blocks, .. }) if matrix.takes_byte_blocks() => {
+        let QuantizedInput { blocks, groups, sixteen } = rows.quantized;
+        match (self, rows.bits) {
+            (Part::Quantized(matrix), ActivationBits::Eight) if matrix.takes_byte_blocks() => {
                 matrix.multiply_byte_blocks(blocks, panels, first, epilogue);
             }
-            (Part::Quantized(matrix), Activations::Eight { groups, .. }) => {
+            (Part::Quantized(matrix), ActivationBits::Eight) => {
                 matrix.multiply_bytes(groups, panels, first, epilogue);
             }
-            (Part::Quantized(matrix), Activations::Sixteen(rows)) => {
-                matrix.multiply(rows, panels, first, epilogue);
+            (Part::Quantized(matrix), ActivationBits::Sixteen) => {
+                matrix.multiply(sixteen, panels, first, epilogue);
             }
             (Part::Float(matrix), _) => {
                 let mut shifted = Shifted { first, epilogue };
@@ -90,17 +89,8 @@ impl<E: Epilogue> Epilogue for Shifted<'_, E> {
 struct Rows<'a> {
     /// Values, the distance between rows, and their number.
     floats: (&'a [f32], usize, usize),
-    quantized: Activations,
-}
-
-/// Quantized rows.
-enum Activations {
-    /// Each as far as a matrix takes them.
-    Eight {
-        blocks: ByteBlocks,
-        groups: ByteRows,
-    },
-    Sixteen(QuantizedRows),
+    quantized: &'a QuantizedInput,
+    bits: ActivationBits,
 }
 
 impl Matrix for StackedMatrix {
@@ -110,11 +100,12 @@ impl Matrix for StackedMatrix {
         a: &[f32],
         stride: usize,
         rows: usize,
-        _: &mut GemmScratch,
+        scratch: &mut ProductScratch,
         epilogue: impl SplitEpilogue,
     ) {
-        let quantized = self.quantize_rows(cpu, a, stride, rows);
-        let rows = Rows { floats: (a, stride, rows), quantized };
+        let quantized = &mut scratch.quantized;
+        self.quantize(cpu, (a, stride, rows), quantized);
+        let rows = Rows { floats: (a, stride, rows), quantized, bits: cpu.activation_bits };
         let tasks = cpu.tasks(self.parts.iter().map(Part::panels).sum());
         // Each task has a share of each part.
         let mut shares: Vec<Vec<_>> = (0..tasks).map(|_| Vec::with_capacity(self.parts.len())).collect();
@@ -122,7 +113,7 @@ impl Matrix for StackedMatrix {
         for part in &self.parts {
             let own;
             (own, rest) = split_columns(rest, tasks, |n| {
-                let panels = share(part.panels(), n, tasks);
+                let panels = cpu.share(part.panels(), n, tasks);
                 (panels.clone(), first + (panels.end * part.panel_width()).min(part.outputs()))
             });
             for (share, (panels, epilogue)) in shares.iter_mut().zip(own) {
@@ -151,41 +142,38 @@ impl WeightRows for StackedMatrix {
 }
 
 impl StackedMatrix {
-    /// Quantizes rows, with many values split over threads.
-    fn quantize_rows(&self, cpu: Cpu<'_>, a: &[f32], stride: usize, rows: usize) -> Activations {
+    /// Quantizes rows as the parts of the matrix take them.
+    fn quantize(&self, cpu: Cpu<'_>, rows: (&[f32], usize, usize), to: &mut QuantizedInput) {
         let some = |takes: &dyn Fn(&QuantMatrix) -> bool| {
             self.parts.iter().any(|part| matches!(part, Part::Quantized(matrix) if takes(matrix)))
         };
         match cpu.activation_bits {
             ActivationBits::Eight => {
-                let (mut blocks, mut groups) = (ByteBlocks::default(), ByteRows::default());
                 if some(&QuantMatrix::takes_byte_blocks) {
-                    blocks = quantize_blocks(cpu, a, stride, rows, self.inputs);
+                    quantize_blocks(cpu, rows, self.inputs, &mut to.blocks);
                 }
                 if some(&|matrix| !matrix.takes_byte_blocks()) {
-                    groups = quantize_blocks(cpu, a, stride, rows, self.inputs);
+                    quantize_blocks(cpu, rows, self.inputs, &mut to.groups);
                 }
-                Activations::Eight { blocks, groups }
             }
             ActivationBits::Sixteen if some(&|_| true) => {
-                Activations::Sixteen(quantize_blocks(cpu, a, stride, rows, self.inputs))
+                quantize_blocks(cpu, rows, self.inputs, &mut to.sixteen);
             }
-            ActivationBits::Sixteen => Activations::Sixteen(QuantizedRows::default()),
+            ActivationBits::Sixteen => {}
         }
     }
 }
 
+/// Quantizes rows, with many values split over threads.
 fn quantize_blocks<B: QuantizedBlock>(
     cpu: Cpu<'_>,
-    a: &[f32],
-    stride: usize,
-    rows: usize,
+    (a, stride, rows): (&[f32], usize, usize),
     inputs: usize,
-) -> BlockRows<B> {
-    let mut quantized = BlockRows::zeros(rows, inputs);
+    to: &mut BlockRows<B>,
+) {
+    to.shape(rows, inputs);
     let blocks = if cpu.team.count() == 1 { usize::MAX } else { PART / (rows.clamp(1, 16) * B::INPUTS) };
-    cpu.team.each(quantized.parts(blocks), |mut part| part.quantize(cpu.isa, a, stride));
-    quantized
+    cpu.team.each(to.parts(blocks), |mut part| part.quantize(cpu.isa, a, stride));
 }
 
 /// Packs tensors in the format of the file. Other values stay floats, unless they are generated.

@@ -6,66 +6,31 @@ use std::arch::x86_64::{
     _mm512_fmadd_ps, _mm512_fnmadd_ps, _mm512_mul_ps, _mm512_mullo_epi32, _mm512_or_si512, _mm512_set1_epi32,
     _mm512_set1_ps, _mm512_setzero_ps, _mm512_setzero_si512, _mm512_slli_epi32, _mm512_sub_epi32,
 };
-use std::ops::Range;
 
-use super::avx512::{add_rows, block_factors, prefetch_after, signed, unsigned, values, vectors};
+use super::avx512::{add_rows, block_factors, prefetch_after, signed, unsigned, vectors};
+use super::avx512_rows::ByteProducts;
 use super::codes::ByteBlock;
 use super::format::CodeWidth;
-use super::instructions::has_vectors;
 use super::panel::Panel;
-use super::rows::{ByteBlocks, SomeRows};
-use super::{BLOCK, GROUP, PANEL, RUN};
-use crate::isa::Isa;
+use super::rows::SomeRows;
+use super::{BLOCK, GROUP, RUN};
 
 /// Groups of the formats with the most of them per super-block.
 const MOST_GROUPS: usize = BLOCK / RUN;
 
-/// Multiplies some rows with a panel, if there are instructions for it. The first row begins a tile.
-pub(super) fn multiply(
-    isa: Isa,
-    panel: &Panel<'_>,
-    rows: &ByteBlocks,
-    part: Range<usize>,
-    put: &mut (impl FnMut(usize, &[f32; PANEL]) + ?Sized),
-) -> bool {
-    if !has_vectors(isa) {
-        return false;
-    }
-    let mut first = part.start;
-    while first < part.end {
-        // SAFETY: the processor has these instructions.
-        unsafe {
-            match part.end - first {
-                8.. => some_rows::<8>(panel, rows, &mut first, put),
-                4.. => some_rows::<4>(panel, rows, &mut first, put),
-                2.. => some_rows::<2>(panel, rows, &mut first, put),
-                _ => some_rows::<1>(panel, rows, &mut first, put),
-            }
+impl ByteProducts for ByteBlock {
+    #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni")]
+    #[inline]
+    unsafe fn products<const R: usize>(panel: &Panel<'_>, rows: SomeRows<'_, R, ByteBlock>) -> [__m512; R] {
+        const SIX: usize = CodeWidth::Six.run_bytes();
+        const EIGHT: usize = CodeWidth::Eight.run_bytes();
+        match (panel.format.width, panel.format.group) {
+            (CodeWidth::Four, _) => products::<R, { CodeWidth::Four.run_bytes() }, 8>(panel, rows),
+            (CodeWidth::Six, GROUP) => products::<R, SIX, 8>(panel, rows),
+            (CodeWidth::Six, _) => products::<R, SIX, 16>(panel, rows),
+            (CodeWidth::Eight, GROUP) => products::<R, EIGHT, 8>(panel, rows),
+            (CodeWidth::Eight, _) => products::<R, EIGHT, 16>(panel, rows),
         }
-    }
-    true
-}
-
-/// Multiplies the next `R` rows with a panel. A row has the same result for every `R`.
-#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni")]
-#[inline]
-fn some_rows<const R: usize>(
-    panel: &Panel<'_>,
-    rows: &ByteBlocks,
-    first: &mut usize,
-    put: &mut (impl FnMut(usize, &[f32; PANEL]) + ?Sized),
-) {
-    let own = rows.some(*first);
-    let sums = match (panel.format.width, panel.format.group) {
-        (CodeWidth::Four, _) => products::<R, { CodeWidth::Four.run_bytes() }, 8>(panel, own),
-        (CodeWidth::Six, GROUP) => products::<R, { CodeWidth::Six.run_bytes() }, 8>(panel, own),
-        (CodeWidth::Six, _) => products::<R, { CodeWidth::Six.run_bytes() }, 16>(panel, own),
-        (CodeWidth::Eight, GROUP) => products::<R, { CodeWidth::Eight.run_bytes() }, 8>(panel, own),
-        (CodeWidth::Eight, _) => products::<R, { CodeWidth::Eight.run_bytes() }, 16>(panel, own),
-    };
-    for sums in sums {
-        put(*first, &values(sums));
-        *first += 1;
     }
 }
 

@@ -6,67 +6,30 @@ use std::arch::x86_64::{
     _mm512_mul_ps, _mm512_set1_epi16, _mm512_set1_epi32, _mm512_set1_ps, _mm512_setzero_ps,
     _mm512_setzero_si512,
 };
-use std::ops::Range;
 
-use super::avx512::{add_rows, halves, prefetch_after, values, vectors};
+use super::avx512::{add_rows, halves, prefetch_after, vectors};
+use super::avx512_rows::ByteProducts;
 use super::byte_codes::RowGroup;
 use super::format::CodeWidth;
-use super::instructions::has_vectors;
 use super::panel::Panel;
-use super::rows::{ByteRows, SomeRows};
-use super::{GROUP, PANEL, RUN};
-use crate::isa::Isa;
+use super::rows::SomeRows;
+use super::{GROUP, RUN};
 
-/// Multiplies some rows with a panel, if there are instructions for it. The first row begins a tile.
-pub(super) fn multiply(
-    isa: Isa,
-    panel: &Panel<'_>,
-    rows: &ByteRows,
-    part: Range<usize>,
-    put: &mut (impl FnMut(usize, &[f32; PANEL]) + ?Sized),
-) -> bool {
-    if !has_vectors(isa) {
-        return false;
-    }
-    let mut first = part.start;
-    while first < part.end {
-        // SAFETY: the processor has these instructions.
-        unsafe {
-            match part.end - first {
-                8.. => some_rows::<8>(panel, rows, &mut first, put),
-                4.. => some_rows::<4>(panel, rows, &mut first, put),
-                2.. => some_rows::<2>(panel, rows, &mut first, put),
-                _ => some_rows::<1>(panel, rows, &mut first, put),
-            }
+impl ByteProducts for RowGroup {
+    #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni")]
+    #[inline]
+    unsafe fn products<const R: usize>(panel: &Panel<'_>, rows: SomeRows<'_, R, RowGroup>) -> [__m512; R] {
+        const FOUR: usize = CodeWidth::Four.run_bytes();
+        const SIX: usize = CodeWidth::Six.run_bytes();
+        const EIGHT: usize = CodeWidth::Eight.run_bytes();
+        match (panel.format.width, panel.format.has_minimums) {
+            (CodeWidth::Four, false) => products::<R, FOUR, false>(panel, rows),
+            (CodeWidth::Four, true) => products::<R, FOUR, true>(panel, rows),
+            (CodeWidth::Six, false) => products::<R, SIX, false>(panel, rows),
+            (CodeWidth::Six, true) => products::<R, SIX, true>(panel, rows),
+            (CodeWidth::Eight, false) => products::<R, EIGHT, false>(panel, rows),
+            (CodeWidth::Eight, true) => products::<R, EIGHT, true>(panel, rows),
         }
-    }
-    true
-}
-
-/// Multiplies the next `R` rows with a panel. A row has the same result for every `R`.
-#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni")]
-#[inline]
-fn some_rows<const R: usize>(
-    panel: &Panel<'_>,
-    rows: &ByteRows,
-    first: &mut usize,
-    put: &mut (impl FnMut(usize, &[f32; PANEL]) + ?Sized),
-) {
-    const FOUR: usize = CodeWidth::Four.run_bytes();
-    const SIX: usize = CodeWidth::Six.run_bytes();
-    const EIGHT: usize = CodeWidth::Eight.run_bytes();
-    let own = rows.some(*first);
-    let sums = match (panel.format.width, panel.format.has_minimums) {
-        (CodeWidth::Four, false) => products::<R, FOUR, false>(panel, own),
-        (CodeWidth::Four, true) => products::<R, FOUR, true>(panel, own),
-        (CodeWidth::Six, false) => products::<R, SIX, false>(panel, own),
-        (CodeWidth::Six, true) => products::<R, SIX, true>(panel, own),
-        (CodeWidth::Eight, false) => products::<R, EIGHT, false>(panel, own),
-        (CodeWidth::Eight, true) => products::<R, EIGHT, true>(panel, own),
-    };
-    for sums in sums {
-        put(*first, &values(sums));
-        *first += 1;
     }
 }
 

@@ -135,7 +135,7 @@ impl QuantMatrix {
             let panel = self.panel(number);
             to.store(number, rest.clone(), |put| {
                 #[cfg(target_arch = "x86_64")]
-                if super::avx512_groups::multiply(self.isa, &panel, rows, rest.clone(), put)
+                if super::avx512_rows::multiply(self.isa, &panel, rows, rest.clone(), put)
                     || super::avx2_bytes::multiply(self.isa, &panel, rows, put)
                 {
                     return;
@@ -173,7 +173,7 @@ impl QuantMatrix {
             let rest = self.multiply_on_tiles(rows, panels.clone(), &mut to)..rows.rows();
             for number in panels.filter(|_| !rest.is_empty()) {
                 to.store(number, rest.clone(), |put| {
-                    super::avx512_blocks::multiply(self.isa, &self.panel(number), rows, rest.clone(), put);
+                    super::avx512_rows::multiply(self.isa, &self.panel(number), rows, rest.clone(), put);
                 });
             }
         }

@@ -13,6 +13,8 @@ mod avx512;
 mod avx512_blocks;
 #[cfg(target_arch = "x86_64")]
 mod avx512_groups;
+#[cfg(target_arch = "x86_64")]
+mod avx512_rows;
 mod byte_codes;
 mod codes;
 #[cfg(target_arch = "x86_64")]

@@ -88,6 +88,7 @@ impl QuantizedBlock for RowGroup {
 pub struct BlockRows<B> {
     rows: usize,
     inputs: usize,
+    /// Of these rows, and then of longer rows before.
     blocks: Vec<B>,
 }
 
@@ -125,17 +126,30 @@ impl<B: QuantizedBlock> BlockRows<B> {
     /// Quantizes `rows` rows of `inputs` values that are `stride` apart. A block with a value that is not finite has the
     /// scale NaN, and so do its products. `inputs` is a multiple of 32.
     pub fn quantize(isa: Isa, values: &[f32], stride: usize, rows: usize, inputs: usize) -> BlockRows<B> {
-        let mut quantized = BlockRows::zeros(rows, inputs);
+        let mut quantized = BlockRows::default();
+        quantized.shape(rows, inputs);
         quantized.parts(usize::MAX).for_each(|mut part| part.quantize(isa, values, stride));
         quantized
     }
 
-    /// `rows` rows of `inputs` zeros. `inputs` is a multiple of 32.
-    pub fn zeros(rows: usize, inputs: usize) -> BlockRows<B> {
+    /// Sets the shape. What is in memory stays: each row is to be quantized. `inputs` is a multiple of 32.
+    pub fn shape(&mut self, rows: usize, inputs: usize) {
         assert!(inputs.is_multiple_of(GROUP), "{inputs} inputs are no whole groups");
-        let whole = rows / TILE_ROWS * TILE_ROWS;
-        let padded = whole + height(rows, whole);
-        BlockRows { rows, inputs, blocks: vec![B::ZEROS; padded * inputs.div_ceil(B::INPUTS)] }
+        (self.rows, self.inputs) = (rows, inputs);
+        if self.length() > self.blocks.len() {
+            self.blocks.resize(self.length(), B::ZEROS);
+        }
+    }
+
+    /// Number of blocks of all rows.
+    fn length(&self) -> usize {
+        let whole = self.rows / TILE_ROWS * TILE_ROWS;
+        (whole + height(self.rows, whole)) * self.inputs.div_ceil(B::INPUTS)
+    }
+
+    /// Allocated bytes.
+    pub fn bytes(&self) -> usize {
+        self.blocks.capacity() * size_of::<B>()
     }
 
     /// Number of rows.
@@ -150,9 +164,9 @@ impl<B: QuantizedBlock> BlockRows<B> {
 
     /// Parts of the rows, to be quantized one by one: those of a tile, at most `blocks` blocks of each.
     pub fn parts(&mut self, blocks: usize) -> impl Iterator<Item = PartMut<'_, B>> {
-        let (rows, inputs) = (self.rows, self.inputs);
+        let (rows, inputs, length) = (self.rows, self.inputs, self.length());
         let of_row = inputs.div_ceil(B::INPUTS).max(1);
-        let tiles = self.blocks.chunks_mut(TILE_ROWS * of_row).enumerate();
+        let tiles = self.blocks[..length].chunks_mut(TILE_ROWS * of_row).enumerate();
         tiles.flat_map(move |(tile, all)| {
             let first = tile * TILE_ROWS;
             let height = height(rows, first);

@@ -35,6 +35,13 @@ fn results_and_items_keep_their_order() {
 }
 
 #[test]
+fn all_threads_write_zeros() {
+    for count in [0, 1, VALUES, 3 * VALUES + 1] {
+        assert_eq!(Team::new(3).zeros(count), vec![0.0; count]);
+    }
+}
+
+#[test]
 fn helpers_that_have_parked_are_woken() {
     let team = Team::new(3);
     for _ in 0..20 {
