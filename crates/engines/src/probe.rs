@@ -15,7 +15,10 @@ use crate::errors;
 use crate::weights::uniform;
 
 /// Seconds for repeated runs of a timed case.
-pub(crate) const TIMED: f64 = 0.3;
+const SECONDS: f64 = 0.3;
+/// Seconds and runs after which a case of short runs ends sooner.
+const FEW_SECONDS: f64 = 0.1;
+const MANY_RUNS: usize = 100;
 
 /// The description of the twin of the card's model, as JSON.
 pub(crate) fn twin_of(card: &ModelCard) -> Result<String, Obstacle> {
@@ -52,27 +55,51 @@ pub(crate) fn speed_batch(batch: usize, length: usize, description: &Description
 
 /// Times a batch and drops its output.
 pub(crate) fn time_of(encoder: &dyn Encoder, batch: &Batch) -> Result<Sample, Obstacle> {
-    Ok(Sample { rows: Rows::default(), ..timed(encoder, batch, TIMED)? })
+    Ok(Sample { rows: Rows::default(), ..timed(encoder, batch)? })
 }
 
-/// Runs `batch` once and then repeatedly for `enough` seconds; reports the best time.
-pub(crate) fn timed(encoder: &dyn Encoder, batch: &Batch, enough: f64) -> Result<Sample, Obstacle> {
-    let mut sample = Sample { seconds: f64::INFINITY, ..Sample::default() };
-    let begun = Instant::now();
-    while sample.seconds.is_infinite() || begun.elapsed().as_secs_f64() < enough {
+/// Runs a batch repeatedly; reports the best time.
+fn timed(encoder: &dyn Encoder, batch: &Batch) -> Result<Sample, Obstacle> {
+    let mut rows = Rows::default();
+    let seconds = best_of(|| {
+        rows = rows_of(encoder, batch)?;
+        Ok(())
+    })?;
+    Ok(Sample { rows, seconds, ..Sample::default() })
+}
+
+/// Runs a batch once.
+pub(crate) fn once(encoder: &dyn Encoder, batch: &Batch) -> Result<Sample, Obstacle> {
+    let started = Instant::now();
+    let rows = rows_of(encoder, batch)?;
+    Ok(Sample { rows, seconds: started.elapsed().as_secs_f64(), ..Sample::default() })
+}
+
+fn rows_of(encoder: &dyn Encoder, batch: &Batch) -> Result<Rows, Obstacle> {
+    Ok(encoder.encode(batch).map_err(obstacle)?.into_rows())
+}
+
+/// The best time of repeated runs, in seconds.
+fn best_of(mut run: impl FnMut() -> Result<(), Obstacle>) -> Result<f64, Obstacle> {
+    let (mut best, begun, mut runs) = (f64::INFINITY, Instant::now(), 0);
+    loop {
         let started = Instant::now();
-        sample.rows = encoder.encode(batch).map_err(obstacle)?.into_rows();
-        sample.seconds = sample.seconds.min(started.elapsed().as_secs_f64());
+        run()?;
+        best = best.min(started.elapsed().as_secs_f64());
+        runs += 1;
+        let enough = if runs < MANY_RUNS { SECONDS } else { FEW_SECONDS };
+        if begun.elapsed().as_secs_f64() >= enough {
+            return Ok(best);
+        }
     }
-    Ok(sample)
 }
 
 /// Times the first of `batches` and runs the others once; returns the rows of all.
 pub(crate) fn canary(encoder: &dyn Encoder, batches: &[Batch]) -> Result<Sample, Obstacle> {
     let Some((first, others)) = batches.split_first() else { return Ok(Sample::default()) };
-    let mut sample = timed(encoder, first, TIMED)?;
+    let mut sample = timed(encoder, first)?;
     for batch in others {
-        let rows = encoder.encode(batch).map_err(obstacle)?.into_rows();
+        let rows = rows_of(encoder, batch)?;
         sample.rows.values.extend(rows.values);
         sample.rows.norms.extend(rows.norms);
     }
@@ -184,13 +211,7 @@ pub(crate) fn decode(
         let blocks = (sequence * count..(sequence + 1) * count).collect();
         step.push_cached(&[1], CachedSequence { length: cached, blocks, logits: 1, prompt: cached });
     }
-    let mut seconds = f64::INFINITY;
-    let begun = Instant::now();
-    while seconds.is_infinite() || begun.elapsed().as_secs_f64() < TIMED {
-        let started = Instant::now();
-        generator.step(&step).map_err(obstacle)?;
-        seconds = seconds.min(started.elapsed().as_secs_f64());
-    }
+    let seconds = best_of(|| generator.step(&step).map(drop).map_err(obstacle))?;
     Ok(Sample { seconds: seconds / description.layers as f64, ..Sample::default() })
 }
 

@@ -146,7 +146,7 @@ impl Engine for CandleEngine {
                 let batch = probe::batch(lengths, *seed, *output_kind, &twin);
                 let mut encoder = self.build_encoder(&twin, &GeneratedTensors, placement)?;
                 encoder.head = Some(LoadedHead::for_probes());
-                probe::timed(&encoder, &batch, 0.0)
+                probe::once(&encoder, &batch)
             }
             ProbeCase::Speed { batch, length } => {
                 let layer = describe(&model.card)?.one_layer();

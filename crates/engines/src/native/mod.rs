@@ -159,7 +159,7 @@ impl Engine for NativeEngine {
                 let batch = probe::batch(lengths, *seed, *output_kind, &twin);
                 let head = LoadedOutput::Head(Box::new(LoadedHead::for_probes()));
                 let encoder = self.encoder(&twin, &GeneratedTensors, placement.dtype, head)?;
-                probe::timed(&encoder, &batch, 0.0)
+                probe::once(&encoder, &batch)
             }
             ProbeCase::Speed { batch, length } => {
                 let layer = describe(&model.card)?.one_layer();

@@ -83,7 +83,7 @@ impl OnnxEngine {
         sample: &mut Sample,
     ) -> Result<(), Obstacle> {
         let encoder = self.encoder(model, placement, Some(&nodes::record()))?;
-        probe::timed(&encoder, batch, 0.0)?;
+        probe::once(&encoder, batch)?;
         let mut session = encoder.session.into_inner().unwrap_or_else(PoisonError::into_inner);
         let record = session.end_profiling().map_err(|error| session::failed(&error))?;
         sample.nodes = nodes::read(record.as_ref());
