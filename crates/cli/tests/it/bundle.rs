@@ -36,7 +36,7 @@ fn unpacked(sandbox: &Sandbox) -> std::path::PathBuf {
 
 #[test]
 fn a_bundle_gives_the_vectors_of_its_model() {
-    let sandbox = Sandbox::new();
+    let sandbox = Sandbox::unproved();
     let file = bundle(&sandbox);
     let embed = |model: &str| {
         let answer = sandbox.run(&[&["embed", model, "a text", "--offline"], &F32[..]].concat()).succeeds();
@@ -69,7 +69,7 @@ fn a_bundle_gives_the_vectors_of_its_model() {
 
 #[test]
 fn what_was_changed_is_refused_by_name() {
-    let sandbox = Sandbox::new();
+    let sandbox = Sandbox::unproved();
     let file = bundle(&sandbox);
     let whole = fs::read(&file).expect("a bundle");
     let embed = |bytes: &[u8], words: &[&str]| {
@@ -128,7 +128,7 @@ fn by_hand(path: &Path, entries: &[(&str, tar::EntryType, &[u8])]) {
 fn a_bundle_writes_nowhere_else() {
     use tar::EntryType::{Link, Regular, Symlink};
 
-    let sandbox = Sandbox::new();
+    let sandbox = Sandbox::unproved();
     let list = |path: &str, bytes: usize| {
         // The SHA-256 of `abc`, or of nothing.
         let sha256 = if bytes == 3 {
@@ -195,7 +195,7 @@ fn sockets(record: &str) -> Vec<&str> {
 
 #[test]
 fn offline_a_bundle_opens_no_socket_to_anywhere() {
-    let sandbox = Sandbox::new();
+    let sandbox = Sandbox::unproved();
     let file = bundle(&sandbox);
     let strace = Command::new("strace").arg("-V").stdout(Stdio::null()).status();
     strace.expect("strace is installed: it shows which sockets are opened");

@@ -130,7 +130,7 @@ fn a_bad_line_is_named_by_file_and_number() {
 
 #[test]
 fn evidence_that_can_not_be_stored_is_told() {
-    let sandbox = Sandbox::new();
+    let sandbox = Sandbox::unproved();
     let home = sandbox.with("file", "not a folder");
     let arguments = ["embed", "tiny-bert", "--dtype", "f32", "--engine", "native", "text"];
     let output = sandbox.command(&arguments).env("SCONCE_HOME", home).output().expect("it ends");
@@ -259,7 +259,7 @@ fn steady(page: &str) -> String {
 
 #[test]
 fn a_plan_is_rendered() {
-    let sandbox = Sandbox::new();
+    let sandbox = Sandbox::unproved();
     if !is_plain(&sandbox) {
         return;
     }
@@ -273,7 +273,7 @@ fn a_plan_is_rendered() {
 
 #[test]
 fn constraints_that_cannot_be_met_are_explained_with_alternatives() {
-    let sandbox = Sandbox::new();
+    let sandbox = Sandbox::unproved();
     if !is_plain(&sandbox) {
         return;
     }
@@ -300,7 +300,7 @@ fn a_device_of_another_system_is_refused_without_a_list_of_the_others() {
 
 #[test]
 fn a_plan_lists_every_dtype_and_full_measures_the_real_weights() {
-    let sandbox = Sandbox::new();
+    let sandbox = Sandbox::unproved();
     let plan = sandbox.run(&["plan", "tiny-bert", "--device", "cpu"]).succeeds();
     for dtype in [" f32 ", " f16 ", " bf16 "] {
         assert!(plan.stdout.contains(dtype), "{}", plan.stdout);
@@ -327,7 +327,7 @@ fn a_plan_lists_every_dtype_and_full_measures_the_real_weights() {
 
 #[test]
 fn doctor_reports_the_machine_the_build_and_every_op() {
-    let sandbox = Sandbox::new();
+    let sandbox = Sandbox::unproved();
     let page = sandbox.run(&["doctor"]).succeeds();
     for start in ["sconce ", "system   ", "cpu      ", "gpu      ", "engine   candle: ", "engine   onnx: "]
         .into_iter()
@@ -353,7 +353,7 @@ fn doctor_reports_the_machine_the_build_and_every_op() {
 
 #[test]
 fn doctor_reports_the_library_and_the_search_paths() {
-    let sandbox = Sandbox::new();
+    let sandbox = Sandbox::unproved();
     let page = sandbox.run(&["doctor"]).succeeds().stdout;
     assert!(page.contains("no-such-library`, which ORT_DYLIB_PATH names"), "{page}");
     assert!(page.contains("hint: `pip install onnxruntime`, or set ORT_DYLIB_PATH"), "{page}");
@@ -368,7 +368,7 @@ fn doctor_reports_the_library_and_the_search_paths() {
 
 #[test]
 fn a_graph_is_planned_with_its_accuracy_report_and_nodes_in_a_child() {
-    let sandbox = Sandbox::new();
+    let sandbox = Sandbox::unproved();
     let folder = goldens::copy("tiny-bert", &sandbox.file("model"));
     fs::create_dir(folder.join("onnx")).expect("a folder can be made");
     let graph = goldens::folder("graphs").join("tiny-bert.onnx");
@@ -387,7 +387,7 @@ fn a_graph_is_planned_with_its_accuracy_report_and_nodes_in_a_child() {
 
 #[test]
 fn an_empty_cache_lists_no_models() {
-    let sandbox = Sandbox::new();
+    let sandbox = Sandbox::unproved();
     let none = sandbox.run(&["models"]).succeeds();
     assert_eq!(none.stdout, "");
     assert!(

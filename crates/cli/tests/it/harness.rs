@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::io::Write;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use sconce_testkit::goldens;
@@ -12,6 +12,7 @@ use tempfile::TempDir;
 /// A temporary folder for evidence, hub cache and files. Commands run in the folder of the golden models.
 pub(crate) struct Sandbox {
     folder: TempDir,
+    home: PathBuf,
 }
 
 /// Exit code and output of a command.
@@ -22,8 +23,17 @@ pub(crate) struct CommandOutput {
 }
 
 impl Sandbox {
+    /// Evidence is shared between tests: each model is proved once.
     pub(crate) fn new() -> Sandbox {
-        Sandbox { folder: tempfile::tempdir().expect("a folder") }
+        let home = Path::new(env!("CARGO_TARGET_TMPDIR")).join("evidence");
+        Sandbox { folder: tempfile::tempdir().expect("a folder"), home }
+    }
+
+    /// With evidence of its own, in `home`.
+    pub(crate) fn unproved() -> Sandbox {
+        let folder = tempfile::tempdir().expect("a folder");
+        let home = folder.path().join("home");
+        Sandbox { folder, home }
     }
 
     pub(crate) fn file(&self, name: &str) -> PathBuf {
@@ -44,7 +54,7 @@ impl Sandbox {
         command
             .args(arguments)
             .current_dir(goldens::folder(""))
-            .env("SCONCE_HOME", self.file("home"))
+            .env("SCONCE_HOME", &self.home)
             .env("HF_HOME", self.file("hub"))
             .env("COLUMNS", "100")
             .env("ORT_DYLIB_PATH", self.file("no-such-library"))

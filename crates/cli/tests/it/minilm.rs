@@ -76,7 +76,7 @@ fn end(mut served: Served) {
 fn three_models_take_turns_in_memory_that_holds_two() {
     let part = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/parts/minilm");
     assert!(part.is_dir(), "no MiniLM in `target/parts`: fetch it with `scripts/parts minilm-trio`");
-    let sandbox = Sandbox::new();
+    let sandbox = Sandbox::unproved();
     for (name, _) in MODELS {
         copy(&part, &sandbox.file(name));
     }
@@ -174,7 +174,7 @@ fn three_models_take_turns_in_memory_that_holds_two() {
 
 #[test]
 fn a_quantised_graph_alone_is_shown_as_its_own_reference() {
-    let sandbox = Sandbox::new();
+    let sandbox = Sandbox::unproved();
     copy(&parts::folder("minilm"), &sandbox.file("model"));
     fs::remove_file(sandbox.file("model/model.safetensors")).expect("it has weights");
     fs::create_dir(sandbox.file("model/onnx")).expect("a folder");

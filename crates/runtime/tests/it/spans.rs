@@ -25,7 +25,7 @@ impl<S: Subscriber + for<'a> LookupSpan<'a>> Layer<S> for Paths {
 
 #[test]
 fn an_application_sees_the_spans_of_loads_proofs_and_batches() {
-    let (home, paths) = (Home::new(), Paths::default());
+    let (home, paths) = (Home::unproved(), Paths::default());
     subscriber::with_default(Registry::default().with(paths.clone()), || {
         let model = home.model(&goldens::folder("tiny-bert")).open().expect("it opens");
         model.embed(&["one", "two"]).expect("it embeds");

@@ -85,16 +85,26 @@ pub(crate) fn texts(name: &str) -> Vec<String> {
     serde_json::from_slice(&bytes).expect("texts")
 }
 
-/// A runtime whose evidence goes away with it.
+/// A runtime with its evidence.
 pub(crate) struct Home {
     pub(crate) runtime: Runtime,
-    _folder: TempDir,
+    _folder: Option<TempDir>,
 }
 
 impl Home {
+    /// The evidence is shared between tests: each model is proved once.
     pub(crate) fn new() -> Home {
+        Home::of(&Path::new(env!("CARGO_TARGET_TMPDIR")).join("evidence"), None)
+    }
+
+    /// Everything is proved anew; the evidence is removed with it.
+    pub(crate) fn unproved() -> Home {
         let folder = tempfile::tempdir().expect("a folder");
-        Home { runtime: Runtime::builder().home(folder.path()).offline(true).build(), _folder: folder }
+        Home::of(&folder.path().to_owned(), Some(folder))
+    }
+
+    fn of(home: &Path, folder: Option<TempDir>) -> Home {
+        Home { runtime: Runtime::builder().home(home).offline(true).build(), _folder: folder }
     }
 
     /// The model in `folder`, in f32.
