@@ -353,7 +353,7 @@ fn doctor_reports_the_machine_the_build_and_every_op() {
 
 #[test]
 fn doctor_reports_the_library_and_the_search_paths() {
-    let sandbox = Sandbox::unproved();
+    let sandbox = Sandbox::new();
     let page = sandbox.run(&["doctor"]).succeeds().stdout;
     assert!(page.contains("no-such-library`, which ORT_DYLIB_PATH names"), "{page}");
     assert!(page.contains("hint: `pip install onnxruntime`, or set ORT_DYLIB_PATH"), "{page}");
