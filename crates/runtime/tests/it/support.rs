@@ -85,6 +85,10 @@ pub(crate) fn texts(name: &str) -> Vec<String> {
     serde_json::from_slice(&bytes).expect("texts")
 }
 
+fn runtime(home: &Path) -> Runtime {
+    Runtime::builder().home(home).offline(true).build()
+}
+
 /// A runtime with its evidence.
 pub(crate) struct Home {
     pub(crate) runtime: Runtime,
@@ -94,17 +98,13 @@ pub(crate) struct Home {
 impl Home {
     /// The evidence is shared between tests: each model is proved once.
     pub(crate) fn new() -> Home {
-        Home::of(&Path::new(env!("CARGO_TARGET_TMPDIR")).join("evidence"), None)
+        Home { runtime: runtime(&Path::new(env!("CARGO_TARGET_TMPDIR")).join("evidence")), _folder: None }
     }
 
     /// Everything is proved anew; the evidence is removed with it.
     pub(crate) fn unproved() -> Home {
         let folder = tempfile::tempdir().expect("a folder");
-        Home::of(&folder.path().to_owned(), Some(folder))
-    }
-
-    fn of(home: &Path, folder: Option<TempDir>) -> Home {
-        Home { runtime: Runtime::builder().home(home).offline(true).build(), _folder: folder }
+        Home { runtime: runtime(folder.path()), _folder: Some(folder) }
     }
 
     /// The model in `folder`, in f32.
