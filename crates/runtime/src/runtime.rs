@@ -421,7 +421,7 @@ impl Runtime {
         Gatherer { bypass_store: true, ..gatherer }.probe_real_weights(&self.grid(spec), placement, &texts)
     }
 
-    /// Plans the placement of a model under `constraints`.
+    /// Plans the placement of a model under `constraints`. What they exclude is not proved.
     pub fn plan(
         &self,
         spec: &ModelSpec,
@@ -429,7 +429,8 @@ impl Runtime {
         depth: ProofDepth,
         events: &mut dyn FnMut(Event<'_>),
     ) -> Result<Plan, Error> {
-        let GatheredEvidence { grid, evidence, .. } = self.gather_evidence(spec, depth, &|_| true, events)?;
+        let admits = |placement: &Placement| constraints.admits(placement);
+        let GatheredEvidence { grid, evidence, .. } = self.gather_evidence(spec, depth, &admits, events)?;
         Ok(plan(&spec.card, &grid, &evidence, constraints))
     }
 
