@@ -39,6 +39,11 @@ impl Balancer {
         }
     }
 
+    /// Whether any worker is ready.
+    pub fn is_ready(&self) -> bool {
+        self.workers.iter().any(|(_, worker)| worker.is_ready() && worker.registration.is_running())
+    }
+
     /// Chooses a worker. Reads no clock and changes nothing.
     pub fn choose(
         &self,

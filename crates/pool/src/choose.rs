@@ -162,8 +162,10 @@ impl<'a> Chooser<'a> {
         Err(if self.request.pin.is_some() { NoWorker::ClassUnavailable } else { NoWorker::NoneReady })
     }
 
+    /// Whether a model may have the task of the request. A worker that has not read its card yet knows none.
     fn has_task(&self, group: &Group) -> bool {
-        self.request.tasks.is_empty() || self.request.tasks.contains(&&*group.task)
+        let tasks = &self.request.tasks;
+        tasks.is_empty() || group.task.is_empty() || tasks.contains(&&*group.task)
     }
 
     /// The groups that can answer the request.

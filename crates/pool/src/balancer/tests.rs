@@ -148,6 +148,20 @@ fn a_model_has_its_task() {
 }
 
 #[test]
+fn a_model_whose_task_is_unknown_is_not_ready_instead_of_wrong() {
+    let models = vec![ModelRecord { placements: Vec::new(), ..model("minilm", "", None) }];
+    let mut worker = Made { state: WorkerState::Starting, models, ..made(100.0) };
+    let embed = Request { tasks: &["embed"], ..request("minilm") };
+    let pool = Pool::of(&[worker.clone()]);
+    assert!(!pool.balancer.is_ready());
+    assert_eq!(pool.choose(&embed).unwrap_err(), NoWorker::NoneReady);
+    worker.state = WorkerState::Ready;
+    let pool = Pool::of(&[worker]);
+    assert!(pool.balancer.is_ready());
+    assert!(!pool.choose(&embed).unwrap().is_loaded);
+}
+
+#[test]
 fn only_ready_and_degraded_workers_get_requests() {
     for (state, expected) in [
         (WorkerState::Starting, Err(NoWorker::NoneReady)),

@@ -88,6 +88,11 @@ impl Members {
         self.changes.subscribe()
     }
 
+    /// Whether any worker is ready to get requests.
+    pub(super) fn is_ready(&self) -> bool {
+        self.balancer().0.is_ready()
+    }
+
     /// Chooses a worker without sending to it.
     pub(super) fn choose(&self, request: &Request<'_>) -> Result<Choice, NoWorker> {
         let (balancer, random) = &mut *self.balancer();

@@ -25,7 +25,7 @@ pub(super) async fn livez() -> &'static str {
 pub(super) async fn readyz(State(gateway): State<Arc<Gateway>>) -> Response {
     let reason = if gateway.edge.is_shutting_down() {
         "the gateway is shutting down"
-    } else if !gateway.members.watcher.read(|map| map.iter().any(|member| is_ready(&member))) {
+    } else if !gateway.members.is_ready() {
         "no worker of the pool is ready"
     } else {
         return Json(json!({ "ready": true })).into_response();
