@@ -1,4 +1,6 @@
-//! f32 GEMM with prepacked weights in f32 or bf16: a few rows times two vectors of columns at a time, all in registers.
+//! f32 GEMM with prepacked weights in f32 or bf16.
+
+mod product;
 
 use std::ops::Range;
 
@@ -6,30 +8,23 @@ use pulp::bytemuck::cast_slice;
 use pulp::{Simd, WithSimd};
 
 use crate::bf16::narrow;
-use crate::buffer::{Buffer, Line, Number};
+use crate::buffer::{Buffer, Number};
 use crate::columns::ColumnsMut;
 use crate::isa::{Isa, Vectorized};
 use crate::rows::{Activation, LANES, copy};
 use crate::team::Team;
 
+use self::product::Product;
+
 /// SIMD vectors of columns per panel.
 const VECTORS: usize = 2;
-/// Rows per block with 32 and with 16 vector registers.
-const ROWS_WITH_32_REGISTERS: usize = 12;
-const ROWS_WITH_16_REGISTERS: usize = 6;
-/// Rows per block of one or two rows.
-const FEW_ROWS: usize = 2;
-/// Inputs per block: this part of a panel stays in the L1 cache for all rows.
-const DEPTH: usize = 192;
-/// Inputs between two prefetches of weights.
-const PREFETCH_STEP: usize = 8;
 /// Panels that a thread packs at a time.
 const PART: usize = 8;
 
 /// The epilogue of a GEMM: receives each output tile while it is in cache.
 pub trait Epilogue {
-    /// Stores a tile.
-    fn store(&mut self, tile: OutputTile<'_>);
+    /// Stores a tile with code for an instruction set.
+    fn store(&mut self, isa: Isa, tile: OutputTile<'_>);
 }
 
 /// An epilogue whose columns can be split over threads.
@@ -68,10 +63,16 @@ impl OutputTile<'_> {
 
 /// Calls the closure for each row of each tile: row, first column, values.
 impl<F: FnMut(usize, usize, &mut [f32])> Epilogue for F {
-    #[inline(always)]
-    fn store(&mut self, mut tile: OutputTile<'_>) {
-        let column = tile.column;
-        tile.rows().for_each(|(row, values)| self(row, column, values));
+    fn store(&mut self, isa: Isa, tile: OutputTile<'_>) {
+        struct Rows<'a, F>(&'a mut F, OutputTile<'a>);
+        impl<F: FnMut(usize, usize, &mut [f32])> Vectorized for Rows<'_, F> {
+            #[inline(always)]
+            fn run(mut self) {
+                let column = self.1.column;
+                self.1.rows().for_each(|(row, values)| self.0(row, column, values));
+            }
+        }
+        isa.run(Rows(self, tile));
     }
 }
 
@@ -99,13 +100,22 @@ pub struct Store<'a> {
 }
 
 impl Epilogue for Store<'_> {
+    fn store(&mut self, isa: Isa, tile: OutputTile<'_>) {
+        isa.run(StoreTile(self, tile));
+    }
+}
+
+struct StoreTile<'a, 'b>(&'a mut Store<'b>, OutputTile<'a>);
+
+impl Vectorized for StoreTile<'_, '_> {
     #[inline(always)]
-    fn store(&mut self, mut tile: OutputTile<'_>) {
+    fn run(self) {
+        let StoreTile(Store { bias, activation, to }, mut tile) = self;
         let columns = tile.column..tile.column + tile.columns;
-        let bias = &self.bias[columns.clone()];
-        if self.activation == Activation::Identity {
+        let bias = &bias[columns.clone()];
+        if *activation == Activation::Identity {
             for (row, values) in tile.rows() {
-                add(self.to.row(row, columns.clone()), [values, bias], |_, sum| sum);
+                add(to.row(row, columns.clone()), [values, bias], |_, sum| sum);
             }
             return;
         }
@@ -113,9 +123,9 @@ impl Epilogue for Store<'_> {
             values.iter_mut().zip(bias).for_each(|(x, bias)| *x += bias);
         }
         // All values at once: the activation has long latency, and this overlaps many.
-        self.activation.apply(tile.values);
+        activation.apply(tile.values);
         for (row, values) in tile.rows() {
-            copy(values, self.to.row(row, columns.clone()));
+            copy(values, to.row(row, columns.clone()));
         }
     }
 }
@@ -137,12 +147,21 @@ pub struct Accumulate<'a> {
 }
 
 impl Epilogue for Accumulate<'_> {
+    fn store(&mut self, isa: Isa, tile: OutputTile<'_>) {
+        isa.run(AccumulateTile(self, tile));
+    }
+}
+
+struct AccumulateTile<'a, 'b>(&'a mut Accumulate<'b>, OutputTile<'a>);
+
+impl Vectorized for AccumulateTile<'_, '_> {
     #[inline(always)]
-    fn store(&mut self, mut tile: OutputTile<'_>) {
+    fn run(self) {
+        let AccumulateTile(Accumulate { bias, to }, mut tile) = self;
         let columns = tile.column..tile.column + tile.columns;
-        let bias = &self.bias[columns.clone()];
+        let bias = &bias[columns.clone()];
         for (row, values) in tile.rows() {
-            add(self.to.row(row, columns.clone()), [values, bias], |before, sum| before + sum);
+            add(to.row(row, columns.clone()), [values, bias], |before, sum| before + sum);
         }
     }
 }
@@ -196,6 +215,9 @@ pub trait StoredWeight: Number + Send + Sync {
         panel: &'a [Self],
         scratch: &'a mut Buffer<f32>,
     ) -> &'a [[S::f32s; VECTORS]];
+
+    /// Computes a product. Not generic, so that it is compiled once, in this crate.
+    fn multiply(isa: Isa, product: Product<'_, Self>);
 }
 
 impl StoredWeight for f32 {
@@ -226,6 +248,10 @@ impl StoredWeight for f32 {
     #[inline(always)]
     fn widened<'a, S: Simd>(_: S, panel: &'a [f32], _: &'a mut Buffer<f32>) -> &'a [[S::f32s; VECTORS]] {
         f32::rows::<S>(panel)
+    }
+
+    fn multiply(isa: Isa, product: Product<'_, f32>) {
+        isa.dispatch(product);
     }
 }
 
@@ -270,6 +296,10 @@ impl StoredWeight for u16 {
             *to = u16::columns(simd, *row);
         }
         to
+    }
+
+    fn multiply(isa: Isa, product: Product<'_, u16>) {
+        isa.dispatch(product);
     }
 }
 
@@ -351,7 +381,7 @@ impl<T: StoredWeight> PanelMatrix<T> {
         stride: usize,
         rows: usize,
         scratch: &mut GemmScratch,
-        epilogue: &mut impl Epilogue,
+        epilogue: &mut dyn Epilogue,
     ) {
         self.multiply_panels((a, stride, rows), 0..self.panels(), scratch, epilogue);
     }
@@ -362,10 +392,10 @@ impl<T: StoredWeight> PanelMatrix<T> {
         (a, stride, rows): (&[f32], usize, usize),
         panels: Range<usize>,
         scratch: &mut GemmScratch,
-        epilogue: &mut impl Epilogue,
+        epilogue: &mut dyn Epilogue,
     ) {
         assert!(stride >= self.inputs && a.len() >= rows * stride && panels.end <= self.panels());
-        self.isa.dispatch(Gemm { matrix: self, a, stride, rows, panels, scratch, epilogue });
+        T::multiply(self.isa, Product { matrix: self, a, stride, rows, panels, scratch, epilogue });
     }
 
     /// Number of panels, the unit for splitting the work.
@@ -377,161 +407,4 @@ impl<T: StoredWeight> PanelMatrix<T> {
     pub fn panel_width(&self) -> usize {
         self.panel_width
     }
-}
-
-impl OutputTile<'_> {
-    /// Passes the tile to an epilogue.
-    pub fn store(self, isa: Isa, epilogue: &mut impl Epilogue) {
-        struct Work<'a, E>(&'a mut E, OutputTile<'a>);
-        impl<E: Epilogue> Vectorized for Work<'_, E> {
-            #[inline(always)]
-            fn run(self) {
-                self.0.store(self.1);
-            }
-        }
-        isa.run(Work(epilogue, self));
-    }
-}
-
-struct Gemm<'a, T, E> {
-    matrix: &'a PanelMatrix<T>,
-    a: &'a [f32],
-    stride: usize,
-    rows: usize,
-    panels: Range<usize>,
-    scratch: &'a mut GemmScratch,
-    epilogue: &'a mut E,
-}
-
-impl<T: StoredWeight, E: Epilogue> WithSimd for Gemm<'_, T, E> {
-    type Output = ();
-
-    #[inline(always)]
-    fn with_simd<S: Simd>(self, simd: S) {
-        if self.rows <= FEW_ROWS {
-            self.run::<S, FEW_ROWS>(simd);
-        } else if S::REGISTER_COUNT >= 32 {
-            self.run::<S, ROWS_WITH_32_REGISTERS>(simd);
-        } else {
-            self.run::<S, ROWS_WITH_16_REGISTERS>(simd);
-        }
-    }
-}
-
-impl<T: StoredWeight, E: Epilogue> Gemm<'_, T, E> {
-    #[inline(always)]
-    fn run<S: Simd, const R: usize>(self, simd: S) {
-        let Gemm { matrix, a, stride, rows, panels: taken, scratch, epilogue } = self;
-        let PanelMatrix { inputs, outputs, panel_width, panels, .. } = matrix;
-        let (inputs, outputs, panel_width) = (*inputs, *outputs, *panel_width);
-        let blocks = rows.div_ceil(R);
-        let GemmScratch { left, sums, widened } = scratch;
-        left.grow(blocks * R * inputs);
-        sums.grow(blocks * R * panel_width);
-        for (block, to) in left.chunks_exact_mut((R * inputs).max(1)).take(blocks).enumerate() {
-            pack_rows::<R>(|row| &a[(block * R + row).min(rows - 1) * stride..][..inputs], to);
-        }
-        for (number, panel) in
-            panels.chunks_exact(panel_width * inputs).enumerate().take(taken.end).skip(taken.start)
-        {
-            let column = number * panel_width;
-            for from in (0..inputs).step_by(DEPTH) {
-                let to = (from + DEPTH).min(inputs);
-                let right = &panel[panel_width * from..panel_width * to];
-                // A single block of rows widens weights on the way.
-                let wide = if blocks > 1 { T::widened(simd, right, widened) } else { &[] };
-                // Prefetches a part of the next weights with every block of rows.
-                let next = panels.lines_from((number * inputs + to) * panel_width);
-                let each = next.len().min(DEPTH * panel_width / Line::of::<T>()).div_ceil(blocks);
-                for (block, left) in left.chunks_exact(R * inputs).take(blocks).enumerate() {
-                    let next = next.get(block * each..).unwrap_or_default();
-                    let next = &next[..each.min(next.len())];
-                    let values = &mut sums[block * R * panel_width..][..R * panel_width];
-                    let (sums, _) = S::as_mut_simd_f32s(values).0.as_chunks_mut::<VECTORS>();
-                    let Some(sums) = sums.first_chunk_mut::<R>() else { continue };
-                    let before = if from == 0 { [[simd.splat_f32s(0.0); VECTORS]; R] } else { *sums };
-                    let left = &left[R * from..R * to];
-                    *sums = if blocks > 1 {
-                        products::<f32, S, R>(simd, before, left, wide, next)
-                    } else {
-                        products::<T, S, R>(simd, before, left, T::rows::<S>(right), next)
-                    };
-                    if to == inputs {
-                        let (row, columns) = (block * R, panel_width.min(outputs - column));
-                        epilogue.store(OutputTile {
-                            row,
-                            column,
-                            rows: R.min(rows - row),
-                            columns,
-                            values,
-                            panel_width,
-                        });
-                    }
-                }
-            }
-        }
-    }
-}
-
-/// Packs rows interleaved: the first value of each, then the second of each.
-#[inline(always)]
-fn pack_rows<'a, const R: usize>(row: impl Fn(usize) -> &'a [f32], to: &mut [f32]) {
-    let (to, _) = to.as_chunks_mut::<R>();
-    if R.is_multiple_of(4) {
-        (0..R)
-            .step_by(4)
-            .for_each(|first| transpose::<R, 4>([0, 1, 2, 3].map(|n| row(first + n)), first, to));
-    } else {
-        (0..R).step_by(2).for_each(|first| transpose::<R, 2>([0, 1].map(|n| row(first + n)), first, to));
-    }
-}
-
-/// Transposes `N` rows in squares, which the compiler keeps in registers.
-#[inline(always)]
-fn transpose<const R: usize, const N: usize>(rows: [&[f32]; N], first: usize, to: &mut [[f32; R]]) {
-    let (squares, rest) = to.as_chunks_mut::<N>();
-    let whole = squares.len();
-    for (n, row) in rows.iter().enumerate() {
-        for (to, x) in rest.iter_mut().zip(&row[whole * N..]) {
-            to[first + n] = *x;
-        }
-    }
-    let rows = rows.map(|row| &row.as_chunks::<N>().0[..whole]);
-    for (at, square) in squares.iter_mut().enumerate() {
-        let mut from = [[0.0; N]; N];
-        for (from, row) in from.iter_mut().zip(&rows) {
-            *from = row[at];
-        }
-        for (column, to) in square.iter_mut().enumerate() {
-            for (to, from) in to[first..first + N].iter_mut().zip(&from) {
-                *to = from[column];
-            }
-        }
-    }
-}
-
-/// `sums + left · panel`, with prefetches of `next` spread over the loop.
-#[inline(always)]
-fn products<T: StoredWeight, S: Simd, const R: usize>(
-    simd: S,
-    mut sums: [[S::f32s; VECTORS]; R],
-    left: &[f32],
-    panel: &[T::Row<S>],
-    next: &[Line],
-) -> [[S::f32s; VECTORS]; R] {
-    let mut next = next.chunks((next.len() * PREFETCH_STEP).div_ceil(DEPTH).max(1));
-    let left = left.as_chunks::<R>().0.chunks(PREFETCH_STEP);
-    for (right, left) in panel.chunks(PREFETCH_STEP).zip(left) {
-        next.next().unwrap_or_default().iter().for_each(Line::fetch);
-        for (right, left) in right.iter().zip(left) {
-            let right = T::columns(simd, *right);
-            for (sums, x) in sums.iter_mut().zip(left) {
-                let x = simd.splat_f32s(*x);
-                for (sum, right) in sums.iter_mut().zip(right) {
-                    *sum = simd.mul_add_e_f32s(x, right, *sum);
-                }
-            }
-        }
-    }
-    sums
 }

@@ -52,7 +52,7 @@ impl Part {
     }
 
     /// Computes the outputs of some panels. The first output of this part is column `first` of the destination.
-    fn multiply(&self, rows: &Rows<'_>, panels: Range<usize>, first: usize, epilogue: &mut impl Epilogue) {
+    fn multiply(&self, rows: &Rows<'_>, panels: Range<usize>, first: usize, epilogue: &mut dyn Epilogue) {
         let QuantizedInput { blocks, groups, sixteen } = rows.quantized;
         match (self, rows.bits) {
             (Part::Quantized(matrix), ActivationBits::Eight) if matrix.takes_byte_blocks() => {
@@ -73,15 +73,14 @@ impl Part {
 }
 
 /// Passes tiles on with their columns moved to the right.
-struct Shifted<'a, E> {
+struct Shifted<'a> {
     first: usize,
-    epilogue: &'a mut E,
+    epilogue: &'a mut dyn Epilogue,
 }
 
-impl<E: Epilogue> Epilogue for Shifted<'_, E> {
-    #[inline(always)]
-    fn store(&mut self, tile: OutputTile<'_>) {
-        self.epilogue.store(OutputTile { column: self.first + tile.column, ..tile });
+impl Epilogue for Shifted<'_> {
+    fn store(&mut self, isa: Isa, tile: OutputTile<'_>) {
+        self.epilogue.store(isa, OutputTile { column: self.first + tile.column, ..tile });
     }
 }
 

@@ -90,7 +90,7 @@ impl QuantMatrix {
         rows: &QuantizedRows,
         panels: Range<usize>,
         first: usize,
-        epilogue: &mut impl Epilogue,
+        epilogue: &mut dyn Epilogue,
     ) {
         assert!(rows.inputs() == self.inputs && panels.end <= self.panels());
         let mut to = PanelOutput::new(self, first, epilogue);
@@ -123,7 +123,7 @@ impl QuantMatrix {
         rows: &ByteRows,
         panels: Range<usize>,
         first: usize,
-        epilogue: &mut impl Epilogue,
+        epilogue: &mut dyn Epilogue,
     ) {
         assert!(!self.takes_byte_blocks() && rows.inputs() == self.inputs && panels.end <= self.panels());
         let mut to = PanelOutput::new(self, first, epilogue);
@@ -164,7 +164,7 @@ impl QuantMatrix {
         rows: &ByteBlocks,
         panels: Range<usize>,
         first: usize,
-        epilogue: &mut impl Epilogue,
+        epilogue: &mut dyn Epilogue,
     ) {
         assert!(self.takes_byte_blocks() && rows.inputs() == self.inputs && panels.end <= self.panels());
         #[cfg(target_arch = "x86_64")]
@@ -187,7 +187,7 @@ impl QuantMatrix {
         &self,
         rows: &BlockRows<B>,
         panels: Range<usize>,
-        to: &mut PanelOutput<'_, impl Epilogue>,
+        to: &mut PanelOutput<'_>,
     ) -> usize {
         // Vectors multiply fewer rows faster.
         let is_last_full = rows.rows() % TILE_ROWS >= LEAST_TILE_ROWS;
@@ -211,7 +211,7 @@ impl QuantMatrix {
         rows: &BlockRows<B>,
         tiles: Range<usize>,
         panels: Range<usize>,
-        to: &mut PanelOutput<'_, impl Epilogue>,
+        to: &mut PanelOutput<'_>,
     ) {
         let (blocks, size) = (self.inputs.div_ceil(B::INPUTS), tiles.len() * TILE_ROWS);
         let (groups, per_block) = (self.groups, B::INPUTS / self.format.group);
@@ -266,17 +266,17 @@ impl QuantMatrix {
 type Put<'a> = dyn FnMut(usize, &[f32; PANEL]) + 'a;
 
 /// The destination of the products with a matrix: they are passed to an epilogue panel by panel.
-struct PanelOutput<'a, E> {
+struct PanelOutput<'a> {
     matrix: &'a QuantMatrix,
     /// The column of the matrix's first output.
     first: usize,
     /// Products of some rows with a panel.
     values: Vec<f32>,
-    epilogue: &'a mut E,
+    epilogue: &'a mut dyn Epilogue,
 }
 
-impl<'a, E: Epilogue> PanelOutput<'a, E> {
-    fn new(matrix: &'a QuantMatrix, first: usize, epilogue: &'a mut E) -> PanelOutput<'a, E> {
+impl<'a> PanelOutput<'a> {
+    fn new(matrix: &'a QuantMatrix, first: usize, epilogue: &'a mut dyn Epilogue) -> PanelOutput<'a> {
         PanelOutput { matrix, first, values: Vec::new(), epilogue }
     }
 
@@ -297,6 +297,6 @@ impl<'a, E: Epilogue> PanelOutput<'a, E> {
         let values = &mut values[..rows.len() * PANEL];
         let tile =
             OutputTile { row: rows.start, column, rows: rows.len(), columns, values, panel_width: PANEL };
-        tile.store(self.matrix.isa, self.epilogue);
+        self.epilogue.store(self.matrix.isa, tile);
     }
 }
