@@ -6,7 +6,7 @@ use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use http_body_util::BodyExt;
 use hyper::body::{Body, Bytes, Frame, Incoming};
@@ -55,6 +55,8 @@ pub(crate) struct State {
     reported: Mutex<WorkerState>,
     /// Held while a request is computed.
     computing: tokio::sync::Mutex<()>,
+    /// The requests that `Behaviour::Serial` computed, and the time that took.
+    pub(crate) computed: Mutex<(usize, Duration)>,
     waiting: AtomicUsize,
 }
 
@@ -106,6 +108,7 @@ impl StandIn {
             last_path: Mutex::default(),
             reported: Mutex::new(WorkerState::Ready),
             computing: tokio::sync::Mutex::new(()),
+            computed: Mutex::default(),
             waiting: AtomicUsize::new(0),
         });
         let server = tokio::spawn(accept(listener, Arc::clone(&state)));
@@ -226,7 +229,12 @@ async fn answer(state: Arc<State>, request: Request<Incoming>) -> Result<Respons
         Behaviour::Serial(time) => {
             state.waiting.fetch_add(1, Ordering::SeqCst);
             let computing = state.computing.lock().await;
+            let start = Instant::now();
             sleep(time).await;
+            {
+                let mut computed = state.computed.lock().unwrap();
+                *computed = (computed.0 + 1, computed.1 + start.elapsed());
+            }
             drop(computing);
             let waiting = state.waiting.fetch_sub(1, Ordering::SeqCst) - 1;
             let load = format!("requests={waiting}, tokens={}", waiting * TOKENS);
