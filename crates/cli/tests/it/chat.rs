@@ -4,7 +4,7 @@ use std::fs;
 use std::io::{Read, Write};
 use std::process::Command;
 
-use sconce_testkit::parts;
+use sconce_testkit::{byte_model, parts};
 use serde_json::{Value, json};
 
 use crate::harness::Sandbox;
@@ -23,7 +23,6 @@ fn a_conversation_in_a_pipe() {
     // The placements are proved once.
     let (sandbox, model) = (Sandbox::new(), model());
     history_is_kept_saved_loaded_and_cleared(&sandbox, &model);
-    mistakes_are_explained(&sandbox, &model);
     #[cfg(unix)]
     an_interrupt_stops_the_answer_and_then_ends_the_chat(&sandbox, &model);
 }
@@ -61,8 +60,13 @@ fn history_is_kept_saved_loaded_and_cleared(sandbox: &Sandbox, model: &str) {
     assert!(status[0].contains(" of 8192 tokens]"), "{}", status[0]);
 }
 
-fn mistakes_are_explained(sandbox: &Sandbox, model: &str) {
-    let arguments = chat(model, &["--max-length", "40"]);
+#[test]
+fn mistakes_are_explained() {
+    let sandbox = Sandbox::new();
+    let model = sandbox.name("model");
+    fs::create_dir(&model).expect("a folder can be made");
+    byte_model::write(model.as_ref(), Some("{% for message in messages %}{{ message.content }}{% endfor %}"));
+    let arguments = chat(&model, &["--max-length", "40"]);
     let run = |input: &str| sandbox.run_with(&arguments, input);
     run("/sytem x\n").fails(2, &["no command is called `/sytem`", "hint: `/help`"]);
     run("/save\n").fails(2, &["`/save` needs a file name"]);

@@ -349,12 +349,10 @@ fn doctor_reports_the_machine_the_build_and_every_op() {
     assert!(json["evidence"]["findings"].as_u64() > Some(0));
     assert_eq!((&json["hub"]["models"], &json["hub"]["token"]), (&Value::from(0), &Value::from(false)));
     assert!(json["ops"][0]["tried"].as_u64() > Some(0));
+    the_library_and_the_search_paths_are_reported(&sandbox, &page.stdout);
 }
 
-#[test]
-fn doctor_reports_the_library_and_the_search_paths() {
-    let sandbox = Sandbox::new();
-    let page = sandbox.run(&["doctor"]).succeeds().stdout;
+fn the_library_and_the_search_paths_are_reported(sandbox: &Sandbox, page: &str) {
     assert!(page.contains("no-such-library`, which ORT_DYLIB_PATH names"), "{page}");
     assert!(page.contains("hint: `pip install onnxruntime`, or set ORT_DYLIB_PATH"), "{page}");
 

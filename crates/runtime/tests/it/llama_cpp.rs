@@ -31,11 +31,15 @@ struct Text {
 
 /// The most likely token, and by how much its logit exceeds the next.
 fn top(logits: &[f32]) -> (u32, f32) {
-    let mut order: Vec<u32> = (0..logits.len() as u32).collect();
-    let logit = |token: u32| logits[token as usize];
-    order.select_nth_unstable_by(1, |&one, &other| logit(other).total_cmp(&logit(one)));
-    let (first, second) = if logit(order[0]) >= logit(order[1]) { (0, 1) } else { (1, 0) };
-    (order[first], logit(order[first]) - logit(order[second]))
+    let (mut first, mut second) = ((0, f32::NEG_INFINITY), f32::NEG_INFINITY);
+    for (token, &logit) in (0..).zip(logits) {
+        if logit > first.1 {
+            (first, second) = ((token, logit), first.1);
+        } else if logit > second {
+            second = logit;
+        }
+    }
+    (first.0, first.1 - second)
 }
 
 /// The golden of `scripts/goldens/llama_cpp.py`: the committed one, or the file in `SCONCE_LLAMA_CPP_GOLDEN`.
