@@ -39,7 +39,7 @@ async fn answered_and_possible(gateways: &[Gateway], workers: &[StandIn]) -> (f6
     for ((worker, time), ((requests, busy), start)) in workers.iter().zip(TIMES).zip(before) {
         let (requests_now, busy_now) = *worker.state.computed.lock().unwrap();
         let (elapsed, requests) = (start.elapsed().as_secs_f64(), (requests_now - requests) as f64);
-        let busy = (busy_now - busy).as_secs_f64();
+        let busy = busy_now.as_secs_f64() - busy.as_secs_f64();
         assert!(requests > 0.0, "a worker of {time:?} got no request");
         answered += requests;
         possible += requests * elapsed / busy;
