@@ -73,12 +73,12 @@ fn texts_in_bf16_stay_near() {
 }
 
 #[test]
-fn texts_in_bf16_on_our_kernels_stay_near() {
+fn two_thousand_texts_on_matrix_tiles_stay_near() {
     if let Err(obstacle) = load_on(EngineId::Native, &spec("tiny-bert"), Dtype::Bf16) {
         println!("{obstacle}");
         return;
     }
-    let least = least(EngineId::Native, Dtype::Bf16, 5);
+    let least = least(EngineId::Native, Dtype::Bf16, 1);
     assert!(least >= 0.9999, "{least}");
 }
 

@@ -17,7 +17,7 @@ use crate::generation;
 use crate::harness::{METAL, TestServer, fake_builder, settings, start, tiny_builder, tiny_with};
 
 /// Maximum body in the test of all routes.
-const BODY: usize = 1 << 20;
+const BODY: usize = 2 << 20;
 /// Maximum inputs of a request.
 const INPUTS: usize = 2048;
 
