@@ -24,7 +24,7 @@ impl Number for i8 {}
 /// A cache line.
 #[repr(C, align(64))]
 #[derive(Clone, Copy)]
-pub(crate) struct Line([u8; LINE]);
+pub struct Line([u8; LINE]);
 
 impl Line {
     /// Values per line.

@@ -13,14 +13,14 @@ use crate::rows::{Activation, LANES, copy};
 use crate::team::Team;
 
 /// SIMD vectors of columns per panel.
-const VECTORS: usize = 2;
+pub(crate) const VECTORS: usize = 2;
 /// Rows per block with 32 and with 16 vector registers.
 const ROWS_WITH_32_REGISTERS: usize = 12;
 const ROWS_WITH_16_REGISTERS: usize = 6;
 /// Rows per block of one or two rows.
 const FEW_ROWS: usize = 2;
 /// Inputs per block: this part of a panel stays in the L1 cache for all rows.
-const DEPTH: usize = 192;
+pub(crate) const DEPTH: usize = 192;
 /// Inputs between two prefetches of weights.
 const PREFETCH_STEP: usize = 8;
 /// Panels that a thread packs at a time.
@@ -222,7 +222,7 @@ pub trait StoredWeight: Number + Send + Sync {
     ) -> &'a [[S::f32s; VECTORS]];
 
     /// Computes a product. Not generic, so that it is compiled once, in this crate.
-    fn multiply(isa: Isa, product: Product<'_, Self>);
+    fn multiply(isa: Isa, product: Product<'_, PanelMatrix<Self>>);
 }
 
 impl StoredWeight for f32 {
@@ -255,7 +255,7 @@ impl StoredWeight for f32 {
         f32::rows::<S>(panel)
     }
 
-    fn multiply(isa: Isa, product: Product<'_, f32>) {
+    fn multiply(isa: Isa, product: Product<'_, PackedMatrix>) {
         isa.dispatch(product);
     }
 }
@@ -303,7 +303,7 @@ impl StoredWeight for u16 {
         to
     }
 
-    fn multiply(isa: Isa, product: Product<'_, u16>) {
+    fn multiply(isa: Isa, product: Product<'_, PackedMatrixBf16>) {
         isa.dispatch(product);
     }
 }
@@ -388,19 +388,21 @@ impl<T: StoredWeight> PanelMatrix<T> {
         scratch: &mut GemmScratch,
         epilogue: &mut dyn Epilogue,
     ) {
-        self.multiply_panels((a, stride, rows), 0..self.panels(), scratch, epilogue);
+        self.multiply_panels((a, stride, rows), 0..self.panels(), 0, scratch, epilogue);
     }
 
-    /// The same for the outputs of some panels.
+    /// The same for the outputs of some panels. The first output of the matrix is column `first` of the destination.
     pub fn multiply_panels(
         &self,
         (a, stride, rows): (&[f32], usize, usize),
         panels: Range<usize>,
+        first: usize,
         scratch: &mut GemmScratch,
         epilogue: &mut dyn Epilogue,
     ) {
         assert!(stride >= self.inputs && a.len() >= rows * stride && panels.end <= self.panels());
-        T::multiply(self.isa, Product { matrix: self, a, stride, rows, panels, scratch, epilogue });
+        let rows = (a, stride, rows);
+        T::multiply(self.isa, Product { matrix: self, rows, panels, first, scratch, epilogue });
     }
 
     /// Number of panels, the unit for splitting the work.
@@ -414,23 +416,88 @@ impl<T: StoredWeight> PanelMatrix<T> {
     }
 }
 
-/// A product of rows with some panels of a matrix.
-pub struct Product<'a, T> {
-    matrix: &'a PanelMatrix<T>,
-    a: &'a [f32],
-    stride: usize,
-    rows: usize,
-    panels: Range<usize>,
-    scratch: &'a mut GemmScratch,
-    epilogue: &'a mut dyn Epilogue,
+/// A matrix that is multiplied panel by panel.
+pub trait PanelWeights {
+    /// Its stored weights.
+    type Stored: StoredWeight;
+
+    /// Instruction set, inputs, outputs and panel width.
+    fn shape(&self) -> (Isa, usize, usize, usize);
+
+    /// The weights of some inputs of a panel. `scratch` holds those that are widened. All are widened for many rows.
+    fn part<'a, S: Simd>(
+        &'a self,
+        simd: S,
+        panel: usize,
+        inputs: Range<usize>,
+        has_many_rows: bool,
+        scratch: &'a mut Buffer<f32>,
+    ) -> PanelPart<'a, S, Self::Stored>;
+
+    /// The memory of the weights that follow after input `input` of a panel, as much as a part has.
+    fn next_lines(&self, panel: usize, input: usize) -> &[Line];
 }
 
-impl<T: StoredWeight> WithSimd for Product<'_, T> {
+/// Weights of some inputs of a panel.
+pub enum PanelPart<'a, S: Simd, T: StoredWeight> {
+    /// As they are stored.
+    Stored(&'a [T::Row<S>]),
+    /// In f32.
+    Wide(&'a [[S::f32s; VECTORS]]),
+}
+
+impl<T: StoredWeight> PanelWeights for PanelMatrix<T> {
+    type Stored = T;
+
+    fn shape(&self) -> (Isa, usize, usize, usize) {
+        (self.isa, self.inputs, self.outputs, self.panel_width)
+    }
+
+    #[inline(always)]
+    fn part<'a, S: Simd>(
+        &'a self,
+        simd: S,
+        panel: usize,
+        inputs: Range<usize>,
+        has_many_rows: bool,
+        scratch: &'a mut Buffer<f32>,
+    ) -> PanelPart<'a, S, T> {
+        let first = panel * self.inputs;
+        let weights =
+            &self.panels[(first + inputs.start) * self.panel_width..(first + inputs.end) * self.panel_width];
+        // A single block of rows widens weights on the way.
+        if has_many_rows {
+            PanelPart::Wide(T::widened(simd, weights, scratch))
+        } else {
+            PanelPart::Stored(T::rows::<S>(weights))
+        }
+    }
+
+    #[inline(always)]
+    fn next_lines(&self, panel: usize, input: usize) -> &[Line] {
+        let lines = self.panels.lines_from((panel * self.inputs + input) * self.panel_width);
+        &lines[..lines.len().min(DEPTH * self.panel_width / Line::of::<T>())]
+    }
+}
+
+/// A product of rows with some panels of a matrix.
+pub struct Product<'a, M> {
+    pub(crate) matrix: &'a M,
+    /// Rows, the distance between them, and their number.
+    pub(crate) rows: (&'a [f32], usize, usize),
+    pub(crate) panels: Range<usize>,
+    /// The column of the matrix's first output.
+    pub(crate) first: usize,
+    pub(crate) scratch: &'a mut GemmScratch,
+    pub(crate) epilogue: &'a mut dyn Epilogue,
+}
+
+impl<M: PanelWeights> WithSimd for Product<'_, M> {
     type Output = ();
 
     #[inline(always)]
     fn with_simd<S: Simd>(self, simd: S) {
-        if self.rows <= FEW_ROWS {
+        if self.rows.2 <= FEW_ROWS {
             self.run::<S, FEW_ROWS>(simd);
         } else if S::REGISTER_COUNT >= 32 {
             self.run::<S, ROWS_WITH_32_REGISTERS>(simd);
@@ -440,12 +507,11 @@ impl<T: StoredWeight> WithSimd for Product<'_, T> {
     }
 }
 
-impl<T: StoredWeight> Product<'_, T> {
+impl<M: PanelWeights> Product<'_, M> {
     #[inline(always)]
     fn run<S: Simd, const R: usize>(self, simd: S) {
-        let Product { matrix, a, stride, rows, panels: taken, scratch, epilogue } = self;
-        let PanelMatrix { isa, inputs, outputs, panel_width, panels } = matrix;
-        let (inputs, outputs, panel_width) = (*inputs, *outputs, *panel_width);
+        let Product { matrix, rows: (a, stride, rows), panels, first, scratch, epilogue } = self;
+        let (isa, inputs, outputs, panel_width) = matrix.shape();
         let blocks = rows.div_ceil(R);
         let GemmScratch { left, sums, widened } = scratch;
         left.grow(blocks * R * inputs);
@@ -453,18 +519,13 @@ impl<T: StoredWeight> Product<'_, T> {
         for (block, to) in left.chunks_exact_mut((R * inputs).max(1)).take(blocks).enumerate() {
             pack_rows::<R>(|row| &a[(block * R + row).min(rows - 1) * stride..][..inputs], to);
         }
-        for (number, panel) in
-            panels.chunks_exact(panel_width * inputs).enumerate().take(taken.end).skip(taken.start)
-        {
-            let column = number * panel_width;
+        for panel in panels {
             for from in (0..inputs).step_by(DEPTH) {
                 let to = (from + DEPTH).min(inputs);
-                let right = &panel[panel_width * from..panel_width * to];
-                // A single block of rows widens weights on the way.
-                let wide = if blocks > 1 { T::widened(simd, right, widened) } else { &[] };
+                let part = matrix.part(simd, panel, from..to, blocks > 1, widened);
                 // Prefetches a part of the next weights with every block of rows.
-                let next = panels.lines_from((number * inputs + to) * panel_width);
-                let each = next.len().min(DEPTH * panel_width / Line::of::<T>()).div_ceil(blocks);
+                let next = matrix.next_lines(panel, to);
+                let each = next.len().div_ceil(blocks);
                 for (block, left) in left.chunks_exact(R * inputs).take(blocks).enumerate() {
                     let next = next.get(block * each..).unwrap_or_default();
                     let next = &next[..each.min(next.len())];
@@ -473,16 +534,16 @@ impl<T: StoredWeight> Product<'_, T> {
                     let Some(sums) = sums.first_chunk_mut::<R>() else { continue };
                     let before = if from == 0 { [[simd.splat_f32s(0.0); VECTORS]; R] } else { *sums };
                     let left = &left[R * from..R * to];
-                    *sums = if blocks > 1 {
-                        products::<f32, S, R>(simd, before, left, wide, next)
-                    } else {
-                        products::<T, S, R>(simd, before, left, T::rows::<S>(right), next)
+                    *sums = match &part {
+                        PanelPart::Wide(weights) => products::<f32, S, R>(simd, before, left, weights, next),
+                        PanelPart::Stored(weights) => {
+                            products::<M::Stored, S, R>(simd, before, left, weights, next)
+                        }
                     };
                     if to == inputs {
-                        let (row, columns) = (block * R, panel_width.min(outputs - column));
-                        let tile =
-                            OutputTile { row, column, rows: R.min(rows - row), columns, values, panel_width };
-                        epilogue.store(*isa, tile);
+                        let (row, columns) = (block * R, panel_width.min(outputs - panel * panel_width));
+                        let (rows, column) = (R.min(rows - row), first + panel * panel_width);
+                        epilogue.store(isa, OutputTile { row, column, rows, columns, values, panel_width });
                     }
                 }
             }

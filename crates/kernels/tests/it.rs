@@ -119,7 +119,7 @@ proptest! {
             let to = Store { bias: &bias, activation: Activation::Identity, to: ColumnsMut::new(&mut again, outputs) };
             let (left, right) = to.split_columns((panels / 2 * matrix.panel_width()).min(outputs));
             for (share, mut to) in [(panels / 2..panels, right), (0..panels / 2, left)] {
-                matrix.multiply_panels((&a, inputs, rows), share, &mut GemmScratch::default(), &mut to);
+                matrix.multiply_panels((&a, inputs, rows), share, 0, &mut GemmScratch::default(), &mut to);
             }
             prop_assert_eq!(&again, &got);
             // Weights of bf16 are widened exactly, and a row does not depend on the others.

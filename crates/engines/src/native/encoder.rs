@@ -59,10 +59,18 @@ pub(super) struct NativeEncoder {
     head: Option<LoadedHead>,
     /// The KV cache of a decoder that generates.
     cache: Option<Mutex<Cache>>,
-    /// Tiles for the prompts of a decoder with quantized weights. Many tokens are computed faster in bf16, with weights that
-    /// are widened on the way.
-    prompt_tiles: Option<Bf16>,
+    /// How prompts of a decoder with quantized weights are computed, if not as generated tokens are.
+    prompts: Option<Prompts>,
     threads: Arc<Threads>,
+}
+
+/// How prompts are multiplied with quantized weights. Of many tokens, weights are widened on the way.
+#[derive(Clone, Copy)]
+enum Prompts {
+    /// In bf16 on tiles.
+    Tiles(Bf16),
+    /// In f32.
+    Floats,
 }
 
 /// Packed weights, and the instructions that they are packed for.
@@ -112,16 +120,20 @@ impl NativeEncoder {
             LoadedOutput::Hidden | LoadedOutput::Logits => None,
             LoadedOutput::Head(head) => Some(*head),
         };
-        let prompt_tiles = match &model {
-            Packed::Stored(weights, isa) if cache.is_some() => Bf16::on_tiles(*isa).filter(|_| {
-                let has_panels = |width: usize| width.is_multiple_of(STEP);
-                let widths = [description.hidden, description.head_dim, description.intermediate];
-                widths.into_iter().all(has_panels) && weights.all_matrices(StackedMatrix::has_tiles)
-            }),
+        let prompts = match &model {
+            Packed::Stored(weights, isa) if cache.is_some() => {
+                let on_tiles = Bf16::on_tiles(*isa).filter(|_| {
+                    let has_panels = |width: usize| width.is_multiple_of(STEP);
+                    let widths = [description.hidden, description.head_dim, description.intermediate];
+                    widths.into_iter().all(has_panels) && weights.all_matrices(StackedMatrix::has_tiles)
+                });
+                let with_floats = || weights.all_matrices(StackedMatrix::takes_floats);
+                on_tiles.map(Prompts::Tiles).or_else(|| with_floats().then_some(Prompts::Floats))
+            }
             Packed::F32(..) | Packed::Bf16(..) | Packed::Widened(..) | Packed::Stored(..) => None,
         };
         let (description, cache) = (description.clone(), cache.map(Mutex::new));
-        NativeEncoder { description, model, activation, head, cache, prompt_tiles, threads }
+        NativeEncoder { description, model, activation, head, cache, prompts, threads }
     }
 
     /// The last hidden states of `batch`, or in a step the requested logits.
@@ -135,30 +147,30 @@ impl NativeEncoder {
             }
             rows
         };
-        match (&self.model, cache, self.prompt_tiles) {
+        match (&self.model, cache, self.prompts) {
             (Packed::F32(weights, isa), cache, _) => {
                 self.forward_f32(weights, Cpu::new(*isa, team), batch, cache, &requested)
             }
             (Packed::Widened(weights, isa), cache, _) => {
                 self.forward_f32(weights, Cpu::new(*isa, team), batch, cache, &requested)
             }
-            (Packed::Stored(weights, isa), Some(Cache::Bf16(cache)), Some(unit)) => {
+            (Packed::Stored(weights, isa), Some(Cache::Bf16(cache)), Some(prompts)) => {
                 let cpu = Cpu { activation_bits: ActivationBits::Eight, ..Cpu::new(*isa, team) };
                 let model = ForwardF32 { d, weights, cpu, activation };
-                let hidden = hidden_by_kind(&model, unit, batch, cache);
+                let hidden = hidden_by_kind(&model, prompts, batch, cache);
                 SCRATCH_F32.with_borrow_mut(|scratch| model.logits(&requested(hidden), scratch))
             }
             // The last hidden states of a prompt, as steps compute them: the canary measures them.
-            (Packed::Stored(weights, _), None, Some(unit)) => {
+            (Packed::Stored(weights, _), None, Some(Prompts::Tiles(unit))) => {
                 let model = ForwardBf16 { d, weights, activation, unit, team };
                 SCRATCH_BF16.with_borrow_mut(|scratch| {
                     scratch::bounded(scratch, |scratch| model.hidden(batch, None, scratch))
                 })
             }
-            (Packed::Stored(weights, isa), cache, _) => {
+            (Packed::Stored(weights, isa), cache, prompts) => {
                 let mut cpu = Cpu::new(*isa, team);
                 // Steps are faster with 8 bits, and the canary measures what they compute. Embeddings have 16.
-                if self.cache.is_some() && ByteRows::are_vectorized(*isa) {
+                if self.cache.is_some() && prompts.is_none() && ByteRows::are_vectorized(*isa) {
                     cpu.activation_bits = ActivationBits::Eight;
                 }
                 self.forward_f32(weights, cpu, batch, cache, &requested)
@@ -213,12 +225,12 @@ impl NativeEncoder {
     }
 }
 
-/// The last hidden states of a step with quantized weights: prompt tokens in bf16 on tiles, and generated tokens with
-/// activations of 8 bits. A token is computed by its kind, whatever else is in the batch: so it has the same bits alone,
+/// The last hidden states of a step with quantized weights: prompt tokens in bf16 on tiles or with activations of 32 bits,
+/// and generated tokens with activations of 8 bits. A token is computed by its kind, whatever else is in the batch: so it has the same bits alone,
 /// in a batch, and when it is computed again.
 fn hidden_by_kind(
     model: &ForwardF32<'_, StackedMatrix>,
-    unit: Bf16,
+    prompts: Prompts,
     batch: &Batch,
     cache: &mut KvCache<u16>,
 ) -> Vec<f32> {
@@ -236,11 +248,22 @@ fn hidden_by_kind(
     // Prompts come first: generated tokens of the same sequence read their keys and values.
     let [prompt, generated] = step::by_kind(batch);
     if !prompt.is_empty() {
-        let model = ForwardBf16 { d, weights, activation, unit, team: cpu.team };
         let part = batch.tokens_of(&prompt);
-        let values = SCRATCH_BF16.with_borrow_mut(|scratch| {
-            scratch::bounded(scratch, |scratch| model.hidden(&part, Some(cache), scratch))
-        });
+        let values = match prompts {
+            Prompts::Tiles(unit) => {
+                let model = ForwardBf16 { d, weights, activation, unit, team: cpu.team };
+                SCRATCH_BF16.with_borrow_mut(|scratch| {
+                    scratch::bounded(scratch, |scratch| model.hidden(&part, Some(cache), scratch))
+                })
+            }
+            Prompts::Floats => {
+                let cpu = Cpu { activation_bits: ActivationBits::Sixteen, ..cpu };
+                let model = ForwardF32 { d, weights, cpu, activation };
+                SCRATCH_F32.with_borrow_mut(|scratch| {
+                    scratch::bounded(scratch, |scratch| model.hidden(&part, Some(cache), scratch))
+                })
+            }
+        };
         put(&prompt, values);
     }
     if !generated.is_empty() {
@@ -290,7 +313,7 @@ impl Generator for NativeEncoder {
             Cache::F32(cache) => cache.block_bytes(),
             Cache::Bf16(cache) => cache.block_bytes(),
         });
-        let separates_prompts = self.prompt_tiles.is_some();
+        let separates_prompts = self.prompts.is_some();
         CacheLayout { block_size: BLOCK_SIZE, block_bytes, separates_prompts }
     }
 

@@ -30,6 +30,7 @@ pub(super) struct Cpu<'a> {
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum ActivationBits {
     Eight,
+    /// Or all 32, where that is faster.
     Sixteen,
 }
 
@@ -38,10 +39,11 @@ impl<'a> Cpu<'a> {
         Cpu { isa, team, activation_bits: ActivationBits::Sixteen }
     }
 
-    /// Number of tasks into which the columns of `panels` panels are split.
-    pub(super) fn tasks(self, panels: usize) -> usize {
+    /// Number of tasks into which the columns of `panels` panels are split. Each packs `packed` rows: few of them.
+    pub(super) fn tasks(self, panels: usize, packed: usize) -> usize {
         match self.team.count() {
             1 => 1,
+            threads if packed > ROWS => threads,
             threads => (threads * TASKS).min(panels / 2).max(threads),
         }
     }
@@ -117,10 +119,9 @@ impl<T: StoredWeight> Matrix for PanelMatrix<T> {
         scratch: &mut ProductScratch,
         mut epilogue: impl SplitEpilogue,
     ) {
-        // Each task packs all rows: few of them.
-        let (panels, threads) = (self.panels(), cpu.team.count());
-        let tasks = if rows <= ROWS { cpu.tasks(panels) } else { threads };
-        if threads == 1 {
+        let panels = self.panels();
+        let tasks = cpu.tasks(panels, rows);
+        if cpu.team.count() == 1 {
             return PanelMatrix::multiply(self, a, stride, rows, &mut scratch.gemm, &mut epilogue);
         }
         let (parts, _) = split_columns(epilogue, tasks, |n| {
@@ -129,7 +130,7 @@ impl<T: StoredWeight> Matrix for PanelMatrix<T> {
         });
         cpu.team.each(parts, |(panels, mut epilogue)| {
             let scratch = &mut GemmScratch::default();
-            self.multiply_panels((a, stride, rows), panels, scratch, &mut epilogue);
+            self.multiply_panels((a, stride, rows), panels, 0, scratch, &mut epilogue);
         });
     }
 }

@@ -1,8 +1,9 @@
 //! Matrices whose outputs come from several tensors, each in the format of its file.
 
+use std::cell::RefCell;
 use std::ops::Range;
 
-use sconce_kernels::gemm::{Epilogue, GemmScratch, OutputTile, PackedMatrix, SplitEpilogue};
+use sconce_kernels::gemm::{Epilogue, GemmScratch, PackedMatrix, SplitEpilogue};
 use sconce_kernels::isa::Isa;
 use sconce_kernels::quant::{BlockRows, CodeWidth, PANEL, QuantMatrix, QuantizedBlock};
 use sconce_kernels::team::Team;
@@ -15,6 +16,10 @@ use crate::weight::Weight;
 
 /// Values that a thread quantizes at a time.
 const PART: usize = 8192;
+
+thread_local! {
+    static SCRATCH: RefCell<GemmScratch> = RefCell::default();
+}
 
 /// A matrix whose outputs come from several tensors. Quantized tensors stay quantized.
 pub(super) struct StackedMatrix {
@@ -61,26 +66,18 @@ impl Part {
             (Part::Quantized(matrix), ActivationBits::Eight) => {
                 matrix.multiply_bytes(groups, panels, first, epilogue);
             }
+            (Part::Quantized(matrix), ActivationBits::Sixteen) if matrix.takes_floats() => {
+                SCRATCH.with_borrow_mut(|scratch| {
+                    matrix.multiply_floats(rows.floats, panels, first, scratch, epilogue);
+                });
+            }
             (Part::Quantized(matrix), ActivationBits::Sixteen) => {
                 matrix.multiply(sixteen, panels, first, epilogue);
             }
             (Part::Float(matrix), _) => {
-                let mut shifted = Shifted { first, epilogue };
-                matrix.multiply_panels(rows.floats, panels, &mut GemmScratch::default(), &mut shifted);
+                matrix.multiply_panels(rows.floats, panels, first, &mut GemmScratch::default(), epilogue);
             }
         }
-    }
-}
-
-/// Passes tiles on with their columns moved to the right.
-struct Shifted<'a> {
-    first: usize,
-    epilogue: &'a mut dyn Epilogue,
-}
-
-impl Epilogue for Shifted<'_> {
-    fn store(&mut self, isa: Isa, tile: OutputTile<'_>) {
-        self.epilogue.store(isa, OutputTile { column: self.first + tile.column, ..tile });
     }
 }
 
@@ -105,7 +102,9 @@ impl Matrix for StackedMatrix {
         let quantized = &mut scratch.quantized;
         self.quantize(cpu, (a, stride, rows), quantized);
         let rows = Rows { floats: (a, stride, rows), quantized, bits: cpu.activation_bits };
-        let tasks = cpu.tasks(self.parts.iter().map(Part::panels).sum());
+        let packs_rows = rows.bits == ActivationBits::Sixteen && self.takes_floats();
+        let panels = self.parts.iter().map(Part::panels).sum();
+        let tasks = cpu.tasks(panels, if packs_rows { rows.floats.2 } else { 0 });
         // Each task has a share of each part.
         let mut shares: Vec<Vec<_>> = (0..tasks).map(|_| Vec::with_capacity(self.parts.len())).collect();
         let (mut first, mut rest) = (0, epilogue);
@@ -141,6 +140,15 @@ impl WeightRows for StackedMatrix {
 }
 
 impl StackedMatrix {
+    /// Whether rows of f32 are multiplied as they are, if activations are not rounded to 8 bits.
+    pub(super) fn takes_floats(&self) -> bool {
+        let takes = |part: &Part| match part {
+            Part::Quantized(matrix) => matrix.takes_floats(),
+            Part::Float(_) => true,
+        };
+        self.parts.iter().all(takes)
+    }
+
     /// Quantizes rows as the parts of the matrix take them.
     fn quantize(&self, cpu: Cpu<'_>, rows: (&[f32], usize, usize), to: &mut QuantizedInput) {
         let some = |takes: &dyn Fn(&QuantMatrix) -> bool| {
@@ -155,7 +163,7 @@ impl StackedMatrix {
                     quantize_blocks(cpu, rows, self.inputs, &mut to.groups);
                 }
             }
-            ActivationBits::Sixteen if some(&|_| true) => {
+            ActivationBits::Sixteen if some(&|matrix| !matrix.takes_floats()) => {
                 quantize_blocks(cpu, rows, self.inputs, &mut to.sixteen);
             }
             ActivationBits::Sixteen => {}

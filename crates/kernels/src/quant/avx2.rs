@@ -3,10 +3,10 @@
 use std::arch::x86_64::{
     __m256, __m256i, _mm_loadl_epi64, _mm_loadu_si128, _mm256_add_epi16, _mm256_add_epi32, _mm256_and_si256,
     _mm256_cvtepi8_epi32, _mm256_cvtepi32_ps, _mm256_cvtepu8_epi32, _mm256_cvtph_ps, _mm256_fmadd_ps,
-    _mm256_fnmadd_ps, _mm256_load_si256, _mm256_loadu_si256, _mm256_madd_epi16, _mm256_mul_ps,
-    _mm256_or_si256, _mm256_set1_epi8, _mm256_set1_epi16, _mm256_set1_epi32, _mm256_set1_ps,
+    _mm256_fmsub_ps, _mm256_fnmadd_ps, _mm256_load_si256, _mm256_loadu_si256, _mm256_madd_epi16,
+    _mm256_mul_ps, _mm256_or_si256, _mm256_set1_epi8, _mm256_set1_epi16, _mm256_set1_epi32, _mm256_set1_ps,
     _mm256_setzero_ps, _mm256_setzero_si256, _mm256_slli_epi16, _mm256_srai_epi16, _mm256_srli_epi16,
-    _mm256_store_si256, _mm256_storeu_ps,
+    _mm256_srli_epi32, _mm256_store_si256, _mm256_storeu_ps,
 };
 use std::ops::Range;
 
@@ -146,26 +146,72 @@ fn add_run<const R: usize, const BYTES: usize>(
     inputs: &[Words; R],
     first: usize,
 ) {
-    let (stored, _) = run.as_chunks::<VECTOR>();
     for word in 0..RUN / 4 {
-        let codes = if BYTES == CodeWidth::Eight.run_bytes() {
-            load(&stored[word]).map(|codes| bytes(codes))
-        } else {
-            let nibbles = load(&stored[word / 2]);
-            let low = if word % 2 == 0 {
-                nibbles.map(|codes| low_nibbles(codes))
-            } else {
-                nibbles.map(|codes| high_nibbles(codes))
-            };
-            if BYTES == CodeWidth::Four.run_bytes() {
-                low
-            } else {
-                let [first, second] = load(&stored[2]);
-                [with_upper(low[0], first, word), with_upper(low[1], second, word)]
-            }
-        };
+        let codes = codes::<BYTES>(run, word);
         for (dots, inputs) in dots.iter_mut().zip(inputs) {
             inputs.add(dots, codes, first + word);
+        }
+    }
+}
+
+/// The codes of four inputs of a run of `BYTES` bytes: those of inputs 0 and 2, and of 1 and 3.
+#[target_feature(enable = "avx2")]
+#[inline]
+fn codes<const BYTES: usize>(run: &[u8], word: usize) -> Halves<[__m256i; 2]> {
+    let (stored, _) = run.as_chunks::<VECTOR>();
+    if BYTES == CodeWidth::Eight.run_bytes() {
+        return load(&stored[word]).map(|codes| bytes(codes));
+    }
+    let nibbles = load(&stored[word / 2]);
+    let low = if word.is_multiple_of(2) {
+        nibbles.map(|codes| low_nibbles(codes))
+    } else {
+        nibbles.map(|codes| high_nibbles(codes))
+    };
+    if BYTES == CodeWidth::Four.run_bytes() {
+        return low;
+    }
+    let [first, second] = load(&stored[2]);
+    [with_upper(low[0], first, word), with_upper(low[1], second, word)]
+}
+
+/// Writes the weights of some groups in f32: the 16 outputs of an input are adjacent.
+#[target_feature(enable = "avx2,fma,f16c")]
+pub(super) fn widen(panel: &Panel<'_>, groups: Range<usize>, to: &mut [f32]) {
+    let format = panel.format;
+    for (group, to) in groups.zip(to.chunks_exact_mut(format.group * PANEL)) {
+        let factors = [0, 1].map(|half| factors(panel, group, half));
+        let runs = panel.group_codes(group..group + 1).chunks_exact(format.width.run_bytes());
+        for (run, to) in runs.zip(to.as_chunks_mut().0) {
+            match format.width {
+                CodeWidth::Four => widen_run::<{ CodeWidth::Four.run_bytes() }>(run, factors, to),
+                CodeWidth::Six => widen_run::<{ CodeWidth::Six.run_bytes() }>(run, factors, to),
+                CodeWidth::Eight => widen_run::<{ CodeWidth::Eight.run_bytes() }>(run, factors, to),
+            }
+        }
+    }
+}
+
+/// Writes the weights of a run of `BYTES` bytes.
+#[target_feature(enable = "avx2,fma")]
+#[inline]
+fn widen_run<const BYTES: usize>(run: &[u8], factors: Halves<[__m256; 2]>, to: &mut [f32; RUN * PANEL]) {
+    for (word, to) in to.as_chunks_mut::<{ 4 * PANEL }>().0.iter_mut().enumerate() {
+        for (half, [even, odd]) in codes::<BYTES>(run, word).into_iter().enumerate() {
+            let [scale, minimum] = factors[half];
+            let lower = _mm256_set1_epi32(0xffff);
+            let inputs = [
+                _mm256_and_si256(even, lower),
+                _mm256_and_si256(odd, lower),
+                _mm256_srli_epi32::<16>(even),
+                _mm256_srli_epi32::<16>(odd),
+            ];
+            for (codes, to) in inputs.into_iter().zip(to.as_chunks_mut::<PANEL>().0) {
+                let weights = _mm256_fmsub_ps(_mm256_cvtepi32_ps(codes), scale, minimum);
+                let to: &mut [f32; COLUMNS] = &mut to.as_chunks_mut().0[half];
+                // SAFETY: eight values are one vector.
+                unsafe { _mm256_storeu_ps(to.as_mut_ptr(), weights) };
+            }
         }
     }
 }

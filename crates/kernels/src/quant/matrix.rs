@@ -6,7 +6,7 @@ use std::ops::Range;
 use super::avx512::prefetch_factors;
 use super::format::QuantFormat;
 #[cfg(target_arch = "x86_64")]
-use super::instructions::has_vectors;
+use super::instructions::{has_byte_vectors, has_short_vectors, has_vectors};
 use super::panel::Panel;
 #[cfg(target_arch = "x86_64")]
 use super::rows::{BlockRows, LEAST_TILE_ROWS, TILE_ROWS};
@@ -15,7 +15,9 @@ use super::rows::{ByteBlocks, ByteRows, QuantizedRows};
 use super::tiles::{ByteTiles, Part, TileProducts};
 use super::{PANEL, portable};
 use crate::buffer::Buffer;
-use crate::gemm::{Epilogue, OutputTile};
+#[cfg(target_arch = "x86_64")]
+use crate::gemm::Product;
+use crate::gemm::{Epilogue, GemmScratch, OutputTile};
 use crate::isa::Isa;
 
 /// Bytes of activations that stay in the L2 cache.
@@ -114,6 +116,42 @@ impl QuantMatrix {
                 self.isa.run(portable::Multiply { panel: &panel, rows, put });
             });
         }
+    }
+
+    /// Whether rows of f32 are multiplied faster than rows of 16 bits: with vectors of 256 bits that have
+    /// no dot products of bytes.
+    pub fn takes_floats(&self) -> bool {
+        cfg_select! {
+            target_arch = "x86_64" => {
+                has_short_vectors(self.isa) && !has_byte_vectors(self.isa) && !has_vectors(self.isa)
+            }
+            _ => false,
+        }
+    }
+
+    /// The same with rows of f32, `stride` apart. Only if the matrix [takes them](QuantMatrix::takes_floats).
+    pub fn multiply_floats(
+        &self,
+        (a, stride, rows): (&[f32], usize, usize),
+        panels: Range<usize>,
+        first: usize,
+        scratch: &mut GemmScratch,
+        epilogue: &mut dyn Epilogue,
+    ) {
+        assert!(self.takes_floats() && panels.end <= self.panels());
+        assert!(stride >= self.inputs && a.len() >= rows * stride);
+        // Its panels have as many columns.
+        #[cfg(target_arch = "x86_64")]
+        Isa::Avx2.dispatch(Product {
+            matrix: self,
+            rows: (a, stride, rows),
+            panels,
+            first,
+            scratch,
+            epilogue,
+        });
+        #[cfg(not(target_arch = "x86_64"))]
+        let _ = (first, scratch, epilogue);
     }
 
     /// The same with rows of bytes that have a scale per 32 inputs. Only if the matrix does not take

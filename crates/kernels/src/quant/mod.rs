@@ -1,7 +1,7 @@
 //! Products of f32 rows with quantized weights. Weights keep their codes and scales; rows are quantized to 16 bits with a scale
 //! per 256 inputs, or to 8 bits with a scale per 32 or 256 inputs, which is less accurate and takes half the time. A row of the
 //! output depends on its own input row alone, bit for bit, whether vectors or tiles compute it. Rows of bf16 are multiplied
-//! with weights that are widened to bf16 on the way, which is faster for many rows.
+//! with weights that are widened to bf16 on the way, which is faster for many rows; so are rows of f32 where there is AVX2 alone.
 
 #[cfg(target_arch = "x86_64")]
 mod avx2;
@@ -19,6 +19,8 @@ mod byte_codes;
 mod codes;
 #[cfg(target_arch = "x86_64")]
 mod codes_avx512;
+#[cfg(target_arch = "x86_64")]
+mod floats;
 mod format;
 #[cfg(target_arch = "x86_64")]
 mod instructions;
