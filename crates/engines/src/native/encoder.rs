@@ -9,7 +9,7 @@ use sconce_core::generator::{CacheLayout, Generator};
 use sconce_kernels::bf16::{Bf16, MatrixBf16, STEP};
 use sconce_kernels::gemm::{PackedMatrix, PackedMatrixBf16};
 use sconce_kernels::isa::Isa;
-use sconce_kernels::quant::ByteRows;
+use sconce_kernels::quant::{ByteRows, QuantMatrix};
 use sconce_kernels::rows::Activation;
 use sconce_kernels::team::Team;
 
@@ -127,8 +127,8 @@ impl NativeEncoder {
                     let widths = [description.hidden, description.head_dim, description.intermediate];
                     widths.into_iter().all(has_panels) && weights.all_matrices(StackedMatrix::has_tiles)
                 });
-                let with_floats = || weights.all_matrices(StackedMatrix::takes_floats);
-                on_tiles.map(Prompts::Tiles).or_else(|| with_floats().then_some(Prompts::Floats))
+                let with_floats = QuantMatrix::takes_floats(*isa).then_some(Prompts::Floats);
+                on_tiles.map(Prompts::Tiles).or(with_floats)
             }
             Packed::F32(..) | Packed::Bf16(..) | Packed::Widened(..) | Packed::Stored(..) => None,
         };
@@ -225,9 +225,9 @@ impl NativeEncoder {
     }
 }
 
-/// The last hidden states of a step with quantized weights: prompt tokens in bf16 on tiles or with activations of 32 bits,
-/// and generated tokens with activations of 8 bits. A token is computed by its kind, whatever else is in the batch: so it has the same bits alone,
-/// in a batch, and when it is computed again.
+/// The last hidden states of a step with quantized weights: prompt tokens in bf16 on tiles or in f32, and generated tokens
+/// with activations of 8 bits. A token is computed by its kind, whatever else is in the batch: so it has the same bits
+/// alone, in a batch, and when it is computed again.
 fn hidden_by_kind(
     model: &ForwardF32<'_, StackedMatrix>,
     prompts: Prompts,

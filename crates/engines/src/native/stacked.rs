@@ -66,7 +66,7 @@ impl Part {
             (Part::Quantized(matrix), ActivationBits::Eight) => {
                 matrix.multiply_bytes(groups, panels, first, epilogue);
             }
-            (Part::Quantized(matrix), ActivationBits::Sixteen) if matrix.takes_floats() => {
+            (Part::Quantized(matrix), ActivationBits::Sixteen) if QuantMatrix::takes_floats(rows.isa) => {
                 SCRATCH.with_borrow_mut(|scratch| {
                     matrix.multiply_floats(rows.floats, panels, first, scratch, epilogue);
                 });
@@ -87,6 +87,7 @@ struct Rows<'a> {
     floats: (&'a [f32], usize, usize),
     quantized: &'a QuantizedInput,
     bits: ActivationBits,
+    isa: Isa,
 }
 
 impl Matrix for StackedMatrix {
@@ -101,8 +102,8 @@ impl Matrix for StackedMatrix {
     ) {
         let quantized = &mut scratch.quantized;
         self.quantize(cpu, (a, stride, rows), quantized);
-        let rows = Rows { floats: (a, stride, rows), quantized, bits: cpu.activation_bits };
-        let packs_rows = rows.bits == ActivationBits::Sixteen && self.takes_floats();
+        let rows = Rows { floats: (a, stride, rows), quantized, bits: cpu.activation_bits, isa: cpu.isa };
+        let packs_rows = rows.bits == ActivationBits::Sixteen && QuantMatrix::takes_floats(cpu.isa);
         let panels = self.parts.iter().map(Part::panels).sum();
         let tasks = cpu.tasks(panels, if packs_rows { rows.floats.2 } else { 0 });
         // Each task has a share of each part.
@@ -140,15 +141,6 @@ impl WeightRows for StackedMatrix {
 }
 
 impl StackedMatrix {
-    /// Whether rows of f32 are multiplied as they are, if activations are not rounded to 8 bits.
-    pub(super) fn takes_floats(&self) -> bool {
-        let takes = |part: &Part| match part {
-            Part::Quantized(matrix) => matrix.takes_floats(),
-            Part::Float(_) => true,
-        };
-        self.parts.iter().all(takes)
-    }
-
     /// Quantizes rows as the parts of the matrix take them.
     fn quantize(&self, cpu: Cpu<'_>, rows: (&[f32], usize, usize), to: &mut QuantizedInput) {
         let some = |takes: &dyn Fn(&QuantMatrix) -> bool| {
@@ -163,7 +155,7 @@ impl StackedMatrix {
                     quantize_blocks(cpu, rows, self.inputs, &mut to.groups);
                 }
             }
-            ActivationBits::Sixteen if some(&|matrix| !matrix.takes_floats()) => {
+            ActivationBits::Sixteen if !QuantMatrix::takes_floats(cpu.isa) && some(&|_| true) => {
                 quantize_blocks(cpu, rows, self.inputs, &mut to.sixteen);
             }
             ActivationBits::Sixteen => {}

@@ -30,7 +30,7 @@ impl PanelWeights for QuantMatrix {
             (inputs.start / self.format.group..inputs.end / self.format.group, inputs.len() * PANEL);
         scratch.grow(length);
         let to = &mut scratch[..length];
-        // SAFETY: only matrices that take floats are multiplied so, where these instructions are.
+        // SAFETY: `multiply_floats` is called only where these instructions are.
         unsafe { avx2::widen(&self.panel(panel), groups, to) };
         PanelPart::Wide(S::as_simd_f32s(to).0.as_chunks::<VECTORS>().0)
     }

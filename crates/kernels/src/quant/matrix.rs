@@ -118,18 +118,21 @@ impl QuantMatrix {
         }
     }
 
-    /// Whether rows of f32 are multiplied faster than rows of 16 bits: with vectors of 256 bits that have
-    /// no dot products of bytes.
-    pub fn takes_floats(&self) -> bool {
+    /// Whether rows of f32 are multiplied faster than rows of 16 bits: with vectors of 256 bits that have no dot products of
+    /// bytes.
+    pub fn takes_floats(isa: Isa) -> bool {
         cfg_select! {
             target_arch = "x86_64" => {
-                has_short_vectors(self.isa) && !has_byte_vectors(self.isa) && !has_vectors(self.isa)
+                has_short_vectors(isa) && !has_byte_vectors(isa) && !has_vectors(isa)
             }
-            _ => false,
+            _ => {
+                let _ = isa;
+                false
+            }
         }
     }
 
-    /// The same with rows of f32, `stride` apart. Only if the matrix [takes them](QuantMatrix::takes_floats).
+    /// The same with rows of f32, `stride` apart. Only where they [are faster](QuantMatrix::takes_floats).
     pub fn multiply_floats(
         &self,
         (a, stride, rows): (&[f32], usize, usize),
@@ -138,7 +141,7 @@ impl QuantMatrix {
         scratch: &mut GemmScratch,
         epilogue: &mut dyn Epilogue,
     ) {
-        assert!(self.takes_floats() && panels.end <= self.panels());
+        assert!(QuantMatrix::takes_floats(self.isa) && panels.end <= self.panels());
         assert!(stride >= self.inputs && a.len() >= rows * stride);
         // Its panels have as many columns.
         #[cfg(target_arch = "x86_64")]

@@ -91,11 +91,11 @@ fn weights(format: QuantFormat, outputs: usize, inputs: usize) -> Vec<Vec<f32>> 
     rows.iter().map(|row| (0..inputs).map(|input| weight(row, input)).collect()).collect()
 }
 
-/// Products with rows of 16 bits, with those rows of 8 bits that the matrix takes, and with rows of f32 if it takes them.
+/// Products with rows of 16 bits, with those rows of 8 bits that the matrix takes, and with rows of f32 where they are faster.
 fn products(matrix: &QuantMatrix, values: &[f32], count: usize) -> Vec<Vec<f32>> {
     let (isa, inputs, panels) = (matrix.isa, matrix.inputs(), 0..matrix.panels());
     let bias = vec![0.0; matrix.outputs()];
-    let taken = [16, 8, 32].into_iter().filter(|width| *width < 32 || matrix.takes_floats());
+    let taken = [16, 8, 32].into_iter().filter(|width| *width < 32 || QuantMatrix::takes_floats(isa));
     let product = |width| {
         let mut products = vec![f32::NAN; count * matrix.outputs()];
         let to = ColumnsMut::new(&mut products, matrix.outputs());
