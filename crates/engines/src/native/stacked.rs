@@ -10,6 +10,7 @@ use sconce_kernels::team::Team;
 
 use super::matrix::{ActivationBits, Cpu, Matrix, ProductScratch, QuantizedInput, split_columns};
 use super::quantize;
+use super::scratch::{ScratchMemory, bounded};
 use super::weights::{Packing, Table, WeightRows};
 use crate::stored_tensor::StoredTensor;
 use crate::weight::Weight;
@@ -18,7 +19,14 @@ use crate::weight::Weight;
 const PART: usize = 8192;
 
 thread_local! {
+    /// Memory of products in f32.
     static SCRATCH: RefCell<GemmScratch> = RefCell::default();
+}
+
+impl ScratchMemory for GemmScratch {
+    fn bytes(&self) -> usize {
+        GemmScratch::bytes(self)
+    }
 }
 
 /// A matrix whose outputs come from several tensors. Quantized tensors stay quantized.
@@ -68,7 +76,9 @@ impl Part {
             }
             (Part::Quantized(matrix), ActivationBits::Sixteen) if QuantMatrix::takes_floats(rows.isa) => {
                 SCRATCH.with_borrow_mut(|scratch| {
-                    matrix.multiply_floats(rows.floats, panels, first, scratch, epilogue);
+                    bounded(scratch, |scratch| {
+                        matrix.multiply_floats(rows.floats, panels, first, scratch, epilogue);
+                    });
                 });
             }
             (Part::Quantized(matrix), ActivationBits::Sixteen) => {
