@@ -26,11 +26,12 @@ impl PanelWeights for QuantMatrix {
         _: bool,
         scratch: &'a mut Buffer<f32>,
     ) -> PanelPart<'a, S, f32> {
+        assert!(QuantMatrix::takes_floats(self.isa));
         let (groups, length) =
             (inputs.start / self.format.group..inputs.end / self.format.group, inputs.len() * PANEL);
         scratch.grow(length);
         let to = &mut scratch[..length];
-        // SAFETY: `multiply_floats` is called only where these instructions are.
+        // SAFETY: floats are taken only where these instructions are.
         unsafe { avx2::widen(&self.panel(panel), groups, to) };
         PanelPart::Wide(S::as_simd_f32s(to).0.as_chunks::<VECTORS>().0)
     }
