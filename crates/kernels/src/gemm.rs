@@ -1,6 +1,7 @@
 //! f32 GEMM with prepacked weights in f32 or bf16: a few rows times two vectors of columns at a time, all in registers.
 
 mod epilogue;
+mod rows;
 
 use std::ops::Range;
 
@@ -13,14 +14,11 @@ use crate::isa::Isa;
 use crate::team::Team;
 
 pub use epilogue::{Accumulate, Epilogue, OutputTile, SplitEpilogue, Store};
+pub use rows::PackedRows;
+use rows::{FEW_ROWS, ROWS_WITH_16_REGISTERS, ROWS_WITH_32_REGISTERS};
 
 /// SIMD vectors of columns per panel.
 pub(crate) const VECTORS: usize = 2;
-/// Rows per block with 32 and with 16 vector registers.
-const ROWS_WITH_32_REGISTERS: usize = 12;
-const ROWS_WITH_16_REGISTERS: usize = 6;
-/// Rows per block of one or two rows.
-const FEW_ROWS: usize = 2;
 /// Inputs per block: this part of a panel stays in the L1 cache for all rows.
 pub(crate) const DEPTH: usize = 192;
 /// Inputs between two prefetches of weights.
@@ -28,18 +26,31 @@ const PREFETCH_STEP: usize = 8;
 /// Panels that a thread packs at a time.
 const PART: usize = 8;
 
-/// Scratch memory, reused between calls.
+/// Scratch memory of a thread, reused between products.
 #[derive(Default)]
-pub struct GemmScratch {
-    left: Buffer<f32>,
+pub struct PanelScratch {
     sums: Buffer<f32>,
     widened: Buffer<f32>,
+}
+
+impl PanelScratch {
+    /// Allocated bytes.
+    pub fn bytes(&self) -> usize {
+        self.sums.bytes() + self.widened.bytes()
+    }
+}
+
+/// Scratch memory of a product that one thread computes.
+#[derive(Default)]
+pub struct GemmScratch {
+    rows: PackedRows,
+    panel: PanelScratch,
 }
 
 impl GemmScratch {
     /// Allocated bytes.
     pub fn bytes(&self) -> usize {
-        self.left.bytes() + self.sums.bytes() + self.widened.bytes()
+        self.rows.bytes() + self.panel.bytes()
     }
 }
 
@@ -237,20 +248,21 @@ impl<T: StoredWeight> PanelMatrix<T> {
         scratch: &mut GemmScratch,
         epilogue: &mut dyn Epilogue,
     ) {
-        self.multiply_panels((a, stride, rows), 0..self.panels(), 0, scratch, epilogue);
+        let GemmScratch { rows: packed, panel } = scratch;
+        packed.pack_alone(self.isa, (a, stride, rows), self.inputs);
+        self.multiply_panels(packed, 0..self.panels(), 0, panel, epilogue);
     }
 
     /// The same for the outputs of some panels. The first output of the matrix is column `first` of the destination.
     pub fn multiply_panels(
         &self,
-        (a, stride, rows): (&[f32], usize, usize),
+        rows: &PackedRows,
         panels: Range<usize>,
         first: usize,
-        scratch: &mut GemmScratch,
+        scratch: &mut PanelScratch,
         epilogue: &mut dyn Epilogue,
     ) {
-        assert!(stride >= self.inputs && a.len() >= rows * stride && panels.end <= self.panels());
-        let rows = (a, stride, rows);
+        assert!(panels.end <= self.panels());
         T::multiply(self.isa, Product { matrix: self, rows, panels, first, scratch, epilogue });
     }
 
@@ -332,12 +344,11 @@ impl<T: StoredWeight> PanelWeights for PanelMatrix<T> {
 /// A product of rows with some panels of a matrix.
 pub struct Product<'a, M> {
     pub(crate) matrix: &'a M,
-    /// Rows, the distance between them, and their number.
-    pub(crate) rows: (&'a [f32], usize, usize),
+    pub(crate) rows: &'a PackedRows,
     pub(crate) panels: Range<usize>,
     /// The column of the matrix's first output.
     pub(crate) first: usize,
-    pub(crate) scratch: &'a mut GemmScratch,
+    pub(crate) scratch: &'a mut PanelScratch,
     pub(crate) epilogue: &'a mut dyn Epilogue,
 }
 
@@ -346,7 +357,7 @@ impl<M: PanelWeights> WithSimd for Product<'_, M> {
 
     #[inline(always)]
     fn with_simd<S: Simd>(self, simd: S) {
-        if self.rows.2 <= FEW_ROWS {
+        if self.rows.count() <= FEW_ROWS {
             self.run::<S, FEW_ROWS>(simd);
         } else if S::REGISTER_COUNT >= 32 {
             self.run::<S, ROWS_WITH_32_REGISTERS>(simd);
@@ -359,15 +370,13 @@ impl<M: PanelWeights> WithSimd for Product<'_, M> {
 impl<M: PanelWeights> Product<'_, M> {
     #[inline(always)]
     fn run<S: Simd, const R: usize>(self, simd: S) {
-        let Product { matrix, rows: (a, stride, rows), panels, first, scratch, epilogue } = self;
+        let Product { matrix, rows: left, panels, first, scratch, epilogue } = self;
         let (isa, inputs, outputs, panel_width) = matrix.shape();
+        let rows = left.count();
         let blocks = rows.div_ceil(R);
-        let GemmScratch { left, sums, widened } = scratch;
-        left.grow(blocks * R * inputs);
+        let PanelScratch { sums, widened } = scratch;
         sums.grow(blocks * R * panel_width);
-        for (block, to) in left.chunks_exact_mut((R * inputs).max(1)).take(blocks).enumerate() {
-            pack_rows::<R>(|row| &a[(block * R + row).min(rows - 1) * stride..][..inputs], to);
-        }
+        let left = left.blocks::<R>(inputs);
         for panel in panels {
             for from in (0..inputs).step_by(DEPTH) {
                 let to = (from + DEPTH).min(inputs);
@@ -375,14 +384,14 @@ impl<M: PanelWeights> Product<'_, M> {
                 // Prefetches a part of the next weights with every block of rows.
                 let next = matrix.next_lines(panel, to);
                 let each = next.len().div_ceil(blocks);
-                for (block, left) in left.chunks_exact(R * inputs).take(blocks).enumerate() {
+                for (block, left) in left.clone().enumerate() {
                     let next = next.get(block * each..).unwrap_or_default();
                     let next = &next[..each.min(next.len())];
                     let values = &mut sums[block * R * panel_width..][..R * panel_width];
                     let (sums, _) = S::as_mut_simd_f32s(values).0.as_chunks_mut::<VECTORS>();
                     let Some(sums) = sums.first_chunk_mut::<R>() else { continue };
                     let before = if from == 0 { [[simd.splat_f32s(0.0); VECTORS]; R] } else { *sums };
-                    let left = &left[R * from..R * to];
+                    let left = &left[from..to];
                     *sums = match &part {
                         PanelPart::Wide(weights) => products::<f32, S, R>(simd, before, left, weights, next),
                         PanelPart::Stored(weights) => {
@@ -400,55 +409,17 @@ impl<M: PanelWeights> Product<'_, M> {
     }
 }
 
-/// Packs rows interleaved: the first value of each, then the second of each.
-#[inline(always)]
-fn pack_rows<'a, const R: usize>(row: impl Fn(usize) -> &'a [f32], to: &mut [f32]) {
-    let (to, _) = to.as_chunks_mut::<R>();
-    if R.is_multiple_of(4) {
-        (0..R)
-            .step_by(4)
-            .for_each(|first| transpose::<R, 4>([0, 1, 2, 3].map(|n| row(first + n)), first, to));
-    } else {
-        (0..R).step_by(2).for_each(|first| transpose::<R, 2>([0, 1].map(|n| row(first + n)), first, to));
-    }
-}
-
-/// Transposes `N` rows in squares, which the compiler keeps in registers.
-#[inline(always)]
-fn transpose<const R: usize, const N: usize>(rows: [&[f32]; N], first: usize, to: &mut [[f32; R]]) {
-    let (squares, rest) = to.as_chunks_mut::<N>();
-    let whole = squares.len();
-    for (n, row) in rows.iter().enumerate() {
-        for (to, x) in rest.iter_mut().zip(&row[whole * N..]) {
-            to[first + n] = *x;
-        }
-    }
-    let rows = rows.map(|row| &row.as_chunks::<N>().0[..whole]);
-    for (at, square) in squares.iter_mut().enumerate() {
-        let mut from = [[0.0; N]; N];
-        for (from, row) in from.iter_mut().zip(&rows) {
-            *from = row[at];
-        }
-        for (column, to) in square.iter_mut().enumerate() {
-            for (to, from) in to[first..first + N].iter_mut().zip(&from) {
-                *to = from[column];
-            }
-        }
-    }
-}
-
 /// `sums + left · panel`, with prefetches of `next` spread over the loop.
 #[inline(always)]
 fn products<T: StoredWeight, S: Simd, const R: usize>(
     simd: S,
     mut sums: [[S::f32s; VECTORS]; R],
-    left: &[f32],
+    left: &[[f32; R]],
     panel: &[T::Row<S>],
     next: &[Line],
 ) -> [[S::f32s; VECTORS]; R] {
     let mut next = next.chunks((next.len() * PREFETCH_STEP).div_ceil(DEPTH).max(1));
-    let left = left.as_chunks::<R>().0.chunks(PREFETCH_STEP);
-    for (right, left) in panel.chunks(PREFETCH_STEP).zip(left) {
+    for (right, left) in panel.chunks(PREFETCH_STEP).zip(left.chunks(PREFETCH_STEP)) {
         next.next().unwrap_or_default().iter().for_each(Line::fetch);
         for (right, left) in right.iter().zip(left) {
             let right = T::columns(simd, *right);

@@ -7,11 +7,13 @@ use sconce_kernels::attention::{
 use sconce_kernels::bf16::narrow;
 use sconce_kernels::columns::ColumnsMut;
 use sconce_kernels::gemm::{
-    GemmScratch, PackedMatrix, PackedMatrixBf16, PanelMatrix, SplitEpilogue, Store, StoredWeight,
+    GemmScratch, PackedMatrix, PackedMatrixBf16, PackedRows, PanelMatrix, PanelScratch, SplitEpilogue, Store,
+    StoredWeight,
 };
 use sconce_kernels::isa::Isa;
 use sconce_kernels::rope::RopeTable;
 use sconce_kernels::rows::{Activation, Norm, NormStatistics, gate};
+use sconce_kernels::team::Team;
 
 fn random_values(seed: u64, count: usize) -> Vec<f32> {
     let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
@@ -118,8 +120,12 @@ proptest! {
             let (mut again, bias, panels) = (vec![f32::NAN; rows * outputs], vec![0.0; outputs], matrix.panels());
             let to = Store { bias: &bias, activation: Activation::Identity, to: ColumnsMut::new(&mut again, outputs) };
             let (left, right) = to.split_columns((panels / 2 * matrix.panel_width()).min(outputs));
+            // Packed memory is reused, and threads pack parts of it.
+            let (team, mut packed) = (Team::new(2), PackedRows::default());
+            packed.pack((isa, &team), (&w, inputs, outputs), inputs);
+            packed.pack((isa, &team), (&a, inputs, rows), inputs);
             for (share, mut to) in [(panels / 2..panels, right), (0..panels / 2, left)] {
-                matrix.multiply_panels((&a, inputs, rows), share, 0, &mut GemmScratch::default(), &mut to);
+                matrix.multiply_panels(&packed, share, 0, &mut PanelScratch::default(), &mut to);
             }
             prop_assert_eq!(&again, &got);
             // Weights of bf16 are widened exactly, and a row does not depend on the others.

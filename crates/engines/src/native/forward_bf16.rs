@@ -318,7 +318,7 @@ impl<M: TileMatrix> ForwardBf16<'_, M> {
     /// A product, its columns split over threads: a single block is bound by memory bandwidth.
     fn product(&self, tiles: &Tiles, m: &M, a: &Panels<u16>, rows: usize, finish: EpilogueBf16<'_>) {
         let (cpu, panels) = (self.cpu(), m.panels());
-        let tasks = cpu.tasks(panels, 0);
+        let tasks = cpu.tasks(panels);
         if tasks == 1 {
             return m.multiply(InputBf16 { tiles, a, rows }, 0..panels, finish);
         }

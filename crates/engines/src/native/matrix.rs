@@ -1,13 +1,15 @@
 //! Packed matrices that multiply rows of f32 values, with columns split over threads.
 
+use std::cell::RefCell;
 use std::ops::Range;
 
-use sconce_kernels::gemm::{GemmScratch, PanelMatrix, SplitEpilogue, StoredWeight};
+use sconce_kernels::gemm::{PackedRows, PanelMatrix, PanelScratch, SplitEpilogue, StoredWeight};
 use sconce_kernels::isa::Isa;
 use sconce_kernels::quant::{ByteBlocks, ByteRows, QuantizedRows};
 use sconce_kernels::rows::{Activation, gate};
 use sconce_kernels::team::Team;
 
+use super::scratch::{ScratchMemory, bounded};
 use super::weights::WeightRows;
 
 /// Maximum number of rows that a task processes.
@@ -16,6 +18,22 @@ const ROWS: usize = 32;
 const FEW: usize = 8192;
 /// Tasks per thread: a thread that another process delays leaves its share to the others.
 const TASKS: usize = 4;
+
+thread_local! {
+    /// Memory of products in f32.
+    static PANEL: RefCell<PanelScratch> = RefCell::default();
+}
+
+impl ScratchMemory for PanelScratch {
+    fn bytes(&self) -> usize {
+        PanelScratch::bytes(self)
+    }
+}
+
+/// Runs `work` with this thread's memory of products in f32.
+pub(super) fn with_panel_scratch(work: impl FnOnce(&mut PanelScratch)) {
+    PANEL.with_borrow_mut(|scratch| bounded(scratch, work));
+}
 
 /// What computes: an instruction set, and threads.
 #[derive(Clone, Copy)]
@@ -39,11 +57,10 @@ impl<'a> Cpu<'a> {
         Cpu { isa, team, activation_bits: ActivationBits::Sixteen }
     }
 
-    /// Number of tasks into which the columns of `panels` panels are split. Each packs `packed` rows: few of them.
-    pub(super) fn tasks(self, panels: usize, packed: usize) -> usize {
+    /// Number of tasks into which the columns of `panels` panels are split.
+    pub(super) fn tasks(self, panels: usize) -> usize {
         match self.team.count() {
             1 => 1,
-            threads if packed > ROWS => threads,
             threads => (threads * TASKS).min(panels / 2).max(threads),
         }
     }
@@ -74,7 +91,7 @@ impl<'a> Cpu<'a> {
 /// Scratch memory of products.
 #[derive(Default)]
 pub(super) struct ProductScratch {
-    gemm: GemmScratch,
+    pub(super) packed: PackedRows,
     pub(super) quantized: QuantizedInput,
 }
 
@@ -90,7 +107,7 @@ impl ProductScratch {
     /// Allocated bytes.
     pub(super) fn bytes(&self) -> usize {
         let QuantizedInput { blocks, groups, sixteen } = &self.quantized;
-        self.gemm.bytes() + blocks.bytes() + groups.bytes() + sixteen.bytes()
+        self.packed.bytes() + blocks.bytes() + groups.bytes() + sixteen.bytes()
     }
 }
 
@@ -117,20 +134,24 @@ impl<T: StoredWeight> Matrix for PanelMatrix<T> {
         stride: usize,
         rows: usize,
         scratch: &mut ProductScratch,
-        mut epilogue: impl SplitEpilogue,
+        epilogue: impl SplitEpilogue,
     ) {
+        let packed = &mut scratch.packed;
+        packed.pack((cpu.isa, cpu.team), (a, stride, rows), self.inputs());
         let panels = self.panels();
-        let tasks = cpu.tasks(panels, rows);
         if cpu.team.count() == 1 {
-            return PanelMatrix::multiply(self, a, stride, rows, &mut scratch.gemm, &mut epilogue);
+            let mut epilogue = epilogue;
+            return with_panel_scratch(|scratch| {
+                self.multiply_panels(packed, 0..panels, 0, scratch, &mut epilogue);
+            });
         }
+        let tasks = cpu.tasks(panels);
         let (parts, _) = split_columns(epilogue, tasks, |n| {
             let own = cpu.share(panels, n, tasks);
             (own.clone(), (own.end * self.panel_width()).min(self.outputs()))
         });
         cpu.team.each(parts, |(panels, mut epilogue)| {
-            let scratch = &mut GemmScratch::default();
-            self.multiply_panels((a, stride, rows), panels, 0, scratch, &mut epilogue);
+            with_panel_scratch(|scratch| self.multiply_panels(packed, panels, 0, scratch, &mut epilogue));
         });
     }
 }

@@ -1,33 +1,22 @@
 //! Matrices whose outputs come from several tensors, each in the format of its file.
 
-use std::cell::RefCell;
 use std::ops::Range;
 
-use sconce_kernels::gemm::{Epilogue, GemmScratch, PackedMatrix, SplitEpilogue};
+use sconce_kernels::gemm::{Epilogue, PackedMatrix, PackedRows, SplitEpilogue};
 use sconce_kernels::isa::Isa;
 use sconce_kernels::quant::{BlockRows, CodeWidth, PANEL, QuantMatrix, QuantizedBlock};
 use sconce_kernels::team::Team;
 
-use super::matrix::{ActivationBits, Cpu, Matrix, ProductScratch, QuantizedInput, split_columns};
+use super::matrix::{
+    ActivationBits, Cpu, Matrix, ProductScratch, QuantizedInput, split_columns, with_panel_scratch,
+};
 use super::quantize;
-use super::scratch::{ScratchMemory, bounded};
 use super::weights::{Packing, Table, WeightRows};
 use crate::stored_tensor::StoredTensor;
 use crate::weight::Weight;
 
 /// Values that a thread quantizes at a time.
 const PART: usize = 8192;
-
-thread_local! {
-    /// Memory of products in f32.
-    static SCRATCH: RefCell<GemmScratch> = RefCell::default();
-}
-
-impl ScratchMemory for GemmScratch {
-    fn bytes(&self) -> usize {
-        GemmScratch::bytes(self)
-    }
-}
 
 /// A matrix whose outputs come from several tensors. Quantized tensors stay quantized.
 pub(super) struct StackedMatrix {
@@ -75,26 +64,25 @@ impl Part {
                 matrix.multiply_bytes(groups, panels, first, epilogue);
             }
             (Part::Quantized(matrix), ActivationBits::Sixteen) if QuantMatrix::takes_floats(rows.isa) => {
-                SCRATCH.with_borrow_mut(|scratch| {
-                    bounded(scratch, |scratch| {
-                        matrix.multiply_floats(rows.floats, panels, first, scratch, epilogue);
-                    });
+                with_panel_scratch(|scratch| {
+                    matrix.multiply_floats(rows.packed, panels, first, scratch, epilogue);
                 });
             }
             (Part::Quantized(matrix), ActivationBits::Sixteen) => {
                 matrix.multiply(sixteen, panels, first, epilogue);
             }
             (Part::Float(matrix), _) => {
-                matrix.multiply_panels(rows.floats, panels, first, &mut GemmScratch::default(), epilogue);
+                with_panel_scratch(|scratch| {
+                    matrix.multiply_panels(rows.packed, panels, first, scratch, epilogue);
+                });
             }
         }
     }
 }
 
-/// The rows of a product.
+/// The rows of a product, as the parts of a matrix take them.
 struct Rows<'a> {
-    /// Values, the distance between rows, and their number.
-    floats: (&'a [f32], usize, usize),
+    packed: &'a PackedRows,
     quantized: &'a QuantizedInput,
     bits: ActivationBits,
     isa: Isa,
@@ -110,12 +98,14 @@ impl Matrix for StackedMatrix {
         scratch: &mut ProductScratch,
         epilogue: impl SplitEpilogue,
     ) {
-        let quantized = &mut scratch.quantized;
+        let ProductScratch { packed, quantized } = scratch;
         self.quantize(cpu, (a, stride, rows), quantized);
-        let rows = Rows { floats: (a, stride, rows), quantized, bits: cpu.activation_bits, isa: cpu.isa };
-        let packs_rows = rows.bits == ActivationBits::Sixteen && QuantMatrix::takes_floats(cpu.isa);
+        if self.takes_floats(cpu) {
+            packed.pack((cpu.isa, cpu.team), (a, stride, rows), self.inputs);
+        }
+        let rows = Rows { packed, quantized, bits: cpu.activation_bits, isa: cpu.isa };
         let panels = self.parts.iter().map(Part::panels).sum();
-        let tasks = cpu.tasks(panels, if packs_rows { rows.floats.2 } else { 0 });
+        let tasks = cpu.tasks(panels);
         // Each task has a share of each part.
         let mut shares: Vec<Vec<_>> = (0..tasks).map(|_| Vec::with_capacity(self.parts.len())).collect();
         let (mut first, mut rest) = (0, epilogue);
@@ -151,6 +141,12 @@ impl WeightRows for StackedMatrix {
 }
 
 impl StackedMatrix {
+    /// Whether a part takes rows of floats.
+    fn takes_floats(&self, cpu: Cpu<'_>) -> bool {
+        let widens = cpu.activation_bits == ActivationBits::Sixteen && QuantMatrix::takes_floats(cpu.isa);
+        widens || self.parts.iter().any(|part| matches!(part, Part::Float(_)))
+    }
+
     /// Quantizes rows as the parts of the matrix take them.
     fn quantize(&self, cpu: Cpu<'_>, rows: (&[f32], usize, usize), to: &mut QuantizedInput) {
         let some = |takes: &dyn Fn(&QuantMatrix) -> bool| {

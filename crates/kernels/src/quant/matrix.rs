@@ -17,7 +17,7 @@ use super::{PANEL, portable};
 use crate::buffer::Buffer;
 #[cfg(target_arch = "x86_64")]
 use crate::gemm::Product;
-use crate::gemm::{Epilogue, GemmScratch, OutputTile};
+use crate::gemm::{Epilogue, OutputTile, PackedRows, PanelScratch};
 use crate::isa::Isa;
 
 /// Bytes of activations that stay in the L2 cache.
@@ -132,29 +132,22 @@ impl QuantMatrix {
         }
     }
 
-    /// The same with rows of f32, `stride` apart. Only where they [are faster](QuantMatrix::takes_floats).
+    /// The same with rows of f32, packed for the same instructions. Only where they
+    /// [are faster](QuantMatrix::takes_floats).
     pub fn multiply_floats(
         &self,
-        (a, stride, rows): (&[f32], usize, usize),
+        rows: &PackedRows,
         panels: Range<usize>,
         first: usize,
-        scratch: &mut GemmScratch,
+        scratch: &mut PanelScratch,
         epilogue: &mut dyn Epilogue,
     ) {
         assert!(QuantMatrix::takes_floats(self.isa) && panels.end <= self.panels());
-        assert!(stride >= self.inputs && a.len() >= rows * stride);
         // Its panels have as many columns.
         #[cfg(target_arch = "x86_64")]
-        Isa::Avx2.dispatch(Product {
-            matrix: self,
-            rows: (a, stride, rows),
-            panels,
-            first,
-            scratch,
-            epilogue,
-        });
+        Isa::Avx2.dispatch(Product { matrix: self, rows, panels, first, scratch, epilogue });
         #[cfg(not(target_arch = "x86_64"))]
-        let _ = (first, scratch, epilogue);
+        let _ = (rows, first, scratch, epilogue);
     }
 
     /// The same with rows of bytes that have a scale per 32 inputs. Only if the matrix does not take

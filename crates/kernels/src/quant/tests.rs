@@ -4,7 +4,7 @@ use half::f16;
 
 use super::*;
 use crate::columns::ColumnsMut;
-use crate::gemm::{GemmScratch, Store};
+use crate::gemm::{PackedRows, PanelScratch, Store};
 use crate::isa::Isa;
 use crate::rows::Activation;
 use crate::team::Team;
@@ -114,8 +114,9 @@ fn products(matrix: &QuantMatrix, values: &[f32], count: usize) -> Vec<Vec<f32>>
                 matrix.multiply_byte_blocks(&rows, panels.clone(), 0, to);
             }
             _ => {
-                let scratch = &mut GemmScratch::default();
-                matrix.multiply_floats((values, inputs, count), panels.clone(), 0, scratch, to);
+                let mut rows = PackedRows::default();
+                rows.pack((isa, &Team::single()), (values, inputs, count), inputs);
+                matrix.multiply_floats(&rows, panels.clone(), 0, &mut PanelScratch::default(), to);
             }
         }
         products
