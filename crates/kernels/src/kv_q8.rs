@@ -168,14 +168,19 @@ fn widen_by<T: CacheElement>(to: &mut [T; BLOCK_SIZE], codes: &[i8; BLOCK_SIZE],
     }
 }
 
-/// The scale of some values: the largest is 127 times it.
+/// The scale of some values: the largest is 127 times it. NaN if one of them is not finite, so that all stay visible as such.
 fn scale_of<T: CacheElement>(values: &[T]) -> f16 {
-    let largest = values.iter().fold(0.0f32, |largest, x| largest.max(x.widen().abs()));
+    // Without the sign, the bits of numbers are in their order; those of infinity and NaN follow.
+    let bits = values.iter().fold(0, |bits, x| bits.max(x.widen().abs().to_bits()));
+    let largest = f32::from_bits(bits);
+    if !largest.is_finite() {
+        return f16::NAN;
+    }
     // Values beyond the range of f16 are cut to it.
     f16::from_f32((largest / 127.0).min(f16::MAX.to_f32()))
 }
 
-/// The code nearest to `value`.
+/// The code nearest to `value`; zero if the scale is NaN.
 fn code(value: f32, scale: f16) -> i8 {
     let scale = scale.to_f32();
     if scale == 0.0 { 0 } else { (value / scale).round().clamp(-127.0, 127.0) as i8 }
@@ -262,6 +267,26 @@ mod tests {
         assert_eq!(widened(&[0.0; 64]), [0.0; 64]);
         assert!(widened(&[1e-30; 64]).iter().all(|x| *x == 0.0));
         assert!(widened(&[3e38; 64]).iter().all(|x| x.is_finite() && *x > 8e6));
+    }
+
+    #[test]
+    fn values_that_are_not_finite_make_their_group_nan_on_every_instruction_set() {
+        let layout = BlockLayout { kv_heads: 1, head_dim: 64 };
+        for isa in Isa::available() {
+            for bad in [f32::NAN, -f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
+                let mut cache = Q8Cache::with_blocks(layout, 1).expect("there is memory");
+                let mut row = some_values(64, 3);
+                row[40] = bad;
+                cache.store(layout, (&[0], 0), 0, [&row, &row]);
+                let (mut keys, mut values) = (Vec::<f32>::new(), Vec::new());
+                cache.widen(isa, layout, (&[0], 0), [&mut keys, &mut values]);
+                let key: Vec<f32> = layout.key(&[0], 0, 0).map(|at| keys[at]).collect();
+                for got in [&key, &values[..64]] {
+                    assert!(got[..32].iter().all(|x| x.is_finite()), "{isa:?}, {bad}: {got:?}");
+                    assert!(got[32..].iter().all(|x| x.is_nan()), "{isa:?}, {bad}: {got:?}");
+                }
+            }
+        }
     }
 
     #[test]
