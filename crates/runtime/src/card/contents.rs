@@ -105,6 +105,15 @@ impl Contents {
         }
     }
 
+    /// The file that has changed since weights were identified, if their content has. New metadata alone is no change.
+    pub(crate) fn changed(&self, spec: &ModelSpec, stamps: &Stamps, weights: &str) -> Option<String> {
+        let file = stamps.changed(spec, weights)?;
+        let mut now = spec.clone();
+        let identity = |spec: &ModelSpec| spec.card.weights_named(weights).map(|own| own.identity.clone());
+        let is_same = self.identify(&mut now, &mut |_| {}).is_ok() && identity(&now) == identity(spec);
+        (!is_same).then_some(file)
+    }
+
     /// Hashes of `files`, from records or from their content, several files in parallel.
     fn hash_all(
         &self,
@@ -184,6 +193,25 @@ impl Contents {
             }
         }
         Ok(())
+    }
+}
+
+/// The metadata of a model's files when their content was hashed.
+#[derive(Clone, Debug)]
+pub(crate) struct Stamps(BTreeMap<PathBuf, String>);
+
+impl Stamps {
+    pub(crate) fn of(spec: &ModelSpec) -> Stamps {
+        let stamped = |path: PathBuf| Some((path.clone(), stamp(&fs::metadata(path).ok()?)));
+        Stamps(files(spec).into_iter().filter_map(stamped).collect())
+    }
+
+    /// The first file of some weights whose metadata is another one now.
+    fn changed(&self, spec: &ModelSpec, weights: &str) -> Option<String> {
+        let is_same =
+            |path: &PathBuf, before: &String| fs::metadata(path).is_ok_and(|now| stamp(&now) == *before);
+        let changed = self.0.iter().filter(|(path, before)| !is_same(path, before));
+        changed.map(|(path, _)| name(path)).find(|file| concerns(spec, file, weights))
     }
 }
 

@@ -12,6 +12,7 @@ use sconce_planner::plan::Constraints;
 use tracing::info_span;
 
 use super::guard::Guard;
+use crate::card::contents::Stamps;
 use crate::device::{DeviceExecutors, Loaded};
 use crate::error::Error;
 use crate::event::Event;
@@ -29,6 +30,8 @@ pub(crate) struct Loader {
     pub(super) constraints: Constraints,
     /// The placement that all others are compared with.
     pub(super) reference: Option<Placement>,
+    /// The files when `spec` was made.
+    pub(super) stamps: Stamps,
 }
 
 /// A loaded placement.
@@ -83,6 +86,12 @@ impl Loader {
         executors.load(engine, &self.spec, placement, LOAD_TIMEOUT, &mut progress)
     }
 
+    /// Whether the files of a placement are those of the model that was opened. Placements may be loaded days later.
+    fn check_contents(&self, placement: &Placement) -> Result<(), Obstacle> {
+        let changed = self.runtime.inner.contents.changed(&self.spec, &self.stamps, &placement.weights);
+        changed.map_or(Ok(()), |file| Err(Obstacle::ContentChanged { file }))
+    }
+
     /// Proves the real weights on `placement`, within `band` if given, and loads them.
     pub(super) fn prove_and_load(
         &self,
@@ -90,6 +99,7 @@ impl Loader {
         band: Option<Band>,
         events: &mut dyn FnMut(Event<'_>),
     ) -> Result<ActivePlacement, LoadError> {
+        self.check_contents(placement)?;
         let only = |candidate: &Placement| candidate == placement;
         let gathered = self.runtime.gather_evidence(&self.spec, ProofDepth::Canary, &only, events);
         let gathered = gathered.map_err(Box::new)?;
@@ -103,6 +113,8 @@ impl Loader {
         let allowed = band.unwrap_or(self.constraints.band);
         let band = within(&canary, placement.dtype, self.reference.as_ref(), allowed)?;
         let loaded = self.load(&self.runtime.inner.executors, placement, events)?;
+        // What was proved is what was loaded.
+        self.check_contents(placement)?;
         Ok(ActivePlacement {
             placement: placement.clone(),
             loaded,

@@ -16,7 +16,7 @@ use super::drift::DriftMonitor;
 use super::loader::{ActivePlacement, LoadError, Loader};
 use super::outcome::Incident;
 use super::readmission::{Readmission, Readmitted};
-use crate::card::contents::concerns;
+use crate::card::contents::{Stamps, concerns};
 use crate::error::Error;
 use crate::event::Event;
 use crate::memory::{Claim, MemoryAccount, MemoryPurpose};
@@ -63,6 +63,7 @@ impl Serving {
         constraints: Constraints,
         events: &mut dyn FnMut(Event<'_>),
     ) -> Result<Serving, Error> {
+        let stamps = Stamps::of(&spec);
         let admits = |placement: &Placement| constraints.admits(placement);
         let GatheredEvidence { grid, evidence, .. } =
             runtime.gather_evidence(&spec, ProofDepth::Twin, &admits, events)?;
@@ -78,7 +79,7 @@ impl Serving {
             pending_downgrades,
             incidents: Vec::new(),
         });
-        let loader = Loader { runtime: runtime.clone(), spec, constraints, reference };
+        let loader = Loader { runtime: runtime.clone(), spec, constraints, reference, stamps };
         let serving =
             Serving { loader, control, state, load_lock: Mutex::new(()), drift: DriftMonitor::default() };
         serving.active(events)?;

@@ -249,10 +249,11 @@ impl Gatherer<'_> {
         let describes = self.engine(placement)?.describe(&self.spec.card)?;
         let cases = cases::twins(&self.spec.card);
         let longest = self.spec.card.max_length.value;
-        // Weights are generated: all weight files share the evidence.
+        let band = Band::of_twin(placement, self.spec.card.task.value == Task::Generate);
+        // Weights are generated: all weight files share the evidence. Tasks do not: their cases differ.
         let any_weights = Placement { weights: String::new(), ..placement.clone() };
-        self.stored_or("twin", &format!("{describes} up to {longest}"), &any_weights, |this| {
-            let band = Band::of_twin(placement, this.spec.card.task.value == Task::Generate);
+        let subject = hash(&(describes, longest, &cases, band.tolerance()));
+        self.stored_or("twin", &subject, &any_weights, |this| {
             let compared = this.compare(placement, reference, &cases, band, references);
             if let Err(Obstacle::ModelWrong { .. }) = compared
                 && let Some(op) = this.failing_op(placement, reference, references)

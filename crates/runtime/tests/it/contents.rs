@@ -7,8 +7,9 @@ use std::time::{Duration, Instant};
 
 use sconce::card::Overrides;
 use sconce::{Event, Model, ModelSource, Runtime};
+use sconce_testkit::fake::{BatchFault, Fault};
 
-use crate::fakes::{Stage, TEXTS, candle};
+use crate::fakes::{METAL, Stage, TEXTS, candle};
 use crate::support::Copy;
 
 fn open(runtime: &Runtime, folder: &Path) -> Model {
@@ -126,6 +127,33 @@ fn content_that_differs_from_its_hash_is_found_after_loading_and_its_placements_
     let downgrades = model.drain_downgrades();
     assert!(downgrades.iter().any(|downgrade| downgrade.why.code() == "content_changed"), "{downgrades:?}");
     assert_eq!(class(&stage, folder.path()), right, "the next start hashes it anew");
+}
+
+#[test]
+fn a_placement_that_is_loaded_later_has_the_files_that_were_opened_or_none() {
+    // The accelerator fails at its second batch; then the CPU loads the weights.
+    for (changes, says) in [(true, Some("[content_changed]")), (false, None)] {
+        let stage = Stage::new(candle().with(METAL, Fault::FromBatch(2, BatchFault::Nan)));
+        let folder = Copy::of("tiny-bert");
+        let model = open(&stage.in_process().build(), folder.path());
+        let before = model.embed(&TEXTS).expect("it serves");
+        let weights = folder.file("model.safetensors");
+        if changes {
+            flip(&weights, 1000);
+        } else {
+            // New metadata alone is no change.
+            let content = fs::read(&weights).expect("the file is there");
+            fs::write(&weights, content).expect("the file can be written");
+        }
+        let after = model.embed(&TEXTS);
+        match says {
+            Some(says) => {
+                let error = after.map(|_| ()).expect_err("nothing is left").to_string();
+                assert!(error.contains(says) && error.contains("model.safetensors"), "{error}");
+            }
+            None => assert_eq!(after.expect("the CPU serves").len(), before.len()),
+        }
+    }
 }
 
 #[test]

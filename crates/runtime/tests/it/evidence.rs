@@ -6,10 +6,12 @@ use std::process::Command;
 
 use sconce::card::Overrides;
 use sconce::prove::{GatheredEvidence, ProofDepth};
-use sconce::{Constraints, Device, Dtype, Event, ModelSource, Obstacle, Placement, Plan, Runtime};
+use sconce::{
+    Constraints, Device, Dtype, Event, ModelSource, Obstacle, Placement, Plan, PoolingMode, Runtime, Task,
+};
 use sconce_core::hardware::Hardware;
 use sconce_testkit::fake::{FakeEngine, Fault};
-use sconce_testkit::goldens;
+use sconce_testkit::{byte_model, goldens};
 use serde_json::json;
 
 use crate::fakes::{METAL, Stage, TEXTS, builder, candle, healthy, mac, obstacle, plan, spec};
@@ -246,6 +248,27 @@ fn a_model_for_longer_texts_is_tried_at_those_lengths() {
         long.evidence.iter().find(|(placement, _)| placement.device == METAL).expect("it was tried").1;
     assert_eq!(metal.obstacle().map(Obstacle::code), Some("model_wrong"));
     assert_eq!(findings(&stage, "twin").len(), 4);
+}
+
+#[test]
+fn tasks_have_evidence_of_their_own() {
+    let stage = Stage::new(candle());
+    let folder = tempfile::tempdir().expect("a folder");
+    byte_model::write(folder.path(), None);
+    let gather = |task, pooling| {
+        let runtime = stage.runtime();
+        let overrides =
+            Overrides { task: Some(task), pooling, normalize: Some(true), ..Overrides::default() };
+        let source = ModelSource::parse(&folder.path().to_string_lossy(), None);
+        let spec = runtime.model_spec(&source, &overrides, &mut |_| {}).expect("it is a model");
+        runtime.gather_evidence(&spec, ProofDepth::Twin, &|_| true, &mut |_| {}).expect("it can be surveyed");
+        findings(&stage, "twin").len()
+    };
+    // The steps of a generation say nothing of long pooled texts, and these nothing of steps.
+    let generates = gather(Task::Generate, None);
+    let embeds = gather(Task::Embed, Some(PoolingMode::LastToken));
+    assert!(generates > 0 && embeds > generates, "{generates}, then {embeds}");
+    assert_eq!(gather(Task::Generate, None), embeds, "both are known now");
 }
 
 #[test]
