@@ -68,6 +68,26 @@ fn a_bundle_gives_the_vectors_of_its_model() {
 }
 
 #[test]
+fn prompts_of_the_catalogue_are_in_the_bundle_whatever_its_name() {
+    let sandbox = Sandbox::unproved();
+    // The files of a model of the catalogue, which have no prompts.
+    let folder = sandbox.file("e5-small-v2");
+    fs::create_dir(&folder).expect("a folder");
+    goldens::copy("tiny-bert", &folder);
+    fs::remove_file(folder.join("config_sentence_transformers.json")).expect("the golden has prompts");
+    let (folder, file) = (folder.to_string_lossy().into_owned(), sandbox.name("mine.sconce"));
+    sandbox.run(&[&["bundle", &folder, "-o", &file, "--name", "mine"], &F32[..]].concat()).succeeds();
+    let embed = |model: &str, role: &str| {
+        let arguments = [&["embed", model, "a text", "--offline", "--as", role], &F32[..]].concat();
+        sandbox.run(&arguments).succeeds().lines().remove(0)["embedding"].clone()
+    };
+    for role in ["query", "document"] {
+        assert_eq!(embed(&file, role), embed(&folder, role), "{role}");
+    }
+    assert_ne!(embed(&file, "query"), embed(&file, "document"));
+}
+
+#[test]
 fn what_was_changed_is_refused_by_name() {
     let sandbox = Sandbox::unproved();
     let file = bundle(&sandbox);

@@ -20,6 +20,7 @@ use super::error::CardError;
 use super::json::{Json, non_null};
 use super::{chat, classifier, gguf, late_interaction, modules, sparse, task, weights};
 use crate::catalogue;
+use crate::source::bundle;
 
 /// Reads the card of the model in `folder`, or of a GGUF file, under the name `name`. Prompts that the files omit come from
 /// the [catalogue](crate::catalogue).
@@ -30,7 +31,7 @@ pub fn read(name: &str, folder: &Path, overrides: &Overrides) -> Result<ModelSpe
         spec.card.generation.kv_cache_dtype = overrides.kv_cache_dtype.unwrap_or_default();
     }
     if let Some(prompts) = catalogue_prompts(&spec.card, name, folder) {
-        spec.card.prompts = Sourced::new(prompts, "catalogue");
+        spec.card.prompts = Sourced::new(prompts, catalogue::SOURCE);
     }
     Ok(spec)
 }
@@ -39,6 +40,10 @@ pub fn read(name: &str, folder: &Path, overrides: &Overrides) -> Result<ModelSpe
 fn catalogue_prompts(card: &ModelCard, name: &str, folder: &Path) -> Option<BTreeMap<String, String>> {
     if card.task.value != Task::Embed || !card.prompts.value.values().all(String::is_empty) {
         return None;
+    }
+    // A bundle has those that its model had where it was written.
+    if let Ok(prompts) = bundle::prompts(Path::new(name)) {
+        return (!prompts.is_empty()).then_some(prompts);
     }
     let path = folder.canonicalize();
     let model = catalogue::of_source(name, path.as_deref().unwrap_or(folder))?;

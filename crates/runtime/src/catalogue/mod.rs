@@ -59,6 +59,9 @@ struct Catalogue {
     model: Vec<CatalogueModel>,
 }
 
+/// The source of what a card has from the catalogue.
+pub(crate) const SOURCE: &str = "catalogue";
+
 /// All models of the catalogue, by task.
 pub fn models() -> &'static [CatalogueModel] {
     static MODELS: LazyLock<Vec<CatalogueModel>> =

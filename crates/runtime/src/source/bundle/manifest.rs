@@ -1,5 +1,6 @@
 //! The manifest of a bundle, and checksums of its files.
 
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{self, Read};
 use std::path::Path;
@@ -29,6 +30,9 @@ pub struct Manifest {
     pub name: String,
     /// Version of sconce that wrote the bundle.
     pub made_by: String,
+    /// Prompts that the files of the model lack.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub prompts: BTreeMap<String, String>,
     /// Files in archive order.
     pub files: Vec<ManifestFile>,
 }

@@ -12,5 +12,5 @@ mod write;
 pub use error::BundleError;
 pub use manifest::{Manifest, ManifestFile};
 pub use unpack::name;
-pub(crate) use unpack::unpack;
+pub(crate) use unpack::{prompts, unpack};
 pub use write::write;

@@ -1,6 +1,6 @@
 //! Unpacks a bundle into a folder, and verifies every file.
 
-use std::collections::HashSet;
+use std::collections::{BTreeMap, HashSet};
 use std::fs::{self, File};
 use std::io::{self, BufReader, Read, Write};
 use std::path::{Path, PathBuf};
@@ -20,6 +20,11 @@ type Reader = BufReader<File>;
 /// Name of the model in the bundle at `path`.
 pub fn name(path: &Path) -> Result<String, BundleError> {
     Ok(manifest(path)?.0.name)
+}
+
+/// Prompts in the bundle at `path`.
+pub(crate) fn prompts(path: &Path) -> Result<BTreeMap<String, String>, BundleError> {
+    Ok(manifest(path)?.0.prompts)
 }
 
 /// Unpacks the bundle at `path` to `cache`, under the checksum of its manifest, and returns the model folder. Files that

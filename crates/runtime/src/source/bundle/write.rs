@@ -1,6 +1,6 @@
 //! Writes a model folder as one file.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
 use std::io::{self, BufWriter, Read, Write};
 use std::path::{Path, PathBuf};
@@ -10,6 +10,7 @@ use tar::{Builder, Header};
 
 use super::error::BundleError;
 use super::manifest::{EVIDENCE, MANIFEST, MODEL, Manifest, ManifestFile, VERSION, digest_of, hex, modified};
+use crate::catalogue;
 use crate::source::hub::is_wanted;
 
 /// Writes the files of `spec`, and `evidence` by file name, to `output`. Errors contain `path`.
@@ -42,7 +43,10 @@ pub fn write(
         });
     }
     let made_by = env!("CARGO_PKG_VERSION").to_owned();
-    let manifest = Manifest { sconce_bundle: VERSION, name: name.to_owned(), made_by, files };
+    // Where the bundle is read, neither its name nor its folder need be those of the catalogue.
+    let prompts = &spec.card.prompts;
+    let prompts = if prompts.source == catalogue::SOURCE { prompts.value.clone() } else { BTreeMap::new() };
+    let manifest = Manifest { sconce_bundle: VERSION, name: name.to_owned(), made_by, prompts, files };
     fill(output, &manifest, folder, &names, evidence)
         .map_err(|source| BundleError::Unwritten { path: path.to_owned(), source })?;
     Ok(manifest)
