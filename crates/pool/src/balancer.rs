@@ -66,6 +66,11 @@ impl Balancer {
         drop(ticket);
     }
 
+    /// Takes note that the answer to a request begins, as what was asked for.
+    pub fn answered(&mut self, ticket: &Ticket, now: Instant) {
+        self.workers.answered(ticket, now);
+    }
+
     /// Takes the load that an answer reports. It replaces the load of the last heartbeat.
     pub fn observe_load(&mut self, ticket: &Ticket, load: Load) {
         self.workers.observe_load(ticket, load);

@@ -159,6 +159,13 @@ impl Breaker {
         }
     }
 
+    /// Takes note of the start of an answer. A probe has succeeded with it: its end may be minutes away.
+    pub fn answered(&mut self, permit: Permit, now: Instant) {
+        if permit.epoch == self.epoch && matches!(self.state, State::Probing { .. }) {
+            self.change(State::Closed { since: Some(now) });
+        }
+    }
+
     /// Takes note of a request that ended without an outcome, such as one whose client left.
     pub fn cancel(&mut self, permit: Permit, now: Instant) {
         if permit.epoch == self.epoch && matches!(self.state, State::Probing { .. }) {

@@ -77,13 +77,13 @@ impl Failure<'_> {
             Failure::Refused { status, code, retry_after } => {
                 let busy = Outcome::Busy { retry_after: retry_after.unwrap_or(DEFAULT_RETRY_AFTER) };
                 match (code.unwrap_or_default(), status) {
-                    // Gateways authenticate with the key of the pool, and send a model to workers that registered it.
-                    (
-                        "not_ready" | "no_placement" | "model_fault" | "model_not_found" | "invalid_api_key",
-                        _,
-                    ) => (Outcome::Failure, true),
-                    // Another worker has more memory, or the class.
-                    ("does_not_fit" | "class_unavailable", _) => (Outcome::Success, true),
+                    // Gateways authenticate with the key of the pool.
+                    ("not_ready" | "no_placement" | "model_fault" | "invalid_api_key", _) => {
+                        (Outcome::Failure, true)
+                    }
+                    // Another worker has more memory, the class or the model. A client may name another model in the body
+                    // than in the path.
+                    ("does_not_fit" | "class_unavailable" | "model_not_found", _) => (Outcome::Success, true),
                     // The time limit of the client has passed.
                     ("timed_out", _) => (Outcome::Cancelled, false),
                     ("rate_limited", _) => (Outcome::Success, false),
@@ -136,7 +136,7 @@ mod tests {
             ("too_large", 413, ok, false),
             ("unsupported_encoding", 415, ok, false),
             ("wrong_task", 424, ok, false),
-            ("model_not_found", 404, failed, true),
+            ("model_not_found", 404, ok, true),
             ("no_such_route", 404, ok, false),
             ("method_not_allowed", 405, ok, false),
             ("invalid_api_key", 401, failed, true),

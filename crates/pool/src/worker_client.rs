@@ -18,8 +18,9 @@ use tokio_rustls::rustls::{ClientConfig, RootCertStore};
 
 /// Timeout of a connection attempt.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
-/// Idle connections are closed after this time.
-const IDLE_TIMEOUT: Duration = Duration::from_mins(1);
+/// Idle connections are closed after this time: before workers close them, so that no request meets a connection that is
+/// being closed.
+const IDLE_TIMEOUT: Duration = Duration::from_secs(10);
 /// Maximum number of idle connections per worker.
 const MAX_IDLE: usize = 256;
 

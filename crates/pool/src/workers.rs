@@ -280,6 +280,13 @@ impl Workers {
         }
     }
 
+    /// Takes note that an answer begins.
+    pub(crate) fn answered(&mut self, ticket: &Ticket, now: Instant) {
+        if let Some(worker) = self.of_incarnation(ticket.slot, ticket.incarnation) {
+            worker.breaker.answered(ticket.permit, now);
+        }
+    }
+
     /// Takes the load that an answer reports.
     pub(crate) fn observe_load(&mut self, ticket: &Ticket, load: Load) {
         let last = self.last;

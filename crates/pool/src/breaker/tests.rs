@@ -88,6 +88,21 @@ fn one_probe_passes_at_a_time_and_backoff_doubles_up_to_its_maximum() {
 }
 
 #[test]
+fn a_probe_succeeds_as_soon_as_its_answer_begins() {
+    let start = Instant::now();
+    let mut breaker = open(start);
+    let now = start + OPTIONS.backoff;
+    let (probe, beside) = (breaker.start(&OPTIONS, now), breaker.start(&OPTIONS, now));
+    breaker.answered(beside, now);
+    assert!(!breaker.admits(&OPTIONS, now), "a request beside the probe has no say");
+    breaker.answered(probe, now);
+    assert_eq!(breaker.circuit(now), Circuit::Closed);
+    // How it ends, minutes later, is one outcome of a closed circuit that nobody waits for.
+    breaker.record(probe, false, &OPTIONS, now + OPTIONS.probe_timeout);
+    assert!(breaker.is_healthy());
+}
+
+#[test]
 fn a_circuit_that_opens_again_soon_keeps_its_backoff() {
     let start = Instant::now();
     let mut breaker = open(start);

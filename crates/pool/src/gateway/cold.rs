@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use prometheus::IntGauge;
 use sconce_http::refusal::{Kind, Refusal};
-use tokio::time::{Instant, sleep, sleep_until};
+use tokio::time::{Instant, interval, sleep_until};
 
 use super::state::Gateway;
 
@@ -42,6 +42,7 @@ pub(super) async fn wait_for_model(gateway: &Gateway, name: &str, deadline: Inst
     let (mut changes, mut refusals) = (gateway.members.changes(), placement.refusals());
     // Generations have a long deadline of their own.
     let limit = deadline.min(Instant::now() + gateway.edge.settings().time_limit);
+    let mut repeat = interval(REPEAT);
     loop {
         changes.mark_unchanged();
         refusals.mark_unchanged();
@@ -56,11 +57,10 @@ pub(super) async fn wait_for_model(gateway: &Gateway, name: &str, deadline: Inst
         if placement.find(name).is_none() {
             return Err(not_ready(model, format!("`{model}` was removed from the pool"), RETRY_AFTER));
         }
-        placement.want(model).await;
         tokio::select! {
             _ = changes.changed() => {}
             _ = refusals.changed() => {}
-            () = sleep(REPEAT) => {}
+            _ = repeat.tick() => placement.want(model).await,
             () = sleep_until(limit) => {
                 return Err(not_ready(model, format!("`{model}` is being loaded"), RETRY_AFTER));
             }

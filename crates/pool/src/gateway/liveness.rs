@@ -1,6 +1,8 @@
 //! Finds dead workers that have requests in flight: a worker whose heartbeats are late, or can't be seen, is probed.
 
 use std::collections::HashMap;
+use std::error::Error;
+use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -140,8 +142,22 @@ impl Drop for Tracking {
     }
 }
 
+/// Whether a worker shows that it is no hung process. One that refuses connections shows it too: it drains, or it has ended
+/// and with it its requests in flight.
 async fn probe(client: &WorkerClient, url: &str) -> bool {
     let Ok(request) = Request::get(url).body(Full::<Bytes>::default()) else { return false };
-    let answer = timeout(PROBE_TIMEOUT, client.request(request)).await;
-    matches!(answer, Ok(Ok(response)) if response.status() == StatusCode::OK)
+    match timeout(PROBE_TIMEOUT, client.request(request)).await {
+        Ok(Ok(response)) => response.status() == StatusCode::OK,
+        Ok(Err(error)) => is_refused(&error),
+        Err(_) => false,
+    }
+}
+
+fn is_refused(error: &(dyn Error + 'static)) -> bool {
+    let mut causes = std::iter::successors(Some(error), |error| (*error).source());
+    causes.any(|cause| {
+        cause
+            .downcast_ref::<io::Error>()
+            .is_some_and(|cause| cause.kind() == io::ErrorKind::ConnectionRefused)
+    })
 }

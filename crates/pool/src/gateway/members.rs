@@ -141,6 +141,13 @@ impl InFlight {
         self.silent = None;
     }
 
+    /// Takes note that the answer is what was asked for, though its body has yet to come.
+    pub(super) fn succeeds(&self) {
+        if let Some(ticket) = &self.ticket {
+            self.members.balancer().0.answered(ticket, Instant::now());
+        }
+    }
+
     /// Takes note that the answer is passed on: attempts that began before are overtaken.
     pub(super) fn answered_first(&self) {
         if let Some(race) = &self.race {

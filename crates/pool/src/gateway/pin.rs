@@ -52,7 +52,13 @@ impl Pins {
             class
         } else {
             let class = match &named {
-                Some(class) => class.clone(),
+                Some(class) => {
+                    // A class that no worker has would answer no request to this index, ever.
+                    let pin = Pin { class: class.clone(), allow_tighter };
+                    let pinned = Request { pin: Some(&pin), ..*request };
+                    members.choose(&pinned).map_err(|error| no_worker(&error, request.model))?;
+                    class.clone()
+                }
                 None => class_of_a_worker(members, request)?,
             };
             self.bind(index, &class).await?

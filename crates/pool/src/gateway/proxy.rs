@@ -195,6 +195,9 @@ fn deliver(gateway: &Arc<Gateway>, job: &Job, attempt: Attempt, account: Account
         ..RequestRecord::default()
     };
     settle(gateway, job, parts.status.is_success(), tokens);
+    if parts.status.is_success() {
+        in_flight.succeeds();
+    }
     let refused = (!parts.status.is_success()).then(|| {
         let code = text(CODE_HEADER.as_str()).and_then(Kind::of_code).map_or("other", Kind::code);
         Refused { code, model: Some(job.model.clone()) }

@@ -122,6 +122,8 @@ impl RateLimits {
             let principal = Principal { tenant: TenantId(tenant), rate: Some(rate), ..Principal::default() };
             let amount = tokens.unsigned_abs() as usize;
             if tokens >= 0 {
+                // Refills the bucket up to now: what was spent elsewhere is not paid from the time before.
+                let _ = self.edge.charge(principal, 0);
                 self.edge.debit(principal, amount);
             } else {
                 self.edge.refund(principal, amount);

@@ -237,17 +237,21 @@ impl Placement {
                 if state.is_loading(&one.model) { None } else { state.problem(view, one, now) }
             };
             let Some((reason, left)) = problem else { continue };
-            self.set_refusal(&one.model, reason.clone(), left);
+            self.set_refusal(&one.model, &reason, left);
             let retry_after = left.as_secs_f64();
             self.publish(&Message::Refused { model: one.model.clone(), reason, retry_after }).await;
         }
     }
 
-    fn set_refusal(&self, model: &str, reason: String, left: Duration) {
+    fn set_refusal(&self, model: &str, reason: &str, left: Duration) {
         let now = Instant::now();
         let (due, expires) = (now + left, now + left.min(REFUSAL_TTL));
-        lock(&self.refusals).insert(model.to_owned(), Refusal { reason, due, expires });
-        self.refused.send_modify(|count| *count += 1);
+        let known = lock(&self.refusals)
+            .insert(model.to_owned(), Refusal { reason: reason.to_owned(), due, expires });
+        // Requests that wait wake up for news only: they ask for another round.
+        if known.is_none_or(|known| known.expires <= now || known.reason != reason) {
+            self.refused.send_modify(|count| *count += 1);
+        }
     }
 
     /// Tells the gateway that places models which ones are used.
@@ -305,7 +309,7 @@ impl Placement {
             }
             Message::Refused { model, reason, retry_after } if !self.leadership.is_held() => {
                 let left = Duration::try_from_secs_f64(retry_after).unwrap_or_default();
-                self.set_refusal(&model, reason, left.min(Duration::from_mins(1)));
+                self.set_refusal(&model, &reason, left.min(Duration::from_mins(1)));
             }
             Message::Refused { .. } => {}
         }

@@ -86,4 +86,9 @@ async fn an_index_keeps_the_class_of_its_first_use() {
     assert_eq!(other.client.embed(&named[..1]).await.json()["class"], CLASSES[2]);
     let wrong = [("x-sconce-index", "mine"), ("x-sconce-class", CLASSES[0])];
     assert_eq!(other.client.embed(&wrong).await.status, 400);
+    // An index is not bound to a class that no worker has: nothing would answer for it.
+    let unknown = [("x-sconce-index", "docs"), ("x-sconce-class", "cccccccccccc-half")];
+    let answer = gateway.client.embed(&unknown).await;
+    assert_eq!((answer.status, answer.header("x-sconce-code")), (503, "class_unavailable"));
+    assert!(other.client.embed(&unknown[..1]).await.is_ok(), "it is free");
 }
