@@ -1,5 +1,6 @@
 //! Compiles structured output to token masks.
 
+use std::fmt::Display;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::thread;
@@ -138,17 +139,28 @@ impl Clone for Constraint {
 #[error("the structured output can't be followed: {0}")]
 pub(super) struct ConstraintError(String);
 
+impl ConstraintError {
+    fn new(error: impl Display) -> ConstraintError {
+        ConstraintError(reason(&error.to_string()))
+    }
+}
+
 impl Constraint {
-    /// The tokens that may come next.
-    pub(super) fn mask(&mut self) -> Result<TokenMask, ConstraintError> {
-        let mask =
-            self.matcher.compute_mask().map_err(|error| ConstraintError(reason(&error.to_string())))?;
-        Ok(TokenMask::from_words(mask.as_slice(), mask.len()))
+    /// The tokens that may come next. `stop_tokens` end the text as well where it is complete.
+    pub(super) fn mask(&mut self, stop_tokens: &[u32]) -> Result<TokenMask, ConstraintError> {
+        let mask = self.matcher.compute_mask().map_err(ConstraintError::new)?;
+        let mut mask = TokenMask::from_words(mask.as_slice(), mask.len());
+        if !stop_tokens.is_empty() && self.matcher.is_accepting().map_err(ConstraintError::new)? {
+            for token in stop_tokens {
+                mask.allow(*token);
+            }
+        }
+        Ok(mask)
     }
 
     /// Adds a token of the output. Returns whether the text is complete and nothing can follow.
     pub(super) fn push(&mut self, token: u32) -> Result<bool, ConstraintError> {
-        self.matcher.consume_token(token).map_err(|error| ConstraintError(reason(&error.to_string())))?;
+        self.matcher.consume_token(token).map_err(ConstraintError::new)?;
         Ok(self.matcher.is_stopped())
     }
 }

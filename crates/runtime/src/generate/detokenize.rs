@@ -4,8 +4,10 @@
 /// longer run without a complete character is invalid text.
 const MAX_PENDING: usize = 16;
 
-/// Tokens of the prompt that are kept as context of the first generated token.
+/// Tokens of the prompt that are kept as context of the first generated token, at most.
 const PROMPT_CONTEXT: usize = 8;
+/// Tokens before which a character may have begun.
+const MAX_SPLIT: usize = 3;
 
 /// Turns tokens into text as they arrive.
 ///
@@ -28,9 +30,27 @@ pub(crate) struct Detokenizer<D> {
 impl<D: Fn(&[u32]) -> String> Detokenizer<D> {
     /// A detokenizer of output that continues `prompt`. Without a prompt, the output begins a text.
     pub(crate) fn new(decode: D, prompt: &[u32]) -> Self {
-        let window = prompt[prompt.len().saturating_sub(PROMPT_CONTEXT)..].to_vec();
-        let context_text = if window.is_empty() { String::new() } else { decode(&window) };
-        Self { decode, context: window.len(), window, context_text, emitted: String::new() }
+        let context = &prompt[prompt.len().saturating_sub(PROMPT_CONTEXT)..];
+        if context.is_empty() {
+            return Self::after(decode, &[]);
+        }
+        // A context that begins inside of a character may have no text at all: where bytes are tokens, a run of them that is
+        // not UTF-8 is decoded to nothing else.
+        let begins = |at: &usize| !decode(&context[*at..]).starts_with(char::REPLACEMENT_CHARACTER);
+        let start = (0..context.len().min(MAX_SPLIT + 1)).find(begins).unwrap_or(0);
+        Self::after(decode, &context[start..])
+    }
+
+    /// A detokenizer with this context.
+    fn after(decode: D, context: &[u32]) -> Self {
+        let context_text = if context.is_empty() { String::new() } else { decode(context) };
+        Self {
+            decode,
+            context: context.len(),
+            window: context.to_vec(),
+            context_text,
+            emitted: String::new(),
+        }
     }
 
     /// Adds a token. Returns the text that is complete now, often that of this token.
@@ -225,6 +245,21 @@ mod tests {
         assert_eq!(pieces, ["the", "", "", "€", " a", "s"]);
         assert_eq!(stream(decode, &[263, 257], &[256, 261, 260]), " the  é", "the prompt has a word");
         assert_eq!(stream(decode, &[263], &[256, 0xE2, 257]), "the\u{FFFD} a");
+    }
+
+    #[test]
+    fn a_context_begins_where_a_character_does() {
+        let tokenizer = llama2();
+        let decode = |tokens: &[u32]| tokenizer.decode(tokens, true).expect("they are tokens");
+        for (character, text) in [("é", "éàü"), ("ກ", "ຂຄງ"), ("🙂", "🙃🙂🙃")] {
+            // Whatever the number of tokens before them, and also after a word.
+            for (count, first) in (1..9).flat_map(|count| [(count, Some(256)), (count, None)]) {
+                let bytes = |text: &str| text.bytes().map(u32::from).collect::<Vec<_>>();
+                let prompt: Vec<u32> = first.into_iter().chain(bytes(&character.repeat(count))).collect();
+                assert_eq!(stream(decode, &prompt, &bytes(text)), text, "after {count} times {character}");
+                assert_eq!(stream(byte_level, &bytes(&character.repeat(count)), &bytes(text)), text);
+            }
+        }
     }
 
     #[test]

@@ -263,7 +263,7 @@ impl Scheduler {
             prefill: self.limits.prefill_tokens.min(prefill_tokens).max(1),
             copies: Vec::new(),
         };
-        step.preempted.extend(self.make_room());
+        step.preempted.extend(self.make_room(budget.prefill));
         let made_room = step.preempted.len();
         // One token is reserved for the oldest sequence, which would starve behind decodes.
         let reserved = usize::from(self.running.first().is_some_and(|oldest| oldest.remaining() > 1));
@@ -355,12 +355,38 @@ impl Scheduler {
         }
     }
 
-    /// Preempts a bulk sequence if an interactive one waits and as many run as may.
-    fn make_room(&mut self) -> Option<SequenceId> {
+    /// Preempts bulk sequences while they keep the next waiting sequence, an interactive one, from starting with
+    /// `prefill_tokens` of its prompt.
+    fn make_room(&mut self, prefill_tokens: usize) -> Vec<SequenceId> {
         let is_interactive = |sequence: &Sequence| sequence.scheduling.priority == Priority::Interactive;
-        let waits = self.next_waiting().is_some_and(|at| is_interactive(&self.waiting[at]));
-        let is_full = self.running.len() >= self.limits.sequences.max(1);
-        if waits && is_full { self.preempt(self.running.partition_point(is_interactive)) } else { None }
+        let mut preempted = Vec::new();
+        while let Some(next) = self.next_waiting().filter(|at| is_interactive(&self.waiting[*at])) {
+            let bulk = self.running.partition_point(is_interactive);
+            let is_full = self.running.len() >= self.limits.sequences.max(1);
+            if !is_full && !self.lacks_blocks(next, bulk, prefill_tokens) {
+                break;
+            }
+            let Some(id) = self.preempt(bulk) else { break };
+            preempted.push(id);
+        }
+        preempted
+    }
+
+    /// Whether too few blocks are free for the first `prefill_tokens` of a waiting sequence, and enough would be without the
+    /// running ones from the index `bulk` on.
+    fn lacks_blocks(&mut self, waiting: usize, bulk: usize, prefill_tokens: usize) -> bool {
+        if bulk == self.running.len() {
+            return false;
+        }
+        let Sequence { scheduling, ids, prompt, .. } = &self.waiting[waiting];
+        let mut cached = self.pool.share(scheduling.prefix_scope, &ids[..ids.len() - 1], *prompt);
+        let tokens = ids.len().min(cached.tokens() + prefill_tokens);
+        let need = self.pool.blocks_for(tokens) - cached.blocks().len();
+        let free = self.pool.free();
+        self.pool.release(&mut cached);
+        let held: usize = self.running[bulk..].iter().map(|sequence| sequence.table.blocks().len()).sum();
+        let watermark = if bulk == 0 { 0 } else { self.limits.watermark };
+        need + self.limits.watermark > free && need + watermark <= free + held
     }
 
     /// Preempts one of the running sequences from the index `first` on, and removes its work from the step. Returns false
@@ -399,7 +425,8 @@ impl Scheduler {
     /// Moves waiting sequences to the running ones while blocks for their next chunks are free.
     fn admit(&mut self, step: &mut Step, budget: &mut Budget) {
         while self.running.len() < self.limits.sequences.max(1) && budget.tokens.min(budget.prefill) > 0 {
-            let Some(at) = self.next_waiting() else { return };
+            let next = self.next_waiting().filter(|at| !step.preempted.contains(&self.waiting[*at].id));
+            let Some(at) = next else { return };
             let Some(mut sequence) = self.waiting.remove(at) else { return };
             // The last token is computed even if it is cached: its logits are needed.
             let prefix = &sequence.ids[..sequence.ids.len() - 1];

@@ -160,7 +160,8 @@ impl OutputSequence {
     /// Computes the mask of the next token, unless there is one.
     pub(super) fn prepare_mask(&mut self) {
         if self.needs_mask() {
-            self.next_mask = self.constraint.as_mut().map(Constraint::mask);
+            let stop_tokens = &self.options.stop_tokens;
+            self.next_mask = self.constraint.as_mut().map(|constraint| constraint.mask(stop_tokens));
         }
     }
 

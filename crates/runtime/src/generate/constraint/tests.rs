@@ -19,7 +19,7 @@ fn compiler_with(end: TokenBytes) -> ConstraintCompiler {
 }
 
 fn allowed(constraint: &mut Constraint) -> Vec<u32> {
-    let mask = constraint.mask().expect("a mask");
+    let mask = constraint.mask(&[]).expect("a mask");
     (0..263).filter(|token| mask.allows(*token)).collect()
 }
 
@@ -50,6 +50,12 @@ fn end_tokens_are_allowed_where_the_text_is_complete() {
     assert_eq!(allowed(&mut constraint), [u32::from(b'x')]);
     assert_eq!(constraint.push(u32::from(b'x')), Ok(false));
     assert_eq!(allowed(&mut constraint), [u32::from(b'x'), END]);
+    let mask = |constraint: &mut Constraint| constraint.mask(&[258]).expect("a mask");
+    assert!(mask(&mut constraint).allows(258), "a stop token of the request as well");
+    let mut incomplete =
+        compiler().compile(&StructuredOutput::Regex("xy".to_owned())).expect("an expression");
+    assert_eq!(incomplete.push(u32::from(b'x')), Ok(false));
+    assert!(!mask(&mut incomplete).allows(258));
     // The text of an end token is not the end token, also if the tokenizer does not mark it as special.
     for end in [TokenBytes::Special("<end>".to_owned()), TokenBytes::Text(b"<end>".to_vec())] {
         let expression = StructuredOutput::Regex("<end>x".to_owned());
@@ -64,7 +70,7 @@ fn schemas_and_grammars_are_followed() {
         let mut constraint = compiler().compile(output).expect("it is valid");
         let mut complete = false;
         for byte in text.bytes() {
-            assert!(!complete && constraint.mask().expect("a mask").allows(u32::from(byte)), "{byte}");
+            assert!(!complete && constraint.mask(&[]).expect("a mask").allows(u32::from(byte)), "{byte}");
             complete = constraint.push(u32::from(byte)).expect("it is allowed");
         }
         complete
@@ -123,7 +129,7 @@ fn hostile_ones_take_bounded_time() {
         let mut steps = 0;
         if let Ok(mut constraint) = compiler.compile(&output) {
             let mut follow = || {
-                let mask = constraint.mask().ok()?;
+                let mask = constraint.mask(&[]).ok()?;
                 let token = (0..263).rev().find(|token| mask.allows(*token))?;
                 constraint.push(token).ok()
             };

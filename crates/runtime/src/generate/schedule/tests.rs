@@ -265,6 +265,30 @@ fn an_interactive_sequence_takes_the_place_of_a_bulk_one() {
 }
 
 #[test]
+fn an_interactive_sequence_gets_the_blocks_of_bulk_ones() {
+    let bulk = Scheduling { priority: Priority::Bulk, ..Scheduling::default() };
+    let limits = Limits { watermark: 1, prefill_tokens: 16, step_tokens: 32, ..LIMITS };
+    // Blocks of four tokens: the first bulk sequence has four, and the second three.
+    let mut scheduler = scheduler(8, limits);
+    scheduler.submit(NewSequence { scheduling: bulk, ..sequence(1, 14, 2) }).unwrap();
+    advance(&mut scheduler);
+    scheduler.submit(NewSequence { scheduling: bulk, ..sequence(2, 9, 8) }).unwrap();
+    advance(&mut scheduler);
+    assert_eq!(scheduler.running(), 2);
+    // One block and the watermark are too few for three.
+    scheduler.submit(sequence(3, 9, 8)).unwrap();
+    let step = advance(&mut scheduler);
+    assert_eq!(step.preempted, [2], "the latest, and no more than needed");
+    assert!(work(&step).contains(&(3, 0..9, true)), "{step:?}");
+    // Once that has a fourth block, not enough would be free for another one, even without bulk.
+    while scheduler.block_table(3).is_some_and(|blocks| blocks.len() < 4) {
+        advance(&mut scheduler);
+    }
+    scheduler.submit(sequence(4, 30, 2)).unwrap();
+    assert!(advance(&mut scheduler).preempted.is_empty());
+}
+
+#[test]
 fn sequences_end_where_a_smaller_pool_ends() {
     let mut scheduler = scheduler(32, LIMITS);
     scheduler.submit(sequence(1, 4, 100)).unwrap();
