@@ -1,6 +1,7 @@
 //! Parses JSON bodies and reports unknown fields.
 
 use serde::de::DeserializeOwned;
+use serde_json::Value;
 
 use sconce_http::refusal::{Kind, Refusal};
 
@@ -58,26 +59,29 @@ const RESULT_FIELDS: [&str; 50] = [
     "web_search_options",
 ];
 
+/// Values with which a field changes nothing, besides null.
+const WITHOUT_EFFECT: [(&str, &str); 3] = [("best_of", "1"), ("echo", "false"), ("use_beam_search", "false")];
+
 /// Maximum number of unknown fields that are reported.
 const MAX_LISTED: usize = 16;
 
 /// Parses a body and returns it with the names of unknown fields. Unsupported fields that would change the result are
 /// rejected; with `strict`, all unknown fields are.
 pub(crate) fn parse<T: DeserializeOwned>(bytes: &[u8], strict: bool) -> Result<(T, Vec<String>), Refusal> {
-    let (mut ignored, mut unsupported) = (Vec::new(), None);
+    let (mut ignored, mut unsupported) = (Vec::new(), Vec::new());
     let mut reader = serde_json::Deserializer::from_slice(bytes);
     let parsed = serde_ignored::deserialize(&mut reader, |path| {
         let path = path.to_string();
         let name = path.rsplit('.').next().unwrap_or_default();
-        if unsupported.is_none() && RESULT_FIELDS.contains(&name) {
-            unsupported = Some(name.to_owned());
+        if RESULT_FIELDS.contains(&name) {
+            unsupported.push(path.clone());
         }
         if ignored.len() < MAX_LISTED {
             ignored.push(path.chars().filter(char::is_ascii_graphic).take(64).collect::<String>());
         }
     });
     let value = parsed.and_then(|value| reader.end().map(|()| value)).map_err(|error| refusal(&error))?;
-    if let Some(name) = unsupported {
+    if let Some(name) = with_effect(bytes, &unsupported) {
         let message = format!("unsupported field that would change the result: `{name}`");
         return Err(Refusal::new(Kind::Validation, message));
     }
@@ -85,6 +89,21 @@ pub(crate) fn parse<T: DeserializeOwned>(bytes: &[u8], strict: bool) -> Result<(
         return Err(Refusal::new(Kind::Validation, format!("unknown field: `{name}`")));
     }
     Ok((value, ignored))
+}
+
+/// The name of the first of these fields that has a value with an effect.
+fn with_effect<'a>(bytes: &[u8], paths: &'a [String]) -> Option<&'a str> {
+    if paths.is_empty() {
+        return None;
+    }
+    let body: Value = serde_json::from_slice(bytes).unwrap_or_default();
+    let mut named = paths.iter().map(|path| (path, path.rsplit('.').next().unwrap_or_default()));
+    let has_effect = |(path, name): &(&String, &str)| {
+        let Some(value) = body.pointer(&format!("/{}", path.replace('.', "/"))) else { return true };
+        let value = value.to_string();
+        value != "null" && !WITHOUT_EFFECT.contains(&(name, &value))
+    };
+    named.find(has_effect).map(|(_, name)| name)
 }
 
 fn refusal(error: &serde_json::Error) -> Refusal {
@@ -119,6 +138,30 @@ mod tests {
         let behind = r#""other": 1, "#.repeat(MAX_LISTED);
         let last = format!("{{{behind}\"input\": \"a\", \"dimension\": 3}}");
         assert_eq!(parsed(&last, false), Err(Kind::Validation), "however many others there are");
+    }
+
+    #[test]
+    fn unsupported_fields_without_effect_pass() {
+        for field in
+            ["\"suffix\": null", "\"echo\": false", "\"best_of\": 1", "\"dimensions\": null, \"echo\": false"]
+        {
+            let (_, ignored) =
+                parsed(&format!("{{\"input\": \"a\", {field}}}"), false).expect("it changes nothing");
+            assert!(!ignored.is_empty(), "{field}: it is still reported");
+        }
+        for field in [
+            "\"suffix\": \"\"",
+            "\"echo\": true",
+            "\"best_of\": 2",
+            "\"normalize\": false",
+            "\"echo\": null, \"dim\": 3",
+        ] {
+            assert_eq!(
+                parsed(&format!("{{\"input\": \"a\", {field}}}"), false),
+                Err(Kind::Validation),
+                "{field}"
+            );
+        }
     }
 
     #[test]

@@ -28,8 +28,13 @@ pub(crate) fn completion(model: &Model, tokens: &[(GeneratedToken, String)], mut
     for (generated, text) in tokens {
         texts.push(token(model, generated.id).0);
         logprobs.push(generated.logprob.map(finite));
-        let all = generated.top.iter().map(|&(id, logprob)| (token(model, id).0, json!(finite(logprob))));
-        top.push(Value::Object(all.collect::<Map<_, _>>()));
+        let sampled = generated.logprob.map(|logprob| (generated.id, logprob));
+        let mut all = Map::new();
+        // Parts of characters have the same text: the sampled token has its place, and then the likeliest.
+        for (id, logprob) in sampled.into_iter().chain(generated.top.iter().copied()) {
+            all.entry(token(model, id).0).or_insert_with(|| json!(finite(logprob)));
+        }
+        top.push(Value::Object(all));
         offsets.push(offset);
         offset += text.chars().count();
     }

@@ -9,6 +9,11 @@ use crate::operations::context::invalid;
 /// Messages with their content as text, and with arguments of tool calls as objects.
 pub(crate) fn of_openai(mut messages: Vec<Message>) -> Result<Vec<Message>, Refusal> {
     for (at, Message(fields)) in messages.iter_mut().enumerate() {
+        // Clients send back what they got, with a null in each optional field. Templates ask only whether there is a field.
+        fields.retain(|_, value| !value.is_null());
+        if fields.get("tool_calls").and_then(Value::as_array).is_some_and(Vec::is_empty) {
+            fields.remove("tool_calls");
+        }
         if !fields.get("role").is_some_and(Value::is_string) {
             return Err(invalid(format!("message {at} has no `role`")));
         }
@@ -16,7 +21,7 @@ pub(crate) fn of_openai(mut messages: Vec<Message>) -> Result<Vec<Message>, Refu
         if fields.get("role").is_some_and(|role| role == "developer") {
             fields.insert("role".to_owned(), "system".into());
         }
-        if fields.get("content").is_none_or(Value::is_null) {
+        if !fields.contains_key("content") {
             // An answer of calls has no text, and chat templates search in it.
             if fields.get("role").is_none_or(|role| role != "assistant") {
                 return Err(invalid(format!("message {at} has no `content`")));
@@ -89,6 +94,10 @@ mod tests {
             ] {
                 assert_eq!(converted(bare), Ok(message.clone()));
             }
+        }
+        for nothing in [json!(null), json!([])] {
+            let echoed = json!({"role": "assistant", "content": "a", "refusal": null, "tool_calls": nothing});
+            assert_eq!(converted(echoed), Ok(json!({"role": "assistant", "content": "a"})));
         }
         let developer = converted(json!({"role": "developer", "content": "a"}));
         assert_eq!(developer, Ok(json!({"role": "system", "content": "a"})));

@@ -6,6 +6,7 @@ use sconce::{ChatOptions, ChatPrompt, Message};
 use sconce_http::refusal::Refusal;
 
 use crate::errors::refusal;
+use crate::operations::call_ids;
 use crate::operations::context::RequestContext;
 use crate::operations::generate::{check_bytes, conversation_bytes};
 use crate::operations::tools::Tools;
@@ -15,7 +16,7 @@ use crate::state::slot::LoadedModel;
 pub(crate) async fn chat_prompt(
     context: &RequestContext,
     loaded: &Arc<LoadedModel>,
-    messages: Vec<Message>,
+    mut messages: Vec<Message>,
     mut options: ChatOptions,
     tools: Tools,
 ) -> Result<ChatPrompt, Refusal> {
@@ -27,7 +28,10 @@ pub(crate) async fn chat_prompt(
         options.tools = Some(tools.definitions);
     }
     let own = Arc::clone(loaded);
-    let render = move || own.model.chat_prompt(&messages, &options).map_err(refusal);
+    let render = move || {
+        call_ids::for_template(own.model.chat_template(&options).map_err(refusal)?, &mut messages);
+        own.model.chat_prompt(&messages, &options).map_err(refusal)
+    };
     let prompt = context.on_text_thread(bytes, render).await??;
     context.app.edge.charge(context.principal, prompt.ids.len())?;
     Ok(prompt)

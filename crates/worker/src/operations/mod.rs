@@ -1,5 +1,6 @@
 //! Operations, independent of the dialect: from texts to a result that is written as JSON.
 
+mod call_ids;
 pub(crate) mod chat_prompt;
 mod classify;
 pub(crate) mod context;

@@ -5,13 +5,12 @@ mod delta;
 
 use std::mem::take;
 
-use self::call_scanner::{CallScanner, Ended};
+use self::call_scanner::{CallScanner, END_CALL, Ended};
 pub(crate) use self::delta::Delta;
 
 const THINK: &str = "<think>";
 const END_THINK: &str = "</think>";
 const CALL: &str = "<tool_call>";
-const END_CALL: &str = "</tool_call>";
 const PYTHON_TAG: &str = "<|python_tag|>";
 const TOOL_CALLS: &str = "[TOOL_CALLS]";
 
@@ -43,6 +42,8 @@ impl ToolFormat {
 #[derive(Clone, Debug)]
 pub(crate) struct OutputParser {
     tools: Option<ToolFormat>,
+    /// Whether what follows the first call is dropped.
+    is_single: bool,
     state: State,
     /// Text that is not parsed yet.
     buffer: String,
@@ -62,14 +63,15 @@ enum State {
     BeforeCall,
     /// In a call.
     Call(CallScanner),
-    /// After calls that are the whole answer: what follows is dropped.
+    /// After the last call, where what follows is dropped.
     Ended,
 }
 
 impl OutputParser {
     /// A parser of text without reasoning and calls.
     pub(crate) fn plain() -> OutputParser {
-        OutputParser { tools: None, state: State::Text { trims: false }, buffer: String::new(), calls: 0 }
+        let state = State::Text { trims: false };
+        OutputParser { tools: None, is_single: false, state, buffer: String::new(), calls: 0 }
     }
 
     /// A parser for a chat template and the prompt that it gave. Calls are parsed only if the request has tools.
@@ -86,7 +88,12 @@ impl OutputParser {
         OutputParser { tools, state, ..OutputParser::plain() }
     }
 
-    /// Whether a call began.
+    /// The same for an answer of at most one call.
+    pub(crate) fn single(self) -> OutputParser {
+        OutputParser { is_single: true, ..self }
+    }
+
+    /// Whether there is a call with all its arguments.
     pub(crate) fn has_calls(&self) -> bool {
         self.calls > 0
     }
@@ -115,7 +122,10 @@ impl OutputParser {
             // Nothing follows calls that are the whole answer.
             State::Call(_) if self.calls > 0 && self.tools != Some(ToolFormat::Hermes) => {}
             State::Start { .. } | State::Text { .. } | State::BeforeCall => text(&rest, &mut deltas),
-            State::Call(call) => text(&call.abandon(), &mut deltas),
+            State::Call(call) => {
+                self.calls += usize::from(call.is_closed());
+                text(&call.abandon(), &mut deltas);
+            }
         }
         deltas
     }
@@ -230,7 +240,7 @@ impl OutputParser {
             None => return false,
             Some(Ended::Call) => {
                 self.calls += 1;
-                State::BeforeCall
+                if self.is_single { State::Ended } else { State::BeforeCall }
             }
             Some(Ended::Text(_)) if self.calls > 0 && !is_marked => State::Ended,
             Some(Ended::Text(object)) => {

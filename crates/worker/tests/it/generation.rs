@@ -166,6 +166,17 @@ fn completions_continue_several_prompts_with_log_probabilities() {
             assert_eq!(&top[token.as_str().expect("a token")], logprob, "greedy tokens are the most likely");
         }
     }
+    // The sampled token is among them, however unlikely.
+    for count in [0, 1] {
+        let random = body(json!({"temperature": 2, "seed": 3, "logprobs": count, "max_tokens": 20}));
+        let whole = post(*server, "/v1/completions", &random).expect(200);
+        let logprobs = &whole["choices"][0]["logprobs"];
+        for (at, token) in logprobs["tokens"].as_array().expect("20").iter().enumerate() {
+            let top = logprobs["top_logprobs"][at].as_object().expect("an object");
+            assert_eq!(top[token.as_str().expect("a token")], logprobs["token_logprobs"][at]);
+            assert!((1..=count + 1).contains(&top.len()), "{top:?}");
+        }
+    }
     let (values, done) = events(&post(*server, "/v1/completions", &body(json!({"stream": true}))));
     assert!(done);
     for (index, choice) in choices.iter().enumerate() {
@@ -191,6 +202,7 @@ fn invalid_requests_are_refused_before_anything_is_generated() {
         (json!({"top_logprobs": 3}), 400, "invalid_request"),
         (json!({"logit_bias": {"200": 1}}), 400, "invalid_request"),
         (json!({"functions": []}), 400, "invalid_request"),
+        (json!({"suffix": "b"}), 400, "invalid_request"),
         (json!({"stop": vec!["a"; 100]}), 400, "invalid_request"),
         (json!({"response_format": {"type": "json_object"}}), 400, "invalid_request"),
         (json!({"model": "other"}), 404, "model_not_found"),

@@ -102,6 +102,31 @@ fn required_calls_are_valid_in_every_format_as_a_whole_and_as_a_stream() {
 }
 
 #[test]
+fn a_conversation_goes_on_after_a_call_with_every_template() {
+    for template in ["qwen3", "llama3_2", "mistral_nemo"] {
+        let server = server(template);
+        let called = (0..8).find_map(|seed| {
+            let body = request(seed, &json!({"parallel_tool_calls": false}));
+            let mut whole = post(*server, "/v1/chat/completions", &body).expect(200);
+            (whole["choices"][0]["finish_reason"] == "tool_calls")
+                .then(|| whole["choices"][0]["message"].take())
+        });
+        let called = called.expect("one of eight ends");
+        assert_eq!(called["tool_calls"].as_array().map(Vec::len), Some(1), "{template}");
+        // As clients send it back: with the ids of this server, and null in the fields without a value.
+        let result = json!({"role": "tool", "tool_call_id": called["tool_calls"][0]["id"], "content": "20"});
+        let user = json!({"role": "user", "content": "What is the weather?"});
+        let answered = json!({
+            "role": "assistant", "content": "20 degrees", "refusal": null, "tool_calls": null, "function_call": null,
+        });
+        let messages = json!([user, called, result, answered, user]);
+        let body = request(1, &json!({"messages": messages, "tool_choice": "auto", "max_tokens": 4}));
+        let whole = post(*server, "/v1/chat/completions", &body).expect(200);
+        assert!(whole["usage"]["prompt_tokens"].as_u64().is_some_and(|tokens| tokens > 0), "{template}");
+    }
+}
+
+#[test]
 fn a_named_tool_is_called_once_in_every_dialect() {
     let server = server("qwen3");
     let choice = json!({"type": "function", "function": {"name": "weather"}});

@@ -4,6 +4,7 @@ use sconce::{ChatOptions, GenerateOptions, Message, Model};
 use sconce_http::refusal::{Kind, Refusal};
 
 use crate::errors::refusal;
+use crate::operations::call_ids;
 use crate::operations::context::invalid;
 use crate::operations::output_parser::OutputParser;
 use crate::operations::tools::Tools;
@@ -35,11 +36,12 @@ impl PromptInput {
                 (tokens.into_iter().map(|token| token.id).collect(), OutputParser::plain())
             }
             PromptInput::Ids(ids) => (ids, OutputParser::plain()),
-            PromptInput::Conversation { messages, options: mut chat, tools } => {
+            PromptInput::Conversation { mut messages, options: mut chat, tools } => {
                 let callable = tools.are_callable();
                 // A model may have a template for tools.
                 chat.tools = callable.then(|| tools.definitions.clone());
                 let template = model.chat_template(&chat).map_err(refusal)?;
+                call_ids::for_template(template, &mut messages);
                 let prompt = model.chat_prompt(&messages, &chat).map_err(refusal)?;
                 let calls = tools.structured_output(template)?;
                 // Structured output begins at once, also where the prompt begins a reasoning.
@@ -51,6 +53,7 @@ impl PromptInput {
                     (None, Some(_)) => OutputParser::of(template, "", callable),
                     (None, None) => OutputParser::of(template, &prompt.text, callable),
                 };
+                let parser = if tools.parallel { parser } else { parser.single() };
                 options.structured_output = calls.or(options.structured_output);
                 if !options.ignore_eos {
                     options.stop_tokens.extend(prompt.stop_tokens);

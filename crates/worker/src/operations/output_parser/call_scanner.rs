@@ -6,6 +6,9 @@ use serde_json::Value;
 
 use super::delta::Delta;
 
+/// What follows a call in the format of Hermes.
+pub(super) const END_CALL: &str = "</tool_call>";
+
 /// Scans the JSON object of a call.
 #[derive(Clone, Debug, Default)]
 pub(super) struct CallScanner {
@@ -55,6 +58,10 @@ impl CallScanner {
             if self.arguments.is_some() && !self.closed && self.depth == 1 && !self.in_string {
                 self.closed = true;
                 self.report(index, deltas);
+            }
+            // Some models forget the last brace.
+            if self.closed && !self.in_string && one == '>' && self.text.ends_with(END_CALL) {
+                self.depth = 0;
             }
             if self.depth == 0 {
                 used = at + one.len_utf8();
@@ -112,6 +119,11 @@ impl CallScanner {
         deltas.push(Delta::Call { index, name: name.to_owned() });
         deltas.push(Delta::Arguments { index, text: arguments });
         Some(Ended::Call)
+    }
+
+    /// Whether its arguments are complete.
+    pub(super) fn is_closed(&self) -> bool {
+        self.closed
     }
 
     /// The text of a call that did not begin.

@@ -126,6 +126,32 @@ fn what_follows_calls_that_are_the_answer_is_dropped() {
 }
 
 #[test]
+fn a_call_without_its_last_brace_ends_at_its_mark() {
+    let (f, g) = (
+        "{\"name\": \"f\", \"arguments\": {\"a\": \"</tool_call>\"}",
+        "{\"name\": \"g\", \"arguments\": {}}",
+    );
+    let output = format!("<tool_call>\n{f}\n</tool_call>\n<tool_call>\n{g}\n</tool_call> and more");
+    let calls = [("f", "{\"a\": \"</tool_call>\"}"), ("g", "{}")];
+    assert_eq!(whole(QWEN, &output), expected("and more", "", &calls));
+    // The output may end there as well.
+    for (output, is_call) in [(f, true), (&f[..f.len() - 1], false)] {
+        let mut parser = OutputParser::of(QWEN, "", true);
+        parser.push(&format!("<tool_call>{output}"));
+        parser.finish();
+        assert_eq!(parser.has_calls(), is_call, "{output}");
+    }
+}
+
+#[test]
+fn what_follows_the_only_call_is_dropped() {
+    let call = "<tool_call>{\"name\": \"f\", \"arguments\": {}}</tool_call>";
+    let output = format!("I look. {call} and {call}");
+    let single = parsed(OutputParser::of(QWEN, "", true).single(), [output.as_str()].into_iter());
+    assert_eq!(single, expected("I look.", "", &[("f", "{}")]));
+}
+
+#[test]
 fn arguments_are_streamed() {
     let mut parser = OutputParser::of(QWEN, "", true);
     assert_eq!(parser.push("<tool_call>{\"name\": \"f\", \"arguments\": "), []);
@@ -146,7 +172,8 @@ proptest! {
     fn pieces_do_not_matter(
         parts in proptest::collection::vec(prop_oneof![
             Just("<think>"), Just("</think>"), Just("<tool_call>"), Just("</tool_call>"), Just("\n"), Just(" a"),
-            Just("{\"name\": \"f\", \"arguments\": {\"é\": \"}\"}}"), Just("{\"name\": "), Just("["), Just("]"),
+            Just("{\"name\": \"f\", \"arguments\": {\"é\": \"}\"}}"), Just("{\"name\": "),
+            Just("{\"name\": \"g\", \"arguments\": {}"), Just("["), Just("]"),
             Just("[TOOL_CALLS]"), Just("<|python_tag|>"), Just("<"), Just("é"),
         ], 0..12),
         cuts in proptest::collection::vec(any::<prop::sample::Index>(), 0..8),
