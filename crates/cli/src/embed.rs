@@ -51,7 +51,8 @@ pub(crate) fn run(arguments: &arguments::Embed) -> anyhow::Result<ExitCode> {
             arguments.prompts.prompt()
         }
     };
-    let mut output = Sink::open(format, arguments.output.as_deref())?;
+    let width = arguments.dimensions.unwrap_or(card.width());
+    let mut output = Sink::open(format, arguments.output.as_deref(), width)?;
     let options = EmbedOptions {
         prompt,
         dimensions: arguments.dimensions,
@@ -193,7 +194,8 @@ enum Writer {
 }
 
 impl Sink {
-    fn open(format: Format, path: Option<&Path>) -> anyhow::Result<Sink> {
+    /// Vectors have `width` values.
+    fn open(format: Format, path: Option<&Path>, width: usize) -> anyhow::Result<Sink> {
         let Some(path) = path else {
             let writer = Writer::JsonLines(Box::new(BufWriter::new(io::stdout())));
             return Ok(Sink { writer, file: None });
@@ -201,7 +203,7 @@ impl Sink {
         let output = OutputFile::create(path)?;
         let file = output.file().with_context(|| format!("could not write: `{}`", path.display()))?;
         let writer = match format {
-            Format::Npy => Writer::Npy(Box::new(NpyWriter::new(file))),
+            Format::Npy => Writer::Npy(Box::new(NpyWriter::new(file, width))),
             Format::JsonLines => Writer::JsonLines(Box::new(BufWriter::new(file))),
         };
         Ok(Sink { writer, file: Some(output) })

@@ -16,8 +16,9 @@ pub(crate) struct NpyWriter {
 }
 
 impl NpyWriter {
-    pub(crate) fn new(file: File) -> NpyWriter {
-        NpyWriter { file: BufWriter::new(file), rows: 0, width: 0 }
+    /// A writer of rows. Without any, the array has `width` columns.
+    pub(crate) fn new(file: File, width: usize) -> NpyWriter {
+        NpyWriter { file: BufWriter::new(file), rows: 0, width }
     }
 
     pub(crate) fn write(&mut self, row: &[f32]) -> io::Result<()> {

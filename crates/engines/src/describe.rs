@@ -144,8 +144,13 @@ fn check_sizes(d: &Description) -> Result<(), Unsupported> {
     {
         return Err(Unsupported(format!("relative_attention_num_buckets {}", buckets.count)));
     }
+    // A size that the config lacks is zero as well.
+    let sizes = [d.layers, d.hidden, d.heads, d.intermediate, d.vocabulary];
+    if let Some(([key, ..], _)) = families::SIZES.iter().zip(sizes).find(|(_, size)| *size == 0) {
+        return Err(Unsupported(format!("{key} 0")));
+    }
     let heads = |what: &str| Err(Unsupported(format!("{what} over {} heads", d.heads)));
-    if d.heads == 0 || d.head_dim == 0 || d.layers == 0 {
+    if d.head_dim == 0 {
         return heads(&format!("hidden {}", d.hidden));
     }
     // Without `head_dim` in the config, the heads divide the hidden size.
@@ -187,5 +192,33 @@ fn unknown_architecture(model_type: &str, config: &Value, sizes: &Sizes) -> Obst
         known: families::model_types(),
         nearest: name,
         missing,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::testing::card;
+
+    #[test]
+    fn a_size_of_zero_is_an_obstacle_that_names_its_key() {
+        let keys =
+            ["num_hidden_layers", "hidden_size", "num_attention_heads", "intermediate_size", "vocab_size"];
+        for (model_type, key) in ["bert", "llama"].iter().flat_map(|family| keys.map(|key| (family, key))) {
+            let mut config = json!({
+                "model_type": model_type, "num_hidden_layers": 2, "hidden_size": 64, "num_attention_heads": 2,
+                "intermediate_size": 128, "vocab_size": 90, "max_position_embeddings": 128,
+            });
+            if *model_type == "llama" {
+                // Heads of their own dimension need no hidden size.
+                config["head_dim"] = json!(32);
+            }
+            assert!(describe(&card(config.clone())).is_ok(), "{config}");
+            config[key] = json!(0);
+            let error = describe(&card(config)).expect_err("nothing can be computed").to_string();
+            assert!(error.contains(&format!("{model_type} with {key} 0")), "{error}");
+        }
     }
 }

@@ -179,7 +179,10 @@ impl ModelTokenizer {
         let limit = self.max_length.saturating_sub(self.special_tokens + prompt_tokens).max(1);
         let offsets: Vec<(usize, usize)> =
             self.tokens(text, false)?.into_iter().map(|token| token.offsets).collect();
-        Ok(split(text, &offsets, limit))
+        // A chunk alone may have other tokens than within the text: SentencePiece begins it with a space.
+        let most = limit + prompt_tokens;
+        let excess = |chunk: &str| Ok(self.content(&format!("{prompt}{chunk}"))?.len().saturating_sub(most));
+        split(text, &offsets, limit, excess)
     }
 
     /// The text of token ids.
@@ -226,24 +229,39 @@ fn check_length(text: &str) -> Result<(), TokenizerError> {
 }
 
 /// Splits `text`, whose tokens have these offsets, into chunks of at most `limit` tokens. A chunk ends at the last word
-/// start in its last quarter, if there is one.
-fn split(text: &str, offsets: &[(usize, usize)], limit: usize) -> Vec<(String, usize)> {
+/// start in its last quarter, if there is one. It ends before that if it has too many tokens alone: `excess` of them.
+fn split<E>(
+    text: &str,
+    offsets: &[(usize, usize)],
+    limit: usize,
+    excess: impl Fn(&str) -> Result<usize, E>,
+) -> Result<Vec<(String, usize)>, E> {
     let mut chunks = Vec::new();
     let (mut first, mut start) = (0, 0);
-    while offsets.len() - first > limit {
-        let end = first + limit;
-        let starts_word = |at: &usize| offsets[*at].0 > offsets[*at - 1].1;
-        let next =
-            (first + limit - limit / 4..=end).rev().filter(|at| *at > first).find(starts_word).unwrap_or(end);
-        let mut byte = offsets[next].0;
-        while !text.is_char_boundary(byte) {
-            byte -= 1;
+    let mut most = limit;
+    loop {
+        let (next, byte) = if offsets.len() - first > most {
+            let end = first + most;
+            let starts_word = |at: &usize| offsets[*at].0 > offsets[*at - 1].1;
+            let near = (first + most - most / 4..=end).rev().filter(|at| *at > first);
+            let next = near.clone().find(starts_word).unwrap_or(end);
+            (next, text.floor_char_boundary(offsets[next].0))
+        } else {
+            (offsets.len(), text.len())
+        };
+        let chunk = &text[start..byte];
+        let excess = excess(chunk)?.min(next - first);
+        // A chunk of one token, or of none, can't be shorter.
+        if excess > 0 && next - first > 1 {
+            most = (next - first - excess).max(1);
+            continue;
         }
-        chunks.push((text[start..byte].to_owned(), next - first));
-        (first, start) = (next, byte);
+        chunks.push((chunk.to_owned(), next - first));
+        if next == offsets.len() {
+            return Ok(chunks);
+        }
+        (first, start, most) = (next, byte, limit);
     }
-    chunks.push((text[start..].to_owned(), offsets.len() - first));
-    chunks
 }
 
 /// Adds the query and document markers as special tokens if the vocabulary has them, as in training.
@@ -263,13 +281,21 @@ mod tests {
     fn a_long_text_is_split_between_words_and_nothing_is_lost() {
         let text = "one two threefour five";
         let offsets = [(0, 3), (4, 7), (8, 13), (13, 17), (18, 22)];
-        let cut = |limit| split(text, &offsets, limit);
+        let none = |_: &str| Ok::<_, ()>(0);
+        let cut = |limit| split(text, &offsets, limit, none).expect("it can be counted");
         let piece = |text: &str, tokens| (text.to_owned(), tokens);
         assert_eq!(cut(5), [piece(text, 5)]);
         assert_eq!(cut(4), [piece("one two threefour ", 4), piece("five", 1)]);
         assert_eq!(cut(3), [piece("one two three", 3), piece("four five", 2)], "no word begins near enough");
         assert_eq!(cut(1).len(), 5);
         assert_eq!(cut(2).into_iter().map(|(text, _)| text).collect::<String>(), text);
-        assert_eq!(split("", &[], 4), [piece("", 0)]);
+        assert_eq!(split("", &[], 4, none), Ok(vec![piece("", 0)]));
+        // Every chunk but the first begins with one more token.
+        let excess = |chunk: &str| {
+            let tokens = offsets.iter().filter(|(start, end)| chunk.contains(&text[*start..*end])).count();
+            Ok::<_, ()>((tokens + usize::from(!chunk.starts_with("one"))).saturating_sub(2))
+        };
+        let shorter = split(text, &offsets, 2, excess).expect("it can be counted");
+        assert_eq!(shorter, [piece("one two ", 2), piece("three", 1), piece("four ", 1), piece("five", 1)]);
     }
 }

@@ -59,9 +59,15 @@ impl PartialFile {
         })
     }
 
-    /// Syncs the file to disk and renames it to `blob`.
+    /// Syncs the file to disk and renames it to `blob`. Fails if another process has written to it as well, as where the
+    /// file system has no locks.
     pub(super) fn finish(self, blob: &Path) -> Result<(), HubError> {
         self.file.sync_all().map_err(|source| self.error(source))?;
+        let length = self.file.metadata().map_err(|source| self.error(source))?.len();
+        if length != self.length {
+            let message = format!("another process wrote to it: {length} bytes instead of {}", self.length);
+            return Err(self.error(io::Error::other(message)));
+        }
         let PartialFile { path, file, .. } = self;
         drop(file);
         std::fs::rename(&path, blob).map_err(|source| HubError::Cache { path, source })
@@ -88,6 +94,18 @@ mod tests {
         part.finish(&folder.path().join("x")).expect("renames");
         assert_eq!(std::fs::read(folder.path().join("x")).expect("reads"), b"abc");
         assert!(!path.exists());
+    }
+
+    #[test]
+    fn a_part_that_another_process_wrote_to_as_well_is_not_taken_for_the_file() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("x.part");
+        let mut part = PartialFile::open(&path).expect("opens");
+        part.append(b"ab").expect("appends");
+        PartialFile::open(&path).expect("opens too").append(b"ab").expect("appends");
+        part.append(b"c").expect("appends");
+        let error = part.finish(&folder.path().join("x")).expect_err("it has bytes of both").to_string();
+        assert!(error.contains("x.part") && !folder.path().join("x").exists(), "{error}");
     }
 
     #[test]
