@@ -57,7 +57,8 @@ impl Balancer {
 
     /// Counts a request as in flight. `None` if the worker has left or restarted since the choice.
     pub fn start(&mut self, choice: &Choice, now: Instant) -> Option<Ticket> {
-        self.workers.start(choice.slot, choice.incarnation, choice.tokens, &self.options, now)
+        let worker = (choice.slot, choice.incarnation);
+        self.workers.start(worker, &choice.model, choice.tokens, &self.options, now)
     }
 
     /// Takes the outcome of a request.
@@ -78,7 +79,14 @@ impl Balancer {
 
     /// The circuit of a worker.
     pub fn circuit(&self, worker_id: &str, now: Instant) -> Option<Circuit> {
-        Some(self.workers.by_id(worker_id)?.breaker().circuit(now))
+        Some(self.workers.by_id(worker_id)?.circuits().circuit(now))
+    }
+
+    /// The models of a worker whose own circuits are not closed.
+    pub fn model_circuits(&self, worker_id: &str, now: Instant) -> Vec<(String, Circuit)> {
+        let circuits =
+            self.workers.by_id(worker_id).into_iter().flat_map(|worker| worker.circuits().models(now));
+        circuits.map(|(model, circuit)| (model.to_owned(), circuit)).collect()
     }
 }
 

@@ -65,6 +65,7 @@ pub struct Choice {
     pub by_prefix: bool,
     /// Whether the model is loaded there. If not, the worker loads it first.
     pub is_loaded: bool,
+    pub(crate) model: Box<str>,
     pub(crate) tokens: u64,
     pub(crate) slot: u32,
     pub(crate) incarnation: u64,
@@ -205,7 +206,7 @@ impl<'a> Chooser<'a> {
         (0..MAX_DRAWS).find_map(|_| {
             let (slot, rate) = self.draw(groups, random.fraction() * total)?;
             let candidate = self.candidate(slot, rate)?;
-            (!is_retry || candidate.worker.breaker().is_healthy()).then_some(candidate)
+            (!is_retry || self.is_healthy(&candidate)).then_some(candidate)
         })
     }
 
@@ -233,7 +234,7 @@ impl<'a> Chooser<'a> {
     ) -> Option<Candidate<'a>> {
         let (mut total, mut drawn) = (0.0, None);
         let candidates = self.candidates(groups, true);
-        for (candidate, rate) in candidates.filter(|(one, _)| !healthy || one.worker.breaker().is_healthy()) {
+        for (candidate, rate) in candidates.filter(|(one, _)| !healthy || self.is_healthy(one)) {
             total += rate;
             if random.fraction() * total < rate {
                 drawn = Some(candidate);
@@ -263,11 +264,19 @@ impl<'a> Chooser<'a> {
     /// The worker of a slot, if it may get the request.
     fn candidate(&self, slot: u32, rate: f64) -> Option<Candidate<'a>> {
         let worker = self.workers.get(slot)?;
-        if self.is_excluded(worker) || worker.unavailable(self.options, self.now).is_some() {
+        if self.is_excluded(worker) || self.unavailable(worker).is_some() {
             return None;
         }
         let tokens = worker.queued(rate, self.now).saturating_add(self.request.tokens);
         Some(Candidate { slot, worker, finish: tokens as f64 / rate + worker.latency() })
+    }
+
+    fn is_healthy(&self, candidate: &Candidate<'_>) -> bool {
+        candidate.worker.circuits().are_healthy(self.request.model)
+    }
+
+    fn unavailable(&self, worker: &Worker) -> Option<Unavailable> {
+        worker.unavailable(self.request.model, self.options, self.now)
     }
 
     fn is_excluded(&self, worker: &Worker) -> bool {
@@ -280,7 +289,7 @@ impl<'a> Chooser<'a> {
         let earlier = |known: Option<Instant>, at: Instant| Some(known.map_or(at, |known| known.min(at)));
         let members = self.suitable(groups, is_loaded).flat_map(|group| group.members(self.request.size()));
         for worker in members.filter_map(|(slot, _)| self.workers.get(slot)) {
-            match worker.unavailable(self.options, self.now) {
+            match self.unavailable(worker) {
                 _ if self.is_excluded(worker) => {}
                 Some(Unavailable::Busy(at)) => busy = earlier(busy, at),
                 Some(Unavailable::Open(at)) => open = earlier(open, at),
@@ -301,6 +310,7 @@ impl<'a> Chooser<'a> {
             predicted: Duration::try_from_secs_f64(candidate.finish).unwrap_or(Duration::MAX),
             by_prefix,
             is_loaded,
+            model: self.request.model.into(),
             tokens: self.request.tokens,
             slot: candidate.slot,
             incarnation: candidate.worker.incarnation,

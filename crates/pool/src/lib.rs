@@ -6,6 +6,7 @@ mod backend;
 pub mod balancer;
 pub mod breaker;
 pub mod choose;
+mod circuits;
 pub mod class;
 pub mod gateway;
 pub mod hedge;

@@ -77,10 +77,9 @@ impl Failure<'_> {
             Failure::Refused { status, code, retry_after } => {
                 let busy = Outcome::Busy { retry_after: retry_after.unwrap_or(DEFAULT_RETRY_AFTER) };
                 match (code.unwrap_or_default(), status) {
+                    ("not_ready" | "no_placement" | "model_fault", _) => (Outcome::ModelFailure, true),
                     // Gateways authenticate with the key of the pool.
-                    ("not_ready" | "no_placement" | "model_fault" | "invalid_api_key", _) => {
-                        (Outcome::Failure, true)
-                    }
+                    ("invalid_api_key", _) => (Outcome::Failure, true),
                     // Another worker has more memory, the class or the model. A client may name another model in the body
                     // than in the path.
                     ("does_not_fit" | "class_unavailable" | "model_not_found", _) => (Outcome::Success, true),
@@ -145,10 +144,10 @@ mod tests {
             ("rate_limited", 429, ok, false),
             ("paused", 503, busy, true),
             ("timed_out", 503, Outcome::Cancelled, false),
-            ("not_ready", 503, failed, true),
-            ("model_fault", 500, failed, true),
-            ("model_fault", 424, failed, true),
-            ("no_placement", 424, failed, true),
+            ("not_ready", 503, Outcome::ModelFailure, true),
+            ("model_fault", 500, Outcome::ModelFailure, true),
+            ("model_fault", 424, Outcome::ModelFailure, true),
+            ("no_placement", 424, Outcome::ModelFailure, true),
             ("class_unavailable", 503, ok, true),
             ("of_a_newer_version", 503, failed, true),
             ("of_a_newer_version", 422, ok, false),

@@ -6,7 +6,8 @@ use std::time::{Duration, Instant};
 
 use sconce_registry::{Heartbeat, Load, Member, MemberMap, Registration, WorkerState};
 
-use crate::breaker::{Breaker, BreakerOptions, Permit};
+use crate::breaker::BreakerOptions;
+use crate::circuits::{Circuits, Fault, Permits};
 use crate::random::stable_hash;
 
 /// A busy worker gets no request for at most this long. Its `Retry-After` is in whole seconds, in which its queue may
@@ -32,7 +33,7 @@ pub(crate) struct Worker {
     since_report: u64,
     /// Tokens sent, without those that are done.
     in_flight: u64,
-    breaker: Breaker,
+    circuits: Circuits,
     busy: Option<Busy>,
     /// The last update that listed it.
     listed: u64,
@@ -50,7 +51,7 @@ struct Busy {
 /// Why a worker gets no request now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Unavailable {
-    /// Its circuit is open until this time.
+    /// Its circuit, or that of the model, is open until this time.
     Open(Instant),
     /// Its queue is full; clients may retry at this time.
     Busy(Instant),
@@ -63,6 +64,8 @@ pub enum Outcome {
     Success,
     /// The worker is at fault.
     Failure,
+    /// The worker answered that it can't serve the model now.
+    ModelFailure,
     /// The worker's queue is full.
     Busy {
         /// Its `Retry-After`.
@@ -78,9 +81,10 @@ pub enum Outcome {
 pub struct Ticket {
     pub(crate) slot: u32,
     pub(crate) incarnation: u64,
+    model: Box<str>,
     tokens: u64,
     report: u64,
-    permit: Permit,
+    permits: Permits,
 }
 
 impl Worker {
@@ -103,16 +107,21 @@ impl Worker {
         if latency.is_finite() { latency.max(0.0) } else { 0.0 }
     }
 
-    /// Why it gets no request now, if it gets none.
-    pub(crate) fn unavailable(&self, options: &BreakerOptions, now: Instant) -> Option<Unavailable> {
-        if !self.breaker.admits(options, now) {
-            return Some(Unavailable::Open(self.breaker.retry_at(options).unwrap_or(now)));
+    /// Why it gets no request for `model` now, if it gets none.
+    pub(crate) fn unavailable(
+        &self,
+        model: &str,
+        options: &BreakerOptions,
+        now: Instant,
+    ) -> Option<Unavailable> {
+        if let Some(until) = self.circuits.closed_until(model, options, now) {
+            return Some(Unavailable::Open(until));
         }
         self.busy.filter(|busy| now < busy.until).map(|busy| Unavailable::Busy(busy.retry_at))
     }
 
-    pub(crate) fn breaker(&self) -> &Breaker {
-        &self.breaker
+    pub(crate) fn circuits(&self) -> &Circuits {
+        &self.circuits
     }
 
     /// Takes over a record of the same boot.
@@ -217,7 +226,7 @@ impl Workers {
             report: 0,
             since_report: 0,
             in_flight: 0,
-            breaker: Breaker::default(),
+            circuits: Circuits::default(),
             busy: None,
             listed: self.updates,
         };
@@ -241,8 +250,8 @@ impl Workers {
     /// Counts a request as in flight. `None` if the worker is gone.
     pub(crate) fn start(
         &mut self,
-        slot: u32,
-        incarnation: u64,
+        (slot, incarnation): (u32, u64),
+        model: &str,
         tokens: u64,
         options: &BreakerOptions,
         now: Instant,
@@ -251,8 +260,8 @@ impl Workers {
         let worker = self.of_incarnation(slot, incarnation)?;
         worker.in_flight = worker.in_flight.saturating_add(tokens);
         worker.since_report = worker.since_report.saturating_add(tokens);
-        let (report, permit) = (worker.report, worker.breaker.start(options, now));
-        Some(Ticket { slot, incarnation, tokens, report, permit })
+        let (report, permits) = (worker.report, worker.circuits.start(model, options, now));
+        Some(Ticket { slot, incarnation, model: model.into(), tokens, report, permits })
     }
 
     pub(crate) fn finish(
@@ -267,23 +276,24 @@ impl Workers {
         if worker.report == ticket.report {
             worker.since_report = worker.since_report.saturating_sub(ticket.tokens);
         }
-        match outcome {
-            Outcome::Success => worker.breaker.record(ticket.permit, true, options, now),
-            Outcome::Failure => worker.breaker.record(ticket.permit, false, options, now),
-            Outcome::Cancelled => worker.breaker.cancel(ticket.permit, now),
-            Outcome::Busy { retry_after } => {
-                // It answered, so the probe of a half-open circuit succeeded.
-                worker.breaker.record(ticket.permit, true, options, now);
-                worker.busy =
-                    Some(Busy { until: now + retry_after.min(BUSY_PAUSE), retry_at: now + retry_after });
-            }
+        let fault = match outcome {
+            // A busy worker answered, so the probe of a half-open circuit succeeded.
+            Outcome::Success | Outcome::Busy { .. } => Fault::None,
+            Outcome::Failure => Fault::Worker,
+            Outcome::ModelFailure => Fault::Model,
+            Outcome::Cancelled => return worker.circuits.cancel(&ticket.model, &ticket.permits, now),
+        };
+        worker.circuits.record(&ticket.model, &ticket.permits, fault, options, now);
+        if let Outcome::Busy { retry_after } = outcome {
+            worker.busy =
+                Some(Busy { until: now + retry_after.min(BUSY_PAUSE), retry_at: now + retry_after });
         }
     }
 
     /// Takes note that an answer begins.
     pub(crate) fn answered(&mut self, ticket: &Ticket, now: Instant) {
         if let Some(worker) = self.of_incarnation(ticket.slot, ticket.incarnation) {
-            worker.breaker.answered(ticket.permit, now);
+            worker.circuits.answered(&ticket.model, &ticket.permits, now);
         }
     }
 

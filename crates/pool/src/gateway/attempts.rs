@@ -169,7 +169,7 @@ impl Attempts<'_> {
     fn count(&self, attempt: &Attempt, outcome: Outcome) {
         let label = match outcome {
             Outcome::Success | Outcome::Busy { .. } => "refused",
-            Outcome::Failure => "failed",
+            Outcome::Failure | Outcome::ModelFailure => "failed",
             Outcome::Cancelled => "cancelled",
         };
         self.gateway.metrics.attempts.with_label_values(&[attempt.choice.worker_id(), label]).inc();

@@ -117,6 +117,11 @@ pub(super) async fn model(State(gateway): State<Arc<Gateway>>, Path(id): Path<St
 pub(super) async fn report(State(gateway): State<Arc<Gateway>>) -> Response {
     let now = Instant::now();
     let circuits = |id: &str| gateway.members.with_balancer(|balancer| balancer.circuit(id, now));
+    let model_circuits = |id: &str| {
+        let circuits = gateway.members.with_balancer(|balancer| balancer.model_circuits(id, now));
+        let circuits = circuits.into_iter().map(|(model, circuit)| (model, circuit_name(circuit)));
+        circuits.collect::<BTreeMap<_, _>>()
+    };
     let members: Vec<Value> = gateway.members.watcher.read(|map| {
         let member = |member: Member<'_>| {
             let (registration, heartbeat) = (member.registration, member.heartbeat);
@@ -127,6 +132,7 @@ pub(super) async fn report(State(gateway): State<Arc<Gateway>>) -> Response {
                 "version": registration.version,
                 "state": heartbeat.state,
                 "circuit": circuits(&registration.worker_id).map(circuit_name),
+                "model_circuits": model_circuits(&registration.worker_id),
                 "heartbeat_age_ms": u64::try_from(member.received.elapsed().as_millis()).unwrap_or(u64::MAX),
                 "load": heartbeat.load,
                 "rates": {

@@ -292,10 +292,24 @@ async fn every_request_has_one_outcome() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_short_outage_of_the_only_worker_ends_with_its_circuit() {
     let (gateway, workers, _registry) = pool(1).await;
-    workers[0].state.set(Behaviour::Refuse(500, "model_fault", 1));
+    workers[0].state.set(Behaviour::Refuse(500, "other", 1));
     while gateway.client.get("/v1/report").await.json()["members"][0]["circuit"] == "closed" {
         assert_eq!(gateway.client.embed(&[]).await.status, 500);
     }
     workers[0].state.set(Behaviour::Answer(Duration::ZERO, 1));
     assert!(gateway.client.embed(&[]).await.is_ok(), "the request waits for the probe");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_model_that_fails_opens_its_own_circuit_on_the_worker() {
+    let (gateway, workers, _registry) = pool(1).await;
+    workers[0].state.set(Behaviour::Refuse(500, "model_fault", 1));
+    let member = async || gateway.client.get("/v1/report").await.json()["members"][0].clone();
+    while member().await["model_circuits"].as_object().is_none_or(serde_json::Map::is_empty) {
+        assert_eq!(gateway.client.embed(&[]).await.status, 500);
+    }
+    assert_eq!(member().await["circuit"], "closed", "other models are served");
+    workers[0].state.set(Behaviour::Answer(Duration::ZERO, 1));
+    assert!(gateway.client.embed(&[]).await.is_ok(), "the request waits for the probe");
+    assert_eq!(member().await["model_circuits"], serde_json::json!({}));
 }
