@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
 """Compares the perplexity of sconce and llama.cpp on the same GGUF files.
 
-    benches/perplexity.py [--model FILE.gguf] [--turns PROGRAM] [--tokens 4096]
+    benches/perplexity.py [--model FILE.gguf] [--formats Q8_0,Q2_K] [--turns PROGRAM] [--tokens 4096]
 
-The model, SmolLM2 by default, is quantized to every format by llama.cpp. The text is that of texts.jsonl, in chunks of 512
-tokens. sconce computes it twice: as a prompt, and as generated tokens, which have other kernels. Prints Markdown; fails if
-a perplexity is more than 0.5 % off. Needs cargo, gcc, npm, and `scripts/parts smollm2`.
+The model, SmolLM2 by default, is quantized by llama.cpp to every format, or to those of `--formats`. The text is that of
+texts.jsonl, in chunks of 512 tokens. sconce computes it twice: as a prompt, and as generated tokens, which have other
+kernels. Prints Markdown; fails if a perplexity is more than 0.5 % off. Needs cargo, gcc, npm, and `scripts/parts smollm2`.
 """
 
 import argparse
@@ -37,6 +37,7 @@ def perplexity(runner, chunks, turn="perplexity"):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", type=Path, help="a GGUF file [SmolLM2]")
+    parser.add_argument("--formats", default=",".join(FORMATS))
     parser.add_argument("--turns", type=Path, default=ROOT / "target" / "debug" / "examples" / "generate_turns")
     parser.add_argument("--tokens", type=int, default=4096)
     options = parser.parse_args()
@@ -67,7 +68,8 @@ def main():
     print(f"{model.name}, {len(ids)} tokens in chunks of {CHUNK}\n")
     print("| format | llama.cpp, " + " | llama.cpp, ".join(VARIANTS) + " | prompt | off | generated | off | generated, cache in q8_0 | off |")
     print("|---|" + "---|" * (len(VARIANTS) + 6))
-    for form, (number, dtype) in FORMATS.items():
+    for form in options.formats.split(","):
+        number, dtype = FORMATS[form]
         path = scratch / "perplexity.gguf"
         run(tool, "quantize", base, path, number, env=quantizer)
         wanted = []
