@@ -30,6 +30,8 @@ from worker import Worker, percentile, program  # noqa: E402
 
 WHEEL = "xllamacpp==2026.10.11549"
 INPUT, OUTPUT, SHARE = 256, 128, 0.7
+# MB of each KV cache: prefixes that are never used again would fill the memory of the machine.
+CACHE = 2048
 # Characters that are tokens of their own.
 LETTERS = "ijklmnopqrstuvwxyz"
 LLAMA = """
@@ -170,8 +172,9 @@ def main():
     users = [] if options.rate else [int(count) for count in options.users.split(",")]
     draw, threads = random.Random(7), str(options.threads)
     text = f"# Generation over HTTP: {machine()}, {options.threads} threads, {model.name}, {options.rounds} rounds\n\n"
-    flags = ["--engine", "native", "--dtype", dtype, "--threads", threads, "--max-generations", "512"]
-    command = [program(options.target, "examples/loop_turns"), model, "native", dtype, threads]
+    flags = ["--engine", "native", "--dtype", dtype, "--threads", threads, "--max-generations", "512",
+             "--kv-cache", str(CACHE)]
+    command = [program(options.target, "examples/loop_turns"), model, "native", dtype, threads, str(CACHE)]
 
     def step_loop(name):
         loop = Contestant(name, command, {}, scratch)
@@ -188,15 +191,17 @@ def main():
             loops.append(step_loop("loop-after"))
         rates = {count: {"sconce": [], "llama.cpp": [], "loop": []} for count in users}
         for number in range(options.rounds + 1) if users else ():
+            ratios = []
             for count in users:
                 prompts = [prompt(draw) for _ in range(count)]
                 turns = [loop.take(json.dumps({"prompts": prompts, "tokens": OUTPUT})) for loop in loops]
                 found = {"sconce": at_once(worker.address, prompts), "llama.cpp": at_once(llama.address, prompts),
                          "loop": statistics.mean(turn["tokens"] / turn["seconds"] for turn in turns)}
+                ratios.append(f"{found['sconce'] / found['llama.cpp']:.2f}x with {count}")
                 # The first round warms up.
                 for name, rate in found.items() if number else ():
                     rates[count][name].append(rate)
-            say(f"round {number} of {options.rounds}")
+            say(f"round {number} of {options.rounds}: {', '.join(ratios)}")
         for loop in loops:
             loop.end()
         text += "| users | sconce, tokens/s | llama.cpp, tokens/s | ratio | of the step loop |\n|---|---|---|---|---|\n"

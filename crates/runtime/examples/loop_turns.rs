@@ -1,8 +1,8 @@
 //! The step loop of a language model without a server: `benches/serve.py` runs it beside servers.
 //!
-//! `loop_turns MODEL ENGINE DTYPE THREADS` prints a line of JSON once the model is open, then answers each line of its
-//! standard input with one. A turn has `prompts`, which are continued at the same time, and the number of `tokens` of each
-//! continuation. The answer is the number of tokens and the seconds they took.
+//! `loop_turns MODEL ENGINE DTYPE THREADS CACHE`, with a KV cache of `CACHE` MB, prints a line of JSON once the model is open,
+//! then answers each line of its standard input with one. A turn has `prompts`, which are continued at the same time, and the
+//! number of `tokens` of each continuation. The answer is the number of tokens and the seconds they took.
 
 use std::error::Error;
 use std::io::{self, BufRead, Write};
@@ -23,13 +23,14 @@ struct Turn {
 fn main() -> Result<(), Box<dyn Error>> {
     sconce::init();
     let arguments: Vec<String> = std::env::args().skip(1).collect();
-    let [model, engine, dtype, threads] = arguments.as_slice() else {
-        return Err("usage: loop_turns MODEL ENGINE DTYPE THREADS".into());
+    let [model, engine, dtype, threads, cache] = arguments.as_slice() else {
+        return Err("usage: loop_turns MODEL ENGINE DTYPE THREADS CACHE".into());
     };
     let runtime = Runtime::builder().threads(threads.parse()?).offline(true).build();
     let constraints =
         Constraints { engine: Some(engine.parse()?), dtype: Some(dtype.parse()?), ..Constraints::default() };
-    let model = Model::builder(model).runtime(&runtime).constraints(constraints).open()?;
+    let model = Model::builder(model).runtime(&runtime).constraints(constraints);
+    let model = model.kv_cache_bytes(cache.parse::<u64>()? << 20).open()?;
     tell(&json!({ "name": model.card().name }))?;
     for line in io::stdin().lock().lines() {
         let turn: Turn = serde_json::from_str(&line?)?;
