@@ -173,7 +173,7 @@ def main():
     draw, threads = random.Random(7), str(options.threads)
     text = f"# Generation over HTTP: {machine()}, {options.threads} threads, {model.name}, {options.rounds} rounds\n\n"
     flags = ["--engine", "native", "--dtype", dtype, "--threads", threads, "--max-generations", "512",
-             "--kv-cache", str(CACHE)]
+             "--kv-cache", str(CACHE), "--time-limit", "600"]
     command = [program(options.target, "examples/loop_turns"), model, "native", dtype, threads, str(CACHE)]
 
     def step_loop(name):
