@@ -123,6 +123,15 @@ mod tests {
     }
 
     #[test]
+    fn an_array_without_rows_has_its_width() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("empty.npy");
+        NpyWriter::new(File::create(&path).expect("a file"), 384).finish().expect("it is written");
+        let array = Array::parse(&std::fs::read(&path).expect("a file")).expect("an array");
+        assert_eq!((array.shape, array.data), (vec![0, 384], Vec::new()));
+    }
+
+    #[test]
     fn floats_and_strings_are_read_and_other_arrays_are_rejected() {
         let numbers: Vec<u8> = [1.0f32, 2.0, 3.0, 4.0].iter().flat_map(|x| x.to_le_bytes()).collect();
         let bytes = file("<f4", "(2, 2)", &numbers);

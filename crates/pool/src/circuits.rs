@@ -31,14 +31,9 @@ pub(crate) enum Fault {
 
 impl Circuits {
     /// When a request for `model` may be sent, unless it may be sent now.
-    pub(crate) fn closed_until(
-        &self,
-        model: &str,
-        options: &BreakerOptions,
-        now: Instant,
-    ) -> Option<Instant> {
-        let closed = self.of(model).filter(|breaker| !breaker.admits(options, now));
-        closed.map(|breaker| breaker.retry_at(options).unwrap_or(now)).max()
+    pub(crate) fn retry_at(&self, model: &str, options: &BreakerOptions, now: Instant) -> Option<Instant> {
+        let open = self.of(model).filter(|breaker| !breaker.admits(options, now));
+        open.map(|breaker| breaker.retry_at(options).unwrap_or(now)).max()
     }
 
     /// Whether neither the worker nor the model on it failed last.
@@ -126,15 +121,15 @@ mod tests {
         for _ in 0..OPTIONS.consecutive {
             send(&mut circuits, "b", Fault::Model, now);
         }
-        assert_eq!(circuits.closed_until("b", &OPTIONS, now), Some(now + OPTIONS.backoff));
-        assert_eq!(circuits.closed_until("a", &OPTIONS, now), None);
+        assert_eq!(circuits.retry_at("b", &OPTIONS, now), Some(now + OPTIONS.backoff));
+        assert_eq!(circuits.retry_at("a", &OPTIONS, now), None);
         assert!(circuits.are_healthy("a") && !circuits.are_healthy("b"));
         assert_eq!(circuits.circuit(now), Circuit::Closed);
         assert_eq!(circuits.models(now).collect::<Vec<_>>(), [("b", Circuit::Open)]);
         // A probe closes it.
         let later = now + OPTIONS.backoff;
         send(&mut circuits, "b", Fault::None, later);
-        assert_eq!(circuits.closed_until("b", &OPTIONS, later), None);
+        assert_eq!(circuits.retry_at("b", &OPTIONS, later), None);
         assert_eq!(circuits.models(later).count(), 0);
     }
 
@@ -146,7 +141,7 @@ mod tests {
             send(&mut circuits, "a", Fault::Worker, now);
         }
         for model in ["a", "b", "c"] {
-            assert_eq!(circuits.closed_until(model, &OPTIONS, now), Some(now + OPTIONS.backoff), "{model}");
+            assert_eq!(circuits.retry_at(model, &OPTIONS, now), Some(now + OPTIONS.backoff), "{model}");
         }
         let later = now + OPTIONS.backoff;
         let probe = circuits.start("c", &OPTIONS, later);
@@ -158,8 +153,8 @@ mod tests {
         }
         let later = later + OPTIONS.max_backoff;
         let probe = circuits.start("b", &OPTIONS, later);
-        assert!(circuits.closed_until("b", &OPTIONS, later).is_some(), "the probe is in flight");
+        assert!(circuits.retry_at("b", &OPTIONS, later).is_some(), "the probe is in flight");
         circuits.cancel("b", &probe, later);
-        assert_eq!(circuits.closed_until("b", &OPTIONS, later), None);
+        assert_eq!(circuits.retry_at("b", &OPTIONS, later), None);
     }
 }

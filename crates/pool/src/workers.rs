@@ -114,7 +114,7 @@ impl Worker {
         options: &BreakerOptions,
         now: Instant,
     ) -> Option<Unavailable> {
-        if let Some(until) = self.circuits.closed_until(model, options, now) {
+        if let Some(until) = self.circuits.retry_at(model, options, now) {
             return Some(Unavailable::Open(until));
         }
         self.busy.filter(|busy| now < busy.until).map(|busy| Unavailable::Busy(busy.retry_at))

@@ -179,6 +179,9 @@ impl ModelTokenizer {
         let limit = self.max_length.saturating_sub(self.special_tokens + prompt_tokens).max(1);
         let offsets: Vec<(usize, usize)> =
             self.tokens(text, false)?.into_iter().map(|token| token.offsets).collect();
+        if prompt.is_empty() && offsets.len() <= limit {
+            return Ok(vec![(text.to_owned(), offsets.len())]);
+        }
         // A chunk alone may have other tokens than within the text: SentencePiece begins it with a space.
         let most = limit + prompt_tokens;
         let excess = |chunk: &str| Ok(self.content(&format!("{prompt}{chunk}"))?.len().saturating_sub(most));
@@ -243,8 +246,8 @@ fn split<E>(
         let (next, byte) = if offsets.len() - first > most {
             let end = first + most;
             let starts_word = |at: &usize| offsets[*at].0 > offsets[*at - 1].1;
-            let near = (first + most - most / 4..=end).rev().filter(|at| *at > first);
-            let next = near.clone().find(starts_word).unwrap_or(end);
+            let mut near = (first + most - most / 4..=end).rev().filter(|at| *at > first);
+            let next = near.find(starts_word).unwrap_or(end);
             (next, text.floor_char_boundary(offsets[next].0))
         } else {
             (offsets.len(), text.len())
